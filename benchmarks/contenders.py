@@ -121,7 +121,10 @@ def number_texts(count: int) -> list[str]:
 
 def criteria() -> dict[str, Any]:
     """Return every criterion of the library that is not composed of others, by name, by default as it is."""
-    made_of_others, needed = {"per_number", "place_weighted", "weighted_sum"}, {"hl_gauss": {"sigma": 1.0}}
+    made_of_others, needed = (
+        {"per_number", "place_weighted", "reweighed", "weighted_sum"},
+        {"hl_gauss": {"sigma": 1.0}},
+    )
     names = [name for name in ntloss.criterion_names() if name not in made_of_others]
     return {name: ntloss.get_criterion(name, **needed.get(name, {})) for name in names}
 
@@ -156,8 +159,8 @@ def _ours(name: str, base: str, inputs: Inputs, criterion: str | None) -> Conten
     vocabulary = inputs.vocabulary()
     made = criteria()["wasserstein" if criterion is None else criterion]
     # The more expensive setting, wherever a criterion allows it.
-    reweigh = getattr(made, "worst", lambda _: None)(vocabulary.value_tensor()) is not None
-    options: dict[str, Any] = {"criterion": made, "reweigh": reweigh}
+    has_worst = getattr(made, "worst", lambda _: None)(vocabulary.value_tensor()) is not None
+    options: dict[str, Any] = {"criterion": ntloss.Reweighed(made) if has_worst else made}
     if IN_PLACE in name:
         options["inplace_backward"] = True
     module = getattr(ntloss, base)(vocabulary, weight=WEIGHT, **options).to(inputs.case.device)
@@ -187,8 +190,8 @@ def _destroying(run: Callable[..., object], inputs: Inputs) -> Contender:
 
 
 def _cross_entropy_alone(_: object, readout: Any, targets: Any, weight: object) -> ntloss.LossTerms:
-    row_max, log_sum_exp, label_logit, *_ = readout
-    ce = ((log_sum_exp + (row_max - label_logit)) * targets.ce_weights).sum()
+    row_max, shifted_lse, label_logit, *_ = readout
+    ce = ((shifted_lse + (row_max - label_logit)) * targets.ce_weights).sum()
     return ntloss.LossTerms(ce, ce.detach(), ce.detach())
 
 

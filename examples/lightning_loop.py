@@ -18,7 +18,7 @@ from tiny import StepItems, causal_batch, make_llama, make_texts, make_tokenizer
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ntloss import NTLCrossEntropyLoss, NumberVocabulary, WeightScheduler
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 
 
 class NumberAware(lightning.LightningModule):
@@ -29,11 +29,12 @@ class NumberAware(lightning.LightningModule):
         self.model = model
         self.loss_fn = loss_fn
         self.warmup = max(warmup, 1)
-        self.schedule = WeightScheduler(loss_fn, lambda step: min(step / self.warmup, 1.0))
+        self.weight = loss_fn.weight
 
     def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
         """Compute the loss of a micro-batch."""
-        self.schedule.set_step(self.global_step)  # optimizer steps, also after a resume
+        # `global_step` counts optimizer steps, also after a resume.
+        self.loss_fn.weight = self.weight * min(self.global_step / self.warmup, 1.0)
         logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         loss, ce, ntl = self.loss_fn(logits, batch["labels"], num_items_in_batch=batch["items"])
         metrics = {"train/ce": ce, "train/ntl": ntl, "train/weight": self.loss_fn.weight}
@@ -42,7 +43,7 @@ class NumberAware(lightning.LightningModule):
 
     def validation_step(self, batch: dict[str, Tensor], index: int) -> None:
         """Both terms on the validation batch."""
-        self.schedule.set_step(self.warmup)  # the full weight, so that losses can be compared
+        self.loss_fn.weight = self.weight  # the full weight, so that losses can be compared
         logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         loss, ce, ntl = self.loss_fn(logits, batch["labels"])
         self.log_dict({"loss": loss, "ce": ce, "ntl": ntl}, batch_size=len(logits))

@@ -11,7 +11,7 @@ import argparse
 import torch
 from tiny import causal_batch, causal_batches, make_llama, make_texts, make_tokenizer, report
 
-from ntloss import NTLCrossEntropyLoss, NumberVocabulary, WeightScheduler
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 
 
 def main() -> None:
@@ -28,20 +28,19 @@ def main() -> None:
     # A causal model predicts the next token: shift=True.
     loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
     warmup = max(arguments.steps // 4, 1)
-    schedule = WeightScheduler(loss_fn, lambda step: min(step / warmup, 1.0))
     held_out = causal_batch(tokenizer, make_texts(64, seed=0))
 
     def evaluate(when: str) -> None:
         with torch.no_grad():
             logits = model(held_out["input_ids"], attention_mask=held_out["attention_mask"]).logits
-            schedule.set_step(arguments.steps)  # the full weight, so that losses can be compared
+            loss_fn.weight = 0.3  # the full weight, so that losses can be compared
             report(when, *loss_fn(logits, held_out["labels"]))
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     loader = causal_batches(tokenizer, arguments.steps * arguments.accumulate)
     evaluate("before")
     for step in range(arguments.steps):
-        schedule.set_step(step)
+        loss_fn.weight = 0.3 * min(step / warmup, 1.0)
         micro_batches = [next(loader) for _ in range(arguments.accumulate)]
         # The labels of the whole step; the first of each row is not predicted.
         items = sum((batch["labels"][:, 1:] != -100).sum() for batch in micro_batches)

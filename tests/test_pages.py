@@ -15,6 +15,7 @@ TESTED = {
     "docs/integrations.md": "tests/ntloss/integrations/test_page.py",
     "docs/own_criterion.md": "tests/ntloss/criteria/test_own_criterion_page.py",
     "docs/uncertainty.md": "tests/ntloss/decoding/test_uncertainty_page.py",
+    "docs/served_models.md": "tests/ntloss/decoding/test_served_models_page.py",
     "docs/csv_to_intervals.md": "tests/ntl/test_csv_page.py",
     "docs/scores.md": "tests/ntloss/metrics/test_scores_page.py",
     "docs/fused_kernels.md": "tests/ntloss/test_fused_kernels.py",

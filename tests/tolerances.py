@@ -55,6 +55,8 @@ HALF_PRECISION_GRADIENT = 3 * 2.0**-4
 LEARNED = 0.1
 # A distribution function of numbers, which adds up probabilities of tokens after several passes of a model.
 DISTRIBUTION = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2.0**-4}
+# Probabilities of llama.cpp, whose cache of keys and values is float16, against torch's in float32.
+LLAMA_CPP = 1e-2
 # The interactive page's JavaScript and Python, both in float64; also its file of cases.
 PAGE = 1e-5
 # A kernel that multiplies in TF32.

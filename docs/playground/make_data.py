@@ -197,15 +197,18 @@ def read_distributions(probs: Tensor) -> dict[str, Tensor]:
     return {"greedy": greedy, "median": median, "mean": mean, "low": low, "high": high}
 
 
-def score(probs: Tensor, answers: Tensor) -> dict[str, float]:
-    """Mean absolute errors of the readings, and the share of answers that the intervals cover."""
-    read = read_distributions(probs)
-    errors = {name: (read[name] - answers).abs().mean().item() for name in ("greedy", "median", "mean")}
+def score(read: Mapping[str, Tensor], answers: Tensor) -> dict[str, float]:
+    """The share of answers that the 90 % intervals cover, and how wide these are."""
     covered = (read["low"] <= answers) & (answers <= read["high"])
-    return {name: round(value, 3) for name, value in errors.items()} | {
+    return {
         "coverage": round(covered.double().mean().item(), 3),
         "width": round((read["high"] - read["low"]).mean().item(), 1),
     }
+
+
+def errors_of(read: Mapping[str, Tensor], means: Tensor) -> dict[str, float]:
+    """How far the readings are off the true means, on average."""
+    return {name: round((read[name] - means).abs().mean().item(), 3) for name in ("greedy", "median", "mean")}
 
 
 def make_models(folders: Sequence[Path]) -> Path:
@@ -237,21 +240,16 @@ def write_answers(models: Sequence[dict[str, Any]]) -> Path:
         read = read_distributions(probs)
         of_rare = read_distributions(distributions(unpack(model), model, [question for question, _ in rare]))
         off.append([(read[name] - means).abs() for name in ("greedy", "median")])
-        model["test"] = score(probs, answers)
-        model["off"] = {"greedy": mean_of(off[-1][0]), "median": mean_of(off[-1][1])}
-        model["off_rare"] = {
-            name: mean_of((of_rare[name] - rare_means).abs()) for name in ("greedy", "median")
-        }
+        model["test"] = score(read, answers)
+        model["off"], model["off_rare"] = errors_of(read, means), errors_of(of_rare, rare_means)
         columns = [read[name] for name in ("greedy", "median")]
         model["answers"] = [[int(x) for x in row] for row in torch.stack(columns, 1)[:SHOWN].tolist()]
         print(f"{model['label']}: {model['test']}, {model['off']}, rare {model['off_rare']}")
     # The question whose errors are most like the means.
     errors = torch.stack([column for of_model in off for column in of_model])
     typical = (errors - errors.mean(-1, keepdim=True)).abs().sum(0).argmin()
-    task = {
-        key: getattr(settings, key) for key in ("weights", "noise", "smallest", "largest", "test_size")
-    } | {
-        "floor": mean_of((answers - means).abs()),
+    keys = ("weights", "noise", "smallest", "largest", "test_size")
+    task = {key: getattr(settings, key) for key in keys} | {
         "rare": {"below": int(limits[0]), "above": int(limits[1]), "share": RARE, "size": len(rare)},
         "example": test[int(typical)].question,
         "questions": [example.question for example in test[:SHOWN]],
@@ -268,11 +266,6 @@ def draw_rare(settings: Any, low: float, high: float) -> list[tuple[str, float]]
         if not low <= mean <= high:
             found.append((" ".join(map(str, integers)), mean))
     return found
-
-
-def mean_of(errors: Tensor) -> float:
-    """The mean, rounded for the page."""
-    return round(errors.mean().item(), 3)
 
 
 # Tokenizers

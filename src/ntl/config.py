@@ -179,8 +179,8 @@ class Weights:
     # Layers that are trained, from the top (of the decoder), with the norm behind them; null: all.
     trained_layers: int | None = None
     train_head: bool = False  # with trained_layers: the output head, too
-    # arguments of peft's LoraConfig, such as {r: 8, lora_alpha: 16}; merged into the saved model. {}: none
-    lora: dict[str, Any] = field(default_factory=dict)
+    # arguments of peft's LoraConfig, such as {r: 8, lora_alpha: 16}; merged into the saved model
+    lora: dict[str, Any] | None = field(default_factory=dict)
     head_learning_rate: float | None = None  # of a regression head; null: training_args.learning_rate
     # Largest cache of the frozen layers' output, in GB of dataset_args.cache_dir; 0: computed at each step.
     state_cache_gb: float = 10.0

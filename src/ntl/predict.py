@@ -12,6 +12,7 @@ import math
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ from ntl.errors import UserError
 from ntl.predictions_file import say, write_predictions
 from ntl.program import HELP_OPTIONS, discard_output, run_program
 from ntl.scores import interval_levels
+from ntl.served import ServedApproach, is_address
 from ntl.training.run_folder import CHECKPOINT, RunFolder, read_trained
+from ntl.truths import describe_errors, read_truths
 from ntloss.decoding import interval_margin
 from ntloss.numbers.parsing import number_texts, parse_number
 
@@ -45,21 +48,25 @@ Answer new rows with a trained model, and write them as CSV with the columns
   number_probability  how likely the model is to write a number here at all
 
 RUN is the folder of a run or of one of its checkpoints; or, with prompt=..., any causal or encoder-decoder
-model: a folder, a .gguf file or a name on the hub.
+model: a folder, a .gguf file, a name on the hub, or the address of a server (vLLM, SGLang, llama.cpp, or any
+with OpenAI's /v1/completions; its key is read from the environment variable NTLOSS_API_KEY).
 
   data=new.csv           rows to answer: CSV, TSV, Parquet or JSON lines; data=- reads CSV from standard input
   text="I love it"       one text to answer; text=- (or only -) reads one from each line of standard input
   output=answers.csv     where to write; without it, standard output. The same command continues an
                          interrupted one, and answers only the rows that are not in this file yet
   level=0.9              share of the distribution in the interval; level=none: neither median nor interval
-  calibrate=true         widens or narrows the intervals to hold that share of the run's validation answers
+  calibrate=true         widens or narrows the intervals to hold that share of the run's validation answers;
+                         calibrate=labelled.csv: of the answers in a table's column truth=...
+  truth=price            column with the true answers, to print the errors
   prompt="{text} ... "   the question, with names of columns in braces; for models that are not runs
+  digits=3               how many digits all answers have; for servers. Without it, any length
 
 examples:
   ntl predict outputs/demo/ce/seed0 text="What a wonderful surprise!"
   ntl predict outputs/sentiment data=new.csv output=answers.csv calibrate=true
 """
-KEYS = ("data", "text", "output", "level", "calibrate", "prompt")
+KEYS = ("data", "text", "output", "level", "calibrate", "prompt", "truth", "digits")
 FEW_ROWS = 50  # validation rows below which the margin that calibrates intervals is a rough estimate
 ADVICE = "With output=FILE, the same command continues."
 QUESTION = "question"  # the column of a plain text, unless a prompt names another one
@@ -166,34 +173,38 @@ class Predictor:
             raise _unusable_level(asked)
         return (self.generation.interval if asked is None else asked) if self.has_distribution else 0.0
 
-    def margin(self, level: float) -> float:
-        """Compute the margin that calibrates intervals, on the run's validation data.
+    def margin(self, level: float, labelled: tuple[pd.DataFrame, Sequence[float]] | None = None) -> float:
+        """Compute the margin that calibrates intervals: on the run's validation data, or on labelled rows.
 
         A warning says so if there are fewer than `FEW_ROWS` rows.
 
         Raises:
-            UserError: There are no intervals, no validation data, or too few for this level.
+            UserError: There are no intervals, no such data, or too few for this level.
         """
-        if not level or not self.data.dataset_name:
+        if not level or (labelled is None and not self.data.dataset_name):
             raise UserError(
-                f"calibrate=true needs intervals and the validation data of a run, and {self.name} lacks "
-                "them or level=none was given; expected a run that writes numbers in digits. Omit calibrate."
+                f"calibrate needs intervals and the validation data of a run, and {self.name} lacks them or "
+                "level=none was given; expected a run that writes numbers in digits, or calibrate=FILE with "
+                "truth=COLUMN. Omit calibrate."
             )
-        examples = load_task(self.data).validation
-        truths = [single_number(example.answer, "calibrate=true", "omit calibrate") for example in examples]
-        found = pd.concat(self.batches([example.question for example in examples], level, 0.0))
+        if labelled is None:
+            examples = load_task(self.data).validation
+            questions = [example.question for example in examples]
+            truths = [
+                single_number(example.answer, "calibrate=true", "omit calibrate") for example in examples
+            ]
+        else:
+            questions, truths = self.questions(labelled[0]), [*labelled[1]]
+        found = pd.concat(self.batches(questions, level, 0.0))
         margin = interval_margin(list(found["lower"]), list(found["upper"]), truths, level)
+        rows = f"{len(truths)} {'validation' if labelled is None else 'labelled'} rows"
         if math.isinf(margin):
             raise UserError(
-                f"{len(examples)} validation rows are too few to calibrate intervals of level={level:g}, or "
-                f"the model writes no numbers; expected at least {math.ceil(level / (1 - level))} rows. "
-                "Lower the level."
+                f"{rows} are too few to calibrate intervals of level={level:g}, or the model writes no "
+                f"numbers; expected at least {math.ceil(level / (1 - level))} rows. Lower the level."
             )
-        if len(examples) < FEW_ROWS:
-            warnings.warn(
-                f"{len(examples)} validation rows: the margin is uncertain. Use {FEW_ROWS} or more.",
-                stacklevel=2,
-            )
+        if len(truths) < FEW_ROWS:
+            warnings.warn(f"{rows}: the margin is uncertain. Use {FEW_ROWS} or more.", stacklevel=2)
         return margin
 
     def answer(self, questions: Sequence[str], level: float, margin: float) -> pd.DataFrame:
@@ -228,13 +239,14 @@ class Predictor:
         }
 
 
-def load(run: str | Path, prompt: str | None = None) -> Predictor:
+def load(run: str | Path, prompt: str | None = None, digits: int | None = None) -> Predictor:
     """Load a trained model to predict with.
 
     Args:
         run: Folder of a run, or of one of its checkpoints. With `prompt`, any model that transformers loads:
-            a folder, a .gguf file or a name on the hub.
+            a folder, a .gguf file or a name on the hub; or the address of a server.
         prompt: The question of a model that is not a run, with names of columns in braces.
+        digits: How many digits all answers of a served model have. Default: any length.
 
     Returns:
         The model, on the GPU if there is one.
@@ -259,6 +271,10 @@ def load(run: str | Path, prompt: str | None = None) -> Predictor:
         model = ModelArgs(family="pretrained", tokenizer_type="auto", model_name_or_path=str(run))
         loss, generation = LossSettings(), Evaluation(beams=1, max_new_tokens=16)
         data = Tabular(dataset_name="", prompt=prompt, target=[], significant_digits=None)
+        if is_address(run):
+            served = ServedApproach(str(run), digits)
+            generation = replace(generation, batch_size=served.batch_size)
+            return Predictor(str(run), served, data, generation, True)
     else:
         trained = read_trained(path)
         assert trained is not None
@@ -287,7 +303,7 @@ def _predict(arguments: Sequence[str]) -> int:
         )
     options = _options(arguments[1:])
     rows = _rows(options)  # before the model is loaded, which takes seconds
-    predictor = load(arguments[0], options.get("prompt"))
+    predictor = load(arguments[0], options.get("prompt"), _digits(options.get("digits"), arguments[0]))
     table, asked = predictor.table(rows), _level(options.get("level"))
     if taken := {*PREDICTED, *predictor.targets} & {*table.columns}:
         raise UserError(
@@ -297,20 +313,29 @@ def _predict(arguments: Sequence[str]) -> int:
     level, margin = predictor.level(asked), 0.0
     if asked is None and not level:
         say(f"{predictor.name} has no distribution of one number, so there is no interval")
-    if options.get("calibrate") == "true":
+    truths = read_truths(table, options["truth"]) if "truth" in options else []
+    if (labelled := options.get("calibrate", "false")) != "false":
+        known = None if labelled == "true" else read_table(labelled, "calibrate")
         with warnings.catch_warnings(record=True) as caught:
-            margin = predictor.margin(level)
+            margin = predictor.margin(
+                level, None if known is None else (known, read_truths(known, options["truth"]))
+            )
         for warning in caught:
             say(str(warning.message))
         say(f"the intervals are {'narrowed' if margin < 0 else 'widened'} by {abs(margin):g} at each end")
+    path, parts = Path(options["output"]) if "output" in options else None, list[pd.DataFrame]()
 
     def answer(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
-        return predictor.batches(predictor.questions(rows), level, margin)
+        for part in predictor.batches(predictor.questions(rows), level, margin):
+            parts.append(part)
+            yield part
 
     try:
-        write_predictions(table, answer, Path(options["output"]) if "output" in options else None)
+        write_predictions(table, answer, path)
     except BrokenPipeError:
         return discard_output()
+    if truths:
+        say(describe_errors(pd.concat(parts) if path is None else pd.read_csv(path), truths, level))
     return 0
 
 
@@ -325,9 +350,23 @@ def _options(given: Sequence[str]) -> dict[str, str]:
     if ("data" in options) == ("text" in options):
         count = "both" if "data" in options else "neither"
         raise UserError(f"data=FILE and text=TEXT say what to answer; expected one of them, given {count}.")
-    if (value := options.get("calibrate", "true")) not in ("true", "false"):
-        raise UserError(f"calibrate={value} cannot be used; expected true or false. Correct it.")
+    if options.get("calibrate", "true") not in ("true", "false") and "truth" not in options:
+        raise UserError(
+            f"calibrate={options['calibrate']} needs a column of true answers; expected true, false, or "
+            "a table together with truth=COLUMN. Correct it, or add truth."
+        )
     return options
+
+
+def _digits(given: str | None, run: str) -> int | None:
+    if given is None:
+        return None
+    if not is_address(run) or not given.isascii() or not given.isdigit() or not 1 <= int(given) <= 18:
+        raise UserError(
+            f"digits={given} cannot be used with {run}; expected a number from 1 to 18, and the address of a "
+            "server. Correct or omit it."
+        )
+    return int(given)
 
 
 def _level(given: str | None) -> float | None:

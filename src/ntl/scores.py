@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ntl.config import Evaluation
 from ntl.data import Example, format_number
-from ntloss import NumericMetrics, QuantileMetrics
+from ntloss.metrics import NumericMetrics, QuantileMetrics
 from ntloss.numbers.parsing import number_texts, parse_number
 
 # Metrics of correct answers, in order of preference.
@@ -54,8 +54,8 @@ def number_scores(texts: Sequence[str], answers: Sequence[str]) -> Scores:
     """Score the last number of each text, following the paper's protocol.
 
     Returns:
-        `exact_number` (see `exact_share`) and all metrics of `ntloss.NumericMetrics`. Undefined metrics are
-        None.
+        `exact_number` (see `exact_share`) and all metrics of `ntloss.metrics.NumericMetrics`. Undefined
+        metrics are None.
     """
     last = ([next(reversed(number_texts(text)), None) for text in side] for side in (texts, answers))
     return {"exact_number": exact_share(*last), **_finite(NumericMetrics().update(texts, answers).compute())}
@@ -218,7 +218,7 @@ def reading_scores(read: Sequence[Distribution], answers: Sequence[str], evaluat
         The metrics of `number_scores` for each reading, prefixed with its name (`median_mae`); `crps`;
         `interval_coverage`, `interval_width` and `interval_score` of the intervals; `coverage_95`,
         `coverage_85`, ... of the central intervals between the spaced quantiles, see
-        `ntloss.QuantileMetrics`; and the mean of `mass` as `number_mass`.
+        `ntloss.metrics.QuantileMetrics`; and the mean of `mass` as `number_mass`.
     """
     true = [math.nan if number is None else number for number in map(parse_number, answers)]
     found = QuantileMetrics(SPACED_LEVELS).update([d.spaced for d in read], true).compute()

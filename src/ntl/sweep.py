@@ -18,7 +18,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-from ntl.errors import UserError
+from ntl.errors import UserError, describe
 from ntl.training.run_folder import ERROR, RunFolder, RunRecord
 
 INTERVAL = 2.0  # seconds between two readings of the folders
@@ -45,8 +45,8 @@ class SweepCallback(Callback):
             report(
                 [folder], folder / "report", name, in_order=True, contrasts=contrasts, margin=config.margin
             )
-        except UserError as error:
-            print(f"no report: {error}", file=sys.stderr)
+        except Exception as error:  # Hydra would only warn of it
+            print(f"no report: {describe(error)}", file=sys.stderr)
             ok = False
         if stop() or not ok:
             raise SystemExit(1)

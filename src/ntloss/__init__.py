@@ -2,7 +2,8 @@
 
 Cross-entropy cannot tell that 3 is closer to 4 than 9 is; a number token loss can:
 
-    loss = cross_entropy(logits, labels) + 0.3 * NTLoss(tokenizer)(logits, labels)
+    loss_fn = NTLCrossEntropyLoss(tokenizer)  # cross-entropy + 0.3 * the number term
+    loss = loss_fn(logits, labels)
 """
 
 from ntloss.criteria import (
@@ -16,7 +17,7 @@ from ntloss.criteria import (
     HLGauss,
     Needs,
     NumberLevel,
-    SmoothedWasserstein,
+    Reweighed,
     Wasserstein,
     criterion_names,
     get_criterion,
@@ -26,39 +27,37 @@ from ntloss.criteria import (
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.objective import LossTerms
 from ntloss.losses import NumberTokenLoss
-from ntloss.metrics import NumericMetrics, QuantileMetrics, TokenMetrics
-from ntloss.numbers.vocabulary import NumberTokensLeftOut, NumberVocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
-from ntloss.schedules import WeightScheduler
 
 __version__ = "1.0.0"
 
+# Metrics are in ntloss.metrics, further criteria in ntloss.criteria.
 __all__ = [
     # which tokens are numbers
     "NumberVocabulary",
-    "NumberTokensLeftOut",
-    # losses: nn.Modules
-    "NTLoss",
-    "NTLossDotProduct",
-    "NumberLevelLoss",
-    "NumberTokenLoss",
-    # cross-entropy and number term together
+    # cross-entropy and number term together: nn.Modules
     "NTLCrossEntropyLoss",
     "NTLLinearCrossEntropyLoss",
     "LossTerms",
+    # the number term alone
+    "NumberTokenLoss",
+    # the losses of ntloss 0.3.2
+    "NTLoss",
+    "NTLossDotProduct",
+    "NumberLevelLoss",
     # criteria: how wrong a number is
     "Wasserstein",
     "CRPS",
     "ExpectedValue",
+    "SMMD",
     "GaussianCrossEntropy",
-    "SmoothedWasserstein",
     "Dist2",
     "DigitEntropy",
-    "SMMD",
-    # criteria on whole numbers; further ones, and combinations, are in ntloss.criteria
     "HLGauss",
     "NumberLevel",
     "ntil",
+    "Reweighed",
     # criteria by name
     "get_criterion",
     "register_criterion",
@@ -66,10 +65,4 @@ __all__ = [
     # for your own criterion
     "CriterionInput",
     "Needs",
-    # the number term's weight at each step
-    "WeightScheduler",
-    # metrics of predicted numbers (ntloss.decoding and ntloss.numbers.parsing obtain the numbers)
-    "NumericMetrics",
-    "QuantileMetrics",
-    "TokenMetrics",
 ]

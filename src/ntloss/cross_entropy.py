@@ -18,6 +18,7 @@ from ntloss.criteria.criterion import check_choice, mode_of
 from ntloss.engine.linear import SummarizeHidden, SumOfBlocks, local_head, rows_for
 from ntloss.engine.objective import LossTerms, Objective
 from ntloss.engine.readout import (
+    IDENTITY,
     Query,
     Readout,
     Transform,
@@ -30,9 +31,9 @@ from ntloss.engine.targets import (
     DIVISORS,
     MODES,
     REDUCTIONS,
+    BatchInfo,
     TargetOptions,
     Targets,
-    Weights,
     check_logits,
     check_weight,
     prepare_targets,
@@ -55,23 +56,27 @@ class _CombinedLoss(BaseLoss):
     ) -> None:
         for name, choices in (("mode", MODES), ("reduction", REDUCTIONS), ("normalize_by", DIVISORS)):
             check_choice(name, getattr(options, name), choices)
-        super().__init__(objective, options.validate)
+        super().__init__(objective)
         self.weight: float | Tensor
         if isinstance(weight, Tensor):  # as a buffer it moves with the loss
-            check_weight(weight, self.validate)
+            check_weight(weight)
             self.register_buffer("weight", weight, persistent=False)
         elif weight is None:
             self.weight = 0.3 if options.mode == "add" else 1.0
         else:
             self.weight = weight
-        self.ignore_index, self.reduction, self.mode, self.normalize_by, self.shift, _ = options
+        self.options = options
         self.transform = transform.check()
         self.return_terms = return_terms
         self.group = group
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "weight":
-            check_weight(value, self.validate)
+        if name == "weight":  # which may change between steps
+            check_weight(value)
+            current = vars(self).get("_buffers", {}).get("weight")
+            if current is not None and not isinstance(value, Tensor):
+                current.data.fill_(value)
+                return
         super().__setattr__(name, value)
 
     def normalizers(
@@ -81,16 +86,17 @@ class _CombinedLoss(BaseLoss):
         sequence_ids: Tensor | None = None,
         number_weights: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the divisors of `reduction="mean"`, to be summed over micro-batches and ranks.
+        r"""Compute the divisors of `reduction="mean"`, to be summed over micro-batches and ranks.
 
-        With `normalize_by="items"`, only the first one is needed.
+        The first is the `num_items_in_batch` of `forward`. A mean over numbers that does not depend on how a
+        batch is split is `normalize_by="items"` with the weight $\lambda \cdot items / numbers$.
 
         Args:
             labels, loss_weights, sequence_ids, number_weights: `[...]`, as passed to `forward`.
 
         Returns:
-            num_items_in_batch: scalar, total weight of the positions that are not ignored.
-            num_numbers_in_batch: scalar, `loss_weights * number_weights` summed over the positions whose
+            items: scalar, total weight of the positions that are not ignored.
+            numbers: scalar, `loss_weights * number_weights` summed over the positions whose
                 label is a number token; for criteria on whole numbers, over the first token of each number.
 
         Example:
@@ -101,21 +107,23 @@ class _CombinedLoss(BaseLoss):
             >>> items.item(), numbers.item()
             (3.0, 2.0)
         """
-        weights = Weights(loss_weights, number_weights, sequence_ids)
-        targets = self._prepare_targets(labels, labels.unsqueeze(-1), weights, "sum")
+        batch = BatchInfo(loss_weights, number_weights, sequence_ids)
+        # Sums in float64, which is exact for any count, whatever the dtype of the logits.
+        inputs = torch.empty(*labels.shape, 0, dtype=self.tables.values.dtype, device=labels.device)
+        targets = self._prepare_targets(labels, inputs, batch, self.options._replace(reduction="sum"))
         return targets.item_weights.sum(), targets.number_weights.sum()
 
     def _prepare_targets(
-        self, labels: Tensor, inputs: Tensor, weights: Weights, reduction: str | None = None
+        self, labels: Tensor, inputs: Tensor, batch: BatchInfo, options: TargetOptions | None = None
     ) -> Targets:
-        objective, reduction = self.objective, reduction or self.reduction
+        objective = self.objective
         if inputs.device != objective.device:
             objective.move_tables(inputs.device)
         if isinstance(self.weight, Tensor):  # a float was checked when it was set
-            check_weight(self.weight, self.validate)
-        own = self.ignore_index, reduction, self.mode, self.normalize_by, self.shift, self.validate
-        options = TargetOptions(*own)
-        return prepare_targets(labels, inputs, objective.tables, objective.needs, weights, options)
+            check_weight(self.weight)
+        return prepare_targets(
+            labels, inputs, objective.tables, objective.needs, batch, options or self.options
+        )
 
 
 class NTLCrossEntropyLoss(_CombinedLoss):
@@ -129,18 +137,14 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         vocabulary: the number tokens, or a tokenizer, which is passed to `NumberVocabulary.from_tokenizer`.
         criterion: how wrong a number is. Default: `Wasserstein()`.
         weight: $\lambda$ of the number term. Default: 0.3, and 1 with `mode="replace"`. The attribute may
-            change between steps (`WeightScheduler`). Under `torch.compile`, pass a scalar tensor, which is
-            changed in place; it gets no gradient.
-        reweigh: make probability on text cost more than the worst number (`criteria.reweigh_by_mass`).
-            Default: False, as in the paper: it makes numbers too long (docs/differences.md).
+            be assigned at each step. Under `torch.compile`, where a changing float recompiles, make the loss
+            with a scalar tensor, which an assignment fills; it gets no gradient.
         mode: "add" adds the number term to cross-entropy. "replace" uses it instead of cross-entropy at
             number positions, and "mean" then divides both terms by the total weight of all positions.
             Default: that of the criterion, "replace" for `HLGauss`, "add" for all others.
         ignore_index: label of positions to ignore. Default: -100.
         label_smoothing: label smoothing of cross-entropy, from 0 (default) to 1.
         z_loss: factor of the mean squared log-normalizer, which keeps logits from drifting. Default: 0.
-        softcap: replace logits by `softcap * tanh(logits / softcap)`, as in Gemma's head. Default: None.
-        logit_scale: factor of the logits, applied before the soft cap, as in Cohere's head. Default: 1.
         reduction: "mean" (default) divides by the total weight of the positions, see `normalize_by`; "sum";
             "none".
         normalize_by: what "mean" divides the number term by. "items" (default): the total weight of all
@@ -153,13 +157,11 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         return_terms: return a `LossTerms(loss, ce, ntl)`, the terms detached. Default: the loss alone.
         group: process group over which plain logits are sharded along the vocabulary, in the order of its
             ranks. A `DTensor` with placement `Shard(-1)` needs none.
-        validate: check the values of labels and weights at each call. Default: on the CPU only, where it
-            does not synchronize, and not under `torch.compile`.
         inplace_backward: write the gradient over the logits, to save their buffer; nothing may read the
             logits after the backward pass. On the CPU it can take up to 50 % longer. Default: False.
 
     Raises:
-        ValueError: an option is out of range, or `reweigh=True` for a criterion without a worst cost.
+        ValueError: an option is out of range.
 
     Source: "Regress, Don't Guess", ICML 2025; z-loss: PaLM, 2022, section 5.
 
@@ -179,28 +181,23 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         vocabulary: NumberVocabulary | Any,
         criterion: Criterion | None = None,
         weight: float | Tensor | None = None,
-        reweigh: bool = False,
         *,
         mode: str | None = None,
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
-        softcap: float | None = None,
-        logit_scale: float = 1.0,
         reduction: str = "mean",
         normalize_by: str = "items",
         shift: bool = False,
         return_terms: bool = False,
         group: dist.ProcessGroup | None = None,
-        validate: bool | None = None,
         inplace_backward: bool = False,
     ) -> None:
-        objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
-        targets = TargetOptions(
-            ignore_index, reduction, mode or mode_of(objective.criterion), normalize_by, shift, validate
-        )
-        super().__init__(objective, weight, targets, Transform(logit_scale, softcap), return_terms, group)
-        self.inplace_backward = inplace_backward
+        objective = Objective(as_vocabulary(vocabulary), criterion, label_smoothing, z_loss)
+        mode = mode or mode_of(objective.criterion)
+        targets = TargetOptions(ignore_index, reduction, mode, normalize_by, shift)
+        super().__init__(objective, weight, targets, IDENTITY, return_terms, group)
+        self._inplace = inplace_backward
 
     def forward(
         self,
@@ -208,7 +205,6 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         labels: Tensor,
         loss_weights: Tensor | None = None,
         num_items_in_batch: Tensor | float | None = None,
-        num_numbers_in_batch: Tensor | float | None = None,
         sequence_ids: Tensor | None = None,
         number_weights: Tensor | None = None,
         number_samples: Tensor | None = None,
@@ -222,10 +218,9 @@ class NTLCrossEntropyLoss(_CombinedLoss):
                 on whole numbers, a number has the weight of its first token, also in `number_weights`.
             num_items_in_batch: divisor of "mean": the total weight of the positions that are not ignored,
                 over all accumulated micro-batches and ranks. It makes the sum of their losses that of one
-                large batch, however it is split. Default: the total weight of this call.
-            num_numbers_in_batch: likewise for the number term of `normalize_by="numbers"` (`normalizers`
-                computes both). If only `num_items_in_batch` is given, the number term is the mean of this
-                call times its share of the items, which depends on how a batch is split.
+                large batch, however it is split. Default: the total weight of this call. With
+                `normalize_by="numbers"`, the number term is the mean of this call times its share of the
+                items, which depends on how a batch is split; `normalizers` has an exact form.
             sequence_ids: `[...]`, integers, for criteria on whole numbers if a row packs several sequences:
                 adjacent positions with equal ids belong to one sequence
                 (`ntloss.numbers.sequence_ids_of` makes them from position ids). Default: each row is one
@@ -237,7 +232,8 @@ class NTLCrossEntropyLoss(_CombinedLoss):
                 to 1, gets w times the number term and 1 - w times cross-entropy. Default: 1.
             number_samples: `[batch, samples]`, numbers in place of each row's own, such as the ratings of
                 several people, padded with NaN: `HLGauss` takes their mixture as the target. The row's label,
-                one of them or their median, gives the digits that are known so far. Default: none.
+                one of them or their median, gives the digits that are known so far. A row of NaN has none.
+                Default: none.
 
         Returns:
             A scalar, or `[...]` for "none", in float32 or float64. With `return_terms`, a `LossTerms`.
@@ -253,21 +249,14 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         check_logits(logits, tables.vocabulary.vocab_size if shard is None else shard.size)
         if shard is not None:
             check_same_labels(labels, shard.group)
-            if self.inplace_backward:
+            if self._inplace:
                 raise ValueError("inplace_backward=True needs whole logits, and these are sharded: omit it")
-        weights = Weights(
-            loss_weights,
-            number_weights,
-            sequence_ids,
-            num_items_in_batch,
-            num_numbers_in_batch,
-            number_samples,
-        )
-        targets = self._prepare_targets(labels, logits, weights)
+        batch = BatchInfo(loss_weights, number_weights, sequence_ids, num_items_in_batch, number_samples)
+        targets = self._prepare_targets(labels, logits, batch)
         query = Query(targets.labels, tables.token_ids, self.transform, self.objective.label_smoothing > 0)
-        readout = summarize_logits(logits, query, self.inplace_backward, shard)
+        readout = summarize_logits(logits, query, self._inplace, shard)
         terms: LossTerms = self.objective(readout, targets, self.weight)
-        return terms if self.return_terms else terms.loss
+        return terms.detached() if self.return_terms else terms.loss
 
 
 class NTLLinearCrossEntropyLoss(_CombinedLoss):
@@ -280,11 +269,12 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
     Under `torch.compile` the loss causes one graph break.
 
     Args:
-        vocabulary, criterion, weight, reweigh, mode, ignore_index: see `NTLCrossEntropyLoss`.
-        label_smoothing, z_loss, softcap, logit_scale: see `NTLCrossEntropyLoss`.
-        reduction, normalize_by, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
+        vocabulary, criterion, weight, mode, ignore_index: see `NTLCrossEntropyLoss`.
+        label_smoothing, z_loss, reduction, normalize_by, shift, return_terms: see `NTLCrossEntropyLoss`.
         group: process group over which the rows of a plain head are sharded, in the order of its ranks;
             every rank holds the whole hidden states. A `DTensor` with placement `Shard(0)` needs none.
+        softcap: replace logits by `softcap * tanh(logits / softcap)`, as in Gemma's head. Default: None.
+        logit_scale: factor of the logits, applied before the soft cap, as in Cohere's head. Default: 1.
         chunk_size: number of tokens in a chunk. Default: on the CPU 512, reduced so that a chunk holds at
             most an eighth of the logits or 2^24 logits, whichever is larger; on accelerators an eighth of the
             tokens, at most 2^29 logits but at least 256 tokens.
@@ -292,7 +282,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             only synchronization with the device; False avoids it. Default: True.
 
     Raises:
-        ValueError: an option is out of range, or `reweigh=True` for a criterion without a worst cost.
+        ValueError: an option is out of range.
 
     Source: "Regress, Don't Guess", ICML 2025; gradients in the forward pass as in Liger-Kernel, 2024.
 
@@ -310,27 +300,24 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         vocabulary: NumberVocabulary | Any,
         criterion: Criterion | None = None,
         weight: float | Tensor | None = None,
-        reweigh: bool = False,
         *,
         mode: str | None = None,
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
-        softcap: float | None = None,
-        logit_scale: float = 1.0,
         reduction: str = "mean",
         normalize_by: str = "items",
         shift: bool = False,
         return_terms: bool = False,
         group: dist.ProcessGroup | None = None,
-        validate: bool | None = None,
+        softcap: float | None = None,
+        logit_scale: float = 1.0,
         chunk_size: int | None = None,
         drop_ignored: bool = True,
     ) -> None:
-        objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
-        targets = TargetOptions(
-            ignore_index, reduction, mode or mode_of(objective.criterion), normalize_by, shift, validate
-        )
+        objective = Objective(as_vocabulary(vocabulary), criterion, label_smoothing, z_loss)
+        mode = mode or mode_of(objective.criterion)
+        targets = TargetOptions(ignore_index, reduction, mode, normalize_by, shift)
         super().__init__(objective, weight, targets, Transform(logit_scale, softcap), return_terms, group)
         if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
             raise ValueError(f"chunk_size={chunk_size!r}: expected 1 or more tokens, or None")
@@ -340,8 +327,8 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
                 f"{type(criterion).__name__} has trainable parameters, which get no gradient here: expected "
                 "a criterion without them, or NTLCrossEntropyLoss"
             )
-        self.chunk_size = chunk_size
-        self.drop_ignored = drop_ignored
+        self._chunk_size = chunk_size
+        self._drop_ignored = drop_ignored
 
     def forward(
         self,
@@ -351,7 +338,6 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         bias: Tensor | None = None,
         loss_weights: Tensor | None = None,
         num_items_in_batch: Tensor | float | None = None,
-        num_numbers_in_batch: Tensor | float | None = None,
         sequence_ids: Tensor | None = None,
         number_weights: Tensor | None = None,
         number_samples: Tensor | None = None,
@@ -363,8 +349,8 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             lm_head_weight: `[vocab, hidden]`.
             labels: `[...]`, token ids.
             bias: `[vocab]`. Default: none.
-            loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids, number_weights,
-                number_samples: see `NTLCrossEntropyLoss.forward`.
+            loss_weights, num_items_in_batch, sequence_ids, number_weights, number_samples: see
+                `NTLCrossEntropyLoss.forward`.
 
         Returns, Raises: see `NTLCrossEntropyLoss.forward`.
         """
@@ -373,16 +359,9 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
                 "NTLLinearCrossEntropyLoss computes gradients in its forward pass, which torch.func cannot "
                 "transform: use NTLCrossEntropyLoss on the logits"
             )
-        weights = Weights(
-            loss_weights,
-            number_weights,
-            sequence_ids,
-            num_items_in_batch,
-            num_numbers_in_batch,
-            number_samples,
-        )
-        terms = self._compute(hidden_states, lm_head_weight, labels, bias, weights)
-        return terms if self.return_terms else terms.loss
+        batch = BatchInfo(loss_weights, number_weights, sequence_ids, num_items_in_batch, number_samples)
+        terms = self._compute(hidden_states, lm_head_weight, labels, bias, batch)
+        return terms.detached() if self.return_terms else terms.loss
 
     @_disable_dynamo  # a single graph break: it cannot be traced
     def _compute(
@@ -391,28 +370,28 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         lm_head_weight: Tensor,
         labels: Tensor,
         bias: Tensor | None,
-        weights: Weights,
+        batch: BatchInfo,
     ) -> LossTerms:
         objective, tables = self.objective, self.objective.tables
         vocab_size = tables.vocabulary.vocab_size
         hidden, head = local_head(hidden_states, lm_head_weight, bias, vocab_size, self.group)
         if head.shard is not None:
             check_same_labels(labels, head.shard.group)
-        targets = self._prepare_targets(labels, hidden, weights)
+        targets = self._prepare_targets(labels, hidden, batch)
         hidden = hidden.reshape(-1, hidden.shape[-1])
-        kept = targets.counted.nonzero().squeeze(-1) if self.drop_ignored else None
+        kept = targets.counted.nonzero().squeeze(-1) if self._drop_ignored else None
         if kept is not None and len(kept) < len(hidden):  # else skip the copy
             hidden, targets = hidden.index_select(0, kept), targets.select(kept)
-        rows = self.chunk_size or rows_for(len(hidden), len(head.weight), hidden.device)
+        rows = self._chunk_size or rows_for(len(hidden), len(head.weight), hidden.device)
         query = Query(targets.labels, tables.token_ids, self.transform, objective.label_smoothing > 0)
         inputs = hidden, head.weight, head.bias, head, query, rows
         with without_autocast(hidden.device):
-            if self.reduction != "none" and not objective.needs.across_positions:
+            if self.options.reduction != "none" and not objective.needs.across_positions:
                 further = targets, objective, self.weight, torch.is_grad_enabled()
                 return LossTerms(*SumOfBlocks.apply(*inputs, *further))  # type: ignore[no-untyped-call]
             readout = Readout(*SummarizeHidden.apply(*inputs))  # type: ignore[no-untyped-call]
         terms: LossTerms = objective(readout, targets, self.weight)
-        if kept is None or self.reduction != "none":
+        if kept is None or self.options.reduction != "none":
             return terms
         nothing = terms.loss.new_zeros(labels.numel())  # ignored positions get 0
         return LossTerms(*(nothing.index_copy(0, kept, t.flatten()).reshape(labels.shape) for t in terms))

@@ -11,19 +11,45 @@ from torch import Tensor, nn
 from ntloss.criteria import Criterion
 from ntloss.engine.linear import check_head, check_overflow
 from ntloss.engine.objective import Objective
-from ntloss.engine.readout import IDENTITY, Query, Readout, Transform, summarize_block, summarize_logits
+from ntloss.engine.readout import (
+    IDENTITY,
+    Query,
+    Readout,
+    Transform,
+    compute_dtype,
+    summarize_block,
+    summarize_logits,
+)
 from ntloss.engine.tables import NumberTables
-from ntloss.engine.targets import TargetOptions, Targets, Weights, check_logits, prepare_targets
+from ntloss.engine.targets import BatchInfo, TargetOptions, Targets, check_logits, prepare_targets
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
+
+# Options are read when a loss is made, so assigning one later would silently have no effect.
+_FIXED = {
+    "vocabulary", "criterion", "reweigh", "mode", "ignore_index", "label_smoothing", "z_loss", "softcap",
+    "logit_scale", "reduction", "normalize_by", "shift", "chunk_size", "drop_ignored", "inplace_backward",
+    "squash_factor", "loss_function", "float_level",
+}  # fmt: skip
 
 
 class BaseLoss(nn.Module):
-    """Base class of all losses. It holds the objective, and whether to check the values of inputs."""
+    """Base class of all losses, which holds the objective."""
 
-    def __init__(self, objective: Objective, validate: bool | None) -> None:
+    def __init__(self, objective: Objective) -> None:
         super().__init__()
         self.objective = objective
-        self.validate = validate
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED:
+            raise AttributeError(
+                f"{name} is fixed when a loss is made: make a new {type(self).__name__} with {name}={value!r}"
+            )
+        super().__setattr__(name, value)
+
+    @property
+    def criterion(self) -> Criterion:
+        """How wrong a number is."""
+        return self.objective.criterion
 
     @property
     def tables(self) -> NumberTables:
@@ -40,10 +66,7 @@ class NumberTokenLoss(BaseLoss):
     """Number token loss of any criterion, to be added to cross-entropy.
 
     Args:
-        vocabulary, criterion, reweigh, validate: see `NTLCrossEntropyLoss`.
-
-    Raises:
-        ValueError: `reweigh=True` for a criterion without a worst cost.
+        vocabulary, criterion: see `NTLCrossEntropyLoss`.
 
     Source: "Regress, Don't Guess", ICML 2025.
 
@@ -55,32 +78,16 @@ class NumberTokenLoss(BaseLoss):
         tensor(4.5000)
     """
 
-    def __init__(
-        self,
-        vocabulary: NumberVocabulary | Any,
-        criterion: Criterion | None = None,
-        reweigh: bool = False,
-        validate: bool | None = None,
-    ) -> None:
-        super().__init__(Objective(as_vocabulary(vocabulary), criterion, reweigh), validate)
-
-    @property
-    def criterion(self) -> Criterion:
-        """How wrong a number is."""
-        return self.objective.criterion
-
-    @property
-    def reweigh(self) -> bool:
-        """Whether probability on text costs more than the worst number."""
-        return self.objective.worst is not None
+    def __init__(self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None = None) -> None:
+        super().__init__(Objective(as_vocabulary(vocabulary), criterion))
 
     def _prepare_targets(
-        self, labels: Tensor, inputs: Tensor, weights: Weights, reduction: str, ignore_index: int
+        self, labels: Tensor, inputs: Tensor, batch: BatchInfo, reduction: str, ignore_index: int
     ) -> Targets:
         if inputs.device != self.objective.device:
             self.objective.move_tables(inputs.device)
-        options = TargetOptions(ignore_index, reduction, validate=self.validate)
-        return prepare_targets(labels, inputs, self.tables, self.objective.needs, weights, options)
+        options = TargetOptions(ignore_index, reduction, normalize_by="numbers")
+        return prepare_targets(labels, inputs, self.tables, self.objective.needs, batch, options)
 
     def forward(
         self,
@@ -110,13 +117,13 @@ class NumberTokenLoss(BaseLoss):
             ValueError: shapes, devices, labels or weights do not fit, or the reduction is unknown.
         """
         check_logits(logits, self.vocabulary.vocab_size)
-        weights = Weights(loss_weights, sequence_ids=sequence_ids)
-        targets = self._prepare_targets(labels, logits, weights, reduction, ignore_index)
+        batch = BatchInfo(loss_weights, sequence_ids=sequence_ids)
+        targets = self._prepare_targets(labels, logits, batch, reduction, ignore_index)
         flat, token_ids = logits.reshape(-1, logits.shape[-1]), self.tables.token_ids
         # Without gradients, only the rows of number labels are read. That copies them, so they must be few.
         rows = None if torch.is_grad_enabled() and logits.requires_grad else targets.number_rows
         rows = rows if rows is not None and 2 * len(rows) < len(flat) else None
-        if not self.objective.needs_log_normalizer:
+        if not self.objective.needs.log_normalizer:
             # The backward pass of index_select along the last dimension is three times slower than gather's.
             number_logits, rows = flat.gather(-1, token_ids.expand(len(flat), -1)), None
             readout = Readout.from_number_logits(number_logits)
@@ -127,7 +134,7 @@ class NumberTokenLoss(BaseLoss):
             targets = targets.select(rows)
         term = self.objective.number_term(readout, targets)
         if reduction != "none":
-            return term.sum()
+            return term
         term = term if rows is None else term.new_zeros(len(flat)).index_copy(0, rows, term)
         return term.reshape(labels.shape)
 
@@ -157,11 +164,11 @@ class NumberTokenLoss(BaseLoss):
             lm_head_weight: `[vocab, hidden]`.
             labels: `[...]`, token ids.
             bias: `[vocab]`. Default: none.
-            log_normalizer: `[...]`, logsumexp of the logits over the vocabulary, with its graph; `reweigh`
-                and criteria that see probability on text need it. If a kernel does not return it, add the
+            log_normalizer: `[...]`, logsumexp of the logits over the vocabulary, with its graph; criteria
+                that see probability on text need it. If a kernel does not return it, add the
                 label's logit to the kernel's loss of each token.
             loss_weights, reduction, ignore_index, sequence_ids: see `forward`.
-            softcap, logit_scale: see `NTLCrossEntropyLoss`.
+            softcap, logit_scale: see `NTLLinearCrossEntropyLoss`.
             sparse_grad: make the gradient of the head's weight sparse (a few rows); autograd adds it to the
                 kernel's dense gradient. Pass False if the weight gets no other gradient and its optimizer
                 needs a dense one. Default: True.
@@ -174,23 +181,23 @@ class NumberTokenLoss(BaseLoss):
         """
         transform = Transform(logit_scale, softcap).check()
         check_head(hidden_states, lm_head_weight, bias, self.vocabulary.vocab_size)
-        needed = self.objective.needs_log_normalizer
+        needed = self.objective.needs.log_normalizer
         if needed and (log_normalizer is None or log_normalizer.shape != hidden_states.shape[:-1]):
             given = None if log_normalizer is None else list(log_normalizer.shape)
             raise ValueError(
-                f"log_normalizer: given {given}, expected shape {list(hidden_states.shape[:-1])}: reweigh, "
-                f"or the criterion {self.criterion!r}, needs the logsumexp of all logits. Pass it, or make "
-                "the loss with reweigh=False and a criterion that does not need it."
+                f"log_normalizer: given {given}, expected shape {list(hidden_states.shape[:-1])}: the "
+                f"criterion {self.criterion!r} needs the logsumexp of all logits. Pass it, or make the loss "
+                "with a criterion that does not need it."
             )
-        weights = Weights(loss_weights, sequence_ids=sequence_ids)
-        targets = self._prepare_targets(labels, hidden_states, weights, reduction, ignore_index)
+        batch = BatchInfo(loss_weights, sequence_ids=sequence_ids)
+        targets = self._prepare_targets(labels, hidden_states, batch, reduction, ignore_index)
         # Only an embedding look-up gives a matrix a sparse gradient.
         rows = F.embedding(self.tables.token_ids, lm_head_weight, sparse=sparse_grad)
         number_bias = None if bias is None else bias[self.tables.token_ids]
         number_logits = F.linear(hidden_states.reshape(-1, hidden_states.shape[-1]), rows, number_bias)
         if number_logits.dtype == torch.float16:
             check_overflow(number_logits.amax(-1), targets.counted)
-        number_logits = transform.apply(number_logits.to(torch.promote_types(rows.dtype, torch.float32)))
+        number_logits = transform.apply(number_logits.to(compute_dtype(rows.dtype)))
         readout = Readout.from_number_logits(number_logits, log_normalizer if needed else None)
         term = self.objective.number_term(readout, targets)
-        return term.reshape(labels.shape) if reduction == "none" else term.sum()
+        return term.reshape(labels.shape) if reduction == "none" else term

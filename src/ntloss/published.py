@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria import Criterion, ExpectedValue, NumberLevel, Wasserstein, worst_of
+from ntloss.criteria import Criterion, ExpectedValue, NumberLevel, Reweighed, Wasserstein, worst_of
 from ntloss.engine.objective import criterion_input
 from ntloss.engine.readout import IDENTITY, Query, summarize_logits
 from ntloss.engine.targets import check_logits
@@ -31,7 +31,6 @@ class _PublishedLoss(NumberTokenLoss):
         reweigh: bool,
         criterion: Criterion,
         space_prefixed: bool,
-        validate: bool | None,
     ) -> None:
         if not isinstance(tokenizer, NumberVocabulary):
             tokenizer = NumberVocabulary.from_tokenizer(
@@ -42,7 +41,13 @@ class _PublishedLoss(NumberTokenLoss):
                 f"vocab_size={vocab_size}, digit_level={digit_level}, space_prefixed={space_prefixed}: "
                 "a NumberVocabulary determines these. Pass them where you make the vocabulary."
             )
-        super().__init__(tokenizer, criterion, reweigh, validate)
+        super().__init__(tokenizer, Reweighed(criterion) if reweigh else criterion)
+        self._within = criterion  # the number tokens alone
+
+    @property
+    def reweigh(self) -> bool:
+        """Whether probability on text costs more than the worst number."""
+        return isinstance(self.criterion, Reweighed)
 
     @property
     def vocab_size(self) -> int:
@@ -73,7 +78,7 @@ class _PublishedLoss(NumberTokenLoss):
     @property
     def max_dist(self) -> Tensor:
         """Scalar, the criterion's worst cost."""
-        worst = worst_of(self.criterion, self.vocabulary.value_tensor())
+        worst = worst_of(self._within, self.vocabulary.value_tensor())
         return torch.tensor(worst, device=self.tables.values.device)
 
 
@@ -90,7 +95,6 @@ class NTLoss(_PublishedLoss):
         squash_factor: see `Wasserstein`. Default: None.
         space_prefixed: include tokens such as `▁4` and `Ġ4`. Default: False, as published. A
             `NumberVocabulary` determines this itself.
-        validate: see `NTLCrossEntropyLoss`.
 
     Raises:
         TypeError: `tokenizer` is neither a tokenizer nor a vocabulary.
@@ -117,11 +121,15 @@ class NTLoss(_PublishedLoss):
         squash_factor: float | None = None,
         *,
         space_prefixed: bool = False,
-        validate: bool | None = None,
     ) -> None:
         criterion = Wasserstein(squash_factor)
-        super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, space_prefixed, validate)
-        self.squash_factor = squash_factor
+        super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, space_prefixed)
+
+    @property
+    def squash_factor(self) -> float | None:
+        """Ratio of the largest to the smallest cost of a wrong digit."""
+        factor: float | None = vars(self._within)["squash_factor"]
+        return factor
 
 
 class NTLossDotProduct(_PublishedLoss):
@@ -131,7 +139,7 @@ class NTLossDotProduct(_PublishedLoss):
     probability on 3, half on 5, label 4), so prefer `NTLoss`.
 
     Args:
-        tokenizer, vocab_size, digit_level, reweigh, space_prefixed, validate: see `NTLoss`.
+        tokenizer, vocab_size, digit_level, reweigh, space_prefixed: see `NTLoss`.
         loss_function: `(prediction, target) -> loss`, element by element; it is called with
             `reduction="none"` if it has that parameter. Default: squared error, NTL-MSE.
 
@@ -157,11 +165,14 @@ class NTLossDotProduct(_PublishedLoss):
         loss_function: Callable[..., Tensor] = F.mse_loss,
         *,
         space_prefixed: bool = False,
-        validate: bool | None = None,
     ) -> None:
         criterion = ExpectedValue(loss_function)
-        super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, space_prefixed, validate)
-        self.loss_function = loss_function
+        super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, space_prefixed)
+
+    @property
+    def loss_function(self) -> Callable[..., Tensor]:
+        """Loss of the expected digit."""
+        return getattr(self._within, "loss", F.l1_loss)  # NumberLevelLoss has another criterion
 
     def predict_numbers(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Predict the expected value of the number at every position.
@@ -180,7 +191,7 @@ class NTLossDotProduct(_PublishedLoss):
         unused = logits.new_zeros(shape.numel(), dtype=torch.int64)  # in place of labels and targets
         readout = summarize_logits(logits, Query(unused, self.tables.token_ids, IDENTITY))
         # torch 2.7 does not compile a slice of a named tuple.
-        normalizer = (readout.row_max, readout.log_sum_exp)
+        normalizer = (readout.row_max, readout.shifted_lse)
         x = criterion_input(self.tables, readout.number_logits, unused, normalizer)
         assert x.log_mass is not None  # because the log-normalizer is given
         return (x.probs * x.values).sum(-1).reshape(shape), x.log_mass.exp().reshape(shape)
@@ -194,7 +205,7 @@ class NumberLevelLoss(NTLossDotProduct):
     `12` or continue to `12345` where `1234` is right.
 
     Args:
-        tokenizer, vocab_size, space_prefixed, validate: see `NTLoss`.
+        tokenizer, vocab_size, space_prefixed: see `NTLoss`.
         float_level: a single point between digits belongs to the number: `12.34` is one number instead of
             two. Default: False.
         reweigh: make probability on text, at the number's first token, cost more than the worst number.
@@ -225,13 +236,13 @@ class NumberLevelLoss(NTLossDotProduct):
         max_number_length: int = 20,
         *,
         space_prefixed: bool = False,
-        validate: bool | None = None,
     ) -> None:
         # In 0.3.2 this class extends NTLossDotProduct, for its predict_numbers, and has another criterion.
         criterion = NumberLevel(decimals=float_level)
-        _PublishedLoss.__init__(
-            self, tokenizer, vocab_size, True, reweigh, criterion, space_prefixed, validate
-        )
-        self.loss_function = F.l1_loss
-        self.float_level = float_level
+        _PublishedLoss.__init__(self, tokenizer, vocab_size, True, reweigh, criterion, space_prefixed)
         self.max_number_length = max_number_length
+
+    @property
+    def float_level(self) -> bool:
+        """Whether a single point between digits belongs to the number."""
+        return self.objective.needs.decimals

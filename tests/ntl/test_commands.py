@@ -72,7 +72,7 @@ def test_the_evaluation_command_evaluates_a_checkpoint_with_its_own_loss(loss, n
     )
     results = RunFolder(checkpoint).evaluation("test")
     assert_close(results.metrics(), trained.evaluation("test").metrics())
-    assert results.record().label == "T5 + NTL-MSE"
+    assert results.record().label == f"T5 + {name}"
 
 
 @pytest.mark.parametrize("command", [*TRAINING][-2:])

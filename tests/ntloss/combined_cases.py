@@ -33,11 +33,19 @@ from ntloss import (
     NumberLevel,
     NumberTokenLoss,
     NumberVocabulary,
-    SmoothedWasserstein,
+    Reweighed,
     Wasserstein,
     ntil,
 )
-from ntloss.criteria import Magnitude, PerNumber, PlaceWeighted, RelativeError, needs_of, worst_of
+from ntloss.criteria import (
+    Magnitude,
+    PerNumber,
+    PlaceWeighted,
+    RelativeError,
+    SmoothedWasserstein,
+    needs_of,
+    worst_of,
+)
 
 # A prime number, so no multiple of a block size. `4`, ` 4` and `04` are forms of one value.
 VOCAB = 23
@@ -55,6 +63,7 @@ def values_of(vocabulary: NumberVocabulary) -> dict[int, float]:
 
 VALUES = values_of(NUMBERS)
 TEXTS = [i for i in range(VOCAB) if i not in VALUES]
+REWEIGHED = Reweighed(Wasserstein())
 # The paths of the combined losses. "inplace" and "logits" start from logits, the others from hidden states.
 LINEAR_PATHS = ("linear", "linear, all positions")
 PATHS = ("logits", "inplace", *LINEAR_PATHS)
@@ -119,12 +128,7 @@ CRITERIA: dict[str, tuple[Any, Term]] = {
         of(oracle.place_weighted, of=oracle.digit_entropy, weighting="decimal", decimals=True),
     ),
     "smmd": (SMMD(), of(oracle.smmd)),
-    "smmd mmd": (SMMD(form="mmd"), of(oracle.smmd, form="mmd")),
-    "smmd smoothness": (SMMD(form="smoothness"), of(oracle.smmd, form="smoothness")),
-    "smmd laplace": (
-        SMMD((1.0, 3.0), "laplace", alpha=0.2, squash_factor=4.0),
-        of(oracle.smmd, sigma=(1.0, 3.0), kernel="laplace", alpha=0.2, squash=4.0),
-    ),
+    "smmd squashed": (SMMD(1.0, squash_factor=4.0), of(oracle.smmd, sigma=1.0, squash=4.0)),
     "smmd unsquashed": (SMMD(squash_factor=None), of(oracle.smmd, squash=None)),
     "places": (PlaceWeighted(Wasserstein()), of(oracle.place_weighted)),
     "places, decimals": (
@@ -171,7 +175,6 @@ class Case:
     labels: Tensor
     loss_weights: Tensor | None = None
     num_items: Any = None
-    num_numbers: Any = None
     sequence_ids: Tensor | None = None
     number_weights: Tensor | None = None
     criterion: str = "wasserstein"
@@ -185,18 +188,20 @@ class Case:
         """Whether the loss is reweighed, which needs a criterion with a worst cost."""
         return self.reweigh and self.criterion in BOUNDED
 
+    def made(self) -> Any:
+        """The criterion, reweighed if requested."""
+        criterion = CRITERIA[self.criterion][0]
+        return Reweighed(criterion) if self.reweighed else criterion
+
     def arguments(self) -> dict[str, Any]:
         """The options as keyword arguments of the modules."""
         return {
-            "criterion": CRITERIA[self.criterion][0],
-            "reweigh": self.reweighed,
+            "criterion": self.made(),
             "weight": self.options.weight,
             "mode": self.options.mode,
             "ignore_index": self.options.ignore_index,
             "label_smoothing": self.options.label_smoothing,
             "z_loss": self.options.z_loss,
-            "softcap": self.options.softcap,
-            "logit_scale": self.options.logit_scale,
             "reduction": self.options.reduction,
             "normalize_by": self.options.normalize_by,
         }
@@ -220,16 +225,14 @@ class Case:
             options = replace(options, **alone)
         if path == "alone":
             options = replace(options, softcap=None, logit_scale=1.0)
-        counts = (None, None) if path in ALONE_PATHS else (self.num_items, self.num_numbers)
-        num_items, num_numbers = (None if count is None else float(count) for count in counts)
+        counted = self.num_items is not None and path not in ALONE_PATHS
         return oracle.combined(
             logits.detach().double().numpy(),
             self.labels.numpy(),
             values_of(self.vocabulary),
             options,
             weights=None if self.loss_weights is None else self.loss_weights.double().numpy(),
-            num_items=num_items,
-            num_numbers=num_numbers,
+            num_items=float(self.num_items) if counted else None,
             sequence_ids=None if self.sequence_ids is None else self.sequence_ids.numpy(),
             number_weights=None if self.number_weights is None else self.number_weights.double().numpy(),
             upstream=self.upstream,
@@ -318,7 +321,7 @@ def compute(case: Case, path: str, leaves: Mapping[str, Tensor | None], **change
     options = case.options
     rest = {"loss_weights": case.loss_weights, "sequence_ids": case.sequence_ids}
     if path in ALONE_PATHS:
-        module = NumberTokenLoss(case.vocabulary, CRITERIA[case.criterion][0], case.reweighed)
+        module = NumberTokenLoss(case.vocabulary, case.made())
         rest |= {"reduction": options.reduction, "ignore_index": options.ignore_index}
         if path == "alone":
             return module(leaves["logits"], case.labels, **rest)
@@ -329,15 +332,17 @@ def compute(case: Case, path: str, leaves: Mapping[str, Tensor | None], **change
         given |= {"softcap": options.softcap, "logit_scale": options.logit_scale}
         return module.from_hidden(hidden, weight, case.labels, bias, **given, **rest)
     arguments = {**case.arguments(), "return_terms": True, **changes}
-    rest |= {"num_items_in_batch": case.num_items, "num_numbers_in_batch": case.num_numbers}
-    rest |= {"number_weights": case.number_weights}
+    rest |= {"num_items_in_batch": case.num_items, "number_weights": case.number_weights}
+    transform = {"softcap": options.softcap, "logit_scale": options.logit_scale}
     if path in LINEAR_PATHS:
-        arguments.setdefault("drop_ignored", path == "linear")
+        arguments = {"drop_ignored": path == "linear", **transform, **arguments}
         linear = NTLLinearCrossEntropyLoss(case.vocabulary, **arguments)
         return linear(leaves["hidden"], leaves["weight"], case.labels, leaves["bias"], **rest)
     dense = NTLCrossEntropyLoss(case.vocabulary, inplace_backward=path == "inplace", **arguments)
-    # A product, so that writing in place does not overwrite the leaf.
-    return dense(leaves["logits"] * 1, case.labels, **rest)
+    logits = leaves["logits"] * 1  # a product, so that writing in place does not overwrite the leaf
+    if transform != {"softcap": None, "logit_scale": 1.0}:
+        logits = oracle.transform(logits.to(torch.promote_types(logits.dtype, torch.float32)), options)
+    return dense(logits, case.labels, **rest)
 
 
 def run(case: Case, path: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Result:

@@ -16,6 +16,7 @@ from torch.torch_version import TorchVersion
 
 from ntloss import NumberVocabulary
 from ntloss.cli import main
+from ntloss.engine import targets
 from ntloss.numbers.vocabulary import warn_once
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +37,12 @@ def _forget_warnings() -> None:
 def _forget_mixed_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers 4 hands bfloat16 on to accelerate by the environment, and so to the next test."""
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let losses read no values of labels and weights, as on an accelerator."""
+    monkeypatch.setattr(targets, "_reads_values", lambda tensor: False)
 
 
 @pytest.fixture

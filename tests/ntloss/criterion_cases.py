@@ -16,9 +16,9 @@ from ntloss import (
     ExpectedValue,
     GaussianCrossEntropy,
     NumberVocabulary,
-    SmoothedWasserstein,
     Wasserstein,
 )
+from ntloss.criteria import SmoothedWasserstein
 
 DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
 
@@ -31,7 +31,7 @@ def make_input(probs: Any, values: Any, target: int) -> CriterionInput:
         torch.as_tensor(values, dtype=torch.float64),
         torch.tensor([target]),
         log_mass=torch.zeros(1, dtype=torch.float64),
-        number_logsumexp=torch.zeros(1, dtype=torch.float64),
+        logits=log_probs,
     )
 
 

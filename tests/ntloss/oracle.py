@@ -226,25 +226,13 @@ def digit_entropy(x: Position) -> Tensor:
     return 0.01 * torch.stack(terms).mean()
 
 
-def smmd(
-    x: Position,
-    sigma: Sequence[float] = (2.0,),
-    kernel: str = "gaussian",
-    form: str = "both",
-    alpha: float | None = None,
-    squash: float | None = 9.0,
-) -> Tensor:
+def smmd(x: Position, sigma: float = 2.0, squash: float | None = 9.0) -> Tensor:
     distance = (x.values[:, None] - x.values).abs()
     distance = distance if squash is None else squashed(distance, x.values, squash)
-    kernels = [
-        torch.exp(-(distance**2) / (2 * s**2)) if kernel == "gaussian" else torch.exp(-distance / s)
-        for s in sigma
-    ]
-    matrix = sum(kernels) / len(kernels)
-    factor = 1 / (2 * matrix.sum(1).mean()) if alpha is None else alpha
-    smoothness = factor * (torch.diag(matrix.sum(1)) - matrix)
+    matrix = torch.exp(-(distance**2) / (2 * sigma**2))
+    smoothness = (torch.diag(matrix.sum(1)) - matrix) / (2 * matrix.sum(1).mean())
     error = x.p - torch.eye(len(x.values), dtype=torch.float64)[x.k]
-    return error @ {"mmd": matrix, "smoothness": smoothness, "both": matrix + smoothness}[form] @ error
+    return error @ matrix @ error + error @ smoothness @ error
 
 
 def place_weighted(
@@ -381,7 +369,6 @@ def combined(
     *,
     weights: np.ndarray | None = None,
     num_items: float | None = None,
-    num_numbers: float | None = None,
     sequence_ids: np.ndarray | None = None,
     number_weights: np.ndarray | None = None,
     upstream: np.ndarray | float = 1.0,
@@ -407,11 +394,11 @@ def combined(
     per_item = per_number = 1.0
     if options.reduction == "mean":
         items = float(weight.sum()) if num_items is None else num_items
-        count = float((weight * share * starts).sum()) if num_numbers is None else num_numbers
+        count = float((weight * share * starts).sum())
         per_item, per_number = (1 / n if n > 0 else 0.0 for n in (items, count))
         if options.normalize_by == "items":
             per_number = per_item
-        elif num_numbers is None and num_items is not None:
+        elif num_items is not None:
             per_number *= float(weight.sum()) * per_item
     item_weights = weight * per_item
     ce_weights, term_weights = options.cross_entropy * item_weights, weight * share * per_number

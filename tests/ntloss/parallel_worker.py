@@ -13,7 +13,7 @@ from typing import Any
 import combined_cases
 import torch
 import torch.distributed as dist
-from combined_cases import NUMBERS, VOCAB, Case, leaves_of, make_case, numbers_case
+from combined_cases import NUMBERS, REWEIGHED, VOCAB, Case, leaves_of, make_case, numbers_case
 from covering import covering
 from processes import join
 from torch import Tensor
@@ -77,7 +77,7 @@ def trials() -> list[Trial]:
         "no numbers": make_case(5, share_of_text=1.0),
         "all ignored": replace(make_case(5), labels=torch.full((5,), -100)),
         "count of items": make_case(7, num_items=20.0),
-        "both counts": make_case(7, num_items=20.0, num_numbers=7.0, normalize_by="numbers"),
+        "by numbers": make_case(7, num_items=20.0, normalize_by="numbers"),
     }
     for mode in ("add", "replace"):
         weights = torch.arange(24) % 5 / 4
@@ -182,7 +182,7 @@ def errors(rank: int, world: int, group: Any, mesh: Any) -> dict[str, str]:
     by_rows = DTensor.from_local(logits[:1], mesh, [Shard(0)])
     by_hidden = DTensor.from_local(head, mesh, [Shard(1)])
     hidden_by_rows = DTensor.from_local(case.hidden[:1], mesh, [Shard(0)])
-    plain = NTLLinearCrossEntropyLoss(NUMBERS, reweigh=True)
+    plain = NTLLinearCrossEntropyLoss(NUMBERS, REWEIGHED)
     attempts = {
         "whole logits with a group": lambda: dense(logits, case.labels),
         "whole head with a group": lambda: linear(case.hidden, head, case.labels),
@@ -233,7 +233,7 @@ def data_parallel(rank: int, world: int) -> dict[str, Any]:
     hidden, head = case.hidden[rank].clone().requires_grad_(), case.weight.clone().requires_grad_()
     for name in ("logits", "linear"):
         kind = NTLCrossEntropyLoss if name == "logits" else NTLLinearCrossEntropyLoss
-        module = kind(NUMBERS, reweigh=case.reweighed, z_loss=0.01)
+        module = kind(NUMBERS, case.made(), z_loss=0.01)
         items, _ = module.normalizers(labels[rank])
         dist.all_reduce(items)
         hidden.grad = head.grad = None
@@ -256,11 +256,9 @@ def groups_of_two(rank: int, world: int) -> dict[str, Any]:
     head = case.weight[mine].contiguous()
     by_group = head.clone().requires_grad_()
     hidden = case.hidden.clone().requires_grad_()
-    NTLLinearCrossEntropyLoss(NUMBERS, reweigh=True, group=pairs[pair])(
-        hidden, by_group, case.labels
-    ).backward()
+    NTLLinearCrossEntropyLoss(NUMBERS, REWEIGHED, group=pairs[pair])(hidden, by_group, case.labels).backward()
     by_mesh = of_shard(head, mesh, [Replicate(), Shard(0)]).requires_grad_()
-    NTLLinearCrossEntropyLoss(NUMBERS, reweigh=True)(case.hidden, by_mesh, case.labels).backward()
+    NTLLinearCrossEntropyLoss(NUMBERS, REWEIGHED)(case.hidden, by_mesh, case.labels).backward()
     return {"seed": pair, "hidden": hidden.grad, "group": by_group.grad, "mesh": local_gradient(by_mesh)}
 
 

@@ -19,7 +19,7 @@ import ntloss
 from ntloss.cli import main
 from ntloss.numbers.inspection import Inspection, inspect_tokenizer
 
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from combined_cases import (
     LINEAR_PATHS,
     NUMBERS,
     PATHS,
+    REWEIGHED,
     TEXTS,
     VALUES,
     VOCAB,
@@ -70,7 +71,7 @@ EVERY_PAIR = covering(
         "z_loss": [0.0, 1e-2],
         "weighted": [False, True],
         "normalize_by": ["items", "numbers"],
-        "counts": [(None, None), (20.0, None), (20.0, 7.0)],
+        "num_items": [None, 20.0],
         "ignore_index": [-100, 9, -1],  # 9 is a number token
         "bias": [True, False],
         "gone": [False, True],
@@ -90,10 +91,9 @@ def test_every_path_equals_the_oracle(drawn: dict[str, Any], monkeypatch: pytest
     dtype, chunk_size = drawn.pop("dtype"), drawn.pop("chunk_size")
     drawn["softcap"], drawn["logit_scale"] = drawn.pop("transform")
     monkeypatch.setattr(readout, "CHUNK", drawn.pop("block"))
-    counts = drawn.pop("counts")
+    num_items = drawn.pop("num_items")
     if drawn["reduction"] == "mean":
-        drawn["num_items"] = counts[0]
-        drawn["num_numbers"] = counts[1] if drawn["normalize_by"] == "numbers" else None
+        drawn["num_items"] = num_items
     if drawn["softcap"] is None and drawn["label_smoothing"]:
         drawn["gone"] = False  # cross-entropy would be infinite, which another test covers
     case = make_case(11, seed=1, **drawn)
@@ -119,7 +119,7 @@ class TestLogitsPath:
         case = make_case(5, seed=seed, weighted=True, z_loss=1e-3)
         logits = torch.from_numpy(spread * rng.standard_normal((5, VOCAB))).to(dtype).requires_grad_()
         wanted = replace(case, upstream=1.0).expected(logits)
-        loss = NTLCrossEntropyLoss(NUMBERS, reweigh=True, z_loss=1e-3)(logits, case.labels, case.loss_weights)
+        loss = NTLCrossEntropyLoss(NUMBERS, REWEIGHED, z_loss=1e-3)(logits, case.labels, case.loss_weights)
         loss.backward()
         assert_close(loss, wanted.loss, VALUE_TOLERANCE[dtype])
         # Relative to one position's gradient: if the model is certain and right, the gradient is all
@@ -141,7 +141,7 @@ class TestLogitsPath:
             logits[row, labels[row]] = depth
         case = replace(make_case(6), labels=labels, upstream=1.0)
         leaf = logits.clone().requires_grad_()
-        terms = NTLCrossEntropyLoss(NUMBERS, reweigh=True, inplace_backward=inplace, return_terms=True)(
+        terms = NTLCrossEntropyLoss(NUMBERS, REWEIGHED, inplace_backward=inplace, return_terms=True)(
             leaf * 1, labels
         )
         terms.loss.backward()
@@ -154,9 +154,7 @@ class TestLogitsPath:
         case = make_case(40, seed=3, reduction="none")
         logits = 0.01 * case.logits(torch.float32)
         logits[7, case.labels[7].clamp(min=0)] = -200.0
-        loss = NTLCrossEntropyLoss(NUMBERS, reweigh=True, reduction="none")(
-            logits.requires_grad_(), case.labels
-        )
+        loss = NTLCrossEntropyLoss(NUMBERS, REWEIGHED, reduction="none")(logits.requires_grad_(), case.labels)
         assert_close(loss[:7], case.expected(logits).loss[:7])
         assert_close(loss[8:], case.expected(logits).loss[8:])
 
@@ -167,7 +165,7 @@ class TestLogitsPath:
         labels = torch.tensor([9, TEXTS[1], 3, TEXTS[2]])
         logits[0, 9] = logits[1, TEXTS[1]] = -torch.inf
         leaf = logits.requires_grad_()
-        loss = NTLCrossEntropyLoss(NUMBERS, reweigh=True, reduction="none", inplace_backward=inplace)(
+        loss = NTLCrossEntropyLoss(NUMBERS, REWEIGHED, reduction="none", inplace_backward=inplace)(
             leaf * 1, labels
         )
         assert loss[:2].isposinf().all()
@@ -179,7 +177,7 @@ class TestLogitsPath:
         twin = logits.detach().requires_grad_()
         F.cross_entropy(twin, labels, reduction="sum").backward()
         plain = logits.detach().requires_grad_()
-        NTLCrossEntropyLoss(NUMBERS, reweigh=True, weight=0.0, reduction="sum")(plain, labels).backward()
+        NTLCrossEntropyLoss(NUMBERS, REWEIGHED, weight=0.0, reduction="sum")(plain, labels).backward()
         assert_close(plain.grad, twin.grad)
 
     @pytest.mark.parametrize("path", PATHS)
@@ -233,9 +231,7 @@ def test_nan_hidden_states_at_ignored_positions_have_no_effect(drop_ignored: boo
     hidden[1] = torch.nan
     for reduction in ("mean", "none"):
         leaf, weight = hidden.clone().requires_grad_(), case.weight.clone().requires_grad_()
-        module = NTLLinearCrossEntropyLoss(
-            NUMBERS, reweigh=True, reduction=reduction, drop_ignored=drop_ignored
-        )
+        module = NTLLinearCrossEntropyLoss(NUMBERS, REWEIGHED, reduction=reduction, drop_ignored=drop_ignored)
         loss = module(leaf, weight, case.labels, case.bias)
         loss.sum().backward()
         if drop_ignored:
@@ -304,7 +300,7 @@ class TestShapes:
         hidden = torch.randn(4, 3).requires_grad_()
         weight = torch.randn(VOCAB, 3).requires_grad_()
         labels = torch.full((4,), TEXTS[0])
-        NumberTokenLoss(NUMBERS, reweigh=False).from_hidden(hidden, weight, labels).backward()
+        NumberTokenLoss(NUMBERS).from_hidden(hidden, weight, labels).backward()
         assert not hidden.grad.any()
         assert not weight.grad.to_dense().any()
 
@@ -332,7 +328,7 @@ class TestShapes:
     def test_an_expanded_row_of_logits_equals_the_oracle(self) -> None:
         row = make_case(1).logits().requires_grad_()
         labels = torch.tensor([9, TEXTS[0], 3])
-        NTLCrossEntropyLoss(NUMBERS, reweigh=True)(row.expand(3, -1), labels).backward()
+        NTLCrossEntropyLoss(NUMBERS, REWEIGHED)(row.expand(3, -1), labels).backward()
         case = replace(make_case(3), labels=labels, upstream=1.0)
         wanted = case.expected(row.detach().expand(3, -1).clone())
         assert_close(row.grad, wanted.gradient.sum(0, keepdims=True))
@@ -383,15 +379,15 @@ class TestShift:
     def test_takes_one_sequence_and_boolean_weights(self) -> None:
         case = make_case(6, seed=8)
         weights = torch.tensor([True, False, True, True, False, True])
-        module = NTLCrossEntropyLoss(NUMBERS, reweigh=True, shift=True)
-        by_hand = NTLCrossEntropyLoss(NUMBERS, reweigh=True)(case.logits()[:-1], case.labels[1:], weights[1:])
+        module = NTLCrossEntropyLoss(NUMBERS, REWEIGHED, shift=True)
+        by_hand = NTLCrossEntropyLoss(NUMBERS, REWEIGHED)(case.logits()[:-1], case.labels[1:], weights[1:])
         assert_close(module(case.logits(), case.labels, weights), by_hand)
 
     def test_normalizers_count_the_shifted_labels(self) -> None:
         labels = torch.tensor([[9, TEXTS[0], 3, -100]])
-        items, numbers = NTLCrossEntropyLoss(NUMBERS, reweigh=True, shift=True).normalizers(labels)
+        items, numbers = NTLCrossEntropyLoss(NUMBERS, REWEIGHED, shift=True).normalizers(labels)
         assert (items, numbers) == (2, 1)
-        items, numbers = NTLCrossEntropyLoss(NUMBERS, reweigh=True).normalizers(
+        items, numbers = NTLCrossEntropyLoss(NUMBERS, REWEIGHED).normalizers(
             labels, torch.tensor([[0.5, 2, 0.25, 7]])
         )
         assert (items, numbers) == (2.75, 0.75)
@@ -411,14 +407,11 @@ class TestNormalizers:
     )
     def test_counts_of_any_type_are_exact_in_float64(self, kind: Any, path: str) -> None:
         assert_matches(make_case(7, num_items=kind(29)), path)
-        by_numbers = {"num_items": kind(29), "num_numbers": kind(11), "normalize_by": "numbers"}
-        assert_matches(make_case(7, **by_numbers), path)
+        assert_matches(make_case(7, num_items=kind(29), normalize_by="numbers"), path)
 
     @pytest.mark.parametrize("path", PATHS)
     def test_a_count_of_zero_makes_the_term_zero(self, path: str) -> None:
         for zero in (0, 0.0, torch.tensor(0), torch.tensor(0.0)):
-            counts = {"num_items": 3.0, "num_numbers": zero, "normalize_by": "numbers"}
-            assert_matches(make_case(5, share_of_text=1.0, **counts), path)
             assert run(make_case(5, num_items=zero), path).loss == 0
 
     @pytest.mark.parametrize("path", PATHS)
@@ -430,11 +423,12 @@ class TestNormalizers:
         case = make_case(9, weighted=True)
         given = case.logits(), case.labels, case.loss_weights
         items, numbers = NTLCrossEntropyLoss(NUMBERS).normalizers(case.labels, case.loss_weights)
-        by_items = NTLCrossEntropyLoss(NUMBERS, reweigh=True)
+        by_items = NTLCrossEntropyLoss(NUMBERS, REWEIGHED)
         assert_close(by_items(*given, items), by_items(*given))
-        by_numbers = NTLCrossEntropyLoss(NUMBERS, reweigh=True, normalize_by="numbers")
-        assert_close(by_numbers(*given, items, numbers), by_numbers(*given))
+        by_numbers = NTLCrossEntropyLoss(NUMBERS, REWEIGHED, normalize_by="numbers")
         assert_close(by_numbers(*given, items), by_numbers(*given))
+        by_items.weight = 0.3 * items / numbers
+        assert_close(by_items(*given, items), by_numbers(*given))
 
     @pytest.mark.parametrize("path", PATHS)
     def test_a_number_token_costs_cross_entropy_plus_lambda_times_the_criterion(self, path: str) -> None:
@@ -474,10 +468,10 @@ class TestTerms:
 
     def test_return_terms_returns_a_named_tuple(self) -> None:
         case = make_case(5)
-        terms = NTLCrossEntropyLoss(NUMBERS, reweigh=True, return_terms=True)(case.logits(), case.labels)
+        terms = NTLCrossEntropyLoss(NUMBERS, REWEIGHED, return_terms=True)(case.logits(), case.labels)
         assert isinstance(terms, LossTerms)
         assert terms._fields == ("loss", "ce", "ntl")
-        loss = NTLCrossEntropyLoss(NUMBERS, reweigh=True)(case.logits(), case.labels)
+        loss = NTLCrossEntropyLoss(NUMBERS, REWEIGHED)(case.logits(), case.labels)
         assert_close(loss, terms.loss, ONE_COMPUTATION)
 
     @pytest.mark.parametrize("dtype", DTYPES)
@@ -495,7 +489,7 @@ class TestTerms:
         wanted = replace(case, options=replace(case.options, weight=0.75))
         assert_close(run(tensor, path).loss, wanted.expected().loss)
         assert weight.grad is None
-        module = NTLCrossEntropyLoss(NUMBERS, reweigh=True)
+        module = NTLCrossEntropyLoss(NUMBERS, REWEIGHED)
         module.weight = 0.75
         assert_close(module(case.logits(), case.labels), wanted.expected().loss)
 
@@ -519,6 +513,8 @@ class MatrixProduct:
 class ReadsTheNormalizer:
     """A criterion without a worst cost that reads the probability on text."""
 
+    needs = Needs(log_normalizer=True)
+
     def __call__(self, x: Any) -> Tensor:
         return -(x.log_mass + x.log_probs.gather(-1, x.target.unsqueeze(-1)).squeeze(-1))
 
@@ -529,7 +525,7 @@ class TestUsersOwnCriterion:
         # It is cross-entropy of the value, with the probability of its forms added up.
         case = make_case(6, weight=1.0, mode="replace", reduction="none")
         case = replace(case, labels=torch.tensor([9, TEXTS[0], 3, 0, 5, -100]))
-        arguments = {"criterion": ReadsTheNormalizer(), "reweigh": None}
+        arguments = {"criterion": ReadsTheNormalizer()}
         result = run(case, path, **arguments)
         log_probs = case.logits().log_softmax(-1)
         fours = torch.logsumexp(log_probs[:, [0, 9, 22]], -1)
@@ -573,14 +569,14 @@ class TestAutocast:
         case = make_case(6)
         hidden, weight = (x.float().requires_grad_() for x in (case.hidden, case.weight))
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = NTLLinearCrossEntropyLoss(NUMBERS, reweigh=True, reduction="none")(
+            loss = NTLLinearCrossEntropyLoss(NUMBERS, REWEIGHED, reduction="none")(
                 hidden, weight, case.labels
             )
         loss.sum().backward()
         outside = hidden.grad.clone()
         hidden.grad = None
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = NTLLinearCrossEntropyLoss(NUMBERS, reweigh=True, reduction="none")(
+            loss = NTLLinearCrossEntropyLoss(NUMBERS, REWEIGHED, reduction="none")(
                 hidden, weight, case.labels
             )
             loss.sum().backward()
@@ -606,8 +602,7 @@ class TestAutograd:
         ("path", "options"),
         [
             ("logits", {}),
-            ("logits", {"softcap": 2.0}),
-            ("logits", {"logit_scale": 0.5, "label_smoothing": 0.1}),
+            ("logits", {"label_smoothing": 0.1}),
             ("linear", {"reduction": "none"}),
             ("alone", {}),
         ],
@@ -661,7 +656,7 @@ class TestAutograd:
         case = make_case(5)
         with pytest.raises(RuntimeError, match="differentiated twice"):
             torch.autograd.functional.hessian(
-                lambda z: kind(NUMBERS, reweigh=True)(z, case.labels), case.logits()
+                lambda z: kind(NUMBERS, REWEIGHED)(z, case.labels), case.logits()
             )
 
     @pytest.mark.parametrize(
@@ -727,7 +722,7 @@ class TestAutograd:
 
     @pytest.mark.parametrize("path", ["logits", *LINEAR_PATHS, *ALONE_PATHS])
     def test_inputs_are_not_modified(self, path: str) -> None:
-        for options in ({}, {"softcap": 2.0}, {"reduction": "none"}):
+        for options in ({}, {"reduction": "none"}):
             case = make_case(5, weighted=True, **options)
             # Not with `compute`, which passes products of some leaves.
             leaves = leaves_of(case, path)
@@ -744,7 +739,7 @@ class TestAutograd:
     def test_gradients_of_two_losses_add_up(self) -> None:
         case = replace(make_case(5), upstream=1.0)
         logits = case.logits().requires_grad_()
-        module = NTLCrossEntropyLoss(NUMBERS, reweigh=True)
+        module = NTLCrossEntropyLoss(NUMBERS, REWEIGHED)
         (module(logits, case.labels) + module(logits, case.labels)).backward()
         assert_close(logits.grad, 2 * case.expected().gradient)
 
@@ -753,9 +748,9 @@ class TestAutograd:
         weight = case.weight.clone().requires_grad_()
         ids = torch.tensor([1, 5, 5, 22, 0])
         hidden = F.embedding(ids, weight)
-        NTLLinearCrossEntropyLoss(NUMBERS, reweigh=True)(hidden, weight, case.labels).backward()
+        NTLLinearCrossEntropyLoss(NUMBERS, REWEIGHED)(hidden, weight, case.labels).backward()
         twin = case.weight.clone().requires_grad_()
-        NTLCrossEntropyLoss(NUMBERS, reweigh=True)(F.embedding(ids, twin) @ twin.T, case.labels).backward()
+        NTLCrossEntropyLoss(NUMBERS, REWEIGHED)(F.embedding(ids, twin) @ twin.T, case.labels).backward()
         assert_close(weight.grad, twin.grad)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from combined_cases import CRITERIA, NUMBERS, OF_TOKENS, make_case, numbers_case
+from combined_cases import CRITERIA, NUMBERS, OF_TOKENS, REWEIGHED, make_case, numbers_case
 from tolerances import CANCELLATION, assert_close
 from torch import Tensor
 from torch.func import grad, hessian, vmap
@@ -41,7 +41,7 @@ def test_vmap_of_grad_gives_the_gradient_of_each_sample(kind: Any) -> None:
 
 def test_options_and_weights_work_in_a_transform() -> None:
     case = make_case(4, 5, weighted=True)
-    loss_fn = NTLCrossEntropyLoss(NUMBERS, softcap=3.0, z_loss=0.01, label_smoothing=0.1, reweigh=True)
+    loss_fn = NTLCrossEntropyLoss(NUMBERS, REWEIGHED, z_loss=0.01, label_smoothing=0.1)
     given = case.logits(), case.labels, case.loss_weights
     wanted = torch.stack([loss_fn(*sample) for sample in zip(*given, strict=True)])
     assert_close(vmap(loss_fn)(*given), wanted)

@@ -14,7 +14,7 @@ import pytest
 import tiny_tokenizers
 import torch
 import torch.nn.functional as F
-from combined_cases import CRITERIA, values_of
+from combined_cases import CRITERIA, REWEIGHED, values_of
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Combined, Expected, Term
@@ -38,9 +38,10 @@ from ntloss import (
     NTLossDotProduct,
     NumberTokenLoss,
     NumberVocabulary,
-    SmoothedWasserstein,
+    Reweighed,
     Wasserstein,
 )
+from ntloss.criteria import SmoothedWasserstein
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 REDUCTIONS = ["mean", "sum", "none"]
@@ -106,7 +107,7 @@ def ours(case: dict[str, Any], dtype: torch.dtype = torch.float64, **changes: An
     weights = None if case["weights"] is None else torch.from_numpy(np.asarray(case["weights"]))
     labels = torch.from_numpy(np.asarray(case["labels"]))
     criterion = CRITERIA[case["criterion"]][0]
-    loss = NumberTokenLoss(case["vocabulary"], criterion, case["reweigh"])
+    loss = NumberTokenLoss(case["vocabulary"], Reweighed(criterion) if case["reweigh"] else criterion)
     return loss(logits, labels, weights, **case["options"]), logits
 
 
@@ -185,7 +186,7 @@ class TestBatches:
         assert each.sum() > 1000
         wanted = {"none": each, "sum": each.sum(), "mean": each.sum() / (labels < 10).sum().item()}
         for reduction, value in wanted.items():
-            loss = NumberTokenLoss(digits, reweigh=True)(logits.requires_grad_(), labels, reduction=reduction)
+            loss = NumberTokenLoss(digits, REWEIGHED)(logits.requires_grad_(), labels, reduction=reduction)
             assert_close(loss, value, VALUE_TOLERANCE[dtype])
 
     @pytest.mark.parametrize("certainty", [5.0, 15.0, 20.0, 30.0])
@@ -218,7 +219,7 @@ class TestBatches:
         vocabulary = NumberVocabulary.from_mapping({i: i * i for i in range(5)}, vocab_size=5)
         logits, labels = batch(5, 7)
         wanted = number_term(logits, labels, vocabulary, Term(reweigh=reweigh))
-        loss = NumberTokenLoss(vocabulary, reweigh=reweigh)(logits, labels)
+        loss = NumberTokenLoss(vocabulary, REWEIGHED if reweigh else None)(logits, labels)
         assert_matches_oracle(loss, logits, (wanted.ntl, wanted.gradient), torch.float64, 16.0)  # 4 squared
 
     def test_the_loss_of_a_single_number_is_zero(self, batch: Any) -> None:
@@ -287,8 +288,8 @@ class TestModule:
             NTLoss(vocabulary),
             NTLoss(vocabulary, squash_factor=3.0),
             NTLossDotProduct(vocabulary, loss_function=F.huber_loss),
-            NumberTokenLoss(vocabulary, ExpectedValue("absolute"), reweigh=False),
-            NTLCrossEntropyLoss(vocabulary, Wasserstein(3.0), softcap=3.0),
+            NumberTokenLoss(vocabulary, ExpectedValue("absolute")),
+            NTLCrossEntropyLoss(vocabulary, Wasserstein(3.0)),
         ]
 
     def test_has_no_state_and_no_parameters(self, digits: NumberVocabulary) -> None:

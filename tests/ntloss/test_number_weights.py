@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from combined_cases import LINEAR_PATHS, NUMBERS, PATHS, VALUES, Case, assert_matches, numbers_case, run
+from combined_cases import (
+    LINEAR_PATHS,
+    NUMBERS,
+    PATHS,
+    REWEIGHED,
+    VALUES,
+    Case,
+    assert_matches,
+    numbers_case,
+    run,
+)
 from criterion_cases import DIGITS
 from tolerances import approx, assert_close, assert_identical
 from torch import Tensor
@@ -92,8 +102,9 @@ def test_in_replace_mode_cross_entropy_takes_the_remaining_weight() -> None:
     assert (zeros[case.labels != -100] > 0).all()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_weight_above_one_never_subtracts_cross_entropy_where_values_are_not_checked() -> None:
-    loss = NTLCrossEntropyLoss(DIGITS, mode="replace", validate=False, return_terms=True)
+    loss = NTLCrossEntropyLoss(DIGITS, mode="replace", return_terms=True)
     given = torch.zeros(1, 2, 12), torch.tensor([[3, 4]])
     heavy = loss(*given, number_weights=torch.tensor([[3.0, 3.0]]))
     assert heavy.ce == 0
@@ -170,9 +181,10 @@ def test_compiles_without_graph_breaks(mode: str) -> None:
     assert_close(loss_and_gradient(compiled, *given, **weights), loss_and_gradient(loss, *given, **weights))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_weights_of_text_and_of_ignored_positions_are_not_read() -> None:
     labels, logits = torch.tensor([[3, 11, -100]]), torch.randn(1, 3, 12, generator=torch.manual_seed(0))
-    loss = NTLCrossEntropyLoss(DIGITS, validate=False)
+    loss = NTLCrossEntropyLoss(DIGITS)
     anything = torch.tensor([[0.5, math.nan, math.nan]])
     ones = torch.tensor([[0.5, 1.0, 1.0]])
     given = loss_and_gradient(loss, logits, labels, number_weights=anything)
@@ -209,7 +221,8 @@ def test_reweighing_makes_numbers_too_long() -> None:
     labels = torch.tensor([*range(10), *[10] * 10])  # each digit once, the end of the number ten times
 
     def probability_of_a_digit(reweigh: bool) -> float:
-        loss = NTLCrossEntropyLoss(vocabulary, reweigh=reweigh, normalize_by="numbers")
+        criterion = REWEIGHED if reweigh else None
+        loss = NTLCrossEntropyLoss(vocabulary, criterion, normalize_by="numbers")
         logits = torch.zeros(11, dtype=torch.float64, requires_grad=True)
         optimizer = torch.optim.LBFGS([logits], max_iter=200, line_search_fn="strong_wolfe")
 

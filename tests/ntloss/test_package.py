@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.metadata
 import inspect
 import re
@@ -9,14 +11,15 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import ntloss
+import ntloss.core
 
 # Extras of the integrations; the lab and development have other minimum versions.
 _EXTRAS = "transformers|trl|peft|lightning"
+DIGITS = ntloss.NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
 
 
 def run(code: str) -> str:
@@ -31,14 +34,10 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_reweigh_is_off_by_default_except_in_the_published_losses() -> None:
-    def default(entry: Any) -> Any:
-        return inspect.signature(entry).parameters["reweigh"].default
-
-    for own in (ntloss.NTLCrossEntropyLoss, ntloss.NTLLinearCrossEntropyLoss, ntloss.NumberTokenLoss):
-        assert default(own) is False
+def test_the_published_losses_alone_are_reweighed_by_default() -> None:
     for published in (ntloss.NTLoss, ntloss.NTLossDotProduct, ntloss.NumberLevelLoss):
-        assert default(published) is True
+        assert isinstance(published(DIGITS).criterion, ntloss.Reweighed)
+    assert ntloss.NTLCrossEntropyLoss(DIGITS).criterion == ntloss.Wasserstein()
 
 
 def test_importing_the_package_imports_only_torch() -> None:
@@ -46,7 +45,7 @@ def test_importing_the_package_imports_only_torch() -> None:
     code = """
 import torch
 before = set(sys.modules)
-import ntloss, ntloss.metrics, ntloss.decoding, ntloss.numbers.parsing, ntloss.schedules
+import ntloss, ntloss.metrics, ntloss.decoding, ntloss.numbers.parsing
 print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 """
     ours = set(run(code).split()) - set(sys.stdlib_module_names)
@@ -65,6 +64,24 @@ loss = NTLoss(NumberVocabulary.from_mapping({d: str(d) for d in range(10)}, voca
 print(loss(torch.zeros(1, 12), torch.tensor([4])).item() > 0)
 """
     assert run(code) == "True\n"
+
+
+def test_every_name_of_the_published_package_exists_or_is_listed_as_gone(published: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/differences.md").read_text(encoding="utf-8")
+    rows = page.partition("## Names that are gone")[2].splitlines()
+    gone = {name for row in rows for name in re.findall(r"`(?:ntloss\.)?(\w+)", row.rpartition(" | ")[0])}
+    for file in published.glob("ntloss/*.py"):
+        assert file.stem in gone or importlib.import_module(f"ntloss.{file.stem}".removesuffix(".__init__"))
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name in gone:
+                continue
+            ours = vars(ntloss.core)[node.name](DIGITS)
+            stored = [
+                n for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)
+            ]
+            methods = [n.name for n in node.body if isinstance(n, ast.FunctionDef)]
+            for name in {*methods, *(attribute.attr for attribute in stored)} - gone:
+                assert name.startswith("_") or hasattr(ours, name), f"{node.name}.{name}"
 
 
 def test_version_equals_that_of_the_distribution() -> None:
@@ -101,7 +118,7 @@ def test_every_file_that_names_the_version_names_the_same_one() -> None:
 
 
 IN_WHEEL = re.compile(
-    r"(ntloss|ntl)/([\w/]+\.py|py\.typed)|ntl/config/[\w/]+\.yaml|ntl/data/sample/.*"
+    r"(ntloss|ntl)/([\w/]+\.py|py\.typed)|ntl/conf/[\w/]+\.yaml|ntl/approaches/shapes\.yaml|ntl/data/sample/.*"
     r"|ntloss-[^/]+\.dist-info/.*"
 )
 
@@ -118,7 +135,7 @@ def test_a_wheel_contains_both_packages_and_the_configuration(tmp_path: Path) ->
         "ntloss/py.typed",
         "ntloss/engine/readout.py",
         "ntl/py.typed",
-        "ntl/config/compare.yaml",
+        "ntl/conf/compare.yaml",
     } <= names
     (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
     assert "ntloss = ntloss.cli:main" in zipfile.ZipFile(wheel).read(entry_points).decode()

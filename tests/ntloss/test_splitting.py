@@ -47,9 +47,10 @@ def in_parts(case: Case, bounds: list[int], path: str, **changes: Any) -> tuple[
     counter = NTLCrossEntropyLoss(NUMBERS, CRITERIA[case.criterion][0], shift=changes.get("shift", False))
     counts = [counter.normalizers(part.labels, part.loss_weights, part.sequence_ids) for part in parts]
     items, numbers = (sum(column) for column in zip(*counts, strict=True))
-    by_numbers = case.options.normalize_by == "numbers"
-    given = {"num_items": items, "num_numbers": numbers if by_numbers else None}
-    results = [run(replace(part, **given), path, **changes) for part in parts]
+    options = case.options
+    if options.normalize_by == "numbers" and numbers:  # as documented at `normalizers`
+        options = replace(options, normalize_by="items", weight=float(options.weight * items / numbers))
+    results = [run(replace(part, num_items=items, options=options), path, **changes) for part in parts]
     gradients: dict[str, Any] = {}
     for name in results[0].gradients:
         of_parts = [result.gradients[name] for result in results]

@@ -10,6 +10,7 @@ import json
 import random
 import sys
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ import make_data  # noqa: E402
 from ntloss import NumberTokenLoss, NumberVocabulary, get_criterion  # noqa: E402
 from ntloss.decoding import number_quantiles  # noqa: E402
 from ntloss.decoding.fixed_width import choose  # noqa: E402
-from ntloss.numbers import NumberFormat  # noqa: E402
+from ntloss.numbers import NumberFormat, number_texts  # noqa: E402
 
 CASES = FOLDER / "cases.json"
 # The page's losses: criterion and options of the library. Cross-entropy is PyTorch's.
@@ -44,6 +45,7 @@ LOSSES: dict[str, tuple[str, dict[str, Any]] | None] = {
     "dist2": ("dist2", {}),
     "smmd": ("smmd", {}),
     "digit_entropy": ("digit_entropy", {}),
+    "hl_gauss": ("hl_gauss", {"sigma": 1.0}),
     "number_level": ("number_level", {}),
     "relative_error": ("relative_error", {}),
     "magnitude": ("magnitude", {}),
@@ -67,6 +69,9 @@ TEXTS = (
     "  Two  spaces, naïve café: -5 °C, 1e-10, I'LL pay €3.50!\nLine 2:\t10²",
     "",
 )
+# What a visitor may type for a number; some are none.
+NUMBERS = """7 007 -7 +7 -0 5. .5 -.5 1e5 1E+5 1.5e3 2.5E-1 1.e2 1,234 12,345.5 \u22127
+    0,123 1234,567 4,5 1e 1e5x --5 +-5 1_000 . e5 nan \u20137"""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 QUESTIONS = (
     "12 70 45",
@@ -97,14 +102,14 @@ def loss_inputs() -> list[tuple[list[float], list[float]]]:
     return inputs
 
 
-def of_loss(name: str, logits: list[float], labels: list[float]) -> dict[str, Any]:
+def of_loss(name: str, logits: list[float], labels: list[float], **options: Any) -> dict[str, Any]:
     """Loss and gradient by the logits, averaged over the labels."""
     z = torch.tensor(logits, dtype=torch.float64, requires_grad=True)
     given = LOSSES[name]
     if given is None:
         each = F.cross_entropy(z.expand(10, -1), torch.arange(10), reduction="none")
     else:
-        criterion = get_criterion(given[0], **given[1])
+        criterion = get_criterion(given[0], **{**given[1], **options})
         # Each label is a row of its own, so that a whole number has one digit.
         loss = NumberTokenLoss(DIGITS, criterion)
         each = loss(z.expand(10, 1, -1), torch.arange(10)[:, None], reduction="none")[:, 0]
@@ -122,15 +127,17 @@ def loss_cases() -> list[dict[str, Any]]:
     ]
 
 
-def typed_inputs() -> list[tuple[str, str, bool, float]]:
-    """Truth, what the model says, whether both have one width, and how sure it is."""
+def typed_inputs() -> list[tuple[str, str, bool, float, float]]:
+    """Truth, what the model says, whether both have one width, how sure it is, and HL-Gauss's sigma."""
     pairs = [("405", "398"), ("405", "505"), ("3.14", "3.2"), ("-5", "5"), ("405", "4057"), ("1000", "7")]
     pairs += [("0", "0"), ("12.5", "-0.25"), ("999999", "100000"), ("0.07", "0.0712")]
-    return [(*pair, padded, sure) for pair in pairs for padded, sure in ((True, 0.9), (False, 0.6))]
+    pairs += [("1e5", "1,234")]
+    return [(*pair, *how) for pair in pairs for how in ((True, 0.9, 2.0), (False, 0.6, 40.0))]
 
 
 def write_tokens(truth: str, said: str, padded: bool) -> tuple[list[str], list[str]]:
     """The truth's tokens, and what the model says at each: one character per token."""
+    truth, said = (f"{Decimal(number_texts(text)[0]):f}" for text in (truth, said))
     if padded:
         numbers = [truth, said]
         width = NumberFormat.of(numbers)
@@ -140,7 +147,9 @@ def write_tokens(truth: str, said: str, padded: bool) -> tuple[list[str], list[s
     return labels, [*spoken, *["end"] * len(labels)][: len(labels)]
 
 
-def of_typed(labels: Sequence[str], said: Sequence[str], sure: float) -> dict[str, dict[str, Any]]:
+def of_typed(
+    labels: Sequence[str], said: Sequence[str], sure: float, sigma: float = 2.0, padded: bool = True
+) -> dict[str, dict[str, Any]]:
     """Every loss of a number: of each of its tokens, None where it does not look, and of all."""
     tokens = list(CHARACTERS)
     probs = torch.full((1, len(labels), len(tokens)), (1 - sure) / (len(tokens) - 1), dtype=torch.float64)
@@ -154,6 +163,8 @@ def of_typed(labels: Sequence[str], said: Sequence[str], sure: float) -> dict[st
             continue
         whole = name in WHOLE_NUMBERS
         options = {**given[1], "decimals": True} if whole or name == "place_weighted" else given[1]
+        if name == "hl_gauss":
+            options = {"sigma": sigma, "leading_zeros": padded}
         loss = NumberTokenLoss(CHARACTER_TOKENS, get_criterion(given[0], **options))
         row = loss(logits, ids, reduction="none")[0].tolist()
         seen = [None if whole or not label.isdigit() else x for label, x in zip(labels, row, strict=True)]
@@ -161,13 +172,23 @@ def of_typed(labels: Sequence[str], said: Sequence[str], sure: float) -> dict[st
     return found
 
 
+def of_targets(digits: str, sigma: float) -> list[list[float]]:
+    """HL-Gauss's targets of a whole number's digits `[digits, 10]`, from the gradient at uniform logits."""
+    z = torch.zeros(1, len(digits), 11, dtype=torch.float64, requires_grad=True)
+    loss = NumberTokenLoss(DIGITS, get_criterion("hl_gauss", sigma=sigma))
+    each = loss(z, torch.tensor([[int(digit) for digit in digits]]), reduction="none")
+    (gradient,) = torch.autograd.grad(each.sum(), z)
+    return (1 / 11 - gradient[0, :, :10]).tolist()
+
+
 def typed_cases() -> list[dict[str, Any]]:
     """Numbers as a visitor types them."""
     cases = []
-    for truth, said, padded, sure in typed_inputs():
+    for truth, said, padded, sure, sigma in typed_inputs():
         labels, spoken = write_tokens(truth, said, padded)
-        given = {"truth": truth, "said": said, "padded": padded, "sure": sure}
-        cases.append({**given, "labels": labels, "spoken": spoken, "losses": of_typed(labels, spoken, sure)})
+        given = {"truth": truth, "said": said, "padded": padded, "sure": sure, "sigma": sigma}
+        found = of_typed(labels, spoken, sure, sigma, padded)
+        cases.append({**given, "labels": labels, "spoken": spoken, "losses": found})
     return cases
 
 

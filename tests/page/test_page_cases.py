@@ -14,6 +14,7 @@ from tolerances import PAGE, assert_close, assert_identical
 
 from ntl.encodings.digits import character_tokenizer
 from ntloss import criterion_names
+from ntloss.numbers import parse_number
 
 CASES = json.loads(page_cases.CASES.read_text(encoding="utf-8"))
 MODELS = make_data.read_constant("models")["models"]
@@ -21,10 +22,13 @@ MODELS = make_data.read_constant("models")["models"]
 LOSSES = "cases => cases.map(({ name, logits, labels }) => losses.evaluate(name, logits, labels))"
 READINGS = """({ probs, quantiles }) => probs.map((row) => ({
     ...readings.readAll(row), quantiles: quantiles.map((q) => readings.quantile(row, q)) }))"""
-TYPED = """cases => cases.map(({ truth, said, padded, sure }) => {
+TYPED = """cases => cases.map(({ truth, said, padded, sure, sigma }) => {
     const aligned = numberLosses.align(numberLosses.parse(truth), numberLosses.parse(said), padded);
-    return { ...aligned, losses: numberLosses.evaluate(aligned.labels, aligned.said, sure) };
+    const found = numberLosses.evaluate(aligned.labels, aligned.said, sure, { sigma, padded });
+    return { ...aligned, losses: found };
 })"""
+NUMBERS = """texts => texts.map((text) => {
+    try { return Number(numberLosses.textOf(numberLosses.parse(text))); } catch { return null; } })"""
 SPLITS = "cases => cases.map(({ rule, text }) => digitRules.split(digitRules.RULES[rule], text))"
 DISTRIBUTIONS = """({ model, questions }) => {
     const loaded = t5.load(MODELS.models[model]);
@@ -62,7 +66,9 @@ def test_losses_of_typed_numbers_are_those_of_the_library() -> None:
             case["labels"],
             case["spoken"],
         )
-        found = page_cases.of_typed(case["labels"], case["spoken"], case["sure"])
+        found = page_cases.of_typed(
+            case["labels"], case["spoken"], case["sure"], case["sigma"], case["padded"]
+        )
         for name, expected in case["losses"].items():
             assert_close(filled(found[name]), filled(expected), PAGE, name)
 
@@ -132,6 +138,11 @@ def test_the_page_computes_the_losses_of_whole_numbers_as_the_library_does(
             shown = found["losses"][name]
             assert [x is None for x in shown["tokens"]] == [x is None for x in expected["tokens"]], name
             assert_close(filled(shown), filled(expected), PAGE, f"{case['truth']}, {case['said']}: {name}")
+
+
+def test_the_page_reads_typed_numbers_as_the_library_does(open_page: Callable[..., Any]) -> None:
+    texts = page_cases.NUMBERS.split()
+    assert open_page().evaluate(NUMBERS, texts) == [parse_number(text, "whole") for text in texts]
 
 
 def test_the_page_splits_texts_as_the_tokenizers_do(open_page: Callable[..., Any]) -> None:

@@ -125,10 +125,18 @@ def test_every_text_has_enough_contrast(open_page: Callable[..., Any], scheme: s
 
 
 def test_the_page_follows_the_dark_and_light_schemes(open_page: Callable[..., Any]) -> None:
-    background = "getComputedStyle(document.body).backgroundColor"
-    light, dark = (open_page(color_scheme=scheme).evaluate(background) for scheme in SCHEMES)
-    assert luminance([float(c) for c in re.findall(r"\d+", dark)]) < 0.05
-    assert luminance([float(c) for c in re.findall(r"\d+", light)]) > 0.8
+    def brightness(page: Any) -> float:
+        return luminance(colors_of(page.evaluate("getComputedStyle(document.body).backgroundColor")))
+
+    light, dark = (open_page(color_scheme=scheme) for scheme in SCHEMES)
+    assert brightness(dark) < 0.05
+    assert brightness(light) > 0.8
+    light.get_by_role("button", name="Dark theme").click()
+    assert brightness(light) == brightness(dark)
+    light.reload()
+    assert brightness(light) == brightness(dark)
+    light.get_by_role("button", name="Light theme").click()
+    assert brightness(light) > 0.8
 
 
 @pytest.mark.parametrize("width", PHONES)
@@ -203,19 +211,9 @@ def test_the_keyboard_reaches_every_control_and_focus_is_visible(page: Any) -> N
     for _ in range(100):
         page.keyboard.press("Tab")
         reached.add(page.evaluate(FOCUSED))
-    assert {
-        "pill",
-        "bar",
-        "target",
-        "objective",
-        "train",
-        "loss",
-        "sweep-kind",
-        "shape",
-        "centre",
-        "spread",
-    } <= reached
-    assert {"walk-kind", "walk-next", "extra", "question", "tokenizer", "sentence"} <= reached
+    assert {"theme", "pill", "bar", "target", "objective", "lambda", "train", "loss", "sweep-kind"} <= reached
+    assert {"number", "number-sigma", "shape", "centre", "spread", "walk-kind", "walk-next"} <= reached
+    assert {"extra", "question", "tokenizer", "sentence"} <= reached
     page.locator("#walk-next").focus()
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Tab")

@@ -96,8 +96,9 @@ def test_the_result_is_that_of_the_evidence(page: Any) -> None:
 
 
 def test_the_first_screen_links_to_files_of_the_repository(page: Any) -> None:
-    for link in page.locator("header a").all():
-        href = link.get_attribute("href")
+    links = [link.get_attribute("href") for link in page.locator("header a").all()]
+    assert links[0] == "../../README.md"  # the documentation's first page
+    for href in links:
         if ":" not in href:
             file, _, anchor = href.partition("#")
             text = (page_cases.PLAYGROUND / file).read_text(encoding="utf-8")
@@ -142,6 +143,21 @@ def test_the_trained_loss_is_the_one_of_the_arrows(page: Any) -> None:
     assert abs(float(shown["Trained: CE + 0.3 × NTL-WAS"]) - parts) < 0.001
     page.locator("#objective .pill", has_text="alone").click()
     assert costs(page)["Trained: NTL-WAS"] == cost(page, "wasserstein")
+    page.locator("#objective .pill", has_text="λ").click()
+    page.locator("#lambda").fill("1.5")
+    parts = float(shown["Cross-entropy"]) + 1.5 * float(shown["NTL-WAS"])
+    assert abs(float(costs(page)["Trained: CE + 1.5 × NTL-WAS"]) - parts) < 0.001
+
+
+def test_hl_gauss_takes_the_place_of_cross_entropy_and_has_a_slider_for_sigma(page: Any) -> None:
+    page.locator(".loss-row", has_text="HL-Gauss").click()
+    assert costs(page)["Trained: HL-Gauss"] == cost(page, "hl_gauss")
+    assert page.locator("#lambda").is_disabled()
+    page.locator("#sigma").fill("5")
+    logits, labels = page.evaluate("[lossState.get().logits, lossState.labels()]")
+    found = page_cases.of_loss("hl_gauss", logits, labels, sigma=3.2)["loss"]
+    assert cost(page, "hl_gauss") == f"{found:.3f}"
+    assert page.locator(".chosen code").inner_text() == 'criterion=get_criterion("hl_gauss", sigma=3.2)'
 
 
 def test_the_costs_stay_in_view_beside_the_bars(open_page: Callable[..., Any]) -> None:
@@ -168,12 +184,12 @@ def test_the_second_figure_says_what_its_curves_show(page: Any) -> None:
 # The table
 
 
-def test_four_losses_come_first_and_eleven_are_folded(page: Any) -> None:
+def test_five_losses_come_first_and_eleven_are_folded(page: Any) -> None:
     unfold = page.locator("#unfold")
-    assert page.locator(".loss-row:visible").count() == 4
+    assert page.locator(".loss-row:visible").count() == 5
     assert (unfold.get_attribute("aria-expanded"), unfold.inner_text()) == ("false", "11 more losses")
     unfold.click()
-    assert page.locator(".loss-row:visible").count() == 15
+    assert page.locator(".loss-row:visible").count() == 16
     assert unfold.get_attribute("aria-expanded") == "true"
 
 
@@ -217,6 +233,7 @@ def state(page: Any) -> dict[str, Any]:
         "checked": page.evaluate(
             "[...document.querySelectorAll('#losses input:checked')].map((e) => e.value)"
         ),
+        "sliders": [page.locator(f"#{name}").input_value() for name in ("lambda", "sigma")],
         "hero": page.locator("#hero-note").inner_text(),
     }
 
@@ -224,6 +241,9 @@ def state(page: Any) -> dict[str, Any]:
 def change_everything(page: Any) -> None:
     page.locator("#hero-loss .pill", has_text="Cross-entropy").click()
     page.locator('#target input[value="7"]').check()
+    page.locator("#lambda").fill("0.7")
+    page.locator(".loss-row", has_text="HL-Gauss").click()
+    page.locator("#sigma").fill("-4")
     page.locator("#unfold").click()
     page.locator('#loss-table input[value="smmd"]').check()
     page.locator("#objective .pill", has_text="alone").click()
@@ -270,6 +290,8 @@ def test_an_invalid_link_shows_the_usual_page_and_says_why(page: Any) -> None:
         ("digit=12", "not one of 0 to 9"),
         ("loss=none", "no loss is called"),
         ("train=twice", "neither"),
+        ("lambda=4", "“lambda=4” is not 0 to 3"),
+        ("number_sigma=0", "is not 0.01 to 1000"),
         ("first=none", "has no loss"),
     ):
         page.goto("about:blank")

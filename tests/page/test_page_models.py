@@ -93,7 +93,6 @@ def test_sliders_ask_the_models_and_say_how_far_off_they_are(page: Any) -> None:
     assert page.locator("#question").input_value() == "48 21 74"
 
 
-@pytest.mark.parametrize("selector", ["#integer-0", "#centre", "#spread", "#typed-sure"])
 def busy_seconds(session: Any) -> float:
     """CPU time of the page's tasks so far; unlike their duration, other processes do not add to it."""
     metrics = session.send("Performance.getMetrics")["metrics"]
@@ -104,7 +103,7 @@ def test_no_step_of_a_slider_blocks_the_page(page: Any) -> None:
     show_models(page)
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
-    for selector in ("#integer-0", "#centre", "#spread", "#typed-sure"):
+    for selector in ("#integer-0", "#centre", "#spread", "#typed-sure", "#number-sigma"):
         before = busy_seconds(session)
         page.evaluate(DRAG, [selector, STEPS])
         assert (busy_seconds(session) - before) / STEPS < LONGEST_TASK, selector
@@ -112,14 +111,14 @@ def test_no_step_of_a_slider_blocks_the_page(page: Any) -> None:
 
 def test_an_invalid_question_says_what_is_wrong_and_dims_the_old_answer(page: Any) -> None:
     show_models(page)
-    field, note = page.locator("#question"), page.locator("#question-note")
+    field, note, says = (page.locator(f"#question{part}") for part in ("", "-note", "-says"))
     for text, reason in (
         ("twelve 70", "“twelve” is not a whole number"),
         ("1000 1 1", "1000 has more than three digits"),
         ("12 70", "there are 2"),
     ):
         field.fill(text)
-        assert reason in note.inner_text()
+        assert reason in says.inner_text()
         assert field.get_attribute("aria-invalid") == "true"
         assert "stale" in page.locator("#model-cards").get_attribute("class")
     field.fill("7 5 120")
@@ -147,6 +146,11 @@ def test_the_test_set_is_drawn_with_the_question_among_it(page: Any) -> None:
     assert page.locator("#test-plots strong").all_inner_texts() == [
         f"{model['off']['median']:.1f}" for model in MODELS["models"]
     ]
+    errors = [
+        f"{model['off'][name]:.1f}" for model in MODELS["models"] for name in ("greedy", "median", "mean")
+    ]
+    cells = page.locator("#model-table td").all_inner_texts()
+    assert cells[:3] + cells[5:8] == errors  # of the same truth as the plots
     page.locator("#another").click()
     assert page.locator("#question").input_value() in MODELS["task"]["questions"]
 

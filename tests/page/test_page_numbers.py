@@ -52,17 +52,20 @@ def test_the_note_on_typed_numbers_explains_place_value_signs_and_length(page: A
 
 
 def test_what_is_not_a_number_is_refused_and_the_old_answer_dimmed(page: Any) -> None:
-    field, result = page.locator("#typed-said"), page.locator("#typed-result")
+    field, result, says = (page.locator(f"#typed-{part}") for part in ("said", "result", "said-says"))
     for text, reason in (
         ("4,5", "Write a point"),
         ("four", "“four” is not a number"),
-        ("1234567", "At most 6 digits"),
+        ("1e6", "At most 6 digits"),
     ):
         field.fill(text)
-        assert page.locator("#typed-note").inner_text().startswith(reason)
+        assert says.inner_text().startswith(reason)
+        assert 0 < says.bounding_box()["y"] - field.bounding_box()["y"] < 60  # beside its input
         assert field.get_attribute("aria-invalid") == "true"
         assert "stale" in result.get_attribute("class")
-    field.fill("398")
+    field.fill("1e5")
+    assert says.inner_text() == "= 100000"
+    assert row(page, "Model says")[-1] == "100000"
     assert field.get_attribute("aria-invalid") == "false"
     assert "stale" not in result.get_attribute("class")
 
@@ -75,3 +78,23 @@ def test_typed_numbers_are_in_the_address(page: Any) -> None:
     page.goto(link)
     assert page.locator("#typed-truth").input_value() == "3.14"
     assert row(page, "Model says")[-1] == "3.2"
+
+
+def test_targets_on_whole_numbers_are_those_of_the_library(page: Any) -> None:
+    levels = page.locator("#number-targets .level")
+    for number, step, sigma in (("39", 3, 2.0), ("39", 0, 1.0), ("405", 16, 40.0), ("1e3", 30, 1000.0)):
+        page.locator("#number").fill(number)
+        page.locator("#number-sigma").fill(str(step))
+        digits = f"{float(number):.0f}"
+        assert levels.count() == len(digits)
+        for level, expected in zip(levels.all(), page_cases.of_targets(digits, sigma), strict=True):
+            shown = [float(share.strip("–") or 0) for share in level.locator(".share").all_text_contents()]
+            assert max(abs(a - 100 * b) for a, b in zip(shown, expected, strict=True)) < 0.51
+        assert f"HL-Gauss, σ\u00a0{sigma:.0f}" in page.locator("#typed-table").inner_text()
+    page.locator("#number").fill("39")
+    page.locator("#number-sigma").fill("3")
+    note = page.locator("#number-targets-note")
+    assert "share its target: 60\u00a0% on 3 and 40\u00a0% on 4" in note.inner_text()
+    page.locator("#number").fill("forty")
+    assert "“forty” is not a number" in page.locator("#number-says").inner_text()
+    assert "stale" in page.locator("#number-result").get_attribute("class")

@@ -134,8 +134,14 @@ const address = (() => {
   /** A button that copies the link to a section, with the state. */
   const copyButton = (name) => copier("Copy link", () => `${location.href.split("#")[0]}#${format(name, write())}`);
 
-  /** A button that copies a text. */
-  const copyText = (text) => copier("Copy", () => text);
+  /** A button that copies what `text` returns. */
+  const copyText = (text) => copier("Copy", text);
+
+  /** A number of the address. */
+  function numberOf(text, key, least, most) {
+    if (text !== "" && Number(text) >= least && Number(text) <= most) return Number(text);
+    throw new Error(`“${key}=${text}” is not ${least} to ${most}.`);
+  }
 
   /** Copy a text; returns whether the browser did. */
   async function copy(text) {
@@ -153,5 +159,5 @@ const address = (() => {
     window.addEventListener("popstate", follow);
   });
 
-  return { part: (part) => parts.push(part), changed, copyButton, copyText };
+  return { part: (part) => parts.push(part), changed, copyButton, copyText, numberOf };
 })();

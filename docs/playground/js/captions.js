@@ -19,7 +19,7 @@ const captions = (() => {
     const digit = indexOfLargest(lossState.UNCERTAIN);
     const cost = (weights) => lossState.evaluate(loss, weights && lossState.toLogits(weights)).loss;
     const [now, honest, sure] = [
-      losses.evaluate(loss, logits, lossState.UNCERTAIN).loss,
+      losses.evaluate(loss, logits, lossState.UNCERTAIN, lossState.get().sigma).loss,
       cost([...lossState.UNCERTAIN, 0]),
       cost([...lossState.mostlyOn(digit, 0.99), 0]),
     ];

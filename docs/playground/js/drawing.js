@@ -96,6 +96,32 @@ const drawing = (() => {
     return x.toFixed(size < 10 ? 3 : 2);
   }
 
+  /** A slider on a scale of ten steps from each power of ten to the next: its value as a number, and back. */
+  const ofLogScale = (step) => Number((10 ** (step / 10)).toPrecision(2));
+  const toLogScale = (value) => Math.round(10 * Math.log10(value));
+
+  /**
+   * Read an input, and say beside it what is wrong, or what `read` returns if that is a text.
+   *
+   * @param {string} id - of the input; the message goes to the element with this id and "-says".
+   * @param {function(): *} read - throws an Error if the input is invalid.
+   * @returns {boolean} whether it is valid.
+   */
+  function tell(id, read) {
+    let message = "";
+    let valid = true;
+    try {
+      const found = read();
+      if (typeof found === "string") message = found;
+    } catch (error) {
+      message = error.message;
+      valid = false;
+    }
+    byId(id).setAttribute("aria-invalid", String(!valid));
+    byId(`${id}-says`).textContent = message;
+    return valid;
+  }
+
   const redraws = [];
   /** Register a function that draws; it is called now and whenever the window's width changes. */
   function onResize(draw) {
@@ -109,5 +135,8 @@ const drawing = (() => {
     redraws.forEach((draw) => draw());
   });
 
-  return { html, svg, text, byId, show, linePath, axis, radios, fillTable, fillReadings, percent, short, onResize };
+  return {
+    html, svg, text, byId, show, linePath, axis, radios, fillTable, fillReadings, tell, percent, short, ofLogScale, toLogScale,
+    onResize,
+  };
 })();

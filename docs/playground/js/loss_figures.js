@@ -63,6 +63,7 @@
     ["expected_value", "NTL-MSE", "curve-b"],
     ["wasserstein", "NTL-WAS", "curve-c"],
     ["crps", "CRPS", "curve-d"],
+    ["hl_gauss", "HL-Gauss", "curve-e"],
   ];
   let kind = "one";
 
@@ -71,6 +72,9 @@
     const rest = (1 - SURE) / (10 - digits.length);
     return losses.VALUES.map((v) => (digits.includes(v) ? SURE / digits.length : rest));
   }
+
+  const costOf = (name, digits, label) =>
+    losses.evaluate(name, [...concentrated(digits), 1e-4].map(Math.log), label, lossState.get().sigma).loss;
 
   /** Where the probability lies, at each place of the horizontal axis. */
   function places(target) {
@@ -83,8 +87,7 @@
     const label = losses.VALUES.map((v) => (v === target ? 1 : 0));
     return CURVES.map(([name, title, style]) => {
       const points = places(target).map(({ x, digits }) => {
-        const logits = [...concentrated(digits), 1e-4].map(Math.log);
-        return { x, digits, loss: losses.evaluate(name, logits, label).loss };
+        return { x, digits, loss: costOf(name, digits, label) };
       });
       return { title, style, points };
     });
@@ -94,11 +97,11 @@
     const target = lossState.get().target ?? 4;
     const lines = curves(target);
     const xs = lines[0].points.map(({ x }) => x);
-    const [left, right, top, base] = [12, width - 12, 56, 206];
+    const keys = width < 380 ? 2 : 3;
+    const [left, right, top, base] = [12, width - 12, keys === 2 ? 76 : 56, 226];
     const toX = (x) => left + ((right - left) * (x - xs[0])) / Math.max(xs[xs.length - 1] - xs[0], 1);
     // Each curve by its largest value with all probability on one digit, so that both views have one scale.
     const parts = [axis(xs, toX, base, left, right)];
-    const keys = width < 620 ? 2 : 4;
     lines.forEach(({ title, style, points }, i) => {
       const largest = largestOf(CURVES[i][0], target);
       const path = linePath(points.map(({ x, loss }) => [toX(x), base - ((base - top) * loss) / largest]));
@@ -114,8 +117,7 @@
 
   function largestOf(name, target) {
     const label = losses.VALUES.map((v) => (v === target ? 1 : 0));
-    const all = losses.VALUES.map((v) => losses.evaluate(name, [...concentrated([v]), 1e-4].map(Math.log), label).loss);
-    return Math.max(...all);
+    return Math.max(...losses.VALUES.map((v) => costOf(name, [v], label)));
   }
 
   /** What the curves show, from their points. */
@@ -131,10 +133,12 @@
     if (kind === "one") {
       const [entropy, most] = range("Cross-entropy", true);
       const [near, far] = range("NTL-WAS", true);
+      const [least, worst] = range("HL-Gauss", true);
+      const [certain] = range("HL-Gauss");
       return (
         `${start}Nearly all probability on one digit; the answer is ${target}. By cross-entropy every wrong digit costs ` +
-        `${entropy === most ? most : `${entropy} to ${most}`}; by NTL-WAS, ${near} to ${far}. ` +
-        "Each curve is divided by its largest value."
+        `${entropy === most ? most : `${entropy} to ${most}`}; by NTL-WAS, ${near} to ${far}; by HL-Gauss, ${least} to ${worst}, and ` +
+        `being sure of ${target} costs ${certain}. Each curve is divided by its largest value.`
       );
     }
     if (target === 0 || target === 9) return `No digit lies on the other side of ${target}: choose a right digit from 1 to 8.`;
@@ -145,7 +149,7 @@
   }
 
   function updateSweep() {
-    show(byId("sweep"), 236, "Four losses against the digit that the probability is on", drawSweep);
+    show(byId("sweep"), 256, "Five losses against the digit that the probability is on", drawSweep);
     byId("sweep-note").textContent = describeSweep();
   }
 
@@ -170,11 +174,11 @@
     },
   });
   lossState.onChange(updateSchematic);
-  let drawn; // the right digit of the curves, which depend on nothing else
+  let drawn; // the right digit and sigma of the curves, which depend on nothing else
   lossState.onChange(() => {
-    const { target } = lossState.get();
-    if (target !== drawn) updateSweep();
-    drawn = target;
+    const { target, sigma } = lossState.get();
+    if (`${target} ${sigma}` !== drawn) updateSweep();
+    drawn = `${target} ${sigma}`;
   });
   onResize(() => {
     updateSchematic();

@@ -2,12 +2,13 @@
 "use strict";
 
 const LOSS_NAMES = (() => {
-  /** Name in losses.js, title, what it does, and the library's `criterion=`; the first four are shown first. */
+  /** Name in losses.js, title, what it does, and the library's `criterion=`; the first five are shown first. */
   const rows = [
     ["cross_entropy", "Cross-entropy", "Minus the log of the right digit's probability. All wrong digits are equally wrong.", ""],
     ["wasserstein", "NTL-WAS", "The expected distance from the right digit: each probability times how far off it is.", '"wasserstein"'],
     ["crps", "CRPS", "NTL-WAS minus half the expected distance between two guesses, so being honest about doubt pays off.", '"crps"'],
     ["expected_value", "NTL-MSE", "Squared error of the expected digit. It is zero whenever the mean is right, by whatever digits.", '"expected_value"'],
+    ["hl_gauss", "HL-Gauss", "Cross-entropy with a Gaussian around the true number as the label. It takes the place of cross-entropy, so λ has no part. In numbers of several digits it knows place and carry.", '"hl_gauss", sigma=SIGMA'],
     ["expected_value_absolute", "NTL-MAE", "Absolute error of the expected digit. Like NTL-MSE it only sees the mean.", '"expected_value", loss="absolute"'],
     ["expected_value_vocabulary", "RAFT", "Squared error of the expectation over all tokens. Text counts as 0.", '"expected_value", over="vocabulary"'],
     ["gaussian_cross_entropy", "Gaussian CE", "Cross-entropy with a bell around the right digit as the label.", '"gaussian_cross_entropy"'],
@@ -21,9 +22,9 @@ const LOSS_NAMES = (() => {
     ["ntil", "NTIL", "NTL-WAS, plus the relative error and the magnitude of the likeliest number.", '"ntil"'],
   ];
   const all = rows.map(([name, title, about, given]) => ({
-    name, title, about, criterion: given && `criterion=get_criterion(${given})`,
+    name, title, about, criterionOf: (sigma) => given && `criterion=get_criterion(${given.replace("SIGMA", sigma)})`,
   }));
   const titleOf = (name) => all.find((loss) => loss.name === name).title;
 
-  return { all, first: all.slice(0, 4), folded: all.slice(4), titleOf };
+  return { all, first: all.slice(0, 5), folded: all.slice(5), titleOf };
 })();

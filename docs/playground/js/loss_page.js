@@ -79,26 +79,32 @@
   byId("presets").append(...presets.map(({ button }) => button));
   byId("train").addEventListener("click", train);
   byId("undo").addEventListener("click", lossState.undo);
-  byId("reset").addEventListener("click", () => lossState.change(lossState.PRESETS[0].state));
+  byId("reset").addEventListener("click", () => lossState.change(lossState.START));
   byId("losses-tools").append(address.copyButton("losses"));
 
   const targets = [...losses.VALUES.map((v) => [String(v), String(v)]), ["doubt", "in doubt"]];
   const chooseTarget = radios(byId("target"), targets, "4", (value) =>
     lossState.change({ target: value === "doubt" ? null : Number(value) }),
   );
-  const objectives = [["beside", `cross-entropy + ${lossState.LAMBDA} × loss`], ["alone", "the loss alone"]];
+  const objectives = [["beside", "cross-entropy + λ × loss"], ["alone", "the loss alone"]];
   const chooseObjective = radios(byId("objective"), objectives, "beside", (objective) => lossState.change({ objective }));
+
+  byId("lambda").addEventListener("input", (event) => lossState.change({ lambda: Number(event.target.value) }, "lambda"));
 
   /** A cost that stays in view: its name and its value. */
   const cost = (name, value, attributes = {}) =>
     html("div", attributes, html("dt", {}, name), html("dd", {}, short(value)));
 
   function update() {
-    const { target, loss, objective } = lossState.get();
+    const { target, loss, objective, lambda } = lossState.get();
     const chosen = lossState.presetOf(lossState.get());
     presets.forEach(({ button, preset }) => button.setAttribute("aria-pressed", String(preset === chosen)));
     chooseTarget(target === null ? "doubt" : String(target));
     chooseObjective(objective);
+    byId("objective").disabled = lossState.isInstead();
+    byId("lambda").value = String(lambda);
+    byId("lambda").disabled = !lossState.hasWeight();
+    byId("lambda-value").textContent = String(lambda);
     byId("undo").disabled = !lossState.canUndo();
     const costs = [cost("Cross-entropy", lossState.evaluate("cross_entropy").loss)];
     if (loss !== "cross_entropy") costs.push(cost(LOSS_NAMES.titleOf(loss), lossState.evaluate(loss).loss));

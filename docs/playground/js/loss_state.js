@@ -4,7 +4,9 @@
 const lossState = (() => {
   const SMALLEST = 1e-4; // no probability is zero, as with a softmax
   const UNCERTAIN = [0, 0, 0.15, 0.2, 0.3, 0.2, 0.15, 0, 0, 0];
-  const LAMBDA = 0.3; // the library's default weight of the number term
+  // The library's default weight of the number term, and the sigma of HL-Gauss.
+  const DEFAULTS = { lambda: 0.3, sigma: 1 };
+  const INSTEAD = ["cross_entropy", "hl_gauss"]; // in the place of cross-entropy, never beside it
 
   const spread = (shares, text = 0) => [...shares, text];
   const mostlyOn = (digit, share) => losses.VALUES.map((v) => (v === digit ? share : (1 - share) / 9));
@@ -31,7 +33,8 @@ const lossState = (() => {
     return losses.softmax(weights.map((w) => Math.log(Math.max(w / total, smallest)))).map(Math.log);
   }
 
-  let state = { ...PRESETS[0].state };
+  const START = { ...PRESETS[0].state, ...DEFAULTS };
+  let state = START;
   let stored = state; // at the last finished change
   let merged = "";
   const past = [];
@@ -40,8 +43,9 @@ const lossState = (() => {
 
   const labelsOf = (target) =>
     target === null ? UNCERTAIN : losses.VALUES.map((v) => (v === target ? 1 : 0));
-  const evaluate = (name, logits = state.logits) => losses.evaluate(name, logits, labelsOf(state.target));
-  const isPlain = () => state.objective === "alone" || state.loss === "cross_entropy";
+  const evaluate = (name, logits = state.logits) => losses.evaluate(name, logits, labelsOf(state.target), state.sigma);
+  const isInstead = () => INSTEAD.includes(state.loss);
+  const isPlain = () => state.objective === "alone" || isInstead();
 
   /** Loss and gradient of what is trained: the chosen loss, alone or added to cross-entropy. */
   function evaluateObjective(logits = state.logits) {
@@ -49,14 +53,14 @@ const lossState = (() => {
     if (isPlain()) return chosen;
     const entropy = evaluate("cross_entropy", logits);
     return {
-      loss: entropy.loss + LAMBDA * chosen.loss,
-      gradient: entropy.gradient.map((g, i) => g + LAMBDA * chosen.gradient[i]),
+      loss: entropy.loss + state.lambda * chosen.loss,
+      gradient: entropy.gradient.map((g, i) => g + state.lambda * chosen.gradient[i]),
     };
   }
 
   /** What is trained, in words. */
   const objectiveTitle = () =>
-    isPlain() ? LOSS_NAMES.titleOf(state.loss) : `CE + ${LAMBDA} × ${LOSS_NAMES.titleOf(state.loss)}`;
+    isPlain() ? LOSS_NAMES.titleOf(state.loss) : `CE + ${state.lambda} × ${LOSS_NAMES.titleOf(state.loss)}`;
 
   const notify = () => listeners.forEach((listener) => listener());
 
@@ -67,7 +71,7 @@ const lossState = (() => {
   }
 
   const same = (a, b) =>
-    ["target", "loss", "objective"].every((key) => a[key] === b[key]) && sameBars(a.logits, b.logits);
+    ["target", "loss", "objective", "lambda", "sigma"].every((key) => a[key] === b[key]) && sameBars(a.logits, b.logits);
 
   /** Finish a change: undo returns to what was before it, and the address follows. */
   function commit(merge = "") {
@@ -140,6 +144,8 @@ const lossState = (() => {
       digit: state.target === 4 ? "" : state.target === null ? "doubt" : String(state.target),
       loss: state.loss === first.state.loss ? "" : state.loss,
       train: state.objective === "beside" ? "" : state.objective,
+      lambda: state.lambda === DEFAULTS.lambda ? "" : String(state.lambda),
+      sigma: state.sigma === DEFAULTS.sigma ? "" : String(state.sigma),
     };
   }
 
@@ -152,12 +158,15 @@ const lossState = (() => {
     return toLogits(percents);
   }
 
-  function read({ bars = "near", digit = "4", loss = "wasserstein", train = "beside" }) {
+  function read({ bars = "near", digit = "4", loss = "wasserstein", train = "beside", lambda = DEFAULTS.lambda, sigma = DEFAULTS.sigma }) {
     if (!/^(\d|doubt)$/.test(digit)) throw new Error(`the right digit “${digit}” is not one of 0 to 9.`);
     if (!losses.names.includes(loss)) throw new Error(`no loss is called “${loss}”.`);
     if (!["beside", "alone"].includes(train)) throw new Error(`“${train}” is neither “beside” nor “alone”.`);
     const target = digit === "doubt" ? null : Number(digit);
-    const found = { logits: readBars(bars), target, loss, objective: train };
+    const found = {
+      logits: readBars(bars), target, loss, objective: train,
+      lambda: address.numberOf(lambda, "lambda", 0, 3), sigma: address.numberOf(sigma, "sigma", 0.1, 10),
+    };
     interrupt(false);
     if (same(found, state)) return;
     past.length = 0;
@@ -167,8 +176,10 @@ const lossState = (() => {
   address.part({ write, read });
 
   return {
-    LAMBDA, UNCERTAIN, PRESETS, SMALLEST, toLogits, labelsOf, evaluate, evaluateObjective, objectiveTitle, presetOf,
+    START, UNCERTAIN, PRESETS, SMALLEST, toLogits, labelsOf, evaluate, evaluateObjective, objectiveTitle, presetOf,
     withOne, show, commit, change, undo, mostlyOn, interrupt, pushes, scaleOf,
+    isInstead,
+    hasWeight: () => !isPlain(),
     canUndo: () => past.length > 0,
     get: () => state,
     probs: () => losses.softmax(state.logits),

@@ -1,22 +1,38 @@
-/** The table of losses: four, and eleven folded; the chosen row explains itself. */
+/** The table of losses: five, and eleven folded; the chosen row explains itself. */
 "use strict";
 
 (() => {
-  const { html, svg, byId, short } = drawing;
+  const { html, svg, byId, short, ofLogScale, toLogScale } = drawing;
   const NO_IDEA = new Array(11).fill(0);
   const [SLOT, HEIGHT] = [9, 22];
 
   /** A row: a native radio button with its small gradient and its cost, and what unfolds when it is chosen. */
-  function makeRow({ name, title, about, criterion }) {
+  function makeRow({ name, title, about, criterionOf }) {
     const input = html("input", { type: "radio", name: "loss", value: name, autocomplete: "off" });
     const value = html("span", { class: "loss-value", "data-loss": name });
     const gradient = html("span", { class: "gradient" });
     const label = html("label", { class: "loss-row" }, input, html("span", { class: "loss-name" }, title), gradient, value);
     const more = html("div", { class: "loss-more" }, html("p", {}, about));
-    if (criterion) more.append(html("p", { class: "code-line" }, html("code", {}, criterion), address.copyText(criterion)));
+    const code = html("code", {});
+    if (name === "hl_gauss") more.append(makeSlider());
+    if (criterionOf()) more.append(html("p", { class: "code-line" }, code, address.copyText(() => code.textContent)));
     const row = html("div", { class: "loss" }, label, more);
     input.addEventListener("change", () => lossState.change({ loss: name }));
-    return { row, input, value, gradient, more, name, title };
+    return { row, input, value, gradient, more, code, criterionOf, name, title };
+  }
+
+  /** The slider for the sigma of HL-Gauss. */
+  function makeSlider() {
+    const slider = html("input", { id: "sigma", type: "range", min: "-10", max: "10", autocomplete: "off" });
+    const value = html("output", { id: "sigma-value" });
+    slider.addEventListener("input", () => lossState.change({ sigma: ofLogScale(Number(slider.value)) }, "sigma"));
+    lossState.onChange(() => {
+      const { sigma } = lossState.get();
+      slider.value = String(toLogScale(sigma));
+      slider.setAttribute("aria-valuetext", String(sigma));
+      value.textContent = String(sigma);
+    });
+    return html("label", { for: "sigma", class: "slider" }, "σ, in the unit of the number ", value, slider);
   }
 
   /** Eleven small bars, up for tokens that a step pushes up. */
@@ -55,15 +71,16 @@
 
   /** Draw the rows that can be seen: while a bar is dragged, each one counts. */
   function draw() {
-    const { loss } = lossState.get();
+    const { loss, sigma } = lossState.get();
     const shown = byId("folded").hidden ? first : rows;
-    shown.forEach(({ input, value, gradient, more, row, name, title }) => {
+    shown.forEach(({ input, value, gradient, more, row, code, criterionOf, name, title }) => {
       const result = lossState.evaluate(name);
       value.textContent = short(result.loss);
       const pushes = lossState.pushes(result.gradient, lossState.evaluate(name, NO_IDEA).gradient);
       gradient.replaceChildren(drawGradient(pushes, title));
       input.checked = name === loss;
       more.hidden = !input.checked;
+      code.textContent = criterionOf(sigma);
       row.classList.toggle("chosen", input.checked);
     });
   }

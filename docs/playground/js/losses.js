@@ -138,6 +138,9 @@ const losses = (() => {
 
   // Losses on whole numbers, for a number of one digit.
 
+  const hlGauss = (x, target, sigma) =>
+    targetsEntropy(x, wholeTargets.targetsOf({ whole: String(target), decimals: "" }, sigma)[0]);
+
   function numberLevel(x, target) {
     const epsilon = 2 ** -23;
     const expected = dot(x.probs, VALUES);
@@ -184,6 +187,7 @@ const losses = (() => {
     dist2,
     smmd,
     digit_entropy: digitEntropy,
+    hl_gauss: hlGauss,
     number_level: numberLevel,
     relative_error: relativeError,
     magnitude,
@@ -208,19 +212,23 @@ const losses = (() => {
    * @param {string} name - one of `names`.
    * @param {number[]} logits - `[11]`.
    * @param {number[]} labels - `[10]`, probability of each digit to be the label; a known label has one 1.
+   * @param {number} sigma - of HL-Gauss; others ignore it.
    * @returns {{loss: number, gradient: number[]}} the gradient is `[11]`.
    */
-  function evaluate(name, logits, labels) {
+  function evaluate(name, logits, labels, sigma = 1) {
     const x = read(logits);
     const result = { loss: 0, gradient: new Array(11).fill(0) };
     labels.forEach((share, target) => {
       if (share === 0) return;
-      const ofTarget = CRITERIA[name](x, target);
+      const ofTarget = CRITERIA[name](x, target, sigma);
       result.loss += share * ofTarget.loss;
       gradient(x, ofTarget).forEach((g, j) => (result.gradient[j] += share * g));
     });
     return result;
   }
 
-  return { names: Object.keys(CRITERIA), evaluate, softmax, VALUES, TEXT };
+  /** Cross-entropy with a distribution over the digits as the label; its loss alone. */
+  const ofTargets = (logits, targets) => targetsEntropy(read(logits), targets).loss;
+
+  return { names: Object.keys(CRITERIA), evaluate, ofTargets, bellAround: (target) => bell(target, 2), softmax, VALUES, TEXT };
 })();

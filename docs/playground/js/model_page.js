@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { html, byId, radios, fillTable, fillReadings, percent, onResize } = drawing;
+  const { html, byId, radios, fillTable, fillReadings, tell, percent, onResize } = drawing;
   const { task, models } = MODELS;
   const READINGS = ["greedy", "median"];
   const LIMIT = 60; // of the errors that are drawn
@@ -73,7 +73,7 @@
     sliders.forEach(({ slider }, i) =>
       slider.setAttribute("aria-valuetext", `${numbersOf(question)[i]}; true mean ${mean}, medians ${medians}`),
     );
-    byId("model-cards").classList.remove("stale");
+    byId("model-cards").classList.toggle("stale", byId("question").getAttribute("aria-invalid") === "true");
     byId("model-cards").setAttribute("aria-busy", "false");
     drawTest(mean, found);
   }
@@ -128,32 +128,25 @@
 
   /** Fields from the numbers, and a question to the models; `typed` leaves the text field as it is. */
   function update(typed = false) {
-    const question = state.numbers.join(" ");
-    if (!typed) byId("question").value = question;
+    if (!typed) byId("question").value = state.numbers.join(" ");
     sliders.forEach(({ slider, output }, i) => {
       slider.value = String(state.numbers[i]);
       output.textContent = String(state.numbers[i]);
     });
-    byId("question").setAttribute("aria-invalid", "false");
+    tell("question", () => {});
     describe();
-    if (service) {
-      byId("model-cards").setAttribute("aria-busy", "true");
-      service.ask(question);
-    }
+    askModels();
   }
 
-  function complain(error) {
-    byId("question").setAttribute("aria-invalid", "true");
-    byId("question-note").textContent = error.message;
-    byId("question-note").classList.add("warning");
-    byId("model-cards").classList.add("stale");
+  function askModels() {
+    if (!service) return;
+    byId("model-cards").setAttribute("aria-busy", "true");
+    service.ask(state.numbers.join(" "));
   }
 
   function onType(event) {
-    try {
-      state.numbers = parse(event.target.value);
-    } catch (error) {
-      complain(error);
+    if (!tell("question", () => void (state.numbers = parse(event.target.value)))) {
+      byId("model-cards").classList.add("stale");
       return;
     }
     update(true);
@@ -202,7 +195,7 @@
           byId("models").dataset.computedIn = service.where();
           drawAnswer();
         });
-        update(byId("question").getAttribute("aria-invalid") === "true");
+        askModels();
       },
       { rootMargin: "400px" },
     );
@@ -224,18 +217,18 @@
   }
   fillTable(
     byId("model-table"),
-    ["Mean absolute error", "greedy", "median", "mean", "coverage", "width"],
-    models.map(({ label, test }) => [
+    ["Off by", "greedy", "median", "mean", "coverage", "width"],
+    models.map(({ label, test, off }) => [
       label.replace("cross-entropy + ", "+ "),
-      ...[test.greedy, test.median, test.mean].map((error) => error.toFixed(1)),
+      ...[off.greedy, off.median, off.mean].map((error) => error.toFixed(1)),
       percent(test.coverage, 1),
       test.width.toFixed(0),
     ]),
   );
   byId("model-table-note").textContent =
-    `These two models, with the weights of this page, on ${task.test_size} questions that they were not trained on; the noise of ` +
-    `the answers alone gives an error of ${task.floor.toFixed(1)}. Over five seeds the two are level by the median: the reading ` +
-    "gains more than the loss.";
+    `Mean distances from the true mean on ${task.test_size} questions that the models were not trained on, with the weights of this ` +
+    "page; coverage and width of the 90 % intervals, which are for answers with noise. Over five seeds the two are level by the " +
+    "median: the reading gains more than the loss.";
   byId("models-tools").append(address.copyButton("models"));
   address.part({
     write: () => ({

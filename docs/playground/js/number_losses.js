@@ -13,25 +13,47 @@ const numberLosses = (() => {
   const PLACE_BASE = 1.2; // of NTIL
   const EPSILON = 2 ** -24; // half of the library's, in units of the last digit
 
+  // What the library's `parse_number` reads: thousands in groups, a point, and an exponent.
+  const NUMBER = /^([-+−]?)(?:([1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.(\d*))?|\.(\d+))(?:[eE]([-+]?\d+))?$/;
+
   const isDigit = (token) => /^\d$/.test(token);
 
   /**
-   * Read a number that a visitor typed.
+   * Read a number that a visitor typed, as the library reads numbers.
    *
    * @param {string} text
    * @returns {{sign: string, whole: string, decimals: string}}
    * @throws {Error} with a sentence that says what is wrong.
    */
   function parse(text) {
-    const plain = text.trim().replace(/^[−–]/, "-");
-    const found = plain.match(/^([-+]?)(\d+)(?:\.(\d+))?$/);
+    const plain = text.trim();
+    const found = plain.match(NUMBER);
     if (plain === "") throw new Error("Type a number.");
-    if (plain.includes(",")) throw new Error("Write a point for decimals, and no separator of thousands.");
-    if (!found) throw new Error(`“${plain}” is not a number such as 405, 3.14 or −7.`);
-    const [, sign, whole, decimals = ""] = found;
+    if (!found && plain.includes(",")) throw new Error("Write a point for decimals; commas separate thousands, as in 1,234.");
+    if (!found) throw new Error(`“${plain}” is not a number such as 405, 3.14, −7 or 1e5.`);
+    const [, sign, grouped, fraction = "", leading = "", exponent = "0"] = found;
+    const { whole, decimals } = movePoint((grouped ?? "0").replace(/,/g, ""), fraction || leading, Number(exponent));
     if (whole.length > MOST_DIGITS) throw new Error(`At most ${MOST_DIGITS} digits before the point.`);
     if (decimals.length > MOST_DECIMALS) throw new Error(`At most ${MOST_DECIMALS} decimals.`);
-    return { sign: sign === "-" ? "-" : "", whole, decimals };
+    return { sign: /[-−]/.test(sign) && /[1-9]/.test(whole + decimals) ? "-" : "", whole, decimals };
+  }
+
+  /** The digits of a number times a power of ten. */
+  function movePoint(whole, decimals, power) {
+    const moved = Math.max(Math.min(power, MOST_DIGITS + decimals.length), -MOST_DECIMALS - whole.length);
+    if (moved === 0) return { whole, decimals };
+    const digits = "0".repeat(Math.max(-moved, 0)) + whole + decimals.padEnd(moved, "0");
+    const point = whole.length + Math.max(-moved, 0) + moved;
+    return { whole: digits.slice(0, point).replace(/^0+(?=\d)/, ""), decimals: digits.slice(point) };
+  }
+
+  /** A number in plain digits. */
+  const textOf = ({ sign, whole, decimals }) => `${sign}${whole}${decimals && "."}${decimals}`;
+
+  /** What to say beside a number that is not typed in plain digits: the number in them. */
+  function spell(text) {
+    const plain = textOf(parse(text));
+    return plain === text.trim().replace("−", "-") ? "" : `= ${plain.replace("-", "−")}`;
   }
 
   /** A number as tokens; with a width, as the library's `NumberFormat` writes it. */
@@ -111,9 +133,10 @@ const numberLosses = (() => {
    * @param {string[]} labels - tokens of the truth, from `align`.
    * @param {string[]} said - what the model says at each.
    * @param {number} sure - the probability of what it says; other tokens share the rest.
+   * @param {{sigma: number, padded: boolean}} options - of HL-Gauss; padded numbers may begin with 0.
    * @returns {Object<string, {tokens: Array<?number>, whole: number}>} by name; null where a loss does not look.
    */
-  function evaluate(labels, said, sure) {
+  function evaluate(labels, said, sure, { sigma, padded }) {
     const digits = readDigits(labels, said, sure);
     const none = labels.map(() => null);
     const atDigits = (valueOf) => {
@@ -128,6 +151,11 @@ const numberLosses = (() => {
         return losses.evaluate(name, logitsOf(said[index], sure), target).loss;
       });
     }
+    const [whole, decimals = ""] = labels.filter((label) => isDigit(label) || label === ".").join("").split(".");
+    const targets = wholeTargets.targetsOf({ whole, decimals }, sigma, padded);
+    found.hl_gauss = atDigits(({ index, place }) =>
+      losses.ofTargets(logitsOf(said[index], sure), targets[whole.length - 1 - place]),
+    );
     const entropies = labels.map((label, i) => -Math.log(chanceOf(label, said[i], sure)));
     found.cross_entropy = { tokens: entropies, whole: mean(entropies) };
     const distances = found.wasserstein.tokens;
@@ -142,5 +170,5 @@ const numberLosses = (() => {
     return found;
   }
 
-  return { TOKENS, END, isDigit, parse, align, evaluate };
+  return { TOKENS, END, isDigit, parse, textOf, spell, align, evaluate };
 })();

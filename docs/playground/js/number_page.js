@@ -186,12 +186,7 @@
   onSlider("spread", "spread");
   onSlider("extra", "extra", 0.01);
 
-  /** A number of the address, which must be a value of a slider. */
-  function numberOf(text, id) {
-    const { min, max } = byId(id);
-    if (!(Number(text) >= Number(min) && Number(text) <= Number(max))) throw new Error(`“${id}=${text}” is not ${min} to ${max}.`);
-    return Number(text);
-  }
+  const numberOf = (text, id) => address.numberOf(text, id, Number(byId(id).min), Number(byId(id).max));
 
   function oneOf(text, key, options) {
     const values = options.map(([value]) => value);

@@ -2,11 +2,12 @@
 "use strict";
 
 (() => {
-  const { html, byId, short, percent } = drawing;
+  const { html, byId, short, percent, tell } = drawing;
   const { isDigit, END } = numberLosses;
   const LOSSES = [
     ["cross_entropy", "Cross-entropy"],
     ["wasserstein", "NTL-WAS"],
+    ["hl_gauss", "HL-Gauss"],
     ["place_weighted", "… weighted by place"],
     ["ntil", "NTIL"],
     ["number_level", "NumberLevel"],
@@ -22,7 +23,7 @@
     ["smmd", "SMMD"],
     ["digit_entropy", "DEL"],
   ];
-  const FEW = 5;
+  const FEW = 6;
   const EXAMPLES = [
     ["398 for 405", "405", "398", true],
     ["505 for 405", "405", "505", true],
@@ -33,24 +34,27 @@
   const DEFAULTS = { truth: "405", said: "398", sure: 0.9, padded: true };
   const state = { ...DEFAULTS, all: false };
 
-  const ofText = (text) => Number(text.replace(/^[−–]/, "-"));
+  /** A typed number in plain digits. */
+  const plain = (text) => numberLosses.textOf(numberLosses.parse(text));
   /** The difference of two decimals, without the noise of binary fractions. */
-  const apart = (one, other) => Number(Math.abs(ofText(one) - ofText(other)).toFixed(4));
+  const apart = (one, other) => Number(Math.abs(one - other).toFixed(4));
   const minus = (text) => String(text).replace("-", "−");
   const list = (words) => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words[words.length - 1]}`);
 
-  /** Losses of saying a number, beside its tokens. */
-  function judge(said, padded = state.padded) {
-    const aligned = numberLosses.align(numberLosses.parse(state.truth), numberLosses.parse(said), padded);
-    return { ...aligned, losses: numberLosses.evaluate(aligned.labels, aligned.said, state.sure) };
+  /** Losses of saying a number, beside its tokens and both numbers in plain digits. */
+  function judge(said) {
+    const { truth, sure, padded } = state;
+    const aligned = numberLosses.align(numberLosses.parse(truth), numberLosses.parse(said), padded);
+    const found = numberLosses.evaluate(aligned.labels, aligned.said, sure, { sigma: targetsPage.sigma(), padded });
+    return { ...aligned, truth: plain(truth), number: plain(said), losses: found };
   }
 
   /** The truth with its first digit changed by one: far away, but wrong in one digit. */
-  function farNumber() {
-    const first = state.truth.search(/[1-9]/);
+  function farNumber(truth) {
+    const first = truth.search(/[1-9]/);
     if (first < 0) return null;
-    const digit = Number(state.truth[first]);
-    return state.truth.slice(0, first) + (digit < 9 ? digit + 1 : 8) + state.truth.slice(first + 1);
+    const digit = Number(truth[first]);
+    return truth.slice(0, first) + (digit < 9 ? digit + 1 : 8) + truth.slice(first + 1);
   }
 
   const chip = (token) => html("span", { class: `token${isDigit(token) ? " digit" : ""}` }, minus(token));
@@ -62,36 +66,36 @@
     return html("tr", style ? { class: style } : {}, html("th", { scope: "row" }, name), ...tds, html("td", { class: "whole" }, last));
   }
 
-  function drawTable({ labels, said, rest, losses }) {
+  function drawTable({ labels, said, rest, truth, number, losses }) {
     const shown = LOSSES.slice(0, state.all ? LOSSES.length : FEW);
     const head = ["Token", ...labels.map((_, i) => String(i + 1)), "whole number"];
     const off = labels.map((label, i) => distanceOf(label, said[i]));
     const cell = (value) => (value === null ? "–" : value.toFixed(2));
     const beyond = rest.filter((token) => token !== END);
-    const spoken = minus(state.said) + (beyond.length ? ` (and then ${beyond.join("")})` : "");
+    const spoken = minus(number) + (beyond.length ? ` (and then ${beyond.join("")})` : "");
     byId("typed-table").replaceChildren(
       html("thead", {}, html("tr", {}, ...head.map((words) => html("th", { scope: "col" }, words)))),
       html(
         "tbody",
         {},
-        makeRow("Truth", labels.map(chip), minus(state.truth)),
+        makeRow("Truth", labels.map(chip), minus(truth)),
         makeRow("Model says", said.map(chip), spoken),
-        makeRow("Off by", off.map((value) => (value === null ? "–" : String(value))), String(apart(state.truth, state.said)), "under"),
-        ...shown.map(([name, title]) => makeRow(title, losses[name].tokens.map(cell), short(losses[name].whole), "charge")),
+        makeRow("Off by", off.map((value) => (value === null ? "–" : String(value))), String(apart(truth, number)), "under"),
+        ...shown.map(([name, title]) => makeRow(name === "hl_gauss" ? `${title}, σ\u00a0${targetsPage.sigma()}` : title, losses[name].tokens.map(cell), short(losses[name].whole), "charge")),
       ),
     );
   }
 
   /** What a number that is farther away, but differs in one digit, shows about place value; or nothing. */
-  function compareWithFar({ losses }) {
-    const far = farNumber();
-    if (far === null || apart(far, state.truth) <= apart(state.said, state.truth)) return [];
+  function compareWithFar({ truth, number, losses }) {
+    const far = farNumber(truth);
+    if (far === null || apart(far, truth) <= apart(number, truth)) return [];
     const other = judge(far).losses;
     if (other.wasserstein.whole >= losses.wasserstein.whole) return [];
-    const charges = (name) => `${short(other[name].whole)} for ${minus(far)} and ${short(losses[name].whole)} for ${minus(state.said)}`;
+    const charges = (name) => `${short(other[name].whole)} for ${minus(far)} and ${short(losses[name].whole)} for ${minus(number)}`;
     const weights = other.ntil.whole < losses.ntil.whole ? " NTIL's weights, 1.2 per place, are too small to change the order." : "";
     const found = [
-      `${minus(far)} is ${apart(far, state.truth)} off, but has only one wrong digit, by one. NTL-WAS charges ` +
+      `${minus(far)} is ${apart(far, truth)} off, but has only one wrong digit, by one. NTL-WAS charges ` +
         `${charges("wasserstein")}: a loss on digits does not know place value.${weights}`,
     ];
     if (other.number_level.whole > losses.number_level.whole)
@@ -101,18 +105,18 @@
 
   /** Sentences on what the table shows. */
   function explain(judged) {
-    const { labels, said, rest } = judged;
+    const { labels, said, rest, truth, number } = judged;
     const doubt = percent(1 - state.sure);
     const digits = labels.map((label, i) => [label, said[i]]).filter(([label]) => isDigit(label));
     const off = digits.map(([label, spoken]) => distanceOf(label, spoken));
     const together = off.reduce((a, b) => a + b, 0);
-    const distance = apart(state.truth, state.said);
+    const distance = apart(truth, number);
     const sentences = [];
     if (labels.every((label, i) => label === said[i]) && !rest.length) {
       sentences.push(`The model says the truth. What the losses charge is its doubt, ${doubt} on other tokens.`);
     } else {
       const each = off.length > 1 && !off.includes(null) ? `; its digits are ${list(off)} off, ${together} together` : "";
-      sentences.push(`As a number, ${minus(state.said)} is ${distance} off${each}.`);
+      sentences.push(`As a number, ${minus(number)} is ${distance} off${each}.`);
     }
     sentences.push(...compareWithFar(judged));
     if (labels.some((label, i) => "+-".includes(label) && label !== said[i]))
@@ -124,36 +128,14 @@
     return sentences.filter(Boolean);
   }
 
-  function complain(error, field) {
-    byId("typed-note").replaceChildren(html("li", {}, error.message));
-    byId(field).setAttribute("aria-invalid", "true");
-    byId("typed-result").classList.add("stale");
-  }
-
-  /** The first field that holds no number, with the error; or null. */
-  function findProblem() {
-    for (const key of ["truth", "said"]) {
-      byId(`typed-${key}`).setAttribute("aria-invalid", "false");
-      try {
-        numberLosses.parse(state[key]);
-      } catch (error) {
-        return [error, `typed-${key}`];
-      }
-    }
-    return null;
-  }
-
   /** Draw everything from the state; returns whether both texts are numbers. */
   function update() {
     byId("typed-sure-value").textContent = percent(state.sure);
     byId("typed-all").textContent = state.all ? "Fewer losses" : `All ${LOSSES.length} losses`;
     byId("typed-all").setAttribute("aria-expanded", String(state.all));
-    const problem = findProblem();
-    if (problem) {
-      complain(...problem);
-      return false;
-    }
-    byId("typed-result").classList.remove("stale");
+    const valid = ["truth", "said"].map((key) => tell(`typed-${key}`, () => numberLosses.spell(state[key]))).every(Boolean);
+    byId("typed-result").classList.toggle("stale", !valid);
+    if (!valid) return false;
     const judged = judge(state.said);
     drawTable(judged);
     byId("typed-note").replaceChildren(...explain(judged).map((sentence) => html("li", {}, sentence)));
@@ -200,6 +182,7 @@
     update();
   });
 
+  targetsPage.onChange(update);
   address.part({
     write: () => ({
       truth: state.truth === DEFAULTS.truth ? "" : state.truth,

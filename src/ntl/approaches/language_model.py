@@ -28,9 +28,9 @@ from ntl.config import Evaluation, LossSettings, Mode
 from ntl.encodings.digits import TextEncoding
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
-from ntloss import HLGauss, NTLCrossEntropyLoss, NumberTokensLeftOut, NumberVocabulary, get_criterion
-from ntloss.decoding import NumberQuantiles, UnlikelyNumber, number_quantiles
-from ntloss.numbers import NumberFormat
+from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, Reweighed, get_criterion
+from ntloss.decoding import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
+from ntloss.numbers import NumberFormat, NumberTokensLeftOutWarning
 from ntloss.numbers.parsing import parse_number
 
 Past = DynamicCache | None
@@ -116,6 +116,8 @@ class LanguageModel:
             self.vocabulary = number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
         self._loss = loss
         self.objective = _objective(self.vocabulary, loss, self.model.config.ntl)
+        self._weight = self.objective.weight
+        self._by_numbers = loss.normalize_by == "numbers" and loss.mode == "add"
         self._number_ids = torch.tensor(self.vocabulary.token_ids)
         self.answer_format = AnswerFormat(self.model, self.tokenizer, self.vocabulary)
 
@@ -168,10 +170,11 @@ class LanguageModel:
         `ce_numbers` is that of number tokens, and `ce_text` that of all others.
         """
         logits, labels, (items, numbers, tokens) = self.logits(model, batch), batch["labels"], counts.unbind()
-        of_terms = numbers if self.objective.normalize_by == "numbers" else None
-        loss, ce, ntl = self.objective(
-            logits, labels, num_items_in_batch=items, num_numbers_in_batch=of_terms
-        )
+        # Divided by the items, and weighted with items / numbers, the term is a mean over the step's numbers.
+        scale = items / numbers.clamp(min=1) if self._by_numbers else items.new_ones(())
+        self.objective.weight = self._weight * scale
+        loss, ce, ntl = self.objective(logits, labels, num_items_in_batch=items)
+        ntl = ntl * scale.to(ntl)
         if torch.is_grad_enabled():
             return Share(loss, {"ce": ce, "ntl": ntl})
         is_number = self._is_number(labels)
@@ -236,7 +239,7 @@ class LanguageModel:
         inputs = {key: value.to(self.model.device) for key, value in batch.items()}
         with generation_mode(self.model, model), warnings.catch_warnings():
             # `number_mass` reports it.
-            warnings.simplefilter("ignore", UnlikelyNumber)
+            warnings.simplefilter("ignore", UnlikelyNumberWarning)
             try:
                 return number_quantiles(self.model, inputs, self.vocabulary, levels, **options)
             except (ValueError, TypeError) as error:
@@ -252,7 +255,7 @@ def number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: 
     try:
         with warnings.catch_warnings():
             # A tokenizer that splits digits never writes the omitted tokens, such as `▁4` and `42`.
-            warnings.simplefilter("ignore", NumberTokensLeftOut)
+            warnings.simplefilter("ignore", NumberTokensLeftOutWarning)
             return NumberVocabulary.from_tokenizer(
                 tokenizer, digit_level=digits, space_prefixed=not digits, vocab_size=vocab_size
             )
@@ -272,15 +275,14 @@ def _objective(
             options["sigma"] = ntl.get(SIGMA, 1.0)  # the training answers, which decide, are not known yet
         options.setdefault("leading_zeros", ntl["number_format"] == "padded")
     try:
+        criterion = get_criterion(loss.criterion, **options)
         return NTLCrossEntropyLoss(
             vocabulary,
-            get_criterion(loss.criterion, **options),
+            Reweighed(criterion) if loss.reweigh else criterion,
             loss.weight,
-            loss.reweigh,
             mode=str(loss.mode),
             ignore_index=IGNORE,
             label_smoothing=loss.label_smoothing,
-            normalize_by=str(loss.normalize_by),
             return_terms=True,
         )
     except (ValueError, TypeError) as error:

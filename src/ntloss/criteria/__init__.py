@@ -2,16 +2,17 @@
 
 A criterion is any callable that takes a `CriterionInput` and returns one loss per position. It never sees
 logits of the vocabulary's width: it is plain PyTorch on `[positions, values]`, differentiated by autograd.
+docs/criteria.md lists all.
 """
 
-from ntloss.criteria.combine import PerNumber, PlaceWeighted, WeightedSum, ntil, place_weights
+from ntloss.criteria.combine import PerNumber, PlaceWeighted, Reweighed, WeightedSum, ntil, place_weights
 from ntloss.criteria.criterion import (
     Criterion,
     CriterionInput,
     Needs,
+    Tabulated,
     bind,
     needs_of,
-    reweigh_by_mass,
     spans_of,
     worst_of,
 )
@@ -22,40 +23,40 @@ from ntloss.criteria.registry import criterion_names, get_criterion, register_cr
 from ntloss.criteria.whole_numbers import Magnitude, NumberLevel, RelativeError
 
 __all__ = [
-    # what a criterion is
+    # criterion.py: what a criterion is, and helpers for writing one
     "Criterion",
     "CriterionInput",
     "Needs",
-    # by name
-    "get_criterion",
-    "register_criterion",
-    "criterion_names",
-    # distance from the label's value
+    "Tabulated",
+    "bind",
+    "needs_of",
+    "spans_of",
+    "worst_of",
+    # distances.py: distance from the label's value
     "Wasserstein",
     "CRPS",
     "ExpectedValue",
     "SMMD",
-    "DigitEntropy",
-    # distance from a smoothed target
+    # entropies.py: smoothed targets, and the entropy of each digit
     "GaussianCrossEntropy",
     "SmoothedWasserstein",
     "Dist2",
-    # whole numbers
+    "DigitEntropy",
+    # hl_gauss.py: Gaussian targets on whole numbers
     "HLGauss",
+    # whole_numbers.py: one loss a number
     "NumberLevel",
     "RelativeError",
     "Magnitude",
-    "ntil",
-    # combinations of criteria
+    # combine.py: made of others
+    "Reweighed",
     "PlaceWeighted",
     "PerNumber",
     "WeightedSum",
-    # helpers for writing one
-    "bind",
+    "ntil",
     "place_weights",
-    "spans_of",
-    # used by the losses
-    "needs_of",
-    "reweigh_by_mass",
-    "worst_of",
+    # registry.py: by name
+    "get_criterion",
+    "register_criterion",
+    "criterion_names",
 ]

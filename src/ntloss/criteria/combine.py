@@ -1,4 +1,4 @@
-"""Combinations of criteria: weighted by place, averaged over each number, summed."""
+"""Criteria made of others: reweighed by mass, weighted by place, averaged over each number, summed."""
 
 from __future__ import annotations
 
@@ -60,6 +60,73 @@ def _replace(given: Criterion, **parts: Any) -> Criterion:
     for name, part in parts.items():
         object.__setattr__(replaced, name, part)
     return replaced
+
+
+@dataclass(frozen=True)
+class Reweighed:
+    r"""A criterion with a penalty for probability on text, which costs more than the worst number.
+
+    $m \cdot loss + 1.01 \cdot worst \cdot (1 - m)$ with $m$ the total probability of the number tokens, for
+    a whole number at its first token, and `worst` the criterion's worst cost. Without it, a criterion sees
+    only the distribution *within* the number tokens, however small $m$ is. It is 0 only if, in addition, no
+    probability is on text, and ranges up to 1.01 times the worst cost.
+
+    Nothing balances the penalty where the label ends a number, so it makes numbers too long
+    (docs/differences.md). The published classes use it by default.
+
+    Args:
+        criterion: the criterion to reweigh, with a worst cost.
+
+    Raises:
+        ValueError: the criterion has no worst cost.
+
+    Source: the package ntloss since 0.1 (not in the paper).
+
+    Example:
+        >>> from ntloss import NumberTokenLoss, NumberVocabulary, Reweighed, Wasserstein
+        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+        >>> loss = NumberTokenLoss(digits, Reweighed(Wasserstein()))
+        >>> logits = torch.full((1, 12), -1e4)
+        >>> logits[0, [4, 11]] = 0.0  # half of the probability on 4, half on text
+        >>> round(loss(logits, torch.tensor([3])).item(), 4)  # 0.5 * 1 + 1.01 * 9 * 0.5
+        5.045
+    """
+
+    criterion: Criterion
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.criterion, "worst"):
+            raise self._without_worst()
+
+    def _without_worst(self) -> ValueError:
+        return ValueError(
+            "Reweighed needs a criterion with a worst cost (a method `worst` that returns a number), and "
+            f"{self.criterion!r} has none: omit Reweighed"
+        )
+
+    @property
+    def needs(self) -> Needs:
+        """The criterion's needs, and the log-normalizer."""
+        return needs_of(self.criterion).union(Needs(log_normalizer=True))
+
+    def __call__(self, x: CriterionInput) -> Tensor:
+        """Compute the loss of each position: `[positions]`."""
+        return self.bind(x.values.double(), x.log_probs)(x)
+
+    def bind(self, values: Tensor, like: Tensor) -> Criterion:
+        """Bind the criterion and its worst cost; a ValueError if it has none for these values."""
+        worst = worst_of(self.criterion, values)
+        if worst is None:
+            raise self._without_worst()
+        return functools.partial(_reweighed, criterion=bind(self.criterion, values, like), worst=worst)
+
+
+def _reweighed(x: CriterionInput, criterion: Criterion, worst: float) -> Tensor:
+    assert x.log_mass is not None  # because Reweighed needs the log-normalizer
+    mass = x.log_mass.exp()
+    # 1 - mass loses precision where mass is near 1; the gradient of expm1 loses it where mass is far below 1.
+    on_text = torch.where(x.log_mass > -1, -torch.expm1(x.log_mass), 1 - mass)
+    return mass * criterion(x) + (1.01 * worst) * on_text
 
 
 @dataclass(frozen=True)
@@ -185,8 +252,8 @@ class PerNumber:
 class WeightedSum:
     r"""A weighted sum of criteria: $\sum_i w_i \, loss_i$.
 
-    A distribution that minimizes all criteria also minimizes the sum. If all have a worst cost, `reweigh`
-    acts on the sum, with the weighted sum of the worst costs.
+    A distribution that minimizes all criteria also minimizes the sum. If all have a worst cost, so has
+    the sum: the weighted sum of the worst costs.
 
     Args:
         criteria: the criteria to sum, either all with one loss per token or all with one per number.

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from functools import partial
+from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from ntloss.numbers.spans import NumberSpans
@@ -27,8 +27,8 @@ class CriterionInput:
         target: `[positions]`, index of the label's value in `values`.
         log_mass: `[positions]`, log of the total probability of the number tokens under the softmax over the
             vocabulary; None if the log-normalizer is unknown.
-        number_logsumexp: `[positions]`, logsumexp of the number tokens' logits, so that the values' logits
-            are `log_probs + number_logsumexp`; None if only probabilities are known.
+        logits: `[positions, values]`, the values' logits, whose level `log_probs` do not have; None if only
+            probabilities are known.
         spans: the number that each position belongs to; None unless the criterion needs it.
         has_form: `[values, digits]`, bool: whether a token of 1, 2, ... digits, without a point or an
             exponent of its own, has this value; None without spans.
@@ -38,7 +38,7 @@ class CriterionInput:
     values: Tensor
     target: Tensor
     log_mass: Tensor | None = None
-    number_logsumexp: Tensor | None = None
+    logits: Tensor | None = None
     spans: NumberSpans | None = None
     has_form: Tensor | None = None
 
@@ -53,15 +53,22 @@ class CriterionInput:
         return self.values[self.target]
 
 
-# A loss on numbers: any callable that returns one loss for each position, `[positions]`. It may also have
-# - an attribute `needs`, a `Needs`;
-# - an attribute `mode`, the default `mode` of combined losses; "add" without it;
-# - a method `worst(values)`, the largest loss of a prediction with all probability on one of the distinct
-#   `values` (`[values]`, ascending, float64), or None if it has no bound. Only `reweigh` asks for it;
-# - a method `bind(values, like)`, for tables that depend on the values alone, such as a matrix of distances.
-#   It returns a function of the input that holds them in the dtype and on the device of the tensor `like`. A
-#   loss calls it once per dtype and device.
-Criterion = Callable[[CriterionInput], Tensor]
+class Criterion(Protocol):
+    """A loss on numbers: any callable that takes a `CriterionInput` and returns one loss for each position.
+
+    It may also have
+    - an attribute `needs`, a `Needs`. Default: it needs nothing but the distribution;
+    - an attribute `mode`, the default `mode` of combined losses. Default: "add";
+    - a method `worst(values)`, the largest loss of a prediction with all probability on one of the distinct
+      `values` (`[values]`, ascending, float64), or None if it has no bound. Only `Reweighed` asks for it;
+    - a method `bind(values, like)`, for tables that depend on the values alone, such as a matrix of
+      distances. It returns a function of the input that holds them in the dtype and on the device of the
+      tensor `like`. A loss calls it once per dtype and device, because tables that are made at each call are
+      5 to 30 times slower. `Tabulated` has one.
+    """
+
+    def __call__(self, x: CriterionInput, /) -> Tensor:
+        """Compute the loss of each position: `[positions]`."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class Needs:
         across_positions: it looks at several positions at once, so the input must hold all positions of the
             batch.
         per_number: it returns one loss for each whole number, at the number's first token (other entries are
-            dropped). Means divide by the count of numbers, and reweighing uses the mass at the first token.
+            dropped). Means divide by the count of numbers, and `Reweighed` uses the mass at the first token.
             Implies `spans` and `across_positions`.
         decimals: a point between two digits belongs to their number.
         remainders: it reads `spans.remainders`, the digits behind each token. Implies `spans`.
@@ -123,7 +130,23 @@ def bind(criterion: Criterion, values: Tensor, like: Tensor) -> Criterion:
 
 
 class Tabulated:
-    """Base class of criteria with tables: `_loss(x, **tables)` computes the loss, `_tables(values)` them."""
+    """Base class of criteria with tables that depend on the values alone.
+
+    A subclass defines `_tables(values)`, which returns them by name, computed from the distinct `values`
+    (`[values]`, ascending, float64), and `_loss(x, **tables)`, which computes the loss of each position. A
+    loss makes the tables once per dtype and device.
+
+    Example:
+        >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+        >>> class SquareRoot(Tabulated):
+        ...     def _tables(self, values):
+        ...         return {"costs": (values - values.unsqueeze(-1)).abs().sqrt()}
+        ...
+        ...     def _loss(self, x, costs):
+        ...         return (x.probs * costs[x.target]).sum(-1)
+        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+        >>> loss_fn = NTLCrossEntropyLoss(digits, SquareRoot())
+    """
 
     _loss: Callable[..., Tensor]
     _tables: Callable[[Tensor], dict[str, Tensor]]
@@ -158,18 +181,3 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         *others, last = map(repr, choices)
         raise ValueError(f"{name}={value!r}: expected {', '.join(others)} or {last}")
-
-
-def reweigh_by_mass(loss: Tensor, log_mass: Tensor, worst: float) -> Tensor:
-    r"""Make probability on text cost more than the worst number.
-
-    $m \cdot loss + 1.01 \cdot worst \cdot (1 - m)$ with $m$ the total probability of the number tokens.
-    Without it, a criterion sees only the distribution *within* the number tokens, however small $m$ is.
-    `loss`, `log_mass` and the result are `[positions]`; `worst` is the criterion's worst cost.
-
-    Source: the package ntloss since 0.1 (not in the paper).
-    """
-    mass = log_mass.exp()
-    # 1 - mass loses precision where mass is near 1; the gradient of expm1 loses it where mass is far below 1.
-    on_text = torch.where(log_mass > -1, -torch.expm1(log_mass), 1 - mass)
-    return mass * loss + (1.01 * worst) * on_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,7 +108,7 @@ class CRPS:
     values, which is $E|X - v_k| - \frac{1}{2} E|X - X'|$ for two independent draws $X$ and $X'$ from the
     model. It ranges from 0 to the range of the values and is 0 only if all probability is on the label's
     value. It is a strictly proper score: if the label is uncertain, it is smallest exactly at the label's
-    own distribution, among all distributions over the numbers. With `reweigh` it is not proper.
+    own distribution, among all distributions over the numbers. With `Reweighed` it is not proper.
 
     Source: Matheson and Winkler, Management Science 1976; the second form is from Gneiting and Raftery,
     "Strictly Proper Scoring Rules, Prediction, and Estimation", JASA 2007, equation 21.
@@ -250,11 +250,8 @@ class SMMD(Tabulated):
     one product with a matrix `[values, values]` per position.
 
     Args:
-        sigma: bandwidth in units of the (squashed) distances, or several, whose kernels are averaged; a
-            larger one responds to errors at a larger distance. Default: 2, as published.
-        kernel: "gaussian" (default) or "laplace", $\exp(-d_{ij} / \sigma)$.
-        form: "both" terms (default), "mmd" (the first alone) or "smoothness" (the second alone).
-        alpha: factor of the second term. Default: $1 / (2 \, mean(K 1))$, as published.
+        sigma: bandwidth of the kernel in units of the (squashed) distances; a larger one responds to errors
+            at a larger distance. Default: 2, as published.
         squash_factor: ratio of the largest to the smallest distance after squashing (`Wasserstein`), or None
             for plain distances. Default: 9, as published, which changes nothing on digits.
 
@@ -268,33 +265,17 @@ class SMMD(Tabulated):
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
         >>> logits = torch.full((1, 16), -1e4)
         >>> logits[0, 3] = 0.0  # certain of 3
-        >>> loss = NumberTokenLoss(digits, SMMD(form="mmd"))
-        >>> round(loss(logits, torch.tensor([4])).item(), 4)  # 2 - 2 exp(-1/8)
-        0.235
+        >>> loss = NumberTokenLoss(digits, SMMD())
+        >>> round(loss(logits, torch.tensor([4])).item(), 4)  # of which 2 - 2 exp(-1/8) is the first term
+        1.3608
     """
 
-    sigma: float | tuple[float, ...] = 2.0
-    kernel: str = "gaussian"
-    form: str = "both"
-    alpha: float | None = None
+    sigma: float = 2.0
     squash_factor: float | None = 9.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.sigma, Iterable):  # a configuration file has a list
-            object.__setattr__(self, "sigma", tuple(self.sigma))
-        if not self._bandwidths:
-            raise ValueError("sigma=(): expected at least one number above 0")
-        for sigma in self._bandwidths:
-            check_positive("sigma", sigma)
-        check_choice("kernel", self.kernel, ("gaussian", "laplace"))
-        check_choice("form", self.form, ("both", "mmd", "smoothness"))
-        if self.alpha is not None:
-            check_positive("alpha", self.alpha)
+        check_positive("sigma", self.sigma)
         check_squash(self.squash_factor)
-
-    @property
-    def _bandwidths(self) -> tuple[float, ...]:
-        return self.sigma if isinstance(self.sigma, tuple) else (self.sigma,)
 
     def _loss(self, x: CriterionInput, matrix: Tensor) -> Tensor:
         step = torch.full_like(x.target, -1, dtype=x.log_probs.dtype)
@@ -309,15 +290,9 @@ class SMMD(Tabulated):
         distance = (values - values.unsqueeze(-1)).abs()
         if self.squash_factor is not None:
             distance = squashed(distance, values, self.squash_factor)
-        if self.kernel == "gaussian":
-            exponents = [distance.square() / (2 * sigma**2) for sigma in self._bandwidths]
-        else:
-            exponents = [distance / sigma for sigma in self._bandwidths]
-        kernel = torch.stack(exponents).neg().exp().mean(0)
+        kernel = torch.exp(-distance.square() / (2 * self.sigma**2))
         degrees = kernel.sum(-1)
-        alpha = 1 / (2 * degrees.mean()) if self.alpha is None else self.alpha
-        smoothness = alpha * (degrees.diag() - kernel)
-        return {"matrix": {"mmd": kernel, "smoothness": smoothness, "both": kernel + smoothness}[self.form]}
+        return {"matrix": kernel + (degrees.diag() - kernel) / (2 * degrees.mean())}
 
     def worst(self, values: Tensor) -> float:
         """Compute the largest loss with all probability on one value."""

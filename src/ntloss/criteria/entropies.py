@@ -10,10 +10,30 @@ from torch import Tensor
 
 from ntloss.criteria.criterion import CriterionInput, Needs, Tabulated, check_choice, check_positive
 
+# The log-probability of a logit of -inf, which is replaced by -1e30 to keep gradients finite.
+_IMPOSSIBLE = -1e29
+
 
 def gaussian_targets(values: Tensor, sigma: float) -> Tensor:
     r"""Compute targets `[values, values]`: row k is $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$."""
     return torch.softmax(-(values - values.unsqueeze(-1)).square() / (2 * sigma**2), -1)
+
+
+def cross_entropy_of(targets: Tensor, log_probs: Tensor) -> Tensor:
+    r"""Compute $-\sum_j q_j \log p_j$; +inf if a value with $q_j > 0$ has probability 0."""
+    impossible = (targets > 0) & (log_probs < _IMPOSSIBLE)
+    return torch.where(impossible, torch.inf, -targets * log_probs).sum(-1)
+
+
+def cross_entropy_of_all(targets: Tensor, x: CriterionInput, criterion: object) -> Tensor:
+    """Compute the cross-entropy with targets `[positions, values]` over the whole vocabulary, text included.
+
+    Raise a ValueError that names the criterion if the input has no `log_mass`.
+    """
+    if x.log_mass is None:
+        raise ValueError(f"log_mass is None, but {criterion!r} needs the probability on text")
+    no_number = torch.where(x.log_mass < _IMPOSSIBLE, torch.inf, -x.log_mass)
+    return cross_entropy_of(targets, x.log_probs) + no_number
 
 
 @dataclass(frozen=True)
@@ -55,9 +75,7 @@ class GaussianCrossEntropy(Tabulated):
         return {"targets": gaussian_targets(values, self.sigma)}
 
     def _loss(self, x: CriterionInput, targets: Tensor) -> Tensor:
-        if x.log_mass is None:
-            raise ValueError(f"log_mass is None, but {self!r} needs the probability on text")
-        return -(targets[x.target] * x.log_probs).sum(-1) - x.log_mass
+        return cross_entropy_of_all(targets[x.target], x, self)
 
 
 @dataclass(frozen=True)
@@ -104,7 +122,7 @@ class Dist2(Tabulated):
 
     def _loss(self, x: CriterionInput, targets: Tensor, entropies: Tensor) -> Tensor:
         # Rounding may give slightly less than zero, the minimum.
-        return -(targets[x.target] * x.log_probs).sum(-1) - entropies[x.target]
+        return cross_entropy_of(targets[x.target], x.log_probs) - entropies[x.target]
 
 
 @dataclass(frozen=True)
@@ -129,7 +147,8 @@ class SmoothedWasserstein(Tabulated):
     Source: "Regress, Don't Guess", ICML 2025, baseline.
 
     Example:
-        >>> from ntloss import CriterionInput, SmoothedWasserstein
+        >>> from ntloss import CriterionInput
+        >>> from ntloss.criteria import SmoothedWasserstein
         >>> log_probs, values = torch.tensor([[-1e3, 0.0, -1e3]]), torch.tensor([0.0, 1.0, 2.0])
         >>> x = CriterionInput(log_probs, values, target=torch.tensor([1]))
         >>> round(SmoothedWasserstein(sigma=1.0)(x).item(), 4)  # 1 - 1 / (1 + 2 exp(-1/2))
@@ -177,10 +196,9 @@ class DigitEntropy:
 
     def __call__(self, x: CriterionInput) -> Tensor:
         """Compute the loss of each position: `[positions]`."""
-        if x.number_logsumexp is None:
-            raise ValueError(f"number_logsumexp is None, but {self!r} depends on the level of the logits")
-        logits = x.log_probs + x.number_logsumexp.unsqueeze(-1)
+        if x.logits is None:
+            raise ValueError(f"logits are None, but {self!r} depends on their level")
         # softplus(-z) is softplus(z) - z without the difference of large numbers.
         target = x.target.unsqueeze(-1)
-        signed = logits.scatter(-1, target, -logits.gather(-1, target))
+        signed = x.logits.scatter(-1, target, -x.logits.gather(-1, target))
         return 0.01 * (x.probs * F.softplus(signed)).mean(-1)

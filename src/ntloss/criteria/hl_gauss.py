@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ntloss.criteria.criterion import CriterionInput, Needs, spans_of
+from ntloss.criteria.entropies import cross_entropy_of_all
 from ntloss.numbers.spans import NumberSpans, Remainders
 
 _SIGMA = "a number, a scalar tensor, or two numbers, first and last"
@@ -163,11 +164,7 @@ class HLGauss:
 
     def __call__(self, x: CriterionInput) -> Tensor:
         """Compute the loss of each position: `[positions]`."""
-        if x.log_mass is None:
-            raise ValueError(
-                f"log_mass is None, but {self!r} reads the probability of text: pass the log-normalizer"
-            )
-        return -(self.targets(x) * x.log_probs).sum(-1) - x.log_mass
+        return cross_entropy_of_all(self.targets(x), x, self)
 
     def targets(self, x: CriterionInput) -> Tensor:
         """Compute the target of each position, given the true digits before it: `[positions, values]`.

@@ -25,6 +25,7 @@ CRITERIA: dict[str, Callable[..., Any]] = {
     "number_level": whole_numbers.NumberLevel,
     "relative_error": whole_numbers.RelativeError,
     "magnitude": whole_numbers.Magnitude,
+    "reweighed": combine.Reweighed,
     "place_weighted": combine.PlaceWeighted,
     "per_number": combine.PerNumber,
     "weighted_sum": combine.WeightedSum,

@@ -11,13 +11,18 @@ Related work: Lukasik et al., "Regression-aware inference with LLMs", 2024 (samp
 Bahri, "Decoding-based regression", 2025.
 """
 
-from ntloss.decoding.quantiles import NumberQuantiles, UnlikelyNumber, interval_margin, number_quantiles
+from ntloss.decoding.quantiles import (
+    NumberQuantiles,
+    UnlikelyNumberWarning,
+    interval_margin,
+    number_quantiles,
+)
 
 __all__ = [
     # quantiles of the number that a model is about to write
     "number_quantiles",
     "NumberQuantiles",
-    "UnlikelyNumber",
+    "UnlikelyNumberWarning",
     # intervals with guaranteed coverage
     "interval_margin",
 ]

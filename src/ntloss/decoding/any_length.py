@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ntloss.decoding.fixed_width import choose, log_total
-from ntloss.decoding.models import Branch, advance
+from ntloss.decoding.fixed_width import choose
+from ntloss.decoding.models import Continuations, advance
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import DIGITS, POINT, Grammar, count_digits, grammar, with_ascii_sign
 from ntloss.numbers.vocabulary import NumberVocabulary
@@ -34,25 +34,31 @@ class Sample(NamedTuple):
     numbers: Tensor  # float64, NaN if it has too many digits, or the model rules out every number
     weights: Tensor  # float64, the probability that the walk's number starts
     cut_off: Tensor  # bool, whether thousands follow that the format does not read
+    unknown: Tensor  # bool, whether it goes on with tokens that a server did not return
 
 
 def walk(
-    root: Branch, vocabulary: NumberVocabulary, numbers: NumberFormat, questions: Tensor, points: Tensor
+    root: Continuations,
+    vocabulary: NumberVocabulary,
+    numbers: NumberFormat,
+    questions: Tensor,
+    points: Tensor,
 ) -> Sample:
     """Walk from each of the `points`, `[walks]`, until the number that it writes has ended.
 
     `questions`, `[walks]`, are the rows of `root` that the walks continue.
     """
-    device = root.logits.device
+    device = root.device
     # Without separators, walks go on after a comma to see whether thousands follow that are not read.
     rule, reader = grammar(numbers.thousands or ","), grammar(numbers.thousands)
     options, texts = _Options(vocabulary, rule, device), [""] * len(points)
     weights, remaining = torch.ones_like(points), points
+    unknown = torch.zeros_like(points, dtype=torch.bool)
     alive, nodes, last = list(range(len(texts))), questions, root
     while True:
         rows = torch.tensor(alive, device=device)
         allowed = torch.stack([options.allowed(texts[row]) for row in alive]).to(device)
-        shares = torch.where(allowed, options.shares(last.logits, allowed)[nodes], 0)
+        shares = options.shares(last, nodes, allowed)
         inside, may_end = shares.sum(-1), allowed[:, options.end]
         weights[rows] *= torch.where(may_end, 1, inside)
         shares[:, options.end] = torch.where(may_end, (1 - inside).clamp(min=0), 0)
@@ -62,8 +68,10 @@ def walk(
         going_on = []
         for i, (row, option) in enumerate(zip(alive, chosen.tolist(), strict=True)):
             texts[row] += options.texts[option]
+            unknown[row] = option == len(options.texts) - 1
             fits = count_digits(texts[row]) <= numbers.max_digits
-            if option != options.end and fits and rule.begun.fullmatch(texts[row]) and weights[row] > 0:
+            ends = option == options.end or bool(unknown[row])
+            if not ends and fits and rule.begun.fullmatch(texts[row]) and weights[row] > 0:
                 going_on.append(i)
         if not going_on:
             break
@@ -75,14 +83,17 @@ def walk(
     kept = [math.nan if number is None or abs(number) >= largest else number for number in read]
     cut_off = [number != rule.first(text) for number, text in zip(read, texts, strict=True)]
     found = torch.tensor(kept, dtype=torch.float64, device=device)
-    return Sample(torch.where(weights > 0, found, math.nan), weights, torch.tensor(cut_off, device=device))
+    unknown &= weights > 0
+    found = torch.where((weights > 0) & ~unknown, found, math.nan)
+    return Sample(found, weights, torch.tensor(cut_off, device=device), unknown)
 
 
 class _Options:
-    """What may follow the text of a walk: tokens in the order of the numbers, the end, and any letter.
+    """What may follow the text of a walk: tokens in the order of the numbers, the end, any letter, others.
 
     A token may continue the number, end it behind further digits (`3.`), or change it by what it makes of the
-    text before it (`1e3` followed by `e`, or by a letter). All other tokens are the end.
+    text before it (`1e3` followed by `e`, or by a letter). All other tokens are the end. The others are those
+    of the number that a server did not return.
     """
 
     def __init__(self, vocabulary: NumberVocabulary, rule: Grammar, device: torch.device) -> None:
@@ -90,8 +101,9 @@ class _Options:
         self.rule = rule
         self.end = sum(_place(text) < _END for _, text in pieces)
         pieces.insert(self.end, (0, ""))
-        self.texts = [*(text for _, text in pieces), _LETTER]
+        self.texts = [*(text for _, text in pieces), _LETTER, ""]
         self.token_ids = torch.tensor([i for i, _ in pieces], device=device)
+        self.is_token = torch.tensor([i != self.end for i in range(len(pieces))], device=device)
         self.letter_ids = torch.tensor(
             [i for i in vocabulary.letter_ids if i not in vocabulary.pieces], dtype=torch.int64, device=device
         )
@@ -105,21 +117,23 @@ class _Options:
             begun, first_text = self.rule.begun.fullmatch, self.rule.first_text
             number = first_text(key)
             allowed = [
-                begun(key + text) is not None or first_text(key + text) != number for text in self.texts
+                begun(key + text) is not None or first_text(key + text) != number for text in self.texts[:-1]
             ]
             allowed[self.end] = number is not None
             self._known[key] = torch.tensor(allowed)
         return self._known[key]
 
-    def shares(self, logits: Tensor, allowed: Tensor) -> Tensor:
-        """Return the probabilities of the options, `[rows, options]`, with 0 for that of the end."""
-        total = log_total(logits)[:, None]
-        shares = (logits[:, self.token_ids].double() - total).exp()
-        shares[:, self.end] = 0
-        letter = torch.zeros_like(total)
+    def shares(self, last: Continuations, nodes: Tensor, allowed: Tensor) -> Tensor:
+        """Return the probabilities of the options of some walks, `[walks, options]`, with 0 for the end."""
+        tokens = last.next_tokens(self.token_ids[self.is_token])
+        shares = torch.zeros(len(last), len(self.is_token), dtype=torch.float64, device=last.device)
+        shares[:, self.is_token] = tokens.log_probs.exp()
+        letter = torch.zeros_like(shares[:, :1])
         if bool(allowed[:, -1].any()):
-            letter = (logits[:, self.letter_ids].double() - total).exp().sum(-1, keepdim=True)
-        return torch.cat([shares, letter], dim=-1).nan_to_num()
+            letter = last.next_tokens(self.letter_ids).log_probs.exp().sum(-1, keepdim=True)
+        shares = torch.where(allowed, torch.cat([shares, letter], dim=-1)[nodes], 0)
+        missing = tokens.missing(nodes, allowed[:, :-1][:, self.is_token])
+        return torch.cat([shares, missing[:, None]], dim=-1)
 
 
 _END = (1, 0.0)  # the place of the end among the options

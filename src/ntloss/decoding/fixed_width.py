@@ -7,6 +7,9 @@ the model masked at each step to the tokens that the format allows. After a minu
 A number can be spelled with different tokens: `12` or `1`, `2`; ` 4` or `4`. All spellings of the digits so
 far are followed in parallel, and their probabilities are added. Prefixes that quantiles share are evaluated
 once.
+
+A server may return its likeliest tokens only. Walks to a bound count what is missing as the smallest numbers
+that continue the digits so far, or as the largest.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.decoding.models import Branch, advance, share
+from ntloss.decoding.models import Continuations, NextTokens, advance, share
 from ntloss.numbers.format import CODES, MINUS, SIGN, NumberFormat, SlotTokens
 from ntloss.numbers.grammar import DIGITS
 from ntloss.numbers.vocabulary import NumberVocabulary
@@ -53,8 +56,9 @@ class Walked(NamedTuple):
     """The numbers of some walks, and probabilities around those that are medians; all `[walks]`, float64."""
 
     numbers: Tensor  # NaN if the model rules out every number
-    starts: Tensor  # the probability that the format keeps along the digits; NaN if no median
-    ends: Tensor  # the probability that the number ends after them; NaN if no median
+    starts: Tensor  # the probability that the format keeps along the digits; NaN if not rated
+    ends: Tensor  # the probability that the number ends after them; NaN if not rated
+    empty: Tensor  # bool, whether a bound is due to what is missing among the first tokens
 
 
 @functools.lru_cache(maxsize=8)
@@ -65,64 +69,100 @@ def _tables(
 
 
 def walk(
-    root: Branch, vocabulary: NumberVocabulary, numbers: NumberFormat, questions: Tensor, points: Tensor
+    root: Continuations,
+    vocabulary: NumberVocabulary,
+    numbers: NumberFormat,
+    questions: Tensor,
+    points: Tensor,
+    bounds: Tensor,
 ) -> Walked:
     """Walk to each of the quantiles `points`, `[walks]`.
 
-    `questions`, `[walks]`, are the rows of `root` that the walks continue.
+    `questions`, `[walks]`, are the rows of `root` that the walks continue. `bounds`, `[walks]`, are -1 for a
+    lower bound of the quantile, 1 for an upper one, and 0 for what the known tokens say.
     """
-    slots, tables = _tables(numbers, vocabulary, root.logits.device)
-    rated, zeros = points == 0.5, torch.zeros_like(points)
+    slots, tables = _tables(numbers, vocabulary, root.device)
+    rated, zeros = (points == 0.5) & (bounds == 0), torch.zeros_like(points)
     rows = torch.arange(len(points), device=points.device)
     written = _Spellings(rows, rows[:, None][:, :0], zeros, zeros, questions)
-    last: Branch | None = root  # the last pass; None once a spelling does not extend it by exactly one token
-    logits, levels = root.logits, list[_Level]()
+    last: Continuations | None = root  # the last pass; None once a spelling is not one token longer
+    current, levels, has_bounds = root, list[_Level](), bool(bounds.any())
     remaining, mantissa = points, torch.zeros_like(questions)
-    negative = dead = torch.zeros_like(rated)
+    negative = dead = outside = empty = torch.zeros_like(rated)
     for slot, (kind, entries) in enumerate(zip(slots, tables, strict=True)):
+        missing = torch.zeros_like(points)
         if len(written.rows):
             if slot:
-                last, logits, written = _evaluate(root, last, questions, written)
+                last, current, written = _evaluate(root, last, questions, written)
             assert entries is not None, "the tables hold only tokens that lead to a complete number"
-            levels.append(_level(slot, entries, written, logits, rated))
-        if not levels:
+            level, lacking = _level(slot, entries, written, current.next_tokens(entries.token_ids), bounds)
+            levels.append(level)
+            missing.index_add_(0, written.rows, lacking)
+        if not levels and not has_bounds:
             break  # no row has a number to write
         weights = torch.zeros(len(points), CODES, dtype=torch.float64, device=points.device)
         for level in levels:
             by_code = level.log_joint.exp() @ level.entries.one_hot[slot - level.slot]
             weights.index_add_(0, level.spellings.rows, by_code)
+        if has_bounds:
+            remaining, left = _pass_missing(remaining, weights.sum(-1), missing, bounds)
+            outside, empty = outside | left, left if not slot else empty
         chosen, remaining, weight = choose(weights, remaining, negative if slots[0] == SIGN else None)
-        dead = dead | (weight == 0)
+        chosen = torch.where(outside, _outermost(kind, bounds, negative), chosen)
+        dead = dead | (weight == 0) & ~outside
         if kind == SIGN:
             negative = chosen == MINUS
         elif kind == DIGITS:
             mantissa = 10 * mantissa + chosen
-        levels, written, one_longer = _write(levels, slot, chosen, torch.where(dead, 0, weight.log()))
-        last = last if one_longer else None
+        log_weight = torch.where(dead, 0, weight.log()).masked_fill(outside, math.inf)
+        if levels:
+            levels, written, one_longer = _write(levels, slot, chosen, log_weight)
+            last = last if one_longer else None
     values = mantissa.double() / 10**numbers.decimals
     values = torch.where(negative, -values, values) + 0.0  # -0.0 is 0.0
     starts, ends = torch.zeros(2, len(points), dtype=torch.float64, device=points.device)
     index = rated[written.rows].nonzero().squeeze(-1)
     written = _Spellings(*(column[index] for column in written))
     if len(written.rows):
-        _, logits, written = _evaluate(root, last, questions, written)
+        _, current, written = _evaluate(root, last, questions, written)
         shares = written.log_weights.exp()
         starts.index_add_(0, written.rows, (written.log_weights + written.log_masses).exp())
-        further = _continuing(root, numbers, vocabulary, questions, written, logits)
+        further = _continuing(root, numbers, vocabulary, questions, written, current)
         ends.index_add_(0, written.rows, shares * (1 - further))
     starts, ends = (torch.where(rated, found, math.nan) for found in (starts, ends))
-    return Walked(torch.where(dead, math.nan, values), starts, ends)
+    return Walked(torch.where(dead, math.nan, values), starts, ends, empty)
 
 
-def _level(slot: int, entries: SlotTokens, spellings: _Spellings, logits: Tensor, rated: Tensor) -> _Level:
-    log_probs, log_allowed = mask_logits(logits, entries.token_ids)
-    # The normalizer is a pass over the whole vocabulary.
-    counted = rated[spellings.rows]
-    nodes = spellings.nodes[counted]
-    masses = spellings.log_masses.clone()
-    masses[counted] += log_allowed[nodes] - log_total(logits[nodes])
-    log_joint = spellings.log_weights[:, None] + log_probs[spellings.nodes]
-    return _Level(slot, entries, spellings._replace(log_masses=masses), log_joint)
+def _level(
+    slot: int, entries: SlotTokens, spellings: _Spellings, tokens: NextTokens, bounds: Tensor
+) -> tuple[_Level, Tensor]:
+    """Return the tokens that may follow spellings, and the probability missing among them, `[spellings]`."""
+    nodes, log_known = spellings.nodes, tokens.log_probs.logsumexp(-1)[spellings.nodes]
+    missing = torch.where(bounds[spellings.rows] == 0, 0, tokens.missing(nodes))
+    log_total = torch.logaddexp(log_known, missing.log())
+    log_joint = (spellings.log_weights - log_total)[:, None] + tokens.log_probs[nodes]
+    log_joint = torch.where(log_total[:, None] > -math.inf, log_joint, -math.inf)
+    spellings = spellings._replace(log_masses=spellings.log_masses + log_known)
+    lacking = (spellings.log_weights + missing.log() - log_total).exp().nan_to_num()
+    return _Level(slot, entries, spellings, log_joint), lacking
+
+
+def _pass_missing(remaining: Tensor, known: Tensor, missing: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
+    """Count what is missing before all known numbers, for lower bounds, or after them, for upper ones.
+
+    Return the quantile that remains among the known numbers, and whether it lies outside of them; `[walks]`.
+    """
+    target = remaining * (known + missing) - torch.where(bounds < 0, missing, 0)
+    outside = (missing > 0) & torch.where(bounds < 0, target <= 0, target > known)
+    inside = torch.where(known > 0, target / known, remaining).clamp(0, 1)
+    return torch.where(missing > 0, inside, remaining), outside
+
+
+def _outermost(kind: str, bounds: Tensor, negative: Tensor) -> Tensor:
+    """Return the code of a slot in the smallest number, for lower bounds, or the largest; `[walks]`."""
+    if kind == SIGN:
+        return (bounds > 0).long()  # minus comes first
+    return torch.where((bounds < 0) == negative, len(kind) - 1, 0)
 
 
 def _write(
@@ -158,67 +198,50 @@ def _write(
 
 
 def _evaluate(
-    root: Branch, last: Branch | None, questions: Tensor, written: _Spellings
-) -> tuple[Branch | None, Tensor, _Spellings]:
-    """Run the model on the texts; return the pass, its logits, and the texts with its nodes."""
+    root: Continuations, last: Continuations | None, questions: Tensor, written: _Spellings
+) -> tuple[Continuations | None, Continuations, _Spellings]:
+    """Run the model on the texts; return the pass if it can be extended, the pass, and the texts' nodes."""
     if last is not None:
         last, nodes = advance(last, root, written.nodes, written.tokens[:, -1])
-        return last, last.logits, written._replace(nodes=nodes)
-    logits, nodes = _run(root, questions[written.rows], written.tokens)
-    return None, logits, written._replace(nodes=nodes)
+        return last, last, written._replace(nodes=nodes)
+    current, nodes = _run(root, questions[written.rows], written.tokens)
+    return None, current, written._replace(nodes=nodes)
 
 
-def _run(root: Branch, questions: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the logits after texts `[texts, tokens]`, which may hold -1 anywhere, and each text's row."""
+def _run(root: Continuations, questions: Tensor, tokens: Tensor) -> tuple[Continuations, Tensor]:
+    """Run the model on texts `[texts, tokens]`, which may hold -1 anywhere; return it and each text's row."""
     order = (tokens < 0).int().argsort(dim=-1, stable=True)
     texts, nodes = share(torch.cat([questions[:, None], tokens.gather(-1, order)], dim=-1))
     lengths = (texts[:, 1:] >= 0).sum(-1)
     tokens = texts[:, 1 : int(lengths.max()) + 1].clamp(min=0)
-    return root.select(texts[:, 0]).extend(tokens, lengths).logits, nodes
+    return root.select(texts[:, 0]).extend(tokens, lengths), nodes
 
 
 def _continuing(
-    root: Branch,
+    root: Continuations,
     numbers: NumberFormat,
     vocabulary: NumberVocabulary,
     questions: Tensor,
     written: _Spellings,
-    logits: Tensor,
+    current: Continuations,
 ) -> Tensor:
     """Return the probability that more digits follow, after a point or a comma too, `[spellings]`."""
     pieces, marks = vocabulary.pieces.items(), "" if numbers.decimals else ".,"
     digits, digits_or_mark = (
-        torch.tensor(
-            [i for i, text in pieces if text.lstrip(before)[:1] in tuple(DIGITS)], device=logits.device
-        )
-        for before in ("", marks)
+        [i for i, text in pieces if text.lstrip(before)[:1] in tuple(DIGITS)] for before in ("", marks)
     )
-    total = log_total(logits)
-    further = (mask_logits(logits, digits_or_mark)[1] - total).exp()[written.nodes]
-    for mark in [i for i, text in pieces if text in marks]:
-        marked = (logits[:, mark].double() - total).exp()[written.nodes]
+    single = [i for i, text in pieces if text in marks]
+    asked = torch.tensor([*digits_or_mark, *single], device=root.device)
+    found = current.next_tokens(asked).log_probs.exp()[written.nodes]
+    further = found[:, : len(digits_or_mark)].sum(-1)
+    for mark, marked in zip(single, found[:, len(digits_or_mark) :].unbind(-1), strict=True):
         if bool((marked > _LOOK_AHEAD).any()):
             tokens = F.pad(written.tokens, (0, 1), value=mark)
             after, nodes = _run(root, questions[written.rows], tokens)
             marked = torch.where(marked > _LOOK_AHEAD, marked, 0)  # whatever else is in the batch
-            further = further + marked * (mask_logits(after, digits)[1] - log_total(after)).exp()[nodes]
+            further_digits = after.next_tokens(torch.tensor(digits, device=root.device)).log_probs.exp()
+            further = further + marked * further_digits.sum(-1)[nodes]
     return further.clamp(max=1)
-
-
-def mask_logits(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities of some tokens among themselves, `[rows, allowed]`, and their `logsumexp`.
-
-    Both are float64, and -inf if a row of the logits rules all of these tokens out.
-    """
-    allowed = logits[:, token_ids].double()
-    normalizer = allowed.logsumexp(-1, keepdim=True)
-    log_probs = torch.where(normalizer > -math.inf, allowed - normalizer, -math.inf)
-    return log_probs, normalizer.squeeze(-1)
-
-
-def log_total(logits: Tensor) -> Tensor:
-    """Return the `logsumexp` of all tokens, `[rows]`, float64."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)).logsumexp(-1).double()
 
 
 def choose(

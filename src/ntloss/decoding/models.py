@@ -1,18 +1,20 @@
-"""Next-token logits of transformers' models: the prompt is run once, and its cache serves all continuations.
+"""The next tokens of a model of transformers: the prompt is run once, and its cache serves all continuations.
 
-No class of transformers is imported: a cache is copied tensor by tensor, which works for attention and Mamba
-caches of transformers 4.57 and 5. Each row has the prompt's cache: 2 * layers * key-value heads * head size *
-tokens numbers for attention, 46 kB a token for SmolLM2-135M in float32. While rows are copied, there are two.
+The walks know a model as `Continuations`, as which servers answer too (`ntloss.decoding.served`). No class of
+transformers is imported: a cache is copied tensor by tensor, which works for attention and Mamba caches of
+transformers 4.57 and 5. Each row has the prompt's cache: 2 * layers * key-value heads * head size * tokens
+numbers for attention, 46 kB a token for SmolLM2-135M in float32. While rows are copied, there are two.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +28,48 @@ _HALF = (torch.bfloat16, torch.float16)
 _HEAD_ROWS = 8192  # rows of a half-precision head that are converted to float32 at a time
 # Equal texts are merged only if less than this share of them remains, because selecting rows copies caches.
 _WORTH_SHARING = 0.5
+
+
+class NextTokens(NamedTuple):
+    """Probabilities of some tokens after each row, float64."""
+
+    log_probs: Tensor  # `[rows, tokens]`; -inf if a token is ruled out, or was not returned
+    unseen: Tensor  # `[rows, tokens]`, the most probability that a token has which was not returned
+    rest: Tensor  # `[rows]`, the most that all of these have together
+
+    def missing(self, rows: Tensor, allowed: Tensor | bool = True) -> Tensor:
+        """Return the most probability that is missing among the allowed tokens of some rows."""
+        return torch.minimum((self.unseen[rows] * allowed).sum(-1), self.rest[rows])
+
+
+class Continuations(Protocol):
+    """Continuations of prompts, one a row, and the tokens that may follow each."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the results are."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether a model returns its likeliest tokens only."""
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How often the model was called so far, and with how many rows."""
+
+    def __len__(self) -> int: ...
+
+    def next_tokens(self, token_ids: Tensor) -> NextTokens:
+        """Return the probabilities of these tokens after each row."""
+
+    def likeliest(self, row: int) -> int | str:
+        """Return the likeliest token after a row, or its text, as `next_tokens` found it."""
+
+    def select(self, rows: Tensor | slice) -> Continuations:
+        """Copy some rows, in any order and number; a slice ends the use of this object."""
+
+    def extend(self, tokens: Tensor, lengths: Tensor | None = None) -> Continuations:
+        """Write `[rows, n]` tokens, or the first `lengths` of each row, which ends its use."""
 
 
 class CachedModel:
@@ -91,12 +135,37 @@ class CachedModel:
 
 @dataclass
 class Branch:
-    """Continuations of prompts; the cache holds the tokens of each row."""
+    """Continuations whose tokens are in a cache; see `Continuations`."""
 
     model: CachedModel
     mask: Tensor  # `[rows, seen]`, attention mask of the encoder's inputs, or of all tokens so far
     cache: Any
     logits: Tensor  # `[rows, vocab]`, of the token after each row
+    partial: ClassVar = False
+
+    @property
+    def device(self) -> torch.device:
+        """The logits' device."""
+        return self.logits.device
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How often the model was called so far, and with how many rows."""
+        return self.model.passes, self.model.rows
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    def next_tokens(self, token_ids: Tensor) -> NextTokens:
+        """Return the probabilities of these tokens; all are 0 if a row's logits rule out every token."""
+        total = self.logits.to(torch.promote_types(self.logits.dtype, torch.float32)).logsumexp(-1)
+        log_probs = self.logits[:, token_ids].double() - total.double()[:, None]
+        none = torch.zeros_like(log_probs)
+        return NextTokens(torch.where(log_probs.isnan(), -math.inf, log_probs), none, none.sum(-1))
+
+    def likeliest(self, row: int) -> int:
+        """Return the likeliest token after a row."""
+        return int(self.logits[row].argmax())
 
     def select(self, rows: Tensor | slice) -> Branch:
         """Copy some rows, in any order and number; a slice shares this one's memory and ends its use."""
@@ -167,7 +236,9 @@ def run_prompts(
     return root
 
 
-def advance(branch: Branch, root: Branch, parents: Tensor, tokens: Tensor) -> tuple[Branch, Tensor]:
+def advance(
+    branch: Continuations, root: Continuations, parents: Tensor, tokens: Tensor
+) -> tuple[Continuations, Tensor]:
     """Extend texts by one token each; equal ones share a row if that saves many.
 
     Text i continues row `parents[i]` of `branch`, the last pass, which must not be used afterwards unless it
@@ -178,7 +249,7 @@ def advance(branch: Branch, root: Branch, parents: Tensor, tokens: Tensor) -> tu
     parents, tokens = keys // width, keys % width
     if branch is root or not torch.equal(parents, torch.arange(len(parents), device=parents.device)):
         branch = branch.select(parents)
-    elif len(parents) < len(branch.mask):
+    elif len(parents) < len(branch):
         branch = branch.select(slice(len(parents)))
     return branch.extend(tokens[:, None]), nodes
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ntloss.decoding import any_length, fixed_width
-from ntloss.decoding.models import Branch, run_prompts
+from ntloss.decoding.models import Continuations, run_prompts
+from ntloss.decoding.served import ServedModel
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.vocabulary import NumberVocabulary
 
@@ -25,7 +26,7 @@ _MOST_CUT_OFF = 0.05
 _MOST_DIGITS = 18  # of an int64
 
 
-class UnlikelyNumber(UserWarning):
+class UnlikelyNumberWarning(UserWarning):
     """The model hardly writes numbers of the format at the end of a prompt, or goes on after them."""
 
 
@@ -40,7 +41,8 @@ class NumberQuantiles:
         values: `[batch, quantiles]`, for each level q the number below which the model's number is with
             probability q.
         lower: `[batch, quantiles]`, lower 95 % bounds of these (binomial, which is conservative for
-            stratified walks). Equal to `values` for a fixed width, which is exact.
+            stratified walks). Equal to `values` for a fixed width, which is exact. If a server returns its
+            likeliest tokens only, they also bound what the others can change.
         upper: `[batch, quantiles]`, upper 95 % bounds.
         mean: `[batch]`, the mean of the numbers; NaN for a fixed width without `walks`.
         mean_error: `[batch]`, any length: 1.96 standard errors of as many independent samples, estimated from
@@ -122,8 +124,8 @@ def number_quantiles(
             cache of other prompts, or a model in training mode.
 
     Warns:
-        UnlikelyNumber: such a number starts with a probability below 0.1; or one of 0.05 and more is cut off
-            before further digits, such as thousands after a comma.
+        UnlikelyNumberWarning: such a number starts with a probability below 0.1; or one of 0.05 and more is
+            cut off before further digits, such as thousands after a comma.
 
     Example:
         >>> import torch
@@ -141,13 +143,8 @@ def number_quantiles(
     """
     numbers = _ANY_LENGTH if format is None else format
     walks = _check_options(quantiles, numbers, walks, rows_per_pass)
-    root = run_prompts(model, inputs, prefix_ids, past_key_values)
-    device = root.logits.device
-    if root.logits.shape[-1] != vocabulary.vocab_size:
-        raise ValueError(
-            f"the model's logits are {root.logits.shape[-1]} wide, the vocabulary has "
-            f"{vocabulary.vocab_size} tokens. Pass vocab_size=<width of the logits> to the vocabulary."
-        )
+    root = _start(model, inputs, vocabulary, prefix_ids, past_key_values)
+    device = root.device
     levels = torch.tensor(quantiles, dtype=torch.float64)
     # One point in each of the strata, so that the error is never above that of independent points.
     shifts = torch.full((walks,), 0.5, dtype=torch.float64)
@@ -155,50 +152,91 @@ def number_quantiles(
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         shifts = torch.rand(walks, generator=generator, dtype=torch.float64)
     points = (torch.arange(walks) + shifts) / max(walks, 1)
+    starts, walk = [points], cast(Callable[..., tuple[Tensor, ...]], any_length.walk)
     if numbers.digits is not None:  # the median stands first
         points = torch.cat([torch.full((1,), 0.5), levels[levels != 0.5], points])
-    walk = any_length.walk if numbers.digits is None else fixed_width.walk
+        sides = torch.tensor([0, -1, 1] if root.partial else [0])  # with lower and upper bounds
+        starts, walk = [points.repeat(len(sides)), sides.repeat_interleave(len(points))], fixed_width.walk
     parts = [
-        walk(root, vocabulary, numbers, rows.to(device) // len(points), points[rows % len(points)].to(device))
-        for rows in torch.split(torch.arange(len(root.logits) * len(points)), rows_per_pass)
+        walk(
+            root,
+            vocabulary,
+            numbers,
+            rows.to(device) // len(starts[0]),
+            *(column[rows % len(column)].to(device) for column in starts),
+        )
+        for rows in torch.split(torch.arange(len(root) * len(starts[0])), rows_per_pass)
     ]
-    columns = [torch.cat(column).reshape(-1, len(points)) for column in zip(*parts, strict=True)]
+    columns = [torch.cat(column).reshape(len(root), -1, len(points)) for column in zip(*parts, strict=True)]
     if numbers.digits is None:
-        found = _of_sample(columns, levels.to(device), shifts.to(device))
+        found, empty = _of_sample([column[:, 0] for column in columns], levels.to(device), shifts.to(device))
     else:
-        found = _of_walks(columns, levels, walks)
+        found, empty = _of_walks(columns, levels, walks)
+    if bool(empty.any()):
+        raise ValueError(
+            f"the server returns only its likeliest tokens, and these say nothing about quantiles of the "
+            f"numbers after prompts {empty.nonzero().squeeze(-1).tolist()}. End the prompts where the number "
+            "begins, ask for more of them with ServedModel(url, top=...), or use a server that returns the "
+            "tokens that it is asked for, such as vLLM or SGLang."
+        )
     _warn_of_starts(root, vocabulary, found["starts"])
-    return NumberQuantiles(tuple(quantiles), **found, passes=root.model.passes, rows=root.model.rows)
+    passes, rows = root.counts
+    return NumberQuantiles(tuple(quantiles), **found, passes=passes, rows=rows)
 
 
-def _of_walks(walked: list[Tensor], levels: Tensor, walks: int) -> dict[str, Tensor]:
-    """Return all fields of the result but the levels and counts, for a fixed width."""
-    found, starts, ends = walked
+def _of_walks(walked: list[Tensor], levels: Tensor, walks: int) -> tuple[dict[str, Tensor], Tensor]:
+    """Return all fields of the result but the levels and counts, for a fixed width.
+
+    Also whether both bounds of a quantile say nothing, `[batch]`.
+    """
+    # `[batch, points]`, by the known tokens, and bounds of that; without bounds, these are equal.
+    found, starts, ends, empty = (column.expand(-1, 3, -1).unbind(1) for column in walked)
     columns = [0 if q == 0.5 else 1 + int((levels[:i] != 0.5).sum()) for i, q in enumerate(levels.tolist())]
-    values, means = found[:, columns], found[:, found.shape[-1] - walks :]
-    starts, ends = starts[:, 0], ends[:, 0]
-    if bool((rest := (starts >= _LEAST_START) & (1 - ends >= _MOST_CUT_OFF)).any()):
+    values, lower, upper = (side[:, columns] for side in found)
+    values = torch.where(values.isnan(), (lower + upper) / 2, values)  # digits that were not returned
+    means = [side[:, side.shape[-1] - walks :] for side in found]
+    mean, low, high = (side.mean(-1) for side in means)
+    likely, ended = starts[0][:, 0], ends[0][:, 0]
+    if bool((rest := (likely >= _LEAST_START) & (1 - ended >= _MOST_CUT_OFF)).any()):
         warnings.warn(
             f"after {int(rest.sum())} of {len(rest)} medians, the model writes further digits, a point or "
-            f"thousands (with probability {float((1 - ends)[rest].max()):.2g} for one): pass a format of "
+            f"thousands (with probability {float((1 - ended)[rest].max()):.2g} for one): pass a format of "
             "more digits or decimals, or format=None for numbers of any length",
-            UnlikelyNumber,
+            UnlikelyNumberWarning,
             stacklevel=4,
         )
-    error = (means[:, -1] - means[:, 0]) / (2 * walks) if walks else means.sum(-1) + math.nan
-    bounds = dict.fromkeys(("values", "lower", "upper"), values)
-    return {**bounds, "mean": means.mean(-1), "mean_error": error, "starts": starts, "ends": ends}
+    error = torch.maximum(high - mean, mean - low)  # NaN without walks
+    if walks:
+        error = error + (means[0][:, -1] - means[0][:, 0]) / (2 * walks)
+    fields = {"values": values, "lower": lower, "upper": upper, "mean": mean, "mean_error": error}
+    return {**fields, "starts": likely, "ends": ended}, (empty[1] & empty[2])[:, columns].any(-1)
 
 
-def _of_sample(sample: list[Tensor], levels: Tensor, shifts: Tensor) -> dict[str, Tensor]:
-    """Return all fields of the result but the levels and counts, for numbers of any length."""
-    found, weights, cut_off = sample
+def _start(
+    model: Any, inputs: Any, vocabulary: NumberVocabulary, prefix_ids: Sequence[int], past: Any
+) -> Continuations:
+    if isinstance(model, ServedModel):
+        if past is not None:
+            raise TypeError("past_key_values: expected none, because a server has its own cache: omit it")
+        return model.continuations(inputs, vocabulary, prefix_ids)
+    root = run_prompts(model, inputs, prefix_ids, past)
+    if (width := root.logits.shape[-1]) != vocabulary.vocab_size:
+        raise ValueError(
+            f"the model's logits are {width} wide, the vocabulary has {vocabulary.vocab_size} tokens. Pass "
+            "vocab_size=<width of the logits> to the vocabulary."
+        )
+    return root
+
+
+def _of_sample(sample: list[Tensor], levels: Tensor, shifts: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the same for numbers of any length."""
+    found, weights, cut_off, unknown = sample
     if bool((cut := (weights * cut_off).sum(-1) / weights.sum(-1)).gt(_MOST_CUT_OFF).any()):
         warnings.warn(
             f"for {int((cut > _MOST_CUT_OFF).sum())} of {len(cut)} prompts, a comma and thousands follow the "
             f"number (with probability {float(cut.nan_to_num().max()):.2g} for one), and are cut off: pass "
             "format=NumberFormat(thousands=',') to read them",
-            UnlikelyNumber,
+            UnlikelyNumberWarning,
             stacklevel=4,
         )
     kept = torch.where(found.isnan(), 0, weights)
@@ -209,22 +247,40 @@ def _of_sample(sample: list[Tensor], levels: Tensor, shifts: Tensor) -> dict[str
     # The walk whose place in its stratum is closest to the level.
     place = torch.where(shares > 0, above - shares * (1 - shifts[order.indices]), math.inf)
     nearest = (place[:, None] - levels[:, None]).abs().argmin(-1)
-    count = (1 / shares.square().sum(-1)).nan_to_num().round().int()  # of as many walks of equal weight
-    bounds = above.new_tensor([[_ranks(c, q) for q in levels.tolist()] for c in count.tolist()])
-    reached = (above[:, None, None] < bounds[..., None] - 1e-9).sum(-1).clamp(max=found.shape[-1] - 1)
-    outside = bounds.new_tensor([-math.inf, math.inf]).expand_as(bounds)
-    inside = order.values.gather(-1, reached.flatten(1)).reshape(bounds.shape)
-    bounds = torch.where((bounds > 0) & (bounds <= 1), inside, outside)
     numbers_or_zero = order.values.nan_to_num()
     mean = (shares * numbers_or_zero).sum(-1)
     spread = (shares * (numbers_or_zero - mean[:, None]).square()).sum(-1).sqrt()
-    table = torch.cat([order.values.gather(-1, nearest)[..., None], bounds], dim=-1)
+    error = 1.96 * spread * shares.square().sum(-1).sqrt()
+    # What a server did not return may be any number.
+    lower, upper = (
+        _bounds(torch.where(unknown, anything, found), weights, levels)[side]
+        for side, anything in enumerate((-math.inf, math.inf))
+    )
+    table = torch.stack([order.values.gather(-1, nearest), lower, upper], dim=-1)
     values, lower, upper = torch.where(mean.isnan()[:, None, None], math.nan, table).unbind(-1)
-    return {
+    fields = {
         **{"values": values, "lower": lower, "upper": upper, "mean": mean},
-        "mean_error": 1.96 * spread * shares.square().sum(-1).sqrt(),
-        **{"starts": weights.mean(-1), "ends": kept.sum(-1) / weights.sum(-1)},
+        "mean_error": torch.where((unknown & (weights > 0)).any(-1), math.inf, error),
+        **{"starts": torch.where(unknown, 0, weights).mean(-1), "ends": kept.sum(-1) / weights.sum(-1)},
     }
+    return fields, unknown.any(-1) & (mean.isnan() | (lower.isinf() & upper.isinf()).any(-1))
+
+
+def _bounds(numbers: Tensor, weights: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return bounds of the quantiles, `[batch, quantiles]`, from numbers and weights of walks."""
+    kept = torch.where(numbers.isnan(), 0, weights)
+    shares = kept / kept.sum(-1, keepdim=True)
+    order = numbers.sort(-1)
+    shares = shares.gather(-1, order.indices)
+    count = (1 / shares.square().sum(-1)).nan_to_num().round().int()  # of as many walks of equal weight
+    bounds = shares.new_tensor([[_ranks(c, q) for q in levels.tolist()] for c in count.tolist()])
+    reached = (shares.cumsum(-1)[:, None, None] < bounds[..., None] - 1e-9).sum(-1)
+    inside = order.values.gather(-1, reached.clamp(max=numbers.shape[-1] - 1).flatten(1)).reshape(
+        bounds.shape
+    )
+    outside = bounds.new_tensor([-math.inf, math.inf]).expand_as(bounds)
+    lower, upper = torch.where((bounds > 0) & (bounds <= 1), inside, outside).unbind(-1)
+    return lower, upper
 
 
 @functools.lru_cache(maxsize=1024)
@@ -243,17 +299,17 @@ def _ranks(number: int, quantile: float) -> tuple[float, float]:
     return int((shares <= 0.025).sum()) / number, (int((shares < 0.975).sum()) + 1) / number
 
 
-def _warn_of_starts(root: Branch, vocabulary: NumberVocabulary, starts: Tensor) -> None:
+def _warn_of_starts(root: Continuations, vocabulary: NumberVocabulary, starts: Tensor) -> None:
     if bool((rare := starts < _LEAST_START).any()):
         row = int(starts.argmin())
-        token = int(root.logits[row].argmax())
-        text = vocabulary.pieces.get(token, "0")
+        token = root.likeliest(row)  # of some servers, its text
+        text = vocabulary.pieces.get(token, "0") if isinstance(token, int) else "0"
         skip = "" if any(c in "+-.0123456789" for c in text) else f", or pass prefix_ids=[{token}] ({text!r})"
         warnings.warn(
             f"after {int(rare.sum())} of {len(starts)} prompts the model hardly writes such a number (with "
-            f"probability {float(starts[row]):.2g} after prompt {row}, where token {token} is likeliest): "
+            f"probability {float(starts[row]):.2g} after prompt {row}, where token {token!r} is likeliest): "
             f"end the prompt where the number begins, such as with the first words of the answer{skip}",
-            UnlikelyNumber,
+            UnlikelyNumberWarning,
             stacklevel=4,
         )
 

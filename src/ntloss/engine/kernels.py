@@ -41,17 +41,17 @@ def summarize(
     """
     rows, vocab_size = logits.shape
     row_max = torch.empty(rows, dtype=torch.promote_types(logits.dtype, torch.float32), device=logits.device)
-    log_sum_exp, label_logit = torch.empty_like(row_max), torch.empty_like(row_max)
+    shifted_lse, label_logit = torch.empty_like(row_max), torch.empty_like(row_max)
     mean_logit = torch.empty_like(row_max) if mean else row_max.new_empty(0)
     number_logits = row_max.new_empty(rows, len(token_ids))
     if rows:
         with _on(logits.device):
             summarize_rows[(rows,)](
-                logits, labels.contiguous(), token_ids, row_max, log_sum_exp, label_logit, number_logits,
+                logits, labels.contiguous(), token_ids, row_max, shifted_lse, label_logit, number_logits,
                 mean_logit, *logits.stride(), vocab_size, len(token_ids), scale, softcap, mean,
                 *block_sizes(logits, token_ids), num_warps=WARPS,
             )  # fmt: skip
-    return row_max, log_sum_exp, label_logit, number_logits, mean_logit
+    return row_max, shifted_lse, label_logit, number_logits, mean_logit
 
 
 def write(
@@ -63,13 +63,13 @@ def write(
     Token ids are -1 where they are not among the columns. Where the gradients of a row's log-sum, label logit
     and mean logit are zero, its logits are not read.
     """
-    row_max, log_sum_exp, _, number_logits, _ = readout
+    row_max, shifted_lse, number_logits = readout
     rows, vocab_size = logits.shape
     mean = len(grads[3]) > 0
     if rows:
         with _on(logits.device):
             write_rows[(rows,)](
-                grad, logits, labels.contiguous(), token_ids, row_max, log_sum_exp,
+                grad, logits, labels.contiguous(), token_ids, row_max, shifted_lse,
                 number_logits.contiguous(), *(each.contiguous() for each in grads), *grad.stride(),
                 *logits.stride(), vocab_size, len(token_ids), scale, softcap, mean,
                 *block_sizes(logits, token_ids), num_warps=WARPS,
@@ -100,7 +100,7 @@ def _cap(z, softcap: tl.constexpr):
 
 @triton.jit
 def summarize_rows(
-    logits, labels, token_ids, row_max, log_sum_exp, label_logit, number_logits, mean_logit,
+    logits, labels, token_ids, row_max, shifted_lse, label_logit, number_logits, mean_logit,
     row_stride, column_stride, vocab_size, numbers,
     scale: tl.constexpr, softcap: tl.constexpr, mean: tl.constexpr,
     block: tl.constexpr, number_block: tl.constexpr,
@@ -129,7 +129,7 @@ def summarize_rows(
         total = total * tl.exp(highest - higher) + tl.sum(tl.exp(z - higher), 0)
         highest = higher
     tl.store(row_max + row, tl.where(counts, highest, 0))
-    tl.store(log_sum_exp + row, tl.log(tl.where(counts, total, 1)))
+    tl.store(shifted_lse + row, tl.log(tl.where(counts, total, 1)))
     if mean:
         tl.store(mean_logit + row, plain / vocab_size)
 
@@ -150,8 +150,8 @@ def summarize_rows(
 
 @triton.jit
 def write_rows(
-    grad, logits, labels, token_ids, row_max, log_sum_exp, number_logits,
-    grad_log_sum_exp, grad_label_logit, grad_number_logits, grad_mean_logit,
+    grad, logits, labels, token_ids, row_max, shifted_lse, number_logits,
+    grad_shifted_lse, grad_label_logit, grad_number_logits, grad_mean_logit,
     grad_row_stride, grad_column_stride, row_stride, column_stride, vocab_size, numbers,
     scale: tl.constexpr, softcap: tl.constexpr, mean: tl.constexpr,
     block: tl.constexpr, number_block: tl.constexpr,
@@ -163,8 +163,8 @@ def write_rows(
     dtype = row_max.dtype.element_ty
     label = tl.load(labels + row)
     highest = tl.load(row_max + row)
-    rest = tl.load(log_sum_exp + row)
-    of_sum = tl.load(grad_log_sum_exp + row)
+    rest = tl.load(shifted_lse + row)
+    of_sum = tl.load(grad_shifted_lse + row)
     of_label = tl.load(grad_label_logit + row)
     of_mean = tl.full((), 0, dtype)
     if mean:

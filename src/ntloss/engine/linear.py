@@ -18,11 +18,13 @@ from torch import Tensor, nn
 
 from ntloss.engine.objective import Objective
 from ntloss.engine.readout import (
-    KERNEL_DEVICES,
     NOT_TWICE,
     Query,
     Readout,
+    compute_dtype,
+    keeps_softmax,
     summarize_block,
+    used_by_gradient,
     values_are_hidden,
     write_gradient,
 )
@@ -164,16 +166,9 @@ class SumOfBlocks(torch.autograd.Function):
         # and the factor of a GradScaler is not known yet. So each block is scaled to a largest gradient of 1.
         needed = ctx.needs_input_grad if grad_enabled else (False,) * 3
         gradients = _Gradients(hidden, head, needed, scaled=hidden.dtype == torch.float16)
-        dtype = torch.promote_types(hidden.dtype, torch.float32)
-        # Once the softmax is known, logits are needed only for the slope of a soft cap.
-        overwrite = (
-            gradients.wanted
-            and hidden.dtype == dtype
-            and query.transform.softcap is None
-            and head.shard is None
-            and hidden.device.type not in KERNEL_DEVICES
-        )
-        loss = ce = ntl = hidden.new_zeros((), dtype=dtype)
+        dtype = compute_dtype(hidden.dtype)
+        overwrite = gradients.wanted and head.shard is None and keeps_softmax(hidden, query.transform)
+        sums = [hidden.new_zeros((), dtype=dtype)] * 3  # of LossTerms
         for block, logits in _blocks(hidden, head, rows):
             here, there = targets.select(block), query._replace(labels=query.labels[block])
             readout = head.summarize(logits, there, logits if overwrite else None)
@@ -181,14 +176,14 @@ class SumOfBlocks(torch.autograd.Function):
                 leaf.requires_grad_(gradients.wanted)
             with torch.set_grad_enabled(gradients.wanted):
                 terms = objective(readout, here, weight)
-            loss, ce, ntl = loss + terms.loss, ce + terms.ce, ntl + terms.ntl
+            sums = [total + term.detach() for total, term in zip(sums, terms, strict=True)]
             if gradients.wanted:
                 grads = torch.autograd.grad(terms.loss, leaves, allow_unused=True, materialize_grads=True)
-                gradients.add(block, logits, there, readout, grads, overwrite)
+                gradients.add(block, logits, there, used_by_gradient(readout), grads, overwrite)
         ctx.dtype = hidden.dtype
         ctx.gradients = gradients.finish()
-        ctx.mark_non_differentiable(ce, ntl)
-        return loss, ce, ntl
+        ctx.mark_non_differentiable(*sums[1:])
+        return tuple(sums)
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
@@ -222,7 +217,8 @@ class SummarizeHidden(torch.autograd.Function):
         blocks = _blocks(hidden, head, rows)
         parts = [head.summarize(z, query._replace(labels=query.labels[block])) for block, z in blocks]
         readout = Readout(*map(torch.cat, zip(*parts, strict=True)))
-        ctx.save_for_backward(hidden, weight_of_head, bias, query.labels, query.token_ids, *readout)
+        used = used_by_gradient(readout)
+        ctx.save_for_backward(hidden, weight_of_head, bias, query.labels, query.token_ids, *used)
         ctx.mark_non_differentiable(readout.row_max)
         ctx.transform, ctx.shard, ctx.rows = query.transform, head.shard, rows
         return tuple(readout)
@@ -236,7 +232,7 @@ class SummarizeHidden(torch.autograd.Function):
         head = Head(weight_of_head, bias, ctx.shard)
         gradients = _Gradients(hidden, head, ctx.needs_input_grad, scaled=False)
         for block, logits in _blocks(hidden, head, ctx.rows):
-            # The mean logit is empty if it was not read; so are its blocks.
+            # The gradient of the mean logit is empty if it was not read; so are its blocks.
             of_block, here = ([column[block] for column in columns] for columns in (readout, grads))
             query = Query(labels[block], token_ids, ctx.transform)
             gradients.add(block, logits, query, of_block, here)
@@ -268,7 +264,7 @@ class _Gradients:
         self.scaled = scaled
         self.wanted = any(needed[:3])
         # float32 or float64 for the head's gradients, which are sums over blocks, and for scaled blocks.
-        dtype = torch.promote_types(hidden.dtype, torch.float32)
+        dtype = compute_dtype(hidden.dtype)
         self.hidden = torch.empty_like(hidden, dtype=dtype if scaled else None) if needed[0] else None
         self.weight = torch.zeros_like(head.weight, dtype=dtype) if needed[1] else None
         bias = head.bias if needed[2] else None

@@ -62,7 +62,7 @@ class Shard(NamedTuple):
         highest = local.row_max.clone()
         dist.all_reduce(highest, dist.ReduceOp.MAX, group=self.group)
         columns = [
-            ((local.row_max - highest) + local.log_sum_exp).exp().unsqueeze(-1),
+            ((local.row_max - highest) + local.shifted_lse).exp().unsqueeze(-1),
             torch.where(label_held, local.label_logit, 0).unsqueeze(-1),
             torch.where(ids_held, local.number_logits, 0),
         ]
@@ -76,12 +76,12 @@ class Shard(NamedTuple):
 
     def localize(self, query: Query, grads: Sequence[Tensor]) -> tuple[Query, Sequence[Tensor]]:
         """Restrict a query, and the gradients of its readout, to this rank's columns."""
-        grad_log_sum_exp, grad_label_logit, grad_number_logits, grad_mean_logit = grads
+        grad_shifted_lse, grad_label_logit, grad_number_logits, grad_mean_logit = grads
         # Ids of other ranks become -1, with a gradient of zero.
         labels, label_held = self._locate(query.labels)
         token_ids, ids_held = self._locate(query.token_ids)
         return query._replace(labels=labels, token_ids=token_ids), (
-            grad_log_sum_exp,
+            grad_shifted_lse,
             torch.where(label_held, grad_label_logit, 0),
             torch.where(ids_held, grad_number_logits, 0),
             # This gradient is divided by the number of columns on this rank.

@@ -24,15 +24,18 @@ class NumberTables(nn.Module):
     Attributes:
         token_ids: `[number tokens]`, one token of each distinct value by ascending value, then the further
             forms of these values.
-        values: `[values]`, the distinct values, ascending, float64 (float32 on devices without float64).
-        value_of_token: `[vocab]`, index into `values` of each number token, -1 for text.
+        values: `[values]`, the distinct values, ascending, float64 (float32 on devices without float64);
+            `values_in_float32` are the same.
+        value_of_label: `[vocab + 1]`, index into `values` of each number token, -1 for text and, at the end
+            (index -1), for labels that are ignored.
         kinds: `[vocab]`, `numbers.spans.token_kinds`, or None unless `spans`.
         has_form: `[values, digits]`, see `CriterionInput`; None unless `spans`.
     """
 
     token_ids: Tensor
     values: Tensor
-    value_of_token: Tensor
+    values_in_float32: Tensor
+    value_of_label: Tensor
     kinds: Tensor | None
     has_form: Tensor | None
 
@@ -48,10 +51,10 @@ class NumberTables(nn.Module):
         distinct = self.vocabulary.distinct_values
         index = {value: i for i, value in enumerate(distinct)}
         forms: list[list[int]] = [[] for _ in distinct]
-        value_of_token = [-1] * self.vocabulary.vocab_size
+        value_of_label = [-1] * (self.vocabulary.vocab_size + 1)
         for token in self.vocabulary.tokens:
             forms[index[token.value]].append(token.token_id)
-            value_of_token[token.token_id] = index[token.value]
+            value_of_label[token.token_id] = index[token.value]
         # Level 0 holds one form of every value, level 1 a second form of the values that have one, and so on.
         # Merging then takes one operation per level, with static shapes.
         levels = [
@@ -65,7 +68,8 @@ class NumberTables(nn.Module):
             tables = {
                 "token_ids": torch.tensor(ids),
                 "values": self.vocabulary.value_tensor().to(floats),
-                "value_of_token": torch.tensor(value_of_token),
+                "values_in_float32": self.vocabulary.value_tensor().to(torch.float32),
+                "value_of_label": torch.tensor(value_of_label),
             }
             for level, members in enumerate(levels[1:], start=1):
                 tables[f"level_{level}"] = torch.tensor(members)
@@ -82,6 +86,11 @@ class NumberTables(nn.Module):
         for value, digits in forms:
             table[value, digits - 1] = True
         return table
+
+    @property
+    def value_of_token(self) -> Tensor:
+        """`[vocab]`, index into `values` of each number token, -1 for text."""
+        return self.value_of_label[:-1]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NumberTables:
         # Of .half(), .to(device) and .to_empty(...), only the device takes effect; applying `fn` to an empty

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.criteria.criterion import Needs, check_choice
-from ntloss.engine.readout import values_are_hidden
+from ntloss.engine.readout import compute_dtype, values_are_hidden
 from ntloss.engine.tables import NumberTables
 from ntloss.numbers.spans import NumberSpans, find_numbers, measure_remainders
 
@@ -21,14 +21,13 @@ _Given = TypeVar("_Given", Tensor, Tensor | None)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class Weights(NamedTuple):
-    """What a call gives beside the labels; see `NTLCrossEntropyLoss.forward`."""
+class BatchInfo(NamedTuple):
+    """What a call says of its batch besides the labels; see `NTLCrossEntropyLoss.forward`."""
 
     loss_weights: Tensor | None = None
     number_weights: Tensor | None = None
     sequence_ids: Tensor | None = None
     num_items: Tensor | float | None = None
-    num_numbers: Tensor | float | None = None
     number_samples: Tensor | None = None
 
 
@@ -38,16 +37,15 @@ class TargetOptions(NamedTuple):
     ignore_index: int = -100
     reduction: str = "mean"
     mode: str = "add"
-    normalize_by: str = "numbers"
+    normalize_by: str = "items"
     shift: bool = False
-    validate: bool | None = None
 
 
 class Targets(NamedTuple):
     """Targets and weights of each position, `[positions]`; for a mean, weights are divided by their total."""
 
     labels: Tensor  # token ids, -1 where ignored
-    target: Tensor  # index of the label's value, 0 where the label is not a number
+    target: Tensor  # index of the label's value, -1 where the label is not a number
     counted: Tensor  # bool, False where the label is ignored
     item_weights: Tensor  # weight of the position
     ce_weights: Tensor  # weight of its cross-entropy
@@ -73,7 +71,7 @@ def prepare_targets(
     inputs: Tensor,
     tables: NumberTables,
     needs: Needs,
-    weights: Weights,
+    batch: BatchInfo,
     options: TargetOptions,
 ) -> Targets:
     """Check labels `[...]`, shift them, find their numbers, and compute the weight of each position.
@@ -81,69 +79,60 @@ def prepare_targets(
     `inputs`, logits or hidden states `[..., width]`, are asked for their shape, device and dtype only. Raise
     a TypeError or ValueError that names what does not fit.
     """
-    ignore_index, reduction, mode, _, shift, validate = options
-    check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index, validate)
-    if any(given is not None for given in weights):
-        _check_weights(weights, labels, options)
-        _check_samples(weights.number_samples, labels, needs, options.validate)
-    if reduction not in REDUCTIONS:  # an attribute of the loss may change
+    ignore_index, reduction, mode, _, shift = options
+    check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index)
+    if any(given is not None for given in batch):
+        _check_batch(batch, labels, options)
+        _check_samples(batch.number_samples, labels, needs)
+    if reduction not in REDUCTIONS:  # an argument of a call of NumberTokenLoss
         check_choice("reduction", reduction, REDUCTIONS)
-    if needs.spans and weights.sequence_ids is None and labels.dim() < 2:
+    loss_weights, number_weights, sequence_ids, num_items, samples = batch
+    if needs.spans and sequence_ids is None and labels.dim() < 2:
         raise ValueError(
             f"labels of shape {list(labels.shape)}, but the criterion looks at whole numbers and needs to "
             "know where sequences end: expected labels of shape [batch, seq], or sequence_ids of the labels' "
             "shape (all zeros for a single sequence)"
         )
     if shift:  # a position belongs to the sequence of its shifted label
-        labels = shift_left(labels, ignore_index)
-        weights = Weights(  # torch 2.7 does not compile a slice of a named tuple
-            shift_left(weights.loss_weights),
-            shift_left(weights.number_weights),
-            shift_left(weights.sequence_ids, -1),
-            weights.num_items,
-            weights.num_numbers,
-            weights.number_samples,  # of whole rows
-        )
+        labels, sequence_ids = shift_left(labels, ignore_index), shift_left(sequence_ids, -1)
+        loss_weights, number_weights = shift_left(loss_weights), shift_left(number_weights)
     positions, spans = labels.shape, None
     shape = positions if reduction == "none" else None
     if needs.spans and tables.kinds is not None:
-        sequence_ids = weights.sequence_ids
         spans = find_numbers(labels, tables.kinds, sequence_ids, needs.decimals, ignore_index).flatten()
     labels = labels.reshape(-1).long()  # gather accepts int32 only since torch 2.8
-    counted = labels != ignore_index
-    labels = torch.where(counted, labels, -1)
-    value = tables.value_of_token[labels.clamp(min=0)]
-    target, is_number = value.clamp(min=0), counted & (value >= 0)
+    labels = labels.masked_fill(labels == ignore_index, -1)
+    counted = labels >= 0
+    target = tables.value_of_label[labels]
+    is_number = target >= 0
     if needs.remainders and spans is not None:
-        of_labels = torch.where(is_number, tables.values[target], 0)
-        samples = weights.number_samples
         if samples is not None:  # from rows to positions
             samples = samples.unsqueeze(-2).expand(*positions, samples.shape[-1]).flatten(0, -2)
-        spans = measure_remainders(spans, of_labels, samples)
+        values = tables.values[target.clamp(min=0)].masked_fill(~is_number, 0)
+        spans = measure_remainders(spans, values, samples)
     has_term = spans.starts if needs.per_number and spans is not None else is_number
 
-    dtype = torch.promote_types(inputs.dtype, torch.float32)
-    item_weights = counted.to(dtype)
-    if weights.loss_weights is not None:
-        item_weights = torch.where(counted, weights.loss_weights.reshape(-1).to(dtype), 0)
-    factors = torch.ones_like(item_weights)
-    if weights.number_weights is not None:
-        factors = torch.where(is_number, weights.number_weights.reshape(-1).to(dtype), 0)
+    item_weights = counted.to(compute_dtype(inputs.dtype))
+    if loss_weights is not None:
+        item_weights = torch.where(counted, loss_weights.reshape(-1).to(item_weights), 0)
+    factors = None
+    if number_weights is not None:
+        factors = torch.where(is_number, number_weights.reshape(-1).to(item_weights), 0)
         if needs.per_number and spans is not None:  # a number has the weight of its first token
             of_starts = torch.where(spans.starts, factors, 0)
             factors = torch.zeros_like(factors).scatter_add(0, spans.number, of_starts)[spans.number]
-    term_weights = torch.where(has_term, item_weights * factors, 0)
+    share = has_term if factors is None else has_term * factors
     if reduction == "mean":
-        items, numbers = weights.num_items, weights.num_numbers
-        per_term = per_item = _reciprocal(item_weights if items is None else items, dtype)
-        if options.normalize_by == "numbers" and mode == "add":
-            per_term = _reciprocal(term_weights if numbers is None else numbers, dtype)
-            if items is not None and numbers is None:
-                per_term = per_term * (item_weights.sum() * per_item)  # this call's share of the items
-        item_weights, term_weights = item_weights * per_item, term_weights * per_term
+        item_weights = _divide(item_weights, num_items)
+    term_weights = item_weights * share
+    if reduction == "mean" and mode == "add" and options.normalize_by == "numbers":
+        term_weights = _divide(term_weights, None)
+        if num_items is not None:
+            term_weights = term_weights * item_weights.sum()  # this call's share of the items
     ce_weights = item_weights
     if mode == "replace":
-        ce_weights = torch.where(is_number, item_weights * (1 - factors).clamp(min=0), item_weights)
+        rest = 0 if factors is None else (1 - factors).clamp(min=0)
+        ce_weights = torch.where(is_number, item_weights * rest, item_weights)
     number_rows = None
     static_shapes = labels.device.type != "cpu" or values_are_hidden()
     if not (needs.across_positions or static_shapes):
@@ -152,12 +141,15 @@ def prepare_targets(
     return Targets(*columns, number_rows, spans, shape)
 
 
-def _reciprocal(weights: Tensor | float, dtype: torch.dtype) -> Tensor | float:
-    """Invert a count, or the sum of weights; 0 stays 0, so that the mean over nothing is 0."""
-    if isinstance(weights, Tensor):
-        divisor = weights.to(dtype).sum()
-        return torch.where(divisor > 0, 1 / divisor.clamp(min=torch.finfo(torch.float32).tiny), 0)
-    return 1 / weights if weights > 0 else 0.0
+def _divide(weights: Tensor, count: Tensor | float | None) -> Tensor:
+    """Divide weights by a count, by default their sum; 0 where it is 0, so that a mean over nothing is 0."""
+    tiny = torch.finfo(torch.float32).tiny
+    if count is None:  # whose weights are 0 if their sum is
+        return weights / weights.sum().clamp(min=tiny)
+    if isinstance(count, Tensor):
+        count = count.to(weights.dtype).sum()
+        return torch.where(count > 0, weights / count.clamp(min=tiny), 0)
+    return weights / count if count > 0 else torch.zeros_like(weights)
 
 
 def shift_left(given: _Given, fill: float = 0) -> _Given:
@@ -178,9 +170,9 @@ def given_type(given: object) -> object:
     return given.dtype if isinstance(given, Tensor) else type(given).__name__
 
 
-def _reads_values(tensor: Tensor, validate: bool | None) -> bool:
-    """Whether to check a tensor's values: by default on the CPU only, where it does not synchronize."""
-    return not values_are_hidden() and (tensor.device.type == "cpu" if validate is None else validate)
+def _reads_values(tensor: Tensor) -> bool:
+    """Whether to check a tensor's values: on the CPU only, where it does not synchronize."""
+    return tensor.device.type == "cpu" and not values_are_hidden()
 
 
 def check_logits(logits: Tensor, vocab_size: int) -> None:
@@ -198,9 +190,7 @@ def check_logits(logits: Tensor, vocab_size: int) -> None:
         )
 
 
-def check_labels(
-    labels: Tensor, inputs: Tensor, vocab_size: int, ignore_index: int, validate: bool | None
-) -> None:
+def check_labels(labels: Tensor, inputs: Tensor, vocab_size: int, ignore_index: int) -> None:
     """Check that labels fit inputs `[..., width]` and, if their values are read, lie in the vocabulary.
 
     Raise a TypeError for labels that are not integers, and a ValueError for all else.
@@ -218,20 +208,22 @@ def check_labels(
         raise ValueError(
             f"labels are on {labels.device}, the logits on {inputs.device}: move one to the other"
         )
-    if values_are_hidden() or not (labels.device.type == "cpu" if validate is None else validate):
+    if not _reads_values(labels) or not labels.numel():
         return
-    outside = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
-    if outside.any():
+    counted = labels.masked_fill(labels == ignore_index, 0)
+    lowest, highest = map(int, counted.aminmax())
+    if lowest < 0 or highest >= vocab_size:
+        outside = counted[(counted < 0) | (counted >= vocab_size)][0]
         raise ValueError(
-            f"label {int(labels[outside][0])} lies outside the vocabulary: expected 0 to "
+            f"label {int(outside)} lies outside the vocabulary: expected 0 to "
             f"{vocab_size - 1:,}, or ignore_index={ignore_index}. Are the labels from another tokenizer?"
         )
 
 
-def _check_weights(weights: Weights, labels: Tensor, options: TargetOptions) -> None:
-    """Check what a call gives beside the labels, which have been checked."""
-    _check_counts(weights, options)
-    loss_weights, number_weights, sequence_ids, *_ = weights
+def _check_batch(batch: BatchInfo, labels: Tensor, options: TargetOptions) -> None:
+    """Check what a call says besides the labels, which have been checked."""
+    loss_weights, number_weights, sequence_ids, num_items, _ = batch
+    _check_count(num_items, options.reduction)
     tensors = {"loss_weights": loss_weights, "number_weights": number_weights, "sequence_ids": sequence_ids}
     for name, tensor in tensors.items():
         if tensor is None:
@@ -246,7 +238,7 @@ def _check_weights(weights: Weights, labels: Tensor, options: TargetOptions) -> 
         if tensor.device != labels.device:
             found = f"{name} are on {tensor.device}, the logits on {labels.device}"
             raise ValueError(f"{found}: move one to the other")
-        if integers or not _reads_values(labels, options.validate):
+        if integers or not _reads_values(labels):
             continue
         # With mode="replace", a number weight splits a label between the two terms.
         splits = name == "number_weights" and options.mode == "replace"
@@ -256,7 +248,19 @@ def _check_weights(weights: Weights, labels: Tensor, options: TargetOptions) -> 
             raise ValueError(f"{name} contain {tensor[~valid][0].item()}: expected {expected}")
 
 
-def _check_samples(samples: Tensor | None, labels: Tensor, needs: Needs, validate: bool | None) -> None:
+def _check_count(count: Tensor | float | None, reduction: str) -> None:
+    """Raise a ValueError if a count is negative, or given where nothing is divided by it."""
+    if count is None:
+        return
+    if reduction != "mean":
+        raise ValueError(
+            f"num_items_in_batch is the divisor of reduction='mean': omit it with reduction={reduction!r}"
+        )
+    if isinstance(count, (int, float)) and not count >= 0:
+        raise ValueError(f"num_items_in_batch={count}: expected 0 or more")
+
+
+def _check_samples(samples: Tensor | None, labels: Tensor, needs: Needs) -> None:
     """Raise a TypeError or ValueError unless samples fit the labels' rows, and the criterion reads them."""
     if samples is None:
         return
@@ -277,42 +281,17 @@ def _check_samples(samples: Tensor | None, labels: Tensor, needs: Needs, validat
             "number_samples need a criterion with targets on whole numbers, such as HLGauss(sigma): this "
             "loss would ignore them"
         )
-    if _reads_values(samples, validate) and (samples.isinf() | samples.isnan().all(-1, keepdim=True)).any():
-        raise ValueError("number_samples: expected at least one number in each row and none infinite")
+    if _reads_values(samples) and samples.isinf().any():
+        raise ValueError("number_samples contain an infinite number: expected finite ones, padded with NaN")
 
 
-def _check_counts(weights: Weights, options: TargetOptions) -> None:
-    """Raise a ValueError if a count is negative, or not what the loss divides by."""
-    items, numbers = weights.num_items, weights.num_numbers
-    if options.reduction != "mean" and not items is numbers is None:
-        raise ValueError(
-            "num_items_in_batch and num_numbers_in_batch are the divisors of reduction='mean': omit them "
-            f"with reduction={options.reduction!r}"
-        )
-    if numbers is not None and options.normalize_by == "items":
-        raise ValueError(
-            "num_numbers_in_batch is the divisor of the number term with normalize_by='numbers', and this "
-            "loss divides both terms by num_items_in_batch (normalize_by='items'): omit it, or make the loss "
-            "with normalize_by='numbers'"
-        )
-    if numbers is not None and items is None:
-        raise ValueError(
-            "num_items_in_batch is missing, but num_numbers_in_batch is given: cross-entropy would depend on "
-            "how a batch is split. `loss.normalizers(labels)` computes both; sum them over micro-batches and "
-            "ranks."
-        )
-    for name, count in (("num_items_in_batch", items), ("num_numbers_in_batch", numbers)):
-        if isinstance(count, (int, float)) and not count >= 0:
-            raise ValueError(f"{name}={count}: expected 0 or more")
-
-
-def check_weight(weight: object, validate: bool | None = None) -> None:
+def check_weight(weight: object) -> None:
     """Raise a ValueError unless the number term's weight is a finite number, 0 or more, or a scalar tensor.
 
-    By default (`validate=None`) a tensor is checked on the CPU only. Under `torch.compile` it never is.
+    A tensor is checked on the CPU only, and not under `torch.compile`.
     """
     if isinstance(weight, Tensor) and weight.numel() == 1:
-        if not _reads_values(weight, validate):
+        if not _reads_values(weight):
             return
         weight = weight.item()
     if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:

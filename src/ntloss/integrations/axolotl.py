@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, model_validator
 
-from ntloss.integrations.outputs import options_from_config
+from ntloss.integrations.options import options_from_config
 from ntloss.integrations.transformers.trainer import make_trainer_number_aware
 
 try:
@@ -31,7 +31,7 @@ _OTHER_LOSSES = (
 
 
 class NumberLossArgs(BaseModel):
-    """Keys of axolotl's YAML file: `ntl_` and an option of `ntloss.integrations.outputs.options_from_config`.
+    """Keys of axolotl's YAML file: `ntl_` and an option of `ntloss.integrations.options.options_from_config`.
 
     Raises:
         ValueError: an unknown or invalid option, or a key that replaces the model's loss.

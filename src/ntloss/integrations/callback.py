@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 
 from ntloss import LossTerms
 from ntloss.engine.targets import shift_left
-from ntloss.integrations.outputs import Loss
+from ntloss.integrations.options import Loss
 from ntloss.integrations.transformers import handle_of
 from ntloss.integrations.transformers.trainer import (
     TermSums,
@@ -170,7 +170,9 @@ class _Window:
     """Metrics since the last log entry."""
 
     def __init__(self, loss: Loss, places: range) -> None:
-        self.tokens = TokenMetrics(loss.vocabulary, ignore_index=loss.ignore_index, places=places or None)
+        self.tokens = TokenMetrics(
+            loss.vocabulary, ignore_index=loss.options.ignore_index, places=places or None
+        )
         self.kinds = token_kinds(loss.vocabulary)
         self.terms = TermSums()
 
@@ -182,10 +184,10 @@ class _Window:
         is_sharded = any(hasattr(tensor, "device_mesh") for tensor in inputs.values())
         if is_sharded or width != loss.vocabulary.vocab_size:
             return
-        labels, ignored = inputs["labels"], loss.ignore_index
+        labels, ignored = inputs["labels"], loss.options.ignore_index
         self.kinds = self.kinds.to(labels.device)
         places = find_numbers(labels, self.kinds, inputs["sequence_ids"], True, ignored).place
-        if loss.shift:
+        if loss.options.shift:
             labels, places = shift_left(labels, ignored), shift_left(places)
         columns = [labels, places] if self.tokens.places else [labels]
         states = states.reshape(-1, states.shape[-1])

@@ -1,4 +1,4 @@
-"""Pads the weights of the number term to a batch's labels: `NumberWeightsCollator`."""
+"""Adds what only the loss reads, weights and samples of numbers, to a batch: `NumberWeightsCollator`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-NUMBER_WEIGHTS = "number_weights"
+NUMBER_WEIGHTS, NUMBER_SAMPLES = OF_NUMBERS = ("number_weights", "number_samples")
 _FIRST_CODE = 1 << 40  # no token of a vocabulary, so that no collator takes a code for a special token
 
 
 class NumberWeightsCollator:
-    """A collator around yours that adds the column `number_weights` to the batch.
+    """A collator around yours that adds the columns `number_weights` and `number_samples` to the batch.
 
-    It takes the column out of the rows and calls your collator, a second time with the position of each token
-    in place of the labels, which tells where each weight belongs: padded, flattened into one row, truncated
-    or moved like the labels. Padding and tokens that your collator adds get 0; a row without weights among
-    others that have them gets 1. A batch without the column stays as it is. `make_trainer_number_aware` and
+    It takes the columns out of the rows and calls your collator. Samples, a list of numbers in place of a
+    row's own (`NTLCrossEntropyLoss.forward`), are padded with NaN to `[batch, samples]`; a row without them
+    keeps its own number. For weights it calls your collator a second time with the position of each token in
+    place of the labels, which tells where each weight belongs: padded, flattened into one row, truncated or
+    moved like the labels. Padding and tokens that your collator adds get 0; a row without weights among
+    others that have them gets 1. A batch without the columns stays as it is. `make_trainer_number_aware` and
     `make_sft_number_aware` wrap the trainer's collator in this one. If yours makes labels of its own, let it
     also make a column `number_weights`, `[batch, seq]`.
 
@@ -54,18 +56,30 @@ class NumberWeightsCollator:
         return getattr(self.collator, name)
 
     def __call__(self, rows: list[Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the collator's batch, with `number_weights` `[batch, seq]`, float32, if a row has them."""
+        """Return the collator's batch, with the columns that a row has: in float32."""
+        samples = _samples_of(rows)
+        batch = self._with_weights(rows, *args, **kwargs)
+        if samples is not None:
+            if len(batch["labels"]) != len(rows):
+                raise ValueError(
+                    f"the collator made {len(batch['labels'])} rows of {len(rows)}, so their number_samples "
+                    "cannot be aligned: expected one row each, without packing"
+                )
+            batch[NUMBER_SAMPLES] = samples
+        return batch
+
+    def _with_weights(self, rows: list[Any], *args: Any, **kwargs: Any) -> Any:
         if not any(isinstance(row, Mapping) and row.get(NUMBER_WEIGHTS) is not None for row in rows):
-            return self.collator([_without_column(row) for row in rows], *args, **kwargs)
+            return self.collator([_without_columns(row) for row in rows], *args, **kwargs)
         weights, tokens = zip(*(_weights_of(row, i) for i, row in enumerate(rows)), strict=True)
         coded, first = [], _FIRST_CODE
         for row, own in zip(rows, tokens, strict=True):
             name = "input_ids" if row.get("labels") is None else "labels"
             codes = torch.arange(first, first := first + len(own))
             like = codes if isinstance(row[name], Tensor) else codes.tolist()
-            coded.append({**_without_column(row), name: like})
+            coded.append({**_without_columns(row), name: like})
         random_state = torch.get_rng_state()
-        batch = self.collator([_without_column(row) for row in rows], *args, **kwargs)
+        batch = self.collator([_without_columns(row) for row in rows], *args, **kwargs)
         with torch.random.fork_rng(devices=[]):  # the same random masks in both batches
             torch.set_rng_state(random_state)
             codes = _collate_codes(self.collator, coded, args, kwargs)
@@ -91,10 +105,29 @@ def _collate_codes(collator: Callable[..., Any], coded: list[Any], args: Any, kw
         ) from failed
 
 
-def _without_column(row: Any) -> Any:
-    if not isinstance(row, Mapping) or NUMBER_WEIGHTS not in row:
+def _without_columns(row: Any) -> Any:
+    if not isinstance(row, Mapping) or not any(name in row for name in OF_NUMBERS):
         return row
-    return {name: value for name, value in row.items() if name != NUMBER_WEIGHTS}
+    return {name: value for name, value in row.items() if name not in OF_NUMBERS}
+
+
+def _samples_of(rows: list[Any]) -> Tensor | None:
+    """Return the samples of all rows, padded with NaN, `[rows, samples]`; None if no row has any."""
+    given = [row.get(NUMBER_SAMPLES) if isinstance(row, Mapping) else None for row in rows]
+    if all(samples is None for samples in given):
+        return None
+    padded = []
+    for i, samples in enumerate(given):
+        try:
+            row = torch.as_tensor([] if samples is None else samples, dtype=torch.float32)
+        except (TypeError, ValueError) as unreadable:
+            raise TypeError(
+                f"row {i} of a batch has number_samples {samples!r}: expected a list of numbers"
+            ) from unreadable
+        if row.dim() != 1 or row.isinf().any():
+            raise ValueError(f"row {i} of a batch has number_samples {samples!r}: expected a list of numbers")
+        padded.append(row)
+    return torch.nn.utils.rnn.pad_sequence(padded, batch_first=True, padding_value=torch.nan)
 
 
 def _weights_of(row: Any, i: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ntloss.integrations.outputs import options_from_config
+from ntloss.integrations.options import options_from_config
 from ntloss.integrations.transformers.model import NumberAwareModel, make_number_aware
 
 # Options of LLaMA-Factory whose losses do not use the model's own.
@@ -27,7 +27,7 @@ class NumberLossCallback(TrainerCallback):
     `pt`. The training log's `loss` then includes the number term.
 
     Args:
-        options: see `ntloss.integrations.outputs.options_from_config`: weight, criterion, normalize_by, ...
+        options: see `ntloss.integrations.options.options_from_config`: weight, criterion, normalize_by, ...
 
     Raises:
         TypeError, ValueError: an unknown or invalid option; see `make_number_aware` for when training starts;

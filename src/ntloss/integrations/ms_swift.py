@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.integrations.outputs import options_from_config
+from ntloss.integrations.options import options_from_config
 
 try:
     from swift.loss import BaseLoss, loss_map
@@ -30,7 +30,7 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
 
     Args:
         name: the new loss type. Default: "ntl".
-        options: see `ntloss.integrations.outputs.options_from_config`: weight, criterion, normalize_by, ...
+        options: see `ntloss.integrations.options.options_from_config`: weight, criterion, normalize_by, ...
 
     Raises:
         TypeError, ValueError: an unknown or invalid option; when training starts, sequence parallelism, or
@@ -57,7 +57,7 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
             if self.loss is None:
                 self.loss = self._make_loss(outputs.logits.shape[-1])
             if num_items_in_batch is None:
-                num_items_in_batch = (labels[..., 1:] != self.loss.ignore_index).sum()
+                num_items_in_batch = (labels[..., 1:] != self.loss.options.ignore_index).sum()
             found: Tensor = self.loss(
                 outputs.logits, labels, loss_scale, num_items_in_batch=num_items_in_batch
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -81,66 +80,13 @@ def number_reward(
     return reward
 
 
-def crps_reward(
-    column: str = "answer", *, error: str = "log", which: Which = "last", invalid: float = -1.0
-) -> Callable[..., list[float | None]]:
-    r"""Make a reward function for a `GRPOTrainer`: how much a completion improves its group's distribution.
-
-    The numbers of a prompt's completions are a sample of the predicted distribution. A completion's reward is
-    the group's CRPS without it, minus that with it: above 0 if it makes the distribution better.
-
-    Args:
-        column, which, invalid: see `number_reward`.
-        error: "log" (default) compares $\mathrm{sign}(x) \log_{10}(|x| + 1)$, "absolute" the numbers.
-
-    Returns:
-        A function as that of `number_reward`. A group is a run of equal prompts, so keep
-        `per_device_train_batch_size` a multiple of `num_generations`. None for a row whose column holds no
-        finite number, and for a number that is the only one of its group.
-
-    Raises:
-        ValueError: an unknown `error` or `which`; when called, a dataset without the column.
-
-    Source: CRPS of a sample: Gneiting & Raftery 2007, equation 21; leave-one-out reward: DAR, 2026.
-
-    Example:
-        >>> reward = crps_reward(error="absolute")
-        >>> found = reward(prompts=["a"] * 3, completions=["4", "6", "11"], answer=[5, 5, 5])
-        >>> [round(one, 2) for one in found]
-        [1.14, 0.64, -0.61]
-    """
-    scales: dict[str, Callable[[float], float]] = {"log": _log_scaled, "absolute": float}
-    check_choice("error", error, tuple(scales))
-    pointwise = number_reward(column, which=which, invalid=invalid)
-
-    def reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        rewards = pointwise(completions, **columns)  # None and `invalid` stay, numbers are replaced
-        numbers = [as_float(parse_number(_text_of(completion), which)) for completion in completions]
-        for _, group in itertools.groupby(range(len(prompts)), lambda row: prompts[row]):
-            rows = [row for row in group if rewards[row] is not None and math.isfinite(numbers[row])]
-            sample = [scales[error](numbers[row]) for row in rows]
-            for i, row in enumerate(rows):
-                true = scales[error](_true_number(columns[column][row], which)[1])
-                rest = sample[:i] + sample[i + 1 :]
-                rewards[row] = _crps(rest, true) - _crps(sample, true) if rest else None
-        return rewards
-
-    reward.__name__ = "crps_reward"
-    return reward
-
-
-def _crps(sample: Sequence[float], true: float) -> float:
-    spread = sum(abs(x - other) for x in sample for other in sample) / len(sample) ** 2
-    return sum(abs(x - true) for x in sample) / len(sample) - spread / 2
-
-
 def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None, **options: Any
 ) -> float:
     """Reward one completion, with the signature of verl's `reward.custom_reward_function`.
 
     In verl's configuration: `path: pkg://ntloss.integrations.rewards`, `name: compute_score`, and options
-    under `reward_kwargs`. verl calls it for one completion at a time, so it has no reward of a whole group.
+    under `reward_kwargs`.
 
     Args:
         data_source, extra_info: not used.

@@ -51,7 +51,7 @@ class _FusedHead:
     def measure(self, tensors: HeadTensors, labels: Tensor) -> None:
         """Sum the entropies, and count the labels that are the most likely token."""
         loss_fn = self.handle.loss
-        self._mask = labels != loss_fn.ignore_index
+        self._mask = labels != loss_fn.options.ignore_index
         hidden = tensors.hidden_states.reshape(-1, tensors.hidden_states.shape[-1])
         self._entropy, self._is_top1 = hidden.new_full((2,), 0 if self.metrics else torch.nan).float()
         kept = self._mask.reshape(-1).to(hidden.device) & self.metrics

@@ -53,7 +53,7 @@ class QuantileMetrics(Accumulator):
     equation 43 (interval score); Laio and Tamea, HESS 2007 (CRPS as an integral of pinball losses).
 
     Example:
-        >>> from ntloss import QuantileMetrics
+        >>> from ntloss.metrics import QuantileMetrics
         >>> metrics = QuantileMetrics(quantiles=(0.05, 0.5, 0.95))
         >>> results = metrics.update([[1.0, 4.0, 6.0], [2.0, 3.0, 5.0]], [4.0, 7.0]).compute()
         >>> results["coverage_90"], results["mean_width_90"], results["pinball_0.5"]

@@ -100,7 +100,7 @@ class TokenMetrics(Accumulator):
         """
         vocab_size = self._tables.vocabulary.vocab_size
         check_logits(logits, vocab_size)
-        check_labels(labels, logits, vocab_size, self.ignore_index, None)
+        check_labels(labels, logits, vocab_size, self.ignore_index)
         given = None if places is None else list(places.shape)
         if given != (list(labels.shape) if self.places else None):
             raise ValueError(
@@ -126,7 +126,7 @@ class TokenMetrics(Accumulator):
         x = criterion_input(tables, readout.number_logits, target, readout[:2])
         assert x.log_mass is not None, "it is computed if the log-normalizer is given"
         mass = x.log_mass.exp()
-        cross_entropy = readout.log_sum_exp + (readout.row_max - readout.label_logit)
+        cross_entropy = readout.shifted_lse + (readout.row_max - readout.label_logit)
         distance = (x.values - x.target_values.unsqueeze(-1)).abs()
         of_numbers = (
             torch.ones_like(mass),

@@ -7,13 +7,13 @@ from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.inspection import Inspection, inspect_tokenizer
 from ntloss.numbers.parsing import number_texts, parse_number, parse_numbers
 from ntloss.numbers.spans import find_numbers, sequence_ids_of
-from ntloss.numbers.vocabulary import Coverage, NumberToken, NumberTokensLeftOut, NumberVocabulary
+from ntloss.numbers.vocabulary import Coverage, NumberToken, NumberTokensLeftOutWarning, NumberVocabulary
 
 __all__ = [
     # which tokens are numbers
     "NumberVocabulary",
     "NumberToken",
-    "NumberTokensLeftOut",
+    "NumberTokensLeftOutWarning",
     "Coverage",
     "inspect_tokenizer",
     "Inspection",

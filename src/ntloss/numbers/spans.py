@@ -191,7 +191,8 @@ def measure_remainders(spans: NumberSpans, values: Tensor, samples: Tensor | Non
     Args:
         spans: of all positions of the batch, `[positions]`.
         values: `[positions]`, values of the labels' tokens, 0 where they are text; float64 or float32.
-        samples: `[positions, samples]`, numbers in place of the label's own, padded with NaN. Default: none.
+        samples: `[positions, samples]`, numbers in place of the label's own, padded with NaN; a row of NaN
+            keeps its own. Default: none.
 
     Returns:
         The spans with `remainders`, in the dtype of `values`.
@@ -235,6 +236,8 @@ def measure_remainders(spans: NumberSpans, values: Tensor, samples: Tensor | Non
         negative = (spans.starts & (spans.after_minus | (values < 0))).to(values.dtype)
         negative = torch.zeros_like(negative).scatter_add(0, spans.number, negative)[spans.number]
         signed = samples.to(values.dtype) * (1 - 2 * negative).unsqueeze(-1)
+        none = samples.isnan().all(-1)  # then the number itself is the only sample
+        signed = torch.cat([torch.where(none, magnitude, signed[:, 0]).unsqueeze(-1), signed[:, 1:]], -1)
         deviations = signed - magnitude.unsqueeze(-1)
     return spans._replace(remainders=Remainders(remainder, complement, magnitude, deviations))
 

@@ -25,7 +25,7 @@ _BEFORE = "".join([" ", *SIGNS])  # what a number token may begin with
 LARGEST = torch.finfo(torch.float32).max  # losses are computed in float32
 
 
-class NumberTokensLeftOut(UserWarning):
+class NumberTokensLeftOutWarning(UserWarning):
     """Some number tokens of a vocabulary are not in the chosen token set."""
 
 
@@ -185,7 +185,7 @@ class NumberVocabulary:
             vocab_size: width of the model's logits, which is often padded. Default: the tokenizer's size.
 
         Returns:
-            The vocabulary. If number tokens are left out, a `NumberTokensLeftOut` warning says so once.
+            The vocabulary. If number tokens are left out, a `NumberTokensLeftOutWarning` says so once.
 
         Raises:
             TypeError: `tokenizer` is not a tokenizer, or `vocab_size` is not an int.
@@ -393,6 +393,6 @@ def warn_without_point(vocabulary: NumberVocabulary) -> None:
 
 
 @functools.cache
-def warn_once(message: str, category: type[Warning] = NumberTokensLeftOut) -> None:
+def warn_once(message: str, category: type[Warning] = NumberTokensLeftOutWarning) -> None:
     """Warn once in a process, by default of number tokens that are left out."""
     warnings.warn(message, category, stacklevel=4)

@@ -255,7 +255,7 @@ def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_rejected(tmp_
         ({"checkpoint": "/nowhere"}, {}, "model_name_or_path=/nowhere is neither a folder"),
         ({}, {"criterion": "euclid"}, "no criterion is called 'euclid'. Expected one of crps, digit_entropy"),
         ({}, {"criterion": "wasserstein", "options": {"p": 2}}, "has no option 'p'"),
-        ({}, {"criterion": "dist2", "reweigh": True}, "reweigh"),
+        ({}, {"criterion": "dist2", "reweigh": True}, "Reweighed needs a criterion with a worst cost"),
         ({}, {"criterion": "wasserstein", "weight": -1}, "weight=-1"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,43 +17,70 @@ from torch import Tensor
 
 from ntloss import (
     SMMD,
+    CriterionInput,
     Dist2,
+    ExpectedValue,
     GaussianCrossEntropy,
     NTLCrossEntropyLoss,
     NTLLinearCrossEntropyLoss,
-    SmoothedWasserstein,
+    Reweighed,
 )
-from ntloss.criteria import bind, reweigh_by_mass
+from ntloss.criteria import SmoothedWasserstein, bind
 
 
-class TestReweigh:
+@dataclass
+class Constant:
+    loss: float
+    largest: float
+
+    def __call__(self, x: CriterionInput) -> Tensor:
+        return torch.full_like(x.log_probs[:, 0], self.loss)
+
+    def worst(self, values: Tensor) -> float:
+        return self.largest
+
+
+def reweighed(loss: float, log_mass: Tensor, worst: float) -> Tensor:
+    log_probs, values = log_mass.new_zeros(len(log_mass), 1), torch.zeros(1)
+    x = CriterionInput(log_probs.detach(), values, torch.zeros(len(log_mass), dtype=torch.int64), log_mass)
+    return Reweighed(Constant(loss, worst))(x)
+
+
+class TestReweighed:
     @given(mass=st.floats(0, 1), loss=st.floats(0, 9), worst=st.floats(0, 100))
     def test_interpolates_between_the_loss_and_more_than_the_worst_cost(
         self, mass: float, loss: float, worst: float
     ) -> None:
         log_mass = torch.tensor([mass], dtype=torch.float64).log()
         wanted = mass * loss + 1.01 * worst * (1 - mass)
-        got = reweigh_by_mass(torch.tensor([loss], dtype=torch.float64), log_mass, worst)
+        got = reweighed(loss, log_mass, worst)
         assert_close(got, np.array([wanted]))
 
     def test_is_exact_for_a_mass_near_one(self) -> None:
         # 1 - exp(x) in float32 would be 0 here.
-        got = reweigh_by_mass(torch.zeros(1), torch.tensor([-1e-9]), 9.0)
+        got = reweighed(0.0, torch.tensor([-1e-9]), 9.0)
         assert got.item() == approx(9.09e-9)
 
     @pytest.mark.parametrize("log_mass", [-1e-6, -0.1, -1.0, -5.0, -18.0, -25.0, -60.0])
     def test_gradient_is_exact_for_a_small_mass(self, log_mass: float) -> None:
         # At the start of training, little mass is on numbers.
         x = torch.tensor([log_mass], requires_grad=True)
-        reweigh_by_mass(torch.tensor([2.0]), x, 9.0).sum().backward()
+        reweighed(2.0, x, 9.0).sum().backward()
         assert x.grad.item() == approx((2.0 - 9.09) * np.exp(log_mass))
 
     def test_is_finite_without_mass_on_numbers(self) -> None:
         log_mass = torch.tensor([-torch.inf, -1e30], requires_grad=True)
-        loss = reweigh_by_mass(torch.ones(2), log_mass, 9.0)
+        loss = reweighed(1.0, log_mass, 9.0)
         loss.sum().backward()
         assert loss.tolist() == approx([9.09, 9.09])
         assert (log_mass.grad == 0).all()
+
+
+def test_a_criterion_whose_worst_cost_is_unbounded_is_not_reweighed() -> None:
+    with pytest.raises(
+        ValueError, match=r"Reweighed needs a criterion with a worst cost .*over='vocabulary'"
+    ):
+        NTLCrossEntropyLoss(NUMBERS, Reweighed(ExpectedValue(over="vocabulary")))
 
 
 def test_a_criterion_that_is_not_bound_computes_its_tables() -> None:

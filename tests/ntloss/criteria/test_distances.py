@@ -50,7 +50,7 @@ def test_expected_value_over_the_vocabulary_in_place_of_cross_entropy_is_the_los
         12, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True
     )
     criterion = ExpectedValue("squared", over="vocabulary")
-    loss = NTLCrossEntropyLoss(DIGITS, criterion, reweigh=False, mode="replace")
+    loss = NTLCrossEntropyLoss(DIGITS, criterion, mode="replace")
     # Of three positions one counts.
     ours = loss(torch.stack([-logits, logits, 2 * logits]), torch.tensor([-100, 7, -100]))
     raft = (logits.softmax(-1)[:10] @ torch.arange(10.0, dtype=torch.float64) - 7) ** 2
@@ -69,9 +69,9 @@ def test_expected_value_and_number_level_are_zero_if_the_mean_is_right() -> None
     halves[..., 3] = halves[..., 5] = 0.0
     labels = torch.tensor([[4, 4]])
     for criterion in (ExpectedValue(), NumberLevel()):
-        assert NumberTokenLoss(DIGITS, criterion, reweigh=False)(halves, labels) < TWO_PATHS[torch.float64]
+        assert NumberTokenLoss(DIGITS, criterion)(halves, labels) < TWO_PATHS[torch.float64]
     for criterion in (Wasserstein(), SMMD(), ntil()):
-        assert NumberTokenLoss(DIGITS, criterion, reweigh=False)(halves, labels) > 0.1
+        assert NumberTokenLoss(DIGITS, criterion)(halves, labels) > 0.1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary, get_criterion
 from ntloss.engine.objective import criterion_input
-from ntloss.engine.targets import TargetOptions, Weights, prepare_targets
+from ntloss.engine.targets import BatchInfo, TargetOptions, prepare_targets
 
 POINT, MINUS, TEXT = 10, 11, 12
 DIGITS = NumberVocabulary.from_mapping({**{d: d for d in range(10)}, POINT: ".", MINUS: "-"}, vocab_size=14)
@@ -39,10 +39,11 @@ def targets_of(
     objective = NTLCrossEntropyLoss(vocabulary, criterion).objective
     logits = torch.zeros(*row.shape, vocabulary.vocab_size, dtype=dtype)
     given = None if samples is None else torch.tensor([samples], dtype=torch.float64)
-    weights = Weights(number_samples=given)
-    targets = prepare_targets(row, logits, objective.tables, objective.needs, weights, TargetOptions())
+    batch = BatchInfo(number_samples=given)
+    targets = prepare_targets(row, logits, objective.tables, objective.needs, batch, TargetOptions())
     zeros = torch.zeros(row.numel(), len(objective.tables.token_ids), dtype=dtype)
-    x = criterion_input(objective.tables, zeros, targets.target, (zeros[:, 0], zeros[:, 0]), targets.spans)
+    label = targets.target.clamp(min=0)
+    x = criterion_input(objective.tables, zeros, label, (zeros[:, 0], zeros[:, 0]), targets.spans)
     return criterion.targets(x)
 
 
@@ -168,6 +169,9 @@ class TestSamples:
             with_sample = targets_of(HLGauss(0.7, relative=0.1), text, [number, NAN])
             assert_close(with_sample, targets_of(HLGauss(0.7, relative=0.1), text), EXACT)
 
+    def test_a_row_of_padding_keeps_its_own_number(self) -> None:
+        assert_close(targets_of(HLGauss(2.0), "39", [NAN, NAN]), targets_of(HLGauss(2.0), "39"), EXACT)
+
     def test_far_from_the_label_the_label_alone_counts(self) -> None:
         assert int(targets_of(HLGauss(0.1), "39", [90.0])[1].argmax()) == 9
 
@@ -191,7 +195,7 @@ class TestSamples:
         ("criterion", "samples", "error"),
         [
             (HLGauss(1.0), torch.zeros(3, 2), "number_samples of shape"),
-            (HLGauss(1.0), torch.full((1, 2), NAN), "at least one number"),
+            (HLGauss(1.0), torch.full((1, 2), math.inf), "infinite"),
             (HLGauss(1.0), [[1.0]], "expected a real tensor"),
             (None, torch.zeros(1, 2), "HLGauss"),
         ],
@@ -259,6 +263,6 @@ class TestSigma:
         )
 
     def test_combined_losses_put_it_in_place_of_cross_entropy(self) -> None:
-        assert NTLCrossEntropyLoss(DIGITS, HLGauss(1.0)).mode == "replace"
-        assert NTLCrossEntropyLoss(DIGITS, HLGauss(1.0), mode="add").mode == "add"
-        assert NTLCrossEntropyLoss(DIGITS).mode == "add"
+        assert NTLCrossEntropyLoss(DIGITS, HLGauss(1.0)).options.mode == "replace"
+        assert NTLCrossEntropyLoss(DIGITS, HLGauss(1.0), mode="add").options.mode == "add"
+        assert NTLCrossEntropyLoss(DIGITS).options.mode == "add"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from combined_cases import NUMBERS, numbers_case
@@ -16,6 +18,7 @@ from ntloss import (
     GaussianCrossEntropy,
     NumberTokenLoss,
     NumberVocabulary,
+    Reweighed,
     Wasserstein,
     criterion_names,
     get_criterion,
@@ -24,9 +27,11 @@ from ntloss import (
 from ntloss.criteria import Magnitude, Needs, PerNumber, PlaceWeighted, RelativeError, WeightedSum
 from ntloss.criteria.criterion import needs_of, worst_of
 
+NAMES = criterion_names()  # before other tests register more
+
 
 def test_default_options_are_the_published_ones() -> None:
-    assert get_criterion("smmd") == SMMD(2.0, "gaussian", "both", None, 9.0)
+    assert get_criterion("smmd") == SMMD(2.0, 9.0)
     assert get_criterion("dist2") == Dist2(1.0, "squared")
     assert get_criterion("gaussian_cross_entropy") == GaussianCrossEntropy(1.0)
     weighted = PlaceWeighted(Wasserstein(), "exponential", 1.2, False)
@@ -38,9 +43,10 @@ def test_default_options_are_the_published_ones() -> None:
 def test_every_name_makes_a_criterion() -> None:
     options = {
         "place_weighted": {"criterion": "smmd"},
+        "reweighed": {"criterion": "crps"},
         "per_number": {"criterion": {"name": "dist2", "tau": 2.0}},
         "weighted_sum": {"criteria": ["wasserstein", {"name": "dist2", "tau": 2.0}], "weights": [0.5, 2]},
-        "smmd": {"sigma": [1.0, 4.0]},
+        "smmd": {"sigma": 4.0},
         "hl_gauss": {"sigma": 2.0},
     }
     case = numbers_case("ntil")
@@ -48,6 +54,18 @@ def test_every_name_makes_a_criterion() -> None:
         criterion = get_criterion(name, **options.get(name, {}))
         assert hash(criterion) == hash(criterion)
         assert NumberTokenLoss(NUMBERS, criterion)(case.logits(), case.labels).isfinite()
+
+
+def test_the_page_of_criteria_has_a_row_for_each_with_its_needs() -> None:
+    page = (Path(__file__).parents[3] / "docs/criteria.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    names = [row[0].strip("| `") for row in rows if "`, `" not in row[0]]  # without rows of an option
+    assert sorted(names) == NAMES
+    alone = {row[0].strip("| `"): row[3] for row in rows if len(row) > 4 and "`, `" not in row[0]}
+    for name, needs in alone.items():
+        expected = needs_of(get_criterion(name, **({"sigma": 1.0} if name == "hl_gauss" else {})))
+        assert ("mass" in needs) == expected.log_normalizer, name
+        assert ("whole numbers" in needs) == expected.per_number, name
 
 
 def squared_distance(x: CriterionInput, power: float = 2.0) -> Tensor:
@@ -58,8 +76,8 @@ def test_a_function_is_a_criterion() -> None:
     digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
     loss = NumberTokenLoss(digits, squared_distance)(torch.zeros(1, 12), torch.tensor([4]))
     assert_close(loss, (torch.arange(10.0) - 4).square().mean())
-    with pytest.raises(ValueError, match="reweigh=True needs a criterion with a worst cost"):
-        NumberTokenLoss(NUMBERS, squared_distance, reweigh=True)
+    with pytest.raises(ValueError, match="Reweighed needs a criterion with a worst cost"):
+        Reweighed(squared_distance)
 
 
 def test_unknown_names_and_options_list_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:

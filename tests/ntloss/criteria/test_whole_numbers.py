@@ -14,7 +14,7 @@ def test_relative_error_and_magnitude_are_zero_if_the_most_likely_digits_are_rig
     unsure = torch.zeros(1, 2, 12, dtype=torch.float64)
     unsure[0, 0, 4], unsure[0, 1, 2] = 1.0, 0.1
     for criterion in (RelativeError(), Magnitude()):
-        loss = NumberTokenLoss(DIGITS, criterion, reweigh=False)
+        loss = NumberTokenLoss(DIGITS, criterion)
         assert loss(unsure, torch.tensor([[4, 2]])) < TWO_PATHS[torch.float64]
         assert loss(unsure, torch.tensor([[4, 3]])) > 0.01
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tolerances import approx
 
 from ntloss import NumberVocabulary
-from ntloss.decoding import UnlikelyNumber, number_quantiles
+from ntloss.decoding import UnlikelyNumberWarning, number_quantiles
 from ntloss.numbers import NumberFormat, parse_numbers
 from ntloss.numbers.grammar import grammar
 
@@ -29,7 +29,7 @@ SPELLINGS = NumberVocabulary.from_mapping(
 WALKS = 2000
 # A point in each of the strata leaves an error of about one stratum for each spelling of a number.
 ALLOWED = 0.02
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumber")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumberWarning")
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -140,7 +140,7 @@ def texts_with_a_number_in_front(seed: int, count: int) -> list[str]:
 
 @pytest.mark.parametrize("name", ["t5", "gpt2", "smollm2"])
 @pytest.mark.parametrize("thousands", [",", "", ".", " "])
-@pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOut")
+@pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
 def test_numbers_of_real_tokenizers_are_read_as_metrics_read_them(
     name: str, thousands: str, real_tokenizer: Any, request: pytest.FixtureRequest
 ) -> None:
@@ -182,7 +182,7 @@ def test_numbers_are_read_as_metrics_read_them(text: str, number: float) -> None
 
 
 def test_thousands_that_are_cut_off_are_a_warning() -> None:
-    with pytest.warns(UnlikelyNumber, match="a comma and thousands follow"):
+    with pytest.warns(UnlikelyNumberWarning, match="a comma and thousands follow"):
         assert read_of("20,000", NumberFormat(thousands="")) == 20
     assert read_of("1.234,5", NumberFormat(thousands=".")) == 1234.5
     assert read_of("10 222 222", NumberFormat(thousands=" ")) == 10222222

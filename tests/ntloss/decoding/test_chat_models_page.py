@@ -8,7 +8,7 @@ import pytest
 import torch
 from pages import readers_names, snippets
 
-from ntloss.decoding import UnlikelyNumber, number_quantiles
+from ntloss.decoding import UnlikelyNumberWarning, number_quantiles
 from ntloss.numbers import NumberFormat
 
 SNIPPETS = snippets("docs/chat_models.md")
@@ -28,7 +28,7 @@ def run_page(tokenizer: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> dic
     return names
 
 
-@pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumber")
+@pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumberWarning")
 def test_the_page_runs_on_a_tiny_model(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = readers_names(tmp_path)
     tokenizer = reader["tokenizer"]
@@ -51,11 +51,11 @@ def test_the_page_says_what_smollm2_writes(smollm2: Any, monkeypatch: pytest.Mon
     assert (names["several"].starts > 0.5).all()
     # A width that is too large, and no space in front of a width.
     inputs = names["prompt"](EGG, "It takes ")
-    with pytest.warns(UnlikelyNumber):
+    with pytest.warns(UnlikelyNumberWarning):
         wide = number_quantiles(model, inputs, names["vocabulary"], (0.5,), NumberFormat(digits=3))
     assert 200 <= wide.values.item() < 210
     assert wide.starts.item() < 0.01
-    with pytest.warns(UnlikelyNumber, match="prefix_ids="):
+    with pytest.warns(UnlikelyNumberWarning, match="prefix_ids="):
         number_quantiles(model, names["inputs"], names["vocabulary"], (0.5,), NumberFormat(digits=2))
     assert names["padded"].values[0, 1] in range(18, 23)
 

@@ -20,10 +20,10 @@ from decoding_cases import (
 from tolerances import DISTRIBUTION, approx, assert_close
 
 from ntloss import NumberVocabulary
-from ntloss.decoding import UnlikelyNumber, number_quantiles
+from ntloss.decoding import UnlikelyNumberWarning, number_quantiles
 from ntloss.numbers import NumberFormat
 
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumber")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumberWarning")
 
 MODELS = ["t5", "llama", "gpt2", "mamba"]
 QUESTIONS = [[3, 4, 5], [10, 2, 3, 7, 6, 11, 4], [8]]
@@ -195,9 +195,9 @@ def test_a_number_that_hardly_starts_or_is_cut_off_is_a_warning() -> None:
     probabilities[3, 0] = 1.0
     probabilities[1, 1], probabilities[1, 7] = 0.5, 0.5
     prompt = {"input_ids": torch.tensor([[7]])}
-    with pytest.warns(UnlikelyNumber, match=r"pass prefix_ids=\[3\] \(' '\)"):
+    with pytest.warns(UnlikelyNumberWarning, match=r"pass prefix_ids=\[3\] \(' '\)"):
         number_quantiles(model, prompt, digits, format=NumberFormat(1))
-    with pytest.warns(UnlikelyNumber, match="further digits, a point or thousands"):
+    with pytest.warns(UnlikelyNumberWarning, match="further digits, a point or thousands"):
         read = number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])
     assert read.starts.item() > 0.99
     assert read.ends.item() == approx(0.5, 0.01)
@@ -205,7 +205,7 @@ def test_a_number_that_hardly_starts_or_is_cut_off_is_a_warning() -> None:
     for further in (2, 4):
         probabilities[1, :7] = 0.0
         probabilities[1, further] = 0.5
-        with pytest.warns(UnlikelyNumber, match="further digits, a point or thousands"):
+        with pytest.warns(UnlikelyNumberWarning, match="further digits, a point or thousands"):
             read = number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])
         assert read.ends.item() == approx(0.5, 0.01)
     probabilities[1, further], probabilities[1, 7] = 0.0, 1.0

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
-from combined_cases import NUMBERS, TEXTS, VOCAB, make_case
+from combined_cases import NUMBERS, REWEIGHED, TEXTS, VOCAB, make_case
 from graphs import SYNCHRONIZING, Watch, assert_same_results
 from tolerances import ONE_COMPUTATION, assert_close
 from torch import Tensor
@@ -54,7 +54,7 @@ class TestLogitsSizedBuffers:
         hidden, weight, labels = wide_batch(dtype=dtype)
         leaf = (hidden @ weight.T).requires_grad_(backward)
         logits = leaf.view_as(leaf)
-        module = NTLCrossEntropyLoss(WIDE, validate=False, **options)
+        module = NTLCrossEntropyLoss(WIDE, **options)
         with Watch() as watch:
             loss = module(logits, labels)
             if backward:
@@ -68,8 +68,8 @@ class TestLogitsSizedBuffers:
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
     @pytest.mark.parametrize(
         "options",
-        [{}, {"softcap": 5.0}, {"logit_scale": 0.5}, {"label_smoothing": 0.1, "z_loss": 0.1},
-         {"criterion": ExpectedValue()}, {"reduction": "sum", "mode": "replace"}],
+        [{}, {"label_smoothing": 0.1, "z_loss": 0.1}, {"criterion": ExpectedValue()},
+         {"reduction": "sum", "mode": "replace"}],
         ids=str,
     )  # fmt: skip
     def test_there_is_one_which_becomes_the_gradient(
@@ -79,14 +79,14 @@ class TestLogitsSizedBuffers:
         assert made == 1
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-    @pytest.mark.parametrize("options", [{}, {"softcap": 5.0}, {"logit_scale": 0.5}], ids=str)
+    @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}], ids=str)
     def test_there_is_none_with_inplace_backward(self, options: dict[str, Any], dtype: torch.dtype) -> None:
         made, logits, leaf = self.count(dtype, inplace_backward=True, **options)
         assert made == 0
         assert leaf.grad.data_ptr() == logits.data_ptr()
 
     def test_there_is_none_without_a_gradient(self) -> None:
-        for options in ({}, {"softcap": 5.0}):
+        for options in ({}, {"label_smoothing": 0.1}):
             assert self.count(torch.float32, backward=False, **options)[0] == 0
 
     def test_a_number_loss_without_a_gradient_reads_only_number_labels(
@@ -95,7 +95,7 @@ class TestLogitsSizedBuffers:
         monkeypatch.setattr(readout, "CHUNK", 1 << 22)
         hidden, weight, labels = wide_batch(tokens=400)
         labels[20:] = 11  # text
-        loss_fn = NumberTokenLoss(WIDE, reweigh=True)
+        loss_fn = NumberTokenLoss(WIDE, REWEIGHED)
         with Watch() as watch, torch.no_grad():
             loss_fn(logits := hidden @ weight.T, labels)
         assert watch.buffers(logits.numel() * 4 / 10) == 1  # the logits themselves
@@ -114,7 +114,7 @@ class TestLinearPath:
         **options: Any,
     ) -> Watch:
         hidden, weight, labels = wide_batch(tokens, dtype=dtype)
-        module = NTLLinearCrossEntropyLoss(WIDE, validate=False, **options)
+        module = NTLLinearCrossEntropyLoss(WIDE, **options)
         hidden.requires_grad_("hidden" not in frozen)
         weight.requires_grad_("weight" not in frozen)
         with Watch() as watch:
@@ -207,7 +207,7 @@ class TestSynchronization:
     """Meta tensors have no values: reading one raises an error, and would synchronize an accelerator."""
 
     @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-    @pytest.mark.parametrize("options", [{}, {"softcap": 3.0, "label_smoothing": 0.1}], ids=str)
+    @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}], ids=str)
     @pytest.mark.parametrize("kind", ["logits", "inplace", "linear"])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_an_accelerator_never_synchronizes(
@@ -220,15 +220,13 @@ class TestSynchronization:
         hidden = torch.randn(2, 20, 8, device="meta", dtype=dtype, requires_grad=True)
         head = torch.randn(1009, 8, device="meta", dtype=dtype, requires_grad=True)
         module = loss_of_head(kind, **options).to("meta")
-        with Watch() as watch:  # also runs the bodies of custom operators
+        with Watch() as watch:
             loss = module(hidden, head, labels, None, weights, *counts)
             loss.sum().backward()
         assert loss.shape == ((2, 20) if reduction == "none" else ())
         assert hidden.grad.shape == hidden.shape
         assert head.grad.shape == head.shape
         assert not SYNCHRONIZING & set(watch.operators)
-        if kind != "linear":
-            assert {"summarize_logits", "write_gradient"} <= set(watch.operators)
 
     def test_dropping_ignored_positions_is_the_only_synchronization(
         self, monkeypatch: pytest.MonkeyPatch
@@ -238,7 +236,7 @@ class TestSynchronization:
         hidden, weight, labels = wide_batch()
         waits = {}
         for drop in (True, False):
-            module = NTLLinearCrossEntropyLoss(WIDE, validate=False, drop_ignored=drop)
+            module = NTLLinearCrossEntropyLoss(WIDE, drop_ignored=drop)
             with Watch() as watch:
                 module(hidden.requires_grad_(), weight.requires_grad_(), labels).backward()
             # The CPU may read values, which saves a pass over the logits.
@@ -264,7 +262,7 @@ class TestSynchronization:
         # As CUDA graphs require: nothing depends on how many labels are numbers or ignored.
         hidden, weight, labels = wide_batch()
         runs = []
-        module = loss_of_head(kind, validate=False)
+        module = loss_of_head(kind)
         for batch in (labels, torch.full_like(labels, 1), torch.full_like(labels, -100)):
             leaves = [x.clone().requires_grad_() for x in (hidden, weight)]
             with Watch() as watch:
@@ -277,8 +275,8 @@ class TestSynchronization:
 class TestCompile:
     OPTIONS = (
         {},
-        {"softcap": 3.0, "label_smoothing": 0.1, "z_loss": 0.01, "reduction": "none"},
-        {"criterion": ExpectedValue("huber"), "reweigh": False, "mode": "replace", "logit_scale": 0.5},
+        {"label_smoothing": 0.1, "z_loss": 0.01, "reduction": "none"},
+        {"criterion": ExpectedValue("huber"), "mode": "replace"},
         {"shift": True, "reduction": "sum"},
         {"inplace_backward": True},
     )
@@ -343,14 +341,15 @@ class TestCompile:
     ) -> None:
         # Accelerators under torch.compile use plain PyTorch, which this test calls on the CPU.
         case = make_case(6)
-        for transform, mean in ((readout.IDENTITY, False), (readout.Transform(0.5, 3.0), True)):
+        ids = torch.tensor(NUMBERS.token_ids)
+        for mean in (False, True):
             for dtype in (torch.float64, torch.bfloat16):
-                query = readout.Query(case.labels.flatten(), torch.tensor(NUMBERS.token_ids), transform, mean)
+                query = readout.Query(case.labels.flatten(), ids, readout.IDENTITY, mean)
                 results = []
                 for read in (readout.summarize_plainly, readout.summarize_logits):
                     logits = case.logits(dtype).requires_grad_()
                     read_out = read(logits.flatten(0, -2), query)
-                    parts = [read_out.row_max + read_out.log_sum_exp, *read_out[2:]]
+                    parts = [read_out.row_max + read_out.shifted_lse, *read_out[2:]]
                     sum((part.square() * 0.01).sum() for part in parts).backward()
                     results.append([*parts, logits.grad])
                 for plain, ours in zip(*results, strict=True):
@@ -376,7 +375,7 @@ class TestReadBlock:
         softmax = {"none": None, "new": torch.empty_like(given), "over the logits": given}[target]
         query = readout.Query(labels, torch.tensor([3, 5]), transform, True)
         read = readout.summarize_block(given, query, softmax)
-        assert_close(read.row_max + read.log_sum_exp, wanted.logsumexp(-1))
+        assert_close(read.row_max + read.shifted_lse, wanted.logsumexp(-1))
         assert_close(read.label_logit, wanted.gather(-1, labels[:, None])[:, 0])
         assert_close(read.number_logits, wanted[:, [3, 5]])
         assert_close(read.mean_logit, wanted.mean(-1))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from combined_cases import REWEIGHED
 from tolerances import LARGE_LOGITS, approx
 from torch import Tensor
 
@@ -30,12 +31,16 @@ SCALES = [30.0, 3000.0]
 LOGITS = {
     "logits": {},
     "inplace": {"inplace_backward": True},
-    "scaled": {"logit_scale": 0.5},
     "compiled for an accelerator": {},
     "sharded": {"group": "alone"},
 }
-HIDDEN = {"linear": {}, "linear, each position": {"reduction": "none"}}
-OPTIONS = [{}, {"reweigh": False}, {"criterion": ExpectedValue()}, {"label_smoothing": 0.1, "z_loss": 1e-4}]
+HIDDEN = {"linear": {}, "linear, each position": {"reduction": "none"}, "scaled": {"logit_scale": 0.5}}
+OPTIONS = [
+    {},
+    {"criterion": REWEIGHED},
+    {"criterion": ExpectedValue()},
+    {"label_smoothing": 0.1, "z_loss": 1e-4},
+]
 
 
 def make_batch(scale: float) -> tuple[Tensor, Tensor]:
@@ -104,5 +109,5 @@ def test_gradients_are_as_exact_as_those_of_cross_entropy(
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_number_loss_alone_is_as_exact(scale: float, reweigh: bool) -> None:
     logits, labels = make_batch(scale)
-    loss_fn = NumberTokenLoss(HUNDREDS, reweigh=reweigh)
+    loss_fn = NumberTokenLoss(HUNDREDS, REWEIGHED if reweigh else None)
     assert error_of(lambda z: loss_fn(z, labels), logits, LARGEST / POSITIONS) < LARGE_LOGITS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -16,10 +17,12 @@ from ntloss import (
     NTLLinearCrossEntropyLoss,
     NTLoss,
     NTLossDotProduct,
+    NumberLevelLoss,
     NumberTokenLoss,
     NumberVocabulary,
     Wasserstein,
 )
+from ntloss.engine import targets
 
 BOTH = (NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss)
 ALL = (*BOTH, NumberTokenLoss)
@@ -61,7 +64,7 @@ def call(which: str, options: dict[str, Any] | None = None, **changes: Any) -> A
     hidden = given.pop("hidden_states", torch.zeros(3, HIDDEN))
     weight = given.pop("lm_head_weight", torch.zeros(VOCAB, HIDDEN))
     if which == "alone from hidden":
-        return NumberTokenLoss(NUMBERS, reweigh=False, **options).from_hidden(hidden, weight, **given)
+        return NumberTokenLoss(NUMBERS, **options).from_hidden(hidden, weight, **given)
     options = {"drop_ignored": which == "linear", **options}
     return NTLLinearCrossEntropyLoss(NUMBERS, **options)(hidden, weight, **given)
 
@@ -80,11 +83,6 @@ def call(which: str, options: dict[str, Any] | None = None, **changes: Any) -> A
         ({"z_loss": -1.0}, ValueError, "z_loss=-1.0: expected 0 or more"),
         ({"z_loss": INF}, ValueError, "z_loss=inf: expected 0 or more"),
         ({"z_loss": NAN}, ValueError, "z_loss=nan: expected 0 or more"),
-        ({"softcap": 0.0}, ValueError, "softcap=0.0: expected a number above 0, or None"),
-        ({"softcap": -30.0}, ValueError, "softcap=-30.0: expected a number above 0, or None"),
-        ({"softcap": INF}, ValueError, "softcap=inf: expected a number above 0, or None"),
-        ({"logit_scale": 0.0}, ValueError, "logit_scale=0.0: expected a number above 0"),
-        ({"logit_scale": NAN}, ValueError, "logit_scale=nan: expected a number above 0"),
         ({"reduction": "average"}, ValueError, "reduction='average': expected 'mean', 'sum' or 'none'"),
         # A negative weight would reward wrong numbers.
         ({"weight": -0.3}, ValueError, "weight=-0.3: expected"),
@@ -102,21 +100,42 @@ def test_options_out_of_range_raise_an_error(
         kind(NUMBERS, **options)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{name: value} for name in ("softcap", "logit_scale") for value in (0.0, -30.0, INF, NAN)],
+    ids=str,
+)
+def test_a_transform_out_of_range_is_an_error(options: dict[str, float]) -> None:
+    with pytest.raises(
+        ValueError, match=re.escape("{}={}: expected a number above 0".format(*next(iter(options.items()))))
+    ):
+        NTLLinearCrossEntropyLoss(NUMBERS, **options)
+
+
+@pytest.mark.parametrize("kind", [*ALL, NTLoss, NTLossDotProduct, NumberLevelLoss])
+def test_an_option_that_is_assigned_later_is_an_error(kind: Any, digits: NumberVocabulary) -> None:
+    made = kind(digits)
+    fixed = set(inspect.signature(kind).parameters)
+    # Those that take effect, and those that the vocabulary has been made from.
+    fixed -= {"weight", "return_terms", "group", "tokenizer", "max_number_length"}
+    for name in fixed - {"vocab_size", "digit_level", "space_prefixed"}:
+        with pytest.raises(AttributeError, match=f"{name} is fixed when .*: make a new {kind.__name__} with"):
+            setattr(made, name, None)
+
+
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize(
     ("criterion", "error", "says"),
     [
         ("wasserstein", TypeError, "criterion.*expected.*get_criterion"),
         (3, TypeError, "criterion.*expected"),
-        (torch.nn.functional.mse_loss, ValueError, "reweigh=True needs a criterion with a worst cost"),
         (Wasserstein, TypeError, r"Wasserstein is a class: expected an instance, Wasserstein\(\)"),
-        (Unbounded(), ValueError, "reweigh=True needs a criterion with a worst cost"),
     ],
-    ids=["name", "number", "function", "class", "unbounded"],
+    ids=["name", "number", "class"],
 )
 def test_an_invalid_criterion_is_an_error(kind: Any, criterion: Any, error: Any, says: str) -> None:
     with pytest.raises(error, match=says):
-        kind(NUMBERS, criterion, reweigh=True)
+        kind(NUMBERS, criterion)
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -151,7 +170,6 @@ def test_an_invalid_weight_is_an_error_whenever_it_is_set(which: str, weight: fl
     tensor = torch.tensor(weight)
     with pytest.raises(ValueError, match=r"weight=.*expected"):
         call(which, {"weight": tensor})
-    call(which, {"weight": tensor, "validate": False})  # values are not read, as on an accelerator
 
 
 @pytest.mark.parametrize("settings", [{"vocab_size": 13}, {"digit_level": False}, {"space_prefixed": True}])
@@ -165,9 +183,8 @@ def test_settings_that_contradict_the_vocabulary_are_errors(
     assert kind(digits, vocab_size=12).vocab_size == 12
 
 
-def test_a_criterion_without_a_worst_cost_is_not_reweighed(digits: NumberVocabulary) -> None:
+def test_a_criterion_needs_no_worst_cost(digits: NumberVocabulary) -> None:
     loss_fn = NumberTokenLoss(digits, Unbounded())
-    assert not loss_fn.reweigh
     loss = loss_fn(torch.zeros(2, 12), torch.tensor([3, 11]))
     assert loss.item() == approx(torch.tensor(10.0).log().item())
 
@@ -207,36 +224,31 @@ def test_a_criterion_with_a_wrong_shape_or_with_parameters_is_an_error() -> None
     ids=str,
 )
 def test_invalid_labels_and_weights_are_errors(
-    which: str, changes: dict[str, Any], error: type[Exception], says: str
+    which: str, changes: dict[str, Any], error: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(error, match=says):
         call(which, **changes)
     if "contain" not in says and "outside" not in says:  # errors that need no values
+        monkeypatch.setattr(targets, "_reads_values", lambda tensor: False)
         with pytest.raises(error, match=says):
-            call(which, {"validate": False}, **changes)
+            call(which, **changes)
 
 
 @pytest.mark.parametrize("which", ["logits", "linear"])
 @pytest.mark.parametrize(
-    ("options", "counts", "says"),
+    ("options", "count", "says"),
     [
-        ({}, (3, 3), "num_numbers_in_batch is the divisor .* normalize_by='numbers'.*omit it"),
-        ({}, (None, 3), "num_numbers_in_batch is the divisor .* normalize_by='numbers'.*omit it"),
-        ({"mode": "replace"}, (3, 3), "num_numbers_in_batch is the divisor"),
-        ({"normalize_by": "numbers"}, (None, 3), "num_items_in_batch is missing"),
-        ({"reduction": "sum"}, (3, 1), "divisors of reduction='mean': omit them with reduction='sum'"),
-        ({"reduction": "none"}, (3, 1), "divisors of reduction='mean': omit them with reduction='none'"),
+        ({"reduction": "sum"}, 3, "divisor of reduction='mean': omit it with reduction='sum'"),
+        ({"reduction": "none"}, 3, "divisor of reduction='mean': omit it with reduction='none'"),
         # Otherwise the loss would silently be zero.
-        ({}, (-3, None), "num_items_in_batch=.*expected"),
-        ({}, (NAN, None), "num_items_in_batch=.*expected"),
-        ({"normalize_by": "numbers"}, (3, -1), "num_numbers_in_batch=.*expected"),
+        ({}, -3, "num_items_in_batch=-3: expected 0 or more"),
+        ({}, NAN, "num_items_in_batch=nan: expected 0 or more"),
     ],
     ids=str,
 )
-def test_invalid_counts_are_errors(which: str, options: Any, counts: Any, says: str) -> None:
-    items, numbers = counts
+def test_an_invalid_count_is_an_error(which: str, options: Any, count: float, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        call(which, options, num_items_in_batch=items, num_numbers_in_batch=numbers)
+        call(which, options, num_items_in_batch=count)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
@@ -271,6 +283,13 @@ def test_normalizers_check_labels_and_weights() -> None:
         module.normalizers(torch.tensor([99]))
     with pytest.raises(ValueError, match=r"loss_weights of shape \[1\]"):
         module.normalizers(torch.tensor([9, 2]), torch.ones(1))
+
+
+def test_normalizers_are_exact_for_logits_in_float64() -> None:
+    weights = torch.rand(50, dtype=torch.float64)
+    items, numbers = NTLCrossEntropyLoss(NUMBERS).normalizers(torch.full((50,), 9), weights)
+    assert items.dtype == torch.float64
+    assert (items.item(), numbers.item()) == approx((weights.sum().item(),) * 2, dtype=torch.float64)
 
 
 # --- logits, hidden states, heads -----------------------------------------------------------------
@@ -355,20 +374,11 @@ def test_predict_numbers_checks_the_logits(digits: NumberVocabulary) -> None:
 # --- when values are read -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("which", [*OF_LOGITS, "linear", "alone from hidden"])
-def test_validate_switches_the_checks_of_values(which: str) -> None:
-    bad_weight = {"loss_weights": torch.tensor([1.0, -1.0, 1.0])}
-    for validate in (None, True):
-        with pytest.raises(ValueError, match="0 or more"):
-            call(which, {"validate": validate}, **bad_weight)
-    assert call(which, {"validate": False}, **bad_weight).isfinite()
-
-
 @pytest.mark.parametrize("which", OF_LOGITS)
-def test_values_on_other_devices_are_read_only_with_validate(which: str) -> None:
+def test_values_on_other_devices_are_not_read(which: str) -> None:
     # The meta device has no values, so reading one raises an error.
     on_meta = {"logits": torch.zeros(3, VOCAB, device=META), "labels": torch.zeros(3, device=META).long()}
-    for validate in (None, False):
-        assert call(which, {"validate": validate}, **on_meta).device.type == "meta"
-    with pytest.raises((RuntimeError, NotImplementedError)):
-        call(which, {"validate": True}, **on_meta)
+    assert call(which, **on_meta).device.type == "meta"
+    weight = torch.tensor(-1.0, device=META)
+    if which == "logits":
+        assert call(which, {"weight": weight}, **on_meta).device.type == "meta"

@@ -17,10 +17,11 @@ import integration_cases as cases
 from integration_cases import DIGITS, ROWS, STEPS, number_aware_trainer, samples, stack, trainer_for
 from transformers import Trainer, TrainerCallback
 
-from ntloss import NTLCrossEntropyLoss, TokenMetrics
+from ntloss import NTLCrossEntropyLoss
 from ntloss.integrations.callback import NumberMetricsCallback
 from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
 from ntloss.integrations.transformers.trainer import TermSums
+from ntloss.metrics import TokenMetrics
 from ntloss.numbers.spans import find_numbers, token_kinds
 
 FROZEN = {"learning_rate": 0.0}  # the model is the same in all steps
@@ -191,7 +192,7 @@ def test_terms_of_fractional_items_are_means_over_all_batches() -> None:
     sums = TermSums()
     for row in range(4):
         inputs = {"logits": logits[row], "labels": labels[row], "loss_weights": weights[row]}
-        absent = ("sequence_ids", "number_weights", "num_items_in_batch", "num_numbers_in_batch")
+        absent = ("sequence_ids", "number_weights", "num_items_in_batch")
         sums.add(loss, {**inputs, **dict.fromkeys(absent)}, loss(**inputs))
     whole = loss(logits, labels, loss_weights=weights)
     assert sums.pop() == approx({"ce": float(whole.ce), "ntl": float(whole.ntl)})

@@ -22,7 +22,7 @@ from transformers import (
     Trainer,
 )
 
-from ntloss import NTLCrossEntropyLoss, NumberLevel
+from ntloss import HLGauss, NTLCrossEntropyLoss, NumberLevel
 from ntloss.integrations.callback import NumberMetricsCallback
 from ntloss.integrations.collator import NumberWeightsCollator
 from ntloss.integrations.transformers import make_number_aware, make_trainer_number_aware
@@ -241,6 +241,43 @@ def test_an_sft_trainer_trains_on_the_column(sft_way: str, tmp_path: Path) -> No
     assert_close(trainer.compute_loss(model, dict(inputs)), expected)
     assert abs(float(expected - loss_fn(logits, inputs["labels"]))) > 1e-3
     trainer.train()
+
+
+@EITHER_MODEL
+@EITHER_WAY
+def test_the_loss_of_samples_equals_that_of_the_logits(name: str, way: str) -> None:
+    model, inputs = MODELS[name](), batch()
+    samples = torch.tensor([[1.0, 30.0], [5.0, torch.nan], [torch.nan] * 2, [7.0, 7.5]])
+    with torch.no_grad():
+        logits = model(**inputs).logits
+    loss_fn = NTLCrossEntropyLoss(DIGITS, HLGauss(9.0), shift=not model.config.is_encoder_decoder)
+    expected = loss_fn(logits, inputs["labels"], number_samples=samples)
+    make_number_aware(model, DIGITS, HLGauss(9.0), chunked=way == "chunked")
+    assert_close(model(**inputs, number_samples=samples).loss, expected)
+    assert abs(float(expected - loss_fn(logits, inputs["labels"]))) > 1e-3
+
+
+def test_a_trainer_trains_on_samples_and_follows_the_schedule(tmp_path: Path) -> None:
+    rows = [{**row, "number_samples": [3.0, 4.0][: 1 + i % 2]} for i, row in enumerate(cases.samples(ROWS))]
+    collated = NumberWeightsCollator(cases.stack)(rows[:2])
+    assert_close(collated["number_samples"], torch.tensor([[3.0, torch.nan], [3.0, 4.0]]))
+    trainer = cases.trainer_for(cases.llama(), tmp_path)
+    trainer.train_dataset = rows
+    criterion = HLGauss((8.0, 1.0))
+    handle = make_trainer_number_aware(trainer, DIGITS, criterion)
+    seen = []
+    handle.loss.register_forward_pre_hook(lambda *_: seen.append(float(criterion.sigma)))
+    trainer.train()
+    assert seen[0] == 8.0
+    assert seen == sorted(seen, reverse=True)
+    assert seen[-1] < 8.0 or trainer.state.max_steps == 1
+    assert float(criterion.sigma) == 1.0
+
+
+@pytest.mark.parametrize(("samples", "error"), [("many", TypeError), ([[1.0]], ValueError)])
+def test_samples_that_are_no_list_of_numbers_are_errors(samples: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="row 0 of a batch has number_samples"):
+        NumberWeightsCollator(cases.stack)([{"labels": [1], "number_samples": samples}])
 
 
 def test_without_labels_the_weights_are_ignored() -> None:

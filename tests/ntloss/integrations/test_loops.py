@@ -13,7 +13,7 @@ from processes import results_of
 from tolerances import assert_close
 from torch import Tensor
 
-from ntloss import NTLCrossEntropyLoss, WeightScheduler
+from ntloss import NTLCrossEntropyLoss
 
 HAS_ACCELERATE = importlib.util.find_spec("accelerate") is not None
 
@@ -72,8 +72,7 @@ def test_lightning_trains_the_weights_of_one_batch(
     expected: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lightning = pytest.importorskip("lightning")
-    loss_fn = NTLCrossEntropyLoss(DIGITS, weight=7.0)  # the schedule sets that of `expected`
-    schedule = WeightScheduler(loss_fn, lambda step: 1.0, weight=0.3)
+    loss_fn = NTLCrossEntropyLoss(DIGITS, weight=7.0)  # the step sets that of `expected`
     steps_seen = []
 
     class Module(lightning.LightningModule):
@@ -82,7 +81,7 @@ def test_lightning_trains_the_weights_of_one_batch(
             self.model = Model()
 
         def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
-            schedule.set_step(self.global_step)
+            loss_fn.weight = 0.3
             steps_seen.append(self.global_step)
             loss: Tensor = loss_fn(self.model(batch["ids"]), batch["labels"], None, batch["items"])
             return loss * 4  # Lightning divides by the micro-batches

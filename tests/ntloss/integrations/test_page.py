@@ -73,7 +73,7 @@ def surroundings(folder: Path) -> dict[str, Any]:
 def test_the_page_has_a_snippet_for_each_integration() -> None:
     calls = ["make_trainer_number_aware(", "make_number_aware(", "make_sft_number_aware("]
     more = [
-        "loss_of_outputs(",
+        "compute_loss_func=",
         "num_items_in_batch=items",
         ".attach(",
         "NumberWeightsCollator(",

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tolerances import approx
 from transformers import PrinterCallback
 
-from ntloss.integrations.rewards import compute_score, crps_reward, number_reward
+from ntloss.integrations.rewards import compute_score, number_reward
 from ntloss.numbers.parsing import parse_number
 
 ERRORS = ("log", "absolute", "relative")
@@ -198,24 +198,6 @@ def test_a_grpo_trainer_logs_and_learns_from_the_rewards(tmp_path: Path) -> None
         mean = sum(scored) / len(scored)
         assert entry["reward"] == entry["rewards/number_reward/mean"] == approx(mean)
     assert any(not weight.equal(before[name]) for name, weight in trainer.model.state_dict().items())
-
-
-def test_a_completion_that_improves_its_groups_crps_is_rewarded() -> None:
-    def crps(sample: list[float], true: float) -> float:
-        errors, pairs = np.abs(np.array(sample) - true), np.abs(np.subtract.outer(sample, sample))
-        return float(errors.mean() - pairs.mean() / 2)
-
-    sample, true = [3.0, 8.0, 5.5, 40.0], 6.0
-    expected = [crps(sample[:i] + sample[i + 1 :], true) - crps(sample, true) for i in range(4)]
-    groups = {"prompts": ["a"] * 5 + ["b"], "answer": [6] * 5 + [None]}
-    completions = ["3", "8", "none", "5.5", "40", "7"]
-    found = crps_reward(error="absolute")(completions=completions, **groups)
-    assert found[:2] + found[3:5] == approx(expected)
-    assert found[2] == -1.0  # has no number
-    assert found[5] is None  # has no true number
-    assert crps_reward()(prompts=["a"], completions=["4"], answer=[4]) == [None]  # is alone
-    with pytest.raises(ValueError, match="error='squared': expected 'log' or 'absolute'"):
-        crps_reward(error="squared")
 
 
 @pytest.mark.parametrize("true", ["52", 52, "#### 52"])

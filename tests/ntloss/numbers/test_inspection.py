@@ -19,7 +19,7 @@ from ntloss.numbers import texts
 from ntloss.numbers.inspection import Inspection, inspect_tokenizer
 from ntloss.numbers.vocabulary import as_vocabulary
 
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
 
 
 def seen(inspection: Inspection) -> list[int]:

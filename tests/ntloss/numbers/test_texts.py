@@ -19,7 +19,7 @@ from ntloss import NTLoss, NTLossDotProduct, NumberVocabulary
 from ntloss.numbers.inspection import SENTENCE, inspect_tokenizer
 from ntloss.numbers.spans import find_numbers, token_kinds
 
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
 
 
 @pytest.fixture(scope="session")

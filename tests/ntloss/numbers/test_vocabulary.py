@@ -22,13 +22,12 @@ from ntloss import (
     NTLossDotProduct,
     NumberLevel,
     NumberTokenLoss,
-    NumberTokensLeftOut,
     NumberVocabulary,
 )
-from ntloss.numbers import NumberFormat
+from ntloss.numbers import NumberFormat, NumberTokensLeftOutWarning
 from ntloss.numbers.spans import token_kinds
 
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
 
 
 VALUES_OF_DIGITS = {d: float(d) for d in DIGITS}
@@ -250,7 +249,7 @@ def warnings_of(call: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
-    return [str(w.message) for w in caught if issubclass(w.category, NumberTokensLeftOut)]
+    return [str(w.message) for w in caught if issubclass(w.category, NumberTokensLeftOutWarning)]
 
 
 class TestMissingDigits:

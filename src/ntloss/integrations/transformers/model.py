@@ -13,8 +13,8 @@ from torch import Tensor
 from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria import Criterion
 from ntloss.engine.targets import shift_left
-from ntloss.integrations.collator import NUMBER_WEIGHTS
-from ntloss.integrations.outputs import Loss
+from ntloss.integrations.collator import NUMBER_SAMPLES, NUMBER_WEIGHTS, OF_NUMBERS
+from ntloss.integrations.options import Loss
 from ntloss.integrations.transformers.architecture import (
     HeadTensors,
     calls_loss_function,
@@ -31,9 +31,8 @@ from ntloss.integrations.transformers.architecture import (
 from ntloss.numbers.spans import sequence_ids_of
 
 _STATE = "_number_aware"
-_OPTIONS = {"mode", "normalize_by", "label_smoothing", "z_loss", "validate", "ignore_index"}
+_OPTIONS = {"mode", "normalize_by", "label_smoothing", "z_loss", "ignore_index"}
 _OPTIONS_OF_CHUNKS = {"chunk_size", "drop_ignored"}
-_OF_THE_LOSS = ("num_numbers_in_batch", NUMBER_WEIGHTS)  # what a stock model does not expect
 _FUSED = "fused_lm_head"  # with it, trainers of TRL ask for log-probabilities in place of logits
 
 
@@ -46,8 +45,7 @@ class NumberAwareModel:
     Attributes:
         model: the model, without wrappers.
         losses: `loss`, and with `chunked` the same loss from logits, for evaluation.
-        loss: the loss of training batches; `WeightScheduler(handle.loss, schedule)` sets its weight, also for
-            evaluation.
+        loss: the loss of training batches; its `weight` also applies to evaluation.
         shift, chunked: see `make_number_aware`.
         terms: `LossTerms` of the last batch, detached; None before the first. Under gradient accumulation,
             this micro-batch's share.
@@ -68,7 +66,10 @@ class NumberAwareModel:
         self.__signature__ = inspect.signature(model.forward)  # trainers and `generate` read it
         self._names = tuple(self.__signature__.parameters)
         self._calls_loss_function = calls_loss_function(type(model))
-        self._inputs: dict[str, Any] | None = None  # of the loss, while the model's forward runs
+        # State of one call. Between `compute` and the loss stands the model's own forward, which passes on
+        # logits or hidden states and labels alone: `_inputs` are what else the loss needs (None once it was
+        # computed, and between calls), `_computed` is the loss.
+        self._inputs: dict[str, Any] | None = None
         self._computed: Tensor | None = None
         self._head_checked = False
         ours = {_STATE: self, "forward": self, "accepts_loss_kwargs": True}  # makes a Trainer pass its count
@@ -122,9 +123,8 @@ class NumberAwareModel:
         return twin
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model's `generate`, without the weights that a Seq2SeqTrainer passes with a batch."""
-        kwargs.pop(NUMBER_WEIGHTS, None)
-        return self._generate(*args, **kwargs)
+        """Run the model's `generate`, without the columns for the loss that a Seq2SeqTrainer passes."""
+        return self._generate(*args, **{k: v for k, v in kwargs.items() if k not in OF_NUMBERS})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model's forward, with this loss; see `compute` for its errors."""
@@ -138,7 +138,8 @@ class NumberAwareModel:
         if not self.active:
             return self._own_forward(**kwargs)
         if kwargs.get("labels") is None:
-            return self._own_forward(**{k: value for k, value in kwargs.items() if k not in _OF_THE_LOSS})
+            kwargs.pop(NUMBER_WEIGHTS, None)  # which a stock model does not expect
+            return self._own_forward(**kwargs)
         if kwargs.pop(_FUSED, False):
             return self.fused(kwargs) if self.fused is not None else _raise_for_trl()
         return_dict = kwargs.pop("return_dict", None)
@@ -197,14 +198,14 @@ class NumberAwareModel:
         if needs_spans and position_ids is not None and position_ids.shape == labels.shape:
             sequence_ids = sequence_ids_of(position_ids)
         if self.shift:
-            labels = shift_left(labels, self.loss.ignore_index)
+            labels = shift_left(labels, self.loss.options.ignore_index)
             number_weights, sequence_ids = shift_left(number_weights), shift_left(sequence_ids, -1)
-        counts = ("num_items_in_batch", "num_numbers_in_batch")
         return {
             "labels": labels if shift_labels is None else shift_labels,
             "sequence_ids": sequence_ids,
             NUMBER_WEIGHTS: number_weights,
-            **{name: kwargs.pop(name, None) for name in counts},
+            NUMBER_SAMPLES: kwargs.pop(NUMBER_SAMPLES, None),
+            "num_items_in_batch": kwargs.pop("num_items_in_batch", None),
         }
 
     # Not recursive: the model's own forward is still compiled.
@@ -250,7 +251,6 @@ def make_number_aware(
     numbers: NumberVocabulary | Any,
     criterion: Criterion | None = None,
     weight: float | Tensor | None = None,
-    reweigh: bool = False,
     *,
     chunked: bool = False,
     shift: bool | None = None,
@@ -265,17 +265,17 @@ def make_number_aware(
     Both terms are divided by `num_items_in_batch` if the model is called with it, as every Trainer does: the
     count of labels over the accumulated batches and all ranks. A batch may have `number_weights`,
     `[batch, seq]`, a factor of the number term at each of the unshifted `labels` (see
-    `NTLCrossEntropyLoss.forward`); `generate` ignores them.
+    `NTLCrossEntropyLoss.forward`), and `number_samples`, `[batch, samples]`; `generate` ignores both.
 
     Args:
         model: a causal, masked or encoder-decoder language model of transformers, or PEFT's wrapper of one.
         numbers: the model's tokenizer, or its `NumberVocabulary`.
-        criterion, weight, reweigh: see `NTLCrossEntropyLoss`.
+        criterion, weight: see `NTLCrossEntropyLoss`.
         chunked: compute the loss of training batches from hidden states with `NTLLinearCrossEntropyLoss`:
             `outputs.logits` is None, and the logits are never in memory. Evaluation and generation still
             compute logits. Default: False.
         shift: whether position i predicts label i + 1. Default: depends on the model's class.
-        options: `mode`, `normalize_by`, `label_smoothing`, `z_loss`, `ignore_index`, `validate` of
+        options: `mode`, `normalize_by`, `label_smoothing`, `z_loss`, `ignore_index` of
             `NTLCrossEntropyLoss`; with `chunked` also `chunk_size` and `drop_ignored` of
             `NTLLinearCrossEntropyLoss`.
 
@@ -323,7 +323,7 @@ def make_number_aware(
             "from_tokenizer(tokenizer, digit_level=False, vocab_size=model.config.vocab_size) in place of "
             "the tokenizer."
         )
-    term = (vocabulary_for(numbers, head), criterion, weight, reweigh)
+    term = (vocabulary_for(numbers, head), criterion, weight)
     check_inline_loss(model)
     shared = {name: value for name, value in options.items() if name in _OPTIONS}
     of_logits = NTLCrossEntropyLoss(*term, return_terms=True, **shared)

@@ -11,9 +11,10 @@ from accelerate.state import GradientState  # type: ignore[import-untyped]
 from torch import Tensor
 from transformers import TrainerCallback
 
-from ntloss import HLGauss, LossTerms, NumberVocabulary, WeightScheduler
-from ntloss.integrations.collator import NUMBER_WEIGHTS, NumberWeightsCollator
-from ntloss.integrations.outputs import Loss
+from ntloss import HLGauss, LossTerms, NumberVocabulary
+from ntloss.engine.targets import check_weight
+from ntloss.integrations.collator import OF_NUMBERS, NumberWeightsCollator
+from ntloss.integrations.options import Loss
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
 from ntloss.metrics import gather
 
@@ -43,8 +44,8 @@ class _NumberAware:
 
     def _set_signature_columns_if_needed(self: Any) -> None:
         super()._set_signature_columns_if_needed()  # type: ignore[misc]
-        columns = [name for name in self._signature_columns if name != NUMBER_WEIGHTS]
-        self._signature_columns = columns + [NUMBER_WEIGHTS] * (handle_of(self.model) is not None)
+        columns = [name for name in self._signature_columns if name not in OF_NUMBERS]
+        self._signature_columns = columns + [*OF_NUMBERS] * (handle_of(self.model) is not None)
 
     def compute_loss(
         self: Any,
@@ -74,7 +75,9 @@ class _NumberAware:
         if num_items_in_batch is not None and self.model.training and not is_passed:
             # Whether a Trainer counts the first label of a sequence, which a causal model does not predict,
             # depends on its release.
-            own = [int((some != handle.loss.ignore_index).sum()) for some in (labels, labels[..., 1:])]
+            own = [
+                int((some != handle.loss.options.ignore_index).sum()) for some in (labels, labels[..., 1:])
+            ]
             if int(num_items_in_batch) not in own:
                 raise ValueError(
                     f"the model was called without num_items_in_batch={int(num_items_in_batch)}, but this "
@@ -151,17 +154,23 @@ def make_trainer_number_aware(
     if handle is None or numbers is not None or args or options:
         handle = make_number_aware(trainer.model, tokenizer_of(trainer, numbers), *args, **options)
     extend(trainer)
-    criterion = handle.loss.objective.criterion
-    if getattr(criterion, "schedule", None) is not None:
-        trainer.add_callback(AnnealCallback(criterion))  # type: ignore[arg-type]
     return handle
 
 
 def extend(trainer: Any) -> None:
-    """Make a trainer evaluate both terms, collate `number_weights`, and check whose loss it uses."""
+    """Make a trainer evaluate both terms, collate columns for the loss, and check whose loss it uses.
+
+    If the criterion has a schedule, the trainer follows it.
+    """
     if not isinstance(trainer, _NumberAware):
         own = type(trainer)
+        # A class of its own, because `super()` in the methods above must reach the trainer's, which may be
+        # any subclass. A Trainer has no hook for what they change, and the caller has made it already.
         trainer.__class__ = type(own.__name__, (_NumberAware, own), {"__module__": own.__module__})
+    handle = handle_of(trainer.model)
+    criterion: Any = None if handle is None else handle.loss.objective.criterion
+    if getattr(criterion, "schedule", None) is not None:
+        trainer.add_callback(AnnealCallback(criterion))
 
 
 def check_is_trainer(trainer: Any) -> None:
@@ -191,21 +200,29 @@ class WeightScheduleCallback(TrainerCallback):
 
     Raises:
         TypeError: `loss` has no weight, or `schedule` is not callable.
-        ValueError: `weight` is negative or not finite.
+        ValueError: `weight`, or at a step the scheduled weight, is negative or not finite.
     """
 
     def __init__(self, loss: Any, schedule: Callable[[int], float], weight: float | None = None) -> None:
-        self.scheduler = WeightScheduler(loss, schedule, weight)
+        if not isinstance(loss, Loss) or not callable(schedule):
+            raise TypeError(
+                f"expected a loss with a weight, such as handle.loss, and a function of the step, such as "
+                f"lambda step: min(step / 500, 1.0); given {type(loss).__name__} and {schedule!r}"
+            )
+        # Read now: the attribute will change.
+        self.loss, self.schedule = loss, schedule
+        self.weight = float(loss.weight if weight is None else weight)
+        check_weight(self.weight)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Set the weight before the micro-batches of a step; a resumed run continues at its step."""
-        self.scheduler.set_step(state.global_step)
+        self.loss.weight = self.weight * self.schedule(state.global_step)
 
 
 class AnnealCallback(TrainerCallback):
     """Calls a criterion's `anneal` before each optimizer step, with the share of the steps that are done.
 
-    `make_trainer_number_aware` adds it for a criterion with a schedule, `HLGauss.for_answers(answers)`.
+    `make_trainer_number_aware` and `make_sft_number_aware` add it for a criterion with a schedule.
 
     Args:
         criterion: an object with `anneal(progress)`, such as `HLGauss`.
@@ -281,16 +298,16 @@ class TermSums:
         """Add a batch: the loss that computed the terms, the arguments of its `forward`, and the terms."""
         beside = (inputs[name] for name in ("loss_weights", "sequence_ids", "number_weights"))
         items, numbers = loss.normalizers(inputs["labels"], *beside)
-        if loss.normalize_by == "items" or loss.mode == "replace":
+        if loss.options.normalize_by == "items" or loss.options.mode == "replace":
             numbers = items
-        num_items, num_numbers = inputs["num_items_in_batch"], inputs["num_numbers_in_batch"]
+        num_items = inputs["num_items_in_batch"]
         by_items = items if num_items is None else num_items
-        # Without a count of numbers, the number term is this batch's mean times its share of the items.
-        share = torch.where(items > 0, by_items / items, 0.0)
-        by_numbers = numbers * share if num_numbers is None else num_numbers
-        if loss.reduction != "mean":
-            by_items = by_numbers = 1.0
-        sums = [terms.ce.detach().sum() * by_items, items, terms.ntl.detach().sum() * by_numbers, numbers]
+        # A mean over numbers is this batch's, times its share of the items.
+        by_numbers = numbers * torch.where(items > 0, by_items / items, 0)
+        ce, ntl = terms.ce.detach().sum(), terms.ntl.detach().sum()
+        if loss.options.reduction == "mean":
+            ce, ntl = ce * by_items, ntl * by_numbers
+        sums = [ce, items, ntl, numbers]
         dtype = loss.tables.values.dtype  # float64, if the device has it
         stacked = torch.stack([torch.as_tensor(s, dtype=dtype, device=terms.ce.device) for s in sums])
         self._sums = stacked if self._sums is None else self._sums.to(stacked) + stacked
@@ -360,5 +377,5 @@ def without_repeated_rows(loss: Loss, inputs: dict[str, Any]) -> dict[str, Any]:
     if not state.end_of_dataloader or state.remainder <= 0 or own >= len(labels) or labels.dim() < 2:
         return inputs
     repeated = torch.arange(len(labels), device=labels.device) >= own
-    labels = labels.masked_fill(repeated.unsqueeze(-1), loss.ignore_index)
-    return {**inputs, "labels": labels, "num_items_in_batch": None, "num_numbers_in_batch": None}
+    labels = labels.masked_fill(repeated.unsqueeze(-1), loss.options.ignore_index)
+    return {**inputs, "labels": labels, "num_items_in_batch": None}

@@ -16,10 +16,11 @@ import tiny_tokenizers
 import torch
 import torch.nn.functional as F
 import transformers
+from combined_cases import REWEIGHED
 from integration_cases import DIGITS, VOCAB, batch, gradients, gradients_of
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, approx, assert_close
 
-from ntloss import NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, NumberVocabulary, WeightScheduler
+from ntloss import NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, NumberVocabulary
 from ntloss.integrations.transformers import handle_of, make_number_aware
 from ntloss.integrations.transformers.architecture import calls_loss_function
 from ntloss.integrations.transformers.model import on_device
@@ -293,7 +294,7 @@ def test_a_schedule_sets_the_weight_of_training_and_evaluation() -> None:
     model, inputs = cases.llama(), batch()
     handle = make_number_aware(model, DIGITS, weight=0.5, chunked=True)
     full = model(**inputs).loss
-    WeightScheduler(handle.loss, lambda step: 0.0).set_step(3)
+    handle.loss.weight = 0.0
     assert handle.terms is not None
     for mode in (True, False):
         loss = model.train(mode)(**inputs).loss
@@ -302,7 +303,12 @@ def test_a_schedule_sets_the_weight_of_training_and_evaluation() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"label_smoothing": 0.1, "z_loss": 0.01}, {"mode": "replace"}, {"reweigh": False}, {"ignore_index": 5}],
+    [
+        {"label_smoothing": 0.1, "z_loss": 0.01},
+        {"mode": "replace"},
+        {"criterion": REWEIGHED},
+        {"ignore_index": 5},
+    ],
     ids=str,
 )
 def test_options_apply_to_the_losses_of_training_and_evaluation(options: dict[str, Any]) -> None:

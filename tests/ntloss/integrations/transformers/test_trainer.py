@@ -24,8 +24,7 @@ from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_
 from torch import Tensor
 from transformers import LlamaForCausalLM, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
-from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
-from ntloss.integrations.outputs import loss_of_outputs
+from ntloss import NTLCrossEntropyLoss
 from ntloss.integrations.transformers import (
     WeightScheduleCallback,
     handle_of,
@@ -143,14 +142,13 @@ def test_a_trainer_of_a_number_aware_model_keeps_its_loss_and_evaluates_both_ter
 def test_a_compute_loss_func_made_of_the_loss_trains_the_same_weights(
     accumulate: int, one: dict[str, Trained], tmp_path: Path
 ) -> None:
-    compute_loss = loss_of_outputs(NTLCrossEntropyLoss(cases.DIGITS, shift=True))
+    loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=True)
+
+    def compute_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | None = None) -> Any:
+        return loss_fn(outputs["logits"], labels, num_items_in_batch=num_items_in_batch)
+
     trainer = trainer_for(cases.llama(), tmp_path, accumulate=accumulate, compute_loss_func=compute_loss)
     assert_same(train_with(trainer), one["llama"])
-
-
-def test_a_loss_from_hidden_states_is_no_loss_of_outputs() -> None:
-    with pytest.raises(TypeError, match="which takes logits, given NTLLinearCrossEntropyLoss"):
-        loss_of_outputs(NTLLinearCrossEntropyLoss(cases.DIGITS))  # type: ignore[arg-type]
 
 
 class _Simple(Trainer):
@@ -204,6 +202,12 @@ def test_a_schedule_sets_the_weight_before_each_step(tmp_path: Path) -> None:
     trainer.train()
     assert seen == [0, 1, 2]
     assert handle.loss.weight == 0.5
+    callback = WeightScheduleCallback(handle.loss, lambda step: -1.0, weight=0.2)
+    with pytest.raises(ValueError, match=r"weight=-0\.2: expected a finite number"):
+        callback.on_step_begin(trainer.args, trainer.state, trainer.control)
+    for loss, schedule_ in ((handle, schedule), (handle.loss, 0.5)):
+        with pytest.raises(TypeError, match=r"expected a loss with a weight, such as handle\.loss"):
+            WeightScheduleCallback(loss, schedule_)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("chunked", [False, True])

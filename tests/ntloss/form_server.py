@@ -1,0 +1,227 @@
+"""A local HTTP server that speaks the documented form of each kind over a tiny model in torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import torch
+from decoding_cases import next_token
+
+# Tokens 0 and 1 are PAD and END of the tiny models.
+TEXTS = ["<pad>", "<end>", *"0123456789", ".", ",", "-", " ", "Z", "e", "7 ", "12", " 4", " word"]
+OWNERS = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llamacpp", "openai": "someone"}
+
+
+class FormServer(ThreadingHTTPServer):
+    """It answers like a server of `kind`; `faults` are what it does in place of the next answers.
+
+    A fault is a status code, "cut" (the connection), "hang", or "garbage".
+    """
+
+    daemon_threads = True
+
+    def __init__(self, kind: str, model: Any, texts: Sequence[str] = TEXTS, most: int | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.kind, self.model, self.texts, self.most = kind, model, list(texts), most
+        self.faults: list[Any] = []
+        self.requests: list[tuple[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.without_logprobs = False
+        self.lost: set[int] = set()
+        self.open = self.most_open = 0
+        self.counting = threading.Lock()
+        self.slow = 0.0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def prefixes(self) -> list[list[int]]:
+        """All prefixes whose next token was asked for, in their order."""
+        found = []
+        for _, body in self.requests:
+            if body and (prompts := body.get("prompt", body.get("input_ids"))) and "tokens" not in body:
+                found += prompts if isinstance(prompts, list) else []
+        return found
+
+    def encode(self, text: str) -> list[int]:
+        longest = sorted(self.texts, key=len, reverse=True)
+        return [self.texts.index(piece) for piece in re.findall("|".join(map(re.escape, longest)), text)]
+
+    def log_probs(self, prefix: Any) -> list[float]:
+        tokens = self.encode(prefix) if isinstance(prefix, str) else prefix
+        return next_token(self.model, torch.tensor(tokens))([])
+
+    def likeliest(self, log_probs: Sequence[float], count: int) -> list[int]:
+        return sorted(range(len(log_probs)), key=lambda i: -log_probs[i])[: min(count, self.most or count)]
+
+    def write(self, prompt: Any, count: int) -> str:
+        tokens = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        written: list[int] = []
+        for _ in range(count):
+            written += self.likeliest(self.log_probs(tokens + written), 1)
+        return "".join(self.texts[i] for i in written)
+
+    def answer(self, path: str, body: Any) -> Any:
+        if path == "/v1/models":
+            return {"data": [{"id": "tiny", "owned_by": OWNERS[self.kind]}]}
+        if path == "/tokenize" and self.kind != "openai":
+            return {"tokens": self.encode(body["content" if self.kind == "llama.cpp" else "prompt"])}
+        if path == "/detokenize" and self.kind != "openai":
+            field = {"vllm": "prompt", "sglang": "text", "llama.cpp": "content"}[self.kind]
+            return {field: "".join(self.texts[i] for i in body["tokens"])}
+        if path == "/v1/completions" and body.get("logprobs") is None:
+            texts = [self.write(prompt, body["max_tokens"]) for prompt in body["prompt"]]
+            if body.get("echo"):
+                texts = [
+                    "".join(self.texts[i] for i in p) + t for p, t in zip(body["prompt"], texts, strict=True)
+                ]
+            choices = [{"index": i, "text": text} for i, text in enumerate(texts)]
+            return {"choices": choices[::-1]}
+        return self.next_tokens(path, body)
+
+    def next_tokens(self, path: str, body: Any) -> Any:
+        prompts = body["input_ids" if self.kind == "sglang" else "prompt"]
+        rows = [self.log_probs(prompt) for prompt in prompts]
+        best = [self.likeliest(row, 1)[0] for row in rows]
+        if (self.kind, path) == ("vllm", "/v1/completions"):
+            assert len(body["logprob_token_ids"]) <= 128
+            assert (body["max_tokens"], body["return_tokens_as_token_ids"]) == (1, True)
+            return {
+                "choices": [
+                    {
+                        "index": i,
+                        "text": self.texts[best[i]],
+                        "logprobs": None
+                        if self.without_logprobs
+                        else {
+                            "tokens": [f"token_id:{best[i]}"],
+                            "top_logprobs": [
+                                {
+                                    f"token_id:{t}": max(row[t], -9999.0)
+                                    for t in {best[i], *body["logprob_token_ids"]} - self.lost
+                                }
+                            ],
+                        },
+                    }
+                    for i, row in reversed(list(enumerate(rows)))
+                ]
+            }
+        if (self.kind, path) == ("sglang", "/generate"):
+            assert body["return_logprob"]
+            assert body["sampling_params"]["max_new_tokens"] == 1
+            ids = [i for i in body["token_ids_logprob"] if i not in self.lost]
+            return [
+                {
+                    "text": self.texts[best[i]],
+                    "meta_info": {
+                        "output_token_logprobs": [[row[best[i]], best[i], None]],
+                        "output_token_ids_logprobs": [
+                            [[None if math.isinf(row[t]) else row[t], t, None] for t in ids]
+                        ],
+                    },
+                }
+                for i, row in enumerate(rows)
+            ]
+        if (self.kind, path) == ("llama.cpp", "/completion"):
+            found = [
+                {
+                    "index": i,
+                    "completion_probabilities": [
+                        {
+                            "id": best[i],
+                            "top_logprobs": [
+                                {"id": t, "token": self.texts[t], "logprob": row[t]}
+                                for t in self.likeliest(row, body["n_probs"])
+                            ],
+                        }
+                    ],
+                }
+                for i, row in enumerate(rows)
+            ]
+            return found if len(found) > 1 else found[0]
+        assert (self.kind, path, body["model"]) == ("openai", "/v1/completions", "tiny")
+        return {
+            "choices": [
+                {
+                    "index": i,
+                    "logprobs": None
+                    if self.without_logprobs
+                    else {
+                        "top_logprobs": [
+                            {self.texts[t]: row[t] for t in self.likeliest(row, body["logprobs"])}
+                        ]
+                    },
+                }
+                for i, row in enumerate(rows)
+            ]
+        }
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: FormServer
+
+    def do_GET(self) -> None:
+        self.respond(None)
+
+    def do_POST(self) -> None:
+        self.respond(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def respond(self, body: Any) -> None:
+        server = self.server
+        with server.counting:
+            server.open += 1
+            server.most_open = max(server.most_open, server.open)
+            server.requests.append((self.path, body))
+            server.keys.append(self.headers.get("Authorization"))
+            fault = server.faults.pop(0) if server.faults and body is not None else None
+        time.sleep(server.slow)
+        try:
+            if fault == "cut":
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+            elif fault == "hang":
+                self.rfile.read(1)  # until the other side gives up
+                self.close_connection = True
+            elif isinstance(fault, int):
+                self.send(fault, {"error": f"fault {fault} with {self.headers.get('Authorization')}"})
+            else:
+                self.send(200, {"no": "such form"} if fault == "garbage" else server.answer(self.path, body))
+        finally:
+            with server.counting:
+                server.open -= 1
+
+    def send(self, status: int, answer: Any) -> None:
+        data = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        if status == 429:
+            self.send_header("Retry-After", "0")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *arguments: Any) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def serving(kind: str, model: Any, **options: Any) -> Iterator[FormServer]:
+    """Run a server in a thread, and end it."""
+    with FormServer(kind, model, **options) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
