@@ -86,11 +86,20 @@ class LossSettings:
     # what the criterion is divided by: number tokens, as in the paper, or items, all labels, as cross-entropy
     normalize_by: NormalizeBy = NormalizeBy.numbers
     label_smoothing: float = 0.0
+    ratings: bool = False  # hl_gauss: learn the distribution of dataset_args.ratings in place of the answer
+
+    def __post_init__(self) -> None:
+        if self.ratings and self.criterion != "hl_gauss":
+            raise UserError(
+                f"loss.ratings=true is given with loss.criterion={self.criterion}, which learns one answer a "
+                "row; expected hl_gauss. Pass loss=hl_gauss, or omit loss.ratings."
+            )
 
     @property
     def title(self) -> str:
         """The criterion's name in tables, such as `NTL-WAS`; empty without a criterion."""
-        return _criterion_name(self.criterion, self.options) if self.criterion is not None else ""
+        name = _criterion_name(self.criterion, self.options) if self.criterion is not None else ""
+        return f"{name}, ratings" if self.ratings else name
 
 
 @dataclass

@@ -279,7 +279,7 @@ def test_a_table_that_cannot_be_answered_is_an_error(run, tmp_path, capsys, text
         (["RUN", "text=a", "data=b"], "given both"),
         (["RUN", "txt=a"], "'txt=a' cannot be read; expected one of data="),
         (["RUN", "text=a", "level=90"], "level=90 cannot be used; expected a number above 0 and below 1"),
-        (["RUN", "text=a", "calibrate=yes"], "expected true, false"),
+        (["RUN", "text=a", "calibrate=yes"], "expected true, false, or a table together with truth=COLUMN"),
         (["RUN", "text=a"], "the question has the columns when, note, size; expected rows"),
         (["RUN", "text=a", "prompt={a}"], "is a run, which has its own prompt"),
         (["nowhere", "text=a"], "nowhere holds no run"),

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import register_fsdp_forward_method
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoModelForSeq2SeqLM,
     DynamicCache,
@@ -30,6 +31,7 @@ from ntl.encodings.regression_transformer import RegressionTransformerEncoding, 
 from ntl.errors import UserError
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, Reweighed, get_criterion
 from ntloss.decoding import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
+from ntloss.integrations.collator import NUMBER_SAMPLES
 from ntloss.numbers import NumberFormat, NumberTokensLeftOutWarning
 from ntloss.numbers.parsing import parse_number
 
@@ -114,7 +116,7 @@ class LanguageModel:
             self.model = build_model(self.model_class, source)
             digits = source.settings.encoding == "digits"
             self.vocabulary = number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
-        self._loss = loss
+        self._loss, self.learns_ratings = loss, loss.ratings
         self.objective = _objective(self.vocabulary, loss, self.model.config.ntl)
         self._weight = self.objective.weight
         self._by_numbers = loss.normalize_by == "numbers" and loss.mode == "add"
@@ -153,7 +155,11 @@ class LanguageModel:
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Pad rows into `input_ids`, `attention_mask` and `labels`; see `Approach.collate`."""
         labels = pad([row["labels"] for row in rows], IGNORE, left=self.pads_left)
-        return {**self._pad([row["input_ids"] for row in rows]), "labels": labels}
+        batch = {**self._pad([row["input_ids"] for row in rows]), "labels": labels}
+        if NUMBER_SAMPLES in rows[0]:  # training rows, if ratings are learned
+            samples = [torch.tensor(row[NUMBER_SAMPLES]) for row in rows]
+            batch[NUMBER_SAMPLES] = pad_sequence(samples, batch_first=True, padding_value=math.nan)
+        return batch
 
     def count(self, batch: Batch) -> Tensor:
         """Count the labels, the items that the number term is averaged over, and the number tokens."""
@@ -173,7 +179,8 @@ class LanguageModel:
         # Divided by the items, and weighted with items / numbers, the term is a mean over the step's numbers.
         scale = items / numbers.clamp(min=1) if self._by_numbers else items.new_ones(())
         self.objective.weight = self._weight * scale
-        loss, ce, ntl = self.objective(logits, labels, num_items_in_batch=items)
+        samples = batch.get(NUMBER_SAMPLES)
+        loss, ce, ntl = self.objective(logits, labels, num_items_in_batch=items, number_samples=samples)
         ntl = ntl * scale.to(ntl)
         if torch.is_grad_enabled():
             return Share(loss, {"ce": ce, "ntl": ntl})

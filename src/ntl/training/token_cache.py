@@ -12,6 +12,8 @@ from ntl.approaches import Approach
 from ntl.config import ModelArgs
 from ntl.data import Example, fingerprint
 from ntl.data.cache import cache_key, reading, writing
+from ntl.errors import UserError
+from ntloss.integrations.collator import NUMBER_SAMPLES
 
 FORMAT = 1  # version of the cache's format; changing it invalidates all caches
 BATCH = 1000
@@ -36,16 +38,27 @@ def tokenize(examples: Sequence[Example], approach: Approach, model: ModelArgs, 
         # Encoding rejects rows that are too long for the model.
         "longest": getattr(approach.model.config, "max_position_embeddings", None),
     }
+    learns_ratings = getattr(approach, "learns_ratings", False)
+    if learns_ratings:
+        identity["ratings"] = True
+        if without := next((e.question for e in examples if not e.ratings), None):
+            raise UserError(
+                f"loss.ratings=true needs ratings of each training row, and {without!r} has none; expected a "
+                "column of numbers, dataset_args.ratings. Name it, or omit loss.ratings."
+            )
     key = cache_key(identity)
     texts = getattr(examples, "dataset", None)
     if texts is None:
         texts = Dataset.from_dict(
             {"question": [e.question for e in examples], "answer": [e.answer for e in examples]}
+            | ({"ratings": [list(e.ratings) for e in examples]} if learns_ratings else {})
         )
 
     def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
         columns = approach.encode(batch["question"], batch["answer"])
         ids = [column for column in columns.values() if column and isinstance(column[0], list)]
+        if learns_ratings:
+            columns[NUMBER_SAMPLES] = batch["ratings"]
         return {**columns, "length": [max(map(len, row)) for row in zip(*ids, strict=True)]}
 
     path = cache_dir / f"{key}.arrow"
