@@ -87,5 +87,6 @@ def test_a_sharded_run_continues_to_the_same_weights(sharded, tmp_path):
     # As if the run had been killed between the two checkpoints.
     shutil.rmtree(tmp_path / "run/checkpoint-4")
     (tmp_path / "run/model.safetensors").unlink()
+    RunFolder(tmp_path / "run").update(status="running")
     _, resumed, _ = train(tmp_path, "fsdp", *OFTEN, "training_args.resume_from_checkpoint=true")
     assert_close(resumed, whole, TRAINED_BY_ADAM)

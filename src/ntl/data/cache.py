@@ -87,9 +87,21 @@ def read_cached(
             raise (error.__cause__ or error) from None
         except ValueError as error:
             if "no data" not in str(error):
-                raise
+                raise _damaged(folder / "generator", key, error) from None
             dataset = Dataset.from_dict({"question": [], "answer": []}, FEATURES)
+        except (OSError, EOFError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of pyarrow
+                raise
+            raise _damaged(folder / "generator", key, error) from None
     return CachedExamples(dataset, key)
+
+
+def _damaged(folder: Path, key: str, error: Exception) -> UserError:
+    found = [str(path) for path in folder.rglob("*.arrow") if key in str(path)]
+    return UserError(
+        f"{', '.join(found)}, a file of the cache, cannot be read ({describe(error)}). Remove it, and repeat "
+        "the command, which writes it again."
+    )
 
 
 def cache_key(identity: Any) -> str:

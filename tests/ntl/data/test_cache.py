@@ -145,4 +145,4 @@ def test_a_truncated_cache_is_an_error_that_names_the_file(tmp_path, examples, k
     content = path.read_bytes()
     path.write_bytes(content[: int(kept * len(content)) if kept < 1 else kept])
     with pytest.raises(UserError, match=rf"{path.name}, a file of the cache, cannot be read .* Remove it"):
-        read_cached(["numbers"], {"cache_dir": str(tmp_path)}, lambda: [])
+        read_cached(["numbers"], Gsm8k(cache_dir=str(tmp_path)), lambda: [])
