@@ -16,7 +16,6 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -30,6 +29,7 @@ HERO = ROOT / "tools" / "hero.html"
 
 # In the navigation, and not below docs/.
 FILES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"]
+STAGED: set[Path] = set()  # files that have been written as pages
 COPIED = {".png", ".svg", ".pdf", ".csv", ".json", ".tex"}  # as they are; other files become pages
 # The navigation lists the modules of the API reference.
 MODULES = re.findall(r"reference/(ntloss[\w.]*)\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
@@ -80,9 +80,11 @@ def stage() -> None:
     stage_playground(ROOT / "docs" / "playground" / "index.html")
 
 
-@cache
 def stage_file(source: Path) -> None:
-    """Write a file of the repository as a page, or copy it, and the files beside docs/ that it links to."""
+    """Write a file of the repository as a page, or copy it, and then the files that it links to."""
+    if source in STAGED:
+        return
+    STAGED.add(source)  # before its links are followed: pages may link to each other
     target = page_of(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.suffix in COPIED:

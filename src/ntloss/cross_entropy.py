@@ -230,10 +230,10 @@ class NTLCrossEntropyLoss(_CombinedLoss):
                 count of items; `normalize_by="numbers"` divides by the total of `loss_weights *
                 number_weights` over number labels. With `mode="replace"`, a number label of weight w, from 0
                 to 1, gets w times the number term and 1 - w times cross-entropy. Default: 1.
-            number_samples: `[batch, samples]`, numbers in place of each row's own, such as the ratings of
-                several people, padded with NaN: `HLGauss` takes their mixture as the target. The row's label,
-                one of them or their median, gives the digits that are known so far. A row of NaN has none.
-                Default: none.
+            number_samples: `[batch, samples]`, numbers that replace the row's own as the target of `HLGauss`,
+                such as the ratings of several people, padded with NaN. They hold for all numbers of a row:
+                mask others with `ignore_index` or `number_weights`. The label, one of the samples or their
+                median, sets the digits that later digits depend on. A row of NaN has none. Default: none.
 
         Returns:
             A scalar, or `[...]` for "none", in float32 or float64. With `return_terms`, a `LossTerms`.

@@ -87,6 +87,7 @@ class Position:
         place, behind: decimal place of the token's last digit and number of digits after it; see
             `Reader.numbers`.
         own, tail, whole: digits of the label's token, of its number behind it, and of its whole number.
+        form: logit of the label's own token, unless cross-entropy stands beside the term.
         forms: how many digits the tokens of each value have, without those with a point or an exponent.
     """
 
@@ -100,6 +101,7 @@ class Position:
     tail: str = ""
     whole: str = ""
     forms: Mapping[float, set[int]] = field(default_factory=dict)
+    form: Tensor | None = None
 
     @functools.cached_property
     def log_p(self) -> Tensor:
@@ -200,7 +202,8 @@ def hl_gauss_target(
 
 def hl_gauss(x: Position, **options: Any) -> Tensor:
     q = torch.tensor(hl_gauss_target(x, **options), dtype=torch.float64)
-    return -(q * (x.z - x.lse)).sum()
+    loss = -(q * (x.z - x.lse)).sum()
+    return loss if x.form is None else loss + x.z[x.k] - x.form
 
 
 def smoothed_wasserstein(x: Position, sigma: float = 1.0) -> Tensor:
@@ -496,7 +499,8 @@ def number_term(
         merged = (z[i, ids].clamp(min=NEVER) + forms).logsumexp(-1)
         k = values.index(number_values[labels[i]])
         table = torch.tensor(values, dtype=torch.float64)
-        span.append(Position(merged, lse[i], table, k, place, behind, *written, forms=widths))
+        form = z[i, labels[i]] if options.cross_entropy else None
+        span.append(Position(merged, lse[i], table, k, place, behind, *written, forms=widths, form=form))
     loss = term(span)
     if term.reweigh:
         mass = span[0].mass

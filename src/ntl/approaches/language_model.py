@@ -137,10 +137,12 @@ class LanguageModel:
         """Choose the number format, if answers are padded, and the targets' sigma; see `Approach.fit`."""
         answers = list(answers)
         self.answer_format.fit(answers)
-        if self._loss.options.get("sigma") == AUTO and SIGMA not in self.model.config.ntl:
+        if self._loss.options.get("sigma") == AUTO:
             numbers = [parse_number(answer.strip(), "whole") for answer in answers]
             try:
-                first, last = HLGauss.for_answers(math.nan if n is None else n for n in numbers).schedule
+                if None in numbers:
+                    raise ValueError(f"{answers[numbers.index(None)]!r} is not a number")
+                first, last = HLGauss.for_answers(numbers).schedule
             except ValueError as error:
                 reason = f"loss.options={{sigma: auto}} does not fit the training answers: {error}"
                 raise UserError(f"{reason} Pass for example loss.options={{sigma: 1.0}}.") from None

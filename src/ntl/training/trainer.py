@@ -32,6 +32,7 @@ from ntl.approaches import Approach
 from ntl.errors import UserError
 from ntl.scores import describe_metrics
 from ntl.training.run_folder import CHECKPOINT, STATE, Metrics, RunFolder
+from ntloss.criteria.criterion import annealed_parts
 from ntloss.integrations.transformers import AnnealCallback
 
 RECORD_EVERY = 2.0  # seconds between two updates of run.json
@@ -76,9 +77,9 @@ class ApproachTrainer(Seq2SeqTrainer):
         if args.should_save:
             self.add_callback(RecordProgress(self.record_progress))
         criterion = approach.objective.objective.criterion if hasattr(approach, "objective") else None
-        self.annealed = criterion if getattr(criterion, "schedule", None) is not None else None
+        self.annealed = next(iter(annealed_parts(criterion)), None)
         if self.annealed is not None:
-            self.add_callback(AnnealCallback(self.annealed))
+            self.add_callback(AnnealCallback(criterion))
         self._seconds_before = self._started = 0.0
         self._terms: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self._updates = 0  # since the terms were last logged

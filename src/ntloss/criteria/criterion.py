@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -32,6 +32,8 @@ class CriterionInput:
         spans: the number that each position belongs to; None unless the criterion needs it.
         has_form: `[values, digits]`, bool: whether a token of 1, 2, ... digits, without a point or an
             exponent of its own, has this value; None without spans.
+        form_log_probs: `[positions]`, log of the share of the label's own token among the forms of its value;
+            None if each value has one form, or beside a cross-entropy that sees it.
     """
 
     log_probs: Tensor
@@ -41,6 +43,7 @@ class CriterionInput:
     logits: Tensor | None = None
     spans: NumberSpans | None = None
     has_form: Tensor | None = None
+    form_log_probs: Tensor | None = None
 
     @property
     def probs(self) -> Tensor:
@@ -111,10 +114,20 @@ def needs_of(criterion: Criterion) -> Needs:
     return needs
 
 
+def parts_of(criterion: Any) -> list[Any]:
+    """Return a criterion and, if it is made of others, those too."""
+    others = [*getattr(criterion, "criteria", ()), getattr(criterion, "criterion", None)]
+    return [criterion, *(part for other in others if other is not None for part in parts_of(other))]
+
+
 def mode_of(criterion: Criterion) -> str:
-    """Return a criterion's attribute `mode`, the default mode of combined losses, or "add"."""
-    mode: str = getattr(criterion, "mode", "add")
-    return mode
+    """Return the default mode of combined losses: "replace" if a part of the criterion asks for it."""
+    return "replace" if any(getattr(p, "mode", "add") == "replace" for p in parts_of(criterion)) else "add"
+
+
+def annealed_parts(criterion: Criterion) -> list[Any]:
+    """Return the parts of a criterion that change over training: those with a schedule."""
+    return [part for part in parts_of(criterion) if getattr(part, "schedule", None) is not None]
 
 
 def worst_of(criterion: Criterion, values: Tensor) -> float | None:

@@ -14,11 +14,10 @@ from ntloss.criteria.criterion import CriterionInput, Needs, spans_of
 from ntloss.criteria.entropies import cross_entropy_of_all
 from ntloss.numbers.spans import NumberSpans, Remainders
 
-_SIGMA = "a number, a scalar tensor, or two numbers, first and last"
 # In widths of a cell; beyond it, the target is uniform to rounding.
 _WIDEST = 1e12
 # Of the answers' standard deviation, where sigma starts; and of that start, where it ends.
-START, END = 0.55, 1 / 8
+_START, _END = 0.55, 1 / 8
 
 
 class HLGauss:
@@ -37,9 +36,9 @@ class HLGauss:
     sigma grows the target becomes uniform.
 
     It takes the place of cross-entropy at number positions: combined losses choose `mode="replace"` for it
-    unless told otherwise. The model learns the distribution of $y + N(0, \sigma^2)$, so its intervals are
-    wider than the labels' by that. Use it where near misses are acceptable, not where answers are right or
-    wrong.
+    unless told otherwise. The model learns the distribution of $y + N(0, \sigma^2)$ among numbers of the
+    label's length and sign, so its intervals are wider than those of the labels. Use it where near misses are
+    acceptable, not where answers are right or wrong.
 
     The target covers numbers with the label's length and sign. A first digit of 0 is left out of numbers
     above 9, unless the label itself begins with one. A token with a point or an exponent of its own (`3.14`,
@@ -88,9 +87,9 @@ class HLGauss:
                 raise TypeError(
                     f"sigma={sigma!r}: expected a number, a scalar tensor, or two numbers, first and last"
                 )
-            first, last = (float(check_sigma(end)) for end in sigma)
+            first, last = (float(_as_sigma(end)) for end in sigma)
             self.schedule, sigma = (first, last), first
-        self._sigma = check_sigma(sigma)
+        self._sigma = _as_sigma(sigma)
         if not isinstance(relative, (int, float)) or not 0 <= relative < math.inf:
             raise ValueError(f"relative={relative!r}: expected a share of the number, 0 or more")
         self.relative = float(relative)
@@ -121,13 +120,16 @@ class HLGauss:
             0.769
         """
         numbers = [float(answer) for answer in answers]
-        spread = statistics.pstdev(numbers) if len(numbers) > 1 and all(map(math.isfinite, numbers)) else 0.0
+        for row, number in enumerate(numbers):
+            if not math.isfinite(number):
+                raise ValueError(f"answers: number {row} is {number}: expected finite ones")
+        spread = statistics.pstdev(numbers) if len(numbers) > 1 else 0.0
         if not spread > 0:
             raise ValueError(
-                f"answers: expected at least two different finite numbers, given {len(numbers)}: "
+                f"answers: expected at least two different numbers, given {len(numbers)}: "
                 f"{', '.join(map(str, numbers[:5]))}. Pass sigma yourself: HLGauss(sigma=1.0)."
             )
-        return cls((START * spread, START * END * spread), **options)
+        return cls((_START * spread, _START * _END * spread), **options)
 
     @property
     def sigma(self) -> Tensor:
@@ -136,7 +138,7 @@ class HLGauss:
 
     @sigma.setter
     def sigma(self, value: float | Tensor) -> None:
-        self._sigma.fill_(check_sigma(value))
+        self._sigma.fill_(_as_sigma(value))
 
     def anneal(self, progress: float) -> float:
         """Set sigma for a share of training, linearly between its first and last value.
@@ -164,7 +166,8 @@ class HLGauss:
 
     def __call__(self, x: CriterionInput) -> Tensor:
         """Compute the loss of each position: `[positions]`."""
-        return cross_entropy_of_all(self.targets(x), x, self)
+        loss = cross_entropy_of_all(self.targets(x), x, self)
+        return loss if x.form_log_probs is None else loss - x.form_log_probs
 
     def targets(self, x: CriterionInput) -> Tensor:
         """Compute the target of each position, given the true digits before it: `[positions, values]`.
@@ -179,7 +182,7 @@ class HLGauss:
                 "ntloss.numbers.spans.measure_remainders, or use a loss"
             )
         masses = self._masses(x, spans, spans.remainders)
-        # Where every cell is far from all samples, the label alone is the target.
+        # If every cell has mass 0, the target is the label.
         is_label = torch.zeros_like(masses).scatter(-1, x.target.unsqueeze(-1), 1)
         total = masses.sum(-1, keepdim=True)
         return torch.where(total > 0, masses / torch.where(total > 0, total, 1), is_label)
@@ -246,18 +249,28 @@ class HLGauss:
 def _mass(lower: Tensor, upper: Tensor, sigma: Tensor) -> Tensor:
     """Integrate a Gaussian around 0 between two edges; a width of 0 puts all mass between edges around 0."""
     scale = 1 / (sigma.clamp(min=torch.finfo(sigma.dtype).tiny) * math.sqrt(2))
-    # Unlike the distribution function, erf is precise around 0, so that wide Gaussians have exact cells.
-    return (torch.erf(upper * scale) - torch.erf(lower * scale)) / 2
+    # A cell below 0 has the mass of its mirror image. Differences of erf are precise around 0, those of erfc
+    # in the tail; those of the distribution function are neither.
+    below = upper < 0
+    near = torch.where(below, -upper, lower) * scale
+    far = torch.where(below, -lower, upper) * scale
+    return torch.where(near > 0.5, torch.erfc(near) - torch.erfc(far), torch.erf(far) - torch.erf(near)) / 2
 
 
-def check_sigma(sigma: Any) -> Tensor:
+def _as_sigma(sigma: Any) -> Tensor:
     """Return a standard deviation as a scalar tensor; raise a TypeError or ValueError for anything else."""
     if isinstance(sigma, Tensor) and sigma.dim() == 0 and sigma.is_floating_point():
+        if sigma.device.type == "cpu" and not torch.compiler.is_compiling():
+            _check_sigma(sigma.item())
         return sigma
     if isinstance(sigma, bool) or not isinstance(sigma, (int, float)):
         raise TypeError(
             f"sigma={sigma!r}: expected a number, a scalar tensor, or two numbers, first and last"
         )
+    _check_sigma(sigma)
+    return torch.tensor(float(sigma), dtype=torch.float64, device="cpu")
+
+
+def _check_sigma(sigma: float) -> None:
     if not 0 <= sigma < math.inf:
         raise ValueError(f"sigma={sigma!r}: expected a finite standard deviation, 0 or more")
-    return torch.tensor(float(sigma), dtype=torch.float64, device="cpu")

@@ -105,7 +105,7 @@ class Objective(nn.Module):
             ce = (1 - self.label_smoothing) * ce + self.label_smoothing * smooth
         # Positions without weight contribute exactly zero, even if their cross-entropy is infinite.
         ce = ce.masked_fill(targets.ce_weights == 0, 0) * targets.ce_weights
-        ntl = self.number_term(readout, targets)
+        ntl = self.number_term(readout, targets, replaces_cross_entropy=True)
         if targets.shape is None:
             ce = ce.sum()
         loss = ce + (weight.detach().to(ntl.dtype) if isinstance(weight, Tensor) else weight) * ntl
@@ -118,10 +118,16 @@ class Objective(nn.Module):
             return LossTerms(loss, ce, ntl)
         return LossTerms(*(term.reshape(targets.shape) for term in (loss, ce, ntl)))
 
-    def number_term(self, readout: Readout, targets: Targets) -> Tensor:
-        """Compute the weighted number term: its sum or, if the targets have a shape, of each position."""
+    def number_term(self, readout: Readout, targets: Targets, replaces_cross_entropy: bool = False) -> Tensor:
+        """Compute the weighted number term: its sum or, if the targets have a shape, of each position.
+
+        A term that may replace cross-entropy also learns which form of a value the label is.
+        """
         row_max, shifted_lse, number_logits = readout.row_max, readout.shifted_lse, readout.number_logits
         reads_mass = self.needs.log_normalizer
+        label_logit = (
+            readout.label_logit if replaces_cross_entropy and self.tables.has_several_forms else None
+        )
         target, weights, spans = targets.target, targets.number_weights, targets.spans
         rows = targets.number_rows
         if rows is not None:  # with a thousand number tokens, computing all positions would cost more
@@ -129,6 +135,7 @@ class Objective(nn.Module):
             if reads_mass:
                 row_max, shifted_lse = row_max[rows], shifted_lse[rows]
             spans = None if spans is None else spans.select(rows)
+            label_logit = None if label_logit is None else label_logit[rows]
         else:
             # The logits of other positions may be NaN.
             out = ~targets.counted if self.needs.across_positions else weights == 0
@@ -137,7 +144,7 @@ class Objective(nn.Module):
                 row_max, shifted_lse = row_max.masked_fill(out, 0), shifted_lse.masked_fill(out, 0)
         with without_autocast(target.device):
             normalizer = (row_max, shifted_lse) if reads_mass else None
-            x = criterion_input(self.tables, number_logits, target, normalizer, spans)
+            x = criterion_input(self.tables, number_logits, target, normalizer, spans, label_logit)
             loss = self._bound[x.log_probs.dtype](x)
             if loss.shape != target.shape:
                 raise ValueError(
@@ -158,6 +165,7 @@ def criterion_input(
     target: Tensor,
     log_normalizer: tuple[Tensor, Tensor] | None = None,
     spans: NumberSpans | None = None,
+    label_logit: Tensor | None = None,
 ) -> CriterionInput:
     """Merge the forms of each value and normalize over the values, in float32 at least.
 
@@ -167,7 +175,7 @@ def criterion_input(
     dtype = COMPUTED_IN[number_logits.dtype]
     # A clamp whose backward pass is a single operator.
     logits = F.threshold(number_logits.to(dtype), _MINUS_INFINITY, _MINUS_INFINITY)
-    has_forms, log_mass = len(tables.token_ids) > len(tables.values), None
+    has_forms, log_mass = tables.has_several_forms, None
     if not has_forms and log_normalizer is None:
         log_probs = torch.log_softmax(logits, -1)
     else:
@@ -183,7 +191,11 @@ def criterion_input(
             # Rounding may make the sum over the number tokens exceed the sum over the vocabulary.
             log_mass = ((highest - row_max) + (shifted.logsumexp(-1) - shifted_lse)).clamp(max=0)
     values = tables.values_in_float32 if dtype == torch.float32 else tables.values
-    return CriterionInput(log_probs, values, target, log_mass, logits, spans, tables.has_form)
+    form_log_probs = None
+    if label_logit is not None:
+        of_value = logits.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        form_log_probs = label_logit.to(dtype) - of_value
+    return CriterionInput(log_probs, values, target, log_mass, logits, spans, tables.has_form, form_log_probs)
 
 
 def _check_criterion(criterion: Criterion) -> None:

@@ -88,6 +88,11 @@ class NumberTables(nn.Module):
         return table
 
     @property
+    def has_several_forms(self) -> bool:
+        """Whether some value has more than one token."""
+        return len(self.token_ids) > len(self.values)
+
+    @property
     def value_of_token(self) -> Tensor:
         """`[vocab]`, index into `values` of each number token, -1 for text."""
         return self.value_of_label[:-1]

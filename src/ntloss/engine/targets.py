@@ -84,7 +84,7 @@ def prepare_targets(
     check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index)
     if any(given is not None for given in batch):
         _check_batch(batch, labels, options)
-        _check_samples(batch.number_samples, labels, needs)
+        _check_samples(batch, labels, needs)
     if reduction not in REDUCTIONS:  # an argument of a call of NumberTokenLoss
         check_choice("reduction", reduction, REDUCTIONS)
     loss_weights, number_weights, sequence_ids, num_items, samples = batch
@@ -260,12 +260,15 @@ def _check_count(count: Tensor | float | None, reduction: str) -> None:
         raise ValueError(f"num_items_in_batch={count}: expected 0 or more")
 
 
-def _check_samples(samples: Tensor | None, labels: Tensor, needs: Needs) -> None:
+def _check_samples(batch: BatchInfo, labels: Tensor, needs: Needs) -> None:
     """Raise a TypeError or ValueError unless samples fit the labels' rows, and the criterion reads them."""
-    if samples is None:
+    if (samples := batch.number_samples) is None:
         return
-    if not isinstance(samples, Tensor) or samples.is_complex():
-        raise TypeError(f"number_samples: expected a real tensor, given {given_type(samples)}")
+    if batch.sequence_ids is not None and _reads_values(labels) and (batch.sequence_ids.diff() != 0).any():
+        raise ValueError("number_samples belong to rows, and these pack several sequences: omit packing")
+    if not isinstance(samples, Tensor) or samples.is_complex() or samples.dtype in FLOATS[:2]:
+        expected = "a real tensor, not in half precision, which rounds numbers"
+        raise TypeError(f"number_samples: expected {expected}, given {given_type(samples)}")
     rows = labels.shape[:-1]
     if samples.dim() != len(rows) + 1 or samples.shape[:-1] != rows or not samples.shape[-1]:
         raise ValueError(

@@ -59,7 +59,7 @@ class NumberWeightsCollator:
         """Return the collator's batch, with the columns that a row has: in float32."""
         samples = _samples_of(rows)
         batch = self._with_weights(rows, *args, **kwargs)
-        if samples is not None:
+        if samples is not None and isinstance(batch, MutableMapping) and batch.get("labels") is not None:
             if len(batch["labels"]) != len(rows):
                 raise ValueError(
                     f"the collator made {len(batch['labels'])} rows of {len(rows)}, so their number_samples "

@@ -45,8 +45,7 @@ class NumberLossCallback(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Anneal a criterion with a schedule."""
-        criterion: Any = self.options.get("criterion")
-        if getattr(criterion, "schedule", None) is not None:
+        if (criterion := self.options.get("criterion")) is not None:
             AnnealCallback(criterion).on_step_begin(args, state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntloss.criteria.criterion import annealed_parts
 from ntloss.integrations.options import options_from_config
 
 try:
@@ -56,9 +57,8 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
         ) -> Tensor:
             if self.loss is None:
                 self.loss = self._make_loss(outputs.logits.shape[-1])
-            if getattr(options.get("criterion"), "schedule", None) is not None:
-                state = self.trainer.state
-                options["criterion"].anneal(state.global_step / state.max_steps)
+            for part in annealed_parts(self.loss.objective.criterion):
+                part.anneal(self.trainer.state.global_step / self.trainer.state.max_steps)
             if num_items_in_batch is None:
                 num_items_in_batch = (labels[..., 1:] != self.loss.options.ignore_index).sum()
             found: Tensor = self.loss(

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.criteria.criterion import needs_of
+from ntloss.criteria.criterion import annealed_parts, needs_of
 from ntloss.criteria.registry import as_criterion
 from ntloss.numbers.tokenizer_loading import load_tokenizer
 
@@ -45,7 +45,7 @@ class NumberLoss(BaseLoss):  # type: ignore[misc]
         tokenizer, size = load_tokenizer(config.tokenizer), config.global_vocab_size
         numbers = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=size)
         criterion = as_criterion(config.criterion)
-        if getattr(criterion, "schedule", None) is not None:
+        if annealed_parts(criterion):
             raise ValueError(
                 f"criterion={criterion!r} changes over training, and the loss is not told the step: "
                 "expected a single sigma"

@@ -14,6 +14,7 @@ from tolerances import CANCELLATION, VALUE_TOLERANCE, approx, assert_close
 from torch import Tensor
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary, get_criterion
+from ntloss.criteria import PlaceWeighted
 from ntloss.engine.objective import criterion_input
 from ntloss.engine.targets import BatchInfo, TargetOptions, prepare_targets
 
@@ -136,6 +137,13 @@ class TestTargets:
                 loss, torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), EXACT
             )
 
+    def test_the_form_of_a_value_counts_as_in_cross_entropy(self) -> None:
+        pairs = {n: str(n) for n in range(10)} | {10 + n: f"{n:02d}" for n in range(100)} | {110: "."}
+        vocabulary = NumberVocabulary.from_mapping(pairs, vocab_size=112)
+        logits, labels = torch.randn(1, 4, 112, dtype=torch.float64), torch.tensor([[1, 110, 15, 111]])
+        loss = NTLCrossEntropyLoss(vocabulary, HLGauss(1e-6))(logits, labels)  # 1.05, not 1.5
+        assert_close(loss, torch.nn.functional.cross_entropy(logits[0], labels[0]), EXACT)
+
     def test_as_sigma_grows_the_target_is_uniform_over_the_cells(self) -> None:
         for sigma in (1e8, 1e30):
             first, last = targets_of(HLGauss(sigma), "39", dtype=torch.float32)
@@ -173,7 +181,8 @@ class TestSamples:
         assert_close(targets_of(HLGauss(2.0), "39", [NAN, NAN]), targets_of(HLGauss(2.0), "39"), EXACT)
 
     def test_far_from_the_label_the_label_alone_counts(self) -> None:
-        assert int(targets_of(HLGauss(0.1), "39", [90.0])[1].argmax()) == 9
+        assert int(targets_of(HLGauss(0.1), "31", [90.0])[1].argmax()) == 1
+        assert int(targets_of(HLGauss(6.0), "31", [90.0], dtype=torch.float32)[1].argmax()) == 9
 
     def test_every_path_takes_them(self) -> None:
         hidden, head = torch.randn(2, 3, 5), torch.randn(14, 5)
@@ -197,6 +206,7 @@ class TestSamples:
             (HLGauss(1.0), torch.zeros(3, 2), "number_samples of shape"),
             (HLGauss(1.0), torch.full((1, 2), math.inf), "infinite"),
             (HLGauss(1.0), [[1.0]], "expected a real tensor"),
+            (HLGauss(1.0), torch.zeros(1, 2, dtype=torch.bfloat16), "half precision"),
             (None, torch.zeros(1, 2), "HLGauss"),
         ],
     )
@@ -248,7 +258,8 @@ class TestSigma:
             (lambda: HLGauss(1.0).anneal(0.5), "schedule"),
             (lambda: HLGauss((2.0, 1.0)).anneal(-0.5), "progress=-0.5"),
             (lambda: HLGauss.for_answers([3, 3]), "two different"),
-            (lambda: HLGauss.for_answers([3, NAN]), "two different"),
+            (lambda: HLGauss.for_answers([3, NAN]), "number 1 is nan"),
+            (lambda: HLGauss(torch.tensor(-1.0)), "sigma=-1.0"),
         ],
     )
     def test_what_cannot_be_is_an_error(self, make: Any, error: str) -> None:
@@ -265,4 +276,5 @@ class TestSigma:
     def test_combined_losses_put_it_in_place_of_cross_entropy(self) -> None:
         assert NTLCrossEntropyLoss(DIGITS, HLGauss(1.0)).options.mode == "replace"
         assert NTLCrossEntropyLoss(DIGITS, HLGauss(1.0), mode="add").options.mode == "add"
+        assert NTLCrossEntropyLoss(DIGITS, PlaceWeighted(HLGauss(1.0))).options.mode == "replace"
         assert NTLCrossEntropyLoss(DIGITS).options.mode == "add"

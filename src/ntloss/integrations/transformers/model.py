@@ -138,7 +138,8 @@ class NumberAwareModel:
         if not self.active:
             return self._own_forward(**kwargs)
         if kwargs.get("labels") is None:
-            kwargs.pop(NUMBER_WEIGHTS, None)  # which a stock model does not expect
+            for name in OF_NUMBERS:  # which a stock model does not expect
+                kwargs.pop(name, None)
             return self._own_forward(**kwargs)
         if kwargs.pop(_FUSED, False):
             return self.fused(kwargs) if self.fused is not None else _raise_for_trl()

@@ -11,7 +11,9 @@ from accelerate.state import GradientState  # type: ignore[import-untyped]
 from torch import Tensor
 from transformers import TrainerCallback
 
-from ntloss import HLGauss, LossTerms, NumberVocabulary
+from ntloss import LossTerms, NumberVocabulary
+from ntloss.criteria import Criterion
+from ntloss.criteria.criterion import annealed_parts
 from ntloss.engine.targets import check_weight
 from ntloss.integrations.collator import OF_NUMBERS, NumberWeightsCollator
 from ntloss.integrations.options import Loss
@@ -126,9 +128,10 @@ def make_trainer_number_aware(
     The Trainer passes its count of labels to the model, so the loss does not depend on how a batch is split
     into accumulated batches and over ranks. Evaluations log both terms of the loss beside `eval_loss`, each
     as its mean over the whole evaluation set: `eval_ce`, which compares with the `eval_loss` of a model
-    trained on cross-entropy alone, and `eval_ntl`, before its weight. A dataset's column `number_weights` is
-    taken into the batches (`NumberWeightsCollator`). The sigma of a criterion with a schedule,
-    `HLGauss.for_answers(answers)`, falls over the steps of training.
+    trained on cross-entropy alone (with `mode="replace"`, it is that of text), and `eval_ntl`, before its
+    weight. A dataset's columns `number_weights` and `number_samples` are taken into the batches
+    (`NumberWeightsCollator`). A criterion with a schedule, `HLGauss.for_answers(answers)`, follows the steps
+    of training; its loss falls with sigma, so choose checkpoints by another metric.
 
     Args:
         trainer: a `Trainer` or `Seq2SeqTrainer`, before `train()`. If its model is number-aware already, it
@@ -168,9 +171,8 @@ def extend(trainer: Any) -> None:
         # any subclass. A Trainer has no hook for what they change, and the caller has made it already.
         trainer.__class__ = type(own.__name__, (_NumberAware, own), {"__module__": own.__module__})
     handle = handle_of(trainer.model)
-    criterion: Any = None if handle is None else handle.loss.objective.criterion
-    if getattr(criterion, "schedule", None) is not None:
-        trainer.add_callback(AnnealCallback(criterion))
+    if handle is not None and annealed_parts(handle.loss.objective.criterion):
+        trainer.add_callback(AnnealCallback(handle.loss.objective.criterion))
 
 
 def check_is_trainer(trainer: Any) -> None:
@@ -225,19 +227,21 @@ class AnnealCallback(TrainerCallback):
     `make_trainer_number_aware` and `make_sft_number_aware` add it for a criterion with a schedule.
 
     Args:
-        criterion: an object with `anneal(progress)`, such as `HLGauss`.
+        criterion: one with a schedule, such as `HLGauss((8.0, 1.0))`, or made of such.
     """
 
-    def __init__(self, criterion: HLGauss) -> None:
-        self.criterion = criterion
+    def __init__(self, criterion: Criterion) -> None:
+        self.parts = annealed_parts(criterion)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Anneal before the micro-batches of a step; a resumed run continues at its step."""
-        self.criterion.anneal(state.global_step / state.max_steps)
+        for part in self.parts:
+            part.anneal(state.global_step / state.max_steps)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Anneal to the last value."""
-        self.criterion.anneal(1.0)
+        for part in self.parts:
+            part.anneal(1.0)
 
 
 def check_uses_model_loss(trainer: Any) -> None:
