@@ -263,21 +263,6 @@ def test_a_run_that_is_killed_anywhere_is_continued_by_the_same_command(place, t
     assert RunFolder(tmp_path / "run").record().status == "finished"
 
 
-def test_the_options_of_a_loss_can_change_during_training(tmp_path, capsys):
-    moving = ["loss=gaussian", "loss.options={sigma:2.0}", "loss.schedule={sigma:[3.0,1.0]}"]
-    fixed = ["loss=gaussian", "loss.options={sigma:1.0}"]
-    losses = []
-    for name, options in (("moving", moving), ("fixed", fixed)):
-        folder = f"training_args.output_dir={tmp_path}/{name}"
-        steps = ["training_args.learning_rate=0", folder]  # so that only the loss changes
-        assert main(small(tmp_path, *options, *steps)) == 0, capsys.readouterr().err
-        losses.append(results(tmp_path / name)["validation"]["loss"])
-        state = json.loads((tmp_path / name / "checkpoint-2/trainer_state.json").read_text())
-        losses.append(next(entry["loss"] for entry in state["log_history"] if "loss" in entry))
-    assert losses[0] == approx(losses[2], ONE_COMPUTATION)  # the last value is that of the evaluation
-    assert losses[1] != approx(losses[3], ONE_COMPUTATION)
-
-
 def test_evenly_spaced_examples_are_chosen():
     assert list(evenly_spaced(list("abcdefghij"), 3)) == ["a", "d", "g"]
     assert evenly_spaced([1, 2], 5) == [1, 2]

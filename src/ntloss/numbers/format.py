@@ -231,9 +231,11 @@ class NumberFormat:
         """
         allowed = torch.zeros(len(self.slots), vocabulary.vocab_size, dtype=torch.bool)
         lengths = torch.zeros(vocabulary.vocab_size, dtype=torch.long)
+        typographic = {token for token, text in vocabulary.pieces.items() if not text.isascii()}
         for slot, tokens in enumerate(self.tokens(vocabulary, optional_plus=False)):
             for token, codes in tokens:
-                allowed[slot, token], lengths[token] = True, len(codes)
+                if token not in typographic:  # `write` has ASCII signs
+                    allowed[slot, token], lengths[token] = True, len(codes)
         return allowed, lengths
 
 

@@ -295,10 +295,11 @@ def test_an_interrupt_closes_all_sockets(serve: Callable[..., FormServer]) -> No
     server = serve("vllm")
     server.faults = [None, *["hang"] * 50]
     code = f"""
-import gc, socket, threading
+import gc, signal, socket, threading
 from ntloss import NumberVocabulary
 from ntloss.decoding import number_quantiles
 from ntloss.decoding.served import ServedModel
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 served = ServedModel({server.url!r}, batch=1)
 digits = NumberVocabulary.from_mapping({{2 + d: str(d) for d in range(10)}}, vocab_size=22)
 try:
@@ -312,7 +313,10 @@ except KeyboardInterrupt:
         while server.open < 3 and process.poll() is None:  # until all wait for an answer
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60)[0].strip() == "interrupted [] []"
+        try:
+            assert process.communicate(timeout=60)[0].strip() == "interrupted [] []"
+        finally:
+            process.kill()
     deadline = time.monotonic() + 10
     while server.open and time.monotonic() < deadline:
         time.sleep(0.01)
