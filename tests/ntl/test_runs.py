@@ -8,7 +8,7 @@ import time
 import pytest
 from published_commands import scaled_down
 from safetensors.torch import load_file
-from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, approx, assert_close
+from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close
 
 from ntl.data import evenly_spaced
 from ntl.train import main
