@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from published_commands import scaled_down
 from tolerances import TRAINED_BY_ADAM, assert_close, assert_identical
 
@@ -22,6 +23,7 @@ from ntl.approaches.language_model import LanguageModel
 from ntl.approaches.regression_head import RegressionHead
 from ntl.cli import main
 from ntl.compare import main as compare
+from ntl.config import compose_config, default_jobs
 from ntl.train import main as train
 from ntl.training.run_folder import RunFolder
 
@@ -287,3 +289,16 @@ def test_all_objectives_of_one_seed_see_the_same_weights_and_batches(tiny, out, 
     assert len({tuple(map(tuple, rows)) for rows in batches[0]}) == 4
     assert json.loads((out / "objective-head/run.json").read_text())["label"] == "T5 regression head"
     assert torch.is_tensor(next(iter(ce.values())))
+
+
+def test_a_comparison_uses_a_gpu_where_there_is_one_run_at_a_time(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    composed = compose_config([], "compare")
+    assert not getattr(composed.training_args, "use_cpu", False)
+    on_cpu = OmegaConf.create({"training_args": {"use_cpu": True}})
+    for is_available in (False, True):
+        monkeypatch.setattr("torch.accelerator.is_available", lambda found=is_available: found)
+        jobs = [default_jobs(OmegaConf.create({"training_args": {}})), default_jobs(on_cpu)]
+        assert (jobs[0] == 1) == is_available
+        assert jobs[1] > 1
