@@ -30,6 +30,7 @@ class NumberTables(nn.Module):
             (index -1), for labels that are ignored.
         kinds: `[vocab]`, `numbers.spans.token_kinds`, or None unless `spans`.
         has_form: `[values, digits]`, see `CriterionInput`; None unless `spans`.
+        has_several_forms: whether some value has more than one token.
     """
 
     token_ids: Tensor
@@ -79,6 +80,7 @@ class NumberTables(nn.Module):
             for name, table in tables.items():
                 self.register_buffer(name, table.to(device), persistent=False)
         self._levels = len(levels)
+        self.has_several_forms = len(levels) > 1
 
     def _has_form(self, index: dict[float, int]) -> Tensor:
         forms = [(index[t.value], t.digits) for t in self.vocabulary.tokens if t.is_whole]
@@ -86,11 +88,6 @@ class NumberTables(nn.Module):
         for value, digits in forms:
             table[value, digits - 1] = True
         return table
-
-    @property
-    def has_several_forms(self) -> bool:
-        """Whether some value has more than one token."""
-        return len(self.token_ids) > len(self.values)
 
     @property
     def value_of_token(self) -> Tensor:
