@@ -65,7 +65,7 @@ def test_the_interactive_page_links_to_pages_of_the_site(
 ) -> None:
     monkeypatch.setattr(build_site, "PAGES", tmp_path)
     (tmp_path / "playground").mkdir()
-    build_site.stage_file.cache_clear()
+    build_site.STAGED.clear()
     build_site.stage_playground(ROOT / "docs" / "playground" / "index.html")
     page = (tmp_path / "playground" / "index.html").read_text(encoding="utf-8")
     assert 'href="../quickstart.html#install"' in page
