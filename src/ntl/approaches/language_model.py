@@ -147,7 +147,7 @@ class LanguageModel:
                 reason = f"loss.options={{sigma: auto}} does not fit the training answers: {error}"
                 raise UserError(f"{reason} Pass for example loss.options={{sigma: 1.0}}.") from None
             self.model.config.ntl = {**self.model.config.ntl, SIGMA: [first, last]}
-        self.objective = _objective(self.vocabulary, self._loss, self.model.config.ntl)
+            self.objective = _objective(self.vocabulary, self._loss, self.model.config.ntl)
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` and `labels`; see `Approach.encode`."""

@@ -32,7 +32,6 @@ from ntl.approaches import Approach
 from ntl.errors import UserError
 from ntl.scores import describe_metrics
 from ntl.training.run_folder import CHECKPOINT, STATE, Metrics, RunFolder
-from ntloss.criteria.criterion import annealed_parts
 from ntloss.integrations.transformers import AnnealCallback
 
 RECORD_EVERY = 2.0  # seconds between two updates of run.json
@@ -77,9 +76,10 @@ class ApproachTrainer(Seq2SeqTrainer):
         if args.should_save:
             self.add_callback(RecordProgress(self.record_progress))
         criterion = approach.objective.objective.criterion if hasattr(approach, "objective") else None
-        self.annealed = next(iter(annealed_parts(criterion)), None)
-        if self.annealed is not None:
-            self.add_callback(AnnealCallback(criterion))
+        annealing = AnnealCallback(criterion)
+        self.annealed = annealing.parts
+        if self.annealed:
+            self.add_callback(annealing)
         self._seconds_before = self._started = 0.0
         self._terms: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self._updates = 0  # since the terms were last logged
@@ -194,8 +194,8 @@ class ApproachTrainer(Seq2SeqTrainer):
             for name in sorted(self._terms):
                 total = self.accelerator.reduce(self._terms[name].to(self.args.device), reduction="sum")
                 logs[name] = total.item() / self._updates
-            if self.annealed is not None:
-                logs["sigma"] = self.annealed.sigma.item()
+            if self.annealed:
+                logs["sigma"] = self.annealed[0].sigma.item()
             self._terms.clear()
             self._updates = 0
         super().log(logs, start_time)

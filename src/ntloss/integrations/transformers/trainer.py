@@ -228,6 +228,9 @@ class AnnealCallback(TrainerCallback):
 
     Args:
         criterion: one with a schedule, such as `HLGauss((8.0, 1.0))`, or made of such.
+
+    Attributes:
+        parts: the parts of the criterion that have a schedule; empty if none has.
     """
 
     def __init__(self, criterion: Criterion) -> None:
