@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import math
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
-import torch.nn.functional as F
-
-from ntloss import NumberTokenLoss, NumberVocabulary
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -117,17 +112,3 @@ def test_the_search_has_no_formulas_and_the_reference_no_private_bases(
     build_site.finish(tmp_path)
     assert (tmp_path / "index.html").read_text() == public
     assert (tmp_path / "search.js").read_text() == 'var __index = {"items": [{"text": " one  two"}]};'
-
-
-def test_the_costs_on_the_home_page_are_the_librarys() -> None:
-    text = (ROOT / "tools" / "hero.html").read_text(encoding="utf-8")
-    digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=10)
-    for said in (3, 9):
-        logits = torch.full((1, 10), 0.1 / 9).log()
-        logits[0, said] = math.log(0.9)
-        ce = F.cross_entropy(logits, torch.tensor([4])).item()
-        ntl = NumberTokenLoss(digits)(logits, torch.tensor([4])).item()
-        bar = f'<span>says {said}</span><i style="--ce: {ce:.1f}; --ntl: {ntl:.1f}">'
-        assert bar in text
-        assert f'<b class="of-ce">{ce:.1f}</b><b class="of-ntl">{ntl:.1f}</b>' in text
-        assert f"says {said}: cross-entropy charges {ce:.1f}, NTL-WAS {ntl:.1f}" in text

@@ -25,7 +25,6 @@ from lxml import etree
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
 SITE = ROOT / "build" / "site"
-HERO = ROOT / "tools" / "hero.html"
 
 # In the navigation, and not below docs/.
 FILES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"]
@@ -97,9 +96,6 @@ def stage_file(source: Path) -> None:
         text = f"# `{source.relative_to(ROOT).as_posix()}`\n\n````{source.suffix[1:]}\n{text}````\n"
     else:
         text = rewrite_links(text, source)
-        if source == ROOT / "README.md":  # its first paragraph precedes the figure of the home page
-            head, first, rest = text.split("\n\n", 2)
-            text = "\n\n".join([head, first, HERO.read_text(encoding="utf-8"), rest])
     target.write_text(text, encoding="utf-8")
 
 
