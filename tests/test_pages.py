@@ -14,7 +14,10 @@ from pages import ROOT, blocks, readers_names, run_as_pasted, snippets
 # Pages whose blocks have tests of their own, which say more than that they run.
 TESTED = {
     "docs/chat_models.md": "tests/ntloss/decoding/test_chat_models_page.py",
-    "docs/integrations.md": "tests/ntloss/integrations/test_page.py",
+    **{
+        f"docs/{page}.md": "tests/ntloss/integrations/test_page.py"
+        for page in ("integrations", "transformers", "trl", "own_loop")
+    },
     "docs/own_criterion.md": "tests/ntloss/criteria/test_own_criterion_page.py",
     "docs/uncertainty.md": "tests/ntloss/decoding/test_uncertainty_page.py",
     "docs/served_models.md": "tests/ntloss/decoding/test_served_models_page.py",
