@@ -180,7 +180,7 @@ def as_trained(config: Config, path: str) -> tuple[Config, RunRecord]:
     asked = {key: config.given[key] for key in ("dataset_args", "evaluation")}
     given = {**trained.record.config, **asked}
     kept = {key: getattr(config, key) for key in ("dataset_args", "evaluation", "training_args")}
-    record = replace(trained.record, dataset=config.dataset_args.dataset_name)
+    record = replace(trained.record, dataset=config.dataset_args.title)
     return replace(trained.config, given=given, **kept), record
 
 
@@ -262,7 +262,7 @@ def new_record(config: Config, parameters: int = 0) -> RunRecord:
     return RunRecord(
         label=config.label,
         objective=config.objective,
-        dataset=config.dataset_args.dataset_name,
+        dataset=config.dataset_args.title,
         seed=config.training_args.seed,
         job=config.job,
         config=config.given,
