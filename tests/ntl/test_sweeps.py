@@ -17,7 +17,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from published_commands import scaled_down
-from tolerances import TRAINED_BY_ADAM, assert_close, assert_identical
+from tolerances import TRAINED_BY_ADAM, approx, assert_close, assert_identical
 
 from ntl.approaches.language_model import LanguageModel
 from ntl.approaches.regression_head import RegressionHead
@@ -112,6 +112,23 @@ def test_other_launchers_give_the_metrics_of_one_process(launcher, plugin, tiny,
     assert done.returncode == 0, done.stderr[-2000:]
     for name in NAMES:
         assert_close(metrics(tmp_path / "other" / name), metrics(out / name), TRAINED_BY_ADAM)
+
+
+@pytest.mark.skipif(not find_spec("hydra_plugins.hydra_optuna_sweeper"), reason="needs the extra optuna")
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_optuna_searches_for_the_weight_with_the_best_validation_metric(direction, tiny, out, capsys):
+    search = ["hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=1", "loss=ntl_was"]
+    search += ["loss.weight=choice(0.1,-1,2)", "minimize=loss", "hydra.sweeper.sampler.seed=1"]
+    kept = ["preset=small_t5", *(option for option in tiny if not option.startswith("objective"))]
+    code = train(["-m", "objective=none", *kept, *search, f"hydra.sweeper.direction={direction}"])
+    found = OmegaConf.load(out / "optimization_results.yaml")
+    measured = {run.parent.name: metrics(run.parent)["validation"]["loss"] for run in out.glob("*/test")}
+    best = {"minimize": min, "maximize": max}[direction](measured.values())
+    assert found.best_value == approx(best)
+    assert found.best_params["loss.weight"] > 0
+    assert code == 1  # a run that fails is the worst, and does not end the search
+    assert [path.parent.name for path in out.glob("*/error.txt")] == ["loss.weight--1"]
+    assert (out / "report/table.md").exists()
 
 
 def test_a_sweep_over_losses_and_weights_writes_each_run_to_its_own_folder(tmp_path, capsys):
