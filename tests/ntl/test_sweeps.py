@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -171,30 +171,10 @@ def test_runs_with_other_settings_are_kept_until_they_are_overwritten(tiny, out,
     assert RunFolder(out / name).record().steps == 2
 
 
-def test_only_runs_that_are_not_finished_are_continued(tiny, out):
-    seeds = changed(tiny, "objective=ce", "training_args.seed=0,1,2", "training_args.save_steps=2")
-    assert compare(seeds) == 0
-    whole = {name: metrics(out / name) for name in statuses(out)}
-    # Killed before its first checkpoint, killed after one, and finished.
-    first, second, third = (RunFolder(out / f"seed-{seed}") for seed in range(3))
-    for run in (first, second):
-        shutil.rmtree(run.path / "checkpoint-4", ignore_errors=True)
-        shutil.rmtree(run.path / "test")
-        run.update(status="running", steps=2)
-    shutil.rmtree(first.path / "checkpoint-2", ignore_errors=True)
-    stamp = third.record_path.stat().st_mtime_ns
-    assert compare(seeds) == 0
-    assert third.record_path.stat().st_mtime_ns == stamp
-    for name, before in whole.items():
-        assert_close(metrics(out / name), before, TRAINED_BY_ADAM)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="needs process groups to send Ctrl-C")
-def test_a_sweep_of_local_processes_is_interrupted_and_continued(tiny, out):
-    steps = ["training_args.max_steps=60", "training_args.eval_steps=60", "training_args.save_steps=20"]
-    command = changed(tiny, *steps, "hydra/launcher=local", "hydra.launcher.n_jobs=1")
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "compare", *command],
+def start(command: list[str]) -> subprocess.Popen:
+    """Start a command in a process group of its own, without a terminal."""
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -202,17 +182,54 @@ def test_a_sweep_of_local_processes_is_interrupted_and_continued(tiny, out):
         # Background processes of a shell ignore Ctrl-C, and a child of these tests would inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+
+
+def send(process: subprocess.Popen, number: signal.Signals, reached: Callable[[], bool]) -> str:
+    """Send a signal to a command and its processes at a moment, and return what they printed."""
     deadline = time.monotonic() + 240
-    while RunFolder(out / NAMES[1]).last_checkpoint() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
+    while not reached() and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    os.killpg(process.pid, number)
     printed, _ = process.communicate(timeout=120)
+    return printed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs process groups")
+def test_a_sweep_killed_at_three_places_gives_the_metrics_of_an_undisturbed_one(tiny, tmp_path, out):
+    steps = ["training_args.max_steps=200", "training_args.eval_steps=200", "training_args.save_steps=100"]
+    steps += ["training_args.per_device_eval_batch_size=5", "weights=null", "objective=ce,ntl_was,ntl_mse"]
+    assert compare(changed(tiny, *steps, f"training_args.output_dir={tmp_path}/undisturbed")) == 0
+    command = changed(tiny, *steps, "hydra/launcher=local", "hydra.launcher.n_jobs=2")
+    first, second, third = (RunFolder(out / f"objective-{name}") for name in ("ce", "ntl_was", "ntl_mse"))
+    places = {
+        "training, before a checkpoint": lambda: first.holds_run() and first.record().steps > 0,
+        "training, after a checkpoint": lambda: first.last_checkpoint() is not None,
+        "evaluation": lambda: third.holds_run() and third.record().status == "trained",
+    }
+    for place, reached in places.items():
+        printed = send(start(["compare", *command]), signal.SIGKILL, reached)
+        assert (first.last_checkpoint() is None) == (place == "training, before a checkpoint"), printed
+        assert (first.record().status == "running") == (place != "evaluation"), printed
+    assert third.record().status == "trained"
+    assert not third.evaluation("test").is_complete()
+    finished = [run for run in (first, second) if run.record().status == "finished"]
+    assert finished  # the third run had to wait for one of them
+    stamps = [run.record_path.stat().st_mtime_ns for run in finished]
+    assert compare(changed(tiny, *steps)) == 0
+    assert [run.record_path.stat().st_mtime_ns for run in finished] == stamps
+    for run in (first, second, third):
+        assert_close(metrics(run.path), metrics(tmp_path / "undisturbed" / run.path.name), TRAINED_BY_ADAM)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs process groups to send Ctrl-C")
+def test_an_interrupted_sweep_says_how_to_continue(tiny, out):
+    steps = ["training_args.max_steps=1000", "training_args.eval_steps=1000", "training_args.save_steps=20"]
+    process = start(["compare", *changed(tiny, *steps, "hydra/launcher=local", "hydra.launcher.n_jobs=2")])
+    printed = send(process, signal.SIGINT, lambda: RunFolder(out / NAMES[0]).last_checkpoint() is not None)
     assert process.returncode == 130, printed
     assert "To continue: ntl compare" in printed
-    stamp = (out / NAMES[0] / "run.json").stat().st_mtime_ns
-    assert compare(changed(tiny, *steps)) == 0
-    assert statuses(out) == dict.fromkeys(NAMES, "finished")
-    assert (out / NAMES[0] / "run.json").stat().st_mtime_ns == stamp
 
 
 def test_a_study_in_one_file_is_swept_and_its_contrasts_are_tested(tiny, tmp_path, capsys):
