@@ -110,6 +110,7 @@ def test_other_launchers_give_the_metrics_of_one_process(launcher, plugin, tiny,
         [sys.executable, "-c", COMMAND, "compare", *other], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "other/report/table.md").exists()
     for name in NAMES:
         assert_close(metrics(tmp_path / "other" / name), metrics(out / name), TRAINED_BY_ADAM)
 
