@@ -1,7 +1,5 @@
 """Sweeps: `ntl train -m` and `ntl compare`, in one process and in several, failed, killed and continued."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -9,9 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
@@ -42,18 +38,18 @@ def out(tmp_path):
     return tmp_path / "out"
 
 
-def changed(tiny: list[str], *more: str) -> list[str]:
+def changed(tiny, *more):
     """Return the overrides with others in place of those of the same keys."""
     keys = {option.partition("=")[0] for option in more}
     return [*(option for option in tiny if option.partition("=")[0] not in keys), *more]
 
 
-def statuses(folder: Path) -> dict[str, str]:
+def statuses(folder):
     runs = (RunFolder(path.parent) for path in sorted(folder.glob("*/run.json")))
     return {run.path.name: run.record().status for run in runs}
 
 
-def metrics(folder: Path) -> dict:
+def metrics(folder):
     return RunFolder(folder).evaluation("test").metrics()
 
 
@@ -172,7 +168,7 @@ def test_runs_with_other_settings_are_kept_until_they_are_overwritten(tiny, out,
     assert RunFolder(out / name).record().steps == 2
 
 
-def start(command: list[str]) -> subprocess.Popen:
+def start(command):
     """Start a command in a process group of its own, without a terminal."""
     return subprocess.Popen(
         [sys.executable, "-c", COMMAND, *command],
@@ -185,7 +181,7 @@ def start(command: list[str]) -> subprocess.Popen:
     )
 
 
-def send(process: subprocess.Popen, number: signal.Signals, reached: Callable[[], bool]) -> str:
+def send(process, number, reached):
     """Send a signal to a command and its processes at a moment, and return what they printed."""
     deadline = time.monotonic() + 240
     while not reached() and time.monotonic() < deadline:

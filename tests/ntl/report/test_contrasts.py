@@ -1,7 +1,5 @@
 """Declared contrasts: scipy's paired tests, and claims no stronger than their intervals."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from report_cases import make_readings, make_run
