@@ -1,7 +1,5 @@
 """README and the pages of docs: their Python blocks run, and their links lead to files of the repository."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -26,7 +24,7 @@ _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if snippets(page) and page not in TESTED])
-def test_the_python_blocks_of_a_page_run_in_turn(page: str, tmp_path: Path) -> None:
+def test_the_python_blocks_of_a_page_run_in_turn(page, tmp_path):
     names = readers_names(tmp_path)
     for snippet in snippets(page):
         names.pop("loss", None)
@@ -37,12 +35,12 @@ def test_the_python_blocks_of_a_page_run_in_turn(page: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("page", TESTED)
-def test_the_blocks_of_other_pages_have_a_test_of_their_own(page: str) -> None:
+def test_the_blocks_of_other_pages_have_a_test_of_their_own(page):
     assert Path(page).name in (ROOT / TESTED[page]).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_links_of_a_page_lead_to_files_of_the_repository(page: str) -> None:
+def test_the_links_of_a_page_lead_to_files_of_the_repository(page):
     text = _CODE.sub("", (ROOT / page).read_text(encoding="utf-8"))
     broken = [link for link in _LINK.findall(text) if not ((ROOT / page).parent / link).exists()]
     assert not broken

@@ -1,11 +1,8 @@
 """The documentation site's own checks: what they find, and that the sources have no such defect."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -17,13 +14,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
-def build_site(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def build_site(monkeypatch):
     pytest.importorskip("latex2mathml", reason="the extra 'docs' is not installed")
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     return importlib.import_module("build_site")
 
 
-def test_the_reference_has_every_module_with_public_names(build_site: ModuleType) -> None:
+def test_the_reference_has_every_module_with_public_names(build_site):
     modules = build_site.MODULES
     for file in (ROOT / "src" / "ntloss").rglob("__init__.py"):
         if "__all__ = [" in file.read_text(encoding="utf-8"):
@@ -34,7 +31,7 @@ def test_the_reference_has_every_module_with_public_names(build_site: ModuleType
     assert [name for name in modules if f"reference/{name}.md" not in navigation] == []
 
 
-def test_the_comments_of_a_menu_are_the_headings_of_its_page(build_site: ModuleType) -> None:
+def test_the_comments_of_a_menu_are_the_headings_of_its_page(build_site):
     menu = '__all__ = [\n    "first",\n    # losses\n    "Loss",\n]\n'
     assert build_site.sections(menu) == [("", ["first"]), ("Losses", ["Loss"])]
     module = "class Loss: ...\ndef _private(): ...\n"
@@ -50,9 +47,7 @@ def test_the_comments_of_a_menu_are_the_headings_of_its_page(build_site: ModuleT
         ('<script src="https://example.org/x.js"></script>', "loads https://example.org/x.js from a network"),
     ],
 )
-def test_a_defect_of_a_built_page_is_found(
-    body: str, defect: str, build_site: ModuleType, tmp_path: Path
-) -> None:
+def test_a_defect_of_a_built_page_is_found(body, defect, build_site, tmp_path):
     good = '<h1 id="top">x</h1><a href="#top">x</a><a href="https://example.org">x</a>'
     (tmp_path / "index.html").write_text(good)
     assert build_site.check(tmp_path) == []
@@ -60,9 +55,7 @@ def test_a_defect_of_a_built_page_is_found(
     assert build_site.check(tmp_path) == [f"index.html {defect}"]
 
 
-def test_the_interactive_page_links_to_pages_of_the_site(
-    build_site: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_interactive_page_links_to_pages_of_the_site(build_site, tmp_path, monkeypatch):
     monkeypatch.setattr(build_site, "PAGES", tmp_path)
     (tmp_path / "playground").mkdir()
     build_site.STAGED.clear()
@@ -74,9 +67,7 @@ def test_the_interactive_page_links_to_pages_of_the_site(
     assert (tmp_path / "repository" / "src" / "ntloss" / "__init__.py.md").is_file()
 
 
-def test_formulas_become_mathml_and_nothing_is_loaded_from_a_network(
-    build_site: ModuleType, tmp_path: Path
-) -> None:
+def test_formulas_become_mathml_and_nothing_is_loaded_from_a_network(build_site, tmp_path):
     page = tmp_path / "reference" / "page.html"
     page.parent.mkdir()
     (tmp_path / "assets").mkdir()
@@ -89,9 +80,7 @@ def test_formulas_become_mathml_and_nothing_is_loaded_from_a_network(
     assert build_site.check(tmp_path) == []
 
 
-def test_a_figure_has_both_color_schemes_and_links_to_its_full_size(
-    build_site: ModuleType, tmp_path: Path
-) -> None:
+def test_a_figure_has_both_color_schemes_and_links_to_its_full_size(build_site, tmp_path):
     style = "<style>@media (prefers-color-scheme: dark){path{fill:#fff}}</style>"
     (tmp_path / "themed.svg").write_text(f"<svg>{style}</svg>")
     (tmp_path / "plain.svg").write_text("<svg/>")
@@ -106,9 +95,7 @@ def test_a_figure_has_both_color_schemes_and_links_to_its_full_size(
     assert "@media not all{path" in (tmp_path / "themed.light.svg").read_text()
 
 
-def test_the_search_has_no_formulas_and_the_reference_no_private_bases(
-    build_site: ModuleType, tmp_path: Path
-) -> None:
+def test_the_search_has_no_formulas_and_the_reference_no_private_bases(build_site, tmp_path):
     base = '<p class="doc">Bases: <code><span title="a._Base">_Base</span></code></p>'
     public = '<p class="doc">Bases: <code><span title="a.Base">Base</span></code></p>'
     (tmp_path / "index.html").write_text(base + public)
@@ -119,7 +106,7 @@ def test_the_search_has_no_formulas_and_the_reference_no_private_bases(
     assert (tmp_path / "search.js").read_text() == 'var __index = {"items": [{"text": " one  two"}]};'
 
 
-def test_the_costs_on_the_home_page_are_the_librarys() -> None:
+def test_the_costs_on_the_home_page_are_the_librarys():
     text = (ROOT / "tools" / "hero.html").read_text(encoding="utf-8")
     digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=10)
     for said in (3, 9):

@@ -57,10 +57,13 @@ def task(composed: DictConfig) -> float:
     """Do one run, Hydra's job, in the folder that Hydra chose.
 
     Returns:
-        The validation metric that a sweeper minimizes, which `minimize` names. In a sweep, a run that fails
-        returns NaN, so that the others go on; `error.txt` in its folder says why.
+        The validation metric that a sweeper minimizes, which `minimize` names; the worst value if it is
+        undefined. In a sweep, so does a run that fails, and the others go on; `error.txt` in its folder says
+        why.
     """
     hydra = HydraConfig.get()
+    # Optuna ends the whole search at a NaN.
+    worst = -math.inf if "maximize" in str(hydra.sweeper.get("direction")) else math.inf
     path = Path(hydra.runtime.output_dir)
     folder = RunFolder(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     choices = hydra.runtime.choices
@@ -81,9 +84,9 @@ def task(composed: DictConfig) -> float:
         log.exception("failed")
         message = str(error) if isinstance(error, UserError) else describe(error)
         (folder.path / ERROR).write_text(message, encoding="utf-8")
-        return math.nan
+        return worst
     value = metrics.get(composed.minimize)
-    return math.nan if value is None else value
+    return worst if value is None else value
 
 
 def _leave_the_terminal_to_the_sweep() -> None:
