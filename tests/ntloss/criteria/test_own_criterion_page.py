@@ -32,7 +32,7 @@ def names(digits: NumberVocabulary, batch: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_page_shows_every_way_to_write_a_criterion(names: dict[str, Any]) -> None:
     assert len(SNIPPETS) == 4
-    assert {"log_distance", "DigitsBehind", "Costs", "get_criterion"} <= set(names)
+    assert {"log_distance", "DigitsBehind", "Costs", "register_criterion"} <= set(names)
 
 
 @pytest.mark.parametrize("name", ["log_distance", "DigitsBehind", "Costs"])
