@@ -59,11 +59,11 @@ def compare_rows(
         margin: Bounds of "no effect", in per cent of the second row's mean.
 
     Returns:
-        One row per contrast: `dataset`, if there are several; `of`, `minus`, `metric`, `test`, `seeds`; the mean `difference` with its 95 %
-        interval `lower`, `upper`; the same in per cent of the second row's mean; `p` and `p_holm`; and the
-        `verdict`. It says "no effect" only if the 90 % interval lies within the margin, which is the test of
-        equivalence by two one-sided t-tests at 5 %. Then one line for each contrast that the runs do not
-        allow, because a row, a dataset or a metric is missing.
+        One row per contrast: `dataset`, if there are several; `of`, `minus`, `metric`, `test`, `seeds`; the
+        mean `difference` with its 95 % interval `lower`, `upper`; the same in per cent of the second row's
+        mean; `p` and `p_holm`; and the `verdict`. It says "no effect" only if the 90 % interval lies within
+        the margin, which is the test of equivalence by two one-sided t-tests at 5 %. Then one line for each
+        contrast that the runs do not allow, because a row, a dataset or a metric is missing.
     """
     found, missing = [], []
     for contrast in contrasts:
