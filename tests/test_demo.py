@@ -1,7 +1,5 @@
 """The demo, with a tiny model on invented ratings: that it runs, says what it finds, and continues."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
