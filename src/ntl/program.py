@@ -137,7 +137,7 @@ def _name_jobs_by(overrides: Sequence[str], options: Sequence[str]) -> list[str]
         except HydraException:
             continue  # Hydra will explain it
         if not override.is_sweep_override():
-            fixed.append(f"'{override.get_key_element()}'")
+            fixed.append(f"'{override.key_or_group}'")
     if not fixed or {"--shell-completion", "-sc"} & {*options}:
         return []
     return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -45,12 +43,12 @@ def prepare(tmp_path, capsys):
     return prepare
 
 
-def pairs(path: Path) -> list[tuple[str, str]]:
+def pairs(path):
     lines = path.read_text().splitlines()
     return list(zip(lines[::2], lines[1::2], strict=True))
 
 
-def outputs(folder: Path) -> list[str]:
+def outputs(folder):
     return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 

@@ -521,7 +521,7 @@ def test_invalid_arguments_are_errors(wrong: str) -> None:
         act()
 
 
-def test_a_handle_prints_what_it_does() -> None:
+def test_a_handle_prints_what_it_does():
     model = cases.llama()
     with make_number_aware(model, DIGITS) as handle:
         assert repr(handle) == f"NTL-WAS, λ 0.3, {len(DIGITS.tokens)} number tokens"
