@@ -1,26 +1,24 @@
 """The documentation site's own checks: what they find, and that the sources have no such defect."""
 
+from __future__ import annotations
+
 import importlib
-import math
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-import torch
-import torch.nn.functional as F
-
-from ntloss import NumberTokenLoss, NumberVocabulary
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
-def build_site(monkeypatch):
+def build_site(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     pytest.importorskip("latex2mathml", reason="the extra 'docs' is not installed")
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     return importlib.import_module("build_site")
 
 
-def test_the_reference_has_every_module_with_public_names(build_site):
+def test_the_reference_has_every_module_with_public_names(build_site: ModuleType) -> None:
     modules = build_site.MODULES
     for file in (ROOT / "src" / "ntloss").rglob("__init__.py"):
         if "__all__ = [" in file.read_text(encoding="utf-8"):
@@ -31,9 +29,10 @@ def test_the_reference_has_every_module_with_public_names(build_site):
     assert [name for name in modules if f"reference/{name}.md" not in navigation] == []
 
 
-def test_the_comments_of_a_menu_are_the_headings_of_its_page(build_site):
-    menu = '__all__ = [\n    "first",\n    # losses\n    "Loss",\n]\n'
-    assert build_site.sections(menu) == [("", ["first"]), ("Losses", ["Loss"])]
+def test_the_comments_of_a_menu_are_the_headings_of_its_page(build_site: ModuleType) -> None:
+    menu = '__all__ = [\n    "first",\n    # losses.py: how wrong\n    "Loss",\n]\n'
+    assert build_site.sections(menu) == [("", ["first"]), ("How wrong", ["Loss"])]
+    assert build_site.sections('__all__ = ["first", "Loss"]\n') == [("", ["first", "Loss"])]
     module = "class Loss: ...\ndef _private(): ...\n"
     assert build_site.sections(module) == [("", ["Loss"])]
 
@@ -47,7 +46,9 @@ def test_the_comments_of_a_menu_are_the_headings_of_its_page(build_site):
         ('<script src="https://example.org/x.js"></script>', "loads https://example.org/x.js from a network"),
     ],
 )
-def test_a_defect_of_a_built_page_is_found(body, defect, build_site, tmp_path):
+def test_a_defect_of_a_built_page_is_found(
+    body: str, defect: str, build_site: ModuleType, tmp_path: Path
+) -> None:
     good = '<h1 id="top">x</h1><a href="#top">x</a><a href="https://example.org">x</a>'
     (tmp_path / "index.html").write_text(good)
     assert build_site.check(tmp_path) == []
@@ -55,7 +56,9 @@ def test_a_defect_of_a_built_page_is_found(body, defect, build_site, tmp_path):
     assert build_site.check(tmp_path) == [f"index.html {defect}"]
 
 
-def test_the_interactive_page_links_to_pages_of_the_site(build_site, tmp_path, monkeypatch):
+def test_the_interactive_page_links_to_pages_of_the_site(
+    build_site: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(build_site, "PAGES", tmp_path)
     (tmp_path / "playground").mkdir()
     build_site.STAGED.clear()
@@ -67,7 +70,9 @@ def test_the_interactive_page_links_to_pages_of_the_site(build_site, tmp_path, m
     assert (tmp_path / "repository" / "src" / "ntloss" / "__init__.py.md").is_file()
 
 
-def test_formulas_become_mathml_and_nothing_is_loaded_from_a_network(build_site, tmp_path):
+def test_formulas_become_mathml_and_nothing_is_loaded_from_a_network(
+    build_site: ModuleType, tmp_path: Path
+) -> None:
     page = tmp_path / "reference" / "page.html"
     page.parent.mkdir()
     (tmp_path / "assets").mkdir()
@@ -80,7 +85,9 @@ def test_formulas_become_mathml_and_nothing_is_loaded_from_a_network(build_site,
     assert build_site.check(tmp_path) == []
 
 
-def test_a_figure_has_both_color_schemes_and_links_to_its_full_size(build_site, tmp_path):
+def test_a_figure_has_both_color_schemes_and_links_to_its_full_size(
+    build_site: ModuleType, tmp_path: Path
+) -> None:
     style = "<style>@media (prefers-color-scheme: dark){path{fill:#fff}}</style>"
     (tmp_path / "themed.svg").write_text(f"<svg>{style}</svg>")
     (tmp_path / "plain.svg").write_text("<svg/>")
@@ -95,7 +102,44 @@ def test_a_figure_has_both_color_schemes_and_links_to_its_full_size(build_site, 
     assert "@media not all{path" in (tmp_path / "themed.light.svg").read_text()
 
 
-def test_the_search_has_no_formulas_and_the_reference_no_private_bases(build_site, tmp_path):
+def test_a_name_of_the_reference_has_a_page_and_its_first_sentence_in_the_modules_table(
+    build_site: ModuleType, tmp_path: Path
+) -> None:
+    build_site.write_reference(tmp_path / "reference")
+    table = (tmp_path / "reference" / "ntloss.md").read_text(encoding="utf-8")
+    assert "| [`NumberTokenLoss`](ntloss.NumberTokenLoss.md) | Number token loss of any criterion" in table
+    page = (tmp_path / "reference" / "ntloss.NumberTokenLoss.md").read_text(encoding="utf-8")
+    assert "\n::: ntloss.NumberTokenLoss\n" in page
+
+
+def test_cards_have_labels_and_module_names_break_at_their_dots(
+    build_site: ModuleType, tmp_path: Path
+) -> None:
+    table = "<thead><tr><th>loss</th><th><code>λ</code></th></tr></thead><tr><td>CE</td><td>1</td></tr>"
+    page = tmp_path / "index.html"
+    page.write_text(
+        f'<title>ntloss.criteria</title><div class="cards"><table>{table}</table></div><b>ntloss.criteria</b>'
+    )
+    build_site.finish(tmp_path)
+    text = page.read_text()
+    assert '<td data-label="loss">CE</td><td data-label="λ">1</td>' in text
+    assert "<title>ntloss.criteria</title>" in text
+    assert "<b>ntloss.<wbr>criteria</b>" in text
+
+
+def test_the_header_has_repository_version_and_install_where_an_address_is_configured(
+    build_site: ModuleType,
+) -> None:
+    header = '<div class="md-header__source">\n</div>\n</nav><ul class="md-tabs__list"></ul>'
+    assert build_site.with_address(header, None, "1.0.0", "") == header
+    found = build_site.with_address(header, "https://example.org/ntloss", "1.0.0", "../")
+    assert '<a class="md-source" href="https://example.org/ntloss">example.org/ntloss 1.0.0</a>' in found
+    assert '<a class="md-tabs__link" href="../quickstart.html#install">Install</a>' in found
+
+
+def test_the_search_has_no_formulas_and_the_reference_no_private_bases(
+    build_site: ModuleType, tmp_path: Path
+) -> None:
     base = '<p class="doc">Bases: <code><span title="a._Base">_Base</span></code></p>'
     public = '<p class="doc">Bases: <code><span title="a.Base">Base</span></code></p>'
     (tmp_path / "index.html").write_text(base + public)
@@ -104,17 +148,3 @@ def test_the_search_has_no_formulas_and_the_reference_no_private_bases(build_sit
     build_site.finish(tmp_path)
     assert (tmp_path / "index.html").read_text() == public
     assert (tmp_path / "search.js").read_text() == 'var __index = {"items": [{"text": " one  two"}]};'
-
-
-def test_the_costs_on_the_home_page_are_the_librarys():
-    text = (ROOT / "tools" / "hero.html").read_text(encoding="utf-8")
-    digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=10)
-    for said in (3, 9):
-        logits = torch.full((1, 10), 0.1 / 9).log()
-        logits[0, said] = math.log(0.9)
-        ce = F.cross_entropy(logits, torch.tensor([4])).item()
-        ntl = NumberTokenLoss(digits)(logits, torch.tensor([4])).item()
-        bar = f'<span>says {said}</span><i style="--ce: {ce:.1f}; --ntl: {ntl:.1f}">'
-        assert bar in text
-        assert f'<b class="of-ce">{ce:.1f}</b><b class="of-ntl">{ntl:.1f}</b>' in text
-        assert f"says {said}: cross-entropy charges {ce:.1f}, NTL-WAS {ntl:.1f}" in text

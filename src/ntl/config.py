@@ -270,6 +270,11 @@ class Data:
         if self.mode not in (None, "dataset_comparison"):
             raise UserError(f"dataset_args.mode={self.mode}; expected null or dataset_comparison.")
 
+    @property
+    def title(self) -> str:
+        """The dataset's name in reports."""
+        return self.dataset_name
+
 
 @dataclass
 class Split:
@@ -409,6 +414,11 @@ class Tabular(Sizes, Data):
     validation_size: int = 200
     test_size: int = 300
     max_new_tokens: int = 16
+
+    @property
+    def title(self) -> str:
+        """The table's name, without folder and ending; see `Data.title`."""
+        return self.dataset_name if self.file == "sample" else Path(self.file).stem
 
 
 DATASETS = (Arithmetic, Gsm8k, MathematicsDataset, Multiplication, Multirc, NoisyRegression, Rjokes, Tabular)

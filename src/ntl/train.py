@@ -183,7 +183,7 @@ def as_trained(config: Config, path: str) -> tuple[Config, RunRecord]:
     asked = {key: config.given[key] for key in ("dataset_args", "evaluation")}
     given = {**trained.record.config, **asked}
     kept = {key: getattr(config, key) for key in ("dataset_args", "evaluation", "training_args")}
-    record = replace(trained.record, dataset=config.dataset_args.dataset_name)
+    record = replace(trained.record, dataset=config.dataset_args.title)
     return replace(trained.config, given=given, **kept), record
 
 
@@ -265,7 +265,7 @@ def new_record(config: Config, parameters: int = 0) -> RunRecord:
     return RunRecord(
         label=config.label,
         objective=config.objective,
-        dataset=config.dataset_args.dataset_name,
+        dataset=config.dataset_args.title,
         seed=config.training_args.seed,
         job=config.job,
         config=config.given,
@@ -313,13 +313,24 @@ def answer_tests(
     from ntl.data import evenly_spaced
     from ntl.evaluation import evaluate_tests
     from ntl.scores import describe_metrics
+    from ntl.training.state_cache import add_states
 
+    cache, largest = Path(config.dataset_args.cache_dir).expanduser(), config.weights.state_cache_gb
     parts = {"validation": data.validation, **data.tests}
     tests = {name: evenly_spaced(part, config.evaluation.samples) for name, part in parts.items()}
     data = replace(data, tests=tests)
     record = replace(record, config=config.given)
     results, started = {}, time.monotonic()
-    for test, metrics in evaluate_tests(approach, data, config.evaluation, folder, record, model):
+    evaluated = evaluate_tests(
+        approach,
+        data,
+        config.evaluation,
+        folder,
+        record,
+        model,
+        prepare=lambda rows: add_states(rows, approach, cache, largest, optional=True),
+    )
+    for test, metrics in evaluated:
         log.info(f"{test}: {describe_metrics(metrics)}, {time.monotonic() - started:.1f} s")
         results[test], started = metrics, time.monotonic()
     return results

@@ -57,11 +57,11 @@ def compare_rows(
         margin: Bounds of "no effect", in per cent of the second row's mean.
 
     Returns:
-        One row per contrast: `of`, `minus`, `metric`, `test`, `seeds`; the mean `difference` with its 95 %
-        interval `lower`, `upper`; the same in per cent of the second row's mean; `p` and `p_holm`; and the
-        `verdict`. It says "no effect" only if the 90 % interval lies within the margin, which is the test of
-        equivalence by two one-sided t-tests at 5 %. Then one line for each contrast that the runs do not
-        allow, because a row, a dataset or a metric is missing.
+        One row per contrast: `dataset`, if there are several; `of`, `minus`, `metric`, `test`, `seeds`; the
+        mean `difference` with its 95 % interval `lower`, `upper`; the same in per cent of the second row's
+        mean; `p` and `p_holm`; and the `verdict`. It says "no effect" only if the 90 % interval lies within
+        the margin, which is the test of equivalence by two one-sided t-tests at 5 %. Then one line for each
+        contrast that the runs do not allow, because a row, a dataset or a metric is missing.
     """
     found, missing = [], []
     for contrast in contrasts:
@@ -98,7 +98,8 @@ def _difference(datasets: Sequence[Dataset], contrast: Contrast) -> dict[str, An
     if pairs.empty:
         raise UserError(f"no seed has {contrast.metric} on {test} in both rows.")
     base = minus[pairs.index].mean()
-    found: dict[str, Any] = {
+    found: dict[str, Any] = {"dataset": dataset.name} if len(datasets) > 1 else {}
+    found |= {
         "of": _name(contrast.of), "minus": _name(contrast.minus), "metric": contrast.metric, "test": test,
         "seeds": len(pairs), "difference": pairs.mean(), "percent": 100 * pairs.mean() / abs(base),
     }  # fmt: skip

@@ -109,3 +109,14 @@ def test_one_seed_has_no_interval(tmp_path):
     found = compare(load_datasets([tmp_path])[0], {"of": "ntl_was", "minus": "ce"})
     assert found["verdict"][0] == "undecided (one seed)"
     assert pd.isna(found["p_holm"][0])
+
+
+def test_contrasts_of_several_datasets_stand_in_one_table_and_name_theirs(datasets, tmp_path, capsys):
+    for objective, mae in (("ce", 4.0), ("ntl_was", 3.0)):
+        path, metrics = tmp_path / f"other/{objective}", {"accuracy": 0.5, "mae": mae}
+        make_run(path, objective, 0, metrics=metrics, objective=objective, dataset="bikes", config={})
+    declared = [{"dataset": name, "of": "ntl_was", "minus": "ce"} for name in ("bikes", datasets[0].name)]
+    report([tmp_path], tmp_path / "report", contrasts=declared)
+    printed = capsys.readouterr().out
+    assert "bikes: ntl_was minus ce" in printed
+    assert f"{datasets[0].name}: ntl_was minus ce" in printed

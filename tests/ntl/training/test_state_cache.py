@@ -107,6 +107,8 @@ def test_a_full_disk_is_an_error_before_states_are_computed(tmp_path, monkeypatc
 def test_a_cache_above_the_limit_is_an_error_that_names_its_size(tmp_path):
     with pytest.raises(UserError, match=r"3 rows takes .* GB; expected at most .*state_cache_gb=1e-07"):
         add_states(rows(), make_approach(), tmp_path, 1e-7)
+    listed = rows().to_list()
+    assert add_states(listed, make_approach(), tmp_path, 1e-7, optional=True) is listed
 
 
 def test_without_frozen_layers_or_with_a_limit_of_zero_nothing_is_cached(tmp_path):

@@ -30,7 +30,7 @@ def names(digits, batch, monkeypatch):
 
 def test_the_page_shows_every_way_to_write_a_criterion(names):
     assert len(SNIPPETS) == 4
-    assert {"log_distance", "DigitsBehind", "Costs", "get_criterion"} <= set(names)
+    assert {"log_distance", "DigitsBehind", "Costs", "register_criterion"} <= set(names)
 
 
 @pytest.mark.parametrize("name", ["log_distance", "DigitsBehind", "Costs"])

@@ -9,10 +9,13 @@ from tolerances import approx, assert_close
 
 import ntloss.criteria.registry as registry
 from ntloss import (
+    CRPS,
     SMMD,
     CriterionInput,
     Dist2,
     GaussianCrossEntropy,
+    NTLCrossEntropyLoss,
+    NTLLinearCrossEntropyLoss,
     NumberTokenLoss,
     NumberVocabulary,
     Reweighed,
@@ -23,6 +26,7 @@ from ntloss import (
 )
 from ntloss.criteria import Magnitude, Needs, PerNumber, PlaceWeighted, RelativeError, WeightedSum
 from ntloss.criteria.criterion import needs_of, worst_of
+from ntloss.criteria.registry import title_of
 
 NAMES = criterion_names()  # before other tests register more
 
@@ -75,6 +79,20 @@ def test_a_function_is_a_criterion():
     assert_close(loss, (torch.arange(10.0) - 4).square().mean())
     with pytest.raises(ValueError, match="Reweighed needs a criterion with a worst cost"):
         Reweighed(squared_distance)
+
+
+@pytest.mark.parametrize("kind", [NumberTokenLoss, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss])
+@pytest.mark.parametrize("given", ["crps", {"name": "dist2", "tau": 0.5}])
+def test_losses_accept_a_registered_name(kind, given):
+    expected = CRPS() if given == "crps" else Dist2(0.5)
+    assert kind(NUMBERS, given).criterion == kind(NUMBERS, criterion=expected).criterion == expected
+
+
+def test_a_criterion_has_a_title_for_readers():
+    titles = {"wasserstein": "NTL-WAS", "expected_value": "NTL-MSE", "crps": "CRPS"}
+    assert {name: title_of(get_criterion(name)) for name in titles} == titles
+    assert title_of(Dist2(0.5)) == "Dist2(tau=0.5, distance='squared')"
+    assert title_of(squared_distance) == "squared_distance"
 
 
 def test_unknown_names_and_options_list_the_choices(monkeypatch):

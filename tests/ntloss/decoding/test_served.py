@@ -338,7 +338,7 @@ def test_the_likeliest_token_is_named_where_numbers_are_rare(
     serve: Callable[..., FormServer], model: Any
 ) -> None:
     rare = NumberVocabulary.from_mapping({2: "1"}, vocab_size=len(TEXTS))
-    for kind, named in (("vllm", r"token \d+ is"), ("openai", r"token '.*' is")):
+    for kind, named in (("vllm", r"where token \d+ is"), ("openai", r"where '.*' is")):
         served = ServedModel(serve(kind).url, top=len(TEXTS), check_tokenizer=False)
         with pytest.warns(UnlikelyNumberWarning, match=named):
             number_quantiles(served, [[5, 6, 7]], rare, format=NumberFormat(digits=3))

@@ -27,6 +27,8 @@ def test_options_become_those_of_the_loss(config: dict[str, Any], options: dict[
     ("config", "message"),
     [
         ({"lambda": 0.3}, "unknown option 'lambda' of the number token loss: expected weight, criterion"),
+        ({"wieght": 0.3}, r"did you mean weight\?"),
+        ({"criterion": "hl_gauss"}, "'hl_gauss' needs sigma: expected {'name': 'hl_gauss', 'sigma'"),
         ({"criterion": "crsp"}, "no criterion is called 'crsp'"),
         ({"criterion": {"name": "crps", "tau": 1}}, "'crps' has no option 'tau'"),
         ({"weight": -1.0}, "weight"),

@@ -1,4 +1,4 @@
-"""Every snippet of docs/integrations.md runs as it is, and trains with a number term."""
+"""Every snippet of the pages on trainers runs as it is, and trains with a number term."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from transformers import default_data_collator
 
 from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
 
-SNIPPETS = snippets("docs/integrations.md")
+PAGES = ["integrations.md", "transformers.md", "trl.md", "own_loop.md"]
+SNIPPETS = [snippet for page in PAGES for snippet in snippets(f"docs/{page}")]
 
 
 @dataclass
@@ -70,7 +71,7 @@ def surroundings(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_the_page_has_a_snippet_for_each_integration() -> None:
+def test_the_pages_have_a_snippet_for_each_integration() -> None:
     calls = ["make_trainer_number_aware(", "make_number_aware(", "make_sft_number_aware("]
     more = [
         "compute_loss_func=",

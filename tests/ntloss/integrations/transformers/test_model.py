@@ -493,7 +493,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an option that the model determines": (
         lambda: make_number_aware(cases.llama(), DIGITS, softcap=3.0),
-        "softcap: expected some of",
+        "softcap is no option of this loss: the model determines it",
     ),
     "an option of the vocabulary": (
         lambda: make_number_aware(cases.llama(), DIGITS, digit_level=False),
@@ -501,7 +501,15 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a chunk size without chunks": (
         lambda: make_number_aware(cases.llama(), DIGITS, chunk_size=8),
-        "need chunked=True",
+        "it needs chunked=True",
+    ),
+    "a misspelled option": (
+        lambda: make_number_aware(cases.llama(), DIGITS, wieght=0.1),
+        r"unknown option 'wieght' .*: expected weight, criterion, .* did you mean weight\?",
+    ),
+    "a misspelled criterion": (
+        lambda: make_number_aware(cases.llama(), DIGITS, "wassersten"),
+        "no criterion is called 'wassersten'",
     ),
 }
 
@@ -511,6 +519,17 @@ def test_invalid_arguments_are_errors(wrong: str) -> None:
     act, message = WRONG[wrong]
     with pytest.raises((ValueError, TypeError), match=message):
         act()
+
+
+def test_a_handle_prints_what_it_does() -> None:
+    model = cases.llama()
+    with make_number_aware(model, DIGITS) as handle:
+        assert repr(handle) == f"NTL-WAS, λ 0.3, {len(DIGITS.tokens)} number tokens"
+        handle.loss.weight = 0.25
+        assert "λ 0.25" in str(handle)
+    assert repr(handle).endswith("(undone)")
+    replaced = make_number_aware(model, DIGITS, {"name": "hl_gauss", "sigma": 2.0})
+    assert repr(replaced).startswith("HLGauss(sigma=2) in place of cross-entropy, λ 1")
 
 
 def test_making_a_model_number_aware_twice_is_an_error() -> None:
