@@ -4,8 +4,6 @@ Hydra refuses unknown keys, wrong types and wrong choices. What cannot work, alt
 refused by a `__post_init__` or by `check_combination`. The files in `conf/` set other defaults.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ prediction. Other readings of the same model are the median and the mean of its 
 answers its share of the questions, and every rank receives all results.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 The format of padded answers is stored in `config.ntl`, so that it is saved with the model.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -80,7 +78,7 @@ class AnswerFormat:
         form = self.number_format
         return [text if form is None else format_number(form.read(text.strip())) for text in texts]
 
-    def processor(self, prompt_length: int) -> FormatProcessor | None:
+    def processor(self, prompt_length: int) -> "FormatProcessor | None":
         """Make the logits processor that keeps answers in the format, after a prompt of so many tokens."""
         if (number_format := self.number_format) is None:
             return None

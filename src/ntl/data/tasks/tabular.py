@@ -6,8 +6,6 @@ A pretrained model does: a prompt such as `A diamond of {carat} carat, cut {cut}
 the columns in braces.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence
