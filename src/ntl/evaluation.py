@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -101,7 +102,7 @@ def evaluate(
     }
     result = _result(examples, [answered[i] for i in range(len(examples))], data, losses, evaluation)
     if approach.number_format is not None:
-        fits = approach.number_format.fits
+        fits = approach.answer_format.fits
         result.metrics["outside_format"] = sum(not fits(example.answer) for example in examples)
     if approach.ill_formed is not None:
         result.metrics["ill_formed"] = sum(_gather(ill_formed).values())
@@ -115,6 +116,7 @@ def evaluate_tests(
     folder: EvaluationFolder,
     record: RunRecord,
     model: nn.Module | None = None,
+    known: Mapping[str, EvaluationResult] = MappingProxyType({}),
 ) -> Iterator[tuple[str, Metrics]]:
     """Evaluate every test set of a task, replacing earlier results in the folder.
 
@@ -122,6 +124,7 @@ def evaluate_tests(
         approach, data, evaluation, model: See `evaluate`.
         folder: Folder that rank 0 writes metrics and predictions to.
         record: What is evaluated.
+        known: Results of test sets that the model has answered already.
 
     Yields:
         The name of each test set and its metrics, on every rank.
@@ -130,7 +133,7 @@ def evaluate_tests(
     if writes:
         folder.clear()
     for test, examples in data.tests.items():
-        result = evaluate(approach, examples, data, evaluation, model)
+        result = known[test] if test in known else evaluate(approach, examples, data, evaluation, model)
         metrics = result.metrics
         if data.number_metrics:
             train = [example.answer for example in evenly_spaced(data.train, REFERENCE_ANSWERS)]

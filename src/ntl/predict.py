@@ -26,7 +26,7 @@ from ntl.approaches import build_approach
 from ntl.config import Data, Evaluation, LossSettings, ModelArgs, Tabular
 from ntl.data import load_task, single_number
 from ntl.data.table_files import as_texts, read_table
-from ntl.data.tasks.tabular import prompt_columns, with_names, write_questions
+from ntl.data.tasks.tabular import prompt_columns, with_targets, write_questions
 from ntl.errors import UserError
 from ntl.predictions_file import say, write_predictions
 from ntl.program import HELP_OPTIONS, discard_output, run_program
@@ -87,7 +87,7 @@ class Predictor:
     def __init__(self, name: str, approach: Any, data: Data, generation: Evaluation, has_distribution: bool):
         self.name, self.approach, self.generation = name, approach, generation
         self.is_table = isinstance(data, Tabular)
-        self.data = with_names(data) if self.is_table else data
+        self.data = with_targets(data) if self.is_table else data
         self.targets = self.data.target if self.is_table and len(self.data.target) > 1 else []
         self.has_distribution = has_distribution and not self.targets
         in_prompt = [(name, "text") for name in prompt_columns(getattr(self.data, "prompt", None) or "")]
