@@ -1,7 +1,7 @@
 """The lab: reproduce, compare and extend the number token loss paper.
 
 `ntl.fit(table, target="price")` trains a model on a table of your own, and `ntl.load(run)` loads a trained
-model to predict with; see `ntl.fitting.fit` and `ntl.predict.load`.
+model to predict with; see `ntl.fitting.fit` and `ntl.predictor.load`.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ def __getattr__(name: str) -> Any:
 
         return fit
     if name == "load":
-        from ntl.predict import load
+        from ntl.predictor import load
 
         return load
     raise AttributeError(f"module 'ntl' has no attribute {name!r}")

@@ -23,7 +23,7 @@ from ntl.errors import UserError
 from ntl.train import run, train
 
 if TYPE_CHECKING:
-    from ntl.predict import Predictor
+    from ntl.predictor import Predictor
 
 WORDS = {
     "target": "dataset_args.target",
@@ -143,7 +143,7 @@ def fit(table: Any, target: str, **keys: Any) -> Predictor:
     from omegaconf.errors import OmegaConfBaseException
 
     from ntl.config import read_config, run_folder
-    from ntl.predict import load
+    from ntl.predictor import load
     from ntl.training.run_folder import RunFolder
 
     path = Path(table) if isinstance(table, str | Path) else _stored(table, keys)
