@@ -1,9 +1,5 @@
 """One number, read in one call, from models and tokenizers of every kind."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import tiny_tokenizers as tiny
 import torch
@@ -21,11 +17,11 @@ TEMPLATE = (
 )
 
 
-def prompts_of(monkeypatch: pytest.MonkeyPatch, kind: str, tokenizer: Any, *texts: str) -> tuple[str, str]:
+def prompts_of(monkeypatch, kind, tokenizer, *texts):
     """What the encoder, or a causal model, and then a decoder reads before the number."""
     seen = {}
 
-    def note(model: Any, inputs: Any, *args: Any, prefix_ids: Any = (), **options: Any) -> Any:
+    def note(model, inputs, *args, prefix_ids=(), **options):
         seen.update(inputs=inputs["input_ids"][0].tolist(), prefix=list(prefix_ids))
         return number_quantiles(model, inputs, *args, prefix_ids=prefix_ids, **options)
 
@@ -48,8 +44,8 @@ def prompts_of(monkeypatch: pytest.MonkeyPatch, kind: str, tokenizer: Any, *text
     ],
 )
 def test_the_prompt_ends_before_the_first_token_that_a_digit_would_change(
-    monkeypatch: pytest.MonkeyPatch, kind: str, make: Any, texts: Any, read: Any
-) -> None:
+    monkeypatch, kind, make, texts, read
+):
     assert prompts_of(monkeypatch, kind, make(), *texts) == read
 
 
@@ -57,16 +53,14 @@ def test_the_prompt_ends_before_the_first_token_that_a_digit_would_change(
     ("prefill", "read"),
     [("a ", "<user>q</><assistant>a "), ("a$", "<user>q</><assistant>a$"), ("", "<user>q</><assistant>")],
 )
-def test_a_chat_template_leaves_the_assistants_turn_open_and_keeps_the_space(
-    monkeypatch: pytest.MonkeyPatch, prefill: str, read: str
-) -> None:
+def test_a_chat_template_leaves_the_assistants_turn_open_and_keeps_the_space(monkeypatch, prefill, read):
     tokenizer = tiny.qwen_like()
     tokenizer.chat_template = TEMPLATE
     seen, _ = prompts_of(monkeypatch, "llama", tokenizer, "q", prefill)
     assert seen.replace("|", "").replace("Ġ", " ") == read
 
 
-def test_a_reading_is_that_of_number_quantiles() -> None:
+def test_a_reading_is_that_of_number_quantiles():
     tokenizer = tiny.qwen_like()
     model = make_model("llama", len(tokenizer) + 8)  # padded
     reading = read_number(model, tokenizer, "a ", level=0.5)
@@ -78,7 +72,7 @@ def test_a_reading_is_that_of_number_quantiles() -> None:
     assert reading.starts == approx(read.starts.item())
 
 
-def test_a_level_and_a_tokenizer_stand_for_one_quantile_and_all_its_numbers() -> None:
+def test_a_level_and_a_tokenizer_stand_for_one_quantile_and_all_its_numbers():
     tokenizer = tiny.byte_level()
     model, width = make_model("llama", len(tokenizer)), NumberFormat(digits=2)
     inputs = tokenizer("a", return_tensors="pt")
@@ -87,7 +81,7 @@ def test_a_level_and_a_tokenizer_stand_for_one_quantile_and_all_its_numbers() ->
     assert_close(number_quantiles(model, inputs, tokenizer, 0.5, width).values, several.values, DISTRIBUTION)
 
 
-def test_a_reading_prints_as_its_median_and_its_interval() -> None:
+def test_a_reading_prints_as_its_median_and_its_interval():
     assert str(NumberReading(11.0, (2.0, 40.5), 0.9, 1.0)) == "11 [2, 40.5]"
     assert str(NumberReading(1234567.0, (-0.25, 3e9), 0.9, 1.0)) == "1234567 [-0.25, 3000000000]"
     assert str(NumberReading(float("nan"), (float("nan"),) * 2, 0.9, 0.0)) == "no number"
@@ -105,7 +99,7 @@ def test_a_reading_prints_as_its_median_and_its_interval() -> None:
         ({"level": "90%"}, "level='90%': expected a share above 0 and below 1"),
     ],
 )
-def test_what_cannot_be_read_is_an_error(changed: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_read_is_an_error(changed, message):
     tokenizer = tiny.qwen_like()
     given = {"model": make_model("llama", len(tokenizer)), "tokenizer": tokenizer, "prompt": "a", **changed}
     with pytest.raises((TypeError, ValueError), match=message):
@@ -113,7 +107,7 @@ def test_what_cannot_be_read_is_an_error(changed: dict[str, Any], message: str) 
 
 
 @pytest.mark.parametrize("make", [tiny.byte_level, tiny.sentence_piece, tiny.word_piece])
-def test_every_token_has_a_text_for_messages(make: Any) -> None:
+def test_every_token_has_a_text_for_messages(make):
     tokenizer = make()
     numbers = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False, vocab_size=2 * len(tokenizer))
     (digit,) = [token for token in numbers.tokens if token.text.strip() == "4" and token.bare][:1]
