@@ -193,7 +193,7 @@ def _explain(error: Exception) -> str:
     if found := re.search(r"Available options in '[^']*':\n((?:.+\n?)+)", text):
         known = [line.strip() for line in found[1].splitlines()]
         lines = [lines[0], f"Available: {', '.join(known)}"]
-    wrong = re.search(r"[Cc]ould not (?:find|override) '(?:.*[/.])?([^'/.]+)'", text)
+    wrong = re.search(r"[Cc]ould not (?:find|override) '(?:[^'\n]*[/.])?([^'/.\n]+)'", text)
     parent = getattr(cause, "parent_node", None)
     if wrong and not known and parent is not None:
         known = [str(key) for key in parent]
