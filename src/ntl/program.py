@@ -27,7 +27,10 @@ NO_GROUP |= {f"{group}=null": f"{group}=none" for group in ("objective", "preset
 
 
 def run_program(
-    name: str, program: Callable[[Sequence[str]], int], arguments: Sequence[str] | None, advice: str = ""
+    name: str,
+    program: Callable[[Sequence[str]], int],
+    arguments: Sequence[str] | None,
+    advice: str | Callable[[], str] = "",
 ) -> int:
     """Run a program. If the user can fix its error, print one line instead of a traceback.
 
@@ -35,7 +38,7 @@ def run_program(
         name: Name of the program, for messages.
         program: Function from the arguments to the exit code.
         arguments: Command-line arguments. Default: `sys.argv[1:]`.
-        advice: How to continue after an interrupt.
+        advice: How to continue after an interrupt, or what says so then.
 
     Returns:
         The exit code: the program's own, 2 for a user-fixable error, 130 if interrupted, 141 if the reader of
@@ -49,7 +52,7 @@ def run_program(
     except UserError as error:
         message, code = str(error), 2
     except KeyboardInterrupt:
-        message, code = f"interrupted. {advice}", 130
+        message, code = f"interrupted. {advice() if callable(advice) else advice}", 130
     except BrokenPipeError:
         if not HELP_OPTIONS & {*arguments}:  # during training, the broken pipe may not be stdout
             raise

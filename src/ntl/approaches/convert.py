@@ -3,8 +3,6 @@
 A `.gguf` file takes much longer to load than such a folder, and its quantized weights cannot be trained.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -15,8 +15,6 @@ other, raise a UserError.
     tabular              any CSV file: the columns of a row, and its target
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

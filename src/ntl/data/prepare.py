@@ -6,8 +6,6 @@
 Either all files of a dataset are written, or none. A second call finds them and does nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Test declared contrasts: differences between two rows of a report, paired by seed."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """`ntl report`: collect finished runs into tables in the paper's format, tests of contrasts, and figures."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

@@ -4,8 +4,6 @@ Each row is computed once, whichever runs train on it: a run adds a file with th
 A regression head reads prompts alone, whose states are the first ones of prompt and answer.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """The snippets of docs/chat_models.md run on a tiny model, and on SmolLM2 where it is installed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ SNIPPETS = snippets("docs/chat_models.md")
 TEMPLATE = "{% for message in messages %}{{ message['role'] }}:{{ message['content'] }}\n{% endfor %}"
 
 
-def run_page(tokenizer: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def run_page(tokenizer, model, monkeypatch):
     """The names of a reader whose `from_pretrained` returns these."""
     import transformers
 
@@ -28,7 +26,7 @@ def run_page(tokenizer: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> dic
 
 
 @pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumberWarning")
-def test_the_page_runs_on_a_tiny_model(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_runs_on_a_tiny_model(tmp_path, monkeypatch):
     reader = readers_names(tmp_path)
     tokenizer = reader["tokenizer"]
     tokenizer.chat_template, tokenizer.padding_side = TEMPLATE, "left"
@@ -39,7 +37,7 @@ def test_the_page_runs_on_a_tiny_model(tmp_path: Any, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.pretrained
-def test_the_page_says_what_smollm2_writes(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_says_what_smollm2_writes(smollm2, monkeypatch):
     tokenizer, model = smollm2
     names = run_page(tokenizer, model, monkeypatch)
     assert str(names["reading"]) == "11 [2, 40]"
@@ -56,14 +54,14 @@ def test_the_page_says_what_smollm2_writes(smollm2: Any, monkeypatch: pytest.Mon
 
 
 @pytest.mark.pretrained
-def test_smollm2s_padded_batch_gives_the_quantiles_of_single_prompts(smollm2: Any) -> None:
+def test_smollm2s_padded_batch_gives_the_quantiles_of_single_prompts(smollm2):
     from ntloss import NumberVocabulary
 
     tokenizer, model = smollm2
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
     prompts = ["The price is $", "Speed of a cheetah in km/h: ", "He died at the age of "]
 
-    def read(texts: list[str]) -> torch.Tensor:
+    def read(texts):
         inputs = tokenizer(texts, padding=True, return_tensors="pt")
         return number_quantiles(model, inputs, vocabulary, format=NumberFormat(digits=2)).values
 
