@@ -55,7 +55,7 @@ def test_the_version_is_that_of_the_package(capsys):
     assert capsys.readouterr().out == f"ntl {version('ntloss')}\n"
 
 
-PAGES = ["", "prepare", "prepare model", "train", "compare"]
+PAGES = ["", "prepare", "prepare model", "fit", "train", "compare"]
 
 
 @pytest.mark.parametrize("command", PAGES)
