@@ -212,7 +212,7 @@ def _explain(error: Exception) -> str:
     lines = [line for line in dict.fromkeys(lines) if not line.startswith("object_type=")]
     text = "\n".join(lines)
     known: list[str] = []
-    if found := re.search(r"Available options in '[^']*':\n((?:.+\n?)+)", text):
+    if found := re.search(r"Available options in '[^']*':\n((?:(?!Config search).+\n?)+)", text):
         known = [line.strip() for line in found[1].splitlines()]
         lines = [lines[0], f"Available: {', '.join(known)}"]
     wrong = re.search(r"[Cc]ould not (?:find|override) '(?:[^'\n]*[/.])?([^'/.\n]+)'", text)

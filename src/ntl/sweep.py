@@ -89,7 +89,7 @@ class Watch:
             TextColumn("about"), TimeRemainingColumn(), TextColumn("left"),
             console=out, speed_estimate_period=math.inf, disable=not out.is_terminal,
         ) as bar:  # fmt: skip
-            task = bar.add_task("")
+            task = bar.add_task("0 runs finished")
             while True:
                 ended = self._ended.wait(INTERVAL)
                 records = self._read()

@@ -96,6 +96,7 @@ for wrong in ("trian", "train --hlep", "train loss=crsp", "compare nowhere.yaml"
         ("train --hlep", "Did you mean --help?"),
         ("train dataset_arg=tabular", "Did you mean dataset_args?"),
         ("compare loss=crsp", "Did you mean crps?"),
+        ("train weights=nope", "Available: all, lora, upper_layers\n"),
         ("train dataset_args=tabulr --help", "Did you mean tabular?"),
         ("prepare modle a b", "Did you mean ntl prepare model?"),
         ("prepare model a", "expected two arguments, SOURCE and FOLDER"),
