@@ -115,14 +115,14 @@ def test_a_name_of_the_reference_has_a_page_and_its_first_sentence_in_the_module
 def test_cards_have_labels_and_module_names_break_at_their_dots(
     build_site: ModuleType, tmp_path: Path
 ) -> None:
-    table = "<thead><tr><th>loss</th><th><code>λ</code></th></tr></thead><tr><td>CE</td><td>1</td></tr>"
+    table = "<thead><tr><th>loss</th><th><code>λ</code></th></tr></thead><tr><td>CE</td><td>–</td></tr>"
     page = tmp_path / "index.html"
     page.write_text(
         f'<title>ntloss.criteria</title><div class="cards"><table>{table}</table></div><b>ntloss.criteria</b>'
     )
     build_site.finish(tmp_path)
     text = page.read_text()
-    assert '<td data-label="loss">CE</td><td data-label="λ">1</td>' in text
+    assert '<td data-label="loss"><div>CE</div></td><td data-label="λ" class="none"><div>–</div></td>' in text
     assert "<title>ntloss.criteria</title>" in text
     assert "<b>ntloss.<wbr>criteria</b>" in text
 

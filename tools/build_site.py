@@ -59,7 +59,7 @@ _DARK = "@media (prefers-color-scheme: dark)"  # of ntl.report.svg
 _PRIVATE_BASE = re.compile(r"<p[^>]*>\s*Bases: <code>(?:<span[^>]*>)?_\w+(?:</span>)?</code></p>")
 _TEX = re.compile(r"\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL)
 _CARDS = re.compile(r'<div class="cards">.*?</table>', re.DOTALL)
-_DOTTED = re.compile(r"(>\s*)(ntloss(?:\.\w+)+)(?=\s*<(?!/title))")
+_DOTTED = re.compile(r"(?:>\s*|<code>[^<]*\b)ntloss(?:\.\w+)+(?=[^<]*<(?!/title))")
 _HEADER = re.compile(r'(<div class="md-header__source">).*?(</div>\s*</nav>)', re.DOTALL)
 _TABS = re.compile(r'<ul class="md-tabs__list">.*?(?=</ul>)', re.DOTALL)
 _HREF = re.compile(r'href="(\.\.?/[^"#:]+)(#[^"]*)?"')
@@ -245,19 +245,22 @@ def finish(site: Path) -> None:
         root = "../" * (len(page.relative_to(site).parts) - 1)
         text = _FORMULA.sub(mathml, page.read_text(encoding="utf-8"))
         text = _PRIVATE_BASE.sub("", _IMAGE.sub(lambda match, page=page: figure(match, page), text))
-        text = _DOTTED.sub(lambda match: match[1] + match[2].replace(".", ".<wbr>"), text)
+        text = _DOTTED.sub(lambda match: match[0].replace(".", ".<wbr>"), text)
         text = _SHIM.sub(f"{root}assets/iframe-worker.js", _CARDS.sub(label_cells, text))
         page.write_text(with_address(text, address, version, root), encoding="utf-8")
 
 
 def label_cells(match: re.Match[str]) -> str:
-    """Give each cell of a table the text of its column's head, which stands above it on a phone."""
+    """Give each cell of a table the text of its column's head, which stands beside it on a phone."""
     head, body = match[0].split("</thead>")
     labels = [re.sub("<.*?>", "", cell) for cell in re.findall(r"<th\b[^>]*>(.*?)</th>", head, re.DOTALL)]
-    rows = body.split("<tr>")
+    rows = body.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}").split("<tr>")
     for i, row in enumerate(rows):
-        cells = iter(labels)
-        rows[i] = re.sub(r"<td\b", lambda _, cells=cells: f'<td data-label="{next(cells)}"', row)
+        for label, cell in zip(labels, re.findall(r"<td[^>]*>.*?</td>", row, re.DOTALL), strict=False):
+            text = re.sub(r"^<td[^>]*>|</td>$", "", cell)
+            none = ' class="none"' if text in ("", "\N{EN DASH}") else ""
+            row = row.replace(cell, f'<td data-label="{label}"{none}><div>{text}</div></td>', 1)
+        rows[i] = row
     return "</thead>".join([head, "<tr>".join(rows)])
 
 

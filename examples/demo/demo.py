@@ -29,7 +29,7 @@ from ntl import compare
 from ntl.config import Config, compose_config
 from ntl.data import Example, TaskData, load_task
 from ntl.errors import UserError
-from ntl.predict import Predictor, load
+from ntl.predictor import Predictor, load
 from ntl.program import run_program
 from ntl.report.groups import mean_and_interval
 from ntl.report.style import BLUE, FLOOR, GRAY, STYLE, save_figure, styles

@@ -14,7 +14,8 @@ from ntl.program import HELP_OPTIONS, run_program
 # arguments.
 COMMANDS = {
     "prepare": "ntl.data.prepare",
-    "prepare model": "ntl.approaches.convert",
+    "prepare model": "ntl.prepare_model",
+    "fit": "ntl.fitting",
     "train": "ntl.train",
     "report": "ntl.report.program",
     "compare": "ntl.compare",
@@ -26,6 +27,7 @@ usage: ntl COMMAND [argument ...]
 commands:
   prepare   convert a dataset's official files into training, validation and test files;
             `ntl prepare model`: a pretrained model into a folder
+  fit       train a pretrained model on a table of your own, with defaults that suit it
   train     run the paper's program: one model, one loss, one dataset; with -m several
   report    collect runs of the paper's program into tables over seeds and figures
   compare   train with several objectives and seeds, and report tables and figures
@@ -53,7 +55,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
         print(f"ntl {version('ntloss')}")
         return 0
     if command not in COMMANDS:
-        raise unknown_key("", command, COMMANDS)
+        raise unknown_key("ntl ", command, [*COMMANDS, "--help", "--version"])
     try:
         module = import_module(COMMANDS[command])
     except ModuleNotFoundError as error:

@@ -23,6 +23,7 @@ Family = StrEnum("Family", "t5 decoder_only pretrained")
 NumberEncoding = StrEnum("NumberEncoding", "none none_regression_head rt xval")
 TokenizerType = StrEnum("TokenizerType", "digits auto")
 AnswerWidth = StrEnum("AnswerWidth", "plain padded")
+AnswerScale = StrEnum("AnswerScale", "plain log")
 HeadLoss = StrEnum("HeadLoss", "squared absolute")
 LossFunction = StrEnum("LossFunction", "mse mae huber")
 Mode = StrEnum("Mode", "add replace")
@@ -112,6 +113,9 @@ class ModelArgs:
     number_format: AnswerWidth = AnswerWidth.plain
     number_width: int | None = None  # padded: digits before the point; null: as the training answers need
     number_places: int | None = None  # padded: digits after the point; null: as needed
+    # padded: digits of the answers' standard deviation that are written, the rest is rounded; null: all
+    number_digits: int | None = None
+    number_scale: AnswerScale = AnswerScale.plain  # padded; log: the answers' logarithm to base 10 is written
     # a folder, a .gguf file or a name on the hub; null: from scratch, with config_name
     model_name_or_path: str | None = "google-t5/t5-small"
     # null: the model's; from scratch, the small one that ships with the lab
@@ -134,6 +138,11 @@ class ModelArgs:
     label_smoother_sigma: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.number_format == "plain" and (self.number_scale != "plain" or self.number_digits is not None):
+            raise UserError(
+                "model_args.number_scale and model_args.number_digits are of padded answers. Pass "
+                "model_args.number_format=padded, or omit them."
+            )
         if self.model_name_or_path is not None and self.config_overrides:
             raise UserError(
                 f"model_args.config_overrides is {self.config_overrides}, but the shape of "
@@ -201,7 +210,7 @@ class Weights:
 
 @dataclass
 class TrainingArgs:
-    """Training as published: any argument of transformers' Seq2SeqTrainingArguments, and the first four."""
+    """Training as published: any argument of transformers' Seq2SeqTrainingArguments, and those of OWN."""
 
     trial: str | None = None  # a folder that groups runs
     special_name: str | None = None  # suffix of the output folder's name
@@ -213,6 +222,7 @@ class TrainingArgs:
     resume_from_checkpoint: bool | str | None = None  # a checkpoint's folder; null: the latest in output_dir
     seed: int = 42  # random seed of the weights, of dropout and of the order of the data
     max_steps: int = 2_500_000  # 0: the model as it is, which is only evaluated; -1: num_train_epochs counts
+    min_steps: int | None = None  # with max_steps=-1: the fewest steps, however few the rows are
     per_device_train_batch_size: int = 32
     per_device_eval_batch_size: int = 64
     learning_rate: float = 1.0e-4
@@ -232,7 +242,7 @@ class TrainingArgs:
     report_to: Any = "none"  # wandb, tensorboard
     disable_tqdm: bool | None = None  # null: progress bars only in a terminal
 
-    OWN = ("trial", "special_name", "do_only_eval", "overwrite_output_dir")
+    OWN = ("trial", "special_name", "do_only_eval", "overwrite_output_dir", "min_steps")
 
     def of_trainer(self) -> dict[str, Any]:
         """Return the arguments of transformers, also those that are not declared here."""
@@ -241,7 +251,7 @@ class TrainingArgs:
 
 COUNTS = (
     "train_size", "validation_size", "test_size", "train_per_difficulty", "validation_per_difficulty",
-    "digits", "significant_digits", "longest", "max_new_tokens",
+    "digits", "significant_digits", "longest", "max_new_tokens", "rows",
 )  # fmt: skip
 
 
@@ -289,8 +299,8 @@ class Sizes:
     """Settings of a generator."""
 
     train_size: int | None = None
-    validation_size: int = 1000
-    test_size: int = 1000
+    validation_size: int | None = 1000
+    test_size: int | None = 1000
     data_seed: int = 0
 
 
@@ -404,15 +414,17 @@ class Tabular(Sizes, Data):
     # The question, such as "{text}\nSentiment (0 to 80): "; null: the columns joined with commas.
     prompt: str | None = None
     columns: list[str] | None = None  # without a prompt: of the question; null: all but the target
+    names: bool = False  # without a prompt: whether the columns are named, "carat: 0.23, cut: Ideal, price: "
     significant_digits: int | None = 4  # of the question's numbers; null: as they are written
     longest: int | None = None  # characters of a question; rows with longer ones are left out; null: none
+    rows: int | None = None  # most rows that are used, drawn at random or the last by split_by; null: all
     # null: at random; a column, such as a date: the rows with its largest values are the test set
     split_by: str | None = None
     group_by: str | None = None  # of a split at random: a column whose rows with one value stay together
     train_size: int | None = None  # null: all rows that are left
     train_seed: int | None = None  # null: the same training rows in every run; a seed draws them
-    validation_size: int = 200
-    test_size: int = 300
+    validation_size: int | None = 200  # null: a tenth of the rows, at least 20
+    test_size: int | None = 300  # null: a tenth of the rows, at least 20
     max_new_tokens: int = 16
 
     @property

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -102,7 +103,7 @@ def evaluate(
     }
     result = _result(examples, [answered[i] for i in range(len(examples))], data, losses, evaluation)
     if approach.number_format is not None:
-        fits = approach.number_format.fits
+        fits = approach.answer_format.fits
         result.metrics["outside_format"] = sum(not fits(example.answer) for example in examples)
     if approach.ill_formed is not None:
         result.metrics["ill_formed"] = sum(_gather(ill_formed).values())
@@ -117,6 +118,7 @@ def evaluate_tests(
     record: RunRecord,
     model: nn.Module | None = None,
     prepare: Prepare | None = None,
+    known: Mapping[str, EvaluationResult] = MappingProxyType({}),
 ) -> Iterator[tuple[str, Metrics]]:
     """Evaluate every test set of a task, replacing earlier results in the folder.
 
@@ -124,6 +126,7 @@ def evaluate_tests(
         approach, data, evaluation, model, prepare: See `evaluate`.
         folder: Folder that rank 0 writes metrics and predictions to.
         record: What is evaluated.
+        known: Results of test sets that the model has answered already.
 
     Yields:
         The name of each test set and its metrics, on every rank.
@@ -132,7 +135,7 @@ def evaluate_tests(
     if writes:
         folder.clear()
     for test, examples in data.tests.items():
-        result = evaluate(approach, examples, data, evaluation, model, prepare)
+        result = known.get(test) or evaluate(approach, examples, data, evaluation, model, prepare)
         metrics = result.metrics
         if data.number_metrics:
             train = [example.answer for example in evenly_spaced(data.train, REFERENCE_ANSWERS)]

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
+from ntl.data import format_number
 from ntl.data.files import LOCK, only_writer, write_atomically
 from ntl.errors import UserError, writing_to
 
@@ -61,10 +63,16 @@ def _write_rows(table: pd.DataFrame, answer: Answer, done: int, file: TextIO) ->
         for part in answer(rest) if len(rest) else ():
             rows = rest.iloc[start : start + len(part)].reset_index(drop=True).join(part)
             header = [] if done + start else [[*rows]]
-            file.write(_csv([*header, *rows.astype(object).where(rows.notna(), "").to_numpy().tolist()]))
+            cells = rows.astype(object).where(rows.notna(), "").to_numpy().tolist()
+            file.write(_csv([*header, *([*map(_plain, row)] for row in cells)]))
             file.flush()
             start += len(part)
             bar.update(len(part))
+
+
+def _plain(value: Any) -> Any:
+    """Write a number without an exponent, and a whole one without a point."""
+    return format_number(value) if isinstance(value, float) and math.isfinite(value) else value
 
 
 def _csv(rows: Iterable[Sequence[Any]]) -> str:

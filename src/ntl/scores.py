@@ -116,8 +116,8 @@ def reference_scores(train: Sequence[str], examples: Sequence[Example]) -> Score
         >>> scores["constant_mae"], scores["noise_mae"]
         (1.5, 1.5)
     """
-    known = [number for number in map(parse_number, train) if number is not None]
-    references = {"constant": [median(known)] * len(examples)} if known else {}
+    constant = median_answer(train)
+    references = {} if constant is None else {"constant": [constant] * len(examples)}
     if None not in (expected := [example.expected for example in examples]):
         references["noise"] = expected
     true = [parse_number(example.answer) for example in examples]
@@ -126,6 +126,12 @@ def reference_scores(train: Sequence[str], examples: Sequence[Example]) -> Score
         found = NumericMetrics(metrics=["mae", "log_mae"]).update(predicted, true).compute()
         scores |= {f"{name}_{metric}": value for metric, value in _finite(found).items()}
     return scores
+
+
+def median_answer(answers: Sequence[str]) -> float | None:
+    """Return the median of the answers that hold a number, None if there is none."""
+    known = [number for number in map(parse_number, answers) if number is not None]
+    return median(known) if known else None
 
 
 def exact_share(predicted: Sequence[str | None], true: Sequence[str | None]) -> float | None:
@@ -272,6 +278,37 @@ def _finite(scores: Mapping[str, float]) -> Scores:
 def finite_or_none(value: float) -> float | None:
     """Return the value, or None if it is not finite, because JSON cannot hold it."""
     return value if math.isfinite(value) else None
+
+
+def describe_errors(metrics: Mapping[str, float | None], interval: float) -> str:
+    """Describe the errors of readings, of a constant answer, and intervals, as one line.
+
+    Args:
+        metrics: Metrics by name; see `reading_scores` and `reference_scores`.
+        interval: The share that intervals should cover.
+
+    Example:
+        >>> describe_errors({"mae": 4469.3, "median_mae": 3347.0, "constant_mae": 4098.0}, 0.9)
+        'MAE: median 3,347 · greedy 4,469 · constant 4,098'
+    """
+    names = {"median": "median_mae", "mean": "mean_mae", "greedy": "mae", "constant": "constant_mae"}
+    parts = [f"{name} {short(metrics[key])}" for name, key in names.items() if metrics.get(key) is not None]
+    if metrics.get("interval_coverage") is not None:
+        covered, width = metrics["interval_coverage"], short(metrics["interval_width"])
+        parts.append(f"{interval:.0%} interval covers {covered:.0%}, width {width}".replace("%", " %"))
+    if metrics.get("invalid"):
+        parts.append(f"{metrics['invalid']:,.0f} answers are no numbers")
+    return f"MAE: {' · '.join(parts)}"
+
+
+def short(number: float | None) -> str:
+    """Write a number with four digits, or as a whole one.
+
+    Example:
+        >>> short(15453.2), short(0.012345), short(62.0)
+        ('15,453', '0.01235', '62')
+    """
+    return "n/a" if number is None else f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
 
 
 def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:

@@ -25,15 +25,15 @@ def is_address(run: object) -> bool:
 
 
 class ServedApproach:
-    """What `ntl.predict.Predictor` needs of an `ntl.approaches.Approach`.
+    """What `ntl.predictor.Predictor` needs of an `ntl.approaches.Approach`.
 
     Args:
         url: The server's address.
-        digits: How many digits all answers have; None if they have any length.
+        number_format: How all answers are written; None if they have any length.
     """
 
-    def __init__(self, url: str, digits: int | None):
-        self.number_format = None if digits is None else NumberFormat(digits=digits)
+    def __init__(self, url: str, number_format: NumberFormat | None):
+        self.number_format = number_format
         self.server = _explained(lambda: ServedModel(url))
         self.vocabulary = _explained(self.server.vocabulary)
         self.model = SimpleNamespace(config=SimpleNamespace(ntl={}))
@@ -42,7 +42,7 @@ class ServedApproach:
 
     def answer(self, model: Any, questions: Sequence[str], generation: Any) -> list[str]:
         """Answer with what the model writes, up to the end of its first number."""
-        most = generation.max_new_tokens if self.number_format is None else self.number_format.digits + 2
+        most = generation.max_new_tokens if self.number_format is None else len(self.number_format.slots) + 2
         texts = _explained(lambda: self.server.write(questions, most))
         found = [grammar().number.search(text) for text in texts]
         return [

@@ -11,9 +11,10 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,24 +34,49 @@ if TYPE_CHECKING:
 
     from ntl.approaches import Approach
     from ntl.data import TaskData
+    from ntl.evaluation import EvaluationResult
     from ntl.training.trainer import ApproachTrainer
 
 log = logging.getLogger(__name__)
+_running: list[RunFolder] = []  # that of the single run of this process
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on Hydra's options and overrides; see `ntl.program.run_program`."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     program = ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else ["ntl", "train"]
-    advice = f"To continue from the last checkpoint: {shlex.join([*program, *arguments])}"
-    return run_program("ntl train", _train, arguments, advice)
+    return train("train", arguments, shlex.join([*program, *arguments]))
 
 
-def _train(arguments: Sequence[str]) -> int:
-    try:
-        return run_hydra("train", task, arguments)
-    finally:
-        sweep.stop()
+def train(
+    name: str,
+    arguments: Sequence[str],
+    command: str,
+    translate: Callable[[Sequence[str]], Sequence[str]] = list,
+) -> int:
+    """Run a program that trains, `ntl train` or a preset of it.
+
+    Args:
+        name: Name of the program, and of its primary file in `conf/`.
+        arguments: What follows the program's name.
+        command: What the user has typed, which continues an interrupted run.
+        translate: Function from the arguments to Hydra's options and overrides.
+    """
+
+    def program(arguments: Sequence[str]) -> int:
+        try:
+            return run_hydra(name, task, translate(arguments))
+        finally:
+            sweep.stop()
+
+    return run_program(f"ntl {name}", program, arguments, partial(_advice, command))
+
+
+def _advice(command: str) -> str:
+    """Say how to continue an interrupted run, if it has saved something."""
+    if _running and _running[-1].last_checkpoint() is None:
+        return "Nothing was saved yet; the same command starts anew."
+    return f"To continue from what is saved: {command}"
 
 
 def task(composed: DictConfig) -> float:
@@ -68,6 +94,7 @@ def task(composed: DictConfig) -> float:
     folder = RunFolder(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     choices = hydra.runtime.choices
     objective = choices.get("loss") if choices["objective"] == "none" else choices["objective"]
+    _running[:] = [folder] if hydra.mode != RunMode.MULTIRUN else []
     try:
         with only_writer_in(folder.path) if is_first_process() else nullcontext():
             (folder.path / ERROR).unlink(missing_ok=True)
@@ -108,6 +135,7 @@ def run(config: Config, folder: RunFolder) -> dict[str, Metrics]:
     """
     from accelerate import PartialState
 
+    from ntl.training.outline import describe_run
     from ntl.training.start import Start, decide
 
     is_run = not config.training_args.do_only_eval
@@ -126,8 +154,10 @@ def run(config: Config, folder: RunFolder) -> dict[str, Metrics]:
     record = replace(record, parameters=sum(p.numel() for p in approach.model.parameters()))
     # No process writes before all have passed their checks.
     PartialState().wait_for_everyone()
-    model, trainer = approach.model.to(arguments.device), None
+    model, trainer, known = approach.model.to(arguments.device), None, {}
     if start.task == "train":
+        _count_steps(config, arguments, len(data.train))
+        log.info(describe_run(config, approach, data, arguments))
         trainer = make_trainer(config, arguments, data, approach, folder)
         if arguments.should_save:
             continues = start.checkpoint is not None and folder.holds_run()
@@ -135,15 +165,38 @@ def run(config: Config, folder: RunFolder) -> dict[str, Metrics]:
             folder.write(record, train_seconds=seconds)
         PartialState().wait_for_everyone()
         trainer.train_from(start.checkpoint)
-        model, record = trainer.model_wrapped, folder.record()
+        model, record, known = trainer.model_wrapped, folder.record(), measured_last(trainer, config, data)
         if arguments.should_save:
             folder.update(status="trained")
-    results = answer_tests(config, data, approach, evaluation, record, model)
+    results = answer_tests(config, data, approach, evaluation, record, model, known)
     track(results, arguments, record.steps, trainer, approach)
     if is_run and arguments.should_save:
         folder.update(status="finished")
     log.info(f"Metrics and predictions are in {evaluation}")
+    if is_run and data.columns:
+        calibrate = " calibrate=true" if config.evaluation.quantile_readings else ""
+        log.info(f"To predict: {shlex.join(['ntl', 'predict', str(folder), 'data=new.csv'])}{calibrate}")
     return results
+
+
+def _count_steps(config: Config, arguments: Any, rows: int) -> None:
+    """Set the number of steps of a run that counts epochs, at least `training_args.min_steps`."""
+    if arguments.max_steps < 0 and config.training_args.min_steps is not None:
+        size = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+        steps = math.ceil(math.ceil(rows / size) * arguments.num_train_epochs)
+        arguments.max_steps = max(steps, config.training_args.min_steps)
+
+
+def measured_last(trainer: ApproachTrainer, config: Config, data: TaskData) -> dict[str, EvaluationResult]:
+    """Return the result of the validation set if the trained model has already answered all of it."""
+    from ntl.data import evenly_spaced
+
+    evaluation, last = config.evaluation, trainer.last_measured
+    asked = (evaluation.samples_during_training, evaluation.samples)
+    during, after = (len(evenly_spaced(data.validation, count)) for count in asked)
+    is_last = last is not None and last[0] == trainer.state.global_step
+    changed = trainer.args.load_best_model_at_end or config.weights.lora
+    return {"validation": last[1]} if is_last and during == after and not changed else {}
 
 
 def track(
@@ -237,18 +290,19 @@ def build(config: Config, arguments: Any, train: bool) -> tuple[Approach, TaskDa
     from transformers import set_seed
 
     from ntl.approaches import build_approach
-    from ntl.data import add_shots, load_task
-    from ntl.evaluation import check_readings
+    from ntl.data import add_shots, evenly_spaced, load_task
+    from ntl.evaluation import REFERENCE_ANSWERS, check_readings
+    from ntl.scores import median_answer
 
     set_seed(arguments.seed)
     approach = build_approach(config.model_args, config.loss, config.weights, config.training_args.seed)
     data = load_task(config.dataset_args)  # last, because it may take minutes
-    if data.note:
-        log.info(data.note)
     if train:
         approach.fit(example.answer for example in data.train)
         if data.columns:  # saved with the model, for `ntl predict`; as pairs, because JSON is sorted
-            approach.model.config.ntl = {**approach.model.config.ntl, "columns": [*data.columns.items()]}
+            some = [example.answer for example in evenly_spaced(data.train, REFERENCE_ANSWERS)]
+            held = {"columns": [*data.columns.items()], "constant": median_answer(some)}
+            approach.model.config.ntl = {**approach.model.config.ntl, **held}
     if shots := config.dataset_args.shots:
         data = add_shots(data, shots, approach.answer_format.write)
     check_readings(approach, data, config.evaluation)
@@ -294,8 +348,8 @@ def make_trainer(
             training = add_states(training, approach, cache, config.weights.state_cache_gb)
     shown = evenly_spaced(data.validation, config.evaluation.samples_during_training)
 
-    def measure(model: nn.Module) -> Metrics:
-        return evaluate(approach, shown, data, config.evaluation, model).metrics
+    def measure(model: nn.Module) -> EvaluationResult:
+        return evaluate(approach, shown, data, config.evaluation, model)
 
     parts = {"train_dataset": training, "eval_dataset": validation}
     try:
@@ -307,12 +361,18 @@ def make_trainer(
 
 
 def answer_tests(
-    config: Config, data: TaskData, approach: Approach, folder: Any, record: RunRecord, model: nn.Module
+    config: Config,
+    data: TaskData,
+    approach: Approach,
+    folder: Any,
+    record: RunRecord,
+    model: nn.Module,
+    known: Mapping[str, EvaluationResult],
 ) -> dict[str, Metrics]:
-    """Evaluate the validation and test sets, and write the results."""
+    """Evaluate the validation and test sets, except for what is known, and write the results."""
     from ntl.data import evenly_spaced
     from ntl.evaluation import evaluate_tests
-    from ntl.scores import describe_metrics
+    from ntl.scores import describe_errors, describe_metrics
     from ntl.training.state_cache import add_states
 
     cache, largest = Path(config.dataset_args.cache_dir).expanduser(), config.weights.state_cache_gb
@@ -329,8 +389,12 @@ def answer_tests(
         record,
         model,
         prepare=lambda rows: add_states(rows, approach, cache, largest, optional=True),
+        known=known,
     )
     for test, metrics in evaluated:
-        log.info(f"{test}: {describe_metrics(metrics)}, {time.monotonic() - started:.1f} s")
+        if data.columns and metrics.get("mae") is not None:
+            log.info(f"{test} {describe_errors(metrics, config.evaluation.interval)}")
+        else:
+            log.info(f"{test}: {describe_metrics(metrics)}, {time.monotonic() - started:.1f} s")
         results[test], started = metrics, time.monotonic()
     return results

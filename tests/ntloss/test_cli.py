@@ -41,6 +41,18 @@ def test_the_version_is_that_of_the_package(capsys):
     assert capsys.readouterr().out == f"ntloss {ntloss.__version__}\n"
 
 
+def test_the_command_alone_shows_its_help_on_one_screen(capsys):
+    assert main([]) == 0
+    with pytest.raises(SystemExit, match="0"):
+        main(["inspect", "--help"])
+    shown = capsys.readouterr().out
+    for page in (shown.partition("usage: ntloss inspect")[0], shown.partition("usage: ntloss inspect")[2]):
+        lines = page.splitlines()
+        assert len(lines) <= 40
+        assert max(map(len, lines)) <= 110
+        assert "examples:" in lines
+
+
 def test_the_import_in_the_help_works(capsys):
     with pytest.raises(SystemExit):
         main(["inspect", "--help"])
@@ -73,7 +85,7 @@ def test_long_lines_are_split_between_numbers(folder, tmp_path, run_inspect, mon
         longest.append(max(map(len, texts)))
         return inspect_tokenizer(tokenizer, texts)
 
-    monkeypatch.setattr("ntloss.cli.inspect_tokenizer", inspected)
+    monkeypatch.setattr("ntloss.numbers.inspection.inspect_tokenizer", inspected)
     inspections = []
     for separator in ("\n", " "):
         (tmp_path / "text.txt").write_text(separator.join(["is 42"] * 5000))

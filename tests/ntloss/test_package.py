@@ -38,12 +38,25 @@ def test_the_published_losses_alone_are_reweighed_by_default():
     assert ntloss.NTLCrossEntropyLoss(DIGITS).criterion == ntloss.Wasserstein()
 
 
+def test_the_commands_help_needs_no_torch():
+    code = """
+sys.modules["torch"] = None  # importing it raises
+from ntloss.cli import main
+for arguments in ([], ["--help"], ["inspect", "--help"], ["inspct"], ["inspect", "nowhere/at/all"]):
+    try:
+        main(arguments)
+    except SystemExit:
+        pass
+"""
+    run(code)
+
+
 def test_importing_the_package_imports_only_torch():
     # Not counting what torch imports.
     code = """
 import torch
 before = set(sys.modules)
-import ntloss, ntloss.metrics, ntloss.decoding, ntloss.numbers.parsing
+import ntloss, ntloss.metrics, ntloss.decoding, ntloss.numbers.parsing, ntloss.published
 print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 """
     ours = set(run(code).split()) - set(sys.stdlib_module_names)
@@ -101,8 +114,11 @@ def test_every_public_name_exists_and_is_documented(name):
 
 def test_all_lists_every_public_name_once():
     assert len(set(ntloss.__all__)) == len(ntloss.__all__)
+    assert {ntloss.Wasserstein, ntloss.NTLoss}  # the first use imports all of them
     ours = {n for n, x in vars(ntloss).items() if not n.startswith("_") and not inspect.ismodule(x)}
-    assert ours == set(ntloss.__all__)
+    assert ours == set(ntloss.__all__) <= set(dir(ntloss))
+    with pytest.raises(AttributeError, match="no attribute 'Waserstein'"):
+        _ = ntloss.Waserstein
 
 
 def test_every_file_that_names_the_version_names_the_same_one():

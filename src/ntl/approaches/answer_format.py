@@ -1,12 +1,16 @@
-"""How an approach writes answers as text: plainly, or padded to one length.
+"""How an approach writes answers as text: plainly, or padded to one length, as they are or their logarithms.
 
 The format of padded answers is stored in `config.ntl`, so that it is saved with the model.
 """
 
 import math
+import statistics
+import sys
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -16,10 +20,12 @@ from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
+from ntloss.numbers.parsing import parse_number
 
 # Entries of `config.ntl` that hold the format of padded answers.
 FORMAT_KEYS = ("number_width", "number_places", "number_signed")
 PLAIN_SAMPLES = ("7", "-7", "12", "0.5")
+WHOLE = "number_whole"  # entry that says whether all training answers are whole, if logarithms are written
 
 
 class AnswerFormat:
@@ -54,12 +60,10 @@ class AnswerFormat:
         try:
             if "number_signed" in ntl:
                 for answer in answers:
-                    self.number_format.write(answer)  # type: ignore[union-attr]
+                    self.number_format.write(self._scaled(answer))  # type: ignore[union-attr]
             else:
-                found = NumberFormat.of(answers, ntl.get("number_width"), ntl.get("number_places"))
-                fitted = zip(FORMAT_KEYS, (found.digits, found.decimals, found.signed), strict=True)
-                # A new dictionary, because copies of the configuration share the old one.
-                self._config.ntl = {**ntl, **dict(fitted)}
+                # New dictionaries, because copies of the configuration share the old one.
+                self._config.ntl = {**ntl, **self._choose([*answers])}
         except ValueError as error:
             raise UserError(
                 f"number_format=padded does not fit the training answers: {error}. Pass a larger "
@@ -68,15 +72,86 @@ class AnswerFormat:
             ) from error
         self.processor(0)
 
+    def _choose(self, answers: Sequence[str]) -> dict[str, Any]:
+        """Choose the format of training answers, as entries of `config.ntl`."""
+        ntl, texts = self._config.ntl, answers
+        places, digits = ntl.get("number_places"), ntl.get("number_digits")
+        if self.is_log and (wrong := [a for a in answers if (parse_number(a, "whole") or 0) <= 0]):
+            raise UserError(
+                f"model_args.number_scale=log: the training answer {wrong[0]} has no logarithm; expected "
+                "numbers above 0. Omit it (and scale=log)."
+            )
+        if self.is_log or digits is not None:
+            numbers = [self._number(answer) for answer in answers]
+            spread = statistics.pstdev(numbers)
+            if places is None:
+                places = max(0, (digits or 3) - 1 - math.floor(math.log10(spread))) if spread else 0
+            self._config.ntl = {**ntl, "number_places": places}
+            texts = [self._scaled(answer) for answer in answers]
+        found = NumberFormat.of(texts, ntl.get("number_width"), ntl.get("number_places"))
+        entries = dict(zip(FORMAT_KEYS, (found.digits, found.decimals, found.signed), strict=True))
+        return entries | ({WHOLE: all("." not in answer for answer in answers)} if self.is_log else {})
+
+    @property
+    def is_log(self) -> bool:
+        """Whether the logarithm of an answer is written, to base 10."""
+        return bool(self._config.ntl.get("number_scale") == "log")
+
+    def _number(self, answer: str) -> float:
+        """Return an answer or, if logarithms are written, its logarithm."""
+        number = parse_number(answer, "whole")
+        if number is None:
+            raise ValueError(f"{answer[:80]!r} is not a single number")
+        return math.log10(number) if self.is_log else number  # a ValueError, unless it is above 0
+
+    def _scaled(self, answer: str) -> str:
+        """Return the number that is written: with the digits that are kept, or as a logarithm."""
+        places = self._config.ntl.get("number_places")
+        if self.is_log:
+            return f"{self._number(answer):.{places}f}"
+        if self._config.ntl.get("number_digits") is None or parse_number(answer, "whole") is None:
+            return answer
+        return f"{Decimal(answer):.{places}f}"
+
+    def _unscaled(self, number: float) -> float:
+        """Return the answer, of four digits, whose logarithm this is."""
+        answer = float(f"{10**number:.4g}")
+        return float(f"{answer:.0f}") if self._config.ntl[WHOLE] else answer
+
+    def fits(self, answer: str) -> bool:
+        """Return whether the format can write an answer, rounded."""
+        try:
+            return self.number_format is None or self.number_format.fits(self._scaled(answer))
+        except ValueError:
+            return False
+
     def write(self, answers: Sequence[str]) -> list[str]:
         """Write answers for labels. Those of test sets that do not fit the format are left as they are."""
-        form = self.number_format
-        return [a if form is None or not form.fits(a) else form.write(a) for a in answers]
+        if (form := self.number_format) is None:
+            return [*answers]
+        return [form.write(self._scaled(answer)) if self.fits(answer) else answer for answer in answers]
 
     def read(self, texts: Sequence[str]) -> list[str]:
         """Convert a model's answers to plain text."""
-        form = self.number_format
-        return [text if form is None else format_number(form.read(text.strip())) for text in texts]
+        if (form := self.number_format) is None:
+            return [*texts]
+        numbers = [form.read(text.strip()) for text in texts]
+        return [format_number(self._unscaled(float(x)) if self.is_log else x) for x in numbers]
+
+    def unscaled(self, numbers: Tensor) -> Tensor:
+        """Return the answers that written numbers stand for."""
+        return numbers.cpu().clone().apply_(self._unscaled).to(numbers.device) if self.is_log else numbers
+
+    def outwards(self, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Move the ends of intervals outwards to numbers that the format can write, or to its last one."""
+        if (form := self.number_format) is None:
+            return lower, upper
+        if self.is_log:
+            lower, upper = (np.log10(np.maximum(end, sys.float_info.min)) for end in (lower, upper))
+        lower, upper = writable_ends(form, lower, upper)
+        if self.is_log:
+            lower, upper = (np.array([*map(self._unscaled, end)], dtype=float) for end in (lower, upper))
+        return lower, upper
 
     def processor(self, prompt_length: int) -> "FormatProcessor | None":
         """Make the logits processor that keeps answers in the format, after a prompt of so many tokens."""
@@ -155,6 +230,15 @@ class FormatProcessor:
         """Mask the scores, `[batch, vocab]`."""
         # A model that has diverged gives NaN, which beam search would follow out of the format.
         return scores.nan_to_num().masked_fill(~self.rows(input_ids[:, self.prompt_length :]), -math.inf)
+
+
+def writable_ends(form: NumberFormat, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Move the ends of intervals outwards to numbers of a fixed width, or to its last one."""
+    step, tiny = 10.0**form.decimals, 1e-6  # an end such as 0.29 times a hundred is rounded
+    most = float(f"{'9' * (form.digits or 0)}.{'9' * form.decimals}")
+    ends = np.floor(lower * step + tiny) / step, np.ceil(upper * step - tiny) / step
+    low, high = (end.clip(-most if form.signed else 0.0, most) for end in ends)
+    return low, high
 
 
 def sample_numbers(number_format: NumberFormat) -> list[str]:

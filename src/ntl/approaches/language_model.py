@@ -136,7 +136,8 @@ class LanguageModel:
         answers = list(answers)
         self.answer_format.fit(answers)
         if self._loss.options.get("sigma") == AUTO:
-            numbers = [parse_number(answer.strip(), "whole") for answer in answers]
+            written = self.answer_format.write(answers)
+            numbers = [parse_number(answer.strip(), "whole") for answer in written]
             try:
                 if None in numbers:
                     raise ValueError(f"{answers[numbers.index(None)]!r} is not a number")
@@ -248,10 +249,12 @@ class LanguageModel:
             # `number_mass` reports it.
             warnings.simplefilter("ignore", UnlikelyNumberWarning)
             try:
-                return number_quantiles(self.model, inputs, self.vocabulary, levels, **options)
+                read = number_quantiles(self.model, inputs, self.vocabulary, levels, **options)
             except (ValueError, TypeError) as error:
                 reason = f"quantiles cannot be read from this model: {error}"
                 raise UserError(f"{reason} Alternatively, pass evaluation.read=[greedy].") from error
+        ends = ("values", "lower", "upper")
+        return replace(read, **{name: self.answer_format.unscaled(getattr(read, name)) for name in ends})
 
     def _pad(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         return pad_questions(rows, self.tokenizer.pad_token_id, self.pads_left)

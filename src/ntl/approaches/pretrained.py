@@ -31,7 +31,7 @@ _SCRATCH = (
 _GGUF = f"name a {GGUF} file; see `ntl prepare model --help`"
 _FILES = "a folder with config.json and model.safetensors"
 # What the `config.ntl` of earlier versions does not say.
-_EARLIER = {"number_format": "plain", "separator": None, "chat_template": False}
+_EARLIER = {"number_format": "plain", "number_scale": "plain", "separator": None, "chat_template": False}
 # Arguments that transformers reads although `to_dict()` may omit them.
 _ALWAYS_KNOWN = ("num_labels", "tie_word_embeddings", "rope_theta", "rope_scaling")
 
@@ -95,12 +95,13 @@ def _describe(settings: ModelArgs) -> dict[str, Any]:
     """Return the part of `config.ntl` that follows from the settings."""
     keys = ["encoding", "head", "number_format"]
     if settings.number_format == "padded":
-        given = ("number_width", "number_places")
-        keys += [key for key in given if getattr(settings, key) is not None]
+        given = ("number_width", "number_places", "number_digits")
+        keys += ["number_scale", *(key for key in given if getattr(settings, key) is not None)]
     keys += ["separator", "chat_template"] if settings.family != "t5" else []
     keys += ["log_scale"] if settings.encoding in ("rt", "xval") or settings.head == "regression" else []
     values = {**vars(settings), "encoding": settings.encoding, "head": settings.head}
-    values |= {"log_scale": settings.log_scale_embeddings, "number_format": str(settings.number_format)}
+    values |= {"log_scale": settings.log_scale_embeddings}
+    values |= {key: str(values[key]) for key in ("number_format", "number_scale")}
     return {key: values[key] for key in keys}
 
 

@@ -29,7 +29,7 @@ from transformers import (
 from ntl.approaches import Approach
 from ntl.errors import UserError
 from ntl.scores import describe_metrics
-from ntl.training.run_folder import CHECKPOINT, STATE, Metrics, RunFolder
+from ntl.training.run_folder import CHECKPOINT, STATE, RunFolder
 from ntloss.integrations.transformers import AnnealCallback
 
 RECORD_EVERY = 2.0  # seconds between two updates of run.json
@@ -43,7 +43,7 @@ class ApproachTrainer(Seq2SeqTrainer):
     micro-batches and ranks of an update, and each micro-batch computes its share of the loss.
 
     Args:
-        measure: Function that evaluates the (possibly wrapped) model.
+        measure: Function that evaluates the (possibly wrapped) model; its result has `metrics`.
         folder: Folder of the run, whose record and learning curve are kept up to date.
         head_rate: Learning rate of the approach's head. None: that of all weights.
     """
@@ -55,7 +55,7 @@ class ApproachTrainer(Seq2SeqTrainer):
         self,
         args: Seq2SeqTrainingArguments,
         approach: Approach,
-        measure: Callable[[nn.Module], Metrics],
+        measure: Callable[[nn.Module], Any],
         folder: RunFolder,
         head_rate: float | None = None,
         **datasets: Any,
@@ -76,6 +76,7 @@ class ApproachTrainer(Seq2SeqTrainer):
         criterion = approach.objective.objective.criterion if hasattr(approach, "objective") else None
         annealing = AnnealCallback(criterion)
         self.annealed = annealing.parts
+        self.last_measured: tuple[int, Any] | None = None  # the step, and what was found
         if self.annealed:
             self.add_callback(annealing)
         self._seconds_before = self._started = 0.0
@@ -171,7 +172,8 @@ class ApproachTrainer(Seq2SeqTrainer):
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
         """Evaluate the model, log the metrics, add them to the learning curve, and notify the callbacks."""
-        measured = self.measure(self.model_wrapped)
+        result = self.measure(self.model_wrapped)
+        self.last_measured, measured = (self.state.global_step, result), result.metrics
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         self.log(metrics)
         if self.args.should_save:
@@ -207,10 +209,12 @@ class ApproachTrainer(Seq2SeqTrainer):
 
 
 class Bar(ProgressCallback):
-    """transformers' bar. The trainer prints the logs above it."""
+    """transformers' bar, which shows the loss. The trainer prints the logs above it."""
 
-    def on_log(self, *args, **kwargs):
-        """Print nothing."""
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        """Show the loss beside the bar."""
+        if self.training_bar is not None and "loss" in (logs or {}):
+            self.training_bar.set_postfix_str(f"loss {logs['loss']:.4g}")
 
 
 class RecordProgress(TrainerCallback):

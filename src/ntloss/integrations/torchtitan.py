@@ -19,7 +19,7 @@ from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria.criterion import annealed_parts, needs_of
 from ntloss.criteria.registry import as_criterion
 from ntloss.integrations.options import describe_unknown
-from ntloss.numbers.tokenizer_loading import load_tokenizer
+from ntloss.tokenizer_loading import load_tokenizer
 
 try:
     import spmd_types as spmd

@@ -6,8 +6,9 @@ import pytest
 from tolerances import assert_identical
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from ntl.approaches.convert import convert_gguf, main
+from ntl.approaches.convert import convert_gguf
 from ntl.cli import main as ntl
+from ntl.prepare_model import main
 
 
 def test_a_prepared_model_is_the_same_and_is_prepared_once(tiny, capsys):

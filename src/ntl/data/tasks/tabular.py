@@ -2,8 +2,8 @@
 
 Without a prompt, a row is written like a line of CSV, `0.23,Ideal,E,SI2,61.5,55,3.95,3.98,2.43` -> `326`. The
 column names would be the same in every question, so a model that is trained from scratch does not need them.
-A pretrained model does: a prompt such as `A diamond of {carat} carat, cut {cut}. Price in dollars: ` names
-the columns in braces.
+A pretrained model does: with `names`, a row is `carat: 0.23, cut: Ideal, ..., price: `, and a prompt such as
+`A diamond of {carat} carat, cut {cut}. Price in dollars: ` names the columns in braces.
 """
 
 import math
@@ -25,6 +25,8 @@ from ntl.errors import UserError
 SAMPLE = Path(__file__).parents[1] / "sample" / "tabular" / "diamonds.csv"
 _COLUMN = re.compile(r"\{([^{}]*)\}")
 MISSING = "?"
+UNKNOWN = "unknown"  # a missing value beside the names of columns
+FEWEST = 20  # rows of a validation or test set that is a tenth of the table
 # Texts that mean a missing value among numbers or dates; in a column of texts, NA is Namibia.
 NO_VALUE = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None")
 SEPARATOR = ", "  # between the numbers of an answer with several
@@ -41,20 +43,28 @@ def load(settings: Tabular) -> TaskData:
         UserError: The file cannot be read, a column is missing, a target is not a finite number, or there are
             too few rows.
     """
-    settings = with_names(settings)
+    settings = with_targets(settings)
     file, targets = settings.file, settings.target
     whole = read_table(SAMPLE if file == "sample" else file, "dataset_args.file")
     _check_columns(whole, settings)
     for name in {*targets, settings.split_by} - {None}:
         whole[name] = _with_gaps(whole[name])
     table = whole[whole[targets].notna().all(axis=1)]
+    settings = _with_sizes(settings, len(table))
     _check_rows(table, settings)
     columns = {name: "number" if _is_numeric(table[name]) else "text" for name in _columns(table, settings)}
     questions = write_questions(table, settings, columns)
     answers = [SEPARATOR.join(map(_answer, values)) for values in table[targets].itertuples(index=False)]
     longest = settings.longest or math.inf
     rows = [i for i in _order(table, settings) if len(questions[i]) <= longest]
-    note = _describe_left_out(len(whole) - len(table), targets, len(table) - len(rows), settings.longest)
+    left_out = {
+        f"without {' or '.join(targets)}": len(whole) - len(table),
+        f"with a question of more than {settings.longest} characters": len(table) - len(rows),
+        f"beyond dataset_args.rows={settings.rows}": len(rows) - (settings.rows or len(rows)),
+    }
+    parts = [f"{count:,} rows {why}" for why, count in left_out.items() if count > 0]
+    note = f"left out: {', '.join(parts)}" if parts else None
+    rows = rows[-(settings.rows or len(rows)) :]
     test, rest = rows[-settings.test_size :], rows[: -settings.test_size]
     groups = questions
     if settings.group_by is not None:
@@ -84,10 +94,17 @@ def load(settings: Tabular) -> TaskData:
     )
 
 
-def _describe_left_out(without: int, targets: Sequence[str], long: int, longest: int | None) -> str | None:
-    parts = [f"{without:,} rows without {' or '.join(targets)}"] if without else []
-    parts += [f"{long:,} rows with a question of more than {longest} characters"] if long else []
-    return f"left out: {', '.join(parts)}" if parts else None
+def _with_sizes(settings: Tabular, rows: int) -> Tabular:
+    """Return the settings with the sizes of validation and test set, by default a tenth of the rows."""
+    if settings.validation_size is settings.test_size is None and rows < 3 * FEWEST:
+        raise UserError(
+            f"{settings.file} has {rows} rows with a value of {settings.target[0]!r}; expected at least "
+            f"{3 * FEWEST}, {FEWEST} each for training, validation and test. Add rows, or set "
+            "dataset_args.validation_size and dataset_args.test_size."
+        )
+    tenth = max(FEWEST, min(rows, settings.rows or rows) // 10)
+    given = {key: getattr(settings, key) for key in ("validation_size", "test_size")}
+    return replace(settings, **{key: tenth if size is None else size for key, size in given.items()})
 
 
 def write_questions(table: pd.DataFrame, settings: Tabular, columns: Mapping[str, str]) -> list[str]:
@@ -95,11 +112,11 @@ def write_questions(table: pd.DataFrame, settings: Tabular, columns: Mapping[str
 
     Args:
         table: Texts; see `ntl.data.table_files.read_table`.
-        settings: `prompt` and `significant_digits`; see `load`.
+        settings: `prompt`, `names`, `target` and `significant_digits`; see `load`.
         columns: Columns of the question, each `number` or `text`; see `TaskData`.
 
     Returns:
-        One question per row. Missing values are written as `?`.
+        One question per row. Missing values are written as `?` or, beside names, `unknown`.
 
     Raises:
         UserError: The table lacks a column of the question, or a column of numbers holds something else.
@@ -118,8 +135,13 @@ def write_questions(table: pd.DataFrame, settings: Tabular, columns: Mapping[str
                 "in the rows that the model was trained on, or nothing where it is missing. Correct it."
             )
     digits = settings.significant_digits
-    texts = pd.DataFrame({name: _texts(table[name], kind, digits) for name, kind in columns.items()})
+    named = settings.names and settings.prompt is None
+    missing = UNKNOWN if named else MISSING
+    texts = pd.DataFrame({name: _texts(table[name], kind, digits, missing) for name, kind in columns.items()})
     rows = (dict(zip(columns, row, strict=True)) for row in texts.itertuples(index=False, name=None))
+    if named:
+        end = f"{', '.join(settings.target)}: "
+        return [", ".join([*(f"{name}: {value}" for name, value in row.items()), end]) for row in rows]
     if (prompt := settings.prompt) is None:
         return [",".join(row.values()) for row in rows]
     prompt = prompt.replace("\\n", "\n")  # the command line has no other way to write a line break
@@ -138,7 +160,7 @@ def _columns(table: pd.DataFrame, settings: Tabular) -> list[str]:
     return settings.columns or [name for name in table.columns if name not in settings.target]
 
 
-def with_names(settings: Tabular) -> Tabular:
+def with_targets(settings: Tabular) -> Tabular:
     """Return the settings with columns as texts, and a list of targets.
 
     The command line reads a name such as 2019 as a number.
@@ -243,12 +265,12 @@ def _is_numeric(column: pd.Series) -> bool:
     return pd.to_numeric(given, errors="coerce").notna().sum() == given.notna().sum()
 
 
-def _texts(column: pd.Series, kind: str, digits: int | None) -> pd.Series:
+def _texts(column: pd.Series, kind: str, digits: int | None, missing: str) -> pd.Series:
     if kind == "number":
         column = _with_gaps(column)
         if digits is not None:
             column = pd.to_numeric(column).map(lambda x: _round(x, digits), na_action="ignore")
-    return column.astype(object).where(column.notna(), MISSING)
+    return column.astype(object).where(column.notna(), missing)
 
 
 def _round(number: float, digits: int) -> str:

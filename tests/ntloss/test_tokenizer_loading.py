@@ -10,7 +10,7 @@ import tiny_tokenizers
 import transformers
 
 from ntloss.numbers.inspection import inspect_tokenizer
-from ntloss.numbers.tokenizer_loading import TokenizerLoadingError, load_tokenizer
+from ntloss.tokenizer_loading import TokenizerLoadingError, load_tokenizer
 
 
 @pytest.mark.parametrize("source", ["", "tokenizer.json"], ids=["folder", "file"])

@@ -1,0 +1,324 @@
+"""A trained model to predict with, in Python: `ntl.load` loads it, and `ntl predict` uses it.
+
+model = ntl.load("outputs/sentiment")
+model.predict(pd.read_csv("new.csv"))  # a DataFrame: greedy, median, lower, upper, number_probability
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import transformers
+from tqdm.auto import tqdm
+
+from ntl.approaches import build_approach
+from ntl.approaches.answer_format import writable_ends
+from ntl.config import Data, Evaluation, LossSettings, ModelArgs, Tabular
+from ntl.data import load_task, single_number
+from ntl.data.table_files import as_texts
+from ntl.data.tasks.tabular import prompt_columns, with_targets, write_questions
+from ntl.errors import UserError
+from ntl.scores import interval_levels, reading_metric
+from ntl.served import ServedApproach, is_address
+from ntl.training.outline import is_long_tailed
+from ntl.training.run_folder import CHECKPOINT, RunFolder, read_trained
+from ntl.truths import Margin, read_format
+from ntloss.decoding import interval_margin
+from ntloss.numbers.parsing import number_texts, parse_number
+
+QUESTION = "question"  # the column of a plain text, unless a prompt names another one
+FEW_ROWS = 50  # validation rows below which the margin that calibrates intervals is a rough estimate
+PREDICTED = ("greedy", "median", "lower", "upper", "number_probability")
+WRITTEN = "written"  # the column of the text, of models that were trained on whole texts
+
+
+class Predictor:
+    """A trained model with everything that its answers depend on; `load` makes it.
+
+    Args:
+        name: What messages call the model.
+        approach: The model, as an `ntl.approaches.Approach`.
+        data: Settings of the dataset that it was trained on; of a model that is not a run, only its prompt.
+        generation: How answers are decoded; see `ntl.config.Evaluation`.
+        has_distribution: Whether a median and an interval can be read: not from a regression head.
+        run: The run's folder, if the model is the last one of a run.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        approach: Any,
+        data: Data,
+        generation: Evaluation,
+        has_distribution: bool,
+        run: RunFolder | None = None,
+    ):
+        self.name, self.approach, self.generation, self.run = name, approach, generation, run
+        self.is_table = isinstance(data, Tabular)
+        self.data = with_targets(data) if self.is_table else data
+        self.targets = self.data.target if self.is_table and len(self.data.target) > 1 else []
+        self.has_distribution = has_distribution and not self.targets
+        in_prompt = [(name, "text") for name in prompt_columns(getattr(self.data, "prompt", None) or "")]
+        ntl = approach.model.config.ntl
+        self._columns: dict[str, str] = dict(ntl.get("columns", in_prompt))
+        self.constant: float | None = ntl.get("constant")  # the median of the training answers
+
+    @property
+    def report(self) -> pd.DataFrame:
+        """The errors on held-out rows, by test set: of each reading and of a constant, and the intervals'."""
+        metrics = {} if self.run is None else self.run.evaluation(self.generation.name).metrics()
+        names = {reading: reading_metric(reading, "mae") for reading in ("median", "greedy", "constant")}
+        names |= {
+            "greedy": "mae",
+            "coverage": "interval_coverage",
+            "width": "interval_width",
+            "rows": "count",
+        }
+        rows = {test: {name: m.get(key) for name, key in names.items()} for test, m in metrics.items()}
+        return pd.DataFrame.from_dict(rows, orient="index").dropna(axis=1, how="all")
+
+    def save(self, folder: str | Path) -> None:
+        """Copy the run, without its checkpoints, to a folder that does not exist, which `ntl.load` loads."""
+        if self.run is None or Path(folder).exists():
+            raise UserError(
+                f"{self.name} cannot be saved in {folder}; expected a run, and a folder that does not exist. "
+                "Choose another folder."
+            )
+        shutil.copytree(self.run.path, folder, ignore=shutil.ignore_patterns(f"{CHECKPOINT}*"))
+
+    def predict(
+        self, rows: Any, level: float | None = None, calibrate: bool = False, progress: bool = False
+    ) -> pd.DataFrame:
+        """Answer rows.
+
+        Args:
+            rows: A DataFrame, or a list of dicts, with the columns of the question; or a list of texts, which
+                stand for the prompt's only column or, without a prompt, for the whole question.
+            level: Share of the model's distribution between `lower` and `upper`, above 0 and below 1; 0 reads
+                neither median nor interval. Default: `evaluation.interval` of the run.
+            calibrate: Whether to correct the interval with `ntloss.decoding.interval_margin`, by the run's
+                validation data, so that it holds this share of answers; by a factor where these have a long
+                tail. It keeps the median, and its ends are numbers that the answers' format can write.
+            progress: Whether to show a bar.
+
+        Returns:
+            One row for each, with the same index: `greedy` (the number that the model writes, NaN without
+            one), `median`, `lower`, `upper` and `number_probability`; integers where all are whole. Where an
+            answer is several numbers, a column for each of them in place of these. Models that were trained
+            on whole texts have the column `written`, too.
+
+        Raises:
+            UserError: A column is missing, there are no rows, or the model has no distribution to read.
+        """
+        table, level = self.table(rows), self.level(level)
+        margin = self.margin(level) if calibrate else Margin()
+        parts, size = self.batches(self.questions(table), level, margin), self.generation.batch_size
+        bar = tqdm(parts, total=math.ceil(len(table) / size), unit=" batches", disable=not progress)
+        index = rows.index if isinstance(rows, pd.DataFrame) else table.index
+        found = pd.concat(list(bar)).set_axis(index)
+        whole = [name for name in found.select_dtypes("number") if (found[name] % 1 == 0).all()]
+        return found.astype(dict.fromkeys({*whole} - {PREDICTED[-1]}, "int64"))
+
+    def table(self, rows: Any) -> pd.DataFrame:
+        """Make a table of texts of rows, as `read_table` does; plain texts are put into one column."""
+        if isinstance(rows, pd.DataFrame):
+            return as_texts(rows)
+        rows = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, (str, Mapping)) else [None]
+        if rows and all(isinstance(row, Mapping) for row in rows):
+            return as_texts(pd.DataFrame(rows, dtype=object))  # whole numbers beside gaps stay whole
+        if not all(isinstance(row, str) for row in rows):
+            raise UserError(
+                "the rows are neither a DataFrame nor a list of only dicts or only texts; expected one of "
+                "these. Put a single text or dict into a list."
+            )
+        asked = self.is_table and (self.data.prompt is not None or self.data.names)
+        columns = [*self._columns] if asked else [QUESTION]
+        if len(columns) > 1:
+            raise UserError(
+                f"the question has the columns {', '.join(columns)}; expected rows with all of them, not a "
+                "text. Pass a table (data=FILE), or a list of dicts in Python."
+            )
+        return pd.DataFrame({columns[0]: rows})
+
+    def batches(self, questions: Sequence[str], level: float, margin: Margin) -> Iterator[pd.DataFrame]:
+        """Yield the predictions of questions, `generation.batch_size` at a time."""
+        for start in range(0, len(questions), self.generation.batch_size):
+            yield self.answer(questions[start : start + self.generation.batch_size], level, margin)
+
+    def questions(self, table: pd.DataFrame) -> list[str]:
+        """Write the rows of a table of texts as questions."""
+        if not len(table):
+            raise UserError("there are no rows to answer; expected at least one.")
+        written = self.is_table and (self.data.prompt is not None or self.data.names)
+        is_whole = not written and list(table.columns) == [QUESTION]
+        if is_whole or not self.is_table:
+            if QUESTION not in table.columns:
+                raise UserError(
+                    f"the table has no column {QUESTION!r}; expected one, because {self.name} was trained on "
+                    f"whole questions; given {', '.join(table.columns)}. Rename the column."
+                )
+            return table[QUESTION].fillna("").tolist()
+        return write_questions(table, self.data, self._columns)
+
+    def level(self, asked: float | None) -> float:
+        """Return the share of an interval, 0 for none; a UserError if there is no distribution to read."""
+        if asked and not self.has_distribution:
+            raise UserError(
+                f"{self.name} has no distribution of one number (it has a regression head, or writes several "
+                "numbers), so there is no interval; expected level=none. Omit level and calibrate."
+            )
+        if asked is not None and not 0 <= asked < 1:
+            raise unusable_level(asked)
+        return (self.generation.interval if asked is None else asked) if self.has_distribution else 0.0
+
+    def margin(self, level: float, labelled: tuple[pd.DataFrame, Sequence[float]] | None = None) -> Margin:
+        """Compute the margin that calibrates intervals: on the run's validation data, or on labelled rows.
+
+        A warning says so if there are fewer than `FEW_ROWS` rows.
+
+        Raises:
+            UserError: There are no intervals, no such data, or too few for this level.
+        """
+        if not level or (labelled is None and not self.data.dataset_name):
+            raise UserError(
+                f"calibrate needs intervals and the validation data of a run, and {self.name} lacks them or "
+                "level=none was given; expected a run that writes numbers in digits, or calibrate=FILE with "
+                "truth=COLUMN. Omit calibrate."
+            )
+        if labelled is None:
+            found, truths = self._validation(level)
+        else:
+            truths = [*labelled[1]]
+            found = pd.concat(self.batches(self.questions(labelled[0]), level, Margin()))
+        by_factor = is_long_tailed(truths)
+        ends = [found["lower"].to_numpy(float), found["upper"].to_numpy(float), np.array(truths, dtype=float)]
+        if by_factor:
+            ends = [np.log(np.maximum(end, min(truths))) for end in ends]
+        margin = Margin(interval_margin(*(list(end) for end in ends), level), by_factor)
+        rows = f"{len(truths)} {'validation' if labelled is None else 'labelled'} rows"
+        if math.isinf(margin.size):
+            raise UserError(
+                f"{rows} are too few to calibrate intervals of level={level:g}, or the model writes no "
+                f"numbers; expected at least {math.ceil(level / (1 - level))} rows. Lower the level."
+            )
+        if len(truths) < FEW_ROWS:
+            warnings.warn(f"{rows}: the margin is uncertain. Use {FEW_ROWS} or more.", stacklevel=2)
+        return margin
+
+    def _validation(self, level: float) -> tuple[pd.DataFrame, list[float]]:
+        """Return the intervals of the validation rows, which the run may have answered, and their truths."""
+        held = None if self.run is None else self.run.evaluation(self.generation.name)
+        if held is not None and held.is_complete() and level == self.generation.interval:
+            known = [(p.lower, p.upper, p.true) for p in held.predictions("validation")]
+            if known and None not in [number for row in known for number in row]:
+                table = pd.DataFrame(known, columns=["lower", "upper", "true"])
+                return table, table["true"].tolist()
+        examples = load_task(self.data).validation
+        truths = [single_number(example.answer, "calibrate=true", "omit calibrate") for example in examples]
+        questions = [example.question for example in examples]
+        return pd.concat(self.batches(questions, level, Margin())), truths
+
+    def answer(self, questions: Sequence[str], level: float, margin: Margin) -> pd.DataFrame:
+        """Answer one batch of questions; see `predict`."""
+        asked, read = (self.approach.model, questions, self.generation), None
+        if level:
+            texts, read = self.approach.read(*asked, (*interval_levels(level), 0.5))
+        else:
+            texts = self.approach.answer(*asked)
+        found: dict[str, Any] = {} if self.is_table else {WRITTEN: texts}
+        if self.targets:
+            numbers = [list(map(float, number_texts(text))) for text in texts]
+            none = [math.nan] * len(self.targets)
+            columns = zip(*(row if len(row) == len(none) else none for row in numbers), strict=True)
+            return pd.DataFrame(found | dict(zip(self.targets, columns, strict=True)))
+        found["greedy"] = np.array([parse_number(text) for text in texts], dtype=float)
+        if read is not None:
+            lower, median, upper = read.values.sort(-1).values.cpu().numpy().T
+            found |= {"median": median, **self._moved(lower, median, upper, margin)}
+            found["number_probability"] = read.starts.cpu().numpy().round(4)
+        return pd.DataFrame(found)
+
+    def _moved(self, lower: Any, median: Any, upper: Any, margin: Margin) -> dict[str, Any]:
+        """Move the ends of intervals outwards, to numbers that the format writes and not past the median."""
+        if margin.size:
+            lower, upper = margin.move(lower, upper)
+            lower, upper = np.minimum(lower, median), np.maximum(upper, median)
+            if (form := self.approach.number_format) is not None:
+                own = getattr(self.approach, "answer_format", None)
+                lower, upper = (
+                    writable_ends(form, lower, upper) if own is None else own.outwards(lower, upper)
+                )
+        return {"lower": lower, "upper": upper}
+
+
+def load(run: str | Path, prompt: str | None = None, format: int | str | None = None) -> Predictor:
+    """Load a trained model to predict with.
+
+    Args:
+        run: Folder of a run, or of one of its checkpoints. With `prompt`, any model that transformers loads:
+            a folder, a .gguf file or a name on the hub; or the address of a server.
+        prompt: The question of a model that is not a run, with names of columns in braces.
+        format: How all answers of a model that is not a run are written: the number of digits, or as in
+            `+00.0`, a sign, two digits and a decimal. Default: numbers of any length.
+
+    Returns:
+        The model, on the GPU if there is one.
+
+    Raises:
+        UserError: There is no such run, or its model cannot be loaded.
+    """
+    path = Path(run).expanduser()
+    folder = RunFolder(path.parent if path.name.startswith(CHECKPOINT) else path)
+    if folder.holds_run() == (prompt is not None):
+        is_run = "is a run, which has its own prompt" if prompt else "holds no run (no run.json)"
+        raise UserError(
+            f"{run} {is_run}; expected a folder that `ntl train` or `ntl compare` wrote, or any other model "
+            'together with a prompt. Correct the folder, or pass (or omit) prompt="... {column} ...".'
+        )
+    if prompt is not None and not prompt_columns(prompt):
+        raise UserError(
+            f"prompt={prompt!r} names no column, so all rows would be the same question; expected a name in "
+            "braces, such as {text}. Add one."
+        )
+    form = None if format is None else read_format(str(format), is_run=prompt is None)
+    if prompt is not None:
+        model = ModelArgs(family="pretrained", tokenizer_type="auto", model_name_or_path=str(run))
+        if form is not None:
+            written = {"number_width": form.digits, "number_places": form.decimals}
+            model = replace(model, number_format="padded", **written)
+        loss, generation = LossSettings(), Evaluation(beams=1, max_new_tokens=16)
+        data = Tabular(dataset_name="", prompt=prompt, target=[], significant_digits=None)
+        if is_address(run):
+            served = ServedApproach(str(run), form)
+            generation = replace(generation, batch_size=served.batch_size)
+            return Predictor(str(run), served, data, generation, True)
+    else:
+        trained = read_trained(path)
+        assert trained is not None
+        model, loss = trained.config.model_args, trained.config.loss
+        generation, data = trained.config.evaluation, trained.config.dataset_args
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    approach = build_approach(model, loss)
+    if form is not None:
+        approach.fit(["-1" if form.signed else "1"])
+    approach.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    own = folder if prompt is None and folder.path == path else None
+    return Predictor(str(run), approach, data, generation, model.writes_digits, own)
+
+
+def unusable_level(given: Any) -> UserError:
+    """Make the error of a level that is neither a share nor none."""
+    return UserError(
+        f"level={given} cannot be used; expected a number above 0 and below 1, or none (0 in Python). "
+        "Correct it."
+    )
