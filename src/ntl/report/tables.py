@@ -1,7 +1,5 @@
 """Make the tables of a report: means over seeds, and differences relative to the first row, seed by seed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
