@@ -108,8 +108,8 @@ def quoted(value: Any) -> str:
     r"""Write a value as Hydra reads it: texts in quotes, `null`, `true`, lists and mappings.
 
     Example:
-        >>> print(quoted("it's {a}\\n"), quoted(None), quoted([1, "a"]), quoted({"sigma": 1.5}))
-        'it\'s {a}\\n' null [1,'a'] {sigma:1.5}
+        >>> print(quoted("it's {a}"), quoted(None), quoted([1, "a"]), quoted({"sigma": 1.5}))
+        'it\'s {a}' null [1,'a'] {sigma:1.5}
     """
     if value is None or isinstance(value, bool | int | float):
         return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
