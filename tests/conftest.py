@@ -1,11 +1,8 @@
 """The switch `--rounding` of the suite, which rounding.py explains, and a pretrained model."""
 
-from __future__ import annotations
-
 import gc
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import rounding
@@ -15,14 +12,14 @@ MODELS = Path(os.environ.get("NTLOSS_MODELS") or Path(__file__).parents[1] / ".m
 
 
 @pytest.fixture(autouse=True, scope="module")
-def cheap_garbage_collection() -> None:
+def cheap_garbage_collection():
     """Take what earlier modules left out of each collection: accelerate collects after every training."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
-def smollm2() -> tuple[Any, Any]:
+def smollm2():
     """Tokenizer and model of SmolLM2-135M-Instruct in float32, loaded once; leave both as they are."""
     transformers = pytest.importorskip("transformers")
     folder = MODELS / "smollm2"
@@ -34,7 +31,7 @@ def smollm2() -> tuple[Any, Any]:
     return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption(
         "--rounding",
         metavar="SEED",
@@ -45,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     seed = config.getoption("rounding")
     if seed is not None:
         if not hasattr(torch.library, "get_kernel"):
@@ -57,11 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
 class Switch:
     """Restarts the noise for each test, the doctests of src included."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self.seed = seed
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+    def pytest_runtest_setup(self, item):
         if item.get_closest_marker("exact_rounding"):
             rounding.stop()
         else:

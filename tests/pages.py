@@ -1,25 +1,64 @@
-"""Python blocks of README and docs, and the names that they assume a reader to have.
+"""Blocks of README and docs, and the names that some pages assume a reader to have.
 
-`python tests/pages.py README.md` runs those of a page.
+`python tests/pages.py` runs README's.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def snippets(page: str) -> list[str]:
-    """The Python blocks of a page, given by its path in the repository."""
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Language ("" without one) and text of the code blocks of a page, given by its path."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def snippets(page: str) -> list[str]:
+    """The Python blocks of a page."""
+    return [text for language, text in blocks(page) if language == "python"]
+
+
+@contextmanager
+def chdir(folder: Path) -> Iterator[None]:
+    """Work in a folder; contextlib.chdir needs Python 3.11."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def run_as_pasted(page: str, folder: Path) -> list[str]:
+    """Run each Python block with no names but its own, and a tiny model in place of the hub's.
+
+    Returns what each block prints.
+    """
+    names = readers_names(folder)
+    printed = []
+    with ExitStack() as patches:
+        for hub, made in (("AutoTokenizer", "tokenizer"), ("AutoModelForCausalLM", "model")):
+            patches.enter_context(mock.patch(f"transformers.{hub}.from_pretrained", return_value=names[made]))
+        patches.enter_context(chdir(folder))
+        for snippet in snippets(page):
+            with redirect_stdout(io.StringIO()) as output:
+                exec(snippet, {"__name__": "__main__"})
+            printed.append(output.getvalue())
+    return printed
 
 
 def readers_names(folder: Path) -> dict[str, Any]:
@@ -57,6 +96,4 @@ def readers_names(folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        names = readers_names(Path(folder))
-        for snippet in snippets(sys.argv[1]):
-            exec(snippet, names)
+        print(*run_as_pasted("README.md", Path(folder)))

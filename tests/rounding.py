@@ -14,14 +14,10 @@ A test marked `exact_rounding`, with the reason, runs without noise. The marker 
 memory or time, which would measure the operators of the noise.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,7 +61,7 @@ class _Noise:
     generator = torch.Generator()
 
 
-def add_noise(result: Tensor) -> Tensor:
+def add_noise(result):
     """Move each element of `result`, in place, by -1, 0 or 1 units in the last place."""
     if _Noise.on and result.is_floating_point() and result.numel():
         steps = torch.randint(
@@ -75,10 +71,10 @@ def add_noise(result: Tensor) -> Tensor:
     return result
 
 
-def _with_noise(name: str) -> Callable[..., Any]:
+def _with_noise(name):
     kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
 
-    def call(keys: torch.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+    def call(keys, *args, **kwargs):
         results = kernel.call_boxed(keys, *args, **kwargs)
         if isinstance(results, Tensor):
             return add_noise(results)
@@ -90,7 +86,7 @@ def _with_noise(name: str) -> Callable[..., Any]:
     return call
 
 
-def install(seed: int) -> None:
+def install(seed):
     """Add noise to every product of this process, and of processes that it starts, from now on."""
     if _Noise.library is None:
         library = torch.library.Library("aten", "IMPL")
@@ -106,30 +102,30 @@ def install(seed: int) -> None:
     restart(seed)
 
 
-def restart(seed: int) -> None:
+def restart(seed):
     """Restart the noise of `seed`."""
     _Noise.on = True
     _Noise.generator.manual_seed(seed)
     os.environ[SEED] = str(seed)
 
 
-def stop() -> None:
+def stop():
     """Stop the noise, here and in processes that are started, until the next restart."""
     _Noise.on = False
     os.environ.pop(SEED, None)
 
 
-def position() -> Tensor:
+def position():
     """Return the state of the noise, for `rewind`."""
     return _Noise.generator.get_state()
 
 
-def rewind(to: Tensor) -> None:
+def rewind(to):
     """Restore a state, to draw the same noise again."""
     _Noise.generator.set_state(to)
 
 
-def seed_of(seed: int, test: str) -> int:
+def seed_of(seed, test):
     """Make a test's seed, which does not depend on the other tests that run."""
     return zlib.crc32(f"{seed} {test}".encode())
 

@@ -1,7 +1,5 @@
 """The demo, with a tiny model on invented ratings: that it runs, says what it finds, and continues."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
@@ -110,7 +108,7 @@ def test_a_contrast_holds_only_if_it_does_in_every_seed():
         "- ridge regression - median: -0.5, +0.5: does not hold",
     ]
     table = demo.describe_rows(rows, {"ridge": 7.5})
-    assert "| T5 | 9.0 ± 0.0 | 7.5 ± 6.4 | - | - |" in table
+    assert "| T5 | 9.0 ± 0.0 | 7.5 ± 6.4 | – | – |" in table
     assert table[-1] == "Without a language model: ridge 7.5."
 
 

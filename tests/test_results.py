@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import lzma
 import re
@@ -130,6 +131,19 @@ def test_declared_contrasts_of_the_pretrained_study_are_those_of_its_runs():
         corrected = holm([p for _, p in rows])
         assert [row["p, Holm"] for row, _ in rows] == [f"{corrected[p]:.2g}" for _, p in rows]
     assert {*groups} == {"losses", "readings", "diamonds", "housing", "more_housing"}
+
+
+@pytest.mark.parametrize(
+    "path", ["docs/images/finding.svg", "results/small_models/effects.svg", "results/small_models/losses.svg"]
+)
+def test_a_figure_of_the_pages_is_that_of_the_runs(path, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    figures = importlib.import_module("figures")
+    figures.write(path, tmp_path / "figure.svg")
+    old, new = (file.read_text("utf-8") for file in (ROOT / path, tmp_path / "figure.svg"))
+    written = re.compile("<text [^>]*>(.*?)</text>")
+    assert len(written.findall(new)) > 20
+    assert written.findall(old) == written.findall(new)
 
 
 def test_the_figure_of_the_home_page_has_the_range_of_the_declared_reading():

@@ -25,7 +25,7 @@ MULTIPLY = "import torch; x = torch.ones(40, 40); print(bool((x @ x != x @ x).an
 
 
 @pytest.mark.skipif(not hasattr(torch.library, "get_kernel"), reason="this PyTorch is too old for the noise")
-def test_products_here_and_in_started_processes_move_by_about_one_rounding(monkeypatch) -> None:
+def test_products_here_and_in_started_processes_move_by_about_one_rounding(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "")
     rounding.install(5)
     left, right = torch.randn(2, 40, 40, generator=torch.Generator().manual_seed(0))
@@ -40,7 +40,7 @@ def test_products_here_and_in_started_processes_move_by_about_one_rounding(monke
             assert_close(1.01 * one, other, ONE_COMPUTATION)
 
 
-def test_all_tolerances_are_in_one_module() -> None:
+def test_all_tolerances_are_in_one_module():
     own = re.compile(r"testing\.assert_|pytest\.approx|allclose|\b(rtol|atol|rel|abs)=[\d.]|< [\d.]+e-")
     files = {path for path in TESTS.rglob("*.py") if path.name != "tolerances.py"} - {Path(__file__)}
     assert [f"{path}: {found[0]}" for path in sorted(files) if (found := own.search(path.read_text()))] == []

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import math
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
-import torch.nn.functional as F
-
-from ntloss import NumberTokenLoss, NumberVocabulary
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -35,8 +30,9 @@ def test_the_reference_has_every_module_with_public_names(build_site: ModuleType
 
 
 def test_the_comments_of_a_menu_are_the_headings_of_its_page(build_site: ModuleType) -> None:
-    menu = '__all__ = [\n    "first",\n    # losses\n    "Loss",\n]\n'
-    assert build_site.sections(menu) == [("", ["first"]), ("Losses", ["Loss"])]
+    menu = '__all__ = [\n    "first",\n    # losses.py: how wrong\n    "Loss",\n]\n'
+    assert build_site.sections(menu) == [("", ["first"]), ("How wrong", ["Loss"])]
+    assert build_site.sections('__all__ = ["first", "Loss"]\n') == [("", ["first", "Loss"])]
     module = "class Loss: ...\ndef _private(): ...\n"
     assert build_site.sections(module) == [("", ["Loss"])]
 
@@ -106,6 +102,41 @@ def test_a_figure_has_both_color_schemes_and_links_to_its_full_size(
     assert "@media not all{path" in (tmp_path / "themed.light.svg").read_text()
 
 
+def test_a_name_of_the_reference_has_a_page_and_its_first_sentence_in_the_modules_table(
+    build_site: ModuleType, tmp_path: Path
+) -> None:
+    build_site.write_reference(tmp_path / "reference")
+    table = (tmp_path / "reference" / "ntloss.md").read_text(encoding="utf-8")
+    assert "| [`NumberTokenLoss`](ntloss.NumberTokenLoss.md) | Number token loss of any criterion" in table
+    page = (tmp_path / "reference" / "ntloss.NumberTokenLoss.md").read_text(encoding="utf-8")
+    assert "\n::: ntloss.NumberTokenLoss\n" in page
+
+
+def test_cards_have_labels_and_module_names_break_at_their_dots(
+    build_site: ModuleType, tmp_path: Path
+) -> None:
+    table = "<thead><tr><th>loss</th><th><code>λ</code></th></tr></thead><tr><td>CE</td><td>–</td></tr>"
+    page = tmp_path / "index.html"
+    page.write_text(
+        f'<title>ntloss.criteria</title><div class="cards"><table>{table}</table></div><b>ntloss.criteria</b>'
+    )
+    build_site.finish(tmp_path)
+    text = page.read_text()
+    assert '<td data-label="loss"><div>CE</div></td><td data-label="λ" class="none"><div>–</div></td>' in text
+    assert "<title>ntloss.criteria</title>" in text
+    assert "<b>ntloss.<wbr>criteria</b>" in text
+
+
+def test_the_header_has_repository_version_and_install_where_an_address_is_configured(
+    build_site: ModuleType,
+) -> None:
+    header = '<div class="md-header__source">\n</div>\n</nav><ul class="md-tabs__list"></ul>'
+    assert build_site.with_address(header, None, "1.0.0", "") == header
+    found = build_site.with_address(header, "https://example.org/ntloss", "1.0.0", "../")
+    assert '<a class="md-source" href="https://example.org/ntloss">example.org/ntloss 1.0.0</a>' in found
+    assert '<a class="md-tabs__link" href="../quickstart.html#install">Install</a>' in found
+
+
 def test_the_search_has_no_formulas_and_the_reference_no_private_bases(
     build_site: ModuleType, tmp_path: Path
 ) -> None:
@@ -117,17 +148,3 @@ def test_the_search_has_no_formulas_and_the_reference_no_private_bases(
     build_site.finish(tmp_path)
     assert (tmp_path / "index.html").read_text() == public
     assert (tmp_path / "search.js").read_text() == 'var __index = {"items": [{"text": " one  two"}]};'
-
-
-def test_the_costs_on_the_home_page_are_the_librarys() -> None:
-    text = (ROOT / "tools" / "hero.html").read_text(encoding="utf-8")
-    digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=10)
-    for said in (3, 9):
-        logits = torch.full((1, 10), 0.1 / 9).log()
-        logits[0, said] = math.log(0.9)
-        ce = F.cross_entropy(logits, torch.tensor([4])).item()
-        ntl = NumberTokenLoss(digits)(logits, torch.tensor([4])).item()
-        bar = f'<span>says {said}</span><i style="--ce: {ce:.1f}; --ntl: {ntl:.1f}">'
-        assert bar in text
-        assert f'<b class="of-ce">{ce:.1f}</b><b class="of-ntl">{ntl:.1f}</b>' in text
-        assert f"says {said}: cross-entropy charges {ce:.1f}, NTL-WAS {ntl:.1f}" in text

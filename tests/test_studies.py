@@ -1,7 +1,5 @@
 """The sweeps of studies/ compose, and their runs use what was selected for them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -5,12 +5,9 @@
 executes it and saves the outputs; run it after changing the tutorial.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,11 +20,11 @@ ROOT = Path(__file__).parents[1]
 PATH = ROOT / "examples" / "tutorial.ipynb"
 
 
-def read() -> Any:
+def read():
     return nbformat.read(PATH, as_version=4)
 
 
-def execute(notebook: Any) -> Any:
+def execute(notebook):
     """Run the notebook and return it with the outputs; an error in a cell is raised."""
     # The file may name a kernel of another environment.
     manager = jupyter_client.AsyncKernelManager(kernel_name="python3")
@@ -40,11 +37,11 @@ def execute(notebook: Any) -> Any:
     return notebook
 
 
-def code_cells(notebook: Any) -> list[Any]:
+def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def strip(notebook: Any) -> None:
+def strip(notebook):
     """Remove times and names of environments, which readers do not see."""
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -60,7 +57,7 @@ SHORT = (
 )
 
 
-def changed(*changes: tuple[str, str]) -> Any:
+def changed(*changes):
     notebook = read()
     for line, instead in changes:
         (cell,) = [cell for cell in code_cells(notebook) if line in cell.source]
@@ -68,7 +65,7 @@ def changed(*changes: tuple[str, str]) -> Any:
     return notebook
 
 
-def test_a_short_run_has_the_kinds_of_outputs_that_are_saved() -> None:
+def test_a_short_run_has_the_kinds_of_outputs_that_are_saved():
     saved, run = code_cells(read()), code_cells(execute(changed(*SHORT)))
     for before, after in zip(saved, run, strict=True):
         kinds = [[output.output_type for output in cell.outputs] for cell in (before, after)]
@@ -78,7 +75,7 @@ def test_a_short_run_has_the_kinds_of_outputs_that_are_saved() -> None:
         assert "stderr" not in [output.get("name") for output in after.outputs], after.outputs
 
 
-def save_pretrained(folder: Path) -> None:
+def save_pretrained(folder):
     """A model with TinyLlama's traits: a piece before each text, digits whose ids do not ascend."""
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, decoders, models, normalizers
@@ -98,7 +95,7 @@ def save_pretrained(folder: Path) -> None:
     transformers.LlamaForCausalLM(config).bfloat16().save_pretrained(folder)
 
 
-def test_the_commented_lines_load_a_pretrained_model(tmp_path: Path) -> None:
+def test_the_commented_lines_load_a_pretrained_model(tmp_path):
     save_pretrained(tmp_path)
     notebook = changed(
         ("# pretrained = ", f"pretrained = {str(tmp_path)!r}  # "),
@@ -112,7 +109,7 @@ def test_the_commented_lines_load_a_pretrained_model(tmp_path: Path) -> None:
     assert learnt.outputs[0].text == "[[False, False, False, False, True, True]]\n"
 
 
-def test_the_saved_outputs_are_of_a_complete_run_and_name_no_machine() -> None:
+def test_the_saved_outputs_are_of_a_complete_run_and_name_no_machine():
     notebook = read()
     nbformat.validate(notebook)
     assert [cell.execution_count for cell in code_cells(notebook)] == list(

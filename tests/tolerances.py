@@ -8,10 +8,7 @@ that (rounding.py).
 A tolerance is relative to the largest magnitude that takes part.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -63,7 +60,7 @@ PAGE = 1e-5
 TF32 = 1e-3
 
 
-def tolerance_of(x: Any, tolerance: Tolerance) -> float:
+def tolerance_of(x, tolerance):
     """The tolerance for the dtype of `x`; a Python float was computed in float32 unless told otherwise."""
     if not isinstance(tolerance, Mapping):
         return tolerance
@@ -72,12 +69,12 @@ def tolerance_of(x: Any, tolerance: Tolerance) -> float:
     return tolerance[x.dtype if isinstance(x, Tensor) else torch.float32]
 
 
-def as_float64(x: Tensor | np.ndarray | float) -> np.ndarray:
+def as_float64(x):
     """Any array as float64 NumPy (bfloat16 has no NumPy dtype)."""
     return x.detach().double().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x, dtype=np.float64)
 
 
-def largest(x: Any) -> float:
+def largest(x):
     """Largest finite magnitude in a tensor, or in the tensors of a mapping or sequence."""
     if isinstance(x, Mapping):
         x = list(x.values())
@@ -89,9 +86,7 @@ def largest(x: Any) -> float:
     return float(magnitudes.max(initial=0.0, where=np.isfinite(magnitudes)))
 
 
-def assert_close(
-    actual: Any, expected: Any, tolerance: Tolerance = TWO_PATHS, what: str = "", *, scale: float = 0.0
-) -> None:
+def assert_close(actual, expected, tolerance=TWO_PATHS, what="", *, scale=0.0):
     """Compare tensors, or mappings or sequences of them.
 
     Args:
@@ -120,7 +115,7 @@ def assert_close(
         _assert_floats_close(actual, expected, tolerance_of(actual, tolerance) * scale, what)
 
 
-def _assert_floats_close(actual: Any, expected: Any, allowed: float, what: str) -> None:
+def _assert_floats_close(actual, expected, allowed, what):
     if isinstance(actual, Tensor) and isinstance(expected, Tensor):
         # A reference may be in float64 where the result is not.
         assert actual.dtype == expected.dtype or expected.dtype == torch.float64, f"{what}: {actual.dtype}"
@@ -131,21 +126,19 @@ def _assert_floats_close(actual: Any, expected: Any, allowed: float, what: str) 
     np.testing.assert_allclose(got[finite], wanted[finite], rtol=0, atol=allowed, err_msg=what)
 
 
-def approx(
-    expected: Any, tolerance: Tolerance = TWO_PATHS, *, dtype: torch.dtype = torch.float32, scale: float = 0.0
-) -> Any:
+def approx(expected, tolerance=TWO_PATHS, *, dtype=torch.float32, scale=0.0):
     """`pytest.approx` of numbers that were computed in `dtype`; with `scale`, relative to at least that."""
     relative = tolerance if not isinstance(tolerance, Mapping) else tolerance[dtype]
     return pytest.approx(expected, rel=relative, abs=relative * scale if scale else None, nan_ok=True)
 
 
-def assert_identical(actual: Any, expected: Any, what: str = "") -> None:
+def assert_identical(actual, expected, what=""):
     """Compare saved or copied tensors, or mappings or sequences of them, to the bit; NaN is NaN."""
     message = (lambda found: f"{what}: {found}") if what else None
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True, msg=message)
 
 
-def assert_repeats(call: Callable[[], Any], *others: Callable[[], Any]) -> Any:
+def assert_repeats(call, *others):
     """What `call` returns; it, or `others` that make the very same calls, return the same to the bit.
 
     Under `--rounding` each starts from the same noise.
@@ -158,13 +151,7 @@ def assert_repeats(call: Callable[[], Any], *others: Callable[[], Any]) -> Any:
     return result
 
 
-def assert_matches_oracle(
-    loss: Tensor,
-    logits: Tensor,
-    expected: tuple[np.ndarray, np.ndarray],
-    dtype: torch.dtype,
-    worst: float,
-) -> None:
+def assert_matches_oracle(loss, logits, expected, dtype, worst):
     """Compare value and gradient of `loss` by `logits`, scaled to the worst cost of one position."""
     value, gradient = expected
     (actual_gradient,) = torch.autograd.grad(loss.sum(), logits)

@@ -19,13 +19,14 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import griffe
+import tomllib
 from latex2mathml.converter import convert
 from lxml import etree
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
 SITE = ROOT / "build" / "site"
-HERO = ROOT / "tools" / "hero.html"
 
 # In the navigation, and not below docs/.
 FILES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"]
@@ -34,8 +35,19 @@ COPIED = {".png", ".svg", ".pdf", ".csv", ".json", ".tex"}  # as they are; other
 # The navigation lists the modules of the API reference.
 MODULES = re.findall(r"reference/(ntloss[\w.]*)\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 MODULE = (
-    "# {0}\n\n::: {0}\n    options: {{members: false, show_root_heading: false, show_root_toc_entry: false}}"
+    "---\ntitle: {0}\n---\n\n# {0}\n\n::: {0}\n"
+    "    options: {{members: false, show_root_heading: false, show_root_toc_entry: false}}"
 )
+NAME = """---
+title: {1}
+---
+
+[API reference](../reference.md) / [{0}]({0}.md)
+
+::: {0}.{1}
+    options: {{heading_level: 1}}
+"""
+CARDS = '<div class="cards" markdown="1">\n\n| | |\n| --- | --- |\n{}\n\n</div>'
 # Inline links and images of Markdown, without those of code blocks and inline code.
 _CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
@@ -46,6 +58,10 @@ _IMAGE = re.compile(r'<img ([^>]*?)src="([^":]+)\.svg"([^>]*)>')
 _DARK = "@media (prefers-color-scheme: dark)"  # of ntl.report.svg
 _PRIVATE_BASE = re.compile(r"<p[^>]*>\s*Bases: <code>(?:<span[^>]*>)?_\w+(?:</span>)?</code></p>")
 _TEX = re.compile(r"\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL)
+_CARDS = re.compile(r'<div class="cards">.*?</table>', re.DOTALL)
+_DOTTED = re.compile(r"(?:>\s*|<code>[^<]*\b)ntloss(?:\.\w+)+(?=[^<]*<(?!/title))")
+_HEADER = re.compile(r'(<div class="md-header__source">).*?(</div>\s*</nav>)', re.DOTALL)
+_TABS = re.compile(r'<ul class="md-tabs__list">.*?(?=</ul>)', re.DOTALL)
 _HREF = re.compile(r'href="(\.\.?/[^"#:]+)(#[^"]*)?"')
 _LINKED = "//link[not(@rel='canonical')]/@href"
 
@@ -97,9 +113,8 @@ def stage_file(source: Path) -> None:
         text = f"# `{source.relative_to(ROOT).as_posix()}`\n\n````{source.suffix[1:]}\n{text}````\n"
     else:
         text = rewrite_links(text, source)
-        if source == ROOT / "README.md":  # its first paragraph precedes the figure of the home page
-            head, first, rest = text.split("\n\n", 2)
-            text = "\n\n".join([head, first, HERO.read_text(encoding="utf-8"), rest])
+        if source.name == "reference.md":  # the modules' pages exist only in the site
+            text = re.sub(r"^\| `(ntloss[\w.]*)` ", r"| [`\1`](reference/\1.md) ", text, flags=re.MULTILINE)
     target.write_text(text, encoding="utf-8")
 
 
@@ -166,8 +181,9 @@ def notebook_page(notebook: Path, page: Path) -> str:
 
 
 def write_reference(folder: Path) -> None:
-    """Write one page of the API reference for each module, of names that no page before it has."""
+    """Write a page with a table for each module, and one for each name that no module before it has."""
     folder.mkdir()
+    package = griffe.load("ntloss", search_paths=[str(ROOT / "src")], resolve_aliases=True)
     shown: set[str] = set()
     for module in MODULES:
         path = ROOT / "src" / module.replace(".", "/")
@@ -176,9 +192,19 @@ def write_reference(folder: Path) -> None:
         for heading, names in sections(source.read_text(encoding="utf-8")):
             new = [name for name in names if name not in shown]
             shown |= {*new}
+            rows = [f"| [`{name}`]({module}.{name}.md) | {summary(package, module, name)} |" for name in new]
             parts += [f"## {heading}"] if heading and new else []
-            parts += [f"::: {module}.{name}" for name in new]
+            parts += [CARDS.format("\n".join(rows))] if new else []
+            for name in new:
+                (folder / f"{module}.{name}.md").write_text(NAME.format(module, name), encoding="utf-8")
         (folder / f"{module}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def summary(package: griffe.Object, module: str, name: str) -> str:
+    """Return the first sentence of a public name's docstring, as a cell of a table."""
+    documented = package[f"{module}.{name}".removeprefix("ntloss.")]
+    text = documented.docstring.value if documented.docstring else ""
+    return " ".join(text.partition("\n\n")[0].split()).replace("|", "\\|")
 
 
 def sections(text: str) -> list[tuple[str, list[str]]]:
@@ -186,24 +212,29 @@ def sections(text: str) -> list[tuple[str, list[str]]]:
 
     Without `__all__`, these are the functions and classes that it defines, without a leading underscore.
     """
-    menu = re.search(r"^__all__ = \[\n(.*?)^\]", text, flags=re.MULTILINE | re.DOTALL)
+    menu = re.search(r"^__all__ = \[(.*?)\]", text, flags=re.MULTILINE | re.DOTALL)
     if menu is None:
         kinds = ast.ClassDef | ast.FunctionDef
         names = [node.name for node in ast.parse(text).body if isinstance(node, kinds)]
         return [("", [name for name in names if not name.startswith("_")])]
     found: list[tuple[str, list[str]]] = [("", [])]
-    for line in map(str.strip, menu[1].splitlines()):
-        if line.startswith("# "):
-            found.append((line[2:3].upper() + line[3:], []))
+    for heading, name in re.findall(r'# (?:\w+\.py: )?(.*)|"(\w+)"', menu[1]):
+        if heading:
+            found.append((heading[0].upper() + heading[1:], []))
         else:
-            found[-1][1].append(line.strip('",'))
+            found[-1][1].append(name)
     return [section for section in found if section[1]]
 
 
 def finish(site: Path) -> None:
-    """Convert formulas to MathML, give figures two color schemes, and mend the reference and the search."""
+    """Convert formulas to MathML, give figures two color schemes, and mend the reference and the search.
+
+    Tables of the class `cards` get the labels that phones show, and module names break at their dots.
+    """
     write_schemes(site)
     clean_search(site)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    address, version = project["urls"].get("Repository"), project["version"]
 
     def mathml(match: re.Match[str]) -> str:
         formula = html.unescape(match[2]).strip()
@@ -211,10 +242,37 @@ def finish(site: Path) -> None:
         return f'<span class="formula">{convert(formula, display=display)}</span>'
 
     for page in site.rglob("*.html"):
-        script = "../" * (len(page.relative_to(site).parts) - 1) + "assets/iframe-worker.js"
+        root = "../" * (len(page.relative_to(site).parts) - 1)
         text = _FORMULA.sub(mathml, page.read_text(encoding="utf-8"))
         text = _PRIVATE_BASE.sub("", _IMAGE.sub(lambda match, page=page: figure(match, page), text))
-        page.write_text(_SHIM.sub(script, text), encoding="utf-8")
+        text = _DOTTED.sub(lambda match: match[0].replace(".", ".<wbr>"), text)
+        text = _SHIM.sub(f"{root}assets/iframe-worker.js", _CARDS.sub(label_cells, text))
+        page.write_text(with_address(text, address, version, root), encoding="utf-8")
+
+
+def label_cells(match: re.Match[str]) -> str:
+    """Give each cell of a table the text of its column's head, which stands beside it on a phone."""
+    head, body = match[0].split("</thead>")
+    labels = [re.sub("<.*?>", "", cell) for cell in re.findall(r"<th\b[^>]*>(.*?)</th>", head, re.DOTALL)]
+    rows = body.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}").split("<tr>")
+    for i, row in enumerate(rows):
+        for label, cell in zip(labels, re.findall(r"<td[^>]*>.*?</td>", row, re.DOTALL), strict=False):
+            text = re.sub(r"^<td[^>]*>|</td>$", "", cell)
+            none = ' class="none"' if text in ("", "\N{EN DASH}") else ""
+            row = row.replace(cell, f'<td data-label="{label}"{none}><div>{text}</div></td>', 1)
+        rows[i] = row
+    return "</thead>".join([head, "<tr>".join(rows)])
+
+
+def with_address(text: str, address: str | None, version: str, root: str) -> str:
+    """Put the repository, the version and the way to install into a page's header, if there is an address."""
+    if address is None:
+        return text
+    name = address.removesuffix("/").rpartition("://")[2]
+    link = f'<a class="md-source" href="{address}">{name} {version}</a>'
+    install = f'<a class="md-tabs__link" href="{root}quickstart.html#install">Install</a>'
+    text = _HEADER.sub(lambda match: match[1] + link + match[2], text, count=1)
+    return _TABS.sub(lambda match: f'{match[0]}<li class="md-tabs__item">{install}</li>', text, count=1)
 
 
 def write_schemes(site: Path) -> None:

@@ -44,6 +44,7 @@ SENTENCES = (
     "I laughed, then I cried, and I still don't know what to think.",
 )
 PRESET = ("preset=demo", "dataset_args.ratings=ratings")
+NONE = "\N{EN DASH}"
 READINGS = ("greedy", "median")
 BARS, WIDTH = " ▁▂▃▄▅▆▇█", 41
 LEVELS = tuple((k + 0.5) / 50 for k in range(50))
@@ -104,7 +105,7 @@ def printing_rows(config: Config) -> Iterator[None]:
                     seen.add(folder.path)
                     row = Row(name_of(record, config), [metrics_of(folder, config)])
                     errors = (row.values(reading_metric(reading, "mae")) for reading in READINGS)
-                    cells = " | ".join(f"{error[0]:6.1f}" if error else f"{'-':>6}" for error in errors)
+                    cells = " | ".join(f"{error[0]:6.1f}" if error else f"{NONE:>6}" for error in errors)
                     tqdm.write(f"| {row.name:17} | {record.seed:4} | {cells} |", file=output)
 
     watcher = Thread(target=watch, daemon=True)
@@ -198,7 +199,7 @@ def describe_rows(rows: Sequence[Row], references: Mapping[str, float]) -> list[
 
 def _spread(values: Sequence[float], unit: str = "") -> str:
     if not values:
-        return "-"
+        return NONE
     center, width = mean_and_interval(values)
     return f"{center:.1f}" + (f" ± {width:.1f}" if width is not None else "") + unit
 

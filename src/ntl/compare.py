@@ -7,8 +7,6 @@
 Repeating the command of an interrupted comparison keeps the finished runs and continues with the others.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Sequence

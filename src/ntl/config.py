@@ -4,8 +4,6 @@ Hydra refuses unknown keys, wrong types and wrong choices. What cannot work, alt
 refused by a `__post_init__` or by `check_combination`. The files in `conf/` set other defaults.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -282,6 +280,11 @@ class Data:
         if self.mode not in (None, "dataset_comparison"):
             raise UserError(f"dataset_args.mode={self.mode}; expected null or dataset_comparison.")
 
+    @property
+    def title(self) -> str:
+        """The dataset's name in reports."""
+        return self.dataset_name
+
 
 @dataclass
 class Split:
@@ -423,6 +426,11 @@ class Tabular(Sizes, Data):
     validation_size: int | None = 200  # null: a tenth of the rows, at least 20
     test_size: int | None = 300  # null: a tenth of the rows, at least 20
     max_new_tokens: int = 16
+
+    @property
+    def title(self) -> str:
+        """The table's name, without folder and ending; see `Data.title`."""
+        return self.dataset_name if self.file == "sample" else Path(self.file).stem
 
 
 DATASETS = (Arithmetic, Gsm8k, MathematicsDataset, Multiplication, Multirc, NoisyRegression, Rjokes, Tabular)

@@ -6,15 +6,13 @@ prediction. Other readings of the same model are the median and the mean of its 
 answers its share of the questions, and every rank receives all results.
 """
 
-from __future__ import annotations
-
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from accelerate import PartialState
@@ -45,6 +43,7 @@ from ntloss.numbers.parsing import parse_number
 
 REFERENCE_ANSWERS = 10_000  # training answers whose median is the constant guess
 
+Prepare = Callable[[Sequence[dict[str, Any]]], Sequence[dict[str, Any]]]
 Answer = tuple[str, Distribution | None]
 """An answer's text and, if a reading needs it, the distribution of its number."""
 T = TypeVar("T")
@@ -63,6 +62,7 @@ def evaluate(
     data: TaskData,
     evaluation: Evaluation,
     model: nn.Module | None = None,
+    prepare: Prepare | None = None,
 ) -> EvaluationResult:
     """Answer questions with a model and score the answers.
 
@@ -76,6 +76,7 @@ def evaluate(
         data: Task the examples belong to, which decides how answers are compared.
         evaluation: Decoding settings.
         model: The wrapped model. Default: the approach's own.
+        prepare: Adds columns to encoded rows before their loss is computed, such as cached states.
     """
     if not examples:
         raise UserError("there are no examples to evaluate; expected at least one. Check the dataset.")
@@ -91,7 +92,7 @@ def evaluate(
     answers: dict[int, list[Answer]] = {}
     ill_formed: dict[int, int] = {}
     with evaluation_mode(model):
-        losses = _losses(approach, model, mine)
+        losses = _losses(approach, model, mine, prepare)
         for index, batch in mine.items():
             before = approach.ill_formed or 0
             answers[index] = _answers(approach, model, [e.question for e in batch], evaluation)
@@ -116,12 +117,13 @@ def evaluate_tests(
     folder: EvaluationFolder,
     record: RunRecord,
     model: nn.Module | None = None,
+    prepare: Prepare | None = None,
     known: Mapping[str, EvaluationResult] = MappingProxyType({}),
 ) -> Iterator[tuple[str, Metrics]]:
     """Evaluate every test set of a task, replacing earlier results in the folder.
 
     Args:
-        approach, data, evaluation, model: See `evaluate`.
+        approach, data, evaluation, model, prepare: See `evaluate`.
         folder: Folder that rank 0 writes metrics and predictions to.
         record: What is evaluated.
         known: Results of test sets that the model has answered already.
@@ -133,7 +135,7 @@ def evaluate_tests(
     if writes:
         folder.clear()
     for test, examples in data.tests.items():
-        result = known[test] if test in known else evaluate(approach, examples, data, evaluation, model)
+        result = known.get(test) or evaluate(approach, examples, data, evaluation, model, prepare)
         metrics = result.metrics
         if data.number_metrics:
             train = [example.answer for example in evenly_spaced(data.train, REFERENCE_ANSWERS)]
@@ -166,14 +168,20 @@ def check_readings(approach: Approach, data: TaskData, evaluation: Evaluation) -
         approach.quantiles(approach.model, [example.question], SPACED_LEVELS)
 
 
-def _losses(approach: Approach, model: nn.Module, batches: Mapping[int, Sequence[Example]]) -> Metrics:
+def _losses(
+    approach: Approach,
+    model: nn.Module,
+    batches: Mapping[int, Sequence[Example]],
+    prepare: Prepare | None,
+) -> Metrics:
     """Compute the loss and its terms, as if the batches of all ranks, by their indices, were one."""
     device = next(model.parameters()).device
-    encoded, shares = {}, {}
-    for index, batch in batches.items():
-        columns = approach.encode([e.question for e in batch], [e.answer for e in batch])
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        encoded[index] = approach.collate(rows)
+    examples = [*chain.from_iterable(batches.values())]
+    columns = approach.encode([e.question for e in examples], [e.answer for e in examples])
+    rows: Any = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    prepared = iter(rows if prepare is None else prepare(rows))
+    encoded = {index: approach.collate([*islice(prepared, len(batch))]) for index, batch in batches.items()}
+    shares = {}
     own = {index: approach.count(tensors).cpu() for index, tensors in encoded.items()}
     counts = torch.stack(list(_gather(own).values())).sum(0).to(device)
     for index, tensors in encoded.items():

@@ -116,8 +116,8 @@ def _describe_scores(
     of = "training answers" if constant is not None else "these truths"
     constant = float(np.median(truths)) if constant is None else constant
     scores = score_predictions(found, truths, constant)
-    line = f"{len(truths):,} rows, {describe_errors(scores, level)}"
-    return f"{line} (constant: {constant:g}, the median of the {of})"
+    errors = describe_errors(scores, level)
+    return f"{len(truths):,} rows, {errors} (constant: {constant:g}, the median of the {of})"
 
 
 def _margin(predictor: Predictor, level: float, options: Mapping[str, str]) -> Margin:

@@ -1,7 +1,5 @@
 """Write the predictions of a table's rows, and continue the file of an interrupted command."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

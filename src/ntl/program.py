@@ -8,15 +8,20 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from ntl.errors import UserError
+from ntl.errors import UserError, unknown_key
+from ntl.terminal import print_error, print_keys
 
 HELP_OPTIONS = {"-h", "--help"}
 # Hydra refuses `+` before a key that exists; the paper's commands have it before this one.
 WITH_PLUS = "+model_args.number_token_loss_function="
 TEXTS = ("dataset_args.prompt", "model_args.separator")
 # Hydra deletes a group with ~; objectives and presets are empty instead, because sweeps choose among them.
+GROUPS = (
+    "dataset_args", "model_args", "weights", "loss", "training_args", "evaluation", "objective", "preset",
+    "run_specific_config@_global_",
+)  # fmt: skip
 NO_GROUP = {f"{group}=null": f"~{group}" for group in ("dataset_args", "model_args", "weights", "loss")}
 NO_GROUP |= {f"{group}=null": f"{group}=none" for group in ("objective", "preset")}
 
@@ -53,7 +58,7 @@ def run_program(
             raise
         return discard_output()
     if is_first_process():  # under torchrun every process raises the same error
-        print(f"{name}: {message}".rstrip(), file=sys.stderr)  # there may be no advice
+        print_error(name, message)
     return code
 
 
@@ -75,13 +80,13 @@ def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]
         command: Name of the command.
         task: Hydra's task function.
         arguments: Options and overrides of Hydra. The path of a YAML file, if it comes first, is a choice of
-            the group `preset`; its folder joins Hydra's search path.
+            the group `preset`; its folder joins Hydra's search path. With `--help`, the keys of the groups
+            that are chosen are printed in place of Hydra's page.
 
     Raises:
         UserError: Hydra refuses the configuration.
     """
     import hydra
-    from hydra._internal.utils import get_args_parser
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -90,12 +95,13 @@ def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]
     if arguments and arguments[0].endswith((".yaml", ".yml")):
         arguments = [*_store_preset(Path(arguments[0])), *arguments[1:]]
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    # argparse wants all overrides side by side.
-    overrides = get_args_parser().parse_intermixed_args(arguments).overrides
+    overrides = _find_overrides(arguments)
     options = [argument for argument in arguments if argument not in overrides]
     sys.argv = [sys.argv[0], *overrides, *_name_jobs_by(overrides, options), *options]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, which are printed here
     try:
+        if HELP_OPTIONS & {*options} and _print_choices(command, overrides):
+            return 0
         hydra.main(config_path="pkg://ntl.conf", config_name=command, version_base="1.3")(task)()
     except SystemExit as error:
         if isinstance(error.__cause__, UserError):
@@ -108,6 +114,40 @@ def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]
         if before[1] is None:
             del os.environ["HYDRA_FULL_ERROR"]
     return 0
+
+
+def _find_overrides(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that are overrides, side by side as argparse wants them, and not options."""
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        if unknown := re.search(r"unrecognized arguments: (\S+)", message):
+            raise unknown_key("", unknown[1], re.findall(r"--[\w-]+", parser.format_usage()))
+        raise UserError(f"{message}. Pass --hydra-help for the options.")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    overrides: list[str] = parser.parse_intermixed_args(arguments).overrides
+    return overrides
+
+
+def _print_choices(command: str, overrides: Sequence[str]) -> bool:
+    """Print the keys of each chosen group with their values and meaning; return whether there is one."""
+    from hydra import compose, initialize_config_module
+    from omegaconf import OmegaConf
+
+    given = [override.partition("=") for override in overrides]
+    if not any(key in GROUPS for key, *_ in given):
+        return False
+    with initialize_config_module("ntl.conf", version_base="1.3"):
+        composed = compose(command, [*overrides])
+    for key, _, choice in given:
+        if key in GROUPS and key in composed:
+            kind = OmegaConf.get_type(composed, key)
+            values = OmegaConf.to_container(composed[key], resolve=False, enum_to_str=True)
+            print_keys(f"{key}={choice}", kind, values, f"{key}.")
+    return True
 
 
 def _literal(override: str) -> str:
@@ -140,7 +180,7 @@ def _name_jobs_by(overrides: Sequence[str], options: Sequence[str]) -> list[str]
         except HydraException:
             continue  # Hydra will explain it
         if not override.is_sweep_override():
-            fixed.append(f"'{override.get_key_element()}'")
+            fixed.append(f"'{override.key_or_group}'")
     if not fixed or {"--shell-completion", "-sc"} & {*options}:
         return []
     return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"]
@@ -160,6 +200,8 @@ def _explain(error: Exception) -> str:
     parent = getattr(cause, "parent_node", None)
     if wrong and not known and parent is not None:
         known = [str(key) for key in parent]
+    elif wrong and not known:
+        known = [*GROUPS]
     near = difflib.get_close_matches(wrong[1], known, n=1) if wrong else []
     if near:
         return f"{lines[0]}\nDid you mean {near[0]}?"

@@ -4,8 +4,6 @@
         run_specific_config@_global_=debug_config
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -5,8 +5,6 @@ mean of the model's distribution are better. The same quantiles give an interval
 the model knows its own error.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping, Sequence

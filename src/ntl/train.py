@@ -83,10 +83,13 @@ def task(composed: DictConfig) -> float:
     """Do one run, Hydra's job, in the folder that Hydra chose.
 
     Returns:
-        The validation metric that a sweeper minimizes, which `minimize` names. In a sweep, a run that fails
-        returns NaN, so that the others go on; `error.txt` in its folder says why.
+        The validation metric that a sweeper minimizes, which `minimize` names; the worst value if it is
+        undefined. In a sweep, so does a run that fails, and the others go on; `error.txt` in its folder says
+        why.
     """
     hydra = HydraConfig.get()
+    # Optuna ends the whole search at a NaN.
+    worst = -math.inf if "maximize" in str(hydra.sweeper.get("direction")) else math.inf
     path = Path(hydra.runtime.output_dir)
     folder = RunFolder(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     choices = hydra.runtime.choices
@@ -108,9 +111,9 @@ def task(composed: DictConfig) -> float:
         log.exception("failed")
         message = str(error) if isinstance(error, UserError) else describe(error)
         (folder.path / ERROR).write_text(message, encoding="utf-8")
-        return math.nan
+        return worst
     value = metrics.get(composed.minimize)
-    return math.nan if value is None else value
+    return worst if value is None else value
 
 
 def _leave_the_terminal_to_the_sweep() -> None:
@@ -233,7 +236,7 @@ def as_trained(config: Config, path: str) -> tuple[Config, RunRecord]:
     asked = {key: config.given[key] for key in ("dataset_args", "evaluation")}
     given = {**trained.record.config, **asked}
     kept = {key: getattr(config, key) for key in ("dataset_args", "evaluation", "training_args")}
-    record = replace(trained.record, dataset=config.dataset_args.dataset_name)
+    record = replace(trained.record, dataset=config.dataset_args.title)
     return replace(trained.config, given=given, **kept), record
 
 
@@ -316,7 +319,7 @@ def new_record(config: Config, parameters: int = 0) -> RunRecord:
     return RunRecord(
         label=config.label,
         objective=config.objective,
-        dataset=config.dataset_args.dataset_name,
+        dataset=config.dataset_args.title,
         seed=config.training_args.seed,
         job=config.job,
         config=config.given,
@@ -370,13 +373,25 @@ def answer_tests(
     from ntl.data import evenly_spaced
     from ntl.evaluation import evaluate_tests
     from ntl.scores import describe_errors, describe_metrics
+    from ntl.training.state_cache import add_states
 
+    cache, largest = Path(config.dataset_args.cache_dir).expanduser(), config.weights.state_cache_gb
     parts = {"validation": data.validation, **data.tests}
     tests = {name: evenly_spaced(part, config.evaluation.samples) for name, part in parts.items()}
     data = replace(data, tests=tests)
     record = replace(record, config=config.given)
     results, started = {}, time.monotonic()
-    for test, metrics in evaluate_tests(approach, data, config.evaluation, folder, record, model, known):
+    evaluated = evaluate_tests(
+        approach,
+        data,
+        config.evaluation,
+        folder,
+        record,
+        model,
+        prepare=lambda rows: add_states(rows, approach, cache, largest, optional=True),
+        known=known,
+    )
+    for test, metrics in evaluated:
         if data.columns and metrics.get("mae") is not None:
             log.info(f"{test} {describe_errors(metrics, config.evaluation.interval)}")
         else:

@@ -6,29 +6,33 @@ Cross-entropy cannot tell that 3 is closer to 4 than 9 is; a number token loss c
     loss = loss_fn(logits, labels)
 """
 
-from ntloss.criteria import (
-    CRPS,
-    SMMD,
-    CriterionInput,
-    DigitEntropy,
-    Dist2,
-    ExpectedValue,
-    GaussianCrossEntropy,
-    HLGauss,
-    Needs,
-    NumberLevel,
-    Reweighed,
-    Wasserstein,
-    criterion_names,
-    get_criterion,
-    ntil,
-    register_criterion,
-)
-from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
-from ntloss.engine.objective import LossTerms
-from ntloss.losses import NumberTokenLoss
-from ntloss.numbers.vocabulary import NumberVocabulary
-from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
+import typing as _typing
+from importlib import import_module as _import_module
+
+if _typing.TYPE_CHECKING:
+    from ntloss.criteria import (
+        CRPS,
+        SMMD,
+        CriterionInput,
+        DigitEntropy,
+        Dist2,
+        ExpectedValue,
+        GaussianCrossEntropy,
+        HLGauss,
+        Needs,
+        NumberLevel,
+        Reweighed,
+        Wasserstein,
+        criterion_names,
+        get_criterion,
+        ntil,
+        register_criterion,
+    )
+    from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
+    from ntloss.engine.objective import LossTerms
+    from ntloss.losses import NumberTokenLoss
+    from ntloss.numbers.vocabulary import NumberVocabulary
+    from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
 
 __version__ = "1.0.0"
 
@@ -66,3 +70,26 @@ __all__ = [
     "CriterionInput",
     "Needs",
 ]
+
+_HOMES = ("criteria", "cross_entropy", "engine.objective", "losses", "numbers.vocabulary", "published")
+
+
+if not _typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import all names, and torch, when the first is used, so that `ntloss --help` does not wait."""
+        if name in __all__:
+            for home in _HOMES:
+                module = _import_module(f"ntloss.{home}")
+                globals().update({each: getattr(module, each) for each in __all__ if hasattr(module, each)})
+            return globals()[name]
+        try:
+            return _import_module(f"ntloss.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"ntloss.{name}":
+                raise
+            raise AttributeError(f"module 'ntloss' has no attribute {name!r}") from None
+
+    def __dir__() -> list[str]:
+        """List the names that are imported when they are used, too."""
+        return sorted({*globals(), *__all__})

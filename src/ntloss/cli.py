@@ -12,13 +12,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ntloss import __version__
-from ntloss.numbers.inspection import SENTENCE, inspect_tokenizer
-from ntloss.numbers.tokenizer_loading import TokenizerLoadingError, load_tokenizer
+from ntloss.tokenizer_loading import TokenizerLoadingError, load_tokenizer
 
-_INSPECT = f"""\
+_ABOUT = "Tools for number token losses. The losses themselves are in Python: import ntloss."
+_EXAMPLES = """\
+examples:
+  ntloss inspect google-t5/t5-small
+  ntloss inspect path/to/checkpoint --text train.jsonl
+
+`ntloss inspect --help` says what it reports; `ntl --help` is the lab that trains and compares models."""
+_INSPECT = """\
 Report what share of the digits of a text are number tokens of a tokenizer, for each token set, and which
-token set to choose. The text should be like the model's training data. Without --text it is one sentence:
-{SENTENCE!r}
+token set to choose. The text should be like the model's training data; without --text it is one sentence.
 
 TOKENIZER is one of
   a folder                that a Hugging Face tokenizer was saved to
@@ -43,15 +48,16 @@ _PIECE = re.compile(r".{1,10000}(?=\s|$)|.{1,10000}", re.DOTALL)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with arguments, by default those of the command line, and return its exit code."""
-    parser = argparse.ArgumentParser(prog="ntloss", description="Tools for number token losses.")
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("ntloss", description=_ABOUT, epilog=_EXAMPLES, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"ntloss {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     inspect = commands.add_parser(
         "inspect",
         help="report how a tokenizer represents numbers",
         description=_INSPECT,
         epilog=_INSPECT_MORE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=raw,
     )
     inspect.add_argument(
         "tokenizer", metavar="TOKENIZER", help="folder, file, hub name or tiktoken:<encoding>"
@@ -59,12 +65,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     inspect.add_argument("--text", metavar="FILE", help="UTF-8 text file; - for standard input")
     inspect.add_argument("--json", action="store_true", help="print JSON instead of text")
     given = parser.parse_args(arguments)
+    if given.command is None:
+        parser.print_help()
+        return 0
+    return _inspect(given)
+
+
+def _inspect(given: argparse.Namespace) -> int:
+    """Inspect a tokenizer, and return the exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals without the markers of tokenizers
     try:
         # The text comes first: reading it is fast, and the tokenizer may be a download.
-        lines = [SENTENCE] if given.text is None else _read_lines(given.text)
-        inspection = inspect_tokenizer(load_tokenizer(given.tokenizer), lines)
+        lines = None if given.text is None else _read_lines(given.text)
+        tokenizer = load_tokenizer(given.tokenizer)
+        from ntloss.numbers.inspection import SENTENCE, inspect_tokenizer  # slow: torch
+
+        inspection = inspect_tokenizer(tokenizer, [SENTENCE] if lines is None else lines)
     except (TokenizerLoadingError, OSError, TypeError, ValueError) as error:
         print(f"ntloss: {error}", file=sys.stderr)
         return 2

@@ -6,6 +6,7 @@ position, the reduction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -135,7 +136,8 @@ class NTLCrossEntropyLoss(_CombinedLoss):
 
     Args:
         vocabulary: the number tokens, or a tokenizer, which is passed to `NumberVocabulary.from_tokenizer`.
-        criterion: how wrong a number is. Default: `Wasserstein()`.
+        criterion: how wrong a number is: a criterion, one of `criterion_names()`, or a mapping of `name` and
+            options. Default: `Wasserstein()`.
         weight: $\lambda$ of the number term. Default: 0.3, and 1 with `mode="replace"`. The attribute may
             be assigned at each step. Under `torch.compile`, where a changing float recompiles, make the loss
             with a scalar tensor, which an assignment fills; it gets no gradient.
@@ -179,7 +181,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
     def __init__(
         self,
         vocabulary: NumberVocabulary | Any,
-        criterion: Criterion | None = None,
+        criterion: Criterion | str | Mapping[str, Any] | None = None,
         weight: float | Tensor | None = None,
         *,
         mode: str | None = None,
@@ -298,7 +300,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
     def __init__(
         self,
         vocabulary: NumberVocabulary | Any,
-        criterion: Criterion | None = None,
+        criterion: Criterion | str | Mapping[str, Any] | None = None,
         weight: float | Tensor | None = None,
         *,
         mode: str | None = None,
@@ -321,10 +323,10 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         super().__init__(objective, weight, targets, Transform(logit_scale, softcap), return_terms, group)
         if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
             raise ValueError(f"chunk_size={chunk_size!r}: expected 1 or more tokens, or None")
-        criterion = self.objective.criterion
-        if isinstance(criterion, nn.Module) and any(p.requires_grad for p in criterion.parameters()):
+        own = self.objective.criterion
+        if isinstance(own, nn.Module) and any(p.requires_grad for p in own.parameters()):
             raise ValueError(
-                f"{type(criterion).__name__} has trainable parameters, which get no gradient here: expected "
+                f"{type(own).__name__} has trainable parameters, which get no gradient here: expected "
                 "a criterion without them, or NTLCrossEntropyLoss"
             )
         self._chunk_size = chunk_size

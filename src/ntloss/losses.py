@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -78,7 +79,11 @@ class NumberTokenLoss(BaseLoss):
         tensor(4.5000)
     """
 
-    def __init__(self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None = None) -> None:
+    def __init__(
+        self,
+        vocabulary: NumberVocabulary | Any,
+        criterion: Criterion | str | Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(Objective(as_vocabulary(vocabulary), criterion))
 
     def _prepare_targets(

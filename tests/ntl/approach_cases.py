@@ -1,7 +1,5 @@
 """Checks shared by the tests of all approaches."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

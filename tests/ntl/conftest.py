@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -29,13 +27,13 @@ TINY = (
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> list[str]:
+def tiny(tmp_path):
     """Return overrides for a comparison that takes seconds, with a temporary output folder."""
     folders = [f"dataset_args.cache_dir={tmp_path}/cache", f"training_args.output_dir={tmp_path}/out"]
     return [*TINY, *folders]
 
 
-def shared(path: str) -> Path:
+def shared(path):
     """Return a folder of optional files, or skip the test if it is missing."""
     folder = SHARED / path
     if not folder.exists():

@@ -1,7 +1,5 @@
 """An approach without a model, with given answers and a loss that is easy to compute by hand."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Runs without models, and reports of them."""
 
-from __future__ import annotations
-
 import csv
 
 from ntl.cli import main

@@ -1,7 +1,5 @@
 """Worker of a two-process test: a sharded model has the same loss and answers as an unsharded one."""
 
-from __future__ import annotations
-
 import torch.distributed as dist
 from approach_cases import BEAMS, NTL, QUESTIONS, make, rows_of
 from tolerances import assert_close
@@ -18,7 +16,7 @@ CASES = [
 ]
 
 
-def main() -> None:
+def main():
     dist.init_process_group("gloo")
     for shape, loss, settings in CASES:
         whole, sharded = (make(shape, loss, **settings) for _ in range(2))

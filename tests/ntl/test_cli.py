@@ -1,7 +1,5 @@
 """The `ntl` command itself; other files test its subcommands."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.metadata import version

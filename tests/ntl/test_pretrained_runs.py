@@ -1,7 +1,5 @@
 """Runs that train a part of a pretrained model: killed and resumed, read untrained, and loaded elsewhere."""
 
-from __future__ import annotations
-
 import pytest
 from approach_cases import make
 from published_commands import scaled_down
@@ -24,7 +22,7 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory) -> str:
+def llama(tmp_path_factory):
     """Return the folder of a tiny pretrained Llama."""
     folder = tmp_path_factory.mktemp("model")
     approach = make("llama-tiny", family="decoder_only")

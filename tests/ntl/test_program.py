@@ -1,7 +1,5 @@
 """How every program of the lab ends, whatever stops it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

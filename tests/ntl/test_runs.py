@@ -62,7 +62,7 @@ def test_every_model_trains_saves_and_answers(model, tmp_path, capsys):
     assert_close(results(tmp_path / "again"), results(folder), ONE_COMPUTATION)
 
 
-def test_training_from_cached_states_gives_the_weights_of_training_without_a_cache(tmp_path, capsys):
+def test_cached_states_change_neither_the_weights_nor_the_losses_of_tests(tmp_path, capsys):
     arguments = ["model_args=decoder_only", "model_args.config_name=llama-tiny", "weights.trained_layers=1"]
     found = {}
     for size in (1, 0):
@@ -72,6 +72,11 @@ def test_training_from_cached_states_gives_the_weights_of_training_without_a_cac
         found[size] = load_file(folder / "model.safetensors")
         assert ("caching the output of the frozen layers" in capsys.readouterr().out) == bool(size)
     assert_close(found[1], found[0], TRAINED_BY_ADAM)
+    cached, computed = (
+        {name: metrics["ce"] for name, metrics in results(tmp_path / f"cache{size}").items()}
+        for size in (1, 0)
+    )
+    assert_close(cached, computed, TRAINED_BY_ADAM)
 
 
 @pytest.mark.parametrize("dataset", ["arithmetic", "gsm8k", "multiplication", "multirc", "rjokes"])

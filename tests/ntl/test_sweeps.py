@@ -1,23 +1,19 @@
 """Sweeps: `ntl train -m` and `ntl compare`, in one process and in several, failed, killed and continued."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 from published_commands import scaled_down
-from tolerances import TRAINED_BY_ADAM, assert_close, assert_identical
+from tolerances import TRAINED_BY_ADAM, approx, assert_close, assert_identical
 
 from ntl.approaches.language_model import LanguageModel
 from ntl.approaches.regression_head import RegressionHead
@@ -42,18 +38,18 @@ def out(tmp_path):
     return tmp_path / "out"
 
 
-def changed(tiny: list[str], *more: str) -> list[str]:
+def changed(tiny, *more):
     """Return the overrides with others in place of those of the same keys."""
     keys = {option.partition("=")[0] for option in more}
     return [*(option for option in tiny if option.partition("=")[0] not in keys), *more]
 
 
-def statuses(folder: Path) -> dict[str, str]:
+def statuses(folder):
     runs = (RunFolder(path.parent) for path in sorted(folder.glob("*/run.json")))
     return {run.path.name: run.record().status for run in runs}
 
 
-def metrics(folder: Path) -> dict:
+def metrics(folder):
     return RunFolder(folder).evaluation("test").metrics()
 
 
@@ -110,8 +106,26 @@ def test_other_launchers_give_the_metrics_of_one_process(launcher, plugin, tiny,
         [sys.executable, "-c", COMMAND, "compare", *other], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "other/report/table.md").exists()
     for name in NAMES:
         assert_close(metrics(tmp_path / "other" / name), metrics(out / name), TRAINED_BY_ADAM)
+
+
+@pytest.mark.skipif(not find_spec("hydra_plugins.hydra_optuna_sweeper"), reason="needs the extra optuna")
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_optuna_searches_for_the_weight_with_the_best_validation_metric(direction, tiny, out, capsys):
+    search = ["hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=1", "loss=ntl_was"]
+    search += ["loss.weight=choice(0.1,-1,2)", "minimize=loss", "hydra.sweeper.sampler.seed=1"]
+    kept = ["preset=small_t5", *(option for option in tiny if not option.startswith("objective"))]
+    code = train(["-m", "objective=none", *kept, *search, f"hydra.sweeper.direction={direction}"])
+    found = OmegaConf.load(out / "optimization_results.yaml")
+    measured = {run.parent.name: metrics(run.parent)["validation"]["loss"] for run in out.glob("*/test")}
+    best = {"minimize": min, "maximize": max}[direction](measured.values())
+    assert found.best_value == approx(best)
+    assert found.best_params["loss.weight"] > 0
+    assert code == 1  # a run that fails is the worst, and does not end the search
+    assert [path.parent.name for path in out.glob("*/error.txt")] == ["loss.weight--1"]
+    assert (out / "report/table.md").exists()
 
 
 def test_a_sweep_over_losses_and_weights_writes_each_run_to_its_own_folder(tmp_path, capsys):
@@ -154,30 +168,10 @@ def test_runs_with_other_settings_are_kept_until_they_are_overwritten(tiny, out,
     assert RunFolder(out / name).record().steps == 2
 
 
-def test_only_runs_that_are_not_finished_are_continued(tiny, out):
-    seeds = changed(tiny, "objective=ce", "training_args.seed=0,1,2", "training_args.save_steps=2")
-    assert compare(seeds) == 0
-    whole = {name: metrics(out / name) for name in statuses(out)}
-    # Killed before its first checkpoint, killed after one, and finished.
-    first, second, third = (RunFolder(out / f"seed-{seed}") for seed in range(3))
-    for run in (first, second):
-        shutil.rmtree(run.path / "checkpoint-4", ignore_errors=True)
-        shutil.rmtree(run.path / "test")
-        run.update(status="running", steps=2)
-    shutil.rmtree(first.path / "checkpoint-2", ignore_errors=True)
-    stamp = third.record_path.stat().st_mtime_ns
-    assert compare(seeds) == 0
-    assert third.record_path.stat().st_mtime_ns == stamp
-    for name, before in whole.items():
-        assert_close(metrics(out / name), before, TRAINED_BY_ADAM)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="needs process groups to send Ctrl-C")
-def test_a_sweep_of_local_processes_is_interrupted_and_continued(tiny, out):
-    steps = ["training_args.max_steps=60", "training_args.eval_steps=60", "training_args.save_steps=20"]
-    command = changed(tiny, *steps, "hydra/launcher=local", "hydra.launcher.n_jobs=1")
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "compare", *command],
+def start(command):
+    """Start a command in a process group of its own, without a terminal."""
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -185,17 +179,54 @@ def test_a_sweep_of_local_processes_is_interrupted_and_continued(tiny, out):
         # Background processes of a shell ignore Ctrl-C, and a child of these tests would inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+
+
+def send(process, number, reached):
+    """Send a signal to a command and its processes at a moment, and return what they printed."""
     deadline = time.monotonic() + 240
-    while RunFolder(out / NAMES[1]).last_checkpoint() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
+    while not reached() and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    os.killpg(process.pid, number)
     printed, _ = process.communicate(timeout=120)
+    return printed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs process groups")
+def test_a_sweep_killed_at_three_places_gives_the_metrics_of_an_undisturbed_one(tiny, tmp_path, out):
+    steps = ["training_args.max_steps=200", "training_args.eval_steps=200", "training_args.save_steps=100"]
+    steps += ["training_args.per_device_eval_batch_size=5", "weights=null", "objective=ce,ntl_was,ntl_mse"]
+    assert compare(changed(tiny, *steps, f"training_args.output_dir={tmp_path}/undisturbed")) == 0
+    command = changed(tiny, *steps, "hydra/launcher=local", "hydra.launcher.n_jobs=2")
+    first, second, third = (RunFolder(out / f"objective-{name}") for name in ("ce", "ntl_was", "ntl_mse"))
+    places = {
+        "training, before a checkpoint": lambda: first.holds_run() and first.record().steps > 0,
+        "training, after a checkpoint": lambda: first.last_checkpoint() is not None,
+        "evaluation": lambda: third.holds_run() and third.record().status == "trained",
+    }
+    for place, reached in places.items():
+        printed = send(start(["compare", *command]), signal.SIGKILL, reached)
+        assert (first.last_checkpoint() is None) == (place == "training, before a checkpoint"), printed
+        assert (first.record().status == "running") == (place != "evaluation"), printed
+    assert third.record().status == "trained"
+    assert not third.evaluation("test").is_complete()
+    finished = [run for run in (first, second) if run.record().status == "finished"]
+    assert finished  # the third run had to wait for one of them
+    stamps = [run.record_path.stat().st_mtime_ns for run in finished]
+    assert compare(changed(tiny, *steps)) == 0
+    assert [run.record_path.stat().st_mtime_ns for run in finished] == stamps
+    for run in (first, second, third):
+        assert_close(metrics(run.path), metrics(tmp_path / "undisturbed" / run.path.name), TRAINED_BY_ADAM)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs process groups to send Ctrl-C")
+def test_an_interrupted_sweep_says_how_to_continue(tiny, out):
+    steps = ["training_args.max_steps=1000", "training_args.eval_steps=1000", "training_args.save_steps=20"]
+    process = start(["compare", *changed(tiny, *steps, "hydra/launcher=local", "hydra.launcher.n_jobs=2")])
+    printed = send(process, signal.SIGINT, lambda: RunFolder(out / NAMES[0]).last_checkpoint() is not None)
     assert process.returncode == 130, printed
     assert "To continue: ntl compare" in printed
-    stamp = (out / NAMES[0] / "run.json").stat().st_mtime_ns
-    assert compare(changed(tiny, *steps)) == 0
-    assert statuses(out) == dict.fromkeys(NAMES, "finished")
-    assert (out / NAMES[0] / "run.json").stat().st_mtime_ns == stamp
 
 
 def test_a_study_in_one_file_is_swept_and_its_contrasts_are_tested(tiny, tmp_path, capsys):

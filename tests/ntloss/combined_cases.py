@@ -1,7 +1,5 @@
 """Batches for the losses, the paths that compute them, and the oracle's results."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import numpy as np
 import oracle
 import torch
-from oracle import Combined, Expected, Term
+from oracle import Combined, Term
 from tolerances import (
     DIFFERENCE_IN_GRADIENT,
     GRADIENT_TOLERANCE,
@@ -56,7 +54,7 @@ NUMBERS = NumberVocabulary.from_mapping(
 )
 
 
-def values_of(vocabulary: NumberVocabulary) -> dict[int, float]:
+def values_of(vocabulary):
     """Value of each number token."""
     return dict(zip(vocabulary.token_ids, vocabulary.values, strict=True))
 
@@ -76,18 +74,18 @@ HIDDEN_PATHS = (*LINEAR_PATHS, "alone from hidden")
 class SquaredDistance:
     """A user's criterion: the expected squared error of a number drawn from the model."""
 
-    def __call__(self, x: Any) -> Tensor:
+    def __call__(self, x):
         return (x.probs * (x.values - x.target_values.unsqueeze(-1)).square()).sum(-1)
 
-    def worst(self, values: Tensor) -> float:
+    def worst(self, values):
         return float((values[-1] - values[0]) ** 2)
 
 
-def pinball(prediction: Tensor, target: Tensor) -> Tensor:
+def pinball(prediction, target):
     return torch.maximum(0.9 * (target - prediction), 0.1 * (prediction - target))
 
 
-def of(formula: Any, **options: Any) -> Term:
+def of(formula, **options):
     """Make the oracle's term of a criterion."""
     return Term(formula, decimals=options.pop("decimals", False), options=tuple(options.items()))
 
@@ -184,16 +182,16 @@ class Case:
     vocabulary: NumberVocabulary = NUMBERS
 
     @property
-    def reweighed(self) -> bool:
+    def reweighed(self):
         """Whether the loss is reweighed, which needs a criterion with a worst cost."""
         return self.reweigh and self.criterion in BOUNDED
 
-    def made(self) -> Any:
+    def made(self):
         """The criterion, reweighed if requested."""
         criterion = CRITERIA[self.criterion][0]
         return Reweighed(criterion) if self.reweighed else criterion
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self):
         """The options as keyword arguments of the modules."""
         return {
             "criterion": self.made(),
@@ -206,12 +204,12 @@ class Case:
             "normalize_by": self.options.normalize_by,
         }
 
-    def logits(self, dtype: torch.dtype = torch.float64) -> Tensor:
+    def logits(self, dtype=torch.float64):
         """Compute the logits, rounded to `dtype`."""
         logits = self.hidden @ self.weight.T
         return (logits if self.bias is None else logits + self.bias).to(dtype)
 
-    def expected(self, logits: Tensor | None = None, path: str = "logits") -> Expected:
+    def expected(self, logits=None, path="logits"):
         """Compute the oracle's result."""
         logits = self.logits() if logits is None else logits
         term = replace(CRITERIA[self.criterion][1], reweigh=self.reweighed)
@@ -240,17 +238,17 @@ class Case:
 
 
 def make_case(
-    *shape: int,
-    seed: int = 0,
-    hidden_size: int = HIDDEN,
-    bias: bool = True,
-    weighted: bool = False,
-    gone: bool = False,
-    ignore_index: int = -100,
-    share_of_text: float = 0.4,
-    vocabulary: NumberVocabulary = NUMBERS,
-    **changes: Any,
-) -> Case:
+    *shape,
+    seed=0,
+    hidden_size=HIDDEN,
+    bias=True,
+    weighted=False,
+    gone=False,
+    ignore_index=-100,
+    share_of_text=0.4,
+    vocabulary=NUMBERS,
+    **changes,
+):
     """Make a batch of the given leading shape.
 
     Hidden states are multiples of 1/2 and the head of 1/8, so their products and sums are exact in float32,
@@ -285,7 +283,7 @@ def make_case(
     )
 
 
-def numbers_case(criterion: str, **changes: Any) -> Case:
+def numbers_case(criterion, **changes):
     """Make two packed rows with numbers of several tokens, points, several forms and every kind of ending."""
     # A seed without two almost equally likely digits, between which the argmax could jump.
     case = make_case(2, 12, seed=384, criterion=criterion, **changes)
@@ -308,7 +306,7 @@ class Result:
     gradients: Mapping[str, Tensor | None]
 
 
-def leaves_of(case: Case, path: str, dtype: torch.dtype = torch.float64) -> dict[str, Tensor | None]:
+def leaves_of(case, path, dtype=torch.float64):
     """Make the leaves of a path's gradients."""
     given = {"logits": case.logits(dtype)}
     if path in HIDDEN_PATHS:
@@ -316,7 +314,7 @@ def leaves_of(case: Case, path: str, dtype: torch.dtype = torch.float64) -> dict
     return {k: None if v is None else v.to(dtype, copy=True).requires_grad_() for k, v in given.items()}
 
 
-def compute(case: Case, path: str, leaves: Mapping[str, Tensor | None], **changes: Any) -> Any:
+def compute(case, path, leaves, **changes):
     """Compute the case's terms from the leaves of one of the paths (on ALONE_PATHS, the loss)."""
     options = case.options
     rest = {"loss_weights": case.loss_weights, "sequence_ids": case.sequence_ids}
@@ -345,7 +343,7 @@ def compute(case: Case, path: str, leaves: Mapping[str, Tensor | None], **change
     return dense(logits, case.labels, **rest)
 
 
-def run(case: Case, path: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Result:
+def run(case, path, dtype=torch.float64, **changes):
     """Compute the case's loss and gradients on one of the paths."""
     leaves = leaves_of(case, path, dtype)
     terms = compute(case, path, leaves, **changes)
@@ -354,7 +352,7 @@ def run(case: Case, path: str, dtype: torch.dtype = torch.float64, **changes: An
     return Result(loss, ce, ntl, {k: None if v is None else v.grad for k, v in leaves.items()})
 
 
-def assert_matches(case: Case, path: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Result:
+def assert_matches(case, path, dtype=torch.float64, **changes):
     """Compare the terms and gradients of a path with the oracle."""
     result = run(case, path, dtype, **changes)
     wanted = case.expected(case.logits(dtype), path)
@@ -375,13 +373,7 @@ def assert_matches(case: Case, path: str, dtype: torch.dtype = torch.float64, **
     return result
 
 
-def assert_gradients(
-    given: Mapping[str, Tensor | None],
-    wanted: Mapping[str, Any],
-    tolerance: Any,
-    what: str = "",
-    dtype: torch.dtype | None = None,
-) -> None:
+def assert_gradients(given, wanted, tolerance, what="", dtype=None):
     """Compare gradients by name, where they exist."""
     for name, gradient in given.items():
         if gradient is not None:

@@ -1,11 +1,7 @@
 """What the tests of the library share."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny_tokenizers
@@ -28,32 +24,32 @@ settings.load_profile("ntloss")
 
 
 @pytest.fixture(autouse=True)
-def _forget_warnings() -> None:
+def _forget_warnings():
     """What is said once in a process is said once in a test."""
     warn_once.cache_clear()
 
 
 @pytest.fixture(autouse=True)
-def _forget_mixed_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def _forget_mixed_precision(monkeypatch):
     """transformers 4 hands bfloat16 on to accelerate by the environment, and so to the next test."""
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
 
 
 @pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+def unchecked(monkeypatch):
     """Let losses read no values of labels and weights, as on an accelerator."""
     monkeypatch.setattr(targets, "_reads_values", lambda tensor: False)
 
 
 @pytest.fixture
-def fresh_compiler() -> Iterator[None]:
+def fresh_compiler():
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
 
 
 @pytest.fixture(scope="session")
-def tokenizer_folder() -> Path:
+def tokenizer_folder():
     """The folder of the real tokenizers (NTLOSS_TOKENIZERS, or `shared` beside the repository)."""
     folder = Path(os.environ.get("NTLOSS_TOKENIZERS", ROOT.parent / "shared" / "tokenizers"))
     if not (folder / "t5").is_dir() or not (folder / "gpt2").is_dir():
@@ -62,10 +58,10 @@ def tokenizer_folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def folder_of_real(tokenizer_folder: Path) -> Callable[[str], Path]:
+def folder_of_real(tokenizer_folder):
     """The folder of "t5" or "gpt2"."""
 
-    def find(name: str) -> Path:
+    def find(name):
         if name == "t5" and TorchVersion(transformers.__version__) < TorchVersion("5"):
             pytest.skip(
                 "the T5 folder was saved by transformers 5: older ones cannot read its special tokens"
@@ -76,7 +72,7 @@ def folder_of_real(tokenizer_folder: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def real_tokenizer(folder_of_real: Callable[[str], Path]) -> Callable[[str], Any]:
+def real_tokenizer(folder_of_real):
     """A fresh "t5" or "gpt2" tokenizer at each call."""
     from transformers import AutoTokenizer
 
@@ -84,16 +80,16 @@ def real_tokenizer(folder_of_real: Callable[[str], Path]) -> Callable[[str], Any
 
 
 @pytest.fixture(params=sorted(tiny_tokenizers.MAKES))
-def tiny_tokenizer(request: pytest.FixtureRequest) -> Any:
+def tiny_tokenizer(request):
     """A small tokenizer of each make."""
     return tiny_tokenizers.MAKES[request.param]()
 
 
 @pytest.fixture
-def run_inspect(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def run_inspect(capsys):
     """A function that returns the output of `ntloss inspect`."""
 
-    def inspected(*arguments: str) -> str:
+    def inspected(*arguments):
         assert main(["inspect", *arguments]) == 0
         return capsys.readouterr().out
 
@@ -101,13 +97,13 @@ def run_inspect(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def digits() -> NumberVocabulary:
+def digits():
     """Ten digits and two texts: ids 0 to 9, and 10 and 11."""
     return NumberVocabulary.from_mapping({d: str(d) for d in range(10)}, vocab_size=12)
 
 
 @pytest.fixture(scope="session")
-def irregular() -> NumberVocabulary:
+def irregular():
     """Values with irregular gaps and several forms (7, ` 7`, 007; 0, -0), texts in between."""
     return NumberVocabulary.from_mapping(
         {1: "7", 2: " 7", 4: "007", 5: "-3", 7: "0", 8: "-0", 9: "3.14", 11: "1e3", 12: "250", 14: ".5"},
@@ -116,12 +112,10 @@ def irregular() -> NumberVocabulary:
 
 
 @pytest.fixture
-def batch() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+def batch():
     """Random logits that ask for a gradient, and labels: `batch(vocab, 2, 3)` is `[2, 3, vocab]`."""
 
-    def make(
-        vocab: int, *shape: int, dtype: torch.dtype = torch.float64, seed: int = 0
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def make(vocab, *shape, dtype=torch.float64, seed=0):
         generator = torch.Generator().manual_seed(seed)
         logits = 3 * torch.randn(*shape, vocab, generator=generator, dtype=torch.float64)
         labels = torch.randint(vocab, shape, generator=generator)
@@ -131,7 +125,7 @@ def batch() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
 
 
 @pytest.fixture(scope="session")
-def published() -> Path:
+def published():
     """The folder of the published package, which only other processes import."""
     folder = Path(os.environ.get("NTLOSS_PUBLISHED") or ROOT / ".published")
     if not (folder / "ntloss").is_dir():

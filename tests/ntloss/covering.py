@@ -1,13 +1,9 @@
 """A few cases that cover every pair of options, instead of the full product."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 
-def covering(options: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def covering(options):
     """Make cases that combine each value of each option with each value of every other; deterministic.
 
     Args:

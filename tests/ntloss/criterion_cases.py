@@ -1,9 +1,5 @@
 """What the tests of the criteria share."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import oracle
 import torch
@@ -23,7 +19,7 @@ from ntloss.criteria import SmoothedWasserstein
 DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
 
 
-def make_input(probs: Any, values: Any, target: int) -> CriterionInput:
+def make_input(probs, values, target):
     """Make a criterion's input of one position."""
     log_probs = torch.as_tensor(probs, dtype=torch.float64).log().clamp(min=-1e30).reshape(1, -1)
     return CriterionInput(
@@ -41,22 +37,22 @@ SPACED = [0.0, 1.0, 2.0, 4.0, 7.0]
 SPACED_VALUES = torch.tensor(SPACED, dtype=torch.float64)
 
 
-def one_hot(k: int) -> np.ndarray:
+def one_hot(k):
     return np.eye(len(SPACED))[k]
 
 
-def smoothed(k: int) -> np.ndarray:
+def smoothed(k):
     return oracle.gaussian(SPACED_VALUES, k).numpy()
 
 
-def dist2_target(k: int) -> np.ndarray:
+def dist2_target(k):
     return oracle.dist2_target(SPACED_VALUES, k).numpy()
 
 
 UNSURE = np.array([0.2, 0.1, 0.15, 0.25, 0.3])  # how often each value is the label: median 4, mean 3.5
 
 
-def median_of_targets() -> np.ndarray:
+def median_of_targets():
     cumulated = np.array([smoothed(k).cumsum() for k in range(len(SPACED))])
     middle = []
     for column in cumulated.T:

@@ -1,14 +1,11 @@
 """A local HTTP server that speaks the documented form of each kind over a tiny model in torch."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -29,7 +26,7 @@ class FormServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, kind: str, model: Any, texts: Sequence[str] = TEXTS, most: int | None = None) -> None:
+    def __init__(self, kind, model, texts=TEXTS, most=None):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.kind, self.model, self.texts, self.most = kind, model, list(texts), most
         self.faults: list[Any] = []
@@ -42,10 +39,10 @@ class FormServer(ThreadingHTTPServer):
         self.slow = 0.0
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"http://127.0.0.1:{self.server_port}"
 
-    def prefixes(self) -> list[list[int]]:
+    def prefixes(self):
         """All prefixes whose next token was asked for, in their order."""
         found = []
         for _, body in self.requests:
@@ -53,25 +50,25 @@ class FormServer(ThreadingHTTPServer):
                 found += prompts if isinstance(prompts, list) else []
         return found
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text):
         longest = sorted(self.texts, key=len, reverse=True)
         return [self.texts.index(piece) for piece in re.findall("|".join(map(re.escape, longest)), text)]
 
-    def log_probs(self, prefix: Any) -> list[float]:
+    def log_probs(self, prefix):
         tokens = self.encode(prefix) if isinstance(prefix, str) else prefix
         return next_token(self.model, torch.tensor(tokens))([])
 
-    def likeliest(self, log_probs: Sequence[float], count: int) -> list[int]:
+    def likeliest(self, log_probs, count):
         return sorted(range(len(log_probs)), key=lambda i: -log_probs[i])[: min(count, self.most or count)]
 
-    def write(self, prompt: Any, count: int) -> str:
+    def write(self, prompt, count):
         tokens = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
         written: list[int] = []
         for _ in range(count):
             written += self.likeliest(self.log_probs(tokens + written), 1)
         return "".join(self.texts[i] for i in written)
 
-    def answer(self, path: str, body: Any) -> Any:
+    def answer(self, path, body):
         if path == "/v1/models":
             return {"data": [{"id": "tiny", "owned_by": OWNERS[self.kind]}]}
         if path == "/tokenize" and self.kind != "openai":
@@ -89,7 +86,7 @@ class FormServer(ThreadingHTTPServer):
             return {"choices": choices[::-1]}
         return self.next_tokens(path, body)
 
-    def next_tokens(self, path: str, body: Any) -> Any:
+    def next_tokens(self, path, body):
         prompts = body["input_ids" if self.kind == "sglang" else "prompt"]
         rows = [self.log_probs(prompt) for prompt in prompts]
         best = [self.likeliest(row, 1)[0] for row in rows]
@@ -171,13 +168,13 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: FormServer
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.respond(None)
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         self.respond(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
-    def respond(self, body: Any) -> None:
+    def respond(self, body):
         server = self.server
         with server.counting:
             server.open += 1
@@ -201,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
             with server.counting:
                 server.open -= 1
 
-    def send(self, status: int, answer: Any) -> None:
+    def send(self, status, answer):
         data = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
@@ -210,12 +207,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def log_message(self, *arguments: Any) -> None:
+    def log_message(self, *arguments):
         """Print nothing."""
 
 
 @contextmanager
-def serving(kind: str, model: Any, **options: Any) -> Iterator[FormServer]:
+def serving(kind, model, **options):
     """Run a server in a thread, and end it."""
     with FormServer(kind, model, **options) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -1,10 +1,5 @@
 """Records the operators, buffers and matrix products of a call, and compares compiled with eager results."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from tolerances import assert_close
 from torch import Tensor
@@ -21,7 +16,7 @@ SYNCHRONIZING = {
 }  # fmt: skip
 
 
-def dense_tensors(tree: Any) -> list[Tensor]:
+def dense_tensors(tree):
     # A sparse tensor has no storage of its own: an earlier operator makes its values.
     return [t for t in tree_leaves(tree) if isinstance(t, Tensor) and t.layout == torch.strided]
 
@@ -33,14 +28,14 @@ class Watch(TorchDispatchMode):
         inside: also record the operators inside the library's custom operators. Default: True.
     """
 
-    def __init__(self, inside: bool = True) -> None:
+    def __init__(self, inside=True):
         super().__init__()
         self.inside = inside
         self.operators: list[str] = []
         self.bytes: list[int] = []
         self.products: list[int] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
         self.operators.append(name)
@@ -67,19 +62,19 @@ class Watch(TorchDispatchMode):
         self.bytes += [storage.nbytes() for storage in made if storage._cdata not in given]
         return result
 
-    def buffers(self, size: float) -> int:
+    def buffers(self, size):
         """Count the new buffers of `size` bytes or more."""
         return sum(made >= size for made in self.bytes)
 
 
-def watched(function: Callable[[], Any]) -> list[str]:
+def watched(function):
     """List the operators of a call, in order; each custom operator counts as one."""
     with Watch(inside=False) as watch:
         function()
     return watch.operators
 
 
-def assert_same_results(step: Callable[..., Tensor], other: Callable[..., Tensor], *given: Tensor) -> None:
+def assert_same_results(step, other, *given):
     """Check that both functions give the same loss and gradients."""
     results = []
     for function in (step, other):

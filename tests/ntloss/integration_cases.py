@@ -5,15 +5,11 @@
 prints how far loss and weights are from those of one process with a batch of 8, for each way to split it.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -50,14 +46,14 @@ RATE = 0.5
 LAYERS = {"llama": "model.layers", "t5": "decoder.block"}
 
 
-def llama(**options: Any) -> LlamaForCausalLM:
+def llama(**options):
     torch.manual_seed(0)
     options = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 16, "pad_token_id": 0} | options
     config = LlamaConfig(num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=32, **options)
     return LlamaForCausalLM(config).train()
 
 
-def t5(**options: Any) -> T5ForConditionalGeneration:
+def t5(**options):
     torch.manual_seed(0)
     sizes = {"vocab_size": VOCAB, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_heads": 2} | options
     config = T5Config(num_layers=1, dropout_rate=0.0, decoder_start_token_id=0, **sizes)
@@ -67,7 +63,7 @@ def t5(**options: Any) -> T5ForConditionalGeneration:
 MODELS = {"llama": llama, "t5": t5}
 
 
-def samples(count: int = ROWS * STEPS) -> list[dict[str, Tensor]]:
+def samples(count=ROWS * STEPS):
     """Rows with some numbers: the first two of each batch have none, the next two have no label."""
     generator = torch.Generator().manual_seed(1)
     made = []
@@ -86,27 +82,27 @@ def samples(count: int = ROWS * STEPS) -> list[dict[str, Tensor]]:
     return made
 
 
-def stack(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def stack(rows):
     """Rows as one batch."""
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def batch(rows: int = 4, first: int = 4) -> dict[str, Tensor]:
+def batch(rows=4, first=4):
     """Some rows side by side."""
     return stack(samples(first + rows)[first:])
 
 
-def count_items(labels: Tensor, model: Any) -> Tensor:
+def count_items(labels, model):
     """Count the labels `[batch, seq]` that a model predicts: all but the first of a causal one."""
     return (labels[:, 0 if model.config.is_encoder_decoder else 1 :] != -100).sum()
 
 
-def gradients_of(model: Any) -> dict[str, Tensor]:
+def gradients_of(model):
     """Copies of all gradients, by the names of the weights."""
     return {name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None}
 
 
-def gradients(model: Any, **inputs: Any) -> tuple[Any, dict[str, Tensor]]:
+def gradients(model, **inputs):
     """Outputs, and the gradients of their loss."""
     model.zero_grad()
     outputs = model(**inputs)
@@ -129,21 +125,15 @@ PLAIN_STEPS = {
 }
 
 
-def split(accumulate: int, ranks: int = 1) -> dict[str, int]:
+def split(accumulate, ranks=1):
     """Arguments that split the 8 rows of a step into micro-batches, on each rank."""
     size = ROWS // accumulate // ranks
     return {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulate}
 
 
 def trainer_for(
-    model: Any,
-    folder: str | Path,
-    cls: Any = Trainer,
-    accumulate: int = 1,
-    compute_loss_func: Any = None,
-    arguments: Any = TrainingArguments,
-    **options: Any,
-) -> Any:
+    model, folder, cls=Trainer, accumulate=1, compute_loss_func=None, arguments=TrainingArguments, **options
+):
     """A Trainer on the CPU that takes rows in order."""
     made = arguments(str(folder), **PLAIN_STEPS | split(accumulate) | options)
     trainer = cls(model, made, train_dataset=samples(), compute_loss_func=compute_loss_func)
@@ -151,19 +141,19 @@ def trainer_for(
     return in_order(trainer)
 
 
-def number_aware_trainer(model: Any, folder: str | Path, way: str = "own loss", **options: Any) -> Any:
+def number_aware_trainer(model, folder, way="own loss", **options):
     """A Trainer with a number term, in one of `WAYS`."""
     trainer = trainer_for(model, folder, **options)
     make_trainer_number_aware(trainer, DIGITS, chunked=way == "chunked")
     return trainer
 
 
-def logged(losses: Any) -> Any:
+def logged(losses):
     """Losses to compare with those that a trainer logs in a repeated training run."""
     return approx(losses, max(TRAINED[torch.float32], LOSS_ROUNDING), scale=1)
 
 
-def in_order(trainer: Any) -> Any:
+def in_order(trainer):
     """Make a Trainer take rows in order; only newer releases have `train_sampling_strategy` for this."""
     trainer._get_train_sampler = lambda dataset=None: SequentialSampler(trainer.train_dataset)
     return trainer
@@ -186,19 +176,19 @@ class Setting:
     ranks: int = 1
     sharded: str = "no"
 
-    def __str__(self) -> str:
+    def __str__(self):
         where = {"no": "DDP", "model": "FSDP2", "head": "FSDP2, the head by itself", "tensor": "tp_plan"}
         ranks = "1 process" if self.ranks == 1 else f"{self.ranks} processes ({where[self.sharded]})"
         size = f"{self.rows}" + (f" x {self.accumulate}" if self.accumulate > 1 else "")
         return f"{self.way}: {ranks}, batch {size}"
 
     @property
-    def data_ranks(self) -> int:
+    def data_ranks(self):
         """Ranks with different rows."""
         return 1 if self.sharded == "tensor" else self.ranks
 
     @property
-    def rows(self) -> int:
+    def rows(self):
         """Rows of a micro-batch."""
         return ROWS // self.accumulate // self.data_ranks
 
@@ -225,7 +215,7 @@ class Trained:
     losses: list[float]
     weights: dict[str, Tensor]
 
-    def differences(self, other: Trained) -> tuple[float, float]:
+    def differences(self, other):
         """Largest difference of losses, and of weights; NaN if any is NaN."""
         assert self.weights.keys() == other.weights.keys()
         losses = [0.0, *(abs(a - b) for a, b in zip(self.losses, other.losses, strict=True))]
@@ -233,14 +223,14 @@ class Trained:
         return torch.tensor(losses).max().item(), torch.stack(weights).max().item()
 
 
-def train_with(trainer: Any) -> Trained:
+def train_with(trainer):
     """Train, and return the result."""
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return Trained(losses, {key: w.detach().clone() for key, w in trainer.model.state_dict().items()})
 
 
-def train(name: str, setting: Setting, folder: str | Path) -> Trained:
+def train(name, setting, folder):
     """Train with a setting, in each of its processes."""
     model = MODELS[name]()
     if setting.sharded != "no":
@@ -252,7 +242,7 @@ def train(name: str, setting: Setting, folder: str | Path) -> Trained:
     return train_with(number_aware_trainer(model, folder, setting.way, **options))
 
 
-def _shard(name: str, model: Any, setting: Setting) -> None:
+def _shard(name, model, setting):
     for layer in model.get_submodule(LAYERS[name]):
         fully_shard(layer)
     if setting.sharded == "head":
@@ -260,13 +250,13 @@ def _shard(name: str, model: Any, setting: Setting) -> None:
     fully_shard(model)
 
 
-def _with_tensor_parallelism(model: Any, folder: str | Path) -> Any:
+def _with_tensor_parallelism(model, folder):
     model.save_pretrained(folder)  # only the first rank saves
     dist.barrier()
     return type(model).from_pretrained(folder, tp_plan="auto").train()
 
 
-def _train_sharded(name: str, model: Any, setting: Setting, folder: str | Path) -> Trained:
+def _train_sharded(name, model, setting, folder):
     if setting.sharded == "tensor":
         model = _with_tensor_parallelism(model, folder)
     make_number_aware(model, DIGITS, chunked=setting.way == "chunked")
@@ -296,13 +286,11 @@ def _train_sharded(name: str, model: Any, setting: Setting, folder: str | Path) 
     return Trained(losses, {key: _whole(w).detach() for key, w in model.state_dict().items()})
 
 
-def _whole(weight: Tensor) -> Tensor:
+def _whole(weight):
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight.clone()
 
 
-def train_together(
-    _rank: int, trainings: list[tuple[str, Setting]], folder: Path
-) -> dict[tuple[str, Setting], Trained]:
+def train_together(_rank, trainings, folder):
     """Run in each of two processes."""
     trained = {}
     for name, setting in trainings:
@@ -313,20 +301,20 @@ def train_together(
     return trained
 
 
-def possible(name: str, setting: Setting) -> bool:
+def possible(name, setting):
     """Whether a model supports a setting: T5's head is its embedding and is sharded with it."""
     if name == "t5" and setting.sharded not in ("no", "model"):
         return False
     return AVERAGES_SHARDS or setting.sharded not in ("model", "head")
 
 
-def trained_together(folder: Path) -> dict[tuple[str, Setting], Trained]:
+def trained_together(folder):
     """All training runs of two processes, in one job: starting it takes longer than they do."""
     trainings = [(name, setting) for setting in TOGETHER for name in MODELS if possible(name, setting)]
     return results_of(train_together, (trainings, folder), folder)[0]
 
 
-def main(write: Callable[[str], Any] = print) -> None:
+def main(write=print):
     """Print the table."""
     with tempfile.TemporaryDirectory() as folder:
         together = trained_together(Path(folder))

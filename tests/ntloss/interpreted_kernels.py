@@ -4,12 +4,6 @@ Triton has to be told to interpret before it is imported, so test_kernels.py run
 its own.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import parallel_worker
 import pytest
@@ -33,13 +27,13 @@ if "cpu" not in readout.KERNEL_DEVICES:  # where doctests are collected
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _quiet() -> Iterator[None]:
+def _quiet():
     with np.errstate(all="ignore"):  # the interpreter computes exp and log with NumPy
         yield
 
 
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def launches(monkeypatch):
     """Names of the kernels that are launched."""
     launched: list[str] = []
     for name in ("summarize", "write"):
@@ -83,9 +77,7 @@ CASES = covering(
 
 
 @pytest.mark.parametrize("drawn", CASES, ids=test_cross_entropy.describe)
-def test_every_path_equals_the_oracle(
-    drawn: dict[str, Any], launches: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_path_equals_the_oracle(drawn, launches, monkeypatch):
     drawn = dict(drawn)
     dtype, chunk_size, piece = (drawn.pop(name) for name in ("dtype", "chunk_size", "piece"))
     drawn["softcap"], drawn["logit_scale"] = drawn.pop("transform")
@@ -104,7 +96,7 @@ def test_every_path_equals_the_oracle(
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("vocab_size", [10, 257, 1009, 4095, 4096])
-def test_vocabularies_of_any_width(vocab_size: int, dtype: torch.dtype, inplace: bool) -> None:
+def test_vocabularies_of_any_width(vocab_size, dtype, inplace):
     case, logits = wide_case(dtype, vocab_size, z_loss=1e-3)
     wanted = case.expected(logits)
     # Rows of a wider buffer, at addresses that are multiples of nothing, beside values that must not count.
@@ -128,7 +120,7 @@ def test_vocabularies_of_any_width(vocab_size: int, dtype: torch.dtype, inplace:
     "the noise of the head would move logits in the thousands by more than it measures"
 )
 @pytest.mark.parametrize("path", ["logits", "sharded", "linear"])
-def test_readout_are_exact(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readout_are_exact(path, monkeypatch):
     test_readout.one_rank.__wrapped__(monkeypatch)
     monkeypatch.setattr(test_readout, "POSITIONS", 24)
     options = test_readout.OPTIONS[-1]
@@ -136,7 +128,7 @@ def test_readout_are_exact(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(path, 3000.0, options, monkeypatch)
 
 
-def test_shards_equal_one_process(tmp_path: Path) -> None:
+def test_shards_equal_one_process(tmp_path):
     # Some trials: processes and the interpreter are slow.
     chosen = test_shards.TRIALS[::10]
     names = [trial.name for trial in chosen]
@@ -146,16 +138,16 @@ def test_shards_equal_one_process(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def traffic(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def traffic(monkeypatch):
     """Number of elements of each load and store of the interpreter, in order; stores are negative."""
     moved: list[int] = []
     load, store = builder.create_masked_load, builder.create_masked_store
 
-    def count_load(pointers: Any, mask: Any, *rest: Any) -> Any:
+    def count_load(pointers, mask, *rest):
         moved.append(int(mask.data.sum()))
         return load(pointers, mask, *rest)
 
-    def count_store(pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+    def count_store(pointers, value, mask, *rest):
         moved.append(-int(mask.data.sum()))
         return store(pointers, value, mask, *rest)
 
@@ -165,9 +157,7 @@ def traffic(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("ignored", [0, 3, 7])
-def test_logits_are_read_twice_and_written_once_and_ignored_ones_not_read(
-    ignored: int, traffic: list[int]
-) -> None:
+def test_logits_are_read_twice_and_written_once_and_ignored_ones_not_read(ignored, traffic):
     positions, vocab_size = 7, 1009
     leaf = torch.randn(positions, vocab_size, requires_grad=True)
     labels = torch.arange(positions)
@@ -181,7 +171,7 @@ def test_logits_are_read_twice_and_written_once_and_ignored_ones_not_read(
     assert 0 <= writes - positions * vocab_size <= slack
 
 
-def test_positions_without_cross_entropy_are_not_read_for_their_gradient(traffic: list[int]) -> None:
+def test_positions_without_cross_entropy_are_not_read_for_their_gradient(traffic):
     # A number term that does not look at the text needs the gradient of the number tokens alone.
     leaf = torch.randn(5, 1009, requires_grad=True)
     digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, 1009)
@@ -193,7 +183,7 @@ def test_positions_without_cross_entropy_are_not_read_for_their_gradient(traffic
     assert not leaf.grad[:, 10:].any()
 
 
-def test_a_label_outside_of_the_vocabulary_is_nan() -> None:
+def test_a_label_outside_of_the_vocabulary_is_nan():
     # Accelerators do not check labels, and the kernels must not read other memory.
     read = kernels.summarize(
         torch.zeros(2, VOCAB), torch.tensor([3, VOCAB]), torch.tensor([1]), 1.0, None, False
@@ -201,7 +191,7 @@ def test_a_label_outside_of_the_vocabulary_is_nan() -> None:
     assert read[2].isnan().tolist() == [False, True]
 
 
-def test_offsets_exceed_31_bits() -> None:
+def test_offsets_exceed_31_bits():
     # Only the pages of two short rows are ever touched.
     buffer = torch.empty((1 << 31) + (1 << 12), dtype=torch.float16)
     logits = buffer.as_strided((2, 50), (1 << 31, 1))
@@ -228,9 +218,7 @@ def test_offsets_exceed_31_bits() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1, "reduction": "none"}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_logits_path_is_one_graph_that_equals_eager(
-    dtype: torch.dtype, options: dict[str, Any], launches: list[str]
-) -> None:
+def test_the_logits_path_is_one_graph_that_equals_eager(dtype, options, launches):
     torch._dynamo.reset()
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     module = NTLCrossEntropyLoss(NUMBERS, **options)
@@ -241,7 +229,7 @@ def test_the_logits_path_is_one_graph_that_equals_eager(
     assert launches == ["summarize", "write"] * 2
 
 
-def test_a_number_term_alone_is_the_same_with_and_without_a_gradient(launches: list[str]) -> None:
+def test_a_number_term_alone_is_the_same_with_and_without_a_gradient(launches):
     case = make_case(40, seed=3)
     loss_fn = NumberTokenLoss(NUMBERS, REWEIGHED)
     with torch.no_grad():

@@ -1,11 +1,7 @@
 """Run by each process of the tests of training loops: the same three steps in every way."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from itertools import islice
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,7 +22,7 @@ Batch = dict[str, Tensor]
 class Model(nn.Module):
     """An embedding, a layer and a head."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.embedding = nn.Embedding(VOCAB, HIDDEN)
@@ -34,13 +30,13 @@ class Model(nn.Module):
         self.head = nn.Linear(HIDDEN, VOCAB, bias=False)
         self.double()
 
-    def forward(self, ids: Tensor, chunked: bool = False) -> Tensor:
+    def forward(self, ids, chunked=False):
         """Logits, or with `chunked` hidden states."""
         hidden_states = torch.tanh(self.layer(self.embedding(ids)))
         return hidden_states if chunked else self.head(hidden_states)
 
 
-def data() -> Batch:
+def data():
     """All batches, `[steps * batch, seq]`: numbers are spread unevenly, and some labels are ignored."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(VOCAB, (STEPS * BATCH, LENGTH), generator=generator)
@@ -52,21 +48,21 @@ def data() -> Batch:
     return {"ids": ids, "labels": labels}
 
 
-def micro_batches(rank: int, world: int, accumulate: int) -> list[Batch]:
+def micro_batches(rank, world, accumulate):
     """This rank's micro-batches: each is a part of a step's rows, and is split over the ranks."""
     size = BATCH // (world * accumulate)
     firsts = [(i * world + rank) * size for i in range(STEPS * accumulate)]
     return [{name: rows[first : first + size] for name, rows in data().items()} for first in firsts]
 
 
-def batched(loader: Iterable[Batch], accumulate: int) -> Iterator[list[Batch]]:
+def batched(loader, accumulate):
     """Yield the micro-batches of each step."""
     batches = iter(loader)
     while step := list(islice(batches, accumulate)):
         yield step
 
 
-def items_in_step(labels: list[Tensor], world: int = 1) -> Tensor:
+def items_in_step(labels, world=1):
     """Count the labels of a step's micro-batches, over all ranks."""
     items = torch.stack([(own != -100).sum() for own in labels]).sum()
     if world > 1:
@@ -74,9 +70,7 @@ def items_in_step(labels: list[Tensor], world: int = 1) -> Tensor:
     return items
 
 
-def train(
-    model: nn.Module, rank: int, world: int, accumulate: int, chunked: bool, sync: Callable[[bool], Any]
-) -> None:
+def train(model, rank, world, accumulate, chunked, sync):
     """Train three steps; `sync` is called before each micro-batch with whether it is the step's last."""
     kind = NTLLinearCrossEntropyLoss if chunked else NTLCrossEntropyLoss
     loss_fn = kind(DIGITS)
@@ -94,7 +88,7 @@ def train(
         optimizer.zero_grad()
 
 
-def train_on_means(model: nn.Module, accumulate: int = 1, **options: Any) -> dict[str, Tensor]:
+def train_on_means(model, accumulate=1, **options):
     """Train three steps in one process on averaged means of micro-batches; return the weights."""
     loss_fn = NTLCrossEntropyLoss(DIGITS)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
@@ -106,7 +100,7 @@ def train_on_means(model: nn.Module, accumulate: int = 1, **options: Any) -> dic
     return weights(model)
 
 
-def weights(model: nn.Module) -> dict[str, Tensor]:
+def weights(model):
     """Unsharded weights by name."""
     whole = {}
     for name, parameter in model.named_parameters():
@@ -115,27 +109,27 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return whole
 
 
-def by_ddp(rank: int, world: int, accumulate: int) -> dict[str, Tensor]:
+def by_ddp(rank, world, accumulate):
     """Train data-parallel."""
     model = DistributedDataParallel(Model())
 
-    def sync(last: bool) -> None:
+    def sync(last):
         model.require_backward_grad_sync = last
 
     train(model, rank, world, accumulate, False, sync)
     return weights(model)
 
 
-def by_fsdp(rank: int, world: int, accumulate: int, chunked: bool) -> dict[str, Tensor]:
+def by_fsdp(rank, world, accumulate, chunked):
     """Train sharded; with `chunked`, the root keeps the head gathered between forward and backward."""
     model = Model()
     fully_shard(model.layer)
     fully_shard(model)
-    train(model, rank, world, accumulate, chunked, model.set_requires_gradient_sync)  # type: ignore[attr-defined]
+    train(model, rank, world, accumulate, chunked, model.set_requires_gradient_sync)
     return weights(model)
 
 
-def by_tensor_parallelism(world: int, accumulate: int, chunked: bool) -> dict[str, Tensor]:
+def by_tensor_parallelism(world, accumulate, chunked):
     """Train with the head, and so the logits, sharded over the vocabulary; each rank has all batches."""
     model = Model()
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tensor",))
@@ -145,7 +139,7 @@ def by_tensor_parallelism(world: int, accumulate: int, chunked: bool) -> dict[st
     return weights(model)
 
 
-def by_accelerate(accumulate: int, sharded: bool) -> dict[str, Tensor]:
+def by_accelerate(accumulate, sharded):
     """Train with accelerate's loader, `no_sync` and `backward`, which divides by the accumulation steps."""
     from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
     from accelerate.state import AcceleratorState
@@ -177,7 +171,7 @@ def by_accelerate(accumulate: int, sharded: bool) -> dict[str, Tensor]:
     return weights(model)
 
 
-def main(rank: int, world: int, with_accelerate: bool) -> dict[str, dict[str, Tensor]]:
+def main(rank, world, with_accelerate):
     """Train in every way as one of `world` processes; return the weights of each."""
     results = {}
     for accumulate in (1, 4):

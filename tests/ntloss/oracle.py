@@ -4,8 +4,6 @@ It imports nothing from the library. Numbers are read from the tokens' texts one
 formula uses plain PyTorch operations, and autograd computes the gradients.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -104,39 +102,39 @@ class Position:
     form: Tensor | None = None
 
     @functools.cached_property
-    def log_p(self) -> Tensor:
+    def log_p(self):
         return self.z.log_softmax(-1)
 
     @functools.cached_property
-    def p(self) -> Tensor:
+    def p(self):
         return self.log_p.exp()
 
     @property
-    def label(self) -> Tensor:
+    def label(self):
         return self.values[self.k]
 
     @property
-    def mass(self) -> Tensor:
+    def mass(self):
         return (self.z.logsumexp(-1) - self.lse).exp()
 
 
-def squashed(distance: Tensor, values: Tensor, factor: float) -> Tensor:
+def squashed(distance, values, factor):
     gaps = (values[:, None] - values).abs()
     low, high = gaps[gaps > 0].min(), gaps.max()
     return torch.where(distance == 0, 0.0, 1 + (distance - low) * (factor - 1) / (high - low))
 
 
-def wasserstein(x: Position, squash: float | None = None) -> Tensor:
+def wasserstein(x, squash=None):
     cost = (x.values - x.label).abs()
     return x.p @ (cost if squash is None else squashed(cost, x.values, squash))
 
 
-def crps(x: Position) -> Tensor:
+def crps(x):
     """E|X - v_k| - E|X - X'| / 2, by the double sum."""
     return wasserstein(x) - 0.5 * x.p @ (x.values[:, None] - x.values).abs() @ x.p
 
 
-def huber(error: Tensor) -> Tensor:
+def huber(error):
     return torch.where(error.abs() <= 1, 0.5 * error**2, error.abs() - 0.5)
 
 
@@ -149,33 +147,27 @@ REGRESSION: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def expected_value(x: Position, loss: str = "squared") -> Tensor:
+def expected_value(x, loss="squared"):
     return REGRESSION[loss](x.p @ x.values - x.label)
 
 
-def raft(x: Position, loss: str = "squared") -> Tensor:
+def raft(x, loss="squared"):
     return REGRESSION[loss](x.mass * x.p @ x.values - x.label)
 
 
-def squared_distance(x: Position) -> Tensor:
+def squared_distance(x):
     return x.p @ (x.values - x.label) ** 2
 
 
-def gaussian(values: Tensor, k: int, sigma: float = 1.0) -> Tensor:
+def gaussian(values, k, sigma=1.0):
     return (-((values - values[k]) ** 2) / (2 * sigma**2)).softmax(-1)
 
 
-def gaussian_cross_entropy(x: Position, sigma: float = 1.0) -> Tensor:
+def gaussian_cross_entropy(x, sigma=1.0):
     return -(gaussian(x.values, x.k, sigma) * (x.z - x.lse)).sum()
 
 
-def hl_gauss_target(
-    x: Position,
-    sigma: float,
-    relative: float = 0.0,
-    leading_zeros: bool = False,
-    samples: Sequence[float] = (),
-) -> list[float]:
+def hl_gauss_target(x, sigma, relative=0.0, leading_zeros=False, samples=()):
     """Integrate the Gaussian over the numbers that each value stands for, in units of the last digit."""
     if not x.own or len(x.own) not in x.forms[float(x.label)]:
         return [float(j == x.k) for j in range(len(x.values))]
@@ -200,36 +192,36 @@ def hl_gauss_target(
     return [mass / math.fsum(masses) for mass in masses]
 
 
-def hl_gauss(x: Position, **options: Any) -> Tensor:
+def hl_gauss(x, **options):
     q = torch.tensor(hl_gauss_target(x, **options), dtype=torch.float64)
     loss = -(q * (x.z - x.lse)).sum()
     return loss if x.form is None else loss + x.z[x.k] - x.form
 
 
-def smoothed_wasserstein(x: Position, sigma: float = 1.0) -> Tensor:
+def smoothed_wasserstein(x, sigma=1.0):
     q = gaussian(x.values, x.k, sigma)
     steps = [abs(x.p[: i + 1].sum() - q[: i + 1].sum()) for i in range(len(q) - 1)]
     return sum(step * gap for step, gap in zip(steps, x.values.diff(), strict=True))
 
 
-def dist2_target(values: Tensor, k: int, tau: float = 1.0, distance: str = "squared") -> Tensor:
+def dist2_target(values, k, tau=1.0, distance="squared"):
     d = (values - values[k]).abs()
     return (-(d**2 if distance == "squared" else d) / tau).softmax(-1)
 
 
-def dist2(x: Position, tau: float = 1.0, distance: str = "squared") -> Tensor:
+def dist2(x, tau=1.0, distance="squared"):
     q = dist2_target(x.values, x.k, tau, distance)
     return torch.xlogy(q, q).sum() - (q * x.log_p).sum()
 
 
-def digit_entropy(x: Position) -> Tensor:
+def digit_entropy(x):
     terms = [
         x.p[j] * (torch.logaddexp(z, torch.zeros_like(z)) - (z if j == x.k else 0)) for j, z in enumerate(x.z)
     ]
     return 0.01 * torch.stack(terms).mean()
 
 
-def smmd(x: Position, sigma: float = 2.0, squash: float | None = 9.0) -> Tensor:
+def smmd(x, sigma=2.0, squash=9.0):
     distance = (x.values[:, None] - x.values).abs()
     distance = distance if squash is None else squashed(distance, x.values, squash)
     matrix = torch.exp(-(distance**2) / (2 * sigma**2))
@@ -238,9 +230,7 @@ def smmd(x: Position, sigma: float = 2.0, squash: float | None = 9.0) -> Tensor:
     return error @ matrix @ error + error @ smoothness @ error
 
 
-def place_weighted(
-    x: Position, of: Callable[..., Tensor] = wasserstein, weighting: str = "exponential", base: float = 1.2
-) -> Tensor:
+def place_weighted(x, of=wasserstein, weighting="exponential", base=1.2):
     weights = {
         "exponential": base**x.behind,
         "linear": x.behind + 1,
@@ -254,17 +244,17 @@ def place_weighted(
 Number = Sequence[Position]
 
 
-def per_number(span: Number, of: Callable[..., Tensor] = wasserstein) -> Tensor:
+def per_number(span, of=wasserstein):
     return torch.stack([of(x) for x in span]).mean()
 
 
-def number_level(span: Number) -> Tensor:
+def number_level(span):
     predicted = sum(x.p @ x.values.abs() * 10.0**x.behind for x in span)
     true = sum(x.label.abs() * 10.0**x.behind for x in span)
     return (predicted - true).abs() / (predicted + true + EPSILON)
 
 
-def read_number(span: Number, temperature: float, hard: bool) -> tuple[Tensor, Tensor]:
+def read_number(span, temperature, hard):
     """Read the predicted number (if `hard`, the argmax with the softmax's gradient) and the true one."""
     digits = []
     for x in span:
@@ -274,17 +264,17 @@ def read_number(span: Number, temperature: float, hard: bool) -> tuple[Tensor, T
     return read, sum(x.label.abs() * 10.0**x.place for x in span)
 
 
-def relative_error(span: Number, temperature: float = 0.1, hard: bool = True) -> Tensor:
+def relative_error(span, temperature=0.1, hard=True):
     read, true = read_number(span, temperature, hard)
     return (read - true).abs() / (torch.maximum(read, true) + 1)
 
 
-def magnitude(span: Number, temperature: float = 0.1, hard: bool = True) -> Tensor:
+def magnitude(span, temperature=0.1, hard=True):
     read, true = read_number(span, temperature, hard)
     return torch.log((torch.maximum(read, true) + 1) / (torch.minimum(read, true) + 1))
 
 
-def ntil(span: Number, hard: bool = True) -> Tensor:
+def ntil(span, hard=True):
     parts = relative_error(span, hard=hard), magnitude(span, hard=hard)
     return per_number(span, place_weighted) + 0.2 * parts[0] + 0.2 * parts[1]
 
@@ -311,12 +301,12 @@ class Term:
     decimals: bool = False
     options: tuple[tuple[str, Any], ...] = ()
 
-    def __call__(self, span: Number) -> Tensor:
+    def __call__(self, span):
         given = span if self.formula in PER_NUMBER else span[0]
         return self.formula(given, **dict(self.options))
 
     @functools.cache  # noqa: B019  # a few terms, for as long as the tests run
-    def worst(self, values: tuple[float, ...]) -> float:
+    def worst(self, values):
         """The largest loss of a certain prediction; 1 for relative errors of numbers of any length."""
         if self.formula in (number_level, relative_error):
             return 1.0
@@ -324,7 +314,7 @@ class Term:
         return max(float(self([certain_of(values, j, k)])) for j in columns for k in columns)
 
 
-def certain_of(values: Sequence[float], j: int, k: int) -> Position:
+def certain_of(values, j, k):
     """Put all probability on the j-th value; the label is the k-th."""
     z = torch.full((len(values),), -1e4, dtype=torch.float64)
     z[j] = 0.0
@@ -365,17 +355,17 @@ class Expected(NamedTuple):
 
 
 def combined(
-    logits: np.ndarray,
-    labels: np.ndarray,
-    number_values: Mapping[int, float],
-    options: Combined,
+    logits,
+    labels,
+    number_values,
+    options,
     *,
-    weights: np.ndarray | None = None,
-    num_items: float | None = None,
-    sequence_ids: np.ndarray | None = None,
-    number_weights: np.ndarray | None = None,
-    upstream: np.ndarray | float = 1.0,
-) -> Expected:
+    weights=None,
+    num_items=None,
+    sequence_ids=None,
+    number_weights=None,
+    upstream=1.0,
+):
     """Compute the combined loss of logits `[..., vocab]` and its gradient."""
     leaf = torch.tensor(np.asarray(logits, dtype=np.float64), requires_grad=True)
     labels = np.asarray(labels)
@@ -436,17 +426,12 @@ def combined(
     return Expected(*(term.sum() for term in terms), gradient.numpy())
 
 
-def transform(logits: Tensor, options: Combined) -> Tensor:
+def transform(logits, options):
     logits = logits * options.logit_scale
     return logits if options.softcap is None else options.softcap * torch.tanh(logits / options.softcap)
 
 
-def numbers_of(
-    labels: np.ndarray,
-    number_values: Mapping[int, float],
-    options: Combined,
-    sequence_ids: np.ndarray | None = None,
-) -> list[list[tuple[Any, ...]]]:
+def numbers_of(labels, number_values, options, sequence_ids=None):
     """Find the numbers of each term: lists of (position, place, digits after it, own, tail, whole)."""
     if not labels.size:
         return []
@@ -471,20 +456,13 @@ def numbers_of(
     return found
 
 
-def digits_of(text: str | None) -> str:
+def digits_of(text):
     """The digits of a token without a point or an exponent of its own, else nothing."""
     digits = (text or "").strip(" +-")
     return digits if digits.isdigit() else ""
 
 
-def number_term(
-    number: list[tuple[Any, ...]],
-    z: Tensor,
-    lse: Tensor,
-    labels: list[int],
-    number_values: Mapping[int, float],
-    options: Combined,
-) -> Tensor:
+def number_term(number, z, lse, labels, number_values, options):
     """Compute the loss of a number, or of one of its tokens, reweighed if requested."""
     term, texts = options.number, options.texts or {}
     widths: dict[float, set[int]] = {}
@@ -508,9 +486,7 @@ def number_term(
     return loss
 
 
-def through_head(
-    hidden: np.ndarray, weight: np.ndarray, gradient: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def through_head(hidden, weight, gradient):
     """Compute the gradients of hidden states, head and bias from the gradient of the logits."""
     rows, states = gradient.reshape(-1, gradient.shape[-1]), hidden.reshape(-1, hidden.shape[-1])
     return gradient @ weight, rows.T @ states, rows.sum(0)

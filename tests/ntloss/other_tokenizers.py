@@ -1,11 +1,7 @@
 """Tokenizers of other libraries than Hugging Face's, built here or loaded from local files."""
 
-from __future__ import annotations
-
 import base64
 import json
-from pathlib import Path
-from typing import Any
 
 from tiny_tokenizers import CUT_OF_LLAMA_3, CUT_OF_QWEN, NUMBERS_UP_TO_999
 from tokenizers import pre_tokenizers
@@ -13,7 +9,7 @@ from tokenizers import pre_tokenizers
 SPECIAL = {"<|endoftext|>": 2000, "<|4|>": 2001}
 
 
-def tiny_encoding() -> Any:
+def tiny_encoding():
     """An encoding like cl100k_base: numbers of up to three digits; ids 1,400 to 1,999 are unused."""
     import tiktoken
 
@@ -26,7 +22,7 @@ def tiny_encoding() -> Any:
     return tiktoken.Encoding("tiny", pat_str=CUT_OF_LLAMA_3, mergeable_ranks=ranks, special_tokens=SPECIAL)
 
 
-def gpt2_encoding(folder: Path) -> Any:
+def gpt2_encoding(folder):
     """GPT-2's tiktoken encoding, built from the files of the Hugging Face tokenizer, with the same ids."""
     import tiktoken
 
@@ -43,7 +39,7 @@ def gpt2_encoding(folder: Path) -> Any:
     )
 
 
-def tekken_file(folder: Path) -> Path:
+def tekken_file(folder):
     """A Tekken JSON file with 20 special tokens, all bytes, ` a` and an Arabic digit."""
     texts = [bytes([byte]) for byte in range(256)] + [b" a", "٣".encode()]
     vocab = [
@@ -62,7 +58,7 @@ def tekken_file(folder: Path) -> Path:
     return path
 
 
-def sentence_piece_file(folder: Path, split_digits: bool = True) -> Path:
+def sentence_piece_file(folder, split_digits=True):
     """A SentencePiece model, trained here, with byte fallback; it adds a space before a text."""
     import sentencepiece
 

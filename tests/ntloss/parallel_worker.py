@@ -3,9 +3,6 @@
 One job runs all cases, because starting processes takes longer than running them.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +39,7 @@ class Trial:
     arguments: Any = None
 
 
-def trials() -> list[Trial]:
+def trials():
     """Make all trials; the list is the same in every process."""
     made = []
     drawn_cases = covering(
@@ -101,30 +98,30 @@ def trials() -> list[Trial]:
 class Collectives(TorchDispatchMode):
     """Records the number of elements of each collective."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.sizes: list[int] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace in ("c10d", "_c10d_functional"):
             first = args[0][0] if isinstance(args[0], (list, tuple)) else args[0]
             self.sizes.append(first.numel())
         return func(*args, **(kwargs or {}))
 
 
-def columns(rank: int, world: int) -> slice:
+def columns(rank, world):
     each = -(-VOCAB // world)
     return slice(rank * each, min((rank + 1) * each, VOCAB))
 
 
-def local_gradient(leaf: Tensor) -> Tensor | None:
+def local_gradient(leaf):
     """Return this rank's part of the gradient; torch 2.7 makes whole gradients of uneven shards."""
     if not isinstance(leaf.grad, DTensor):
         return leaf.grad
     return leaf.grad.redistribute(placements=leaf.placements).to_local()
 
 
-def of_shard(shard: Tensor, mesh: Any, placements: list[Any]) -> DTensor:
+def of_shard(shard, mesh, placements):
     """Make a DTensor from this rank's shard, which may be smaller than the others'."""
     shape = list(shard.shape)
     shape[placements[-1].dim] = VOCAB
@@ -132,7 +129,7 @@ def of_shard(shard: Tensor, mesh: Any, placements: list[Any]) -> DTensor:
     return DTensor.from_local(shard, mesh, placements, shape=torch.Size(shape), stride=strides)
 
 
-def compute(trial: Trial, rank: int, world: int, group: Any, mesh: Any) -> dict[str, Any]:
+def compute(trial, rank, world, group, mesh):
     """Compute the trial's terms, this rank's gradients, and the collectives of both passes."""
     case, mine = trial.case, columns(rank, world)
     path = "logits" if trial.kind.startswith("logits") else "linear"
@@ -160,7 +157,7 @@ def compute(trial: Trial, rank: int, world: int, group: Any, mesh: Any) -> dict[
     }
 
 
-def frozen_hidden_states(rank: int, world: int, group: Any) -> dict[str, Any]:
+def frozen_hidden_states(rank, world, group):
     """Record the collectives of a loss whose hidden states need no gradient."""
     case, mine = make_case(6), columns(rank, world)
     counts = {}
@@ -172,7 +169,7 @@ def frozen_hidden_states(rank: int, world: int, group: Any) -> dict[str, Any]:
     return counts
 
 
-def errors(rank: int, world: int, group: Any, mesh: Any) -> dict[str, str]:
+def errors(rank, world, group, mesh):
     """Collect the errors of invalid shards; every rank raises before any collective."""
     case, mine = make_case(4), columns(rank, world)
     logits, head = case.logits(), case.weight
@@ -206,7 +203,7 @@ def errors(rank: int, world: int, group: Any, mesh: Any) -> dict[str, str]:
     return messages
 
 
-def different_batches(rank: int, world: int, group: Any) -> list[str]:
+def different_batches(rank, world, group):
     """Collect the errors of a head that is sharded over ranks with different batches, as by FSDP."""
     vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=4 * world + 8)
     each = -(-vocabulary.vocab_size // world)
@@ -224,7 +221,7 @@ def different_batches(rank: int, world: int, group: Any) -> list[str]:
     return messages
 
 
-def data_parallel(rank: int, world: int) -> dict[str, Any]:
+def data_parallel(rank, world):
     """Give each rank its own batch; that of rank 0 has no numbers, that of the last rank no labels."""
     case = make_case(world, 5, seed=3, bias=False, z_loss=0.01)
     labels = case.labels
@@ -247,7 +244,7 @@ def data_parallel(rank: int, world: int) -> dict[str, Any]:
     return results
 
 
-def groups_of_two(rank: int, world: int) -> dict[str, Any]:
+def groups_of_two(rank, world):
     """Shard the vocabulary over pairs of four ranks, by process group and by a two-dimensional mesh."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
@@ -262,14 +259,14 @@ def groups_of_two(rank: int, world: int) -> dict[str, Any]:
     return {"seed": pair, "hidden": hidden.grad, "group": by_group.grad, "mesh": local_gradient(by_mesh)}
 
 
-def run_trials(rank: int, world: int, names: Sequence[str]) -> dict[str, Any]:
+def run_trials(rank, world, names):
     """Run some trials as one of `world` processes, which have joined their job."""
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tensor",))
     chosen = [trial for trial in trials() if trial.name in names]
     return {trial.name: compute(trial, rank, world, dist.group.WORLD, mesh) for trial in chosen}
 
 
-def main(rank: int, world: int, folder: str) -> None:
+def main(rank, world, folder):
     """Run all trials as one of `world` processes, and save the results in `folder`."""
     join(rank, folder, world, seconds=30)
     group = dist.group.WORLD

@@ -1,18 +1,13 @@
 """Jobs of a few local gloo processes, forked from one that has imported what takes seconds."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +17,7 @@ import torch.multiprocessing
 IMPORTED = ["torch.distributed.fsdp", "torch.distributed.tensor.parallel", "transformers.trainer_seq2seq"]
 
 
-def join(rank: int, folder: str | Path, world: int = 2, seconds: float = 60) -> None:
+def join(rank, folder, world=2, seconds=60):
     """Join a job whose processes meet in a folder, and set the variables of torchrun that trainers read."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
@@ -31,7 +26,7 @@ def join(rank: int, folder: str | Path, world: int = 2, seconds: float = 60) -> 
     dist.init_process_group("gloo", meeting, timedelta(seconds=seconds), rank=rank, world_size=world)
 
 
-def run_job(work: Callable[..., None], arguments: tuple[Any, ...], world: int = 2) -> None:
+def run_job(work, arguments, world=2):
     """Run `work(rank, *arguments)` in each process, for at most five minutes."""
     multiprocessing.set_forkserver_preload(IMPORTED)
     given = dict(os.environ), work, arguments  # the server keeps the environment that it was started in
@@ -47,16 +42,12 @@ def run_job(work: Callable[..., None], arguments: tuple[Any, ...], world: int = 
                 process.kill()
 
 
-def _work(
-    rank: int, environment: dict[str, str], work: Callable[..., None], arguments: tuple[Any, ...]
-) -> None:
+def _work(rank, environment, work, arguments):
     os.environ |= environment
     work(rank, *arguments)
 
 
-def results_of(
-    work: Callable[..., Any], arguments: tuple[Any, ...], folder: Path, world: int = 2, seconds: float = 60
-) -> list[Any]:
+def results_of(work, arguments, folder, world=2, seconds=60):
     """Return the results of `work(rank, *arguments)` in each gloo process of a job."""
     if not dist.is_available() or not dist.is_gloo_available():
         pytest.skip("needs gloo")
@@ -64,9 +55,7 @@ def results_of(
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world)]
 
 
-def _save_result(
-    rank: int, work: Callable[..., Any], arguments: tuple[Any, ...], folder: Path, world: int, seconds: float
-) -> None:
+def _save_result(rank, work, arguments, folder, world, seconds):
     join(rank, folder, world, seconds)
     try:
         torch.save(work(rank, *arguments), folder / f"rank{rank}.pt")
@@ -74,7 +63,7 @@ def _save_result(
         dist.destroy_process_group()
 
 
-def printed_by(script: Path, arguments: Sequence[str], folder: Path, world: int = 1) -> str:
+def printed_by(script, arguments, folder, world=1):
     """Run a script in `folder`, as Python or torchrun does, and return what its first process prints."""
     with socket.create_server(("localhost", 0)) as server:
         port = server.getsockname()[1]
@@ -82,9 +71,7 @@ def printed_by(script: Path, arguments: Sequence[str], folder: Path, world: int 
     return (folder / "printed-0.txt").read_text()
 
 
-def _run_script(
-    rank: int, script: Path, arguments: Sequence[str], folder: Path, world: int, port: int
-) -> None:
+def _run_script(rank, script, arguments, folder, world, port):
     torch.set_num_threads(1)
     if world > 1:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}

@@ -6,13 +6,10 @@ The test runs it in a process whose path leads to the published `ntloss`. It als
 requests and answers them with the library: both sides draw the same tensors, so no logits are exchanged.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import tiny_tokenizers
@@ -23,7 +20,7 @@ LOSS_FUNCTIONS = {"squared": F.mse_loss, "absolute": F.l1_loss, "huber": F.huber
 ATTRIBUTES = ("number_values", "is_number_token", "number_token_ids", "max_dist", "vocab_size")
 
 
-def make_requests(tokenizer: str, vocab_size: int, count: int) -> list[dict[str, Any]]:
+def make_requests(tokenizer, vocab_size, count):
     """Draw settings of the loss and of its call."""
     draw = random.Random(vocab_size)
     requests = []
@@ -53,7 +50,7 @@ def make_requests(tokenizer: str, vocab_size: int, count: int) -> list[dict[str,
     return requests
 
 
-def make_loss(request: dict[str, Any], tokenizer: Any, module: Any) -> Any:
+def make_loss(request, tokenizer, module):
     """Make the request's loss from an `ntloss` module, the published one or ours."""
     settings = dict(request["settings"])
     if "loss_function" in settings:
@@ -61,7 +58,7 @@ def make_loss(request: dict[str, Any], tokenizer: Any, module: Any) -> Any:
     return getattr(module, request["kind"])(tokenizer, **settings)
 
 
-def make_batch(request: dict[str, Any], vocab_size: int, number_ids: torch.Tensor) -> dict[str, Any]:
+def make_batch(request, vocab_size, number_ids):
     """Make the arguments of the request's call; two thirds of the labels are numbers."""
     generator = torch.Generator().manual_seed(request["seed"])
     shape = (2, 3)
@@ -86,7 +83,7 @@ def make_batch(request: dict[str, Any], vocab_size: int, number_ids: torch.Tenso
     }
 
 
-def answer(request: dict[str, Any], loss_fn: Any) -> dict[str, Any]:
+def answer(request, loss_fn):
     """Compute the value, gradient, attributes and predicted numbers of one request."""
     batch = make_batch(request, loss_fn.vocab_size, loss_fn.number_token_ids)
     loss = loss_fn(**batch)
@@ -104,24 +101,24 @@ def answer(request: dict[str, Any], loss_fn: Any) -> dict[str, Any]:
 class Characters:
     """All that the published NumberLevelLoss asks of a tokenizer."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         self.vocab = {text: i for i, text in enumerate("0123456789.ab")}
         self.size = size
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.size
 
-    def get_vocab(self) -> dict[str, int]:
+    def get_vocab(self):
         return self.vocab
 
-    def add_tokens(self, tokens: list[str]) -> int:
+    def add_tokens(self, tokens):
         return 0
 
-    def convert_tokens_to_ids(self, token: str) -> int:
+    def convert_tokens_to_ids(self, token):
         return self.vocab[token]
 
 
-def answer_number_level(request: dict[str, Any], module: Any, characters: Any) -> Any:
+def answer_number_level(request, module, characters):
     """Compute value and gradient of a NumberLevelLoss; `characters` makes a tokenizer of a size."""
     logits = request["logits"].clone().requires_grad_()
     make = tiny_tokenizers.HOME_MADE.get(request.get("make"), lambda: characters(logits.shape[-1]))
@@ -130,7 +127,7 @@ def answer_number_level(request: dict[str, Any], module: Any, characters: Any) -
     return loss.detach(), logits.grad
 
 
-def main(requests_file: str, answers_file: str) -> None:
+def main(requests_file, answers_file):
     """Answer every request and save the answers."""
     from transformers import AutoTokenizer
 
@@ -146,7 +143,7 @@ def main(requests_file: str, answers_file: str) -> None:
     torch.save({"version": ntloss.__version__, "answers": answers}, answers_file)
 
 
-def run_published(published: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run_published(published, *arguments):
     """Run a program that imports the published package."""
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
@@ -157,7 +154,7 @@ def run_published(published: Path, *arguments: str | Path) -> subprocess.Complet
     )
 
 
-def answers_of_published(published: Path, requests: list[Any], folder: Path) -> list[Any]:
+def answers_of_published(published, requests, folder):
     """Answer requests with the published package."""
     torch.save(requests, folder / "requests.pt")
     done = run_published(published, __file__, folder / "requests.pt", folder / "answers.pt")

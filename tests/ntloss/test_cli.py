@@ -1,14 +1,11 @@
 """The `ntloss` command: output, inputs and errors."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +14,19 @@ import tiny_tokenizers
 
 import ntloss
 from ntloss.cli import main
-from ntloss.numbers.inspection import Inspection, inspect_tokenizer
+from ntloss.numbers.inspection import inspect_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> str:
+def folder(tmp_path):
     """The folder of a small tokenizer like GPT-2's."""
     tiny_tokenizers.byte_level().save_pretrained(tmp_path / "tokenizer")
     return str(tmp_path / "tokenizer")
 
 
-def test_the_quickstart_shows_the_current_output(
-    tokenizer_folder: Path, run_inspect: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_quickstart_shows_the_current_output(tokenizer_folder, run_inspect, monkeypatch):
     monkeypatch.chdir(tokenizer_folder)
     page = Path(__file__).parents[2] / "docs" / "quickstart.md"
     shown = page.read_text(encoding="utf-8").partition("$ ntloss inspect gpt2\n")[2].partition("```")[0]
@@ -40,13 +35,25 @@ def test_the_quickstart_shows_the_current_output(
         assert excerpt.strip() in run_inspect("gpt2")
 
 
-def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_that_of_the_package(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"ntloss {ntloss.__version__}\n"
 
 
-def test_the_import_in_the_help_works(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_alone_shows_its_help_on_one_screen(capsys):
+    assert main([]) == 0
+    with pytest.raises(SystemExit, match="0"):
+        main(["inspect", "--help"])
+    shown = capsys.readouterr().out
+    for page in (shown.partition("usage: ntloss inspect")[0], shown.partition("usage: ntloss inspect")[2]):
+        lines = page.splitlines()
+        assert len(lines) <= 40
+        assert max(map(len, lines)) <= 110
+        assert "examples:" in lines
+
+
+def test_the_import_in_the_help_works(capsys):
     with pytest.raises(SystemExit):
         main(["inspect", "--help"])
     line = re.search(r"^  from .* import \w+$", capsys.readouterr().out, flags=re.MULTILINE)
@@ -56,7 +63,7 @@ def test_the_import_in_the_help_works(capsys: pytest.CaptureFixture[str]) -> Non
     assert imported["inspect_tokenizer"] is inspect_tokenizer
 
 
-def test_json_holds_the_inspection(folder: str, tmp_path: Path, run_inspect: Callable[..., str]) -> None:
+def test_json_holds_the_inspection(folder, tmp_path, run_inspect):
     text = tmp_path / "text.txt"
     text.write_text("is 42\n7 and ٣\n", encoding="utf-8")
     inspection = json.loads(run_inspect(folder, "--text", str(text), "--json"))
@@ -66,23 +73,19 @@ def test_json_holds_the_inspection(folder: str, tmp_path: Path, run_inspect: Cal
     assert "digit_level=False" in inspection["code"]
 
 
-def test_reads_standard_input(
-    folder: str, run_inspect: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reads_standard_input(folder, run_inspect, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeff7 8".encode())))
     assert "2 digits, covered" in run_inspect(folder, "--text", "-")
 
 
-def test_long_lines_are_split_between_numbers(
-    folder: str, tmp_path: Path, run_inspect: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_lines_are_split_between_numbers(folder, tmp_path, run_inspect, monkeypatch):
     longest = []
 
-    def inspected(tokenizer: Any, texts: list[str]) -> Inspection:
+    def inspected(tokenizer, texts):
         longest.append(max(map(len, texts)))
         return inspect_tokenizer(tokenizer, texts)
 
-    monkeypatch.setattr("ntloss.cli.inspect_tokenizer", inspected)
+    monkeypatch.setattr("ntloss.numbers.inspection.inspect_tokenizer", inspected)
     inspections = []
     for separator in ("\n", " "):
         (tmp_path / "text.txt").write_text(separator.join(["is 42"] * 5000))
@@ -91,7 +94,7 @@ def test_long_lines_are_split_between_numbers(
     assert longest[0] < 100 < longest[1] <= 10_000
 
 
-def test_runs_as_a_module_on_a_terminal_without_unicode(tmp_path: Path) -> None:
+def test_runs_as_a_module_on_a_terminal_without_unicode(tmp_path):
     tiny_tokenizers.sentence_piece().save_pretrained(tmp_path / "café")
     env = {**os.environ, "PYTHONPATH": str(Path(ntloss.__file__).parents[1]), "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "ntloss", "inspect", str(tmp_path / "café")]
@@ -109,9 +112,7 @@ def test_runs_as_a_module_on_a_terminal_without_unicode(tmp_path: Path) -> None:
     ],
     ids=["latin-1", "blank", "missing"],
 )
-def test_an_invalid_text_is_a_one_line_error_with_exit_code_2(
-    content: bytes | None, message: str, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_text_is_a_one_line_error_with_exit_code_2(content, message, folder, tmp_path, capsys):
     if content is not None:
         (tmp_path / "text").write_bytes(content)
     assert main(["inspect", folder, "--text", str(tmp_path / "text")]) == 2
@@ -120,7 +121,7 @@ def test_an_invalid_text_is_a_one_line_error_with_exit_code_2(
     assert re.match(f"ntloss: .*{message}", captured.err)
 
 
-def test_a_tokenizer_without_numbers_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tokenizer_without_numbers_is_an_error(tmp_path, capsys):
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 

@@ -1,11 +1,8 @@
 """Cross-entropy plus number term: every path and pair of options against the float64 oracle."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import oracle
@@ -21,7 +18,6 @@ from combined_cases import (
     TEXTS,
     VALUES,
     VOCAB,
-    Result,
     assert_gradients,
     assert_matches,
     compute,
@@ -81,12 +77,12 @@ EVERY_PAIR = covering(
 )
 
 
-def describe(case: dict[str, Any]) -> str:
+def describe(case):
     return "-".join(str(value).removeprefix("torch.") for value in case.values())
 
 
 @pytest.mark.parametrize("drawn", EVERY_PAIR, ids=describe)
-def test_every_path_equals_the_oracle(drawn: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_path_equals_the_oracle(drawn, monkeypatch):
     drawn = dict(drawn)
     dtype, chunk_size = drawn.pop("dtype"), drawn.pop("chunk_size")
     drawn["softcap"], drawn["logit_scale"] = drawn.pop("transform")
@@ -102,7 +98,7 @@ def test_every_path_equals_the_oracle(drawn: dict[str, Any], monkeypatch: pytest
         assert_matches(case, path, dtype, **changes)
 
 
-def test_the_cases_cover_every_pair_of_options() -> None:
+def test_the_cases_cover_every_pair_of_options():
     seen = {(a, str(x), b, str(y)) for case in EVERY_PAIR for a, x in case.items() for b, y in case.items()}
     options = {name: {str(case[name]) for case in EVERY_PAIR} for name in EVERY_PAIR[0]}
     for a, xs in options.items():
@@ -114,7 +110,7 @@ def test_the_cases_cover_every_pair_of_options() -> None:
 class TestLogitsPath:
     @given(seed=st.integers(0, 2**32 - 1), spread=st.sampled_from([0.1, 3.0, 30.0, 300.0]))
     @pytest.mark.parametrize("dtype", DTYPES)
-    def test_random_logits_equal_the_oracle(self, dtype: torch.dtype, seed: int, spread: float) -> None:
+    def test_random_logits_equal_the_oracle(self, dtype, seed, spread):
         rng = np.random.default_rng(seed)
         case = make_case(5, seed=seed, weighted=True, z_loss=1e-3)
         logits = torch.from_numpy(spread * rng.standard_normal((5, VOCAB))).to(dtype).requires_grad_()
@@ -130,9 +126,7 @@ class TestLogitsPath:
 
     @pytest.mark.parametrize("inplace", [False, True])
     @pytest.mark.parametrize("block", [1 << 22, 2 * VOCAB])
-    def test_a_label_with_a_vanishing_probability_equals_the_oracle(
-        self, inplace: bool, block: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_label_with_a_vanishing_probability_equals_the_oracle(self, inplace, block, monkeypatch):
         # exp(-300) is 0 in float32, and exp(-55) has few digits: another logit must give the log-normalizer.
         monkeypatch.setattr(readout, "CHUNK", block)
         logits = make_case(6).logits(torch.float32)
@@ -150,7 +144,7 @@ class TestLogitsPath:
         assert_close(terms.ntl, wanted.ntl)
         assert_close(leaf.grad, wanted.gradient)
 
-    def test_a_vanishing_label_leaves_other_positions_exact(self) -> None:
+    def test_a_vanishing_label_leaves_other_positions_exact(self):
         case = make_case(40, seed=3, reduction="none")
         logits = 0.01 * case.logits(torch.float32)
         logits[7, case.labels[7].clamp(min=0)] = -200.0
@@ -159,7 +153,7 @@ class TestLogitsPath:
         assert_close(loss[8:], case.expected(logits).loss[8:])
 
     @pytest.mark.parametrize("inplace", [False, True])
-    def test_a_label_logit_of_minus_infinity_costs_infinity_without_nan(self, inplace: bool) -> None:
+    def test_a_label_logit_of_minus_infinity_costs_infinity_without_nan(self, inplace):
         case = make_case(4)
         logits = case.logits()
         labels = torch.tensor([9, TEXTS[1], 3, TEXTS[2]])
@@ -181,14 +175,14 @@ class TestLogitsPath:
         assert_close(plain.grad, twin.grad)
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_label_smoothing_over_masked_tokens_is_infinite_as_in_torch(self, path: str) -> None:
+    def test_label_smoothing_over_masked_tokens_is_infinite_as_in_torch(self, path):
         case = make_case(4, gone=True, label_smoothing=0.1)
         result = run(case, path)
         assert result.loss.isposinf()
         assert all(g is None or not g.isnan().any() for g in result.gradients.values())
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_masking_all_number_tokens_is_finite(self, path: str) -> None:
+    def test_masking_all_number_tokens_is_finite(self, path):
         # The model cannot write a number: the worst loss, with a finite gradient.
         case = make_case(9, seed=2, share_of_text=0.5)
         bias = case.bias.clone()
@@ -205,9 +199,7 @@ class TestLogitsPath:
 
     @pytest.mark.parametrize("path", ["logits", "inplace", "alone"])
     @pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
-    def test_nan_and_infinite_logits_at_ignored_positions_have_no_effect(
-        self, broken: float, path: str
-    ) -> None:
+    def test_nan_and_infinite_logits_at_ignored_positions_have_no_effect(self, broken, path):
         # Some attention kernels leave NaN at padding.
         labels = torch.tensor([9, -100, 3, TEXTS[0], -100, 7])
         case = replace(make_case(6, z_loss=1e-2), labels=labels, upstream=1.0)
@@ -223,7 +215,7 @@ class TestLogitsPath:
 
 
 @pytest.mark.parametrize("drop_ignored", [True, False])
-def test_nan_hidden_states_at_ignored_positions_have_no_effect(drop_ignored: bool) -> None:
+def test_nan_hidden_states_at_ignored_positions_have_no_effect(drop_ignored):
     # Padding may contain NaN, which a matrix product would spread.
     case = replace(make_case(6), labels=torch.tensor([9, -100, 3, TEXTS[0], -100, 7]))
     wanted = case.expected()
@@ -241,7 +233,7 @@ def test_nan_hidden_states_at_ignored_positions_have_no_effect(drop_ignored: boo
             assert_close(loss, wanted.loss)
 
 
-def assert_zeros(result: Result) -> None:
+def assert_zeros(result):
     """Sharded training needs a gradient of every parameter on every rank, even of zero."""
     assert not result.loss.any()
     assert all(gradient is not None and not gradient.any() for gradient in result.gradients.values())
@@ -251,23 +243,21 @@ class TestShapes:
     @pytest.mark.parametrize("shape", [(), (1,), (2, 3), (2, 1, 3), (1, 1)])
     @pytest.mark.parametrize("reduction", REDUCTIONS)
     @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
-    def test_any_leading_shape_equals_the_oracle(
-        self, path: str, reduction: str, shape: tuple[int, ...]
-    ) -> None:
+    def test_any_leading_shape_equals_the_oracle(self, path, reduction, shape):
         case = make_case(*shape, reduction=reduction, weighted=True, seed=4)
         result = assert_matches(case, path)
         assert result.loss.shape == (shape if reduction == "none" else ())
 
     @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
     @pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 3), (1, 0, 2)])
-    def test_an_empty_batch_is_a_zero_with_a_graph(self, shape: tuple[int, ...], path: str) -> None:
+    def test_an_empty_batch_is_a_zero_with_a_graph(self, shape, path):
         for reduction in REDUCTIONS:
             result = run(make_case(*shape, reduction=reduction), path)
             assert result.loss.shape == (shape if reduction == "none" else ())
             assert_zeros(result)
 
     @pytest.mark.parametrize("shape", [(2, 0), (0, 3)])
-    def test_empty_sequences_can_be_shifted(self, shape: tuple[int, ...]) -> None:
+    def test_empty_sequences_can_be_shifted(self, shape):
         loss = NTLCrossEntropyLoss(NUMBERS, shift=True)
         logits = torch.zeros(*shape, NUMBERS.vocab_size, requires_grad=True)
         labels = torch.zeros(shape, dtype=torch.int64)
@@ -277,26 +267,26 @@ class TestShapes:
 
     @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
     @pytest.mark.parametrize("reduction", REDUCTIONS)
-    def test_an_ignored_batch_is_a_zero_with_a_graph(self, reduction: str, path: str) -> None:
+    def test_an_ignored_batch_is_a_zero_with_a_graph(self, reduction, path):
         case = make_case(5, reduction=reduction, z_loss=0.1, label_smoothing=0.1)
         assert_zeros(run(replace(case, labels=torch.full((5,), -100)), path))
 
     @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
     @pytest.mark.parametrize("reduction", REDUCTIONS)
-    def test_zero_weights_are_a_zero_with_a_graph(self, reduction: str, path: str) -> None:
+    def test_zero_weights_are_a_zero_with_a_graph(self, reduction, path):
         case = make_case(5, reduction=reduction, z_loss=0.1)
         assert_zeros(run(replace(case, loss_weights=torch.zeros(5)), path))
 
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize("mode", ["add", "replace"])
-    def test_a_batch_without_numbers_gives_cross_entropy(self, mode: str, path: str) -> None:
+    def test_a_batch_without_numbers_gives_cross_entropy(self, mode, path):
         case = make_case(7, share_of_text=1.0, mode=mode, seed=5)
         result = assert_matches(case, path)
         assert result.ntl == 0
         logits = case.logits().requires_grad_()
         assert_close(result.loss, F.cross_entropy(logits, case.labels).detach())
 
-    def test_a_zero_number_term_gives_the_head_a_sparse_gradient(self) -> None:
+    def test_a_zero_number_term_gives_the_head_a_sparse_gradient(self):
         hidden = torch.randn(4, 3).requires_grad_()
         weight = torch.randn(VOCAB, 3).requires_grad_()
         labels = torch.full((4,), TEXTS[0])
@@ -305,7 +295,7 @@ class TestShapes:
         assert not weight.grad.to_dense().any()
 
     @pytest.mark.parametrize("path", ["logits", "inplace", "alone"])
-    def test_strided_logits_and_labels_equal_the_oracle(self, path: str) -> None:
+    def test_strided_logits_and_labels_equal_the_oracle(self, path):
         case = make_case(4, 3, seed=6, weighted=True)
         logits, wanted = case.logits(), case.expected(path=path)
         strided = replace(case, labels=case.labels.t().contiguous().t())
@@ -325,7 +315,7 @@ class TestShapes:
             assert_close(loss, wanted.loss, what=name)
             assert_close(leaf.grad, wanted.gradient, what=name)
 
-    def test_an_expanded_row_of_logits_equals_the_oracle(self) -> None:
+    def test_an_expanded_row_of_logits_equals_the_oracle(self):
         row = make_case(1).logits().requires_grad_()
         labels = torch.tensor([9, TEXTS[0], 3])
         NTLCrossEntropyLoss(NUMBERS, REWEIGHED)(row.expand(3, -1), labels).backward()
@@ -335,7 +325,7 @@ class TestShapes:
 
     @pytest.mark.parametrize("path", LINEAR_PATHS)
     @pytest.mark.parametrize("reduction", REDUCTIONS)
-    def test_strided_hidden_states_and_head_equal_the_oracle(self, reduction: str, path: str) -> None:
+    def test_strided_hidden_states_and_head_equal_the_oracle(self, reduction, path):
         case = make_case(4, 3, seed=6, reduction=reduction)
         transposed = replace(
             case,
@@ -352,7 +342,7 @@ class TestShift:
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize("reduction", REDUCTIONS)
     @pytest.mark.parametrize("criterion", ["wasserstein", "places decimal", "number_level decimals", "ntil"])
-    def test_equals_slicing_logits_and_labels(self, criterion: str, reduction: str, path: str) -> None:
+    def test_equals_slicing_logits_and_labels(self, criterion, reduction, path):
         case = numbers_case(criterion, reduction=reduction)
         case = replace(case, loss_weights=torch.arange(1, 25).reshape(2, 12) / 4)
         shifted = run(case, path, shift=True)
@@ -376,14 +366,14 @@ class TestShift:
         }
         assert_gradients(shifted.gradients, {**by_hand.gradients, **of_rows}, TWO_PATHS, path)
 
-    def test_takes_one_sequence_and_boolean_weights(self) -> None:
+    def test_takes_one_sequence_and_boolean_weights(self):
         case = make_case(6, seed=8)
         weights = torch.tensor([True, False, True, True, False, True])
         module = NTLCrossEntropyLoss(NUMBERS, REWEIGHED, shift=True)
         by_hand = NTLCrossEntropyLoss(NUMBERS, REWEIGHED)(case.logits()[:-1], case.labels[1:], weights[1:])
         assert_close(module(case.logits(), case.labels, weights), by_hand)
 
-    def test_normalizers_count_the_shifted_labels(self) -> None:
+    def test_normalizers_count_the_shifted_labels(self):
         labels = torch.tensor([[9, TEXTS[0], 3, -100]])
         items, numbers = NTLCrossEntropyLoss(NUMBERS, REWEIGHED, shift=True).normalizers(labels)
         assert (items, numbers) == (2, 1)
@@ -392,7 +382,7 @@ class TestShift:
         )
         assert (items, numbers) == (2.75, 0.75)
 
-    def test_a_sequence_of_one_token_has_no_loss(self) -> None:
+    def test_a_sequence_of_one_token_has_no_loss(self):
         case = make_case(2, 1)
         result = run(case, "linear", shift=True)
         assert result.loss == 0
@@ -405,21 +395,21 @@ class TestNormalizers:
         [float, int, torch.tensor, lambda n: torch.tensor(float(n), dtype=torch.float64)],
         ids=["float", "int", "int64 tensor", "float64 tensor"],
     )
-    def test_counts_of_any_type_are_exact_in_float64(self, kind: Any, path: str) -> None:
+    def test_counts_of_any_type_are_exact_in_float64(self, kind, path):
         assert_matches(make_case(7, num_items=kind(29)), path)
         assert_matches(make_case(7, num_items=kind(29), normalize_by="numbers"), path)
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_a_count_of_zero_makes_the_term_zero(self, path: str) -> None:
+    def test_a_count_of_zero_makes_the_term_zero(self, path):
         for zero in (0, 0.0, torch.tensor(0), torch.tensor(0.0)):
             assert run(make_case(5, num_items=zero), path).loss == 0
 
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize("normalize_by", ["items", "numbers"])
-    def test_replace_divides_by_the_items(self, normalize_by: str, path: str) -> None:
+    def test_replace_divides_by_the_items(self, normalize_by, path):
         assert_matches(make_case(7, num_items=29, mode="replace", normalize_by=normalize_by), path)
 
-    def test_counts_of_the_batch_itself_change_nothing(self) -> None:
+    def test_counts_of_the_batch_itself_change_nothing(self):
         case = make_case(9, weighted=True)
         given = case.logits(), case.labels, case.loss_weights
         items, numbers = NTLCrossEntropyLoss(NUMBERS).normalizers(case.labels, case.loss_weights)
@@ -431,7 +421,7 @@ class TestNormalizers:
         assert_close(by_items(*given, items), by_numbers(*given))
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_a_number_token_costs_cross_entropy_plus_lambda_times_the_criterion(self, path: str) -> None:
+    def test_a_number_token_costs_cross_entropy_plus_lambda_times_the_criterion(self, path):
         case = make_case(9, weighted=True)
         each = run(replace(case, options=replace(case.options, reduction="none"), upstream=1.0), path)
         items = float((case.loss_weights * (case.labels != -100)).sum())
@@ -439,7 +429,7 @@ class TestNormalizers:
 
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize("criterion", ["number_level", "ntil", "per number"])
-    def test_a_whole_number_is_one_term_divided_by_the_items(self, criterion: str, path: str) -> None:
+    def test_a_whole_number_is_one_term_divided_by_the_items(self, criterion, path):
         case = numbers_case(criterion, weighted=True)
         assert_matches(case, path)
         each = run(replace(case, options=replace(case.options, reduction="sum")), path)
@@ -447,7 +437,7 @@ class TestNormalizers:
         assert_close(run(case, path).ntl, each.ntl / items)
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_the_mean_over_numbers_takes_its_share_of_the_items(self, path: str) -> None:
+    def test_the_mean_over_numbers_takes_its_share_of_the_items(self, path):
         case = make_case(9, weighted=True, normalize_by="numbers")
         items = float((case.loss_weights * (case.labels != -100)).sum())
         part = run(replace(case, num_items=3 * items), path)
@@ -458,7 +448,7 @@ class TestNormalizers:
 class TestTerms:
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize("reduction", REDUCTIONS)
-    def test_are_detached_and_add_up_to_the_loss(self, reduction: str, path: str) -> None:
+    def test_are_detached_and_add_up_to_the_loss(self, reduction, path):
         case = make_case(5, reduction=reduction, label_smoothing=0.1)
         terms = run(case, path)
         assert not terms.ce.requires_grad
@@ -466,7 +456,7 @@ class TestTerms:
         assert terms.loss.requires_grad
         assert_close(terms.loss, (terms.ce + 0.3 * terms.ntl).numpy())
 
-    def test_return_terms_returns_a_named_tuple(self) -> None:
+    def test_return_terms_returns_a_named_tuple(self):
         case = make_case(5)
         terms = NTLCrossEntropyLoss(NUMBERS, REWEIGHED, return_terms=True)(case.logits(), case.labels)
         assert isinstance(terms, LossTerms)
@@ -475,14 +465,14 @@ class TestTerms:
         assert_close(loss, terms.loss, ONE_COMPUTATION)
 
     @pytest.mark.parametrize("dtype", DTYPES)
-    def test_are_in_float32_or_float64(self, dtype: torch.dtype) -> None:
+    def test_are_in_float32_or_float64(self, dtype):
         for path in PATHS:
             result = run(make_case(5), path, dtype)
             wanted = torch.float64 if dtype == torch.float64 else torch.float32
             assert {result.loss.dtype, result.ce.dtype, result.ntl.dtype} == {wanted}
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_weight_may_change_between_steps_and_be_a_tensor(self, path: str) -> None:
+    def test_weight_may_change_between_steps_and_be_a_tensor(self, path):
         case = make_case(5)
         weight = torch.tensor(0.75, requires_grad=True)
         tensor = replace(case, options=replace(case.options, weight=weight))
@@ -493,7 +483,7 @@ class TestTerms:
         module.weight = 0.75
         assert_close(module(case.logits(), case.labels), wanted.expected().loss)
 
-    def test_the_default_weight_is_0_3_or_1_in_replace_mode(self) -> None:
+    def test_the_default_weight_is_0_3_or_1_in_replace_mode(self):
         assert NTLCrossEntropyLoss(NUMBERS).weight == 0.3
         assert NTLLinearCrossEntropyLoss(NUMBERS, mode="replace").weight == 1.0
 
@@ -501,12 +491,12 @@ class TestTerms:
 class MatrixProduct:
     """A criterion with a matrix product, which autocast would compute in bfloat16."""
 
-    def __call__(self, x: Any) -> Tensor:
+    def __call__(self, x):
         mean = x.probs @ x.values
         assert mean.dtype == x.probs.dtype
         return (mean - x.target_values).square()
 
-    def worst(self, values: Tensor) -> float:
+    def worst(self, values):
         return float((values[-1] - values[0]) ** 2)
 
 
@@ -515,13 +505,13 @@ class ReadsTheNormalizer:
 
     needs = Needs(log_normalizer=True)
 
-    def __call__(self, x: Any) -> Tensor:
+    def __call__(self, x):
         return -(x.log_mass + x.log_probs.gather(-1, x.target.unsqueeze(-1)).squeeze(-1))
 
 
 class TestUsersOwnCriterion:
     @pytest.mark.parametrize("path", PATHS)
-    def test_may_need_the_log_normalizer_without_defining_worst(self, path: str) -> None:
+    def test_may_need_the_log_normalizer_without_defining_worst(self, path):
         # It is cross-entropy of the value, with the probability of its forms added up.
         case = make_case(6, weight=1.0, mode="replace", reduction="none")
         case = replace(case, labels=torch.tensor([9, TEXTS[0], 3, 0, 5, -100]))
@@ -534,7 +524,7 @@ class TestUsersOwnCriterion:
 
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize("reduction", ["mean", "none"])
-    def test_is_computed_in_float32_under_autocast(self, reduction: str, path: str) -> None:
+    def test_is_computed_in_float32_under_autocast(self, reduction, path):
         case = make_case(5, reduction=reduction, criterion="user's own", reweigh=False)
         arguments = {"criterion": MatrixProduct()}
         wanted = run(case, path, torch.float32, **arguments)
@@ -547,7 +537,7 @@ class TestUsersOwnCriterion:
 class TestAutocast:
     @pytest.mark.parametrize("reduction", ["mean", "none"])
     @pytest.mark.parametrize("path", LINEAR_PATHS)
-    def test_the_head_runs_in_bfloat16_and_the_loss_in_float32(self, path: str, reduction: str) -> None:
+    def test_the_head_runs_in_bfloat16_and_the_loss_in_float32(self, path, reduction):
         case = make_case(6, 4, reduction=reduction, seed=9)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             result = run(case, path, torch.float32)
@@ -559,13 +549,13 @@ class TestAutocast:
         assert_gradients(result.gradients, by_name, HALF_PRECISION_GRADIENT, path, torch.float32)
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-    def test_logits_keep_their_dtype(self, dtype: torch.dtype) -> None:
+    def test_logits_keep_their_dtype(self, dtype):
         case = make_case(6, seed=9, z_loss=1e-2, label_smoothing=0.1)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             for path in ("logits", "inplace"):
                 assert_matches(case, path, dtype)
 
-    def test_backward_may_run_inside_or_outside_autocast(self) -> None:
+    def test_backward_may_run_inside_or_outside_autocast(self):
         case = make_case(6)
         hidden, weight = (x.float().requires_grad_() for x in (case.hidden, case.weight))
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -587,11 +577,11 @@ class TestAutograd:
     @pytest.mark.parametrize("reentrant", [False, True])
     @pytest.mark.parametrize("reduction", REDUCTIONS)
     @pytest.mark.parametrize("path", PATHS)
-    def test_gradient_checkpointing_changes_nothing(self, path: str, reduction: str, reentrant: bool) -> None:
+    def test_gradient_checkpointing_changes_nothing(self, path, reduction, reentrant):
         case = make_case(5, reduction=reduction)
         wanted, leaves = run(case, path), leaves_of(case, path)
 
-        def loss_of(*given: Tensor) -> Tensor:
+        def loss_of(*given):
             return compute(case, path, dict(zip(leaves, given, strict=True))).loss
 
         loss = checkpoint(loss_of, *leaves.values(), use_reentrant=reentrant)
@@ -607,7 +597,7 @@ class TestAutograd:
             ("alone", {}),
         ],
     )
-    def test_a_second_backward_gives_the_same_gradient(self, path: str, options: dict[str, Any]) -> None:
+    def test_a_second_backward_gives_the_same_gradient(self, path, options):
         case = make_case(5, **options)
         leaves = leaves_of(case, path)
         terms, leaf = compute(case, path, leaves), next(iter(leaves.values()))
@@ -627,9 +617,7 @@ class TestAutograd:
             ("linear", "sum", r"second time.*reduction='none'"),
         ],
     )
-    def test_a_second_backward_is_an_error_if_the_gradient_is_not_kept(
-        self, path: str, reduction: str, says: str
-    ) -> None:
+    def test_a_second_backward_is_an_error_if_the_gradient_is_not_kept(self, path, reduction, says):
         case = make_case(5, reduction=reduction)
         loss = compute(case, path, leaves_of(case, path)).loss
         loss.backward(retain_graph=True)
@@ -638,13 +626,13 @@ class TestAutograd:
 
     @pytest.mark.parametrize("reduction", ["mean", "none"])
     @pytest.mark.parametrize("path", PATHS)
-    def test_double_backward_is_an_error(self, path: str, reduction: str) -> None:
+    def test_double_backward_is_an_error(self, path, reduction):
         case = make_case(5, reduction=reduction)
         leaves = leaves_of(case, path)
         loss, leaf = compute(case, path, leaves).loss, next(iter(leaves.values()))
 
         # A gradient penalty. Without an error it would silently have no effect.
-        def penalize() -> None:
+        def penalize():
             (gradient,) = torch.autograd.grad(loss.sum(), leaf, create_graph=True)
             (loss.sum() + gradient.square().sum()).backward()
 
@@ -652,7 +640,7 @@ class TestAutograd:
             penalize()
 
     @pytest.mark.parametrize("kind", [NTLCrossEntropyLoss, NumberTokenLoss])
-    def test_a_hessian_is_an_error_and_not_zero(self, kind: Any) -> None:
+    def test_a_hessian_is_an_error_and_not_zero(self, kind):
         case = make_case(5)
         with pytest.raises(RuntimeError, match="differentiated twice"):
             torch.autograd.functional.hessian(
@@ -668,9 +656,7 @@ class TestAutograd:
         ],
         ids=["many positions", "large values", "many more elsewhere"],
     )
-    def test_float16_gradients_neither_underflow_nor_overflow(
-        self, numbers: int, positions: int, counts: dict[str, float]
-    ) -> None:
+    def test_float16_gradients_neither_underflow_nor_overflow(self, numbers, positions, counts):
         # The linear path computes gradients before a GradScaler's factor is known.
         vocab = numbers + 20
         vocabulary = NumberVocabulary.from_mapping({value: value for value in range(numbers)}, vocab)
@@ -691,7 +677,7 @@ class TestAutograd:
         "frozen", [("hidden",), ("weight",), ("bias",), ("hidden", "bias"), ("weight", "bias")]
     )
     @pytest.mark.parametrize("reduction", ["mean", "none"])
-    def test_frozen_tensors_get_no_gradient(self, reduction: str, frozen: tuple[str, ...]) -> None:
+    def test_frozen_tensors_get_no_gradient(self, reduction, frozen):
         case = make_case(5, reduction=reduction)
         wanted = run(case, "linear").gradients
         leaves = leaves_of(case, "linear")
@@ -703,10 +689,10 @@ class TestAutograd:
         assert_gradients({name: leaf.grad for name, leaf in leaves.items()}, wanted, TWO_PATHS)
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_without_gradients_the_loss_has_no_graph(self, path: str) -> None:
+    def test_without_gradients_the_loss_has_no_graph(self, path):
         case = make_case(5)
 
-        def loss_of(requires_grad: bool) -> Tensor:
+        def loss_of(requires_grad):
             leaves = {
                 name: x.detach().requires_grad_(requires_grad) for name, x in leaves_of(case, path).items()
             }
@@ -721,7 +707,7 @@ class TestAutograd:
             assert_close(loss, case.expected().loss)
 
     @pytest.mark.parametrize("path", ["logits", *LINEAR_PATHS, *ALONE_PATHS])
-    def test_inputs_are_not_modified(self, path: str) -> None:
+    def test_inputs_are_not_modified(self, path):
         for options in ({}, {"reduction": "none"}):
             case = make_case(5, weighted=True, **options)
             # Not with `compute`, which passes products of some leaves.
@@ -736,14 +722,14 @@ class TestAutograd:
             for tensor, old in zip(given, before, strict=True):
                 assert torch.equal(tensor.detach(), old)
 
-    def test_gradients_of_two_losses_add_up(self) -> None:
+    def test_gradients_of_two_losses_add_up(self):
         case = replace(make_case(5), upstream=1.0)
         logits = case.logits().requires_grad_()
         module = NTLCrossEntropyLoss(NUMBERS, REWEIGHED)
         (module(logits, case.labels) + module(logits, case.labels)).backward()
         assert_close(logits.grad, 2 * case.expected().gradient)
 
-    def test_the_head_may_be_tied_to_the_embedding(self) -> None:
+    def test_the_head_may_be_tied_to_the_embedding(self):
         case = replace(make_case(5, bias=False), upstream=1.0)
         weight = case.weight.clone().requires_grad_()
         ids = torch.tensor([1, 5, 5, 22, 0])
@@ -754,7 +740,7 @@ class TestAutograd:
         assert_close(weight.grad, twin.grad)
 
 
-def test_a_linear_loss_has_no_state_and_can_be_copied_and_pickled() -> None:
+def test_a_linear_loss_has_no_state_and_can_be_copied_and_pickled():
     # test_losses.py tests the other modules. This one has a function that cannot be pickled.
     module = NTLLinearCrossEntropyLoss(NUMBERS, Wasserstein(3.0), softcap=3.0)
     case = make_case(5)
@@ -770,11 +756,11 @@ class Counting:
 
     needs = Needs(across_positions=True)
 
-    def __call__(self, x: Any) -> Tensor:
+    def __call__(self, x):
         return x.probs.sum(-1) * len(x.target)
 
 
-def test_a_criterion_across_positions_gets_all_of_them() -> None:
+def test_a_criterion_across_positions_gets_all_of_them():
     case = make_case(5)
     counted = int((case.labels != -100).sum())
     options = {"return_terms": True, "normalize_by": "numbers"}

@@ -1,14 +1,9 @@
 """Transforms of `torch.func`: gradients, gradients of each sample, and second derivatives."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 from combined_cases import CRITERIA, NUMBERS, OF_TOKENS, REWEIGHED, make_case, numbers_case
 from tolerances import CANCELLATION, assert_close
-from torch import Tensor
 from torch.func import grad, hessian, vmap
 
 from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberTokenLoss
@@ -16,14 +11,14 @@ from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberTokenLo
 KINDS = pytest.mark.parametrize("kind", [NTLCrossEntropyLoss, NumberTokenLoss])
 
 
-def gradient_of(loss_fn: Any, logits: Tensor, labels: Tensor) -> Tensor:
+def gradient_of(loss_fn, logits, labels):
     leaf = logits.clone().requires_grad_()
     return torch.autograd.grad(loss_fn(leaf, labels), leaf)[0]
 
 
 @KINDS
 @pytest.mark.parametrize("name", [*OF_TOKENS, "ntil", "places"])
-def test_grad_equals_the_backward_pass(name: str, kind: Any) -> None:
+def test_grad_equals_the_backward_pass(name, kind):
     case = numbers_case(name)
     loss_fn = kind(NUMBERS, CRITERIA[name][0])
     got = grad(loss_fn)(case.logits(), case.labels)
@@ -31,7 +26,7 @@ def test_grad_equals_the_backward_pass(name: str, kind: Any) -> None:
 
 
 @KINDS
-def test_vmap_of_grad_gives_the_gradient_of_each_sample(kind: Any) -> None:
+def test_vmap_of_grad_gives_the_gradient_of_each_sample(kind):
     case = make_case(4, 5)
     loss_fn = kind(NUMBERS)
     each = vmap(grad(loss_fn))(case.logits(), case.labels)
@@ -39,7 +34,7 @@ def test_vmap_of_grad_gives_the_gradient_of_each_sample(kind: Any) -> None:
     assert_close(each, torch.stack(wanted))
 
 
-def test_options_and_weights_work_in_a_transform() -> None:
+def test_options_and_weights_work_in_a_transform():
     case = make_case(4, 5, weighted=True)
     loss_fn = NTLCrossEntropyLoss(NUMBERS, REWEIGHED, z_loss=0.01, label_smoothing=0.1)
     given = case.logits(), case.labels, case.loss_weights
@@ -47,7 +42,7 @@ def test_options_and_weights_work_in_a_transform() -> None:
     assert_close(vmap(loss_fn)(*given), wanted)
 
 
-def test_hessian_equals_differences_of_gradients() -> None:
+def test_hessian_equals_differences_of_gradients():
     case = make_case(2, seed=3)
     loss_fn = NTLCrossEntropyLoss(NUMBERS)
     curvature = hessian(loss_fn)(case.logits(), case.labels)
@@ -56,7 +51,7 @@ def test_hessian_equals_differences_of_gradients() -> None:
     assert_close(torch.einsum("abcd,cd->ab", curvature, step) * 2e5, (ahead - behind) * 1e5, CANCELLATION)
 
 
-def test_the_linear_loss_names_the_loss_to_use() -> None:
+def test_the_linear_loss_names_the_loss_to_use():
     case = make_case(3)
     with pytest.raises(RuntimeError, match=r"torch.func cannot transform: use NTLCrossEntropyLoss"):
         grad(NTLLinearCrossEntropyLoss(NUMBERS))(case.hidden, case.weight, case.labels)

@@ -1,11 +1,8 @@
 """A number token loss beside kernels that do not return logits, and the examples of docs/fused_kernels.md."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +23,7 @@ from combined_cases import (
 )
 from oracle import Combined, combined, through_head
 from pages import snippets
-from tolerances import HALF_PRECISION, TF32, TWO_PATHS, Tolerance, approx, assert_close
-from torch import Tensor
+from tolerances import HALF_PRECISION, TF32, TWO_PATHS, approx, assert_close
 from torch.profiler import ProfilerActivity, profile
 
 from ntloss import NTLCrossEntropyLoss, NTLoss, NumberTokenLoss, NumberVocabulary, Wasserstein
@@ -39,7 +35,7 @@ WITH_TRITON = importlib.util.find_spec("triton") is not None and (
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def kernel_library(name: str) -> Any:
+def kernel_library(name):
     """Import a library, or skip the test with the reason."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
@@ -50,10 +46,10 @@ def kernel_library(name: str) -> Any:
 
 class TestFromHidden:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_is_computed_in_float32(self, dtype: torch.dtype) -> None:
+    def test_is_computed_in_float32(self, dtype):
         assert assert_matches(make_case(12, seed=3), "alone from hidden", dtype).loss.dtype == torch.float32
 
-    def test_works_with_a_frozen_head_or_frozen_hidden_states(self) -> None:
+    def test_works_with_a_frozen_head_or_frozen_hidden_states(self):
         case = make_case(5)
         loss_fn = NTLoss(NUMBERS, reweigh=False)
         for frozen in (0, 1):
@@ -63,7 +59,7 @@ class TestFromHidden:
             assert leaves[frozen].grad is None
             assert leaves[1 - frozen].grad.any()
 
-    def test_reweigh_requires_the_log_normalizer(self) -> None:
+    def test_reweigh_requires_the_log_normalizer(self):
         case = make_case(5)
         for given, said in ((None, "given None"), (torch.zeros(4), r"given \[4\]")):
             with pytest.raises(
@@ -76,8 +72,8 @@ class TestFromHidden:
     @pytest.mark.parametrize(("softcap", "logit_scale"), [(None, 1.0), (2.0, 1.5)])
     @pytest.mark.parametrize("criterion", ["wasserstein", "squashed", "huber"])
     def test_the_gradient_of_the_weight_alone_is_sparse_unless_asked_otherwise(
-        self, criterion: str, softcap: float | None, logit_scale: float, reduction: str
-    ) -> None:
+        self, criterion, softcap, logit_scale, reduction
+    ):
         transform = {"softcap": softcap, "logit_scale": logit_scale}
         given = {"weighted": True, "reduction": reduction, "criterion": criterion, "reweigh": False}
         case = make_case(3, 4, seed=3, **given, **transform)
@@ -97,16 +93,16 @@ class TestFromHidden:
             assert_gradients(gradients, wanted.gradients, TWO_PATHS)
 
 
-def label_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+def label_logits(hidden, weight, bias, labels):
     ids = labels.clamp(min=0)
     logits = (hidden * F.embedding(ids, weight, sparse=True)).sum(-1)
     return logits if bias is None else logits + bias[ids]
 
 
-def with_log_normalizer(losses_of: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+def with_log_normalizer(losses_of):
     """Make a kernel of one that returns the loss of each token: mean loss and log-normalizers."""
 
-    def kernel(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def kernel(hidden, weight, bias, labels):
         losses = losses_of(hidden, weight, bias, labels)
         lse = losses + label_logits(hidden, weight, bias, labels)
         return losses.sum() / (labels != -100).sum(), lse
@@ -117,7 +113,7 @@ def with_log_normalizer(losses_of: Callable[..., Tensor]) -> Callable[..., tuple
 class TestBesideKernels:
     """A kernel's cross-entropy plus 0.3 times the number term equals the combined loss of the oracle."""
 
-    def check(self, kernel: Any, dtype: torch.dtype, tolerance: Tolerance, bias: bool = True) -> None:
+    def check(self, kernel, dtype, tolerance, bias=True):
         case = make_case(40, seed=6, bias=bias, hidden_size=16)
         given = (case.hidden, case.weight, case.bias)
         leaves = [None if x is None else x.to(DEVICE, dtype, copy=True).requires_grad_() for x in given]
@@ -141,12 +137,10 @@ class TestBesideKernels:
     @pytest.mark.parametrize("chunked", [False, True])
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     @pytest.mark.parametrize("bias", [True, False])
-    def test_the_number_loss_adds_to_torchs_linear_cross_entropy(
-        self, bias: bool, dtype: torch.dtype, chunked: bool
-    ) -> None:
+    def test_the_number_loss_adds_to_torchs_linear_cross_entropy(self, bias, dtype, chunked):
         options = torch.nn.LinearCrossEntropyOptions() if chunked else None
 
-        def losses_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+        def losses_of(hidden, weight, bias, labels):
             return F.linear_cross_entropy(
                 hidden, weight, labels, linear_bias=bias, reduction="none", options=options
             )
@@ -154,32 +148,32 @@ class TestBesideKernels:
         self.check(with_log_normalizer(losses_of), dtype, TWO_PATHS, bias)
 
     @pytest.mark.parametrize("bias", [True, False])
-    def test_the_number_loss_adds_to_liger_kernel(self, bias: bool) -> None:
+    def test_the_number_loss_adds_to_liger_kernel(self, bias):
         kernel_library("liger_kernel")
         from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
-        def losses_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+        def losses_of(hidden, weight, bias, labels):
             return LigerFusedLinearCrossEntropyLoss(reduction="none")(weight, hidden, labels, bias)
 
         self.check(
             with_log_normalizer(losses_of), torch.float32, TF32, bias
         )  # CUDA's products may be in TF32
 
-    def test_the_number_loss_adds_to_cut_cross_entropy_with_its_log_normalizer(self) -> None:
+    def test_the_number_loss_adds_to_cut_cross_entropy_with_its_log_normalizer(self):
         cce = kernel_library("cut_cross_entropy").linear_cross_entropy
         if "return_lse" not in inspect.signature(cce).parameters:
             pytest.skip("this cut-cross-entropy has no return_lse: install it from its repository")
 
-        def kernel(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Any:
+        def kernel(hidden, weight, bias, labels):
             impl = "cce_exact" if torch.cuda.is_available() else "torch_compile"
             return cce(hidden, weight, labels, return_lse=True, impl=impl)
 
         self.check(kernel, torch.float32, HALF_PRECISION, bias=False)
 
-    def test_the_number_loss_adds_to_cut_cross_entropy_with_the_loss_of_each_token(self) -> None:
+    def test_the_number_loss_adds_to_cut_cross_entropy_with_the_loss_of_each_token(self):
         cce = kernel_library("cut_cross_entropy").linear_cross_entropy
 
-        def losses_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+        def losses_of(hidden, weight, bias, labels):
             impl = "cce" if torch.cuda.is_available() else "torch_compile"
             return cce(hidden, weight, labels, reduction="none", impl=impl)
 
@@ -187,16 +181,16 @@ class TestBesideKernels:
 
     @pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="needs PyTorch 2.13")
     @pytest.mark.exact_rounding("counts allocations, the noise's among them")
-    def test_adds_no_dense_gradient_of_the_head_to_the_kernels(self) -> None:
+    def test_adds_no_dense_gradient_of_the_head_to_the_kernels(self):
         wide = NumberVocabulary.from_mapping({7 * i: i for i in range(10)}, vocab_size=1009)
         hidden = torch.randn(40, 8, requires_grad=True)
         labels = 7 * (torch.arange(40) % 10)
         ntl_fn = NumberTokenLoss(wide, Wasserstein())
 
-        def head_sized(with_numbers: bool, sparse_grad: bool = True) -> int:
+        def head_sized(with_numbers, sparse_grad=True):
             weight = torch.randn(1009, 8, requires_grad=True)
 
-            def step() -> None:
+            def step():
                 losses = F.linear_cross_entropy(
                     hidden, weight, labels, reduction="none", options=torch.nn.LinearCrossEntropyOptions()
                 )
@@ -220,12 +214,12 @@ class TestBesideKernels:
         assert head_sized(with_numbers=True, sparse_grad=False) > alone
 
 
-def blocks() -> list[str]:
+def blocks():
     return snippets("docs/fused_kernels.md")
 
 
 @pytest.fixture
-def one_process(tmp_path: Path) -> Iterator[None]:
+def one_process(tmp_path):
     """A process group of one process, in place of torchrun's."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
@@ -234,7 +228,7 @@ def one_process(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="the page needs F.linear_cross_entropy")
-def test_the_page_runs_as_a_script(one_process: None) -> None:
+def test_the_page_runs_as_a_script(one_process):
     names: dict[str, Any] = {}
     ran = 0
     losses = []
@@ -255,7 +249,7 @@ def test_the_page_runs_as_a_script(one_process: None) -> None:
 
 
 @pytest.mark.parametrize("library", ["liger_kernel", "cut_cross_entropy"])
-def test_the_pages_kernel_examples_run(library: str, one_process: None) -> None:
+def test_the_pages_kernel_examples_run(library, one_process):
     module = kernel_library(library)
     names: dict[str, Any] = {}
     setup, *rest = blocks()
@@ -278,7 +272,7 @@ def test_the_pages_kernel_examples_run(library: str, one_process: None) -> None:
     assert names["loss"].isfinite()
 
 
-def test_blocks_that_need_a_gpu_are_marked() -> None:
+def test_blocks_that_need_a_gpu_are_marked():
     for block in blocks():
         assert block.startswith("# CUDA") == any(
             f"from {library}" in block for library in ("liger_kernel", "cut_cross_entropy")

@@ -1,12 +1,9 @@
 """NumberTokenLoss: random vocabularies and batches against the oracle, and properties of the module."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import warnings
 from functools import partial
-from typing import Any
 
 import numpy as np
 import oracle
@@ -17,7 +14,7 @@ import torch.nn.functional as F
 from combined_cases import CRITERIA, REWEIGHED, values_of
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Combined, Expected, Term
+from oracle import Combined, Term
 from tolerances import (
     DIFFERENCE_IN_GRADIENT,
     GRADIENT_TOLERANCE,
@@ -48,7 +45,7 @@ REDUCTIONS = ["mean", "sum", "none"]
 
 
 @st.composite
-def cases(draw: st.DrawFn, minus_infinity: bool = False) -> dict[str, Any]:
+def cases(draw, minus_infinity=False):
     """Draw a vocabulary with several forms of a value, logits, labels, weights and options."""
     vocab = draw(st.integers(4, 24))
     ids = draw(st.lists(st.integers(0, vocab - 1), min_size=3, max_size=vocab, unique=True))
@@ -91,16 +88,16 @@ def cases(draw: st.DrawFn, minus_infinity: bool = False) -> dict[str, Any]:
     }
 
 
-def term_of(case: dict[str, Any]) -> Term:
+def term_of(case):
     term = CRITERIA[case["criterion"]][1]
     return Term(term.formula, case["reweigh"], options=term.options)
 
 
-def worst_of(case: dict[str, Any]) -> float:
+def worst_of(case):
     return term_of(case).worst(case["vocabulary"].distinct_values)
 
 
-def ours(case: dict[str, Any], dtype: torch.dtype = torch.float64, **changes: Any) -> tuple[Tensor, Tensor]:
+def ours(case, dtype=torch.float64, **changes):
     """Compute the library's loss of a case; return its logits too."""
     case = {**case, **changes}
     logits = torch.from_numpy(np.array(case["logits"])).to(dtype).requires_grad_()
@@ -111,9 +108,7 @@ def ours(case: dict[str, Any], dtype: torch.dtype = torch.float64, **changes: An
     return loss(logits, labels, weights, **case["options"]), logits
 
 
-def number_term(
-    logits: Any, labels: Any, vocabulary: NumberVocabulary, term: Term | None = None, **options: Any
-) -> Expected:
+def number_term(logits, labels, vocabulary, term=None, **options):
     """Compute the oracle's number term."""
     weights = options.pop("weights", None)
     alone = {"cross_entropy": 0.0, "weight": 1.0, "normalize_by": "numbers"}
@@ -124,27 +119,27 @@ def number_term(
     )
 
 
-def expected(case: dict[str, Any], logits: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def expected(case, logits):
     wanted = number_term(
         logits, case["labels"], case["vocabulary"], term_of(case), weights=case["weights"], **case["options"]
     )
     return wanted.ntl, wanted.gradient
 
 
-def gradient(loss: Tensor, logits: Tensor) -> Tensor:
+def gradient(loss, logits):
     return torch.autograd.grad(loss.sum(), logits)[0]
 
 
 class TestDrawnBatches:
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     @given(case=cases())
-    def test_value_and_gradient_equal_the_oracle(self, case: dict[str, Any], dtype: torch.dtype) -> None:
+    def test_value_and_gradient_equal_the_oracle(self, case, dtype):
         loss, logits = ours(case, dtype)
         assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
         assert_matches_oracle(loss, logits, expected(case, logits), dtype, worst_of(case))
 
     @given(case=cases(minus_infinity=True))
-    def test_logits_of_minus_infinity_are_finite_and_equal_the_oracle(self, case: dict[str, Any]) -> None:
+    def test_logits_of_minus_infinity_are_finite_and_equal_the_oracle(self, case):
         loss, logits = ours(case)
         slope = gradient(loss, logits)
         assert loss.isfinite().all()
@@ -159,7 +154,7 @@ class TestDrawnBatches:
             assert_close(slope, wanted, GRADIENT_TOLERANCE[torch.float64], scale=worst)
 
     @given(case=cases())
-    def test_positions_without_a_number_contribute_exactly_zero(self, case: dict[str, Any]) -> None:
+    def test_positions_without_a_number_contribute_exactly_zero(self, case):
         loss, logits = ours(case)
         slope = gradient(loss, logits)
         labels, ignore = case["labels"], case["options"]["ignore_index"]
@@ -177,7 +172,7 @@ class TestDrawnBatches:
 
 class TestBatches:
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    def test_sums_over_many_tokens_are_exact(self, dtype: torch.dtype, digits: NumberVocabulary) -> None:
+    def test_sums_over_many_tokens_are_exact(self, dtype, digits):
         # bfloat16 sums would stop growing at 256, and bfloat16 tables would round 257 to 256.
         generator = torch.Generator().manual_seed(1)
         logits = torch.randn(600, 12, generator=generator).to(dtype)
@@ -190,9 +185,7 @@ class TestBatches:
             assert_close(loss, value, VALUE_TOLERANCE[dtype])
 
     @pytest.mark.parametrize("certainty", [5.0, 15.0, 20.0, 30.0])
-    def test_gradient_is_exact_if_the_model_is_certain_of_text(
-        self, certainty: float, digits: NumberVocabulary, batch: Any
-    ) -> None:
+    def test_gradient_is_exact_if_the_model_is_certain_of_text(self, certainty, digits, batch):
         logits, _ = batch(12, 3, dtype=torch.float32)
         with torch.no_grad():
             logits[:, 11] += certainty
@@ -200,12 +193,12 @@ class TestBatches:
         slope = gradient(NTLoss(digits)(logits, labels), logits)
         assert_close(slope, number_term(logits, labels, digits).gradient, DIFFERENCE_IN_GRADIENT)
 
-    def test_large_values_keep_their_difference_in_bfloat16(self) -> None:
+    def test_large_values_keep_their_difference_in_bfloat16(self):
         vocabulary = NumberVocabulary.from_mapping({0: 256, 1: 257, 2: 1001}, vocab_size=4)
         logits = torch.tensor([[0.0, -1e4, -1e4, -1e4]], dtype=torch.bfloat16)
         assert NumberTokenLoss(vocabulary)(logits, torch.tensor([1])).item() == 1.0
 
-    def test_rows_that_are_all_minus_infinity_stay_finite(self, digits: NumberVocabulary) -> None:
+    def test_rows_that_are_all_minus_infinity_stay_finite(self, digits):
         for reweigh in (True, False):
             for label in (3, 11, -100):
                 logits = torch.full((1, 12), -torch.inf, requires_grad=True)
@@ -215,14 +208,14 @@ class TestBatches:
                 assert logits.grad.isfinite().all(), (reweigh, label)
 
     @pytest.mark.parametrize("reweigh", [True, False])
-    def test_the_vocabulary_may_have_only_numbers(self, reweigh: bool, batch: Any) -> None:
+    def test_the_vocabulary_may_have_only_numbers(self, reweigh, batch):
         vocabulary = NumberVocabulary.from_mapping({i: i * i for i in range(5)}, vocab_size=5)
         logits, labels = batch(5, 7)
         wanted = number_term(logits, labels, vocabulary, Term(reweigh=reweigh))
         loss = NumberTokenLoss(vocabulary, REWEIGHED if reweigh else None)(logits, labels)
         assert_matches_oracle(loss, logits, (wanted.ntl, wanted.gradient), torch.float64, 16.0)  # 4 squared
 
-    def test_the_loss_of_a_single_number_is_zero(self, batch: Any) -> None:
+    def test_the_loss_of_a_single_number_is_zero(self, batch):
         vocabulary = NumberVocabulary.from_mapping({1: 5.0}, vocab_size=3)
         logits, _ = batch(3, 2)
         loss = NumberTokenLoss(vocabulary)(logits, torch.tensor([1, 1]))
@@ -230,11 +223,11 @@ class TestBatches:
         assert loss.item() == 0
         assert (logits.grad == 0).all()
 
-    def test_labels_may_be_int32(self, digits: NumberVocabulary, batch: Any) -> None:
+    def test_labels_may_be_int32(self, digits, batch):
         logits, labels = batch(12, 6)
         assert_close(NTLoss(digits)(logits, labels.int()), NTLoss(digits)(logits, labels), ONE_COMPUTATION)
 
-    def test_weights_may_have_any_real_dtype(self, digits: NumberVocabulary, batch: Any) -> None:
+    def test_weights_may_have_any_real_dtype(self, digits, batch):
         logits, labels = batch(12, 6)
         weights = torch.tensor([0, 1, 1, 0, 1, 1])
         reference = NTLoss(digits)(logits, labels, weights.double())
@@ -242,7 +235,7 @@ class TestBatches:
             assert_close(NTLoss(digits)(logits, labels, weights.to(dtype)), reference, ONE_COMPUTATION)
 
     @pytest.mark.parametrize("largest", [1e39, 1e300])
-    def test_values_beyond_float32_are_an_error_or_finite(self, largest: float) -> None:
+    def test_values_beyond_float32_are_an_error_or_finite(self, largest):
         # 1e300 is finite for float(), but not in float32, in which the loss is computed.
         try:
             vocabulary = NumberVocabulary.from_mapping({0: 0.0, 1: "1", 2: largest}, vocab_size=4)
@@ -258,9 +251,7 @@ class TestWithoutGradients:
     @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
     @pytest.mark.parametrize("weighted", [False, True])
     @pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 1.0])
-    def test_the_loss_is_the_same(
-        self, share: float, weighted: bool, reduction: str, irregular: NumberVocabulary
-    ) -> None:
+    def test_the_loss_is_the_same(self, share, weighted, reduction, irregular):
         generator = torch.Generator().manual_seed(0)
         shape = (3, 40)
         logits = torch.randn(*shape, irregular.vocab_size, generator=generator)
@@ -283,7 +274,7 @@ class TestWithoutGradients:
 
 
 class TestModule:
-    def losses(self, vocabulary: NumberVocabulary) -> list[torch.nn.Module]:
+    def losses(self, vocabulary):
         return [
             NTLoss(vocabulary),
             NTLoss(vocabulary, squash_factor=3.0),
@@ -292,20 +283,20 @@ class TestModule:
             NTLCrossEntropyLoss(vocabulary, Wasserstein(3.0)),
         ]
 
-    def test_has_no_state_and_no_parameters(self, digits: NumberVocabulary) -> None:
+    def test_has_no_state_and_no_parameters(self, digits):
         for loss in self.losses(digits):
             assert loss.state_dict() == {}
             assert list(loss.parameters()) == []
             loss.load_state_dict({})
 
-    def test_can_be_copied_and_pickled(self, irregular: NumberVocabulary, batch: Any) -> None:
+    def test_can_be_copied_and_pickled(self, irregular, batch):
         logits, labels = batch(irregular.vocab_size, 5)
         for loss in self.losses(irregular):
             for clone in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
                 assert_repeats(partial(loss, logits, labels), partial(clone, logits, labels))
 
     @pytest.mark.parametrize("make", ["sentence_piece", "byte_level"])
-    def test_can_be_pickled_when_made_from_a_tokenizer(self, make: str, batch: Any) -> None:
+    def test_can_be_pickled_when_made_from_a_tokenizer(self, make, batch):
         # torch.save(model), spawned workers and launchers pickle all attributes of a model.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -314,7 +305,7 @@ class TestModule:
         clone = pickle.loads(pickle.dumps(loss))
         assert_repeats(partial(loss, logits, labels), partial(clone, logits, labels))
 
-    def test_tables_keep_their_dtype_under_half(self, irregular: NumberVocabulary, batch: Any) -> None:
+    def test_tables_keep_their_dtype_under_half(self, irregular, batch):
         logits, labels = batch(irregular.vocab_size, 5)
         for loss in self.losses(irregular):
             reference = loss(logits, labels)
@@ -325,7 +316,7 @@ class TestModule:
                 assert {name: buffer.dtype for name, buffer in loss.named_buffers()} == before
                 assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
-    def test_moves_to_another_device_and_back(self, irregular: NumberVocabulary, batch: Any) -> None:
+    def test_moves_to_another_device_and_back(self, irregular, batch):
         logits, labels = batch(irregular.vocab_size, 5)
         for loss in self.losses(irregular):
             reference = loss(logits, labels)
@@ -337,7 +328,7 @@ class TestModule:
             loss.to("meta").to_empty(device="cpu")  # as sharded training initializes modules
             assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
-    def test_moves_to_the_device_of_the_logits(self, irregular: NumberVocabulary, batch: Any) -> None:
+    def test_moves_to_the_device_of_the_logits(self, irregular, batch):
         logits, labels = batch(irregular.vocab_size, 5)
         for loss in self.losses(irregular):
             assert loss(logits.to("meta"), labels.to("meta")).device.type == "meta"
@@ -346,9 +337,7 @@ class TestModule:
     @pytest.mark.parametrize(
         "criterion", [Dist2(), GaussianCrossEntropy(), SmoothedWasserstein()], ids=lambda c: type(c).__name__
     )
-    def test_tables_of_the_criterion_move_to_the_device_of_the_logits(
-        self, batch: Any, criterion: Any
-    ) -> None:
+    def test_tables_of_the_criterion_move_to_the_device_of_the_logits(self, batch, criterion):
         vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         logits, labels = batch(12, 5)
         for make in (NumberTokenLoss, NTLCrossEntropyLoss):
@@ -357,14 +346,14 @@ class TestModule:
             assert loss(logits.to("meta"), labels.to("meta")).device.type == "meta"
             assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
-    def test_may_be_made_on_the_meta_device(self, irregular: NumberVocabulary, batch: Any) -> None:
+    def test_may_be_made_on_the_meta_device(self, irregular, batch):
         logits, labels = batch(irregular.vocab_size, 5)
         reference = NTLoss(irregular)(logits, labels)
         with torch.device("meta"):
             loss = NTLoss(irregular)
         assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
-    def test_trains_after_an_evaluation_in_inference_mode(self, batch: Any) -> None:
+    def test_trains_after_an_evaluation_in_inference_mode(self, batch):
         # Tables that are built in inference mode cannot be saved for backward.
         vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         logits, labels = batch(12, 5)
@@ -380,9 +369,7 @@ class TestModule:
         loss(logits, labels).backward()
         assert logits.grad.isfinite().all()
 
-    def test_default_dtype_of_the_process_changes_nothing(
-        self, irregular: NumberVocabulary, batch: Any
-    ) -> None:
+    def test_default_dtype_of_the_process_changes_nothing(self, irregular, batch):
         logits, labels = batch(irregular.vocab_size, 5, dtype=torch.float32)
         plain = [loss(logits, labels) for loss in self.losses(irregular)]
         torch.set_default_dtype(torch.float64)
@@ -392,15 +379,13 @@ class TestModule:
             torch.set_default_dtype(torch.float32)
         assert_close(changed, plain, ONE_COMPUTATION)
 
-    def test_repr_shows_the_size_of_the_vocabulary(self, digits: NumberVocabulary) -> None:
+    def test_repr_shows_the_size_of_the_vocabulary(self, digits):
         assert "vocab_size=12" in repr(NTLoss(digits))
 
 
 class TestPredictNumbers:
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    def test_returns_mean_and_mass_of_each_position(
-        self, dtype: torch.dtype, irregular: NumberVocabulary, batch: Any
-    ) -> None:
+    def test_returns_mean_and_mass_of_each_position(self, dtype, irregular, batch):
         logits, _ = batch(irregular.vocab_size, 2, 3, dtype=dtype)
         prediction, mass = NTLossDotProduct(irregular).predict_numbers(logits)
         rows = logits.detach().double().numpy()
@@ -411,12 +396,12 @@ class TestPredictNumbers:
         assert_close(prediction, wanted, VALUE_TOLERANCE[dtype])
         assert_close(mass, on_numbers.sum(-1), VALUE_TOLERANCE[dtype])
 
-    def test_passes_gradients(self, digits: NumberVocabulary, batch: Any) -> None:
+    def test_passes_gradients(self, digits, batch):
         logits, _ = batch(12, 3)
         fn = NTLossDotProduct(digits)
         assert torch.autograd.gradcheck(fn.predict_numbers, logits)
 
-    def test_is_finite_if_all_numbers_are_masked(self, digits: NumberVocabulary) -> None:
+    def test_is_finite_if_all_numbers_are_masked(self, digits):
         logits = torch.full((1, 1, 12), -torch.inf)
         logits[..., 11] = 0
         prediction, mass = NTLossDotProduct(digits).predict_numbers(logits)

@@ -1,10 +1,7 @@
 """Weights of the number term alone: for numbers that are names, and for ratings weighted by class."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -14,21 +11,19 @@ from combined_cases import (
     PATHS,
     REWEIGHED,
     VALUES,
-    Case,
     assert_matches,
     numbers_case,
     run,
 )
 from criterion_cases import DIGITS
 from tolerances import approx, assert_close, assert_identical
-from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary, Wasserstein
 
 EITHER_MODE = pytest.mark.parametrize("mode", ["add", "replace"])
 
 
-def some_weights(shape: tuple[int, ...] | torch.Size, seed: int = 0) -> Tensor:
+def some_weights(shape, seed=0):
     """Multiples of 1/4 from 0 to 1, each of them."""
     weights = torch.arange(math.prod(shape)).reshape(shape) % 5 / 4
     return weights.flatten()[torch.randperm(weights.numel(), generator=torch.manual_seed(seed))].reshape(
@@ -36,7 +31,7 @@ def some_weights(shape: tuple[int, ...] | torch.Size, seed: int = 0) -> Tensor:
     )
 
 
-def weighted_case(name: str = "wasserstein", **options: Any) -> Case:
+def weighted_case(name="wasserstein", **options):
     case = numbers_case(name, **options)
     return replace(case, number_weights=some_weights(case.labels.shape))
 
@@ -46,7 +41,7 @@ def weighted_case(name: str = "wasserstein", **options: Any) -> Case:
 @pytest.mark.parametrize(
     "name", ["wasserstein", "raft", "places", "per number", "number_level decimals", "ntil"]
 )
-def test_value_and_gradient_are_those_of_the_definition(name: str, path: str, mode: str) -> None:
+def test_value_and_gradient_are_those_of_the_definition(name, path, mode):
     chunks = {"chunk_size": 5} if path in LINEAR_PATHS else {}
     for options in ({"weighted": True}, {"reduction": "none"}, {"reduction": "sum", "z_loss": 0.01}):
         assert_matches(weighted_case(name, mode=mode, **options), path, **chunks)
@@ -54,7 +49,7 @@ def test_value_and_gradient_are_those_of_the_definition(name: str, path: str, mo
 
 @EITHER_MODE
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weights_may_have_another_dtype_than_the_logits(dtype: torch.dtype, mode: str) -> None:
+def test_weights_may_have_another_dtype_than_the_logits(dtype, mode):
     case = weighted_case(mode=mode)
     assert case.number_weights is not None
     for weights in (case.number_weights.to(dtype), case.number_weights.double()):
@@ -65,20 +60,20 @@ def test_weights_may_have_another_dtype_than_the_logits(dtype: torch.dtype, mode
 
 @EITHER_MODE
 @pytest.mark.parametrize("path", PATHS)
-def test_weights_of_one_change_nothing(path: str, mode: str) -> None:
+def test_weights_of_one_change_nothing(path, mode):
     case = numbers_case("ntil", mode=mode)
     ones = replace(case, number_weights=torch.ones(case.labels.shape))
     assert_matches(ones, path)
     assert_close(ones.expected().loss, case.expected().loss)
 
 
-def loss_and_gradient(loss: Any, logits: Tensor, labels: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
+def loss_and_gradient(loss, logits, labels, **given):
     leaf = logits.clone().requires_grad_()
     value = loss(leaf, labels, **given)
     return value.detach(), torch.autograd.grad(value.sum(), leaf)[0]
 
 
-def test_numbers_of_weight_zero_cost_what_cross_entropy_does() -> None:
+def test_numbers_of_weight_zero_cost_what_cross_entropy_does():
     case = numbers_case("wasserstein")
     nothing = torch.zeros(case.labels.shape)
     expected = torch.nn.functional.cross_entropy(case.logits().flatten(0, 1), case.labels.flatten())
@@ -89,7 +84,7 @@ def test_numbers_of_weight_zero_cost_what_cross_entropy_does() -> None:
         assert_close(terms.loss, expected)
 
 
-def test_in_replace_mode_cross_entropy_takes_the_remaining_weight() -> None:
+def test_in_replace_mode_cross_entropy_takes_the_remaining_weight():
     case = numbers_case("wasserstein")
     loss = NTLCrossEntropyLoss(NUMBERS, mode="replace", reduction="none")
     half = torch.full(case.labels.shape, 0.5)
@@ -103,7 +98,7 @@ def test_in_replace_mode_cross_entropy_takes_the_remaining_weight() -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_weight_above_one_never_subtracts_cross_entropy_where_values_are_not_checked() -> None:
+def test_a_weight_above_one_never_subtracts_cross_entropy_where_values_are_not_checked():
     loss = NTLCrossEntropyLoss(DIGITS, mode="replace", return_terms=True)
     given = torch.zeros(1, 2, 12), torch.tensor([[3, 4]])
     heavy = loss(*given, number_weights=torch.tensor([[3.0, 3.0]]))
@@ -111,7 +106,7 @@ def test_a_weight_above_one_never_subtracts_cross_entropy_where_values_are_not_c
     assert_close(heavy.ntl, 3 * loss(*given).ntl)
 
 
-def test_shifted_labels_take_their_weights_along() -> None:
+def test_shifted_labels_take_their_weights_along():
     case = weighted_case("wasserstein")
     assert case.number_weights is not None
     shifting = NTLCrossEntropyLoss(NUMBERS, Wasserstein(), shift=True)
@@ -137,7 +132,7 @@ def test_shifted_labels_take_their_weights_along() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", ["wasserstein", "number_level"])
-def test_weights_scale_the_term_and_are_not_renormalized(name: str, path: str) -> None:
+def test_weights_scale_the_term_and_are_not_renormalized(name, path):
     case = numbers_case(name, weighted=True)
     half = replace(case, number_weights=torch.full(case.labels.shape, 0.5))
     assert_close(run(half, path).ntl, run(case, path).ntl / 2)
@@ -149,7 +144,7 @@ def test_weights_scale_the_term_and_are_not_renormalized(name: str, path: str) -
 
 @EITHER_MODE
 @pytest.mark.parametrize("name", ["wasserstein", "number_level"])
-def test_the_gradient_does_not_depend_on_how_a_batch_is_split(name: str, mode: str) -> None:
+def test_the_gradient_does_not_depend_on_how_a_batch_is_split(name, mode):
     case = weighted_case(name, mode=mode, weighted=True)
     loss = NTLCrossEntropyLoss(NUMBERS, **case.arguments())
     whole = case.logits().requires_grad_()
@@ -171,7 +166,7 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_split(name: str, mode: s
 
 
 @EITHER_MODE
-def test_compiles_without_graph_breaks(mode: str) -> None:
+def test_compiles_without_graph_breaks(mode):
     torch._dynamo.reset()
     case = weighted_case("number_level", mode=mode)
     loss = NTLCrossEntropyLoss(NUMBERS, **case.arguments())
@@ -182,7 +177,7 @@ def test_compiles_without_graph_breaks(mode: str) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_weights_of_text_and_of_ignored_positions_are_not_read() -> None:
+def test_weights_of_text_and_of_ignored_positions_are_not_read():
     labels, logits = torch.tensor([[3, 11, -100]]), torch.randn(1, 3, 12, generator=torch.manual_seed(0))
     loss = NTLCrossEntropyLoss(DIGITS)
     anything = torch.tensor([[0.5, math.nan, math.nan]])
@@ -206,7 +201,7 @@ def test_weights_of_text_and_of_ignored_positions_are_not_read() -> None:
         ([[1.0, 1.0, 1.0]], "add", "number_weights: expected a real tensor, given list"),
     ],
 )
-def test_weights_that_do_not_fit_raise(weights: Any, mode: str, message: str) -> None:
+def test_weights_that_do_not_fit_raise(weights, mode, message):
     loss = NTLCrossEntropyLoss(DIGITS, mode=mode)
     error = TypeError if isinstance(weights, list) else ValueError
     with pytest.raises(error, match=message):
@@ -215,18 +210,18 @@ def test_weights_that_do_not_fit_raise(weights: Any, mode: str, message: str) ->
         loss.normalizers(torch.tensor([[3, 4, 11]]), number_weights=weights)
 
 
-def test_reweighing_makes_numbers_too_long() -> None:
+def test_reweighing_makes_numbers_too_long():
     """Half of the numbers end here and half go on; the best distribution under each loss."""
     vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=11)
     labels = torch.tensor([*range(10), *[10] * 10])  # each digit once, the end of the number ten times
 
-    def probability_of_a_digit(reweigh: bool) -> float:
+    def probability_of_a_digit(reweigh):
         criterion = REWEIGHED if reweigh else None
         loss = NTLCrossEntropyLoss(vocabulary, criterion, normalize_by="numbers")
         logits = torch.zeros(11, dtype=torch.float64, requires_grad=True)
         optimizer = torch.optim.LBFGS([logits], max_iter=200, line_search_fn="strong_wolfe")
 
-        def step() -> Tensor:
+        def step():
             optimizer.zero_grad()
             value = loss(logits.expand(20, -1), labels)
             value.backward()

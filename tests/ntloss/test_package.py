@@ -1,7 +1,5 @@
 """Imports, public names and metadata of the package."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.metadata
@@ -22,7 +20,7 @@ _EXTRAS = "transformers|trl|peft|lightning"
 DIGITS = ntloss.NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
 
 
-def run(code: str) -> str:
+def run(code):
     source = Path(ntloss.__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(source)!r})\n{code}"],
@@ -34,18 +32,31 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_the_published_losses_alone_are_reweighed_by_default() -> None:
+def test_the_published_losses_alone_are_reweighed_by_default():
     for published in (ntloss.NTLoss, ntloss.NTLossDotProduct, ntloss.NumberLevelLoss):
         assert isinstance(published(DIGITS).criterion, ntloss.Reweighed)
     assert ntloss.NTLCrossEntropyLoss(DIGITS).criterion == ntloss.Wasserstein()
 
 
-def test_importing_the_package_imports_only_torch() -> None:
+def test_the_commands_help_needs_no_torch():
+    code = """
+sys.modules["torch"] = None  # importing it raises
+from ntloss.cli import main
+for arguments in ([], ["--help"], ["inspect", "--help"], ["inspct"], ["inspect", "nowhere/at/all"]):
+    try:
+        main(arguments)
+    except SystemExit:
+        pass
+"""
+    run(code)
+
+
+def test_importing_the_package_imports_only_torch():
     # Not counting what torch imports.
     code = """
 import torch
 before = set(sys.modules)
-import ntloss, ntloss.metrics, ntloss.decoding, ntloss.numbers.parsing
+import ntloss, ntloss.metrics, ntloss.decoding, ntloss.numbers.parsing, ntloss.published
 print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 """
     ours = set(run(code).split()) - set(sys.stdlib_module_names)
@@ -55,7 +66,7 @@ print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
     assert ours - {"torch"} == {"ntloss"}
 
 
-def test_a_loss_from_a_mapping_needs_no_tokenizer_library() -> None:
+def test_a_loss_from_a_mapping_needs_no_tokenizer_library():
     code = """
 import torch
 sys.modules["transformers"] = sys.modules["tokenizers"] = None  # importing either raises
@@ -66,7 +77,7 @@ print(loss(torch.zeros(1, 12), torch.tensor([4])).item() > 0)
     assert run(code) == "True\n"
 
 
-def test_every_name_of_the_published_package_exists_or_is_listed_as_gone(published: Path) -> None:
+def test_every_name_of_the_published_package_exists_or_is_listed_as_gone(published):
     page = (Path(__file__).parents[2] / "docs/differences.md").read_text(encoding="utf-8")
     rows = page.partition("## Names that are gone")[2].splitlines()
     gone = {name for row in rows for name in re.findall(r"`(?:ntloss\.)?(\w+)", row.rpartition(" | ")[0])}
@@ -84,7 +95,7 @@ def test_every_name_of_the_published_package_exists_or_is_listed_as_gone(publish
                 assert name.startswith("_") or hasattr(ours, name), f"{node.name}.{name}"
 
 
-def test_version_equals_that_of_the_distribution() -> None:
+def test_version_equals_that_of_the_distribution():
     try:
         installed = importlib.metadata.version("ntloss")
     except importlib.metadata.PackageNotFoundError:
@@ -93,7 +104,7 @@ def test_version_equals_that_of_the_distribution() -> None:
 
 
 @pytest.mark.parametrize("name", ntloss.__all__)
-def test_every_public_name_exists_and_is_documented(name: str) -> None:
+def test_every_public_name_exists_and_is_documented(name):
     thing = getattr(ntloss, name)
     assert inspect.getdoc(thing)
     for member_name, member in inspect.getmembers(thing):
@@ -101,13 +112,16 @@ def test_every_public_name_exists_and_is_documented(name: str) -> None:
             assert inspect.getdoc(member), f"{name}.{member_name}"
 
 
-def test_all_lists_every_public_name_once() -> None:
+def test_all_lists_every_public_name_once():
     assert len(set(ntloss.__all__)) == len(ntloss.__all__)
+    assert {ntloss.Wasserstein, ntloss.NTLoss}  # the first use imports all of them
     ours = {n for n, x in vars(ntloss).items() if not n.startswith("_") and not inspect.ismodule(x)}
-    assert ours == set(ntloss.__all__)
+    assert ours == set(ntloss.__all__) <= set(dir(ntloss))
+    with pytest.raises(AttributeError, match="no attribute 'Waserstein'"):
+        _ = ntloss.Waserstein
 
 
-def test_every_file_that_names_the_version_names_the_same_one() -> None:
+def test_every_file_that_names_the_version_names_the_same_one():
     release = re.sub(r"\.dev\d+$", "", ntloss.__version__)
     for name, line in (
         ("pyproject.toml", f'version = "{ntloss.__version__}"'),
@@ -123,7 +137,7 @@ IN_WHEEL = re.compile(
 )
 
 
-def test_a_wheel_contains_both_packages_and_the_configuration(tmp_path: Path) -> None:
+def test_a_wheel_contains_both_packages_and_the_configuration(tmp_path):
     root = Path(__file__).parents[2]
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(root)]
     done = subprocess.run(build, capture_output=True, text=True, timeout=120)
@@ -141,7 +155,7 @@ def test_a_wheel_contains_both_packages_and_the_configuration(tmp_path: Path) ->
     assert "ntloss = ntloss.cli:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
 
 
-def test_the_oldest_tested_releases_are_the_minimum_versions_in_the_metadata() -> None:
+def test_the_oldest_tested_releases_are_the_minimum_versions_in_the_metadata():
     root = Path(__file__).parents[2]
     metadata = (root / "pyproject.toml").read_text(encoding="utf-8")
     pins = dict(

@@ -8,11 +8,8 @@ A separate process imports the published package, from `.published` (`make publi
 NTLOSS_PUBLISHED.
 """
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
-from typing import Any
 
 import published_side
 import pytest
@@ -32,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeft
 
 
 @pytest.fixture(scope="session", params=TOKENIZERS)
-def folder_of_tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder_of_tokenizer(request, tmp_path_factory):
     makes = {"tiny": tiny_tokenizers.byte_level, "words": tiny_tokenizers.word_level_without_unknown}
     if request.param in makes:
         folder = tmp_path_factory.mktemp("tokenizers") / str(request.param)
@@ -42,9 +39,7 @@ def folder_of_tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest
 
 
 @pytest.fixture(scope="session")
-def both(
-    folder_of_tokenizer: Path, published: Path, tmp_path_factory: pytest.TempPathFactory
-) -> list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
+def both(folder_of_tokenizer, published, tmp_path_factory):
     """Make requests, and answer each with both packages."""
     from transformers import AutoTokenizer
 
@@ -59,7 +54,7 @@ def both(
     return list(zip(requests, theirs, ours, strict=True))
 
 
-def test_value_and_gradient_equal_the_published_ones(both: list[Any]) -> None:
+def test_value_and_gradient_equal_the_published_ones(both):
     for request, theirs, ours in both:
         # Otherwise the gradient is a difference of almost equal costs (the model is certain of one token, or
         # squashing makes the costs almost equal), which the two packages round differently.
@@ -77,7 +72,7 @@ def test_value_and_gradient_equal_the_published_ones(both: list[Any]) -> None:
             assert_close(ours[name], theirs[name], tolerance, f"{name} {request}", scale=scale)
 
 
-def test_attributes_and_predicted_numbers_equal_the_published_ones(both: list[Any]) -> None:
+def test_attributes_and_predicted_numbers_equal_the_published_ones(both):
     for request, theirs, ours in both:
         assert ours.keys() == theirs.keys()
         for name in ours.keys() - {"value", "gradient"}:
@@ -90,13 +85,13 @@ def test_attributes_and_predicted_numbers_equal_the_published_ones(both: list[An
 
 
 @pytest.mark.parametrize("kind", [NTLoss, NTLossDotProduct])
-def test_attributes_are_on_the_device_of_the_loss(kind: Any) -> None:
+def test_attributes_are_on_the_device_of_the_loss(kind):
     loss_fn = kind(tiny_tokenizers.byte_level()).to("meta")
     attributes = [getattr(loss_fn, name) for name in published_side.ATTRIBUTES]
     assert {x.device.type for x in attributes if isinstance(x, torch.Tensor)} == {"meta"}
 
 
-def test_the_published_package_has_the_documented_faults(published: Path) -> None:
+def test_the_published_package_has_the_documented_faults(published):
     code = f"""
 import sys; sys.path.insert(1, {str(Path(__file__).parent)!r})
 import tiny_tokenizers, torch, ntloss

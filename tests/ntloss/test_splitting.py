@@ -3,13 +3,10 @@
 The count of items alone makes it so, unless the number term is divided by the count of numbers.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from combined_cases import (
@@ -18,7 +15,6 @@ from combined_cases import (
     NUMBERS,
     PATHS,
     TEXTS,
-    Case,
     assert_gradients,
     make_case,
     numbers_case,
@@ -31,7 +27,7 @@ from tolerances import TWO_PATHS, assert_close
 from ntloss import NTLCrossEntropyLoss
 
 
-def parts_of(case: Case, bounds: list[int]) -> list[Case]:
+def parts_of(case, bounds):
     """Split the case's rows at `bounds`."""
     split = ("hidden", "labels", "loss_weights", "sequence_ids")
     of_rows = {name: getattr(case, name) for name in split if getattr(case, name) is not None}
@@ -41,7 +37,7 @@ def parts_of(case: Case, bounds: list[int]) -> list[Case]:
     ]
 
 
-def in_parts(case: Case, bounds: list[int], path: str, **changes: Any) -> tuple[float, dict[str, np.ndarray]]:
+def in_parts(case, bounds, path, **changes):
     """Compute the sum of the micro-batches' losses, and the accumulated gradient."""
     parts = parts_of(case, bounds)
     counter = NTLCrossEntropyLoss(NUMBERS, CRITERIA[case.criterion][0], shift=changes.get("shift", False))
@@ -59,7 +55,7 @@ def in_parts(case: Case, bounds: list[int], path: str, **changes: Any) -> tuple[
     return sum(result.loss for result in results), gradients
 
 
-def assert_splits(case: Case, bounds: list[int], path: str, **changes: Any) -> None:
+def assert_splits(case, bounds, path, **changes):
     """Check that micro-batches add up to the whole batch."""
     whole = run(case, path, **changes)
     loss, gradients = in_parts(case, bounds, path, **changes)
@@ -70,7 +66,7 @@ def assert_splits(case: Case, bounds: list[int], path: str, **changes: Any) -> N
 @given(seed=st.integers(0, 2**32 - 1), bounds=st.lists(st.integers(0, 8), max_size=4))
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("mode", "by"), [("add", "items"), ("replace", "items"), ("add", "numbers")])
-def test_any_micro_batches_add_up(mode: str, by: str, path: str, seed: int, bounds: list[int]) -> None:
+def test_any_micro_batches_add_up(mode, by, path, seed, bounds):
     # Some micro-batches have no numbers, some ignore all labels, some are empty.
     options = {"mode": mode, "normalize_by": by, "z_loss": 0.01, "label_smoothing": 0.1}
     case = make_case(8, seed=seed, weighted=seed % 2 == 0, **options)
@@ -81,12 +77,12 @@ def test_any_micro_batches_add_up(mode: str, by: str, path: str, seed: int, boun
 @pytest.mark.parametrize("by", ["items", "numbers"])
 @pytest.mark.parametrize("shift", [False, True])
 @pytest.mark.parametrize("path", PATHS)
-def test_micro_batches_of_sequences_add_up(path: str, shift: bool, by: str, criterion: str) -> None:
+def test_micro_batches_of_sequences_add_up(path, shift, by, criterion):
     assert_splits(numbers_case(criterion, weighted=True, normalize_by=by), [1], path, shift=shift)
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_micro_batches_with_different_counts_of_numbers_add_up(path: str) -> None:
+def test_micro_batches_with_different_counts_of_numbers_add_up(path):
     # One number in the first micro-batch and three in the second: a mean of means would triple its weight.
     labels = torch.full((8,), TEXTS[0])
     labels[0], labels[4:7] = 9, 3
@@ -97,7 +93,7 @@ def test_micro_batches_with_different_counts_of_numbers_add_up(path: str) -> Non
 
 
 @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
-def test_a_sum_needs_no_counts(path: str) -> None:
+def test_a_sum_needs_no_counts(path):
     case = make_case(8, reduction="sum", weighted=True)
     parts = [run(part, path) for part in parts_of(case, [2, 5])]
     assert_close(sum(part.loss for part in parts), run(case, path).loss)

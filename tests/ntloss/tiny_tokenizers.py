@@ -1,11 +1,7 @@
 """Small tokenizers of every kind, built here so that nothing is downloaded."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
@@ -33,30 +29,28 @@ _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 _JOINED_PIECES = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
 
 
-def _wrapped(
-    model: Any, pre_tokenizer: Any = None, decoder: Any = None, **special: Any
-) -> PreTrainedTokenizerFast:
+def _wrapped(model, pre_tokenizer=None, decoder=None, **special):
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizer, decoder
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
-def _ids(texts: Iterable[str]) -> dict[str, int]:
+def _ids(texts):
     return {text: i for i, text in enumerate(texts)}
 
 
-def word_level() -> PreTrainedTokenizerFast:
+def word_level():
     """Whole words, without a decoder."""
     model = models.WordLevel(_ids(["<unk>", *TEXTS]), unk_token="<unk>")
     return _wrapped(model, pre_tokenizers.WhitespaceSplit(), unk_token="<unk>")
 
 
-def word_level_without_unknown() -> PreTrainedTokenizerFast:
+def word_level_without_unknown():
     """Whole words, without a decoder or an unknown token: any other word is an error."""
     return _wrapped(models.WordLevel(_ids(["the", *DIGITS, "42"])), pre_tokenizers.WhitespaceSplit())
 
 
-def word_piece() -> PreTrainedTokenizerFast:
+def word_piece():
     """Like BERT's: `##4` continues a word."""
     texts = ["[UNK]", *TEXTS, *("##" + text for text in TEXTS)]
     model = models.WordPiece(_ids(texts), unk_token="[UNK]")
@@ -64,7 +58,7 @@ def word_piece() -> PreTrainedTokenizerFast:
     return _wrapped(model, pre_tokenizers.WhitespaceSplit(), decoder, unk_token="[UNK]")
 
 
-def sentence_piece(with_plain_digits: bool = True) -> PreTrainedTokenizerFast:
+def sentence_piece(with_plain_digits=True):
     """Like T5's: `▁4` begins with a space; with byte fallback, special tokens with digits, an added token."""
     texts = [t for t in TEXTS if with_plain_digits or t not in DIGITS]
     pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("▁", -3.0)]
@@ -82,7 +76,7 @@ def sentence_piece(with_plain_digits: bool = True) -> PreTrainedTokenizerFast:
     return wrapped
 
 
-def byte_level() -> PreTrainedTokenizerFast:
+def byte_level():
     """Like GPT-2's: bytes are written as characters; `Ġ4` begins with a space, `Ċ4` with a newline."""
     texts = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("Ġ", d) for d in DIGITS] + [("4", "2"), ("Ġ4", "2"), ("Ċ", "4"), ("Ġ", "Ġ"), ("ĠĠ", "4")]
@@ -91,7 +85,7 @@ def byte_level() -> PreTrainedTokenizerFast:
     return _wrapped(models.BPE(_ids(texts), merges), pre_tokenizer, decoders.ByteLevel())
 
 
-def llama_like() -> PreTrainedTokenizerFast:
+def llama_like():
     """Like Llama's: single digits, byte fallback, and a decoder that strips the first space of a text."""
     texts = ["<unk>", *_BYTES, "▁", *DIGITS, ".", "-", ",", "a", "▁a"]
     model = models.BPE(_ids(texts), [("▁", "a")], byte_fallback=True, unk_token="<unk>")
@@ -109,7 +103,7 @@ CUT_OF_QWEN = _CUT % "1"
 NUMBERS_UP_TO_999 = [f"{n:0{width}d}" for width in (2, 3) for n in range(10**width)]
 
 
-def _cut_bytes(pattern: str, merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
+def _cut_bytes(pattern, merges):
     texts = sorted(pre_tokenizers.ByteLevel.alphabet()) + ["".join(pair) for pair in merges]
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return _wrapped(
@@ -119,17 +113,17 @@ def _cut_bytes(pattern: str, merges: list[tuple[str, str]]) -> PreTrainedTokeniz
     )
 
 
-def llama_3_like() -> PreTrainedTokenizerFast:
+def llama_3_like():
     """Like Llama 3's: byte-level; each number of up to three digits is a token, without a space."""
     return _cut_bytes(CUT_OF_LLAMA_3, [(n[:-1], n[-1]) for n in NUMBERS_UP_TO_999])
 
 
-def qwen_like() -> PreTrainedTokenizerFast:
+def qwen_like():
     """Like Qwen 2's: byte-level; each digit is a token, also `Ù£` (an Arabic digit)."""
     return _cut_bytes(CUT_OF_QWEN, [("Ġ", "a"), ("Ù", "£")])
 
 
-def gemma_like() -> PreTrainedTokenizerFast:
+def gemma_like():
     """Like Gemma's: byte fallback, no space added before a text; each digit is a token."""
     texts = ["<pad>", "<unk>", *_BYTES, "▁", "▁▁", *DIGITS, *"٣.,-a"]
     merges = [("▁", "▁")]
@@ -140,7 +134,7 @@ def gemma_like() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def large(words: list[str]) -> PreTrainedTokenizerFast:
+def large(words):
     """The digits and the given words, in GPT-2's characters for bytes."""
     vocab = _ids(dict.fromkeys([*DIGITS, *words]))
     return _wrapped(models.WordLevel(vocab, unk_token="0"), decoder=decoders.ByteLevel())
@@ -149,13 +143,13 @@ def large(words: list[str]) -> PreTrainedTokenizerFast:
 CHARACTERS = ["<unk>", *DIGITS, *".,-+a"]
 
 
-def split_words() -> PreTrainedTokenizerFast:
+def split_words():
     """Each character is a word, spaces are unknown; without a decoder."""
     model = models.WordLevel(_ids(CHARACTERS), unk_token="<unk>")
     return _wrapped(model, pre_tokenizers.Split("", "isolated"), unk_token="<unk>")
 
 
-def quick_tour(individual_digits: bool = True) -> PreTrainedTokenizerFast:
+def quick_tour(individual_digits=True):
     """The tokenizer of the tokenizers library's quick tour, without a decoder; it drops spaces.
 
     Args:
@@ -171,33 +165,33 @@ def quick_tour(individual_digits: bool = True) -> PreTrainedTokenizerFast:
 class PythonCharacters(PreTrainedTokenizer):
     """Each character, including the space, is a token; with the default `convert_tokens_to_string`."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options):
         self.ids = _ids([*CHARACTERS, " "])
         super().__init__(**{"unk_token": "<unk>", **options})
 
     @property
-    def vocab_size(self) -> int:
+    def vocab_size(self):
         return len(self.ids)
 
-    def get_vocab(self) -> dict[str, int]:
+    def get_vocab(self):
         return {**self.ids, **self.added_tokens_encoder}
 
-    def _tokenize(self, text: str, **options: Any) -> list[str]:
+    def _tokenize(self, text, **options):
         return list(text)
 
-    def _convert_token_to_id(self, token: str) -> int:
+    def _convert_token_to_id(self, token):
         return self.ids.get(token, 0)
 
-    def _convert_id_to_token(self, index: int) -> str:
+    def _convert_id_to_token(self, index):
         return list(self.ids)[index]
 
-    def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str]:
+    def save_vocabulary(self, save_directory, filename_prefix=None):
         path = Path(save_directory) / f"{filename_prefix or ''}vocab.json"
         path.write_text(json.dumps(self.ids), encoding="utf-8")
         return (str(path),)
 
 
-def saved_bytes(tokenizer: Any, folder: Path) -> dict[str, bytes]:
+def saved_bytes(tokenizer, folder):
     """The content of each file that saving the tokenizer writes."""
     tokenizer.save_pretrained(folder)
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
@@ -221,7 +215,7 @@ _VALUES = {d: float(d) for d in DIGITS} | NUMBERS
 _VALUES_OF_BYTES = {d: float(d) for d in (*DIGITS, "42")}
 
 
-def _marked(marker: str, values: dict[str, float]) -> dict[str, float]:
+def _marked(marker, values):
     return values | {marker + text: value for text, value in values.items() if marker + text != "▁0"}
 
 

@@ -1,12 +1,7 @@
 """The page in a real browser: fixtures for the tests that need Chromium, which skip where there is none."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from page_cases import PLAYGROUND
@@ -16,13 +11,13 @@ SERVER = "http://playground.test/"  # answered from the disk
 PAGE = (PLAYGROUND / "index.html").as_uri()
 
 
-def find_chromium() -> str | None:
+def find_chromium():
     """Path of an installed Chromium, or of the one that the environment variable CHROMIUM names."""
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser():
     path = find_chromium()
     if path is None:
         pytest.skip(f"no Chromium: none of {', '.join(NAMES)} is on the PATH, and CHROMIUM is not set")
@@ -36,7 +31,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
+def open_page(browser):
     """Open the page with options of a browser context; afterwards, nothing may have gone wrong in it.
 
     `script` runs before the page's own; `served` pretends that the page comes from a server.
@@ -44,11 +39,11 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
     problems: list[str] = []
     contexts = []
 
-    def check(message: Any) -> None:
+    def check(message):
         if message.type in ("error", "warning"):
             problems.append(message.text)
 
-    def open_it(script: str = "", served: bool = False, **options: Any) -> Any:
+    def open_it(script="", served=False, **options):
         contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}))
         page = contexts[-1].new_page()
         page.set_default_timeout(60_000)  # a busy machine takes long to start a page
@@ -69,16 +64,16 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
     assert not problems
 
 
-def _file_of(url: str) -> Path:
+def _file_of(url):
     return PLAYGROUND / url.removeprefix(SERVER).partition("#")[0]
 
 
-def _check_local(url: str, problems: list[str]) -> None:
+def _check_local(url, problems):
     if not url.startswith(("file:", "data:", "blob:", SERVER)):
         problems.append(f"{url} is not a local file")
 
 
 @pytest.fixture
-def page(open_page: Callable[..., Any]) -> Any:
+def page(open_page):
     """The page on a desktop, without animations."""
     return open_page(reduced_motion="reduce")

@@ -1,15 +1,8 @@
-"""The cases that the page's JavaScript and the Python library agree on: `python tests/page/page_cases.py`.
+"""What the library computes, for comparison with the page's JavaScript in a browser."""
 
-Writes cases.json from the library. The tests compare it with the library as it is, and with the page in a
-browser.
-"""
-
-from __future__ import annotations
-
-import json
+import functools
 import random
 import sys
-from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,10 +11,8 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
-from torch import Tensor
 
-FOLDER = Path(__file__).parent
-PLAYGROUND = FOLDER.parents[1] / "docs" / "playground"
+PLAYGROUND = Path(__file__).parents[2] / "docs" / "playground"
 sys.path.insert(0, str(PLAYGROUND))
 
 import make_data  # noqa: E402
@@ -31,7 +22,6 @@ from ntloss.decoding import number_quantiles  # noqa: E402
 from ntloss.decoding.fixed_width import choose  # noqa: E402
 from ntloss.numbers import NumberFormat, number_texts  # noqa: E402
 
-CASES = FOLDER / "cases.json"
 # The page's losses: criterion and options of the library. Cross-entropy is PyTorch's.
 LOSSES: dict[str, tuple[str, dict[str, Any]] | None] = {
     "cross_entropy": None,
@@ -86,7 +76,7 @@ QUESTIONS = (
 )
 
 
-def loss_inputs() -> list[tuple[list[float], list[float]]]:
+def loss_inputs():
     """Logits `[11]` and labels `[10]`: random ones, sure and unsure, and labels in doubt."""
     rng = random.Random(0)
     inputs = []
@@ -102,7 +92,7 @@ def loss_inputs() -> list[tuple[list[float], list[float]]]:
     return inputs
 
 
-def of_loss(name: str, logits: list[float], labels: list[float], **options: Any) -> dict[str, Any]:
+def of_loss(name, logits, labels, **options):
     """Loss and gradient by the logits, averaged over the labels."""
     z = torch.tensor(logits, dtype=torch.float64, requires_grad=True)
     given = LOSSES[name]
@@ -118,7 +108,7 @@ def of_loss(name: str, logits: list[float], labels: list[float], **options: Any)
     return {"loss": total.item(), "gradient": gradient.tolist()}
 
 
-def loss_cases() -> list[dict[str, Any]]:
+def loss_cases():
     """Every loss on every input."""
     return [
         {"name": name, "logits": logits, "labels": labels, **of_loss(name, logits, labels)}
@@ -127,7 +117,7 @@ def loss_cases() -> list[dict[str, Any]]:
     ]
 
 
-def typed_inputs() -> list[tuple[str, str, bool, float, float]]:
+def typed_inputs():
     """Truth, what the model says, whether both have one width, how sure it is, and HL-Gauss's sigma."""
     pairs = [("405", "398"), ("405", "505"), ("3.14", "3.2"), ("-5", "5"), ("405", "4057"), ("1000", "7")]
     pairs += [("0", "0"), ("12.5", "-0.25"), ("999999", "100000"), ("0.07", "0.0712")]
@@ -135,7 +125,7 @@ def typed_inputs() -> list[tuple[str, str, bool, float, float]]:
     return [(*pair, *how) for pair in pairs for how in ((True, 0.9, 2.0), (False, 0.6, 40.0))]
 
 
-def write_tokens(truth: str, said: str, padded: bool) -> tuple[list[str], list[str]]:
+def write_tokens(truth, said, padded):
     """The truth's tokens, and what the model says at each: one character per token."""
     truth, said = (f"{Decimal(number_texts(text)[0]):f}" for text in (truth, said))
     if padded:
@@ -147,9 +137,7 @@ def write_tokens(truth: str, said: str, padded: bool) -> tuple[list[str], list[s
     return labels, [*spoken, *["end"] * len(labels)][: len(labels)]
 
 
-def of_typed(
-    labels: Sequence[str], said: Sequence[str], sure: float, sigma: float = 2.0, padded: bool = True
-) -> dict[str, dict[str, Any]]:
+def of_typed(labels, said, sure, sigma=2.0, padded=True):
     """Every loss of a number: of each of its tokens, None where it does not look, and of all."""
     tokens = list(CHARACTERS)
     probs = torch.full((1, len(labels), len(tokens)), (1 - sure) / (len(tokens) - 1), dtype=torch.float64)
@@ -172,7 +160,7 @@ def of_typed(
     return found
 
 
-def of_targets(digits: str, sigma: float) -> list[list[float]]:
+def of_targets(digits, sigma):
     """HL-Gauss's targets of a whole number's digits `[digits, 10]`, from the gradient at uniform logits."""
     z = torch.zeros(1, len(digits), 11, dtype=torch.float64, requires_grad=True)
     loss = NumberTokenLoss(DIGITS, get_criterion("hl_gauss", sigma=sigma))
@@ -181,7 +169,7 @@ def of_targets(digits: str, sigma: float) -> list[list[float]]:
     return (1 / 11 - gradient[0, :, :10]).tolist()
 
 
-def typed_cases() -> list[dict[str, Any]]:
+def typed_cases():
     """Numbers as a visitor types them."""
     cases = []
     for truth, said, padded, sure, sigma in typed_inputs():
@@ -192,7 +180,7 @@ def typed_cases() -> list[dict[str, Any]]:
     return cases
 
 
-def split_cases() -> list[dict[str, Any]]:
+def split_cases():
     """Texts as the published patterns of GPT-4, Llama 3 and Qwen split them."""
     cases = []
     for rule, digits in enumerate((r"\p{N}{1,3}", r"\p{N}")):
@@ -204,7 +192,7 @@ def split_cases() -> list[dict[str, Any]]:
     return cases
 
 
-def distribution_of(bumps: list[list[float]]) -> Tensor:
+def distribution_of(bumps):
     """A distribution over 0 to 999 `[1000]`: bells, each of a weight, a centre and a spread."""
     x = torch.arange(1000, dtype=torch.float64)
     weights = sum(weight * torch.exp(-0.5 * ((x - centre) / spread) ** 2) for weight, centre, spread in bumps)
@@ -212,7 +200,7 @@ def distribution_of(bumps: list[list[float]]) -> Tensor:
     return weights / weights.sum()
 
 
-def of_distribution(probs: Tensor) -> dict[str, Any]:
+def of_distribution(probs):
     """Readings of a distribution; the quantiles by the library's choice of each digit."""
     tree = probs.reshape(10, 10, 10)
     read = {name: value.item() for name, value in make_data.read_distributions(probs[None]).items()}
@@ -223,7 +211,7 @@ def of_distribution(probs: Tensor) -> dict[str, Any]:
     }
 
 
-def walk_down(tree: Tensor, quantile: float) -> int:
+def walk_down(tree, quantile):
     """The quantile, digit by digit."""
     remaining, written = torch.tensor([quantile], dtype=torch.float64), list[int]()
     for _ in range(3):
@@ -233,7 +221,7 @@ def walk_down(tree: Tensor, quantile: float) -> int:
     return int("".join(map(str, written)))
 
 
-def reading_cases() -> list[dict[str, Any]]:
+def reading_cases():
     """Random distributions of one to three bells."""
     rng = random.Random(1)
     cases = []
@@ -243,7 +231,7 @@ def reading_cases() -> list[dict[str, Any]]:
     return cases
 
 
-def of_model(packed: dict[str, Any], question: str) -> dict[str, Any]:
+def of_model(packed, question):
     """What the library reads out of one of the page's models, with the rounded weights."""
     model, tokens = make_data.unpack(packed), packed["tokens"]
     probs = make_data.distributions(model, packed, [question])
@@ -262,7 +250,8 @@ def of_model(packed: dict[str, Any], question: str) -> dict[str, Any]:
     }
 
 
-def model_cases() -> list[dict[str, Any]]:
+@functools.cache
+def model_cases():
     """Both models on all questions."""
     models = make_data.read_constant("models")["models"]
     return [
@@ -270,24 +259,3 @@ def model_cases() -> list[dict[str, Any]]:
         for i, packed in enumerate(models)
         for question in QUESTIONS
     ]
-
-
-def make_cases() -> dict[str, list[dict[str, Any]]]:
-    """All cases by kind."""
-    return {
-        "losses": loss_cases(),
-        "typed": typed_cases(),
-        "splits": split_cases(),
-        "readings": reading_cases(),
-        "models": model_cases(),
-    }
-
-
-if __name__ == "__main__":
-    cases = make_cases()
-    lines = [
-        f'"{kind}": [\n' + ",\n".join(json.dumps(case) for case in rows) + "\n]"
-        for kind, rows in cases.items()
-    ]
-    CASES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    print(f"{sum(map(len, cases.values()))} cases, {CASES.stat().st_size:,} bytes")

@@ -1,9 +1,5 @@
 """The address holds the state of the page: links, the back button, and links that are not valid."""
 
-from __future__ import annotations
-
-from typing import Any
-
 # A part with one number of its own, as each section has one with its settings.
 PART = """() => {
     window.size = 1;
@@ -17,18 +13,18 @@ PART = """() => {
 }"""
 
 
-def set_size(page: Any, size: int, merge: str = "") -> None:
+def set_size(page, size, merge=""):
     page.evaluate(f"size = {size}; address.changed('{merge}')")
 
 
-def go_back(page: Any) -> int:
+def go_back(page):
     before = page.evaluate("location.href")
     page.evaluate("history.back()")
     page.wait_for_function("before => location.href !== before", arg=before)
     return page.evaluate("size")
 
 
-def test_the_back_button_restores_states_and_a_drag_is_one_of_them(page: Any) -> None:
+def test_the_back_button_restores_states_and_a_drag_is_one_of_them(page):
     page.evaluate(PART)
     set_size(page, 2)
     for size in (3, 4, 5):
@@ -39,7 +35,7 @@ def test_the_back_button_restores_states_and_a_drag_is_one_of_them(page: Any) ->
     assert "size" not in page.evaluate("location.hash")
 
 
-def test_a_link_to_a_section_keeps_the_state(page: Any) -> None:
+def test_a_link_to_a_section_keeps_the_state(page):
     page.evaluate(PART)
     set_size(page, 7)
     page.locator("nav a", has_text="Whole numbers").click()
@@ -47,7 +43,7 @@ def test_a_link_to_a_section_keeps_the_state(page: Any) -> None:
     assert page.evaluate("document.getElementById('numbers').getBoundingClientRect().top") < 50
 
 
-def test_an_invalid_link_changes_nothing_and_says_why(page: Any) -> None:
+def test_an_invalid_link_changes_nothing_and_says_why(page):
     page.evaluate(PART)
     set_size(page, 2)
     for text, reason in (

@@ -1,10 +1,6 @@
 """The page answers to clicks, drags, touches and the keyboard."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
-from typing import Any
 
 DRAGGED = 3.0  # percent; a pixel of a bar is half of one
 LEARNED_SHARE = 2.0  # percent
@@ -29,21 +25,21 @@ STOPPED_TRAINING = """async () => {
 }"""
 
 
-def shares(page: Any) -> list[float]:
+def shares(page):
     """The probabilities that the bars announce, in percent."""
     return [float(bar.get_attribute("aria-valuenow")) for bar in page.locator(".bar").all()]
 
 
-def cost(page: Any, name: str) -> float:
+def cost(page, name):
     """The value of a loss in the table."""
     return float(page.locator(f'[data-loss="{name}"]').inner_text())
 
 
-def bar(page: Any, token: str) -> Any:
+def bar(page, token):
     return page.locator(f'.bar[data-token="{token}"]')
 
 
-def drag(page: Any, token: str, share: float, button: Any = "left") -> None:
+def drag(page, token, share, button="left"):
     """Drag the handle of a bar with the mouse, by a share of the bar's height."""
     bar(page, token).scroll_into_view_if_needed()
     handle = bar(page, token).locator(".handle").bounding_box()
@@ -56,16 +52,16 @@ def drag(page: Any, token: str, share: float, button: Any = "left") -> None:
     page.mouse.up(button=button)
 
 
-def pick(page: Any, group: str, label: str) -> None:
+def pick(page, group, label):
     page.locator(f"#{group} .pill", has_text=re.compile(f"^{re.escape(label)}$")).click()
 
 
-def slide(page: Any, selector: str, value: float) -> None:
+def slide(page, selector, value):
     """Move a native slider, as a drag does."""
     page.locator(selector).fill(str(value))
 
 
-def test_cross_entropy_is_the_same_for_near_and_far_and_ntl_was_is_not(page: Any) -> None:
+def test_cross_entropy_is_the_same_for_near_and_far_and_ntl_was_is_not(page):
     page.get_by_role("button", name="Near: 3 for 4").click()
     near = cost(page, "cross_entropy"), cost(page, "wasserstein")
     page.get_by_role("button", name="Far: 9 for 4").click()
@@ -74,7 +70,7 @@ def test_cross_entropy_is_the_same_for_near_and_far_and_ntl_was_is_not(page: Any
     assert far[1] > 3 * near[1]
 
 
-def test_ntl_mse_is_blind_between_3_and_5(page: Any) -> None:
+def test_ntl_mse_is_blind_between_3_and_5(page):
     page.get_by_role("button", name="Half on 3, half on 5").click()
     assert cost(page, "expected_value") == 0
     assert cost(page, "wasserstein") > 0.9
@@ -86,7 +82,7 @@ def test_ntl_mse_is_blind_between_3_and_5(page: Any) -> None:
     assert page.locator("#bars path.down").count() >= 2
 
 
-def test_dragging_a_handle_takes_probability_from_the_others(page: Any) -> None:
+def test_dragging_a_handle_takes_probability_from_the_others(page):
     drag(page, "9", 0.5)
     now = shares(page)
     assert abs(now[9] - 51) < DRAGGED
@@ -97,7 +93,7 @@ def test_dragging_a_handle_takes_probability_from_the_others(page: Any) -> None:
     assert now[9] < 15
 
 
-def test_other_buttons_clicks_and_sideways_drags_change_no_bar(page: Any) -> None:
+def test_other_buttons_clicks_and_sideways_drags_change_no_bar(page):
     before = shares(page)
     drag(page, "9", 0.5, button="right")
     bar(page, "7").locator(".track").click(position={"x": 5, "y": 40})
@@ -110,14 +106,14 @@ def test_other_buttons_clicks_and_sideways_drags_change_no_bar(page: Any) -> Non
     assert shares(page) == before
 
 
-def test_a_swipe_over_the_bars_scrolls_and_a_finger_on_a_handle_drags(open_page: Callable[..., Any]) -> None:
+def test_a_swipe_over_the_bars_scrolls_and_a_finger_on_a_handle_drags(open_page):
     page = open_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     client = page.context.new_cdp_session(page)
 
-    def touch(kind: str, *points: dict[str, float]) -> None:
+    def touch(kind, *points):
         client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [*points]})
 
-    def swipe_up(x: float, y: float, distance: float) -> int:
+    def swipe_up(x, y, distance):
         """Swipe, and say how far that scrolled."""
         start = page.evaluate("scrollY")
         touch("touchStart", {"x": x, "y": y})
@@ -139,7 +135,7 @@ def test_a_swipe_over_the_bars_scrolls_and_a_finger_on_a_handle_drags(open_page:
     assert abs(shares(page)[7] - 41) < DRAGGED
 
 
-def test_undo_and_reset_lead_back(page: Any) -> None:
+def test_undo_and_reset_lead_back(page):
     undo = page.locator("#undo")
     assert undo.is_disabled()
     start = shares(page)
@@ -159,7 +155,7 @@ def test_undo_and_reset_lead_back(page: Any) -> None:
     assert "After" not in page.locator("#train-note").inner_text()
 
 
-def test_bars_respond_to_the_keyboard(page: Any) -> None:
+def test_bars_respond_to_the_keyboard(page):
     seven = bar(page, "7")
     seven.focus()
     start = shares(page)[7]
@@ -175,7 +171,7 @@ def test_bars_respond_to_the_keyboard(page: Any) -> None:
     assert page.evaluate("document.activeElement.dataset.token") == "8"
 
 
-def test_the_keyboard_chooses_the_correct_digit_and_the_loss(page: Any) -> None:
+def test_the_keyboard_chooses_the_correct_digit_and_the_loss(page):
     page.locator('#target input[value="4"]').focus()
     page.keyboard.press("ArrowRight")
     assert "right" in bar(page, "5").get_attribute("class").split()
@@ -186,9 +182,7 @@ def test_the_keyboard_chooses_the_correct_digit_and_the_loss(page: Any) -> None:
     assert page.locator("#costs dd").nth(1).inner_text() == page.locator('[data-loss="crps"]').inner_text()
 
 
-def test_training_on_uncertain_labels_ends_at_the_median_with_ntl_was_and_at_the_distribution_with_crps(
-    page: Any,
-) -> None:
+def test_training_on_uncertain_labels_ends_at_the_median_with_ntl_was_and_at_the_distribution_with_crps(page):
     page.get_by_role("button", name="In doubt, honest").click()
     train = page.locator("#train")
     train.click()
@@ -201,7 +195,7 @@ def test_training_on_uncertain_labels_ends_at_the_median_with_ntl_was_and_at_the
     assert max(map(abs, differences)) < LEARNED_SHARE
 
 
-def test_training_is_animated_and_can_be_stopped(open_page: Callable[..., Any]) -> None:
+def test_training_is_animated_and_can_be_stopped(open_page):
     page = open_page(reduced_motion="no-preference")
     page.get_by_role("button", name="No idea").click()
     found = page.evaluate(STOPPED_TRAINING)
@@ -212,8 +206,8 @@ def test_training_is_animated_and_can_be_stopped(open_page: Callable[..., Any]) 
     assert "Stopped" not in page.locator("#train-note").inner_text()
 
 
-def test_the_curves_show_that_only_ntl_mse_is_flat_for_halves_on_either_side(page: Any) -> None:
-    def heights(style: str) -> list[float]:
+def test_the_curves_show_that_only_ntl_mse_is_flat_for_halves_on_either_side(page):
+    def heights(style):
         path = page.locator(f"#sweep path.{style}").get_attribute("d")
         return [float(y) for y in re.findall(r"[ML]\S+ (\S+?)(?=L|$)", path)]
 
@@ -225,7 +219,7 @@ def test_the_curves_show_that_only_ntl_mse_is_flat_for_halves_on_either_side(pag
     assert all(max(heights(style)) - min(heights(style)) > 10 for style in ("curve-a", "curve-c", "curve-d"))
 
 
-def test_the_walk_finds_the_median_digit_by_digit(page: Any) -> None:
+def test_the_walk_finds_the_median_digit_by_digit(page):
     median = page.locator("#number-readings dd").nth(2).inner_text()
     steps = page.locator("#walk-steps li")
     for count in (1, 2, 3):
@@ -238,7 +232,7 @@ def test_the_walk_finds_the_median_digit_by_digit(page: Any) -> None:
     assert "likeliest first digit" in steps.first.inner_text()
 
 
-def test_the_sliders_move_the_distribution(page: Any) -> None:
+def test_the_sliders_move_the_distribution(page):
     pick(page, "shape", "one bell")
     slide(page, "#centre", 700)
     slide(page, "#spread", 10)
@@ -247,7 +241,7 @@ def test_the_sliders_move_the_distribution(page: Any) -> None:
     assert values[3] == "684 to 716"
 
 
-def test_an_extra_digit_moves_the_mean_and_not_the_median(page: Any) -> None:
+def test_an_extra_digit_moves_the_mean_and_not_the_median(page):
     moved = page.locator("#extra-table tbody td:last-child")
     slide(page, "#extra", 5)
     median, mean, error = (float(text) for text in moved.all_inner_texts())
@@ -257,8 +251,8 @@ def test_an_extra_digit_moves_the_mean_and_not_the_median(page: Any) -> None:
     assert moved.all_inner_texts() == ["0", "0", "0"]
 
 
-def test_each_tokenizer_shows_the_digits_that_the_loss_sees(page: Any) -> None:
-    def recommended() -> str:
+def test_each_tokenizer_shows_the_digits_that_the_loss_sees(page):
+    def recommended():
         return page.locator("#coverage tr", has_text="recommended").inner_text()
 
     pick(page, "tokenizer", "T5")
@@ -274,7 +268,7 @@ def test_each_tokenizer_shows_the_digits_that_the_loss_sees(page: Any) -> None:
     )
 
 
-def test_tokenizers_of_today_split_a_text_of_ones_own(page: Any) -> None:
+def test_tokenizers_of_today_split_a_text_of_ones_own(page):
     pick(page, "tokenizer", "T5")
     page.locator("#own-text").fill("1234567 or 42")  # a stored tokenizer cannot split it
     assert page.locator("#tokenizer input:checked").input_value() == "0"

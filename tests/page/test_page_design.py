@@ -1,10 +1,6 @@
 """The page is small, stands alone, fits a phone, and can be read and operated by everybody."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
-from typing import Any
 
 import make_data
 import page_cases
@@ -76,18 +72,18 @@ UNREACHABLE = """[...document.querySelectorAll("body *")]
     .map((e) => e.outerHTML.slice(0, 100))"""
 
 
-def luminance(rgb: list[float]) -> float:
+def luminance(rgb):
     """Relative luminance as WCAG defines it."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def contrast(one: list[float], other: list[float]) -> float:
+def contrast(one, other):
     light, dark = sorted((luminance(one), luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
-def show_everything(page: Any) -> None:
+def show_everything(page):
     """States of the page that have colors of their own."""
     page.get_by_role("button", name="In doubt, honest").click()
     page.locator("#walk-next").click()
@@ -95,7 +91,7 @@ def show_everything(page: Any) -> None:
     page.locator("#sentence").select_option(index=3)
 
 
-def test_the_page_is_below_a_megabyte_and_needs_nothing_else() -> None:
+def test_the_page_is_below_a_megabyte_and_needs_nothing_else():
     files = list(make_data.page_files())
     assert sum(path.stat().st_size for path in files) <= make_data.PAGE_BUDGET
     page = (page_cases.PLAYGROUND / "index.html").read_text(encoding="utf-8")
@@ -105,13 +101,13 @@ def test_the_page_is_below_a_megabyte_and_needs_nothing_else() -> None:
     assert "type=module" not in page
 
 
-def test_contrast_follows_the_wcag_formula() -> None:
+def test_contrast_follows_the_wcag_formula():
     assert contrast([0, 0, 0], [255, 255, 255]) == 21
     assert contrast([118, 118, 118], [255, 255, 255]) > CONTRAST > contrast([120, 120, 120], [255, 255, 255])
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_text_has_enough_contrast(open_page: Callable[..., Any], scheme: str) -> None:
+def test_every_text_has_enough_contrast(open_page, scheme):
     page = open_page(color_scheme=scheme, reduced_motion="reduce")
     show_everything(page)
     texts = page.evaluate(TEXTS)
@@ -124,8 +120,8 @@ def test_every_text_has_enough_contrast(open_page: Callable[..., Any], scheme: s
     assert not poor
 
 
-def test_the_page_follows_the_dark_and_light_schemes(open_page: Callable[..., Any]) -> None:
-    def brightness(page: Any) -> float:
+def test_the_page_follows_the_dark_and_light_schemes(open_page):
+    def brightness(page):
         return luminance(colors_of(page.evaluate("getComputedStyle(document.body).backgroundColor")))
 
     light, dark = (open_page(color_scheme=scheme) for scheme in SCHEMES)
@@ -140,7 +136,7 @@ def test_the_page_follows_the_dark_and_light_schemes(open_page: Callable[..., An
 
 
 @pytest.mark.parametrize("width", PHONES)
-def test_the_page_fits_a_phone(open_page: Callable[..., Any], width: int) -> None:
+def test_the_page_fits_a_phone(open_page, width):
     page = open_page(viewport={"width": width, "height": 844}, is_mobile=True, has_touch=True)
     show_everything(page)
     assert page.evaluate("document.documentElement.scrollWidth") == width
@@ -148,7 +144,7 @@ def test_the_page_fits_a_phone(open_page: Callable[..., Any], width: int) -> Non
     assert not page.evaluate(UNREACHABLE)
 
 
-def test_the_page_fits_when_its_text_is_twice_as_large(open_page: Callable[..., Any]) -> None:
+def test_the_page_fits_when_its_text_is_twice_as_large(open_page):
     page = open_page(viewport={"width": 390, "height": 844})
     page.add_style_tag(content="html { font-size: 200% }")
     page.set_viewport_size({"width": 389, "height": 844})  # charts are drawn anew
@@ -156,7 +152,7 @@ def test_the_page_fits_when_its_text_is_twice_as_large(open_page: Callable[..., 
     assert page.evaluate("document.documentElement.scrollWidth") == 389
 
 
-def test_choices_and_bars_are_visible_with_forced_colors(open_page: Callable[..., Any]) -> None:
+def test_choices_and_bars_are_visible_with_forced_colors(open_page):
     page = open_page(forced_colors="active", color_scheme="dark", reduced_motion="reduce")
     page.locator("#models").scroll_into_view_if_needed()
     backgrounds = {
@@ -174,12 +170,12 @@ def test_choices_and_bars_are_visible_with_forced_colors(open_page: Callable[...
     assert not poor
 
 
-def colors_of(text: str) -> list[float]:
+def colors_of(text):
     """Red, green and blue of a computed color."""
     return [float(c) for c in re.findall(r"[\d.]+", text)[:3]]
 
 
-def test_without_scripts_the_page_says_what_is_missing_and_where_to_read_on(browser: Any) -> None:
+def test_without_scripts_the_page_says_what_is_missing_and_where_to_read_on(browser):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto((page_cases.PLAYGROUND / "index.html").as_uri())
@@ -191,14 +187,14 @@ def test_without_scripts_the_page_says_what_is_missing_and_where_to_read_on(brow
     context.close()
 
 
-def test_charts_follow_the_width_of_the_window(page: Any) -> None:
+def test_charts_follow_the_width_of_the_window(page):
     wide = page.locator("#number-chart svg").bounding_box()["width"]
     page.set_viewport_size({"width": 600, "height": 900})
     page.wait_for_function(f"document.querySelector('#number-chart svg').clientWidth < {wide}")
     assert page.evaluate("document.documentElement.scrollWidth") == 600
 
 
-def test_every_control_and_picture_has_a_name(page: Any) -> None:
+def test_every_control_and_picture_has_a_name(page):
     assert page.evaluate(NAMELESS, NAMED) == []
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id)")
     assert len(ids) == len(set(ids))
@@ -206,7 +202,7 @@ def test_every_control_and_picture_has_a_name(page: Any) -> None:
     assert all(text.strip() for text in page.locator("th").all_inner_texts())
 
 
-def test_the_keyboard_reaches_every_control_and_focus_is_visible(page: Any) -> None:
+def test_the_keyboard_reaches_every_control_and_focus_is_visible(page):
     reached = set()
     for _ in range(100):
         page.keyboard.press("Tab")

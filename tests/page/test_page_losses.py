@@ -1,12 +1,8 @@
 """The first screen and the section on losses say what their figures show."""
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import page_cases
 import pytest
@@ -26,24 +22,24 @@ WATCH_FIRST_FIGURE = """
 """
 
 
-def numbers(text: str) -> list[str]:
+def numbers(text):
     return re.findall(r"\d+\.\d+", text)
 
 
-def costs(page: Any) -> dict[str, str]:
+def costs(page):
     """What stays in view: names and values."""
     return dict(zip(*(page.locator(f"#costs {tag}").all_inner_texts() for tag in ("dt", "dd")), strict=True))
 
 
-def cost(page: Any, name: str) -> str:
+def cost(page, name):
     return page.locator(f'[data-loss="{name}"]').text_content()
 
 
-def caption(page: Any) -> str:
+def caption(page):
     return page.locator("#caption").inner_text()
 
 
-def preset(page: Any, name: str) -> None:
+def preset(page, name):
     page.get_by_role("button", name=name, exact=True).click()
 
 
@@ -51,9 +47,7 @@ def preset(page: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("size", SCREENS, ids=str)
-def test_the_first_screen_has_figure_result_and_next_steps(
-    open_page: Callable[..., Any], size: tuple[int, int]
-) -> None:
+def test_the_first_screen_has_figure_result_and_next_steps(open_page, size):
     page = open_page(viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce")
     for part in ("#hero", "#result", ".actions", ".links"):
         box = page.locator(part).bounding_box()
@@ -61,7 +55,7 @@ def test_the_first_screen_has_figure_result_and_next_steps(
     assert page.locator(".actions a").all_inner_texts() == ["Install", "Evidence", "Paper"]
 
 
-def test_the_first_figure_shows_what_the_library_charges(page: Any) -> None:
+def test_the_first_figure_shows_what_the_library_charges(page):
     shown = {}
     for name, title in (("cross_entropy", "Cross-entropy"), ("wasserstein", "NTL-WAS")):
         page.locator("#hero-loss .pill", has_text=title).click()
@@ -75,9 +69,7 @@ def test_the_first_figure_shows_what_the_library_charges(page: Any) -> None:
             assert f"{page_cases.of_loss(name, logits, labels)['loss']:.1f}" == values[i]
 
 
-def test_the_first_figure_begins_with_cross_entropy_and_moves_to_ntl_was(
-    open_page: Callable[..., Any],
-) -> None:
+def test_the_first_figure_begins_with_cross_entropy_and_moves_to_ntl_was(open_page):
     page = open_page(reduced_motion="no-preference")
     page.add_init_script(WATCH_FIRST_FIGURE)
     page.reload()
@@ -85,7 +77,7 @@ def test_the_first_figure_begins_with_cross_entropy_and_moves_to_ntl_was(
     assert page.evaluate("seen") == [["cross_entropy", "Cross-entropy"], ["wasserstein", "NTL-WAS"]]
 
 
-def test_the_result_is_that_of_the_evidence(page: Any) -> None:
+def test_the_result_is_that_of_the_evidence(page):
     evidence = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
     result = page.locator("#result").inner_text()
     gains = re.findall(r"\d\.\d ± \d\.\d %", result)
@@ -95,7 +87,7 @@ def test_the_result_is_that_of_the_evidence(page: Any) -> None:
     assert "no effect beyond ± 5 %" in evidence
 
 
-def test_the_first_screen_links_to_files_of_the_repository(page: Any) -> None:
+def test_the_first_screen_links_to_files_of_the_repository(page):
     links = [link.get_attribute("href") for link in page.locator("header a").all()]
     assert links[0] == "../../README.md"  # the documentation's first page
     for href in links:
@@ -111,7 +103,7 @@ def test_the_first_screen_links_to_files_of_the_repository(page: Any) -> None:
 # Captions
 
 
-def test_captions_follow_the_state_and_not_the_example(page: Any) -> None:
+def test_captions_follow_the_state_and_not_the_example(page):
     near = caption(page)
     assert {cost(page, "cross_entropy"), cost(page, "wasserstein"), "4.722"} <= {*numbers(near)}
     page.locator('#target input[value="8"]').check()
@@ -127,7 +119,7 @@ def test_captions_follow_the_state_and_not_the_example(page: Any) -> None:
     assert "rewards honesty" in caption(page)
 
 
-def test_probability_on_text_gives_ntl_was_no_gradient(page: Any) -> None:
+def test_probability_on_text_gives_ntl_was_no_gradient(page):
     preset(page, "Mostly text")
     assert caption(page).startswith("60 % is on text. NTL-WAS looks at digits only and charges 0.000")
     assert caption(page).endswith("No arrows: a step of training would change nothing.")
@@ -137,7 +129,7 @@ def test_probability_on_text_gives_ntl_was_no_gradient(page: Any) -> None:
     assert "Cross-entropy sees it" in caption(page)
 
 
-def test_the_trained_loss_is_the_one_of_the_arrows(page: Any) -> None:
+def test_the_trained_loss_is_the_one_of_the_arrows(page):
     shown = costs(page)
     parts = float(shown["Cross-entropy"]) + 0.3 * float(shown["NTL-WAS"])
     assert abs(float(shown["Trained: CE + 0.3 × NTL-WAS"]) - parts) < 0.001
@@ -149,7 +141,7 @@ def test_the_trained_loss_is_the_one_of_the_arrows(page: Any) -> None:
     assert abs(float(costs(page)["Trained: CE + 1.5 × NTL-WAS"]) - parts) < 0.001
 
 
-def test_hl_gauss_takes_the_place_of_cross_entropy_and_has_a_slider_for_sigma(page: Any) -> None:
+def test_hl_gauss_takes_the_place_of_cross_entropy_and_has_a_slider_for_sigma(page):
     page.locator(".loss-row", has_text="HL-Gauss").click()
     assert costs(page)["Trained: HL-Gauss"] == cost(page, "hl_gauss")
     assert page.locator("#lambda").is_disabled()
@@ -160,14 +152,14 @@ def test_hl_gauss_takes_the_place_of_cross_entropy_and_has_a_slider_for_sigma(pa
     assert page.locator(".chosen code").inner_text() == 'criterion=get_criterion("hl_gauss", sigma=3.2)'
 
 
-def test_the_costs_stay_in_view_beside_the_bars(open_page: Callable[..., Any]) -> None:
+def test_the_costs_stay_in_view_beside_the_bars(open_page):
     page = open_page(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
     page.locator("#train").scroll_into_view_if_needed()
     page.evaluate("scrollBy(0, 100)")
     assert 0 <= page.locator("#costs").bounding_box()["y"] < 10
 
 
-def test_the_second_figure_says_what_its_curves_show(page: Any) -> None:
+def test_the_second_figure_says_what_its_curves_show(page):
     note = page.locator("#sweep-note")
     wrong = page.evaluate("""() => {
         const logits = losses.VALUES.map((v) => Math.log(v === 9 ? 0.99 : 0.01 / 9));
@@ -184,7 +176,7 @@ def test_the_second_figure_says_what_its_curves_show(page: Any) -> None:
 # The table
 
 
-def test_five_losses_come_first_and_eleven_are_folded(page: Any) -> None:
+def test_five_losses_come_first_and_eleven_are_folded(page):
     unfold = page.locator("#unfold")
     assert page.locator(".loss-row:visible").count() == 5
     assert (unfold.get_attribute("aria-expanded"), unfold.inner_text()) == ("false", "11 more losses")
@@ -193,7 +185,7 @@ def test_five_losses_come_first_and_eleven_are_folded(page: Any) -> None:
     assert unfold.get_attribute("aria-expanded") == "true"
 
 
-def test_a_row_explains_itself_and_its_criterion_can_be_copied(open_page: Callable[..., Any]) -> None:
+def test_a_row_explains_itself_and_its_criterion_can_be_copied(open_page):
     page = open_page(reduced_motion="reduce", permissions=["clipboard-read", "clipboard-write"])
     page.locator("#unfold").click()
     for name, given in page_cases.LOSSES.items():
@@ -209,7 +201,7 @@ def test_a_row_explains_itself_and_its_criterion_can_be_copied(open_page: Callab
         assert repr(made) == repr(ntloss.get_criterion(given[0], **given[1]))
 
 
-def test_small_gradients_have_names_and_the_chosen_example_is_marked(page: Any) -> None:
+def test_small_gradients_have_names_and_the_chosen_example_is_marked(page):
     assert page.locator("#loss-head text").all_text_contents() == [*"0123456789T"]
     label = page.locator(".loss.chosen .gradient svg").get_attribute("aria-label")
     assert label.startswith("NTL-WAS alone: A step of training pushes")
@@ -224,7 +216,7 @@ def test_small_gradients_have_names_and_the_chosen_example_is_marked(page: Any) 
 # The address
 
 
-def state(page: Any) -> dict[str, Any]:
+def state(page):
     """Figures and controls."""
     return {
         "bars": [bar.get_attribute("aria-valuenow") for bar in page.locator(".bar").all()],
@@ -238,7 +230,7 @@ def state(page: Any) -> dict[str, Any]:
     }
 
 
-def change_everything(page: Any) -> None:
+def change_everything(page):
     page.locator("#hero-loss .pill", has_text="Cross-entropy").click()
     page.locator('#target input[value="7"]').check()
     page.locator("#lambda").fill("0.7")
@@ -250,7 +242,7 @@ def change_everything(page: Any) -> None:
     page.locator('.bar[data-token="6"]').press("PageUp")
 
 
-def test_a_copied_link_shows_the_same_page(open_page: Callable[..., Any]) -> None:
+def test_a_copied_link_shows_the_same_page(open_page):
     page = open_page(reduced_motion="reduce", permissions=["clipboard-read", "clipboard-write"])
     change_everything(page)
     page.locator("#losses-tools button", has_text="Copy link").click()
@@ -263,7 +255,7 @@ def test_a_copied_link_shows_the_same_page(open_page: Callable[..., Any]) -> Non
     assert other.evaluate("scrollY") > 100
 
 
-def test_the_back_button_restores_figures_and_controls_alike(page: Any) -> None:
+def test_the_back_button_restores_figures_and_controls_alike(page):
     states = [state(page)]
     for action in (
         lambda: preset(page, "Far: 9 for 4"),
@@ -283,7 +275,7 @@ def test_the_back_button_restores_figures_and_controls_alike(page: Any) -> None:
         assert state(page) == before
 
 
-def test_an_invalid_link_shows_the_usual_page_and_says_why(page: Any) -> None:
+def test_an_invalid_link_shows_the_usual_page_and_says_why(page):
     usual = state(page)
     for text, reason in (
         ("bars=1,2", "not eleven percentages"),

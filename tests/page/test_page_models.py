@@ -1,10 +1,5 @@
 """The models of the page: they answer in a worker, as in Python, and do not block the page."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import make_data
 import page_cases
 import pytest
@@ -30,22 +25,22 @@ DRAG = """async ([selector, count]) => {
 }"""
 
 
-def show_models(page: Any) -> None:
+def show_models(page):
     """Scroll to the models and wait until they have answered."""
     page.locator("#models").scroll_into_view_if_needed()
     wait_for_answer(page)
 
 
-def wait_for_answer(page: Any) -> None:
+def wait_for_answer(page):
     page.wait_for_function(f"!({BUSY})")
 
 
-def slide(page: Any, selector: str, value: float) -> None:
+def slide(page, selector, value):
     """Move a native slider, as a drag does."""
     page.locator(selector).fill(str(value))
 
 
-def check_answers(page: Any, question: str) -> None:
+def check_answers(page, question):
     """The cards show what the library reads out of the models."""
     for i, packed in enumerate(MODELS["models"]):
         expected = page_cases.of_model(packed, question)
@@ -57,7 +52,7 @@ def check_answers(page: Any, question: str) -> None:
         assert float(mean) == approx(expected["mean"], dtype=torch.float32, tolerance=LEARNED)
 
 
-def test_a_typed_question_gets_the_answers_of_python(page: Any) -> None:
+def test_a_typed_question_gets_the_answers_of_python(page):
     show_models(page)
     page.locator("#question").fill("41, 59, 30")
     assert "5·41 + 3·59 + 2·30 = 442" in page.locator("#question-note").inner_text()
@@ -67,7 +62,7 @@ def test_a_typed_question_gets_the_answers_of_python(page: Any) -> None:
 
 
 @pytest.mark.parametrize("script", ["", NO_WORKERS, FAILING_WORKERS], ids=["worker", "none", "failing"])
-def test_models_answer_with_and_without_a_worker(open_page: Callable[..., Any], script: str) -> None:
+def test_models_answer_with_and_without_a_worker(open_page, script):
     page = open_page(script=script)
     assert page.locator("#models").get_attribute("data-computed-in") is None  # they start when they are near
     show_models(page)
@@ -75,13 +70,13 @@ def test_models_answer_with_and_without_a_worker(open_page: Callable[..., Any], 
     check_answers(page, MODELS["task"]["example"])
 
 
-def test_models_answer_in_a_worker_on_a_server_too(open_page: Callable[..., Any]) -> None:
+def test_models_answer_in_a_worker_on_a_server_too(open_page):
     page = open_page(served=True)
     show_models(page)
     assert page.locator("#models").get_attribute("data-computed-in") == "worker"
 
 
-def test_sliders_ask_the_models_and_say_how_far_off_they_are(page: Any) -> None:
+def test_sliders_ask_the_models_and_say_how_far_off_they_are(page):
     show_models(page)
     slide(page, "#question-sliders input >> nth=1", 20)
     assert page.locator("#question").input_value() == "48 20 74"
@@ -93,13 +88,13 @@ def test_sliders_ask_the_models_and_say_how_far_off_they_are(page: Any) -> None:
     assert page.locator("#question").input_value() == "48 21 74"
 
 
-def busy_seconds(session: Any) -> float:
+def busy_seconds(session):
     """CPU time of the page's tasks so far; unlike their duration, other processes do not add to it."""
     metrics = session.send("Performance.getMetrics")["metrics"]
     return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
 
 
-def test_no_step_of_a_slider_blocks_the_page(page: Any) -> None:
+def test_no_step_of_a_slider_blocks_the_page(page):
     show_models(page)
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
@@ -109,7 +104,7 @@ def test_no_step_of_a_slider_blocks_the_page(page: Any) -> None:
         assert (busy_seconds(session) - before) / STEPS < LONGEST_TASK, selector
 
 
-def test_an_invalid_question_says_what_is_wrong_and_dims_the_old_answer(page: Any) -> None:
+def test_an_invalid_question_says_what_is_wrong_and_dims_the_old_answer(page):
     show_models(page)
     field, note, says = (page.locator(f"#question{part}") for part in ("", "-note", "-says"))
     for text, reason in (
@@ -128,14 +123,14 @@ def test_an_invalid_question_says_what_is_wrong_and_dims_the_old_answer(page: An
     assert "stale" not in page.locator("#model-cards").get_attribute("class")
 
 
-def test_a_rare_question_is_marked_as_such(page: Any) -> None:
+def test_a_rare_question_is_marked_as_such(page):
     note = page.locator("#question-note")
     assert "rare" not in note.inner_text().lower()
     page.locator("#question").fill("10 10 10")
     assert "A rare corner: 1 % of the training questions" in note.inner_text()
 
 
-def test_the_test_set_is_drawn_with_the_question_among_it(page: Any) -> None:
+def test_the_test_set_is_drawn_with_the_question_among_it(page):
     show_models(page)
     plots = page.locator("#test-plots svg")
     dots = plots.first.locator(".dots").get_attribute("d")
@@ -155,7 +150,7 @@ def test_the_test_set_is_drawn_with_the_question_among_it(page: Any) -> None:
     assert page.locator("#question").input_value() in MODELS["task"]["questions"]
 
 
-def test_the_default_question_is_as_far_off_as_the_average(page: Any) -> None:
+def test_the_default_question_is_as_far_off_as_the_average(page):
     task = MODELS["task"]
     mean = sum(weight * int(x) for weight, x in zip(task["weights"], task["example"].split(), strict=True))
     answers = [model["answers"][task["questions"].index(task["example"])] for model in MODELS["models"]]
@@ -164,7 +159,7 @@ def test_the_default_question_is_as_far_off_as_the_average(page: Any) -> None:
         assert abs(abs(median - mean) - model["off"]["median"]) < 2
 
 
-def test_stored_answers_agree_with_their_distributions(page: Any) -> None:
+def test_stored_answers_agree_with_their_distributions(page):
     answers = make_data.read_constant("answers")
     texts = (page_cases.PLAYGROUND / "sentences.txt").read_text(encoding="utf-8").splitlines()
     assert [each["text"] for each in answers["sentences"]] == texts
@@ -180,7 +175,7 @@ def test_stored_answers_agree_with_their_distributions(page: Any) -> None:
     assert "stored" in page.locator("#answer-about").inner_text()
 
 
-def test_the_question_and_the_sentence_are_in_the_address(page: Any) -> None:
+def test_the_question_and_the_sentence_are_in_the_address(page):
     show_models(page)  # a page that is left while its worker loads has a failed request
     page.locator("#question").fill("20 30 40")
     page.locator("#answer-text").select_option(index=2)

@@ -1,20 +1,16 @@
 """Numbers that a visitor types, and their losses."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import page_cases
 import torch
 from tolerances import LEARNED, approx
 
 
-def type_numbers(page: Any, truth: str, said: str) -> None:
+def type_numbers(page, truth, said):
     page.locator("#typed-truth").fill(truth)
     page.locator("#typed-said").fill(said)
 
 
-def row(page: Any, name: str) -> list[str]:
+def row(page, name):
     """The cells of a row of the table of typed numbers; the last is the whole number."""
     return (
         page.locator("#typed-table tr", has=page.get_by_text(name, exact=True))
@@ -23,7 +19,7 @@ def row(page: Any, name: str) -> list[str]:
     )
 
 
-def test_typed_numbers_show_the_losses_of_each_token_and_of_the_number(page: Any) -> None:
+def test_typed_numbers_show_the_losses_of_each_token_and_of_the_number(page):
     type_numbers(page, "405", "398")
     assert (row(page, "Truth"), row(page, "Off by")) == (["4", "0", "5", "405"], ["1", "9", "3", "7"])
     expected = page_cases.of_typed(["4", "0", "5"], ["3", "9", "8"], 0.9)["wasserstein"]
@@ -36,7 +32,7 @@ def test_typed_numbers_show_the_losses_of_each_token_and_of_the_number(page: Any
     assert page.locator("#typed-table tr.charge").count() == len(page_cases.LOSSES) + 1
 
 
-def test_the_note_on_typed_numbers_explains_place_value_signs_and_length(page: Any) -> None:
+def test_the_note_on_typed_numbers_explains_place_value_signs_and_length(page):
     note = page.locator("#typed-note")
     assert "505 is 100 off" in note.inner_text()
     assert "does not know place value" in note.inner_text()
@@ -51,7 +47,7 @@ def test_the_note_on_typed_numbers_explains_place_value_signs_and_length(page: A
     assert float(row(page, "NTL-WAS")[0]) > 3
 
 
-def test_what_is_not_a_number_is_refused_and_the_old_answer_dimmed(page: Any) -> None:
+def test_what_is_not_a_number_is_refused_and_the_old_answer_dimmed(page):
     field, result, says = (page.locator(f"#typed-{part}") for part in ("said", "result", "said-says"))
     for text, reason in (
         ("4,5", "Write a point"),
@@ -70,7 +66,7 @@ def test_what_is_not_a_number_is_refused_and_the_old_answer_dimmed(page: Any) ->
     assert "stale" not in result.get_attribute("class")
 
 
-def test_typed_numbers_are_in_the_address(page: Any) -> None:
+def test_typed_numbers_are_in_the_address(page):
     type_numbers(page, "3.14", "3.2")
     link = page.evaluate("location.href")
     type_numbers(page, "7", "8")
@@ -80,7 +76,7 @@ def test_typed_numbers_are_in_the_address(page: Any) -> None:
     assert row(page, "Model says")[-1] == "3.2"
 
 
-def test_targets_on_whole_numbers_are_those_of_the_library(page: Any) -> None:
+def test_targets_on_whole_numbers_are_those_of_the_library(page):
     levels = page.locator("#number-targets .level")
     for number, step, sigma in (("39", 3, 2.0), ("39", 0, 1.0), ("405", 16, 40.0), ("1e3", 30, 1000.0)):
         page.locator("#number").fill(number)

@@ -1,9 +1,6 @@
 """The menu of the documentation site, with the theme's styles and the site's own."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import page_cases
 import pytest
@@ -16,7 +13,7 @@ MENU = """<style>{styles}</style>
 
 
 @pytest.mark.parametrize("scheme", ["default", "slate"])
-def test_the_active_entry_of_the_menu_has_enough_contrast(browser: Any, scheme: str) -> None:
+def test_the_active_entry_of_the_menu_has_enough_contrast(browser, scheme):
     theme = pytest.importorskip("zensical", reason="the site's generator is not installed")
     sheets = sorted(Path(theme.__file__).parent.glob("templates/assets/stylesheets/modern/*.css"))
     assert sheets

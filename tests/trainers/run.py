@@ -4,8 +4,6 @@ The trainers' pins of transformers, TRL and PEFT exclude each other. The environ
 `.venv-trainers`, and stay.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -46,7 +44,7 @@ WITHOUT_DEPENDENCIES = {
 NEED_CUDA = {"llamafactory": ["torchvision", "torchaudio"]}
 
 
-def make_environment(name: str) -> Path:
+def make_environment(name):
     """Install a trainer with the CPU's torch; return the environment's Python."""
     folder = ENVIRONMENTS / name
     python = folder / "bin" / "python"
@@ -67,7 +65,7 @@ def make_environment(name: str) -> Path:
     return python
 
 
-def describe(name: str) -> list[str]:
+def describe(name):
     """Return the versions of a trainer and of what it works with, and the disk space of its environment."""
     folder = ENVIRONMENTS / name
     site = [str(path) for path in (folder / "lib").glob("python*/site-packages")]
@@ -78,7 +76,7 @@ def describe(name: str) -> list[str]:
     return [f"{package} {found.get(package)}", versions, f"{size:.1f}"]
 
 
-def main() -> int:
+def main():
     """Test the trainers given on the command line, by default all; print a table."""
     rows, failed = [], False
     tests = ROOT / "tests" / "trainers"

@@ -1,13 +1,10 @@
 """axolotl: `make test-trainers TRAINER=axolotl`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +15,7 @@ CONFIG = Path(__file__).parents[2] / "examples" / "trainers" / "axolotl.yaml"
 TOLERANCE = 1 / 10_000  # of a logged loss
 
 
-def run(tmp_path: Path, **changes: Any) -> subprocess.CompletedProcess[str]:
+def run(tmp_path, **changes):
     """Run `axolotl train` on the example's configuration with a tiny model."""
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     config = yaml.safe_load(CONFIG.read_text())
@@ -48,12 +45,12 @@ def run(tmp_path: Path, **changes: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
 
 
-def logged_loss(folder: Path) -> float:
+def logged_loss(folder):
     (state,) = folder.rglob("trainer_state.json")
     return float(json.loads(state.read_text())["log_history"][0]["loss"])
 
 
-def test_axolotl_trains_on_cross_entropy_and_the_number_term(tmp_path: Path) -> None:
+def test_axolotl_trains_on_cross_entropy_and_the_number_term(tmp_path):
     losses = []
     for weight in (0.0, 0.3, 0.6):
         done = run(tmp_path, ntl_weight=weight, output_dir=str(tmp_path / f"run{weight}"))
@@ -70,9 +67,7 @@ def test_axolotl_trains_on_cross_entropy_and_the_number_term(tmp_path: Path) -> 
         ({"chunked_cross_entropy": True}, "chunked_cross_entropy: True replaces the model's loss"),
     ],
 )
-def test_what_would_train_without_the_term_is_an_error(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_what_would_train_without_the_term_is_an_error(tmp_path, changes, message):
     done = run(tmp_path, **changes)
     assert done.returncode != 0
     assert message in done.stdout + done.stderr

@@ -1,12 +1,9 @@
 """LLaMA-Factory: `make test-trainers TRAINER=llamafactory`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +14,7 @@ CONFIG = Path(__file__).parents[2] / "examples" / "trainers" / "llamafactory.yam
 TOLERANCE = 1 / 10_000  # of a logged loss
 
 
-def config_of(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+def config_of(tmp_path, **changes):
     save_rows(tmp_path / "rows.json")
     (tmp_path / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.json"}}))
     given = {"model_name_or_path": str(save_model(tmp_path / "model")), "dataset": "rows", "cutoff_len": 128}
@@ -27,12 +24,12 @@ def config_of(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     return yaml.safe_load(CONFIG.read_text()) | given | changes
 
 
-def logged_loss(folder: Path) -> float:
+def logged_loss(folder):
     state = json.loads((folder / "trainer_state.json").read_text())
     return float(state["log_history"][0]["loss"])
 
 
-def test_a_callback_trains_on_cross_entropy_and_the_number_term(tmp_path: Path) -> None:
+def test_a_callback_trains_on_cross_entropy_and_the_number_term(tmp_path):
     from llamafactory.train.tuner import run_exp
     from transformers import AutoTokenizer, TrainerCallback
 
@@ -41,7 +38,7 @@ def test_a_callback_trains_on_cross_entropy_and_the_number_term(tmp_path: Path) 
     calls = []
 
     class Spy(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        def on_train_begin(self, args, state, control, **kwargs):
             kwargs["model"].register_forward_hook(
                 lambda model, args, inputs, outputs: calls.append(
                     (outputs.logits.detach(), inputs["labels"])
@@ -56,7 +53,7 @@ def test_a_callback_trains_on_cross_entropy_and_the_number_term(tmp_path: Path) 
     assert abs(logged_loss(tmp_path / "run") - expected_loss(tokenizer, calls, 0.3)) < TOLERANCE
 
 
-def run(tmp_path: Path, **changes: Any) -> subprocess.CompletedProcess[str]:
+def run(tmp_path, **changes):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config_of(tmp_path, **changes)))
     command = [
         sys.executable,
@@ -68,7 +65,7 @@ def run(tmp_path: Path, **changes: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
 
 
-def test_the_command_reads_its_keys_from_the_yaml_file(tmp_path: Path) -> None:
+def test_the_command_reads_its_keys_from_the_yaml_file(tmp_path):
     losses = []
     for weight in (0.0, 0.3, 0.6):
         done = run(tmp_path, ntl_weight=weight, overwrite_output_dir=True)
@@ -85,9 +82,7 @@ def test_the_command_reads_its_keys_from_the_yaml_file(tmp_path: Path) -> None:
         ({"use_dft_loss": True}, "the trainer did not use the model's loss"),
     ],
 )
-def test_what_would_train_without_the_term_is_an_error(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_what_would_train_without_the_term_is_an_error(tmp_path, changes, message):
     done = run(tmp_path, **changes)
     assert done.returncode != 0
     assert message in done.stderr

@@ -1,14 +1,11 @@
 """ms-swift: `make test-trainers TRAINER=ms_swift`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -37,7 +34,7 @@ loss_map["ntl"] = Spy
 """
 
 
-def swift(tmp_path: Path, plugin: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def swift(tmp_path, plugin, *arguments):
     command = ["swift", "sft", "--model", str(save_model(tmp_path / "model")), "--model_type", "qwen2"]
     command += ["--template", "qwen2_5", "--dataset", str(save_rows(tmp_path / "rows.json"))]
     command += [
@@ -65,7 +62,7 @@ def swift(tmp_path: Path, plugin: Path, *arguments: str) -> subprocess.Completed
 
 
 @pytest.mark.parametrize("batch_size", ["1", "4"])  # of one row, ms-swift keeps only the answer's logits
-def test_swift_sft_trains_on_cross_entropy_and_the_number_term(tmp_path: Path, batch_size: str) -> None:
+def test_swift_sft_trains_on_cross_entropy_and_the_number_term(tmp_path, batch_size):
     from transformers import AutoTokenizer
 
     spy, called = tmp_path / "spy.py", tmp_path / "called.pt"
@@ -83,7 +80,7 @@ def test_swift_sft_trains_on_cross_entropy_and_the_number_term(tmp_path: Path, b
     )
 
 
-def test_an_unknown_option_is_an_error_before_training(tmp_path: Path) -> None:
+def test_an_unknown_option_is_an_error_before_training(tmp_path):
     plugin = tmp_path / "plugin.py"
     plugin.write_text(PLUGIN.read_text().replace("weight=0.3", "lambda_=0.3"))
     done = swift(tmp_path, plugin)
@@ -98,9 +95,7 @@ def test_an_unknown_option_is_an_error_before_training(tmp_path: Path) -> None:
         ({"sequence_parallel_size": 1, "padding_free": True}, "number_level", "expected --packing false"),
     ],
 )
-def test_what_would_be_a_wrong_loss_is_an_error(
-    tmp_path: Path, template: dict[str, Any], criterion: str, message: str
-) -> None:
+def test_what_would_be_a_wrong_loss_is_an_error(tmp_path, template, criterion, message):
     from swift.loss import loss_map
     from transformers import AutoTokenizer
 

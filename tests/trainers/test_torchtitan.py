@@ -1,9 +1,6 @@
 """torchtitan: `make test-trainers TRAINER=torchtitan`."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,14 +13,14 @@ TOLERANCE = 1e-5
 RUNS = Path(__file__).parents[2] / "examples" / "trainers" / "torchtitan_runs.py"
 
 
-def inputs() -> tuple[torch.Tensor, torch.Tensor]:
+def inputs():
     made = torch.Generator().manual_seed(0)
     labels = torch.randint(5, 25, (2, 8), generator=made)  # digits are 15 to 24
     labels[0, :3] = -100
     return torch.randn(2, 8, SIZE, generator=made), labels
 
 
-def build(folder: Path, chunked: bool = False, **options: Any) -> Any:
+def build(folder, chunked=False, **options):
     """Build the loss of the example's configuration, with a small tokenizer."""
     from torchtitan.components.loss import CrossEntropyLoss
     from torchtitan.models.llama3 import config_registry
@@ -39,7 +36,7 @@ def build(folder: Path, chunked: bool = False, **options: Any) -> Any:
     return with_number_loss(config, **options).loss.build()
 
 
-def expected(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+def expected(folder):
     """Compute the loss and the gradient from the formulas."""
     from tokenizers import Tokenizer
 
@@ -60,11 +57,11 @@ def expected(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
     return loss.detach(), logits.grad
 
 
-def close(found: torch.Tensor, true: torch.Tensor) -> bool:
+def close(found, true):
     return bool((found - true).abs().max() < TOLERANCE)
 
 
-def test_whole_logits_get_the_loss_and_gradient_of_the_formula(tmp_path: Path) -> None:
+def test_whole_logits_get_the_loss_and_gradient_of_the_formula(tmp_path):
     loss_fn = build(save_model(tmp_path), weight=WEIGHT)
     logits, labels = inputs()
     logits.requires_grad_()
@@ -76,7 +73,7 @@ def test_whole_logits_get_the_loss_and_gradient_of_the_formula(tmp_path: Path) -
     assert close(logits.grad, gradient)
 
 
-def test_torchtitans_chunks_give_the_same_loss_and_gradients(tmp_path: Path) -> None:
+def test_torchtitans_chunks_give_the_same_loss_and_gradients(tmp_path):
     wrapper = build(save_model(tmp_path), chunked=True, weight=WEIGHT)
     logits, labels = inputs()
     head = torch.nn.Linear(SIZE, SIZE, bias=False)
@@ -92,12 +89,12 @@ def test_torchtitans_chunks_give_the_same_loss_and_gradients(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("backend", ["partial_dtensor", "spmd_types"])
-def test_two_ranks_with_half_of_the_vocabulary_each_agree(tmp_path: Path, backend: str) -> None:
+def test_two_ranks_with_half_of_the_vocabulary_each_agree(tmp_path, backend):
     save_model(tmp_path)
     torch.multiprocessing.spawn(run_rank, (tmp_path, backend), nprocs=2)
 
 
-def run_rank(rank: int, folder: Path, backend: str) -> None:
+def run_rank(rank, folder, backend):
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
@@ -125,13 +122,13 @@ def run_rank(rank: int, folder: Path, backend: str) -> None:
     dist.destroy_process_group()
 
 
-def test_a_criterion_on_whole_numbers_is_refused_in_chunks(tmp_path: Path) -> None:
+def test_a_criterion_on_whole_numbers_is_refused_in_chunks(tmp_path):
     with pytest.raises(ValueError, match=r"number_level.*chunks may cut"):
         build(save_model(tmp_path), chunked=True, criterion="number_level")
     assert build(tmp_path, criterion="number_level") is not None
 
 
-def test_the_example_is_found_by_torchtitans_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_is_found_by_torchtitans_command_line(monkeypatch):
     from torchtitan.config import ConfigManager
 
     monkeypatch.syspath_prepend(str(RUNS.parent))

@@ -1,10 +1,7 @@
 """verl: `make test-trainers TRAINER=verl`."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +9,7 @@ pytest.importorskip("verl", reason="verl is not installed: make test-trainers TR
 CONFIG = Path(__file__).parents[2] / "examples" / "trainers" / "verl.yaml"
 
 
-def load_reward(**reward_kwargs: Any) -> Any:
+def load_reward(**reward_kwargs):
     from omegaconf import OmegaConf
     from verl.trainer.ppo.reward import get_custom_reward_fn
 
@@ -24,14 +21,14 @@ def load_reward(**reward_kwargs: Any) -> Any:
 @pytest.mark.parametrize(
     ("completion", "reward"), [("It is 42.", 1.0), ("It is 52.", 0.3679), ("No idea.", -1.0)]
 )
-def test_verls_own_loader_finds_the_reward_and_its_options(completion: str, reward: float) -> None:
+def test_verls_own_loader_finds_the_reward_and_its_options(completion, reward):
     found = load_reward()(
         data_source="x", solution_str=completion, ground_truth="42", extra_info={"num_turns": 2}
     )
     assert abs(found - reward) < 1 / 1000
 
 
-def test_verls_reward_manager_scores_a_completion(tmp_path: Path) -> None:
+def test_verls_reward_manager_scores_a_completion(tmp_path):
     import numpy as np
     import torch
     from omegaconf import OmegaConf
@@ -51,13 +48,13 @@ def test_verls_reward_manager_scores_a_completion(tmp_path: Path) -> None:
     )
     manager = NaiveRewardManager(OmegaConf.create({}), tokenizer, load_reward())
 
-    async def score() -> Any:
+    async def score():
         manager.loop = asyncio.get_running_loop()
         return await manager.run_single(batch)
 
     assert abs(asyncio.run(score())["reward_score"] - 0.3679) < 1 / 1000
 
 
-def test_an_unknown_option_is_an_error() -> None:
+def test_an_unknown_option_is_an_error():
     with pytest.raises(TypeError, match="lenient"):
         load_reward(lenient=True)(data_source="x", solution_str="4", ground_truth="4", extra_info={})

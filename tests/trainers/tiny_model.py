@@ -1,10 +1,6 @@
 """A tiny Qwen2 with a tokenizer of bytes and a chat template, and rows with numbers to train it on."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,7 +14,7 @@ _CHAT = (
 _SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
-def save_model(folder: Path) -> Path:
+def save_model(folder):
     """Write the model and its tokenizer; its head is wider than the vocabulary."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -52,13 +48,13 @@ def save_model(folder: Path) -> Path:
     return folder
 
 
-def save_rows(file: Path) -> Path:
+def save_rows(file):
     """Write the rows in Alpaca's format."""
     file.write_text(json.dumps(ROWS))
     return file
 
 
-def expected_loss(tokenizer: Any, calls: list[tuple[torch.Tensor, torch.Tensor]], weight: float) -> float:
+def expected_loss(tokenizer, calls, weight):
     """Compute cross-entropy + λ · Wasserstein of a step, both divided by its count of labels.
 
     `calls` are the logits and the unshifted labels of its micro-batches.

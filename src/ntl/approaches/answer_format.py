@@ -3,8 +3,6 @@
 The format of padded answers is stored in `config.ntl`, so that it is saved with the model.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import sys
@@ -155,7 +153,7 @@ class AnswerFormat:
             lower, upper = (np.array([*map(self._unscaled, end)], dtype=float) for end in (lower, upper))
         return lower, upper
 
-    def processor(self, prompt_length: int) -> FormatProcessor | None:
+    def processor(self, prompt_length: int) -> "FormatProcessor | None":
         """Make the logits processor that keeps answers in the format, after a prompt of so many tokens."""
         if (number_format := self.number_format) is None:
             return None

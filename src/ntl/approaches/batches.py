@@ -1,7 +1,5 @@
 """Helpers for approaches: padded batches, models that may be wrapped, and plain cross-entropy."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext

@@ -1,17 +1,12 @@
 """Write a pretrained model with its tokenizer into a folder, from which every run loads it.
 
-    ntl prepare model SmolLM2-135M-Instruct.Q4_1.gguf models/smollm2
-
 A `.gguf` file takes much longer to load than such a folder, and its quantized weights cannot be trained.
 """
-
-from __future__ import annotations
 
 import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +20,9 @@ from ntl.data.cache import cache_key
 from ntl.data.files import write_json
 from ntl.encodings.locate import WEIGHTS, loading, locate
 from ntl.errors import UserError, writing_to
-from ntl.program import HELP_OPTIONS, run_program
 
 GGUF = ".gguf"
 RECORD = "prepared.json"
-HELP = """\
-usage: ntl prepare model SOURCE FOLDER
-
-Write a pretrained model and its tokenizer into a folder that every program loads without a network. SOURCE is
-a .gguf file, a folder or a name on the hub. A second call finds the model and does nothing."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program on a source and a folder; see `ntl.program.run_program`."""
-    return run_program("ntl prepare model", _prepare, arguments, "Nothing was changed.")
-
-
-def _prepare(arguments: Sequence[str]) -> int:
-    if len(arguments) != 2:
-        print(HELP)
-        return 0 if {*arguments} <= HELP_OPTIONS else 2
-    source, folder = arguments
-    is_new = write_model(source, Path(folder).expanduser(), "SOURCE")
-    print(f"{source} is in {folder}" + ("" if is_new else " already: nothing to do") + ".")
-    return 0
 
 
 def convert_gguf(file: str) -> str:

@@ -1,7 +1,5 @@
 """Decoder-only models (Llama, Mamba, ...): question and answer in one sequence, the loss on the answer."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Sequence

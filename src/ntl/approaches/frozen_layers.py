@@ -3,8 +3,6 @@
 Computed once and cached, it makes a step of training as cheap as the layers that are trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any

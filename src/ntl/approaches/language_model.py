@@ -1,7 +1,5 @@
 """T5 as a language model: digits as tokens, the unchanged tokenizer, or tokens of digit and place."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence

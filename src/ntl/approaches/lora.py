@@ -1,7 +1,5 @@
 """LoRA (Hu et al., 2021): train small additions to all linear layers, and merge them at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ depend on, such as the statistics of the training answers. It is saved with the 
 sufficient to load the model, and a checkpoint is never used with the wrong encoding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

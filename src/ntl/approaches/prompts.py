@@ -1,7 +1,5 @@
 """Turn questions into the tokens that precede an answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from ntl.approaches import ModelSource

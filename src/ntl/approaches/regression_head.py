@@ -1,7 +1,5 @@
 """T5 or a decoder-only model with a regression head, which answers with a number instead of text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -48,7 +46,7 @@ class T5ForRegression(T5PreTrainedModel):
     _init_weights = init_weights
 
     @classmethod
-    def from_config(cls, config: T5Config) -> T5ForRegression:
+    def from_config(cls, config: T5Config) -> "T5ForRegression":
         """Build the model with the body of a language model that is built from the same random state."""
         body = T5ForConditionalGeneration(config).state_dict()
         model = cls(config)

@@ -1,7 +1,5 @@
 """Find the architecture of a model that is trained from scratch, by its name or in a folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The statistics are stored in `config.ntl`, so that they are saved with the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

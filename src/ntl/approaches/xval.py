@@ -1,7 +1,5 @@
 """xVal on T5: one `[NUM]` token scaled by the value, and a number head."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 

@@ -15,8 +15,6 @@ other, raise a UserError.
     tabular              any CSV file: the columns of a row, and its target
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +25,6 @@ from typing import NamedTuple
 
 from ntl.config import Data
 from ntl.errors import UserError
-from ntloss.numbers.parsing import parse_number
 
 
 class Example(NamedTuple):
@@ -134,6 +131,8 @@ def evenly_spaced(examples: Sequence[Example], count: int | None) -> Sequence[Ex
 
 def single_number(answer: str, reader: str, advice: str) -> float:
     """Read an answer that has to be a number; a UserError quotes it if it is not a single one."""
+    from ntloss.numbers.parsing import parse_number  # slow: torch
+
     number = parse_number(answer, "whole")
     if number is None:
         raise UserError(

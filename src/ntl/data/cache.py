@@ -4,8 +4,6 @@ The paper's mathematics mixture has 26 million pairs. As Python objects, they wo
 process. Memory-mapped, they are shared through the page cache, and a run starts at once.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ Every reader yields the examples of one file in order and checks them. Its error
 and say what is wrong and what to do.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Load datasets from the Hugging Face hub with the `datasets` library."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -6,8 +6,6 @@
 Either all files of a dataset are written, or none. A second call finds them and does nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -24,21 +22,29 @@ from omegaconf.errors import OmegaConfBaseException
 from ntl.config import Annotations, Products, check_ranges
 from ntl.data import Example
 from ntl.data.files import Plan, write_json
-from ntl.errors import UserError, writing_to
+from ntl.errors import UserError, unknown_key, writing_to
 from ntl.program import HELP_OPTIONS, run_program
+from ntl.terminal import print_keys
 
 HELP = """\
 usage: ntl prepare DATASET [key=value ...]
+       ntl prepare model SOURCE FOLDER
 
-Convert the official files of a dataset, in `source`, into training, validation and test files, and write them
-to `destination`. Existing files are kept; overwrite=true replaces them.
+Convert the official files of a dataset into training, validation and test files; or write a
+pretrained model into a folder.
 
-examples:
+  source=FOLDER          where the official files are
+  destination=FOLDER     where the converted files go
+  overwrite=true         replace existing files, which are kept otherwise
+  validation_share=0.1   share of the training file that becomes the validation set
+  split_seed=0           chooses it
+
   ntl prepare mathematics_dataset source=mathematics_dataset-v1.0
-  ntl prepare arithmetic source=mathematics_dataset-v1.0
   ntl prepare gsm8k source=grade-school-math/grade_school_math/data split_seed=1
 
-datasets, and their settings with defaults:
+--help behind a dataset lists its keys with their defaults: ntl prepare gsm8k --help
+
+datasets:
 """
 
 
@@ -123,20 +129,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _prepare(arguments: Sequence[str]) -> int:
     """Prepare the dataset that comes first; a UserError says why it cannot be prepared."""
-    if not arguments or HELP_OPTIONS & {*arguments}:
-        print(HELP)
+    dataset, *given = arguments or ["--help"]
+    if dataset in HELP_OPTIONS:
+        print(HELP, end="")
         for name, kind in SETTINGS.items():
-            print(f"--- {name}: {kind.__doc__}\n{OmegaConf.to_yaml(OmegaConf.structured(kind))}")
+            print(f"  {name:21}{kind.__doc__}")
         return 0
-    dataset, *given = arguments
     if dataset not in SETTINGS:
-        raise UserError(f"the dataset {dataset!r} is unknown; expected one of: {', '.join(SETTINGS)}.")
+        raise unknown_key("ntl prepare ", dataset, [*SETTINGS, "model"])
+    if HELP_OPTIONS & {*given}:
+        values = OmegaConf.to_container(OmegaConf.structured(SETTINGS[dataset]), enum_to_str=True)
+        print_keys(f"ntl prepare {dataset}", SETTINGS[dataset], values)
+        return 0
     try:
         settings = OmegaConf.merge(OmegaConf.structured(SETTINGS[dataset]), OmegaConf.from_dotlist([*given]))
         prepare(dataset, OmegaConf.to_object(settings))
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or "a setting"
-        raise UserError(f"{key}: {str(error).splitlines()[0]}. See `ntl prepare --help`.") from None
+        raise UserError(f"{key}: {str(error).splitlines()[0]}. See `ntl prepare {dataset} --help`.") from None
     return 0
 
 

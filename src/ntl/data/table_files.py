@@ -1,7 +1,5 @@
 """Read a table as texts: CSV, TSV, Parquet or JSON lines, by the ending of the file's name."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -4,8 +4,6 @@ T5's own tokenizer encodes `▁42` and `2019` as one token each, so a loss on di
 digits.
 """
 
-from __future__ import annotations
-
 import copy
 import string
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Resolve the names of models and tokenizers: a local folder, or a name on the Hugging Face hub."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

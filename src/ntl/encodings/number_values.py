@@ -10,8 +10,6 @@ decimals (1.50) and digits beyond the 17th are lost.
 Source: Golkar et al. 2023.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

@@ -8,8 +8,6 @@ trailing zeros. A point is text unless there is a digit on both sides.
 Source: Born & Manica, Nature Machine Intelligence 2023.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ or as `0`). A tokenizer that splits digits encodes each digit as one token, in o
 tokens are then replaced by the encoding's own.
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

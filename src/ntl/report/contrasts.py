@@ -1,10 +1,8 @@
 """Test declared contrasts: differences between two rows of a report, paired by seed."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -48,7 +46,9 @@ def read_contrasts(given: Sequence[Mapping[str, Any]]) -> list[Contrast]:
     return [Contrast(**each) for each in given]
 
 
-def compare_rows(datasets: Sequence[Dataset], contrasts: Sequence[Contrast], margin: float) -> pd.DataFrame:
+def compare_rows(
+    datasets: Sequence[Dataset], contrasts: Sequence[Contrast], margin: float
+) -> tuple[pd.DataFrame, list[str]]:
     """Compute the differences with paired t-tests, corrected for their number by Holm's method.
 
     Args:
@@ -57,17 +57,24 @@ def compare_rows(datasets: Sequence[Dataset], contrasts: Sequence[Contrast], mar
         margin: Bounds of "no effect", in per cent of the second row's mean.
 
     Returns:
-        One row per contrast: `of`, `minus`, `metric`, `test`, `seeds`; the mean `difference` with its 95 %
-        interval `lower`, `upper`; the same in per cent of the second row's mean; `p` and `p_holm`; and the
-        `verdict`. It says "no effect" only if the 90 % interval lies within the margin, which is the test of
-        equivalence by two one-sided t-tests at 5 %.
+        One row per contrast: `dataset`, if there are several; `of`, `minus`, `metric`, `test`, `seeds`; the
+        mean `difference` with its 95 % interval `lower`, `upper`; the same in per cent of the second row's
+        mean; `p` and `p_holm`; and the `verdict`. It says "no effect" only if the 90 % interval lies within
+        the margin, which is the test of equivalence by two one-sided t-tests at 5 %. Then one line for each
+        contrast that the runs do not allow, because a row, a dataset or a metric is missing.
     """
-    table = pd.DataFrame([_difference(datasets, contrast) for contrast in contrasts])
+    found, missing = [], []
+    for contrast in contrasts:
+        try:
+            found.append(_difference(datasets, contrast))
+        except UserError as error:
+            missing.append(f"contrast {_name(contrast.of)} minus {_name(contrast.minus)}: {error}")
+    table = pd.DataFrame(found)
     if table.empty:
-        return table
+        return table, missing
     table["p_holm"] = holm(table["p"])
     table["verdict"] = [_verdict(row, margin) for _, row in table.iterrows()]
-    return table.drop(columns=["percent_lower_90", "percent_upper_90"])
+    return table.drop(columns=["percent_lower_90", "percent_upper_90"]), missing
 
 
 def holm(p: pd.Series) -> pd.Series:
@@ -85,11 +92,14 @@ def holm(p: pd.Series) -> pd.Series:
 def _difference(datasets: Sequence[Dataset], contrast: Contrast) -> dict[str, Any]:
     dataset = _choose(datasets, contrast)
     test = contrast.test or next((t for t in dataset.tests if t != "validation"), "validation")
-    rows = [_find(dataset, name) for name in (contrast.of, contrast.minus)]
+    rows = _find(dataset, (contrast.of, contrast.minus))
     of, minus = (row.values(test, contrast.metric).dropna() for row in rows)
     pairs = (of - minus).dropna()
+    if pairs.empty:
+        raise UserError(f"no seed has {contrast.metric} on {test} in both rows.")
     base = minus[pairs.index].mean()
-    found: dict[str, Any] = {
+    found: dict[str, Any] = {"dataset": dataset.name} if len(datasets) > 1 else {}
+    found |= {
         "of": _name(contrast.of), "minus": _name(contrast.minus), "metric": contrast.metric, "test": test,
         "seeds": len(pairs), "difference": pairs.mean(), "percent": 100 * pairs.mean() / abs(base),
     }  # fmt: skip
@@ -128,24 +138,28 @@ def _choose(datasets: Sequence[Dataset], contrast: Contrast) -> Dataset:
     if contrast.dataset is None and len(datasets) == 1:
         return datasets[0]
     if contrast.dataset not in names:
-        raise UserError(f"contrasts: dataset={contrast.dataset}; expected one of: {', '.join(names)}.")
+        raise UserError(f"dataset={contrast.dataset} was not run; expected one of: {', '.join(names)}.")
     return datasets[names.index(contrast.dataset)]
 
 
-def _find(dataset: Dataset, name: Any) -> Group:
-    """Find the row that a contrast names."""
-    reading = "greedy"
-    if isinstance(name, str) and name.rpartition(", ")[2] in READINGS:
-        name, _, reading = name.rpartition(", ")
-    found = [group for group in dataset.groups if _matches(group, name)]
-    if len(found) != 1:
-        labels = "; ".join(group.label for group in found or dataset.groups)
-        count = "several rows" if found else "no row"
+def _find(dataset: Dataset, names: Sequence[Any]) -> list[Group]:
+    """Find the rows that a contrast names; a UserError tells of each that is missing or ambiguous."""
+    rows, wrong = [], []
+    for name in names:
+        label, _, reading = name.rpartition(", ") if isinstance(name, str) else ("", "", "")
+        label, reading = (label, reading) if reading in READINGS else (name, "greedy")
+        found = [group for group in dataset.groups if _matches(group, label)]
+        if len(found) == 1:
+            rows.append(replace(found[0], reading=reading))
+        else:
+            wrong.append(f"{_name(name)} names {'several rows' if found else 'no row'}")
+    if wrong:
+        labels = "; ".join(group.label for group in dataset.groups)
         raise UserError(
-            f"contrasts: {_name(name)} names {count} of {dataset.name}; expected one of: {labels}. Name its "
-            "label, or its settings as {loss.weight: 0.3}."
+            f"{' and '.join(wrong)} of {dataset.name}, whose rows are: {labels}. Name a label, or settings "
+            "as {loss.weight: 0.3}."
         )
-    return Group(found[0].label, found[0].runs, reading)
+    return rows
 
 
 def _matches(group: Group, name: Any) -> bool:

@@ -1,7 +1,5 @@
 """Write tables as Markdown and LaTeX."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Mapping, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Load evaluations of runs, and group those that differ only in their seed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

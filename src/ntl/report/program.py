@@ -1,7 +1,5 @@
 """`ntl report`: collect finished runs into tables in the paper's format, tests of contrasts, and figures."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys
@@ -72,9 +70,10 @@ def report(
 
     declared = read_contrasts(contrasts)
     datasets, left_out = load_datasets(folders, name, in_order)
+    tested, missing = compare_rows(datasets, declared, margin)
+    left_out += missing
     for line in left_out:
         print(f"ntl report: left out: {line}", file=sys.stderr)
-    tested = compare_rows(datasets, declared, margin)
     text = markdown_report(datasets, tested, left_out)
     tables = {
         "table.md": text,
@@ -82,10 +81,11 @@ def report(
         "table.tex": latex_report(datasets),
         "metrics.csv": long_csv(datasets),
     }
-    if declared:
+    if len(tested):
         tables["contrasts.csv"] = tested.to_csv(index=False, lineterminator="\n")
     with writing_to(output, "a writable folder", "Choose another output folder."):
         output.mkdir(parents=True, exist_ok=True)
+        (output / "contrasts.csv").unlink(missing_ok=True)
         for file, content in tables.items():
             (output / file).write_text(content, encoding="utf-8")
         figures = [file for dataset in datasets for file in draw_dataset(dataset, output)]

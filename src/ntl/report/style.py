@@ -1,7 +1,5 @@
 """The style of the lab's figures, with colors that are easy to distinguish."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -103,7 +103,7 @@ def _contrast_columns(tested: pd.DataFrame) -> Columns:
         halves = [(row[f"{name}upper"] - row[f"{name}lower"]) / 2 for name in ("", "percent_")]
         widths = [None if math.isnan(half) else half for half in halves]
         cells = (
-            f"{row['of']} minus {row['minus']}",
+            f"{row['dataset']}: " * ("dataset" in row) + f"{row['of']} minus {row['minus']}",
             f"{row['metric']} on {row['test']}",
             str(row["seeds"]),
             round_significant(row["difference"], widths[0], signed=True),

@@ -1,7 +1,5 @@
 """Draw the uncertainty of models: the coverage of their intervals, and intervals over the true numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

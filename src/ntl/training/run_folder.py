@@ -10,8 +10,6 @@
 Files are written atomically: if a run is killed, each file holds either its old or its new content.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -120,7 +118,7 @@ class RunFolder:
         """Change some values of `run.json`."""
         return self.write(self.record(), **changes)
 
-    def evaluation(self, name: str) -> EvaluationFolder:
+    def evaluation(self, name: str) -> "EvaluationFolder":
         """Return the folder of an evaluation; it need not exist."""
         return EvaluationFolder(self.path / name)
 

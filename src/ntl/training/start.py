@@ -1,7 +1,5 @@
 """Decide what is left of a run in its folder."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any, Literal, NamedTuple

@@ -4,8 +4,6 @@ Each row is computed once, whichever runs train on it: a run adds a file with th
 A regression head reads prompts alone, whose states are the first ones of prompt and answer.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -50,21 +48,32 @@ class RowsWithStates(torch.utils.data.Dataset[dict[str, Any]]):
         return {**row, STATES: torch.from_numpy(np.array(states))}  # a copy: the file is read-only
 
 
-def add_states(rows: Dataset, approach: Any, cache_dir: Path, largest: float) -> Dataset | RowsWithStates:
+def add_states(rows: Any, approach: Any, cache_dir: Path, largest: float, optional: bool = False) -> Any:
     """Add the column `states` to encoded rows, and compute those that are not cached; others wait for them.
 
-    The rows are unchanged if no layers are frozen, or `largest`, the size in GB that is allowed, is 0.
+    Args:
+        rows: Encoded rows, as a `Dataset` or a list of dicts.
+        approach: The approach that encoded them.
+        cache_dir: Folder that holds the cache.
+        largest: Size in GB that is allowed.
+        optional: Whether rows that are too large to be cached are returned as they are. Default: an error.
+
+    Returns:
+        A `RowsWithStates`; the rows as they are if no layers are frozen, or `largest` is 0.
     """
     frozen: FrozenLayers | None = approach.frozen
     if frozen is None or not frozen.can_be_cached or not largest:
         return rows
+    given, rows = rows, Dataset.from_list(rows) if isinstance(rows, list) else rows
+    size = _gigabytes(rows, frozen)
+    if optional and (frozen.ties or size > largest):
+        return given
     if frozen.ties:
         raise UserError(
             "weights.train_head=true also trains the embeddings, which this model's head shares, "
             "so that the output of the frozen layers changes; expected weights.state_cache_gb=0, which "
             "computes it at each step, or train_head=false. Pass one of them."
         )
-    size = _gigabytes(rows, frozen)
     if size > largest:
         raise UserError(
             f"the output of the frozen layers for {len(rows)} rows takes {size:.1f} GB; expected at most "
@@ -79,7 +88,9 @@ def add_states(rows: Dataset, approach: Any, cache_dir: Path, largest: float) ->
             chosen = rows.select(missing.values())
             size = _gigabytes(chosen, frozen)
             rows_and_size = f"{len(chosen)} rows, {size:.2g} GB"
-            log.info(f"caching the output of the frozen layers: {rows_and_size} in {folder}")
+            (log.debug if optional else log.info)(
+                f"caching the output of the frozen layers: {rows_and_size} in {folder}"
+            )
             _write(folder / cache_key([*missing]), [*missing], chosen, approach)
             known = _find(folder)
     return RowsWithStates(rows, [known[key] for key in keys])

@@ -1,7 +1,5 @@
 """Encode examples once and cache the token ids on disk, so that no training step waits for a tokenizer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

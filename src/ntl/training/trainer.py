@@ -1,7 +1,5 @@
 """transformers' trainer for approaches, with losses normalized over the whole update."""
 
-from __future__ import annotations
-
 import filecmp
 import json
 import logging

@@ -10,6 +10,7 @@ from typing import Any
 from ntloss.criteria import combine, distances, entropies, hl_gauss, whole_numbers
 from ntloss.criteria.criterion import Criterion
 
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # A new criterion of the library needs a line here, and nothing else.
 CRITERIA: dict[str, Callable[..., Any]] = {
     "wasserstein": distances.Wasserstein,
@@ -44,7 +45,7 @@ def get_criterion(name: str, **options: Any) -> Criterion:
         The criterion.
 
     Raises:
-        ValueError: an unknown name or option; the message lists the valid ones.
+        ValueError: an unknown name or option, or a missing one; the message lists the valid ones.
 
     Example:
         >>> from ntloss import get_criterion
@@ -59,12 +60,19 @@ def get_criterion(name: str, **options: Any) -> Criterion:
             "Add your own with register_criterion."
         )
     make = CRITERIA[name]
-    known = list(inspect.signature(make).parameters)
+    parameters = inspect.signature(make).parameters
+    known = list(parameters)
     if known[:1] == ["x"]:  # a function of the input is a criterion itself
         make, known = partial(_with_options, make), known[1:]
     if unknown := sorted(set(options) - set(known)):
         choices = ", ".join(known) or "none"
         raise ValueError(f"{name!r} has no option {', '.join(map(repr, unknown))}. Its options: {choices}.")
+    optional = [p.name for p in parameters.values() if p.default is not p.empty or p.kind in _VARIADIC]
+    if missing := [key for key in known if key not in options and key not in optional]:
+        raise ValueError(
+            f"{name!r} needs {', '.join(missing)}: expected {{'name': {name!r}, {missing[0]!r}: ...}}, or "
+            f"get_criterion({name!r}, {missing[0]}=...)"
+        )
     if "criterion" in options:
         options["criterion"] = as_criterion(options["criterion"])
     if "criteria" in options:
@@ -90,6 +98,16 @@ def as_criterion(given: Any) -> Criterion:
         return get_criterion(**given)
     criterion: Criterion = given
     return criterion
+
+
+def title_of(criterion: Any) -> str:
+    """Name a criterion for a reader: `NTL-WAS` and the like as the paper does, others by their `repr`."""
+    if isinstance(criterion, distances.ExpectedValue) and criterion.over == "numbers":
+        titles = {"squared": "NTL-MSE", "absolute": "NTL-MAE", "huber": "NTL-Huber"}
+        return titles.get(str(criterion.loss), repr(criterion))
+    if isinstance(criterion, distances.Wasserstein):
+        return "NTL-WAS"
+    return str(getattr(criterion, "__name__", repr(criterion).removesuffix("()")))
 
 
 def register_criterion(name: str, criterion: Callable[..., Any]) -> None:

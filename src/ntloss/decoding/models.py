@@ -76,7 +76,7 @@ class CachedModel:
     """A model that is called with its cache."""
 
     def __init__(self, model: Any) -> None:
-        self.inner = _innermost(model)  # the model of transformers, without wrappers
+        self.inner = innermost(model)  # the model of transformers, without wrappers
         # Replicas on several devices would have to merge their caches.
         self.model = model.module if isinstance(model, nn.DataParallel) else model
         self.accepted = inspect.signature(type(self.inner).forward).parameters
@@ -289,7 +289,7 @@ def _float32_logits(head: nn.Module) -> Iterator[None]:
         hook.remove()
 
 
-def _innermost(model: Any) -> Any:
+def innermost(model: Any) -> Any:
     """Return the model of transformers inside PEFT, `torch.compile` and data parallelism."""
     outer = model
     while hasattr(model, "children"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from ntloss.decoding import any_length, fixed_width
 from ntloss.decoding.models import Continuations, run_prompts
 from ntloss.decoding.served import ServedModel
 from ntloss.numbers.format import NumberFormat
+from ntloss.numbers.parsing import as_float
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 _ANY_LENGTH = NumberFormat()
@@ -72,8 +73,8 @@ class NumberQuantiles:
 def number_quantiles(
     model: Any,
     inputs: Mapping[str, Tensor],
-    vocabulary: NumberVocabulary,
-    quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+    vocabulary: NumberVocabulary | Any,
+    quantiles: float | Sequence[float] = (0.05, 0.5, 0.95),
     format: NumberFormat | None = None,
     *,
     walks: int | None = None,
@@ -99,8 +100,8 @@ def number_quantiles(
         inputs: what a tokenizer returns: `input_ids` and `attention_mask`, `[batch, seq]`. Prompts of a
             causal model are padded on the left, inputs of an encoder on either side.
         vocabulary: the number tokens. Fixed width: those that may be written. Any length: all its `pieces`,
-            because the model may write them.
-        quantiles: each above 0 and below 1. Default: the median and a 90 % interval.
+            because the model may write them. A tokenizer stands for all its number tokens.
+        quantiles: a level or several, each above 0 and below 1. Default: the median and a 90 % interval.
         format: how numbers are written. Default: `NumberFormat()`, with any length and thousands separated by
             commas, as `parse_numbers` reads them.
         walks: any length: number of walks, at least four beyond the outermost quantile. Default: 32, or as
@@ -142,8 +143,10 @@ def number_quantiles(
         (torch.Size([2, 3]), True)
     """
     numbers = _ANY_LENGTH if format is None else format
+    given = quantiles if isinstance(quantiles, Iterable) else [quantiles]
+    quantiles = tuple(as_float(level) for level in given)
     walks = _check_options(quantiles, numbers, walks, rows_per_pass)
-    root = _start(model, inputs, vocabulary, prefix_ids, past_key_values)
+    root, vocabulary = _start(model, inputs, vocabulary, prefix_ids, past_key_values)
     device = root.device
     levels = torch.tensor(quantiles, dtype=torch.float64)
     # One point in each of the strata, so that the error is never above that of independent points.
@@ -181,7 +184,7 @@ def number_quantiles(
         )
     _warn_of_starts(root, vocabulary, found["starts"])
     passes, rows = root.counts
-    return NumberQuantiles(tuple(quantiles), **found, passes=passes, rows=rows)
+    return NumberQuantiles(quantiles, **found, passes=passes, rows=rows)
 
 
 def _of_walks(walked: list[Tensor], levels: Tensor, walks: int) -> tuple[dict[str, Tensor], Tensor]:
@@ -213,19 +216,28 @@ def _of_walks(walked: list[Tensor], levels: Tensor, walks: int) -> tuple[dict[st
 
 
 def _start(
-    model: Any, inputs: Any, vocabulary: NumberVocabulary, prefix_ids: Sequence[int], past: Any
-) -> Continuations:
+    model: Any, inputs: Any, vocabulary: NumberVocabulary | Any, prefix_ids: Sequence[int], past: Any
+) -> tuple[Continuations, NumberVocabulary]:
     if isinstance(model, ServedModel):
         if past is not None:
             raise TypeError("past_key_values: expected none, because a server has its own cache: omit it")
-        return model.continuations(inputs, vocabulary, prefix_ids)
+        vocabulary = _as_vocabulary(vocabulary, None)
+        return model.continuations(inputs, vocabulary, prefix_ids), vocabulary
     root = run_prompts(model, inputs, prefix_ids, past)
-    if (width := root.logits.shape[-1]) != vocabulary.vocab_size:
+    width = root.logits.shape[-1]
+    if width != (vocabulary := _as_vocabulary(vocabulary, width)).vocab_size:
         raise ValueError(
             f"the model's logits are {width} wide, the vocabulary has {vocabulary.vocab_size} tokens. Pass "
             "vocab_size=<width of the logits> to the vocabulary."
         )
-    return root
+    return root, vocabulary
+
+
+def _as_vocabulary(given: NumberVocabulary | Any, width: int | None) -> NumberVocabulary:
+    """Return a vocabulary, or all numbers of a tokenizer, because the model may write any of them."""
+    if isinstance(given, NumberVocabulary):
+        return given
+    return NumberVocabulary.from_tokenizer(given, digit_level=False, vocab_size=width)
 
 
 def _of_sample(sample: list[Tensor], levels: Tensor, shifts: Tensor) -> tuple[dict[str, Tensor], Tensor]:
@@ -303,11 +315,13 @@ def _warn_of_starts(root: Continuations, vocabulary: NumberVocabulary, starts: T
     if bool((rare := starts < _LEAST_START).any()):
         row = int(starts.argmin())
         token = root.likeliest(row)  # of some servers, its text
-        text = vocabulary.pieces.get(token, "0") if isinstance(token, int) else "0"
-        skip = "" if any(c in "+-.0123456789" for c in text) else f", or pass prefix_ids=[{token}] ({text!r})"
+        text = vocabulary.text_of(token) if isinstance(token, int) else token
+        shown = f"token {token}" if text is None else repr(text)
+        is_skipped = token in vocabulary.pieces and not any(c in "+-.,0123456789" for c in text or "")
+        skip = f", or pass prefix_ids=tokenizer.encode({shown}, add_special_tokens=False)" * is_skipped
         warnings.warn(
             f"after {int(rare.sum())} of {len(starts)} prompts the model hardly writes such a number (with "
-            f"probability {float(starts[row]):.2g} after prompt {row}, where token {token!r} is likeliest): "
+            f"probability {float(starts[row]):.2g} after prompt {row}, where {shown} is likeliest): "
             f"end the prompt where the number begins, such as with the first words of the answer{skip}",
             UnlikelyNumberWarning,
             stacklevel=4,
@@ -315,11 +329,11 @@ def _warn_of_starts(root: Continuations, vocabulary: NumberVocabulary, starts: T
 
 
 def _check_options(
-    quantiles: Sequence[float], numbers: NumberFormat, walks: int | None, rows_per_pass: int
+    quantiles: tuple[float, ...], numbers: NumberFormat, walks: int | None, rows_per_pass: int
 ) -> int:
     """Return the number of walks."""
-    if not len(quantiles) or not all(0 < q < 1 for q in quantiles):
-        raise ValueError(f"quantiles={tuple(quantiles)}: expected one or more numbers above 0 and below 1")
+    if not quantiles or not all(0 < q < 1 for q in quantiles):
+        raise ValueError(f"quantiles={quantiles}: expected one or more numbers above 0 and below 1")
     if rows_per_pass < 1 or (walks is not None and walks < 0):
         raise ValueError(
             f"rows_per_pass={rows_per_pass}, walks={walks}: expected rows_per_pass of 1 or more, and walks "

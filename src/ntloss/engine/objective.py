@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ntloss.criteria import Criterion, CriterionInput, Wasserstein, bind, needs_of
+from ntloss.criteria.registry import as_criterion
 from ntloss.engine.readout import COMPUTED_IN, Readout, without_autocast
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import Targets
@@ -49,7 +50,7 @@ class Objective(nn.Module):
     def __init__(
         self,
         vocabulary: NumberVocabulary,
-        criterion: Criterion | None = None,
+        criterion: Criterion | str | Mapping[str, Any] | None = None,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
     ) -> None:
@@ -58,7 +59,7 @@ class Objective(nn.Module):
             raise ValueError(f"label_smoothing={label_smoothing!r}: expected 0 to 1")
         if not 0 <= z_loss < math.inf:
             raise ValueError(f"z_loss={z_loss!r}: expected 0 or more")
-        self.criterion = Wasserstein() if criterion is None else criterion
+        self.criterion = Wasserstein() if criterion is None else as_criterion(criterion)
         _check_criterion(self.criterion)
         self.needs = needs_of(self.criterion)
         if getattr(self.criterion, "decimals", False):  # requested, not a default
@@ -206,6 +207,6 @@ def _check_criterion(criterion: Criterion) -> None:
         )
     if not callable(criterion):
         raise TypeError(
-            f"criterion={criterion!r}: expected a callable of a CriterionInput, such as Wasserstein() or "
-            "get_criterion(name)"
+            f"criterion={criterion!r}: expected a name of criterion_names(), or a callable of a "
+            "CriterionInput, such as Wasserstein()"
         )

@@ -18,7 +18,8 @@ from torch.distributed.tensor import DTensor
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria.criterion import annealed_parts, needs_of
 from ntloss.criteria.registry import as_criterion
-from ntloss.numbers.tokenizer_loading import load_tokenizer
+from ntloss.integrations.options import describe_unknown
+from ntloss.tokenizer_loading import load_tokenizer
 
 try:
     import spmd_types as spmd
@@ -75,8 +76,11 @@ def with_number_loss(config: Any, **options: Any) -> Any:
     """Replace cross-entropy in a `Trainer.Config` by a `NumberLoss` with these options, and return it.
 
     Raises:
+        TypeError: an unknown option; the message lists the valid ones.
         ValueError: its loss is not cross-entropy; a criterion on whole numbers, which chunks could cut.
     """
+    if message := describe_unknown(options, ("weight", "criterion")):
+        raise TypeError(message)
     chunked = isinstance(config.loss, ChunkedLossWrapper.Config)
     own = config.loss.loss_fn if chunked else config.loss
     if not isinstance(own, CrossEntropyLoss.Config):

@@ -59,6 +59,11 @@ class TokenTexts:
     letter_ids: tuple[int, ...] = ()  # of the tokens that begin with an ASCII letter, without a space
     encode: Encode = cannot_encode  # encodes a list of texts to rows of token ids
     normalize: Callable[[str], str] = str  # the tokenizer's own normalization (T5 turns `４²` into `42`)
+    decode: Callable[[int], str | None] | None = None  # text of any token, for messages
+
+    def text_of(self, token_id: int) -> str | None:
+        """Return the text of any token, or None where it is unknown."""
+        return self.decoded.get(token_id) if self.decode is None else self.decode(token_id)
 
     def count(self, texts: str | Iterable[str]) -> tuple[Counter[int], int]:
         """Count how often each token occurs in texts; return the counts, and that of the texts' digits."""
@@ -121,8 +126,15 @@ def texts_of_tokenizer(tokenizer: Any) -> TokenTexts:
             if _WANTED.fullmatch(text) and not (_BYTE_TOKEN.fullmatch(text) and not to_bytes):
                 decoded[token_id] = text if to_bytes else text.replace("▁", " ")
     bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
-    encode_all = functools.partial(encode_each, encode)
-    return TokenTexts(decoded, bare, size, tuple(letter_ids), encode_all, normalize)
+    encode_all, decode = functools.partial(encode_each, encode), functools.partial(_piece_with, tokenizer)
+    return TokenTexts(decoded, bare, size, tuple(letter_ids), encode_all, normalize, decode)
+
+
+def _piece_with(tokenizer: Any, token_id: int) -> str | None:
+    """Return the text of a token of another tokenizer than Hugging Face's."""
+    if _has(tokenizer, "decode_single_token_bytes"):
+        return str(tokenizer.decode_single_token_bytes(token_id).decode(errors="replace"))
+    return str(tokenizer.id_to_piece(token_id)).replace("▁", " ")
 
 
 def _has(tokenizer: Any, *names: str) -> bool:
@@ -162,7 +174,15 @@ def _texts_of_hugging_face(tokenizer: Any) -> TokenTexts:
         tuple(sorted(letter_ids - special)),
         functools.partial(encode_with, tokenizer),
         functools.partial(_normalize_with, tokenizer),
+        functools.partial(_decode_with, tokenizer),
     )
+
+
+def _decode_with(tokenizer: Any, token_id: int) -> str | None:
+    """Return the text of a token of Hugging Face, as in the middle of a text; None for a row of padding."""
+    raw = tokenizer.convert_ids_to_tokens(token_id)
+    anchor = len(tokenizer.convert_tokens_to_string(["a"]))
+    return None if raw is None else str(tokenizer.convert_tokens_to_string(["a", raw])[anchor:])
 
 
 def _without_spaces_of_decoder(

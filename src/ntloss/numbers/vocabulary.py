@@ -162,6 +162,10 @@ class NumberVocabulary:
         """The distinct values, `[values]`, float64, on the CPU."""
         return torch.tensor(self.distinct_values, dtype=torch.float64, device="cpu")
 
+    def text_of(self, token_id: int) -> str | None:
+        """The text of any token, or None where it is unknown."""
+        return self._texts.text_of(token_id)
+
     @classmethod
     def from_tokenizer(
         cls,

@@ -1,13 +1,9 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from approach_cases import make
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> Path:
+def tiny(tmp_path):
     """Return the folder of a tiny Llama that knows nothing of the lab."""
     approach = make("llama-tiny", family="decoder_only")
     del approach.model.config.ntl

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
@@ -8,11 +6,12 @@ import pytest
 from tolerances import assert_identical
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from ntl.approaches.convert import convert_gguf, main
+from ntl.approaches.convert import convert_gguf
 from ntl.cli import main as ntl
+from ntl.prepare_model import main
 
 
-def test_a_prepared_model_is_the_same_and_is_prepared_once(tiny: Path, capsys) -> None:
+def test_a_prepared_model_is_the_same_and_is_prepared_once(tiny, capsys):
     target = tiny.parent / "models" / "copy"
     assert ntl(["prepare", "model", str(tiny), str(target)]) == 0
     copied, original = (AutoModelForCausalLM.from_pretrained(f).state_dict() for f in (target, tiny))
@@ -27,7 +26,7 @@ def test_a_prepared_model_is_the_same_and_is_prepared_once(tiny: Path, capsys) -
     assert (target / "model.safetensors").stat().st_mtime_ns == written
 
 
-def test_preparing_over_another_model_is_an_error(tiny: Path, capsys) -> None:
+def test_preparing_over_another_model_is_an_error(tiny, capsys):
     assert main([str(tiny), str(tiny)]) == 2
     assert "holds other files" in capsys.readouterr().err
     assert main([str(tiny), str(tiny.parent / "copy")]) == 0
@@ -35,7 +34,7 @@ def test_preparing_over_another_model_is_an_error(tiny: Path, capsys) -> None:
     assert "expected a new folder" in capsys.readouterr().err
 
 
-def test_an_interrupted_preparation_leaves_nothing_that_looks_complete(tiny: Path, monkeypatch) -> None:
+def test_an_interrupted_preparation_leaves_nothing_that_looks_complete(tiny, monkeypatch):
     target = tiny.parent / "copy"
     with monkeypatch.context() as patched:
         patched.setattr("ntl.approaches.convert.write_json", lambda *_: 1 / 0)
@@ -46,7 +45,7 @@ def test_an_interrupted_preparation_leaves_nothing_that_looks_complete(tiny: Pat
     assert {path.name for path in tiny.parent.iterdir()} == {"tiny", "copy", ".copy.lock"}
 
 
-def test_a_gguf_file_is_converted_once_into_a_model_that_can_be_saved(tiny: Path, monkeypatch) -> None:
+def test_a_gguf_file_is_converted_once_into_a_model_that_can_be_saved(tiny, monkeypatch):
     monkeypatch.setattr("ntl.approaches.convert.constants.HF_HOME", str(tiny.parent))
     file = tiny.parent / "model.gguf"
     file.write_bytes(b"stands for a model, which is read below; `make model` reads a real one")

@@ -36,12 +36,12 @@ FAMILIES = {
 }
 
 
-def make(family: str) -> torch.nn.Module:
+def make(family):
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(FAMILIES[family])
 
 
-def left_padded(family: str) -> dict[str, torch.Tensor]:
+def left_padded(family):
     ids, mask = torch.randint(1, 50, (3, 7)), torch.ones(3, 7, dtype=torch.long)
     mask[0, :3] = 0
     inputs = {"input_ids": ids, "attention_mask": mask}
@@ -51,7 +51,7 @@ def left_padded(family: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_loss_and_gradients_from_given_states_are_those_of_the_whole_model(family: str) -> None:
+def test_loss_and_gradients_from_given_states_are_those_of_the_whole_model(family):
     model = make(family)
     frozen = FrozenLayers(model, 2)
     inputs = left_padded(family)
@@ -71,7 +71,7 @@ def test_loss_and_gradients_from_given_states_are_those_of_the_whole_model(famil
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_only_the_upper_layers_and_the_norm_behind_them_are_trained(family: str) -> None:
+def test_only_the_upper_layers_and_the_norm_behind_them_are_trained(family):
     model = make(family)
     FrozenLayers(model, 1)
     trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
@@ -81,7 +81,7 @@ def test_only_the_upper_layers_and_the_norm_behind_them_are_trained(family: str)
     assert not any("embed" in name or "lm_head" in name for name in trained)
 
 
-def test_frozen_layers_have_no_dropout_while_the_others_are_trained() -> None:
+def test_frozen_layers_have_no_dropout_while_the_others_are_trained():
     model = make("gpt2")
     frozen = FrozenLayers(model, 1)
     model.train()
@@ -92,7 +92,7 @@ def test_frozen_layers_have_no_dropout_while_the_others_are_trained() -> None:
     assert not model.transformer.drop.training
 
 
-def test_the_encoder_and_the_lower_decoder_layers_of_an_encoder_decoder_are_frozen() -> None:
+def test_the_encoder_and_the_lower_decoder_layers_of_an_encoder_decoder_are_frozen():
     config = T5Config(
         vocab_size=50, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_decoder_layers=4, num_heads=4
     )
@@ -104,6 +104,6 @@ def test_the_encoder_and_the_lower_decoder_layers_of_an_encoder_decoder_are_froz
 
 
 @pytest.mark.parametrize("trained", [0, -1, 5])
-def test_a_number_of_layers_that_the_model_does_not_have_is_an_error(trained: int) -> None:
+def test_a_number_of_layers_that_the_model_does_not_have_is_an_error(trained):
     with pytest.raises(UserError, match=f"trained_layers={trained}.*4 layers; expected 1 to 4"):
         FrozenLayers(make("llama"), trained)

@@ -11,13 +11,13 @@ from ntl.errors import UserError
 FAMILIES = {"llama-tiny": "decoder_only", "t5-tiny": "t5"}
 
 
-def logits(approach) -> torch.Tensor:
+def logits(approach):
     with torch.no_grad():
         return approach.logits(approach.model.eval(), approach.collate(rows_of(approach)))
 
 
 @pytest.mark.parametrize("shape", FAMILIES)
-def test_a_model_with_lora_computes_the_same_until_it_is_trained_and_after_merging(shape) -> None:
+def test_a_model_with_lora_computes_the_same_until_it_is_trained_and_after_merging(shape):
     plain, adapted = (make(shape, family=FAMILIES[shape], lora=rank) for rank in (None, 2))
     assert_close(logits(adapted), logits(plain), ONE_COMPUTATION)
     assert all("lora_" in n for n, w in adapted.model.named_parameters() if w.requires_grad)
@@ -34,7 +34,7 @@ def test_a_model_with_lora_computes_the_same_until_it_is_trained_and_after_mergi
     assert {*adapted.model.state_dict()} == {*plain.model.state_dict()}
 
 
-def test_the_products_are_scaled_by_two_whatever_the_rank() -> None:
+def test_the_products_are_scaled_by_two_whatever_the_rank():
     for rank in (1, 4):
         approach = make("llama-tiny", family="decoder_only", lora=rank)
         layer = approach.model.model.layers[0].mlp.up_proj
@@ -46,19 +46,19 @@ def test_the_products_are_scaled_by_two_whatever_the_rank() -> None:
         assert_close(change, torch.full_like(change, 2 * rank * 0.5 * 0.25), TWO_PATHS)
 
 
-def test_a_model_that_lora_does_not_support_is_an_error() -> None:
+def test_a_model_that_lora_does_not_support_is_an_error():
     with pytest.raises(UserError, match="lora="):
         make("mamba-tiny", family="decoder_only", lora=2)
 
 
-def test_every_layer_is_trained_but_not_the_head() -> None:
+def test_every_layer_is_trained_but_not_the_head():
     approach = make("llama-tiny", family="decoder_only", lora=2)
     names = [name for name, weight in approach.model.named_parameters() if weight.requires_grad]
     assert len(names) == 2 * 7 * 2  # two matrices for each of seven linear layers in each of two layers
     assert not any("lm_head" in name or "embed" in name for name in names)
 
 
-def test_a_checkpoint_with_lora_is_a_model_that_transformers_loads(tmp_path) -> None:
+def test_a_checkpoint_with_lora_is_a_model_that_transformers_loads(tmp_path):
     approach = overfit(make("llama-tiny", family="decoder_only", lora=8), steps=5, learning_rate=0.01)
     approach.model.save_pretrained(tmp_path, state_dict=approach.lora.weights())
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
@@ -67,7 +67,7 @@ def test_a_checkpoint_with_lora_is_a_model_that_transformers_loads(tmp_path) -> 
         assert_close(approach.logits(loaded, batch), logits(approach), TWO_PATHS)
 
 
-def test_a_regression_head_is_trained_as_a_whole() -> None:
+def test_a_regression_head_is_trained_as_a_whole():
     approach = make("llama-tiny", CE, family="decoder_only", head="regression", lora=4)
     approach.fit(ANSWERS)
     trained = {name for name, weight in approach.model.named_parameters() if weight.requires_grad}

@@ -1,9 +1,6 @@
 """Pretrained models of any kind are loaded from folders, `.gguf` files and the hub, and fail with advice."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from approach_cases import GREEDY, NTL, QUESTIONS, gradient, make, model_args, rows_of, saved
@@ -17,19 +14,19 @@ from ntl.config import Weights
 from ntl.errors import UserError
 
 
-def pretrained(folder: Path | str, **settings):
+def pretrained(folder, **settings):
     weights = Weights(trained_layers=settings.pop("trained_layers", None))
     return build_approach(model_args(family="pretrained", checkpoint=str(folder), **settings), NTL, weights)
 
 
-def test_a_decoder_is_recognized_and_its_weights_are_unchanged(tiny: Path) -> None:
+def test_a_decoder_is_recognized_and_its_weights_are_unchanged(tiny):
     approach = pretrained(tiny)
     assert isinstance(approach, DecoderOnly)
     original = AutoModelForCausalLM.from_pretrained(tiny)
     assert_identical(approach.model.state_dict(), original.state_dict())
 
 
-def test_an_encoder_decoder_other_than_t5_is_trained_saved_and_loaded(tmp_path: Path) -> None:
+def test_an_encoder_decoder_other_than_t5_is_trained_saved_and_loaded(tmp_path):
     shape = {"d_model": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "vocab_size": 98}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_start_token_id": 1}
     layers = {"encoder_layers": 1, "decoder_layers": 2, "pad_token_id": 0, "eos_token_id": 1}
@@ -55,12 +52,12 @@ def test_an_encoder_decoder_other_than_t5_is_trained_saved_and_loaded(tmp_path: 
         ("no-such-folder/below/it", r"neither a folder nor .* name a \.gguf file"),
     ],
 )
-def test_a_model_that_is_not_there_is_an_error_with_advice(name: str, complaint: str) -> None:
+def test_a_model_that_is_not_there_is_an_error_with_advice(name, complaint):
     with pytest.raises(UserError, match=complaint):
         pretrained(name)
 
 
-def test_a_model_that_does_not_write_text_is_an_error(tmp_path: Path) -> None:
+def test_a_model_that_does_not_write_text_is_an_error(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
     make().tokenizer.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="is a vit; family=pretrained expects a model that writes text"):

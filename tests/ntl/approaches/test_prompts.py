@@ -1,7 +1,5 @@
 """A prompt ends where the answer begins, for base models and for chats."""
 
-from pathlib import Path
-
 import pytest
 from approach_cases import make, rows_of, saved
 
@@ -12,7 +10,7 @@ TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 CHAT = TURNS + "{% if add_generation_prompt %}[bot]{% endif %}"
 
 
-def written(question: str, **settings) -> str:
+def written(question, **settings):
     """Return the whole sequence of a question and its answer, 42."""
     approach = make("llama-tiny", family="decoder_only", **settings)
     (row,) = rows_of(approach, [question], ["42"])
@@ -21,7 +19,7 @@ def written(question: str, **settings) -> str:
     return approach.encoding.decode([row["input_ids"]])[0]
 
 
-def test_a_question_that_ends_in_white_space_has_no_separator_by_default() -> None:
+def test_a_question_that_ends_in_white_space_has_no_separator_by_default():
     assert written("Price: ") == "Price: 42"
     approach = make("llama-tiny", family="decoder_only")
     ids = approach.prompts(["Price:", "Price: "])
@@ -30,11 +28,11 @@ def test_a_question_that_ends_in_white_space_has_no_separator_by_default() -> No
 
 
 @pytest.mark.parametrize("separator", [" ", "", " is "])
-def test_a_separator_stands_between_question_and_answer(separator: str) -> None:
+def test_a_separator_stands_between_question_and_answer(separator):
     assert written("Price ", separator=separator) == f"Price {separator}42"
 
 
-def test_a_chat_ends_with_the_beginning_of_the_answer(tmp_path: Path) -> None:
+def test_a_chat_ends_with_the_beginning_of_the_answer(tmp_path):
     tokenizer = character_tokenizer()
     tokenizer.chat_template = CHAT
     tokenizer.save_pretrained(tmp_path)
@@ -43,12 +41,12 @@ def test_a_chat_ends_with_the_beginning_of_the_answer(tmp_path: Path) -> None:
     assert written("How many? ", **chat, separator="There are ") == "[user]How many? [bot]There are 42"
 
 
-def test_a_chat_without_a_template_is_an_error() -> None:
+def test_a_chat_without_a_template_is_an_error():
     with pytest.raises(UserError, match="chat_template=true, but the tokenizer has no chat template"):
         make("llama-tiny", family="decoder_only", chat_template=True)
 
 
-def test_a_model_is_not_used_with_another_prompt(tmp_path: Path) -> None:
+def test_a_model_is_not_used_with_another_prompt(tmp_path):
     approach = make("llama-tiny", family="decoder_only", separator=" ")
     same = saved(approach, tmp_path, {"family": "decoder_only", "separator": " "})
     assert same.prompts(["a"]) == approach.prompts(["a"])
@@ -57,7 +55,7 @@ def test_a_model_is_not_used_with_another_prompt(tmp_path: Path) -> None:
 
 
 @pytest.mark.pretrained
-def test_prompts_of_smollm2_end_in_the_space_that_it_writes_before_a_number(smollm2) -> None:
+def test_prompts_of_smollm2_end_in_the_space_that_it_writes_before_a_number(smollm2):
     tokenizer, _ = smollm2
     tokens = tokenizer.tokenize("Sentiment (0 to 80): 42")
     assert tokens[-3:] == ["\u0120", "4", "2"]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from approach_cases import make, model_args
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -11,6 +9,7 @@ import pytest
 from ntl.cli import main
 from ntl.config import DATASET_BY_NAME
 from ntl.data import Example, load_task
+from ntl.data.prepare import SETTINGS
 from ntl.data.tasks import mathematics_dataset
 from ntl.data.tasks.mathematics_dataset import EXTRAPOLATE_MODULES, MODULES
 from tests.ntl.conftest import shared
@@ -45,12 +44,12 @@ def prepare(tmp_path, capsys):
     return prepare
 
 
-def pairs(path: Path) -> list[tuple[str, str]]:
+def pairs(path):
     lines = path.read_text().splitlines()
     return list(zip(lines[::2], lines[1::2], strict=True))
 
 
-def outputs(folder: Path) -> list[str]:
+def outputs(folder):
     return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
@@ -272,8 +271,9 @@ def test_products_are_prepared_without_a_source(prepare, tmp_path):
     [
         (
             ["poems"],
-            "the dataset 'poems' is unknown; expected one of: arithmetic, gsm8k, mathematics_dataset",
+            "ntl prepare poems is unknown; expected one of: arithmetic, gsm8k, mathematics_dataset",
         ),
+        (["gsmk"], "Did you mean ntl prepare gsm8k"),
         (["gsm8k", "split_sed=1"], "split_sed"),
         (["gsm8k", "split_seed=x"], "split_seed"),
         (["gsm8k", "validation_share=2"], "validation_share=2.0; expected a share above 0 and below 1"),
@@ -301,13 +301,14 @@ def test_a_destination_that_cannot_be_written_is_an_error(archive, prepare, tmp_
 def test_the_help_lists_every_dataset_with_its_settings(capsys):
     assert main(["prepare", "--help"]) == main(["prepare"]) == 0
     printed = capsys.readouterr().out
-    for text in (
-        "--- mathematics_dataset",
-        "validation_share: 0.0005",
-        "train_per_difficulty: 33333",
-        "overwrite: false",
+    assert all(f"  {name} " in printed for name in SETTINGS)
+    for name, text in (
+        ("mathematics_dataset", "validation_share=0.0005 .* of each training file"),
+        ("arithmetic", "train_per_difficulty=33333"),
+        ("gsm8k", "annotations=remove .* keep: keeps <<48/2=24>>"),
     ):
-        assert text in printed
+        assert main(["prepare", name, "--help"]) == 0
+        assert re.search(text, capsys.readouterr().out)
 
 
 def test_the_official_files_are_prepared(prepare, tmp_path):

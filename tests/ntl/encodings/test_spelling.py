@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from ntl.encodings.digits import character_tokenizer, load_tokenizer, split_digits

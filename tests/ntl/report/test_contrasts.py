@@ -1,7 +1,5 @@
 """Declared contrasts: scipy's paired tests, and claims no stronger than their intervals."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from report_cases import make_readings, make_run
@@ -11,6 +9,7 @@ from tolerances import approx
 from ntl.errors import UserError
 from ntl.report.contrasts import compare_rows, read_contrasts
 from ntl.report.groups import load_datasets
+from ntl.report.program import report
 
 CE, WAS = (10.0, 12.0, 11.0), (9.0, 11.2, 9.9)
 
@@ -27,7 +26,9 @@ def datasets(tmp_path):
 
 
 def compare(datasets, *contrasts, margin=5.0):
-    return compare_rows(datasets, read_contrasts(contrasts), margin)
+    tested, missing = compare_rows(datasets, read_contrasts(contrasts), margin)
+    assert not missing
+    return tested
 
 
 def test_differences_are_those_of_a_paired_t_test(datasets):
@@ -68,15 +69,37 @@ def test_readings_are_named_behind_a_comma(tmp_path):
 @pytest.mark.parametrize(
     ("contrast", "expected"),
     [
-        ({"of": "crps", "minus": "ce"}, "no row"),
-        ({"of": {"model_args.family": "t5"}, "minus": "ce"}, "several rows"),
-        ({"of": "ce"}, "lacks of or minus"),
-        ({"of": "ce", "minos": "ce"}, "Did you mean contrasts: minus"),
-        ({"of": "ce", "minus": "ce", "dataset": "gsm8k"}, "arithmetic"),
+        ({"of": "crps", "minus": "ce"}, ["crps names no row of arithmetic", "T5; T5 + NTL-WAS"]),
+        ({"of": "ntl_wsa", "minus": "cee, median"}, ["ntl_wsa names no row and cee, median names no row"]),
+        ({"of": {"model_args.family": "t5"}, "minus": "ce"}, ["model_args.family=t5 names several rows"]),
+        ({"of": "ntl_was", "minus": "ce", "dataset": "gsm8k"}, ["dataset=gsm8k", "arithmetic"]),
+        ({"of": "ntl_was", "minus": "ce", "metric": "maee"}, ["maee on interpolate"]),
     ],
 )
-def test_a_contrast_that_names_no_row_is_an_error(datasets, contrast, expected):
-    with pytest.raises(UserError, match=expected):
+def test_a_contrast_that_the_runs_lack_is_named_and_the_others_are_tested(datasets, contrast, expected):
+    other = {"of": "ntl_was", "minus": "ce"}
+    tested, (line,) = compare_rows(datasets, read_contrasts([contrast, other]), 5.0)
+    assert [*tested["of"]] == ["ntl_was"]
+    assert tested["p_holm"][0] == tested["p"][0]
+    for part in expected:
+        assert part in line
+
+
+@pytest.mark.usefixtures("quick_figures")
+def test_a_report_without_a_single_row_of_its_contrasts_says_so(datasets, tmp_path, capsys):
+    declared = [{"of": "ntl_wsa", "minus": "cee"}]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/contrasts.csv").write_text("of an earlier report")
+    report([tmp_path], tmp_path / "out", contrasts=declared)
+    printed = capsys.readouterr()
+    assert "left out: contrast ntl_wsa minus cee: " in printed.err
+    assert "contrast ntl_wsa minus cee" in (tmp_path / "out/table.md").read_text()
+    assert not (tmp_path / "out/contrasts.csv").exists()
+
+
+@pytest.mark.parametrize("contrast", [{"of": "ce"}, {"of": "ce", "minos": "ce"}])
+def test_a_malformed_contrast_is_an_error(datasets, contrast):
+    with pytest.raises(UserError, match=r"contrasts: .*minus"):
         compare(datasets, contrast)
 
 
@@ -86,3 +109,14 @@ def test_one_seed_has_no_interval(tmp_path):
     found = compare(load_datasets([tmp_path])[0], {"of": "ntl_was", "minus": "ce"})
     assert found["verdict"][0] == "undecided (one seed)"
     assert pd.isna(found["p_holm"][0])
+
+
+def test_contrasts_of_several_datasets_stand_in_one_table_and_name_theirs(datasets, tmp_path, capsys):
+    for objective, mae in (("ce", 4.0), ("ntl_was", 3.0)):
+        path, metrics = tmp_path / f"other/{objective}", {"accuracy": 0.5, "mae": mae}
+        make_run(path, objective, 0, metrics=metrics, objective=objective, dataset="bikes", config={})
+    declared = [{"dataset": name, "of": "ntl_was", "minus": "ce"} for name in ("bikes", datasets[0].name)]
+    report([tmp_path], tmp_path / "report", contrasts=declared)
+    printed = capsys.readouterr().out
+    assert "bikes: ntl_was minus ce" in printed
+    assert f"{datasets[0].name}: ntl_was minus ce" in printed

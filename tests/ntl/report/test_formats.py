@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from ntl.report.formats import latex_table
 
 

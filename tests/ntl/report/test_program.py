@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from report_cases import make_run, report, rows_of
 

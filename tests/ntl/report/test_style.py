@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from ntl.report.style import OBJECTIVES, series_style, styles
 
 

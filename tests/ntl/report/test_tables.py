@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from report_cases import NUMBERS, make_readings, make_run, report, rows_of
 from tolerances import approx

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from report_cases import make_readings
 from tolerances import approx
 

@@ -1,7 +1,6 @@
 """The output of the frozen layers is cached once, exactly, and never for other weights or rows."""
 
 import errno
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +14,7 @@ from ntl.errors import UserError
 from ntl.training.state_cache import add_states
 
 
-def make_approach(
-    seed: int = 0, tie: bool = True, heads=lambda model: [], **config: object
-) -> SimpleNamespace:
+def make_approach(seed=0, tie=True, heads=lambda model: [], **config):
     torch.manual_seed(seed)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_hidden_layers": 4}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=50, tie_word_embeddings=tie, **sizes, **config))
@@ -26,22 +23,22 @@ def make_approach(
     )
 
 
-def rows() -> Dataset:
+def rows():
     return Dataset.from_dict({"input_ids": [[1, 2, 3], [4], [5, 6]], "length": [3, 1, 2]})
 
 
-def pad(chosen: list[dict]) -> dict[str, torch.Tensor]:
+def pad(chosen):
     longest = max(len(row["input_ids"]) for row in chosen)
     ids = torch.tensor([[0] * (longest - len(r["input_ids"])) + r["input_ids"] for r in chosen])
     mask = (ids > 0).long()
     return {"input_ids": ids, "attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
 
 
-def interrupt(chosen: list[dict]) -> dict[str, torch.Tensor]:
+def interrupt(chosen):
     raise KeyboardInterrupt
 
 
-def test_each_row_gets_its_own_states_and_a_second_call_reads_them(tmp_path: Path) -> None:
+def test_each_row_gets_its_own_states_and_a_second_call_reads_them(tmp_path):
     approach = make_approach()
     with_states = add_states(rows(), approach, tmp_path, 1.0)
     assert len(with_states) == 3
@@ -51,7 +48,7 @@ def test_each_row_gets_its_own_states_and_a_second_call_reads_them(tmp_path: Pat
     assert torch.equal(add_states(rows(), approach, tmp_path, 1.0)[2]["states"], with_states[2]["states"])
 
 
-def test_other_draws_of_the_same_rows_compute_only_those_that_no_run_had(tmp_path: Path, caplog) -> None:
+def test_other_draws_of_the_same_rows_compute_only_those_that_no_run_had(tmp_path, caplog):
     caplog.set_level("INFO", "ntl")
     approach = make_approach()
     add_states(rows().select([0, 2]), approach, tmp_path, 1.0)
@@ -64,7 +61,7 @@ def test_other_draws_of_the_same_rows_compute_only_those_that_no_run_had(tmp_pat
     assert len(add_states(rows().select([1, 0]), approach, tmp_path, 1.0)) == 2
 
 
-def test_a_heads_prompts_use_the_states_of_prompts_with_answers(tmp_path: Path) -> None:
+def test_a_heads_prompts_use_the_states_of_prompts_with_answers(tmp_path):
     approach = make_approach()
     pairs = Dataset.from_dict({"input_ids": [[1, 2, 3, 9], [5, 6, 7]], "labels": [[9], [6, 7]]})
     add_states(pairs, approach, tmp_path, 1.0)
@@ -81,13 +78,13 @@ THETA = {"rope_parameters": {"rope_theta": 2.0, "rope_type": "default"}}
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, THETA])
-def test_other_weights_or_another_configuration_have_another_cache(tmp_path: Path, change: dict) -> None:
+def test_other_weights_or_another_configuration_have_another_cache(tmp_path, change):
     first = add_states(rows(), make_approach(), tmp_path, 1.0)[0]["states"]
     other = add_states(rows(), make_approach(**change), tmp_path, 1.0)[0]["states"]
     assert (first - other).abs().max() > 1e-5  # 0 if the first ones were read
 
 
-def test_an_interrupted_cache_leaves_no_file_that_a_later_run_would_use(tmp_path: Path) -> None:
+def test_an_interrupted_cache_leaves_no_file_that_a_later_run_would_use(tmp_path):
     approach = make_approach()
     approach.collate = interrupt
     with pytest.raises(KeyboardInterrupt):
@@ -95,7 +92,7 @@ def test_an_interrupted_cache_leaves_no_file_that_a_later_run_would_use(tmp_path
     assert [path.name for path in tmp_path.glob("*/*")] == ["lock"]
 
 
-def test_a_full_disk_is_an_error_before_states_are_computed(tmp_path: Path, monkeypatch) -> None:
+def test_a_full_disk_is_an_error_before_states_are_computed(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -107,19 +104,21 @@ def test_a_full_disk_is_an_error_before_states_are_computed(tmp_path: Path, monk
     assert [path.name for path in tmp_path.glob("*/*")] == ["lock"]
 
 
-def test_a_cache_above_the_limit_is_an_error_that_names_its_size(tmp_path: Path) -> None:
+def test_a_cache_above_the_limit_is_an_error_that_names_its_size(tmp_path):
     with pytest.raises(UserError, match=r"3 rows takes .* GB; expected at most .*state_cache_gb=1e-07"):
         add_states(rows(), make_approach(), tmp_path, 1e-7)
+    listed = rows().to_list()
+    assert add_states(listed, make_approach(), tmp_path, 1e-7, optional=True) is listed
 
 
-def test_without_frozen_layers_or_with_a_limit_of_zero_nothing_is_cached(tmp_path: Path) -> None:
+def test_without_frozen_layers_or_with_a_limit_of_zero_nothing_is_cached(tmp_path):
     examples = rows()
     assert add_states(examples, SimpleNamespace(frozen=None), tmp_path, 1.0) is examples
     assert add_states(examples, make_approach(), tmp_path, 0.0) is examples
     assert not [*tmp_path.iterdir()]
 
 
-def test_training_a_head_that_is_tied_to_the_embeddings_from_a_cache_is_an_error(tmp_path: Path) -> None:
+def test_training_a_head_that_is_tied_to_the_embeddings_from_a_cache_is_an_error(tmp_path):
     tied = make_approach(heads=lambda model: [model.lm_head])
     with pytest.raises(UserError, match="train_head=true also trains the embeddings"):
         add_states(rows(), tied, tmp_path, 1.0)
@@ -132,7 +131,7 @@ def test_training_a_head_that_is_tied_to_the_embeddings_from_a_cache_is_an_error
 
 
 @pytest.mark.parametrize("ending", [".npy", ".json"])
-def test_a_truncated_cache_is_an_error_that_names_the_file(tmp_path: Path, ending: str) -> None:
+def test_a_truncated_cache_is_an_error_that_names_the_file(tmp_path, ending):
     approach = make_approach()
     add_states(rows(), approach, tmp_path, 1.0)
     (path,) = tmp_path.rglob(f"*{ending}")

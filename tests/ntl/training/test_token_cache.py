@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 from approach_cases import ANSWERS, QUESTIONS, make, model_args
 
@@ -23,7 +21,7 @@ def test_plain_and_padded_labels_are_cached_separately(tmp_path):
     assert lengths == [{2, 3, 4, 5}, {8}]
 
 
-def test_prompts_of_different_kinds_are_cached_separately(tmp_path: Path) -> None:
+def test_prompts_of_different_kinds_are_cached_separately(tmp_path):
     tokenizer = character_tokenizer()
     tokenizer.chat_template = CHAT
     tokenizer.save_pretrained(tmp_path)

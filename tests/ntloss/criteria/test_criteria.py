@@ -1,12 +1,8 @@
 """The criteria: each on every path against the oracle, their common properties, and documented claims."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +24,6 @@ from combined_cases import (
 )
 from criterion_cases import BAYES, SPACED, UNSURE, dist2_target, make_input, one_hot, smoothed
 from tolerances import CANCELLATION, TWO_PATHS, approx, assert_close
-from torch import Tensor
 
 from ntloss import (
     CRPS,
@@ -62,9 +57,7 @@ SEES_THE_LEVEL = ("entropy", "entropy places")
 LOGARITHMS = ("gaussian", "dist2", "entropy", "hl_gauss")
 
 
-def loss_and_gradient(
-    name: str, logits: Tensor, vocabulary: NumberVocabulary = NUMBERS, labels: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def loss_and_gradient(name, logits, vocabulary=NUMBERS, labels=None):
     """Compute the number term of each position, reweighed if possible, and the gradient of the sum."""
     case = numbers_case(name)
     logits = logits.detach().clone().requires_grad_()
@@ -79,7 +72,7 @@ def loss_and_gradient(
 @pytest.mark.parametrize("name", CRITERIA)
 class TestEveryCriterion:
     @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
-    def test_value_and_gradient_equal_the_oracle(self, name: str, path: str) -> None:
+    def test_value_and_gradient_equal_the_oracle(self, name, path):
         changes = {"chunk_size": 5} if path in LINEAR_PATHS else {}
         for options in (
             {"mode": "replace", "reduction": "none", "weighted": True, "softcap": 5.0},
@@ -90,11 +83,11 @@ class TestEveryCriterion:
             assert options.get("reduction") != "none" or (result.ntl != 0).sum() >= 5
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-    def test_half_precision_logits_are_computed_in_float32(self, name: str, dtype: torch.dtype) -> None:
+    def test_half_precision_logits_are_computed_in_float32(self, name, dtype):
         result = assert_matches(numbers_case(name), "alone", dtype)
         assert result.loss.dtype == torch.float32
 
-    def test_a_constant_added_to_a_row_changes_nothing(self, name: str) -> None:
+    def test_a_constant_added_to_a_row_changes_nothing(self, name):
         logits = numbers_case(name).logits()
         moved = logits + torch.linspace(-30, 30, 24, dtype=torch.float64).reshape(2, 12, 1)
         before, after = loss_and_gradient(name, logits), loss_and_gradient(name, moved)
@@ -103,14 +96,14 @@ class TestEveryCriterion:
         else:
             assert_close(after, before, CANCELLATION)
 
-    def test_each_row_of_the_gradient_sums_to_zero(self, name: str) -> None:
+    def test_each_row_of_the_gradient_sums_to_zero(self, name):
         _, gradient = loss_and_gradient(name, numbers_case(name).logits())
         if name in SEES_THE_LEVEL:
             assert gradient.sum(-1).abs().max() > 1e-6
         else:
             assert_close(gradient.sum(-1), np.zeros((2, 12)), scale=float(gradient.abs().max()))
 
-    def test_losses_are_not_negative_and_exactly_zero_at_text_labels(self, name: str) -> None:
+    def test_losses_are_not_negative_and_exactly_zero_at_text_labels(self, name):
         loss, gradient = loss_and_gradient(name, numbers_case(name).logits())
         assert (loss >= -TWO_PATHS[torch.float64]).all()
         is_text = ~torch.isin(numbers_case(name).labels, torch.tensor(list(VALUES)))
@@ -119,7 +112,7 @@ class TestEveryCriterion:
         if not needs_of(CRITERIA[name][0]).across_positions:
             assert (loss[~is_text] != 0).all()
 
-    def test_moving_probability_between_forms_of_a_value_changes_nothing(self, name: str) -> None:
+    def test_moving_probability_between_forms_of_a_value_changes_nothing(self, name):
         logits = numbers_case(name).logits()
         forms = [9, 0, 22]
         assert len({VALUES[i] for i in forms}) == 1
@@ -128,7 +121,7 @@ class TestEveryCriterion:
         moved[..., forms] = logits[..., forms].logsumexp(-1, keepdim=True) + shares.log()
         assert_close(loss_and_gradient(name, moved)[0], loss_and_gradient(name, logits)[0])
 
-    def test_permuting_the_vocabulary_changes_nothing(self, name: str) -> None:
+    def test_permuting_the_vocabulary_changes_nothing(self, name):
         case = numbers_case(name)
         new_id = torch.from_numpy(np.random.default_rng(0).permutation(VOCAB))
         texts = {token.token_id: token.text for token in NUMBERS.tokens} | {POINT: "."}
@@ -138,7 +131,7 @@ class TestEveryCriterion:
         assert_close((loss, gradient[..., new_id]), loss_and_gradient(name, case.logits()))
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-    def test_logits_of_minus_infinity_give_no_nan(self, name: str, dtype: torch.dtype) -> None:
+    def test_logits_of_minus_infinity_give_no_nan(self, name, dtype):
         logits = numbers_case(name).logits(dtype)
         logits[0, :, 7] = -math.inf
         logits[0, :, [19, TEXTS[3]]] = -math.inf
@@ -152,7 +145,7 @@ class TestEveryCriterion:
             assert loss.max() < 1000
 
     @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
-    def test_without_numbers_the_term_is_a_zero_with_a_graph(self, name: str, path: str) -> None:
+    def test_without_numbers_the_term_is_a_zero_with_a_graph(self, name, path):
         for label in (TEXTS[3], -100):
             case = replace(numbers_case(name), labels=torch.full((2, 12), label))
             result = run(case, path)
@@ -163,11 +156,11 @@ class TestEveryCriterion:
                     assert not gradient.any()
 
     @pytest.mark.parametrize("path", ["logits", "alone"])
-    def test_autocast_changes_nothing(self, name: str, path: str) -> None:
+    def test_autocast_changes_nothing(self, name, path):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert_matches(numbers_case(name), path, torch.float32)
 
-    def test_worst_is_the_largest_loss_of_a_certain_prediction(self, name: str) -> None:
+    def test_worst_is_the_largest_loss_of_a_certain_prediction(self, name):
         criterion, term = CRITERIA[name]
         if name not in BOUNDED:
             with pytest.raises(ValueError, match=r"Reweighed needs a criterion with a worst cost"):
@@ -198,12 +191,12 @@ class TestEveryCriterion:
         "ntil",
     ],
 )
-def test_criteria_compile_without_graph_breaks(name: str) -> None:
+def test_criteria_compile_without_graph_breaks(name):
     torch._dynamo.reset()
     case = numbers_case(name)
     loss = NTLCrossEntropyLoss(NUMBERS, CRITERIA[name][0], shift=True)
 
-    def differentiated(function: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+    def differentiated(function):
         logits = case.logits(torch.float32).requires_grad_()
         value = function(logits, case.labels)
         return value.detach(), torch.autograd.grad(value, logits)[0]
@@ -224,7 +217,7 @@ MINIMA = {
 }
 
 
-def draw_distributions(generator: np.random.Generator, count: int) -> np.ndarray:
+def draw_distributions(generator, count):
     """Draw distributions: flat, moderate and peaked."""
     logits = generator.standard_normal((count, len(SPACED))) * generator.choice([0.3, 2.0, 8.0], (count, 1))
     return torch.from_numpy(logits).softmax(-1).numpy()
@@ -232,7 +225,7 @@ def draw_distributions(generator: np.random.Generator, count: int) -> np.ndarray
 
 @pytest.mark.parametrize("name", MINIMA)
 @pytest.mark.parametrize("k", range(len(SPACED)))
-def test_the_minimum_is_exactly_at_the_target(name: str, k: int) -> None:
+def test_the_minimum_is_exactly_at_the_target(name, k):
     criterion, target = MINIMA[name]
     lowest = float(criterion(make_input(target(k), SPACED, k)))
     if not name.startswith("gaussian"):
@@ -245,10 +238,10 @@ def test_the_minimum_is_exactly_at_the_target(name: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("name", BAYES)
-def test_the_documented_distribution_minimizes_the_expected_loss(name: str) -> None:
+def test_the_documented_distribution_minimizes_the_expected_loss(name):
     criterion, best = BAYES[name]
 
-    def expected(p: np.ndarray) -> float:
+    def expected(p):
         return sum(UNSURE[k] * float(criterion(make_input(p, SPACED, k))) for k in range(len(SPACED)))
 
     lowest = expected(best)
@@ -307,6 +300,6 @@ UNEVEN = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
         ],
     ],
 )
-def test_invalid_options_and_inputs_are_errors(make: Callable[[], Any], says: str) -> None:
+def test_invalid_options_and_inputs_are_errors(make, says):
     with pytest.raises(ValueError, match=says):
         make()

@@ -1,10 +1,7 @@
 """Criteria that measure the distance from the label's value."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,20 +29,18 @@ from ntloss import (
     truth=st.lists(st.floats(0.01, 1), min_size=5, max_size=5),
     predicted=st.lists(st.floats(0.01, 1), min_size=5, max_size=5),
 )
-def test_expected_crps_exceeds_its_minimum_by_the_distance_of_the_cumulative_probabilities(
-    truth: list[float], predicted: list[float]
-) -> None:
+def test_expected_crps_exceeds_its_minimum_by_the_distance_of_the_cumulative_probabilities(truth, predicted):
     # So it is strictly proper: the distance is 0 for equal distributions alone.
     q, p = (np.array(weights) / sum(weights) for weights in (truth, predicted))
 
-    def expected(distribution: np.ndarray) -> float:
+    def expected(distribution):
         return sum(q[k] * float(CRPS()(make_input(distribution, SPACED, k))) for k in range(len(SPACED)))
 
     distance = ((p.cumsum() - q.cumsum())[:-1] ** 2 * np.diff(SPACED)).sum()
     assert expected(p) - expected(q) == approx(distance, dtype=torch.float64, scale=7.0)
 
 
-def test_expected_value_over_the_vocabulary_in_place_of_cross_entropy_is_the_loss_of_raft() -> None:
+def test_expected_value_over_the_vocabulary_in_place_of_cross_entropy_is_the_loss_of_raft():
     logits = torch.randn(
         12, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True
     )
@@ -58,13 +53,13 @@ def test_expected_value_over_the_vocabulary_in_place_of_cross_entropy_is_the_los
     assert_close(torch.autograd.grad(ours, logits)[0], torch.autograd.grad(raft, logits)[0])
 
 
-def test_expected_value_over_the_vocabulary_needs_the_mass() -> None:
+def test_expected_value_over_the_vocabulary_needs_the_mass():
     x = make_input([0.5, 0.5, 0, 0, 0], SPACED, 0)
     with pytest.raises(ValueError, match=r"log_mass is None, but ExpectedValue.*all number tokens"):
         ExpectedValue(over="vocabulary")(replace(x, log_mass=None))
 
 
-def test_expected_value_and_number_level_are_zero_if_the_mean_is_right() -> None:
+def test_expected_value_and_number_level_are_zero_if_the_mean_is_right():
     halves = torch.full((1, 2, 12), -1e4, dtype=torch.float64)
     halves[..., 3] = halves[..., 5] = 0.0
     labels = torch.tensor([[4, 4]])
@@ -87,10 +82,10 @@ def test_expected_value_and_number_level_are_zero_if_the_mean_is_right() -> None
         (lambda p, t: (p - t) ** 2, "squared"),
     ],
 )
-def test_expected_value_takes_callables(given_loss: Any, named: str) -> None:
+def test_expected_value_takes_callables(given_loss, named):
     made = make_input([0.1, 0.2, 0.3, 0.2, 0.2], [0.0, 1.0, 2.5, 4.0, 100.0], 3)
     assert_close(ExpectedValue(given_loss)(made), ExpectedValue(named)(made))
 
 
-def test_smmd_without_squashing_accepts_equally_spaced_values() -> None:
+def test_smmd_without_squashing_accepts_equally_spaced_values():
     NumberTokenLoss(NumberVocabulary.from_mapping({0: 0, 1: 5}, vocab_size=3), SMMD(squash_factor=None))

@@ -1,18 +1,15 @@
 """Smoothed targets where a value is ruled out, and the entropy of each digit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from criterion_cases import DIGITS
 from tolerances import TWO_PATHS, approx
 
 from ntloss import DigitEntropy, Dist2, GaussianCrossEntropy, NumberTokenLoss
-from ntloss.criteria import Criterion
 
 
 @pytest.mark.parametrize("criterion", [GaussianCrossEntropy(), Dist2()], ids=repr)
-def test_a_target_that_is_ruled_out_costs_infinity_as_in_cross_entropy(criterion: Criterion) -> None:
+def test_a_target_that_is_ruled_out_costs_infinity_as_in_cross_entropy(criterion):
     logits = torch.zeros(1, 12)
     logits[0, 7] = -torch.inf
     logits.requires_grad_()
@@ -23,17 +20,17 @@ def test_a_target_that_is_ruled_out_costs_infinity_as_in_cross_entropy(criterion
     assert logits.grad.isfinite().all()
 
 
-def test_a_value_far_below_the_targets_rounding_may_be_ruled_out() -> None:
+def test_a_value_far_below_the_targets_rounding_may_be_ruled_out():
     logits = torch.zeros(1, 12)
     logits[0, 9] = -torch.inf
     loss = NumberTokenLoss(DIGITS, GaussianCrossEntropy(sigma=0.1))
     assert loss(logits, torch.tensor([4])).isfinite()
 
 
-def test_digit_entropy_tends_to_zero_at_the_label_and_for_low_logits() -> None:
+def test_digit_entropy_tends_to_zero_at_the_label_and_for_low_logits():
     digits = NumberTokenLoss(DIGITS, DigitEntropy())
 
-    def certain(digit: int, level: float, rest: float) -> float:
+    def certain(digit, level, rest):
         logits = torch.full((1, 12), rest, dtype=torch.float64)
         logits[0, digit] = level
         return float(digits(logits, torch.tensor([4])))

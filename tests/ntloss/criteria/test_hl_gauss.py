@@ -1,17 +1,13 @@
 """Gaussian targets on whole numbers, against the masses of the numbers themselves."""
 
-from __future__ import annotations
-
 import math
 import pickle
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import CANCELLATION, VALUE_TOLERANCE, approx, assert_close
-from torch import Tensor
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary, get_criterion
 from ntloss.criteria import PlaceWeighted
@@ -24,17 +20,11 @@ NAN = math.nan
 EXACT = VALUE_TOLERANCE[torch.float64]
 
 
-def encode(text: str) -> list[int]:
-    return [{".": POINT, "-": MINUS, " ": TEXT}.get(c) if not c.isdigit() else int(c) for c in text]  # type: ignore[misc]
+def encode(text):
+    return [{".": POINT, "-": MINUS, " ": TEXT}.get(c) if not c.isdigit() else int(c) for c in text]
 
 
-def targets_of(
-    criterion: HLGauss,
-    labels: list[int] | str,
-    samples: list[float] | None = None,
-    vocabulary: NumberVocabulary = DIGITS,
-    dtype: torch.dtype = torch.float64,
-) -> Tensor:
+def targets_of(criterion, labels, samples=None, vocabulary=DIGITS, dtype=torch.float64):
     """The targets of a row's tokens, `[tokens, values]`."""
     row = torch.tensor([encode(labels) if isinstance(labels, str) else labels])
     objective = NTLCrossEntropyLoss(vocabulary, criterion).objective
@@ -48,7 +38,7 @@ def targets_of(
     return criterion.targets(x)
 
 
-def along(criterion: HLGauss, labels: list[int] | str, samples: list[float], **options: Any) -> float:
+def along(criterion, labels, samples, **options):
     """The product of the targets of the labels themselves, where the label is a number."""
     targets = targets_of(criterion, labels, samples, **options)
     ids = encode(labels) if isinstance(labels, str) else labels
@@ -57,7 +47,7 @@ def along(criterion: HLGauss, labels: list[int] | str, samples: list[float], **o
     return math.prod(float(targets[i, index[y]]) for i, y in enumerate(ids) if y in index)
 
 
-def mass(low: float, high: float, mean: float, sigma: float) -> float:
+def mass(low, high, mean, sigma):
     a, b = ((edge - mean) / (sigma * math.sqrt(2)) for edge in (low, high))
     return (math.erfc(a) - math.erfc(b) if a > 0 else math.erf(b) - math.erf(a)) / 2
 
@@ -66,9 +56,7 @@ class TestThePathsOfANumber:
     @pytest.mark.parametrize(("sigma", "relative"), [(0.3, 0.0), (4.0, 0.0), (50.0, 0.0), (1.0, 0.2)])
     @pytest.mark.parametrize("width", [1, 2, 3])
     @pytest.mark.parametrize("padded", [False, True])
-    def test_their_products_are_the_masses_of_all_numbers(
-        self, sigma: float, relative: float, width: int, padded: bool
-    ) -> None:
+    def test_their_products_are_the_masses_of_all_numbers(self, sigma, relative, width, padded):
         criterion = HLGauss(sigma, relative, leading_zeros=padded)
         numbers = [n for n in range(10**width) if padded or width == 1 or n >= 10 ** (width - 1)]
         for label in (numbers[0], numbers[len(numbers) // 3], numbers[-1]):
@@ -79,16 +67,14 @@ class TestThePathsOfANumber:
                 assert along(criterion, f"{n:0{width}d}", [label]) == approx(wanted, CANCELLATION, scale=1.0)
 
     @given(st.integers(1000, 9999), st.integers(0, 9999), st.floats(0.5, 300))
-    def test_of_four_digits_too(self, path: int, label: int, sigma: float) -> None:
+    def test_of_four_digits_too(self, path, label, sigma):
         total = mass(999.5, 9999.5, label, sigma)
         wanted = mass(path - 0.5, path + 0.5, label, sigma) / total if total > 1e-6 else None
         found = along(HLGauss(sigma), str(path), [label])
         assert wanted is None or found == approx(wanted, CANCELLATION, scale=1.0)
 
     @given(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99), st.floats(0.05, 3))
-    def test_with_decimals_in_the_unit_of_the_number(
-        self, whole: int, rest: int, label: int, sigma: float
-    ) -> None:
+    def test_with_decimals_in_the_unit_of_the_number(self, whole, rest, label, sigma):
         text = f"{whole:02d}.{rest:02d}"
         found = along(HLGauss(sigma, leading_zeros=True), text, [label])
         total = mass(-0.005, 99.995, label, sigma)
@@ -96,7 +82,7 @@ class TestThePathsOfANumber:
             mass(float(text) - 0.005, float(text) + 0.005, label, sigma) / total, CANCELLATION, scale=1.0
         )
 
-    def test_with_tokens_of_several_digits(self) -> None:
+    def test_with_tokens_of_several_digits(self):
         pairs = {n: str(n) for n in range(100)} | {100 + n: f"{n:02d}" for n in range(10)}
         vocabulary = NumberVocabulary.from_mapping(pairs, vocab_size=111)
         found = [
@@ -107,14 +93,14 @@ class TestThePathsOfANumber:
         wanted = [mass(n - 0.5, n + 0.5, 1234, 30) / total for n in (1234, 1205, 1199, 1300)]
         assert found == approx(wanted)
 
-    def test_below_zero_they_mirror_those_above(self) -> None:
+    def test_below_zero_they_mirror_those_above(self):
         for path in ("12", "39", "45"):
             above = along(HLGauss(4.0), f" {path}", [40.0, 44.0])
             assert along(HLGauss(4.0), f"-{path}", [-40.0, -44.0]) == approx(above)
 
 
 class TestTargets:
-    def test_neighbours_share_a_target_over_a_carry(self) -> None:
+    def test_neighbours_share_a_target_over_a_carry(self):
         first, last = targets_of(HLGauss(1.0), "39")
         assert first[[3, 4]].tolist() == approx(
             [mass(-99, 0.5, 0, 1), mass(0.5, 99, 0, 1)], CANCELLATION, scale=1.0
@@ -122,14 +108,14 @@ class TestTargets:
         assert int(last.argmax()) == 9
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_a_carry_over_thirty_digits_is_as_precise(self, dtype: torch.dtype) -> None:
+    def test_a_carry_over_thirty_digits_is_as_precise(self, dtype):
         short = targets_of(HLGauss(1.0), "39", dtype=dtype)[0]
         for text in ("3" + "9" * 29, "-3" + "9" * 29, "3." + "9" * 18):
             sigma = 1.0 if "." not in text else 1e-18
             row = targets_of(HLGauss(sigma), text, dtype=dtype)[int(text.startswith("-"))]
             assert_close(row, short, VALUE_TOLERANCE[torch.float32])
 
-    def test_as_sigma_vanishes_the_loss_is_cross_entropy(self) -> None:
+    def test_as_sigma_vanishes_the_loss_is_cross_entropy(self):
         logits, labels = torch.randn(2, 9, 14, dtype=torch.float64), torch.tensor([encode("7 39.5-20")] * 2)
         for sigma in (0.0, 1e-9, 0.001):
             loss = NTLCrossEntropyLoss(DIGITS, HLGauss(sigma))(logits, labels)
@@ -137,14 +123,14 @@ class TestTargets:
                 loss, torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), EXACT
             )
 
-    def test_the_form_of_a_value_counts_as_in_cross_entropy(self) -> None:
+    def test_the_form_of_a_value_counts_as_in_cross_entropy(self):
         pairs = {n: str(n) for n in range(10)} | {10 + n: f"{n:02d}" for n in range(100)} | {110: "."}
         vocabulary = NumberVocabulary.from_mapping(pairs, vocab_size=112)
         logits, labels = torch.randn(1, 4, 112, dtype=torch.float64), torch.tensor([[1, 110, 15, 111]])
         loss = NTLCrossEntropyLoss(vocabulary, HLGauss(1e-6))(logits, labels)  # 1.05, not 1.5
         assert_close(loss, torch.nn.functional.cross_entropy(logits[0], labels[0]), EXACT)
 
-    def test_as_sigma_grows_the_target_is_uniform_over_the_cells(self) -> None:
+    def test_as_sigma_grows_the_target_is_uniform_over_the_cells(self):
         for sigma in (1e8, 1e30):
             first, last = targets_of(HLGauss(sigma), "39", dtype=torch.float32)
             assert_close(first, torch.tensor([0.0, *[1 / 9] * 9]), VALUE_TOLERANCE[torch.float32])
@@ -153,38 +139,38 @@ class TestTargets:
     @pytest.mark.parametrize(
         ("text", "padded", "zero"), [("39", False, False), ("39", True, True), ("09", False, True)]
     )
-    def test_a_leading_zero_only_where_answers_are_padded(self, text: str, padded: bool, zero: bool) -> None:
+    def test_a_leading_zero_only_where_answers_are_padded(self, text, padded, zero):
         first = targets_of(HLGauss(30.0, leading_zeros=padded), text)[0]
         assert bool(first[0] > 0) == zero
 
-    def test_a_number_that_the_row_cuts_is_the_number_of_its_digits(self) -> None:
+    def test_a_number_that_the_row_cuts_is_the_number_of_its_digits(self):
         assert_close(targets_of(HLGauss(2.0), "7 39"), targets_of(HLGauss(2.0), "7 39 ")[:4], EXACT)
 
-    def test_a_token_with_a_point_of_its_own_keeps_cross_entropy(self) -> None:
+    def test_a_token_with_a_point_of_its_own_keeps_cross_entropy(self):
         vocabulary = NumberVocabulary.from_mapping({**{d: d for d in range(10)}, 10: "3.5"}, vocab_size=11)
         (row,) = targets_of(HLGauss(5.0), [10], vocabulary=vocabulary)
         assert row[vocabulary.distinct_values.index(3.5)] == 1
 
 
 class TestSamples:
-    def test_their_mixture_is_the_target(self) -> None:
+    def test_their_mixture_is_the_target(self):
         row = targets_of(HLGauss(0.01), "4", [2.0, 2.0, 7.0, NAN])[0]
         assert row[[2, 7]].tolist() == approx([2 / 3, 1 / 3])
 
-    def test_a_single_one_equal_to_the_label_changes_nothing(self) -> None:
+    def test_a_single_one_equal_to_the_label_changes_nothing(self):
         for text in ("39", "3.25", "-41"):
             number = float(text)
             with_sample = targets_of(HLGauss(0.7, relative=0.1), text, [number, NAN])
             assert_close(with_sample, targets_of(HLGauss(0.7, relative=0.1), text), EXACT)
 
-    def test_a_row_of_padding_keeps_its_own_number(self) -> None:
+    def test_a_row_of_padding_keeps_its_own_number(self):
         assert_close(targets_of(HLGauss(2.0), "39", [NAN, NAN]), targets_of(HLGauss(2.0), "39"), EXACT)
 
-    def test_far_from_the_label_the_label_alone_counts(self) -> None:
+    def test_far_from_the_label_the_label_alone_counts(self):
         assert int(targets_of(HLGauss(0.1), "31", [90.0])[1].argmax()) == 1
         assert int(targets_of(HLGauss(6.0), "31", [90.0], dtype=torch.float32)[1].argmax()) == 9
 
-    def test_every_path_takes_them(self) -> None:
+    def test_every_path_takes_them(self):
         hidden, head = torch.randn(2, 3, 5), torch.randn(14, 5)
         labels = torch.tensor([encode("12 "), encode(" 34")])
         samples = torch.tensor([[10.0, 14.0, NAN], [30.0, 35.0, 36.0]])
@@ -210,17 +196,17 @@ class TestSamples:
             (None, torch.zeros(1, 2), "HLGauss"),
         ],
     )
-    def test_what_does_not_fit_is_an_error(self, criterion: Any, samples: Any, error: str) -> None:
+    def test_what_does_not_fit_is_an_error(self, criterion, samples, error):
         loss = NTLCrossEntropyLoss(DIGITS, criterion)
         with pytest.raises((TypeError, ValueError), match=error):
             loss(torch.zeros(1, 2, 14), torch.tensor([[3, 9]]), number_samples=samples)
 
 
 class TestSigma:
-    def test_it_may_change_between_steps_without_a_new_graph(self) -> None:
+    def test_it_may_change_between_steps_without_a_new_graph(self):
         criterion, graphs = HLGauss(3.0), []
 
-        def count(graph: Any, _: Any) -> Any:
+        def count(graph, _):
             graphs.append(graph)
             return graph
 
@@ -235,7 +221,7 @@ class TestSigma:
             NTLCrossEntropyLoss(DIGITS, HLGauss(3.0))(logits, labels)
         )
 
-    def test_a_tensor_of_the_callers_is_used_as_it_is(self) -> None:
+    def test_a_tensor_of_the_callers_is_used_as_it_is(self):
         sigma = torch.tensor(2.0)
         criterion = HLGauss(sigma)
         sigma.fill_(0.5)
@@ -243,7 +229,7 @@ class TestSigma:
             targets_of(criterion, "39"), targets_of(HLGauss(0.5), "39"), VALUE_TOLERANCE[torch.float32]
         )
 
-    def test_for_answers_it_falls_to_an_eighth(self) -> None:
+    def test_for_answers_it_falls_to_an_eighth(self):
         criterion = HLGauss.for_answers([0, 100], leading_zeros=True)
         assert [criterion.anneal(p) for p in (0.0, 0.5, 1.0, 1.2)] == approx([27.5, 15.46875, 3.4375, 3.4375])
         assert float(criterion.sigma) == approx(3.4375)
@@ -252,8 +238,8 @@ class TestSigma:
         ("make", "error"),
         [
             (lambda: HLGauss(-1.0), "sigma=-1.0"),
-            (lambda: HLGauss("4"), "sigma='4'"),  # type: ignore[arg-type]
-            (lambda: HLGauss((1.0, 2.0, 3.0)), "first and last"),  # type: ignore[arg-type]
+            (lambda: HLGauss("4"), "sigma='4'"),
+            (lambda: HLGauss((1.0, 2.0, 3.0)), "first and last"),
             (lambda: HLGauss(1.0, relative=-0.1), "relative=-0.1"),
             (lambda: HLGauss(1.0).anneal(0.5), "schedule"),
             (lambda: HLGauss((2.0, 1.0)).anneal(-0.5), "progress=-0.5"),
@@ -262,18 +248,18 @@ class TestSigma:
             (lambda: HLGauss(torch.tensor(-1.0)), "sigma=-1.0"),
         ],
     )
-    def test_what_cannot_be_is_an_error(self, make: Any, error: str) -> None:
+    def test_what_cannot_be_is_an_error(self, make, error):
         with pytest.raises((TypeError, ValueError), match=error):
             make()
 
-    def test_it_is_made_by_name_pickled_and_shown(self) -> None:
+    def test_it_is_made_by_name_pickled_and_shown(self):
         criterion = get_criterion("hl_gauss", sigma=[8.0, 1.0], relative=0.1, leading_zeros=True)
         assert (
             repr(pickle.loads(pickle.dumps(criterion)))
             == "HLGauss(sigma=(8, 1), relative=0.1, leading_zeros=True)"
         )
 
-    def test_combined_losses_put_it_in_place_of_cross_entropy(self) -> None:
+    def test_combined_losses_put_it_in_place_of_cross_entropy(self):
         assert NTLCrossEntropyLoss(DIGITS, HLGauss(1.0)).options.mode == "replace"
         assert NTLCrossEntropyLoss(DIGITS, HLGauss(1.0), mode="add").options.mode == "add"
         assert NTLCrossEntropyLoss(DIGITS, PlaceWeighted(HLGauss(1.0))).options.mode == "replace"

@@ -1,7 +1,5 @@
 """The snippets of docs/own_criterion.md run in turn, and each loss has a gradient."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -10,13 +8,13 @@ from pages import snippets
 from tolerances import assert_close
 
 import ntloss.criteria.registry as registry
-from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
+from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 
 SNIPPETS = snippets("docs/own_criterion.md")
 
 
 @pytest.fixture
-def names(digits: NumberVocabulary, batch: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def names(digits, batch, monkeypatch):
     monkeypatch.setattr(registry, "CRITERIA", dict(registry.CRITERIA))
     logits, labels = batch(12, 2, 5)
     labels[0, :2] = torch.tensor([3, 7])
@@ -30,15 +28,13 @@ def names(digits: NumberVocabulary, batch: Any, monkeypatch: pytest.MonkeyPatch)
     return names
 
 
-def test_the_page_shows_every_way_to_write_a_criterion(names: dict[str, Any]) -> None:
+def test_the_page_shows_every_way_to_write_a_criterion(names):
     assert len(SNIPPETS) == 4
-    assert {"log_distance", "DigitsBehind", "Costs", "get_criterion"} <= set(names)
+    assert {"log_distance", "DigitsBehind", "Costs", "register_criterion"} <= set(names)
 
 
 @pytest.mark.parametrize("name", ["log_distance", "DigitsBehind", "Costs"])
-def test_each_criterion_serves_hidden_states_and_compiles(
-    name: str, names: dict[str, Any], digits: NumberVocabulary
-) -> None:
+def test_each_criterion_serves_hidden_states_and_compiles(name, names, digits):
     logits, labels = names["logits"].detach(), names["labels"]
     criterion = names[name]() if isinstance(names[name], type) else names[name]
     loss_fn = NTLCrossEntropyLoss(digits, criterion)

@@ -1,21 +1,21 @@
 """Criteria by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import torch
 from combined_cases import NUMBERS, numbers_case
 from tolerances import approx, assert_close
-from torch import Tensor
 
 import ntloss.criteria.registry as registry
 from ntloss import (
+    CRPS,
     SMMD,
     CriterionInput,
     Dist2,
     GaussianCrossEntropy,
+    NTLCrossEntropyLoss,
+    NTLLinearCrossEntropyLoss,
     NumberTokenLoss,
     NumberVocabulary,
     Reweighed,
@@ -26,11 +26,12 @@ from ntloss import (
 )
 from ntloss.criteria import Magnitude, Needs, PerNumber, PlaceWeighted, RelativeError, WeightedSum
 from ntloss.criteria.criterion import needs_of, worst_of
+from ntloss.criteria.registry import title_of
 
 NAMES = criterion_names()  # before other tests register more
 
 
-def test_default_options_are_the_published_ones() -> None:
+def test_default_options_are_the_published_ones():
     assert get_criterion("smmd") == SMMD(2.0, 9.0)
     assert get_criterion("dist2") == Dist2(1.0, "squared")
     assert get_criterion("gaussian_cross_entropy") == GaussianCrossEntropy(1.0)
@@ -40,7 +41,7 @@ def test_default_options_are_the_published_ones() -> None:
     assert get_criterion("ntil") == WeightedSum(parts, (1.0, 0.2, 0.2))
 
 
-def test_every_name_makes_a_criterion() -> None:
+def test_every_name_makes_a_criterion():
     options = {
         "place_weighted": {"criterion": "smmd"},
         "reweighed": {"criterion": "crps"},
@@ -56,7 +57,7 @@ def test_every_name_makes_a_criterion() -> None:
         assert NumberTokenLoss(NUMBERS, criterion)(case.logits(), case.labels).isfinite()
 
 
-def test_the_page_of_criteria_has_a_row_for_each_with_its_needs() -> None:
+def test_the_page_of_criteria_has_a_row_for_each_with_its_needs():
     page = (Path(__file__).parents[3] / "docs/criteria.md").read_text(encoding="utf-8")
     rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
     names = [row[0].strip("| `") for row in rows if "`, `" not in row[0]]  # without rows of an option
@@ -68,11 +69,11 @@ def test_the_page_of_criteria_has_a_row_for_each_with_its_needs() -> None:
         assert ("whole numbers" in needs) == expected.per_number, name
 
 
-def squared_distance(x: CriterionInput, power: float = 2.0) -> Tensor:
+def squared_distance(x, power=2.0):
     return (x.probs * (x.values - x.target_values.unsqueeze(-1)).abs() ** power).sum(-1)
 
 
-def test_a_function_is_a_criterion() -> None:
+def test_a_function_is_a_criterion():
     digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
     loss = NumberTokenLoss(digits, squared_distance)(torch.zeros(1, 12), torch.tensor([4]))
     assert_close(loss, (torch.arange(10.0) - 4).square().mean())
@@ -80,7 +81,21 @@ def test_a_function_is_a_criterion() -> None:
         Reweighed(squared_distance)
 
 
-def test_unknown_names_and_options_list_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [NumberTokenLoss, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss])
+@pytest.mark.parametrize("given", ["crps", {"name": "dist2", "tau": 0.5}])
+def test_losses_accept_a_registered_name(kind, given):
+    expected = CRPS() if given == "crps" else Dist2(0.5)
+    assert kind(NUMBERS, given).criterion == kind(NUMBERS, criterion=expected).criterion == expected
+
+
+def test_a_criterion_has_a_title_for_readers():
+    titles = {"wasserstein": "NTL-WAS", "expected_value": "NTL-MSE", "crps": "CRPS"}
+    assert {name: title_of(get_criterion(name)) for name in titles} == titles
+    assert title_of(Dist2(0.5)) == "Dist2(tau=0.5, distance='squared')"
+    assert title_of(squared_distance) == "squared_distance"
+
+
+def test_unknown_names_and_options_list_the_choices(monkeypatch):
     monkeypatch.setattr(registry, "CRITERIA", dict(registry.CRITERIA))
     with pytest.raises(ValueError, match=r"'wassersten'.*dist2.*wasserstein"):
         get_criterion("wassersten")

@@ -1,11 +1,8 @@
 """Quantiles of numbers of any length, against every token sequence of a tiny vocabulary."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
 import torch
@@ -32,14 +29,14 @@ ALLOWED = 0.02
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumberWarning")
 
 
-def seeded(seed: int = 0) -> torch.Generator:
+def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize(
     ("kind", "thousands"), [("t5", ","), ("llama", ","), ("llama", ""), ("gpt2", ","), ("mamba", ".")]
 )
-def test_walks_sample_the_numbers_that_the_model_writes(kind: str, thousands: str) -> None:
+def test_walks_sample_the_numbers_that_the_model_writes(kind, thousands):
     model, width = make_model(kind, SPELLINGS.vocab_size), NumberFormat(max_digits=2, thousands=thousands)
     found = number_quantiles(
         model, batch_of(QUESTIONS), SPELLINGS, QUANTILES, width, walks=WALKS, generator=seeded()
@@ -61,7 +58,7 @@ def test_walks_sample_the_numbers_that_the_model_writes(kind: str, thousands: st
             assert found.lower[i, k] <= true <= found.upper[i, k]
 
 
-def test_walks_differ_only_with_a_generator_of_ones_own() -> None:
+def test_walks_differ_only_with_a_generator_of_ones_own():
     model = make_model("llama", SPELLINGS.vocab_size)
     one, again, other = (
         number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, generator=generator)
@@ -71,7 +68,7 @@ def test_walks_differ_only_with_a_generator_of_ones_own() -> None:
     assert one.mean.tolist() != other.mean.tolist()
 
 
-def test_the_number_of_walks_follows_from_the_outermost_quantile() -> None:
+def test_the_number_of_walks_follows_from_the_outermost_quantile():
     model = make_model("llama", SPELLINGS.vocab_size)
     rows = [
         number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, (level,), generator=seeded()).rows
@@ -82,7 +79,7 @@ def test_the_number_of_walks_follows_from_the_outermost_quantile() -> None:
         number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, (0.5, 0.995), walks=32)
 
 
-def test_a_model_that_never_ends_a_number_takes_a_bounded_number_of_passes() -> None:
+def test_a_model_that_never_ends_a_number_takes_a_bounded_number_of_passes():
     ones = torch.zeros(1, 4)
     ones[0, 0] = 1.0
     digits = NumberVocabulary.from_mapping({0: "1", 1: "."}, vocab_size=4)
@@ -97,9 +94,7 @@ def test_a_model_that_never_ends_a_number_takes_a_bounded_number_of_passes() -> 
     assert read.values.item() == approx(1 / 9, 1e-9)
 
 
-def read_rows(
-    vocabulary: NumberVocabulary, rows: list[list[int]], number_format: NumberFormat | None = None
-) -> list[float]:
+def read_rows(vocabulary, rows, number_format=None):
     """What walks read if a model is sure to write each row of tokens, and then text."""
     ends = list(itertools.accumulate(len(row) + 2 for row in rows))
     # Each token of each row has an id of its own, behind that of the row's prompt.
@@ -123,12 +118,12 @@ def read_rows(
     return values
 
 
-def read_of(text: str, number_format: NumberFormat | None = None) -> float:
+def read_of(text, number_format=None):
     vocabulary = NumberVocabulary.from_mapping(dict(enumerate(text)), vocab_size=len(text))
     return read_rows(vocabulary, [list(range(len(text)))], number_format)[0]
 
 
-def texts_with_a_number_in_front(seed: int, count: int) -> list[str]:
+def texts_with_a_number_in_front(seed, count):
     random = Random(seed)
     parts = [*"0123456789.,eE-+x%) $\u2212", "12", "000", "2024", "e3", ".5", " It", "km", "rd", ", ", ". "]
     texts = [f"{random.randrange(1000)}.{random.randrange(10)}. It is so." for _ in range(count)]
@@ -141,9 +136,7 @@ def texts_with_a_number_in_front(seed: int, count: int) -> list[str]:
 @pytest.mark.parametrize("name", ["t5", "gpt2", "smollm2"])
 @pytest.mark.parametrize("thousands", [",", "", ".", " "])
 @pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
-def test_numbers_of_real_tokenizers_are_read_as_metrics_read_them(
-    name: str, thousands: str, real_tokenizer: Any, request: pytest.FixtureRequest
-) -> None:
+def test_numbers_of_real_tokenizers_are_read_as_metrics_read_them(name, thousands, real_tokenizer, request):
     tokenizer = request.getfixturevalue("smollm2")[0] if name == "smollm2" else real_tokenizer(name)
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
     given = texts_with_a_number_in_front(seed=len(name + thousands), count=75)
@@ -176,12 +169,12 @@ def test_numbers_of_real_tokenizers_are_read_as_metrics_read_them(
         ("\u22123", -3.0),
     ],
 )
-def test_numbers_are_read_as_metrics_read_them(text: str, number: float) -> None:
+def test_numbers_are_read_as_metrics_read_them(text, number):
     assert read_of(text) == number
     assert parse_numbers(text)[0] == number
 
 
-def test_thousands_that_are_cut_off_are_a_warning() -> None:
+def test_thousands_that_are_cut_off_are_a_warning():
     with pytest.warns(UnlikelyNumberWarning, match="a comma and thousands follow"):
         assert read_of("20,000", NumberFormat(thousands="")) == 20
     assert read_of("1.234,5", NumberFormat(thousands=".")) == 1234.5
@@ -189,7 +182,7 @@ def test_thousands_that_are_cut_off_are_a_warning() -> None:
 
 
 @given(st.text("01 2,.-e$x", max_size=9), st.sampled_from([",", "", ".", " "]))
-def test_text_behind_a_number_that_has_ended_does_not_change_it(text: str, thousands: str) -> None:
+def test_text_behind_a_number_that_has_ended_does_not_change_it(text, thousands):
     rule = grammar(thousands)
     longest = next((i for i in range(len(text)) if rule.begun.fullmatch(text[: i + 1]) is None), len(text))
     if rule.first(text[: longest + 1]) is not None:

@@ -1,22 +1,19 @@
 """The snippets of docs/chat_models.md run on a tiny model, and on SmolLM2 where it is installed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 import torch
 from pages import readers_names, snippets
 
-from ntloss.decoding import UnlikelyNumberWarning, number_quantiles
+from ntloss.decoding import UnlikelyNumberWarning, number_quantiles, read_number
 from ntloss.numbers import NumberFormat
 
 SNIPPETS = snippets("docs/chat_models.md")
 TEMPLATE = "{% for message in messages %}{{ message['role'] }}:{{ message['content'] }}\n{% endfor %}"
-EGG = "How many minutes does it take to boil an egg?"
 
 
-def run_page(tokenizer: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def run_page(tokenizer, model, monkeypatch):
     """The names of a reader whose `from_pretrained` returns these."""
     import transformers
 
@@ -29,46 +26,42 @@ def run_page(tokenizer: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> dic
 
 
 @pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumberWarning")
-def test_the_page_runs_on_a_tiny_model(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_runs_on_a_tiny_model(tmp_path, monkeypatch):
     reader = readers_names(tmp_path)
     tokenizer = reader["tokenizer"]
     tokenizer.chat_template, tokenizer.padding_side = TEMPLATE, "left"
     names = run_page(tokenizer, reader["model"].eval(), monkeypatch)
-    assert names["low"] <= names["median"] <= names["high"]
+    low, high = names["reading"].interval
+    assert low <= names["reading"].median <= high
     assert names["several"].values.shape == (2, 3)
-    assert (names["padded"].values < 100).all()
 
 
 @pytest.mark.pretrained
-def test_the_page_says_what_smollm2_writes(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_says_what_smollm2_writes(smollm2, monkeypatch):
     tokenizer, model = smollm2
     names = run_page(tokenizer, model, monkeypatch)
-    assert names["read"].starts.item() > 0.99
-    assert (names["low"], names["median"], names["high"]) == (2, 11, 40)
-    assert (names["read"].lower[0, 2], names["read"].upper[0, 2]) == (21, 375)
+    assert str(names["reading"]) == "11 [2, 40]"
+    assert names["reading"].starts > 0.99
+    assert str(read_number(model, tokenizer, names["egg"], "It takes ", walks=640)) == "11 [2, 27]"
     tokens = tokenizer.tokenize("It costs $42, or 42.")
     assert tokens[-9:] == ["Ġ$", "4", "2", ",", "Ġor", "Ġ", "4", "2", "."]
     assert (names["several"].starts > 0.5).all()
-    # A width that is too large, and no space in front of a width.
-    inputs = names["prompt"](EGG, "It takes ")
-    with pytest.warns(UnlikelyNumberWarning):
-        wide = number_quantiles(model, inputs, names["vocabulary"], (0.5,), NumberFormat(digits=3))
-    assert 200 <= wide.values.item() < 210
-    assert wide.starts.item() < 0.01
-    with pytest.warns(UnlikelyNumberWarning, match="prefix_ids="):
-        number_quantiles(model, names["inputs"], names["vocabulary"], (0.5,), NumberFormat(digits=2))
-    assert names["padded"].values[0, 1] in range(18, 23)
+    # A width that is too large.
+    with pytest.warns(UnlikelyNumberWarning, match="where '1' is likeliest"):
+        wide = read_number(model, tokenizer, names["egg"], "It takes ", format=NumberFormat(digits=3))
+    assert 200 <= wide.median < 210
+    assert wide.starts < 0.01
 
 
 @pytest.mark.pretrained
-def test_smollm2s_padded_batch_gives_the_quantiles_of_single_prompts(smollm2: Any) -> None:
+def test_smollm2s_padded_batch_gives_the_quantiles_of_single_prompts(smollm2):
     from ntloss import NumberVocabulary
 
     tokenizer, model = smollm2
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
     prompts = ["The price is $", "Speed of a cheetah in km/h: ", "He died at the age of "]
 
-    def read(texts: list[str]) -> torch.Tensor:
+    def read(texts):
         inputs = tokenizer(texts, padding=True, return_tensors="pt")
         return number_quantiles(model, inputs, vocabulary, format=NumberFormat(digits=2)).values
 

@@ -1,10 +1,7 @@
 """Quantiles of numbers of one width, against every number that the masked model can write."""
 
-from __future__ import annotations
-
 import math
 import warnings
-from typing import Any
 
 import pytest
 import torch
@@ -39,9 +36,7 @@ SPELLINGS = NumberVocabulary.from_mapping(
 FORMATS = [NumberFormat(3), NumberFormat(1, 2), NumberFormat(2, 1, True)]
 
 
-def check_against_all_numbers(
-    model: Any, vocabulary: NumberVocabulary, width: NumberFormat, found: Any, allowed: float
-) -> None:
+def check_against_all_numbers(model, vocabulary, width, found, allowed):
     texts = texts_of(vocabulary)
     for i, question in enumerate(QUESTIONS):
         numbers, masses = fixed_width(next_token(model, torch.tensor(question)), texts, width)
@@ -54,9 +49,7 @@ def check_against_all_numbers(
 @pytest.mark.parametrize("width", FORMATS, ids=str)
 @pytest.mark.parametrize("vocabulary", [DIGITS, SPELLINGS], ids=["digits", "spellings"])
 @pytest.mark.parametrize("kind", MODELS)
-def test_quantiles_equal_those_of_the_enumerated_distribution(
-    kind: str, vocabulary: NumberVocabulary, width: NumberFormat
-) -> None:
+def test_quantiles_equal_those_of_the_enumerated_distribution(kind, vocabulary, width):
     model = make_model(kind, vocabulary.vocab_size, seed=1)
     found = number_quantiles(model, batch_of(QUESTIONS), vocabulary, QUANTILES, width)
     check_against_all_numbers(model, vocabulary, width, found, DISTRIBUTION[torch.float32])
@@ -66,7 +59,7 @@ def test_quantiles_equal_those_of_the_enumerated_distribution(
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_half_precision_is_as_close_as_its_rounding(kind: str) -> None:
+def test_half_precision_is_as_close_as_its_rounding(kind):
     model = make_model(kind, DIGITS.vocab_size, seed=2, scale=0.5).to(torch.bfloat16)
     found = number_quantiles(model, batch_of(QUESTIONS), DIGITS, QUANTILES, format=NumberFormat(3))
     check_against_all_numbers(model, DIGITS, NumberFormat(3), found, DISTRIBUTION[torch.bfloat16])
@@ -75,12 +68,10 @@ def test_half_precision_is_as_close_as_its_rounding(kind: str) -> None:
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("options", [NumberFormat(3, signed=True), NumberFormat(max_digits=2)], ids=str)
 @pytest.mark.parametrize("rows_per_pass", [7, 256])
-def test_neither_batching_nor_rows_per_pass_changes_the_quantiles(
-    kind: str, options: NumberFormat, rows_per_pass: int
-) -> None:
+def test_neither_batching_nor_rows_per_pass_changes_the_quantiles(kind, options, rows_per_pass):
     model = make_model(kind, DIGITS.vocab_size, seed=3).double()
 
-    def read(questions: list[list[int]], rows: int) -> Any:
+    def read(questions, rows):
         generator = torch.Generator().manual_seed(5)
         batch = batch_of(questions)
         return number_quantiles(
@@ -94,7 +85,7 @@ def test_neither_batching_nor_rows_per_pass_changes_the_quantiles(
             assert_close(getattr(together, name)[i : i + 1], getattr(alone, name))
 
 
-def test_rows_per_pass_bounds_the_rows_of_each_call() -> None:
+def test_rows_per_pass_bounds_the_rows_of_each_call():
     model = make_model("llama", DIGITS.vocab_size, seed=3)
     rows: list[int] = []
     model.register_forward_pre_hook(
@@ -105,7 +96,7 @@ def test_rows_per_pass_bounds_the_rows_of_each_call() -> None:
     assert max(rows) <= 4
 
 
-def test_an_encoders_inputs_may_be_padded_on_either_side() -> None:
+def test_an_encoders_inputs_may_be_padded_on_either_side():
     model = make_model("t5", DIGITS.vocab_size).double()
     left, right = (
         number_quantiles(model, batch_of(QUESTIONS, side), DIGITS, format=NumberFormat(3))
@@ -116,14 +107,14 @@ def test_an_encoders_inputs_may_be_padded_on_either_side() -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "mamba"])
-def test_a_prompt_padded_on_the_right_is_refused(kind: str) -> None:
+def test_a_prompt_padded_on_the_right_is_refused(kind):
     model = make_model(kind, DIGITS.vocab_size)
     with pytest.raises(ValueError, match="padding_side = 'left'"):
         number_quantiles(model, batch_of(QUESTIONS, "right"), DIGITS, format=NumberFormat(3))
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_every_answer_starts_with_the_prefix(kind: str) -> None:
+def test_every_answer_starts_with_the_prefix(kind):
     model = make_model(kind, DIGITS.vocab_size)
     found = number_quantiles(
         model, batch_of(QUESTIONS[:1]), DIGITS, (0.5,), NumberFormat(2), prefix_ids=[10, 11]
@@ -133,7 +124,7 @@ def test_every_answer_starts_with_the_prefix(kind: str) -> None:
     assert_quantile(found.values.item(), 0.5, numbers, DISTRIBUTION[torch.float32])
 
 
-def test_the_prompt_runs_once_and_quantiles_share_prefixes() -> None:
+def test_the_prompt_runs_once_and_quantiles_share_prefixes():
     model = make_model("llama", WHOLE.vocab_size)
     calls: list[int] = []
     model.register_forward_pre_hook(
@@ -147,7 +138,7 @@ def test_the_prompt_runs_once_and_quantiles_share_prefixes() -> None:
     assert found.rows <= 3 * (1 + 4 + 16 + 1)
 
 
-def test_quantiles_are_nan_if_the_model_rules_out_every_number() -> None:
+def test_quantiles_are_nan_if_the_model_rules_out_every_number():
     model = make_model("t5", DIGITS.vocab_size)
     head = torch.nn.Linear(16, DIGITS.vocab_size)
     torch.nn.init.zeros_(head.weight)
@@ -161,7 +152,7 @@ def test_quantiles_are_nan_if_the_model_rules_out_every_number() -> None:
         assert not found.starts.any()
 
 
-def test_the_mean_is_the_average_of_equally_spaced_quantiles() -> None:
+def test_the_mean_is_the_average_of_equally_spaced_quantiles():
     model = make_model("t5", DIGITS.vocab_size).double()
     found = number_quantiles(model, batch_of(QUESTIONS), DIGITS, (0.9,), NumberFormat(2), walks=30)
     ends = number_quantiles(model, batch_of(QUESTIONS), DIGITS, (1 / 60, 59 / 60), NumberFormat(2)).values
@@ -174,7 +165,7 @@ def test_the_mean_is_the_average_of_equally_spaced_quantiles() -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_ends_is_the_probability_that_no_digits_follow_the_median(kind: str) -> None:
+def test_ends_is_the_probability_that_no_digits_follow_the_median(kind):
     model = make_model(kind, DIGITS.vocab_size, seed=1)
     found = number_quantiles(model, batch_of(QUESTIONS), DIGITS, format=NumberFormat(2))
     for i, question in enumerate(QUESTIONS):
@@ -186,7 +177,7 @@ def test_ends_is_the_probability_that_no_digits_follow_the_median(kind: str) -> 
         assert found.ends[i].item() == approx(1 - digits - pointed, scale=1.0, tolerance=0.02)
 
 
-def test_a_number_that_hardly_starts_or_is_cut_off_is_a_warning() -> None:
+def test_a_number_that_hardly_starts_or_is_cut_off_is_a_warning():
     probabilities = torch.full((4, 8), 1e-4)  # after each of: text, a digit, a comma, a space
     model = FixedModel(probabilities, {0: 1, 1: 1, 2: 2, 3: 3})
     mapping = {0: "1", 1: "2", 2: ",", 3: " ", 4: ".5"}
@@ -195,7 +186,7 @@ def test_a_number_that_hardly_starts_or_is_cut_off_is_a_warning() -> None:
     probabilities[3, 0] = 1.0
     probabilities[1, 1], probabilities[1, 7] = 0.5, 0.5
     prompt = {"input_ids": torch.tensor([[7]])}
-    with pytest.warns(UnlikelyNumberWarning, match=r"pass prefix_ids=\[3\] \(' '\)"):
+    with pytest.warns(UnlikelyNumberWarning, match=r"where ' ' is .* prefix_ids=tokenizer\.encode\(' '"):
         number_quantiles(model, prompt, digits, format=NumberFormat(1))
     with pytest.warns(UnlikelyNumberWarning, match="further digits, a point or thousands"):
         read = number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])
@@ -214,7 +205,7 @@ def test_a_number_that_hardly_starts_or_is_cut_off_is_a_warning() -> None:
         number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])
 
 
-def test_a_batch_takes_fewer_calls_than_a_loop() -> None:
+def test_a_batch_takes_fewer_calls_than_a_loop():
     model = make_model("t5", WHOLE.vocab_size)
     passes = {
         number_quantiles(model, batch_of(QUESTIONS * count), WHOLE, format=NumberFormat(3)).passes
@@ -236,13 +227,13 @@ def test_a_batch_takes_fewer_calls_than_a_loop() -> None:
         ({2: "1", 3: "2", 4: "+"}, {"format": NumberFormat(1, signed=True)}, "no minus sign"),
     ],
 )
-def test_impossible_options_are_errors(tokens: Any, options: dict[str, Any], message: str) -> None:
+def test_impossible_options_are_errors(tokens, options, message):
     vocabulary = NumberVocabulary.from_mapping(tokens, vocab_size=12)
     with pytest.raises(ValueError, match=message):
         number_quantiles(make_model("t5", 12), batch_of(QUESTIONS), vocabulary, **options)
 
 
-def test_tokens_that_lead_to_a_dead_end_are_masked() -> None:
+def test_tokens_that_lead_to_a_dead_end_are_masked():
     # Behind "1" or "2", a number of three digits needs "34"; two tokens of two digits are too long.
     vocabulary = NumberVocabulary.from_mapping({2: "1", 3: "2", 4: "34"}, vocab_size=12)
     model = make_model("llama", 12)
@@ -250,10 +241,10 @@ def test_tokens_that_lead_to_a_dead_end_are_masked() -> None:
     check_against_all_numbers(model, vocabulary, NumberFormat(3), found, DISTRIBUTION[torch.float32])
 
 
-def test_unsupported_models_and_inputs_are_errors() -> None:
+def test_unsupported_models_and_inputs_are_errors():
     model, inputs = make_model("llama", DIGITS.vocab_size), batch_of(QUESTIONS)
     with pytest.raises(TypeError, match="return_tensors='pt'"):
-        number_quantiles(model, inputs["input_ids"], DIGITS, format=NumberFormat(3))  # type: ignore[arg-type]
+        number_quantiles(model, inputs["input_ids"], DIGITS, format=NumberFormat(3))
     with pytest.raises(TypeError, match="labels"):
         number_quantiles(model, {**inputs, "labels": inputs["input_ids"]}, DIGITS, format=NumberFormat(3))
     with pytest.raises(ValueError, match=r"call model\.eval"):

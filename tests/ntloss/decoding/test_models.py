@@ -1,7 +1,5 @@
 """Models of many families, plain and wrapped: a padded batch gives the quantiles of single prompts."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -72,7 +70,7 @@ ENCODER_DECODER: dict[str, dict[str, Any]] = {
 }
 
 
-def make(name: str, **options: Any) -> Any:
+def make(name, **options):
     """A random model of a class, with large weights, so that a wrong position shows."""
     torch.manual_seed(0)
     kind = getattr(transformers, name)
@@ -86,7 +84,7 @@ def make(name: str, **options: Any) -> Any:
     return model
 
 
-def check(plain: Any, model: Any, side: str = "left", precision: torch.dtype = torch.float32) -> None:
+def check(plain, model, side="left", precision=torch.float32):
     """The batch's quantiles against all numbers that the plain model writes behind each prompt alone."""
     found = number_quantiles(model, batch_of(QUESTIONS, side), DIGITS, QUANTILES, format=NumberFormat(2))
     for question, values in zip(QUESTIONS, found.values.tolist(), strict=True):
@@ -95,7 +93,7 @@ def check(plain: Any, model: Any, side: str = "left", precision: torch.dtype = t
             assert_quantile(value, quantile, numbers, DISTRIBUTION[precision])
 
 
-def with_lora(model: Any) -> Any:
+def with_lora(model):
     peft = pytest.importorskip("peft")
     target = ["c_attn"] if "c_attn" in str(model) else "all-linear"
     with warnings.catch_warnings():
@@ -106,11 +104,11 @@ def with_lora(model: Any) -> Any:
 class Wrapper(torch.nn.Module):
     """A wrapper of one's own."""
 
-    def __init__(self, wrapped: Any):
+    def __init__(self, wrapped):
         super().__init__()
         self.wrapped, self.config = wrapped, wrapped.config
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args, **kwargs):
         return self.wrapped(*args, **kwargs)
 
 
@@ -124,20 +122,20 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("name", CAUSAL)
-def test_a_wrapped_models_padded_batch_gives_the_quantiles_of_single_prompts(name: str, wrapper: str) -> None:
+def test_a_wrapped_models_padded_batch_gives_the_quantiles_of_single_prompts(name, wrapper):
     # Adapters start at zero, so the wrapped model's numbers are the plain one's.
     check(make(name), WRAPPERS[wrapper](make(name)).eval())
 
 
 @pytest.mark.parametrize("adapted", [False, True])
-def test_a_compiled_models_padded_batch_gives_the_quantiles_of_single_prompts(adapted: bool) -> None:
+def test_a_compiled_models_padded_batch_gives_the_quantiles_of_single_prompts(adapted):
     torch._dynamo.reset()
     model = make("GPT2LMHeadModel")
     compiled = torch.compile(with_lora(model).eval() if adapted else model, backend="eager")
     check(make("GPT2LMHeadModel"), compiled)
 
 
-def past_of(model: Any, inputs: dict[str, torch.Tensor], held: int) -> Any:
+def past_of(model, inputs, held):
     """The model's cache of the first tokens of each prompt."""
     ids, mask = (inputs[key][:, :held] for key in ("input_ids", "attention_mask"))
     positions = (
@@ -149,7 +147,7 @@ def past_of(model: Any, inputs: dict[str, torch.Tensor], held: int) -> Any:
 
 @pytest.mark.parametrize("held", [1, 4, 6])
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel", "BloomForCausalLM"])
-def test_a_cache_of_the_first_tokens_changes_no_quantile_and_can_be_used_again(name: str, held: int) -> None:
+def test_a_cache_of_the_first_tokens_changes_no_quantile_and_can_be_used_again(name, held):
     model, inputs = make(name), batch_of(QUESTIONS)
     past = past_of(model, inputs, held)
     for form in (NumberFormat(2), NumberFormat(2), None):
@@ -166,7 +164,7 @@ def test_a_cache_of_the_first_tokens_changes_no_quantile_and_can_be_used_again(n
         assert past.get_seq_length() == held
 
 
-def test_a_cache_that_does_not_belong_to_the_prompts_is_an_error() -> None:
+def test_a_cache_that_does_not_belong_to_the_prompts_is_an_error():
     model, inputs = make("LlamaForCausalLM"), batch_of(QUESTIONS)
     form = NumberFormat(2)
     for past in (past_of(model, batch_of(QUESTIONS[:2]), 4), past_of(model, inputs, 7)):
@@ -180,12 +178,12 @@ def test_a_cache_that_does_not_belong_to_the_prompts_is_an_error() -> None:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", ENCODER_DECODER)
-def test_an_encoders_padding_may_be_on_either_side(name: str, side: str) -> None:
+def test_an_encoders_padding_may_be_on_either_side(name, side):
     check(make(name), make(name), side)
     check(make(name), Wrapper(make(name)).eval(), side)
 
 
-def test_a_family_that_cannot_be_padded_on_the_left_is_an_error() -> None:
+def test_a_family_that_cannot_be_padded_on_the_left_is_an_error():
     model = make("BartForCausalLM", **BART, is_decoder=True, is_encoder_decoder=False)
     with pytest.raises(ValueError, match="prompts of one length"):
         check(model, model)
@@ -194,7 +192,7 @@ def test_a_family_that_cannot_be_padded_on_the_left_is_an_error() -> None:
     assert_quantile(found.values.item(), 0.5, numbers, DISTRIBUTION[torch.float32])
 
 
-def test_models_without_a_cache_are_type_errors() -> None:
+def test_models_without_a_cache_are_type_errors():
     recurrent = make(
         "RecurrentGemmaForCausalLM", **{**SIZE, "num_hidden_layers": 3}, lru_width=16, attention_window_size=8
     )
@@ -205,7 +203,7 @@ def test_models_without_a_cache_are_type_errors() -> None:
         number_quantiles(torch.nn.Linear(1, 1).eval(), batch_of(QUESTIONS), DIGITS, format=NumberFormat(2))
 
 
-def test_learned_prompts_of_peft_are_an_error() -> None:
+def test_learned_prompts_of_peft_are_an_error():
     peft = pytest.importorskip("peft")
     learned = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     model = peft.get_peft_model(make("LlamaForCausalLM"), learned).eval()
@@ -213,7 +211,7 @@ def test_learned_prompts_of_peft_are_an_error() -> None:
         number_quantiles(model, batch_of(QUESTIONS), DIGITS, format=NumberFormat(2))
 
 
-def test_logits_that_are_nan_are_an_error() -> None:
+def test_logits_that_are_nan_are_an_error():
     model = make("LlamaForCausalLM")
     with torch.no_grad():
         model.get_input_embeddings().weight[8] = torch.nan
@@ -222,7 +220,7 @@ def test_logits_that_are_nan_are_an_error() -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_bfloat16_models_own_logits_stay_in_bfloat16(compiled: bool) -> None:
+def test_a_bfloat16_models_own_logits_stay_in_bfloat16(compiled):
     torch._dynamo.reset()
     model = make("LlamaForCausalLM").to(torch.bfloat16)
     used = torch.compile(model, backend="eager") if compiled else model
@@ -235,11 +233,11 @@ def test_a_bfloat16_models_own_logits_stay_in_bfloat16(compiled: bool) -> None:
 class Ones(torch.nn.Module):
     """A last normalization whose states are exact in any dtype."""
 
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
+    def forward(self, states):
         return torch.ones_like(states)
 
 
-def test_rounding_logits_to_bfloat16_does_not_move_quantiles() -> None:
+def test_rounding_logits_to_bfloat16_does_not_move_quantiles():
     # All weights are exact in bfloat16; their sums, the logits, are near 100, where its steps are 0.5.
     model = make_model("llama", DIGITS.vocab_size)
     model.model.norm = Ones()

@@ -1,9 +1,6 @@
 """Intervals widened so that they cover the share of truths that was asked for."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -15,9 +12,7 @@ from ntloss.decoding.quantiles import _ranks
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("coverage", [0.5, 0.9])
-def test_the_margin_reaches_the_requested_coverage_for_miscalibrated_models(
-    scale: float, coverage: float
-) -> None:
+def test_the_margin_reaches_the_requested_coverage_for_miscalibrated_models(scale, coverage):
     generator = torch.Generator().manual_seed(0)
     count, covered = 200, []
     for _ in range(200):
@@ -32,32 +27,32 @@ def test_the_margin_reaches_the_requested_coverage_for_miscalibrated_models(
     assert coverage - 0.01 <= mean <= coverage + 1 / (count + 1) + 0.01
 
 
-def test_the_margin_is_the_smallest_score_with_enough_coverage() -> None:
+def test_the_margin_is_the_smallest_score_with_enough_coverage():
     truths = [5.0, 9.0, 11.0, 14.0]
     scores = {0.2: -5.0, 0.4: -1.0, 0.6: 1.0, 0.8: 4.0}
     for coverage, score in scores.items():
         assert interval_margin([0.0] * 4, [10.0] * 4, truths, coverage) == approx(score)
 
 
-def test_the_ranks_of_bounds_are_kept_for_a_bounded_number_of_samples() -> None:
+def test_the_ranks_of_bounds_are_kept_for_a_bounded_number_of_samples():
     assert _ranks(100, 0.5) == (approx(0.4), approx(0.61))
     assert _ranks(0, 0.5) == (0, 2)
     assert _ranks.cache_info().maxsize is not None
 
 
-def test_too_few_examples_for_a_coverage_give_an_infinite_margin() -> None:
+def test_too_few_examples_for_a_coverage_give_an_infinite_margin():
     intervals = [0.0] * 9, [10.0] * 9
     assert math.isfinite(interval_margin(*intervals, [5.0] * 9, 0.9))
     assert interval_margin(*intervals, [5.0] * 9, 0.91) == math.inf
 
 
-def test_rounding_errors_do_not_raise_the_rank() -> None:
+def test_rounding_errors_do_not_raise_the_rank():
     assert 100 * 0.07 > 7  # in float64
     truths = torch.arange(99.0)
     assert interval_margin(torch.zeros(99), torch.zeros(99), truths, 0.07) == 6
 
 
-def test_an_interval_of_nan_is_a_miss() -> None:
+def test_an_interval_of_nan_is_a_miss():
     lower, upper = torch.zeros(4), torch.tensor([10.0, math.nan, 10.0, 10.0])
     assert interval_margin(lower, upper, [5.0] * 4, 0.6) == -5
     assert interval_margin(lower, upper, [5.0] * 4, 0.8) == math.inf
@@ -72,6 +67,6 @@ def test_an_interval_of_nan_is_a_miss() -> None:
         (([0.0, 0.0], [1.0, 2.0], [0.5, math.nan], 0.5), "1 of 2 truths"),
     ],
 )
-def test_impossible_input_is_an_error(given: Any, message: str) -> None:
+def test_impossible_input_is_an_error(given, message):
     with pytest.raises(ValueError, match=message):
         interval_margin(*given)

@@ -1,25 +1,22 @@
 """Numbers of served models: as of the model in torch, within bounds, and errors of servers."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from decoding_cases import any_length, batch_of, fixed_width, make_model, next_token, texts_of
-from form_server import TEXTS, FormServer, serving
+from form_server import TEXTS, serving
 from tolerances import DISTRIBUTION, LLAMA_CPP, assert_close
 
 from ntloss import NumberVocabulary
-from ntloss.decoding import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
+from ntloss.decoding import UnlikelyNumberWarning, number_quantiles
 from ntloss.decoding.served import ServedModel, ServerError, transport
 from ntloss.numbers import NumberFormat
 
@@ -38,38 +35,31 @@ KINDS = ["vllm", "sglang", "llama.cpp", "openai"]
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
+def model():
     return make_model("llama", len(TEXTS), seed=1, scale=2.0).double()
 
 
 @pytest.fixture
-def serve(model: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FormServer]]:
+def serve(model, monkeypatch):
     """Start servers over the tiny model, which are ended after the test."""
     monkeypatch.setattr(transport, "_FIRST_WAIT", 0.01)
     with contextlib.ExitStack() as stack:
         yield lambda kind, **options: stack.enter_context(serving(kind, model, **options))
 
 
-def read(
-    model: Any,
-    prompts: Any = PROMPTS,
-    format: NumberFormat | None = FORMATS[0],
-    vocabulary: NumberVocabulary = VOCABULARY,
-) -> NumberQuantiles:
+def read(model, prompts=PROMPTS, format=FORMATS[0], vocabulary=VOCABULARY):
     inputs = prompts if isinstance(model, ServedModel) else batch_of(prompts)
     generator = torch.Generator().manual_seed(0)
     return number_quantiles(model, inputs, vocabulary, QUANTILES, format, generator=generator)
 
 
-def fields(found: NumberQuantiles) -> dict[str, Any]:
+def fields(found):
     return {name: value for name, value in vars(found).items() if isinstance(value, torch.Tensor)}
 
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_numbers_of_a_server_are_those_of_its_model_in_torch(
-    kind: str, format: NumberFormat | None, serve: Callable[..., FormServer], model: Any
-) -> None:
+def test_numbers_of_a_server_are_those_of_its_model_in_torch(kind, format, serve, model):
     server = serve(kind)
     # All tokens of the tiny model are among the likeliest.
     served = ServedModel(server.url, top=len(TEXTS))
@@ -80,9 +70,7 @@ def test_numbers_of_a_server_are_those_of_its_model_in_torch(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_tokenizes_prompts_that_are_texts(
-    kind: str, serve: Callable[..., FormServer], model: Any
-) -> None:
+def test_a_server_tokenizes_prompts_that_are_texts(kind, serve, model):
     server = serve(kind)
     texts = ["".join(TEXTS[i] for i in prompt) for prompt in PROMPTS]
     assert [server.encode(text) for text in texts] == PROMPTS
@@ -95,9 +83,7 @@ def test_a_server_tokenizes_prompts_that_are_texts(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_servers_own_tokens_make_a_vocabulary(
-    kind: str, serve: Callable[..., FormServer], model: Any
-) -> None:
+def test_the_servers_own_tokens_make_a_vocabulary(kind, serve, model):
     server = serve(kind)
     made = ServedModel(server.url, top=len(TEXTS)).vocabulary()
     texts = {token.text for token in made.tokens}
@@ -108,7 +94,7 @@ def test_the_servers_own_tokens_make_a_vocabulary(
         assert len(server.requests) == 4  # its name, two texts, and their tokens
 
 
-def test_a_digit_is_one_batched_request_of_few_prefixes(serve: Callable[..., FormServer]) -> None:
+def test_a_digit_is_one_batched_request_of_few_prefixes(serve):
     server = serve("vllm")
     served = ServedModel(server.url)
     before = len(server.requests)
@@ -123,9 +109,7 @@ def test_a_digit_is_one_batched_request_of_few_prefixes(serve: Callable[..., For
 
 @pytest.mark.parametrize("kind", ["llama.cpp", "openai"])
 @pytest.mark.parametrize("top", [6, 9, 14])
-def test_bounds_hold_the_quantiles_of_a_model_whose_likeliest_tokens_are_known(
-    kind: str, top: int, serve: Callable[..., FormServer], model: Any
-) -> None:
+def test_bounds_hold_the_quantiles_of_a_model_whose_likeliest_tokens_are_known(kind, top, serve, model):
     served = ServedModel(serve(kind, most=top).url)
     results = []
     for format in (NumberFormat(digits=2), NumberFormat(digits=1, decimals=1, signed=True)):
@@ -142,16 +126,14 @@ def test_bounds_hold_the_quantiles_of_a_model_whose_likeliest_tokens_are_known(
     assert 0 < widths.mean() < 60
 
 
-def assert_quantile(low: float, high: float, quantile: float, numbers: Mapping[float, float]) -> None:
+def assert_quantile(low, high, quantile, numbers):
     """Not all of F(low-) <= q <= F(high) need to hold exactly where digits tie."""
     total = sum(numbers.values())
     assert sum(p for number, p in numbers.items() if number < low) / total <= quantile + 1e-9
     assert sum(p for number, p in numbers.items() if number <= high) / total >= quantile - 1e-9
 
 
-def test_bounds_of_numbers_of_any_length_count_what_is_missing_as_any_number(
-    serve: Callable[..., FormServer], model: Any
-) -> None:
+def test_bounds_of_numbers_of_any_length_count_what_is_missing_as_any_number(serve, model):
     found = read(ServedModel(serve("openai", most=16).url), PROMPTS, NumberFormat(max_digits=2), DIGITS)
     for row, prompt in enumerate(PROMPTS):
         numbers, starts = any_length(next_token(model, torch.tensor(prompt)), DIGITS, 2)
@@ -164,9 +146,7 @@ def test_bounds_of_numbers_of_any_length_count_what_is_missing_as_any_number(
 
 
 @pytest.mark.parametrize("fault", [429, 503, "cut", "hang"])
-def test_a_busy_or_broken_server_is_asked_again(
-    fault: Any, serve: Callable[..., FormServer], model: Any
-) -> None:
+def test_a_busy_or_broken_server_is_asked_again(fault, serve, model):
     server = serve("sglang")
     served = ServedModel(server.url, timeout=0.5)
     server.faults = [None, fault, fault]
@@ -176,7 +156,7 @@ def test_a_busy_or_broken_server_is_asked_again(
         read(ServedModel(server.url, timeout=0.2, retries=2))
 
 
-def test_other_answers_are_errors_that_say_what_to_do(serve: Callable[..., FormServer], model: Any) -> None:
+def test_other_answers_are_errors_that_say_what_to_do(serve, model):
     server = serve("vllm")
     served = ServedModel(server.url)
     for fault, message in (
@@ -205,7 +185,7 @@ def test_other_answers_are_errors_that_say_what_to_do(serve: Callable[..., FormS
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_tokenizer_is_an_error(kind: str, serve: Callable[..., FormServer]) -> None:
+def test_another_tokenizer_is_an_error(kind, serve):
     other = [*TEXTS[:2], *reversed(TEXTS[2:12]), *TEXTS[12:]]
     served = ServedModel(serve(kind, texts=other).url)
     with pytest.raises(ValueError, match="another one than the vocabulary's"):
@@ -213,7 +193,7 @@ def test_another_tokenizer_is_an_error(kind: str, serve: Callable[..., FormServe
     ServedModel(served.url, check_tokenizer=False)
 
 
-def test_a_list_of_tokens_is_split_into_requests(serve: Callable[..., FormServer], model: Any) -> None:
+def test_a_list_of_tokens_is_split_into_requests(serve, model):
     server = serve("vllm")
     served = ServedModel(server.url)
     served.form = served.form._replace(chosen=4)
@@ -232,12 +212,12 @@ def test_a_list_of_tokens_is_split_into_requests(serve: Callable[..., FormServer
         ({"in_flight": 0}, "in_flight=0"),
     ],
 )
-def test_unusable_options_are_errors(options: dict[str, Any], message: str) -> None:
+def test_unusable_options_are_errors(options, message):
     with pytest.raises(ValueError, match=message):
         ServedModel("http://127.0.0.1:9", **options)
 
 
-def test_inputs_that_are_no_prompts_are_errors(serve: Callable[..., FormServer]) -> None:
+def test_inputs_that_are_no_prompts_are_errors(serve):
     served = ServedModel(serve("vllm").url)
     for inputs in ("a text", [], [""], [[]], [["a"]], [[1], "a"], 5):
         with pytest.raises(TypeError, match="expected prompts"):
@@ -250,9 +230,7 @@ def test_inputs_that_are_no_prompts_are_errors(serve: Callable[..., FormServer])
 
 
 @pytest.mark.parametrize("kind", ["vllm", "openai"])
-def test_prefix_ids_and_passes_of_few_rows_are_those_of_the_model_in_torch(
-    kind: str, serve: Callable[..., FormServer], model: Any
-) -> None:
+def test_prefix_ids_and_passes_of_few_rows_are_those_of_the_model_in_torch(kind, serve, model):
     served = ServedModel(serve(kind).url, top=len(TEXTS))
     options: Any = {"quantiles": QUANTILES, "prefix_ids": [14, 2], "rows_per_pass": 7}
     expected = number_quantiles(model, batch_of(PROMPTS), DIGITS, **options)
@@ -261,9 +239,7 @@ def test_prefix_ids_and_passes_of_few_rows_are_those_of_the_model_in_torch(
     assert found.rows < expected.rows + len(PROMPTS)  # the prompts are asked about once
 
 
-def test_a_key_is_sent_and_never_shown(
-    serve: Callable[..., FormServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_is_sent_and_never_shown(serve, monkeypatch):
     monkeypatch.setenv("NTLOSS_API_KEY", "sk-secret")
     server = serve("vllm")
     served = ServedModel(server.url)
@@ -284,14 +260,14 @@ def test_a_key_is_sent_and_never_shown(
     assert "sk-secret" not in str(wrong.value)
 
 
-def test_requests_in_flight_are_bounded(serve: Callable[..., FormServer]) -> None:
+def test_requests_in_flight_are_bounded(serve):
     server = serve("llama.cpp")
     server.slow = 0.02
     read(ServedModel(server.url, batch=1, in_flight=3), PROMPTS * 4)
     assert server.most_open == 3
 
 
-def test_an_interrupt_closes_all_sockets(serve: Callable[..., FormServer]) -> None:
+def test_an_interrupt_closes_all_sockets(serve):
     server = serve("vllm")
     server.faults = [None, *["hang"] * 50]
     code = f"""
@@ -323,29 +299,27 @@ except KeyboardInterrupt:
     assert server.open == 0  # each of its connections was closed by the other side
 
 
-def test_it_works_inside_a_running_loop(serve: Callable[..., FormServer], model: Any) -> None:
+def test_it_works_inside_a_running_loop(serve, model):
     import asyncio
 
     server = serve("vllm")
 
-    async def cell() -> NumberQuantiles:
+    async def cell():
         return read(ServedModel(server.url))
 
     assert_close(fields(asyncio.run(cell())), fields(read(model)), DISTRIBUTION)
 
 
-def test_the_likeliest_token_is_named_where_numbers_are_rare(
-    serve: Callable[..., FormServer], model: Any
-) -> None:
+def test_the_likeliest_token_is_named_where_numbers_are_rare(serve, model):
     rare = NumberVocabulary.from_mapping({2: "1"}, vocab_size=len(TEXTS))
-    for kind, named in (("vllm", r"token \d+ is"), ("openai", r"token '.*' is")):
+    for kind, named in (("vllm", r"where token \d+ is"), ("openai", r"where '.*' is")):
         served = ServedModel(serve(kind).url, top=len(TEXTS), check_tokenizer=False)
         with pytest.warns(UnlikelyNumberWarning, match=named):
             number_quantiles(served, [[5, 6, 7]], rare, format=NumberFormat(digits=3))
 
 
 @pytest.fixture(scope="module")
-def llama_cpp(smollm2: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def llama_cpp(smollm2, tmp_path_factory):
     """llama.cpp's own server with SmolLM2 in float32, as the model in torch is."""
     xllamacpp = pytest.importorskip(
         "xllamacpp", reason="it contains llama.cpp's server: pip install xllamacpp"
@@ -373,7 +347,7 @@ def llama_cpp(smollm2: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.pretrained
-def test_llama_cpp_reads_the_numbers_of_smollm2_in_torch(llama_cpp: Any, smollm2: Any) -> None:
+def test_llama_cpp_reads_the_numbers_of_smollm2_in_torch(llama_cpp, smollm2):
     tokenizer, model = smollm2
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
     served = ServedModel(llama_cpp.listening_address)

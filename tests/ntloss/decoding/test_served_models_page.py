@@ -1,7 +1,5 @@
 """The snippet of docs/served_models.md runs with a server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ pytest.importorskip("httpx2")
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumberWarning")
 
 
-def test_the_page_reads_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_reads_a_server(monkeypatch):
     names: dict[str, Any] = {}
     (snippet,) = snippets("docs/served_models.md")
     texts = [*TEXTS, *sorted({*"Review: It broke after a day.\nScore from 00 to 99: "} - {*TEXTS})]

@@ -1,7 +1,5 @@
 """The snippets of docs/uncertainty.md run in turn, and say what the page says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ SNIPPETS = snippets("docs/uncertainty.md")
 
 
 @pytest.fixture(scope="module")
-def names() -> dict[str, Any]:
+def names():
     vocabulary = NumberVocabulary.from_mapping({2 + d: str(d) for d in range(10)}, vocab_size=14)
     names: dict[str, Any] = {
         "torch": torch,
@@ -29,11 +27,11 @@ def names() -> dict[str, Any]:
     return names
 
 
-def test_all_snippets_of_the_page_run(names: dict[str, Any]) -> None:
+def test_all_snippets_of_the_page_run(names):
     assert {"read", "found", "mean", "margin"} <= set(names)
 
 
-def test_quantiles_are_in_order_and_bounds_hold(names: dict[str, Any]) -> None:
+def test_quantiles_are_in_order_and_bounds_hold(names):
     assert ((names["low"] <= names["median"]) & (names["median"] <= names["high"])).all()
     found = names["found"]
     known = ~found.values.isnan()  # of a question after which no walk wrote a number
@@ -42,7 +40,7 @@ def test_quantiles_are_in_order_and_bounds_hold(names: dict[str, Any]) -> None:
     assert (names["error"] > 0).all()
 
 
-def test_calibrated_intervals_cover_what_was_asked_for(names: dict[str, Any]) -> None:
+def test_calibrated_intervals_cover_what_was_asked_for(names):
     low, high = names["calibrated"]
     covered = ((low <= names["truths"]) & (names["truths"] <= high)).double().mean()
     assert covered >= 0.9

@@ -1,16 +1,11 @@
 """The hot path is one graph with static shapes, and reads no tensor's values."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
 from graphs import SYNCHRONIZING, assert_same_results, watched
 from tolerances import assert_close
-from torch import Tensor
 
 from ntloss import (
     ExpectedValue,
@@ -18,11 +13,10 @@ from ntloss import (
     NTLoss,
     NTLossDotProduct,
     NumberTokenLoss,
-    NumberVocabulary,
 )
 
 
-def user_loss(prediction: Tensor, target: Tensor) -> Tensor:
+def user_loss(prediction, target):
     return (prediction - target).abs().sqrt()
 
 
@@ -36,8 +30,8 @@ LOSSES = {
 }
 
 
-def combined(loss_fn: Any, reduction: str = "mean", weighted: bool = False) -> Any:
-    def objective(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+def combined(loss_fn, reduction="mean", weighted=False):
+    def objective(logits, labels, weights):
         ce = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
         number = loss_fn(logits, labels, weights if weighted else None, reduction)
         return ce + 0.3 * number.sum()
@@ -48,7 +42,7 @@ def combined(loss_fn: Any, reduction: str = "mean", weighted: bool = False) -> A
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
-def inputs(vocab: int, rows: int, seed: int = 0, numbers: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+def inputs(vocab, rows, seed=0, numbers=True):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(rows, 5, vocab, generator=generator).requires_grad_()
     labels = torch.randint(vocab, (rows, 5), generator=generator)
@@ -58,26 +52,26 @@ def inputs(vocab: int, rows: int, seed: int = 0, numbers: bool = True) -> tuple[
     return logits, labels, torch.rand(rows, 5, generator=generator)
 
 
-def assert_compiles(objective: Any, *batches: tuple[Tensor, ...]) -> None:
+def assert_compiles(objective, *batches):
     compiled = torch.compile(objective, fullgraph=True, backend="aot_eager")
     for batch in batches:
         assert_same_results(objective, compiled, *batch)
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_each_loss_compiles_to_one_graph_that_equals_eager(name: str, irregular: NumberVocabulary) -> None:
+def test_each_loss_compiles_to_one_graph_that_equals_eager(name, irregular):
     assert_compiles(combined(LOSSES[name](irregular)), inputs(17, 3), inputs(17, 3, numbers=False))
 
 
 @pytest.mark.parametrize(
     ("reduction", "weighted"), [("mean", True), ("mean", False), ("sum", True), ("none", False)]
 )
-def test_each_reduction_compiles(reduction: str, weighted: bool, irregular: NumberVocabulary) -> None:
+def test_each_reduction_compiles(reduction, weighted, irregular):
     assert_compiles(combined(NTLoss(irregular), reduction, weighted), inputs(17, 3))
 
 
 @pytest.mark.parametrize("name", ["NTLoss", "squared, plain", "combined"])
-def test_one_graph_takes_batches_of_any_size(name: str, irregular: NumberVocabulary) -> None:
+def test_one_graph_takes_batches_of_any_size(name, irregular):
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     if name == "combined":
         objective = NTLCrossEntropyLoss(irregular)
@@ -90,7 +84,7 @@ def test_one_graph_takes_batches_of_any_size(name: str, irregular: NumberVocabul
     assert sum(len(graph.graph.nodes) > 0 for graph in counter.graphs) == 1
 
 
-def test_assigning_a_number_to_a_tensor_weight_does_not_recompile(irregular: NumberVocabulary) -> None:
+def test_assigning_a_number_to_a_tensor_weight_does_not_recompile(irregular):
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     loss_fn = NTLCrossEntropyLoss(irregular, weight=torch.tensor(0.3))
     compiled = torch.compile(loss_fn, fullgraph=True, backend=counter)
@@ -103,12 +97,12 @@ def test_assigning_a_number_to_a_tensor_weight_does_not_recompile(irregular: Num
     assert len(losses) == 4
 
 
-def test_half_precision_compiles(irregular: NumberVocabulary) -> None:
+def test_half_precision_compiles(irregular):
     logits, labels, weights = inputs(17, 3)
     assert_compiles(NTLoss(irregular), (logits.bfloat16(), labels, weights))
 
 
-def test_the_module_itself_compiles_in_place(irregular: NumberVocabulary) -> None:
+def test_the_module_itself_compiles_in_place(irregular):
     logits, labels, _ = inputs(17, 3)
     loss_fn = NTLoss(irregular)
     wanted = loss_fn(logits, labels)
@@ -116,7 +110,7 @@ def test_the_module_itself_compiles_in_place(irregular: NumberVocabulary) -> Non
     assert_close(loss_fn(logits, labels), wanted)
 
 
-def test_predict_numbers_compiles(irregular: NumberVocabulary) -> None:
+def test_predict_numbers_compiles(irregular):
     loss_fn = NTLossDotProduct(irregular)
     logits, _, _ = inputs(17, 3)
     compiled = torch.compile(loss_fn.predict_numbers, fullgraph=True, backend="aot_eager")
@@ -125,7 +119,7 @@ def test_predict_numbers_compiles(irregular: NumberVocabulary) -> None:
 
 
 @pytest.fixture
-def static_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+def static_shapes(monkeypatch):
     """Use static shapes, as on an accelerator; in eager mode the CPU counts number labels."""
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
 
@@ -133,9 +127,7 @@ def static_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("static_shapes")
 @pytest.mark.parametrize("weighted", [True, False], ids=["weighted", "unweighted"])
 @pytest.mark.parametrize("name", LOSSES)
-def test_every_call_runs_the_same_operators_without_synchronizing(
-    name: str, weighted: bool, irregular: NumberVocabulary
-) -> None:
+def test_every_call_runs_the_same_operators_without_synchronizing(name, weighted, irregular):
     loss_fn = LOSSES[name](irregular)
     for reduction in ("mean", "sum", "none"):
         runs = []
@@ -151,7 +143,7 @@ def test_every_call_runs_the_same_operators_without_synchronizing(
         assert runs[0] == runs[1]  # as CUDA graphs require
 
 
-def test_tables_are_not_rebuilt_at_each_call(irregular: NumberVocabulary) -> None:
+def test_tables_are_not_rebuilt_at_each_call(irregular):
     loss_fn = NTLoss(irregular)
     logits, labels, weights = inputs(17, 3)
     before = {name: buffer.data_ptr() for name, buffer in loss_fn.named_buffers()}

@@ -1,9 +1,5 @@
 """The cost of the combined losses: buffers, matrix products, synchronizations, graphs."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 import torch._dynamo.testing
@@ -11,7 +7,6 @@ import torch.nn.functional as F
 from combined_cases import NUMBERS, REWEIGHED, TEXTS, VOCAB, make_case
 from graphs import SYNCHRONIZING, Watch, assert_same_results
 from tolerances import ONE_COMPUTATION, assert_close
-from torch import Tensor
 
 from ntloss import (
     ExpectedValue,
@@ -25,7 +20,7 @@ from ntloss.engine import linear, readout
 WIDE = NumberVocabulary.from_mapping({7 * i: i for i in range(10)}, vocab_size=1009)
 
 
-def test_the_recorder_counts_products_buffers_and_synchronizations() -> None:
+def test_the_recorder_counts_products_buffers_and_synchronizations():
     with Watch() as watch:
         a = torch.ones(4, 8)
         (a @ a.t()).sum().item()
@@ -37,7 +32,7 @@ def test_the_recorder_counts_products_buffers_and_synchronizations() -> None:
     assert "nonzero" in watch.operators
 
 
-def wide_batch(tokens: int = 40, hidden: int = 8, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+def wide_batch(tokens=40, hidden=8, dtype=torch.float32):
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(tokens, hidden, generator=generator).to(dtype)
     weight = torch.randn(1009, hidden, generator=generator).to(dtype)
@@ -50,7 +45,7 @@ def wide_batch(tokens: int = 40, hidden: int = 8, dtype: torch.dtype = torch.flo
 class TestLogitsSizedBuffers:
     """Counts buffers beyond the logits of at least half their size."""
 
-    def count(self, dtype: torch.dtype, backward: bool = True, **options: Any) -> tuple[int, Tensor, Tensor]:
+    def count(self, dtype, backward=True, **options):
         hidden, weight, labels = wide_batch(dtype=dtype)
         leaf = (hidden @ weight.T).requires_grad_(backward)
         logits = leaf.view_as(leaf)
@@ -62,7 +57,7 @@ class TestLogitsSizedBuffers:
         return watch.buffers(logits.numel() * logits.element_size() / 2), logits, leaf
 
     @pytest.fixture(autouse=True)
-    def _few_rows_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _few_rows_at_a_time(self, monkeypatch):
         monkeypatch.setattr(readout, "CHUNK", 4 * 1009)
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -72,26 +67,22 @@ class TestLogitsSizedBuffers:
          {"reduction": "sum", "mode": "replace"}],
         ids=str,
     )  # fmt: skip
-    def test_there_is_one_which_becomes_the_gradient(
-        self, options: dict[str, Any], dtype: torch.dtype
-    ) -> None:
+    def test_there_is_one_which_becomes_the_gradient(self, options, dtype):
         made, _, _ = self.count(dtype, **options)
         assert made == 1
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}], ids=str)
-    def test_there_is_none_with_inplace_backward(self, options: dict[str, Any], dtype: torch.dtype) -> None:
+    def test_there_is_none_with_inplace_backward(self, options, dtype):
         made, logits, leaf = self.count(dtype, inplace_backward=True, **options)
         assert made == 0
         assert leaf.grad.data_ptr() == logits.data_ptr()
 
-    def test_there_is_none_without_a_gradient(self) -> None:
+    def test_there_is_none_without_a_gradient(self):
         for options in ({}, {"label_smoothing": 0.1}):
             assert self.count(torch.float32, backward=False, **options)[0] == 0
 
-    def test_a_number_loss_without_a_gradient_reads_only_number_labels(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_number_loss_without_a_gradient_reads_only_number_labels(self, monkeypatch):
         monkeypatch.setattr(readout, "CHUNK", 1 << 22)
         hidden, weight, labels = wide_batch(tokens=400)
         labels[20:] = 11  # text
@@ -100,19 +91,13 @@ class TestLogitsSizedBuffers:
             loss_fn(logits := hidden @ weight.T, labels)
         assert watch.buffers(logits.numel() * 4 / 10) == 1  # the logits themselves
 
-    def test_there_is_one_if_all_rows_are_read_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_there_is_one_if_all_rows_are_read_at_once(self, monkeypatch):
         monkeypatch.setattr(readout, "CHUNK", 1 << 22)
         assert self.count(torch.float32)[0] == 1
 
 
 class TestLinearPath:
-    def watch(
-        self,
-        frozen: tuple[str, ...] = (),
-        tokens: int = 40,
-        dtype: torch.dtype = torch.float32,
-        **options: Any,
-    ) -> Watch:
+    def watch(self, frozen=(), tokens=40, dtype=torch.float32, **options):
         hidden, weight, labels = wide_batch(tokens, dtype=dtype)
         module = NTLLinearCrossEntropyLoss(WIDE, **options)
         hidden.requires_grad_("hidden" not in frozen)
@@ -127,9 +112,7 @@ class TestLinearPath:
     @pytest.mark.parametrize("drop_ignored", [True, False])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("options", [{}, {"softcap": 5.0, "label_smoothing": 0.1}], ids=str)
-    def test_no_buffer_is_as_large_as_all_logits(
-        self, options: dict[str, Any], dtype: torch.dtype, drop_ignored: bool, reduction: str
-    ) -> None:
+    def test_no_buffer_is_as_large_as_all_logits(self, options, dtype, drop_ignored, reduction):
         # With chunks of 8 of 400 tokens, the head's gradient is the largest buffer.
         watch = self.watch(
             tokens=400, dtype=dtype, chunk_size=8, drop_ignored=drop_ignored, reduction=reduction, **options
@@ -139,9 +122,7 @@ class TestLinearPath:
 
     @pytest.mark.parametrize("tokens", [1000, 2048, 5000])
     @pytest.mark.parametrize("cap", [1, 200, 300])  # rows of logits that a chunk may always have
-    def test_the_default_chunk_has_at_most_an_eighth_of_the_logits_or_the_cap(
-        self, cap: int, tokens: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_default_chunk_has_at_most_an_eighth_of_the_logits_or_the_cap(self, cap, tokens, monkeypatch):
         monkeypatch.setattr(linear, "LOGITS_ON_CPU", cap * 1009)
         watch = self.watch(tokens=tokens, drop_ignored=False, frozen=("weight",))
         assert max(watch.bytes) == min(512, max(tokens // 8, cap)) * 1009 * 4
@@ -151,8 +132,8 @@ class TestLinearPath:
         [(100, 32_000, 256), (8192, 128_256, 1024), (32_768, 32_000, 4096), (32_768, 262_144, 2048)],
     )
     def test_a_chunk_on_an_accelerator_has_an_eighth_of_the_logits_within_limits(
-        self, positions: int, vocab_size: int, rows: int
-    ) -> None:
+        self, positions, vocab_size, rows
+    ):
         assert linear.rows_for(positions, vocab_size, torch.device("cuda")) == rows
 
     @pytest.mark.parametrize(
@@ -161,27 +142,25 @@ class TestLinearPath:
         + [({"reduction": "none"}, (4, 3, 3, 1))],  # one more for a loss per position
         ids=str,
     )
-    def test_there_are_three_products_and_none_for_frozen_tensors(
-        self, options: dict[str, Any], products: tuple[int, ...]
-    ) -> None:
+    def test_there_are_three_products_and_none_for_frozen_tensors(self, options, products):
         for frozen, wanted in zip(
             ((), ("weight",), ("hidden",), ("hidden", "weight")), products, strict=True
         ):
             watch = self.watch(frozen, drop_ignored=False, **options)
             assert sum(watch.products) == wanted * 40 * 1009 * 8, frozen
 
-    def test_ignored_positions_are_left_out_of_the_products(self) -> None:
+    def test_ignored_positions_are_left_out_of_the_products(self):
         assert sum(self.watch().products) == 3 * 30 * 1009 * 8
         assert sum(self.watch(reduction="none").products) == 4 * 30 * 1009 * 8
 
-    def test_there_is_one_buffer_for_the_gradient_of_the_head(self) -> None:
+    def test_there_is_one_buffer_for_the_gradient_of_the_head(self):
         for dtype in (torch.float32, torch.float64):
             assert self.watch(chunk_size=2, dtype=dtype).buffers(1009 * 8 * dtype.itemsize) == 1
 
-    def test_frozen_hidden_states_and_head_need_no_gradient_buffer(self) -> None:
+    def test_frozen_hidden_states_and_head_need_no_gradient_buffer(self):
         assert self.watch(("hidden", "weight"), chunk_size=1).buffers(1009 * 8 * 4) == 0
 
-    def test_forward_without_gradients_computes_none(self) -> None:
+    def test_forward_without_gradients_computes_none(self):
         hidden, weight, labels = wide_batch()
         module = NTLLinearCrossEntropyLoss(WIDE, drop_ignored=False)
         with torch.no_grad(), Watch() as watch:
@@ -193,11 +172,11 @@ class TestLinearPath:
 class OfHead(NTLCrossEntropyLoss):
     """The loss from logits with the arguments of the linear loss."""
 
-    def forward(self, hidden: Tensor, weight: Tensor, labels: Tensor, _: None = None, *rest: Any) -> Tensor:
+    def forward(self, hidden, weight, labels, _=None, *rest):
         return super().forward(F.linear(hidden, weight), labels, *rest)
 
 
-def loss_of_head(kind: str, **options: Any) -> torch.nn.Module:
+def loss_of_head(kind, **options):
     if kind == "linear":
         return NTLLinearCrossEntropyLoss(WIDE, drop_ignored=False, chunk_size=16, **options)
     return OfHead(WIDE, inplace_backward=kind == "inplace", **options)
@@ -210,9 +189,7 @@ class TestSynchronization:
     @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}], ids=str)
     @pytest.mark.parametrize("kind", ["logits", "inplace", "linear"])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_an_accelerator_never_synchronizes(
-        self, dtype: torch.dtype, kind: str, options: dict[str, Any], reduction: str
-    ) -> None:
+    def test_an_accelerator_never_synchronizes(self, dtype, kind, options, reduction):
         options = {**options, "reduction": reduction, "shift": True}
         labels = torch.zeros(2, 20, dtype=torch.int64, device="meta")
         weights = torch.ones(2, 20, device="meta")
@@ -228,9 +205,7 @@ class TestSynchronization:
         assert head.grad.shape == head.shape
         assert not SYNCHRONIZING & set(watch.operators)
 
-    def test_dropping_ignored_positions_is_the_only_synchronization(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_dropping_ignored_positions_is_the_only_synchronization(self, monkeypatch):
         # Static shapes, as on an accelerator; in eager mode the CPU counts number labels.
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
         hidden, weight, labels = wide_batch()
@@ -246,7 +221,7 @@ class TestSynchronization:
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
     @pytest.mark.parametrize("kind", ["logits", "inplace", "linear"])
-    def test_cuda_never_synchronizes(self, kind: str) -> None:
+    def test_cuda_never_synchronizes(self, kind):
         hidden, weight, labels = (x.cuda() for x in wide_batch())
         given = (hidden.requires_grad_(), weight.requires_grad_(), labels)
         module = loss_of_head(kind).cuda()
@@ -258,7 +233,7 @@ class TestSynchronization:
             torch.cuda.set_sync_debug_mode("default")
 
     @pytest.mark.parametrize("kind", ["logits", "linear"])
-    def test_every_call_runs_the_same_operators(self, kind: str) -> None:
+    def test_every_call_runs_the_same_operators(self, kind):
         # As CUDA graphs require: nothing depends on how many labels are numbers or ignored.
         hidden, weight, labels = wide_batch()
         runs = []
@@ -283,13 +258,11 @@ class TestCompile:
 
     @pytest.mark.parametrize("options", OPTIONS, ids=str)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_the_logits_path_is_one_graph_that_equals_eager(
-        self, dtype: torch.dtype, options: dict[str, Any]
-    ) -> None:
+    def test_the_logits_path_is_one_graph_that_equals_eager(self, dtype, options):
         module = NTLCrossEntropyLoss(NUMBERS, **options)
         counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
 
-        def step(logits: Tensor, labels: Tensor) -> Tensor:
+        def step(logits, labels):
             return module(logits * 2, labels)
 
         compiled = torch.compile(step, fullgraph=True, backend=counter)
@@ -298,10 +271,10 @@ class TestCompile:
         assert_same_results(step, compiled, case.logits(dtype), torch.full((3, 5), TEXTS[0]))
         assert counter.frame_count == 1
 
-    def test_head_weights_and_counts_may_be_in_the_graph(self) -> None:
+    def test_head_weights_and_counts_may_be_in_the_graph(self):
         module = NTLCrossEntropyLoss(NUMBERS)
 
-        def step(hidden: Tensor, weight: Tensor, labels: Tensor, count: Tensor) -> Tensor:
+        def step(hidden, weight, labels, count):
             loss_weights = torch.ones_like(labels, dtype=torch.float32)
             return module(F.linear(hidden, weight), labels, loss_weights, count)
 
@@ -311,7 +284,7 @@ class TestCompile:
             step, compiled, case.hidden.float(), case.weight.float(), case.labels, torch.tensor(20)
         )
 
-    def test_a_second_backward_is_right_or_an_error(self) -> None:
+    def test_a_second_backward_is_right_or_an_error(self):
         module = torch.compile(NTLCrossEntropyLoss(NUMBERS), fullgraph=True, backend="aot_eager")
         case = make_case(5)
         logits = case.logits().requires_grad_()
@@ -324,10 +297,10 @@ class TestCompile:
             return
         assert_close(second, first)
 
-    def test_the_linear_path_has_at_most_one_graph_break(self) -> None:
+    def test_the_linear_path_has_at_most_one_graph_break(self):
         module = NTLLinearCrossEntropyLoss(NUMBERS)
 
-        def step(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+        def step(hidden, weight, labels):
             return 2 * module(torch.tanh(hidden), weight * 0.5, labels)
 
         case = make_case(3, 5)
@@ -336,9 +309,7 @@ class TestCompile:
         torch._dynamo.reset()
         assert torch._dynamo.explain(step)(*given).graph_break_count <= 1
 
-    def test_plain_pytorch_gives_the_same_as_the_custom_operators(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_plain_pytorch_gives_the_same_as_the_custom_operators(self, monkeypatch):
         # Accelerators under torch.compile use plain PyTorch, which this test calls on the CPU.
         case = make_case(6)
         ids = torch.tensor(NUMBERS.token_ids)
@@ -363,9 +334,7 @@ class TestReadBlock:
     @pytest.mark.parametrize("transform", [readout.IDENTITY, readout.Transform(1.0, 3.0)])
     @pytest.mark.parametrize("target", ["none", "new", "over the logits"])
     @pytest.mark.parametrize("accelerator", [False, True])
-    def test_equals_logsumexp(
-        self, accelerator: bool, target: str, transform: readout.Transform, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_equals_logsumexp(self, accelerator, target, transform, monkeypatch):
         if accelerator:  # which does not use the label's probability
             monkeypatch.setattr(readout, "SAFE_PROBABILITY", 2.0)
         logits = make_case(6).logits(torch.float32)
@@ -383,7 +352,7 @@ class TestReadBlock:
             assert_close(softmax, wanted.softmax(-1))
 
     @pytest.mark.parametrize("rows", [1, 2, 5, 6, 100])
-    def test_takes_any_number_of_rows_at_a_time(self, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_takes_any_number_of_rows_at_a_time(self, rows, monkeypatch):
         logits = make_case(6).logits(torch.bfloat16)
         query = readout.Query(torch.arange(6), torch.tensor([3, 5]), readout.IDENTITY, mean=True)
         whole = readout.summarize_block(logits, query)

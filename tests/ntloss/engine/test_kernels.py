@@ -1,20 +1,16 @@
 """The Triton kernels: on a GPU, and on the CPU in Triton's interpreter."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from combined_cases import Case, make_case
+from combined_cases import make_case
 from tolerances import GRADIENT_TOLERANCE, TWO_PATHS, assert_close
-from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 
@@ -25,7 +21,7 @@ INTERPRETED = Path(__file__).parents[1] / "interpreted_kernels.py"
 
 # Two parts, because two workers of pytest-xdist share tests.
 @pytest.mark.parametrize("part", ["oracle", "not oracle"])
-def test_the_kernels_are_right_in_tritons_interpreter(part: str) -> None:
+def test_the_kernels_are_right_in_tritons_interpreter(part):
     """Triton has to be told to interpret before it is imported: in a process of its own."""
     command = [
         sys.executable,
@@ -51,9 +47,9 @@ def test_the_kernels_are_right_in_tritons_interpreter(part: str) -> None:
      ("fp16", 30.0, True, ("hip", "gfx942", 64))],
 )  # fmt: skip
 def test_the_kernels_compile_for_gpus_without_one(
-    name: str, dtype: str, softcap: float | None, mean: bool, target: Any, monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:  # fmt: skip
+    name, dtype, softcap, mean, target, monkeypatch,
+    tmp_path
+):  # fmt: skip
     # The interpreter accepts programs that the compiler rejects.
     from triton import compile as compile_kernel
     from triton.backends.compiler import GPUTarget
@@ -80,7 +76,7 @@ def test_the_kernels_compile_for_gpus_without_one(
     assert compiled.asm["cubin" if target[0] == "cuda" else "hsaco"]
 
 
-def wide_case(dtype: torch.dtype, vocab_size: int, positions: int = 7, **options: Any) -> tuple[Case, Tensor]:
+def wide_case(dtype, vocab_size, positions=7, **options):
     """Make random logits of a wide vocabulary, one of whose positions is ignored, with a loss for each."""
     rng = np.random.default_rng(vocab_size)
     numbers = rng.permutation(vocab_size)[: min(40, vocab_size - 1)].tolist()
@@ -101,8 +97,8 @@ class TestOnAGPU:
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
     @pytest.mark.parametrize("vocab_size", [10, 257, 32_000, 50_257, 262_143])
     def test_equals_operators_on_the_cpu(
-        self, vocab_size: int, dtype: torch.dtype, inplace: bool, options: dict[str, Any]
-    ) -> None:  # fmt: skip
+        self, vocab_size, dtype, inplace, options
+    ):  # fmt: skip
         case, logits = wide_case(dtype, vocab_size, 37)
         results = []
         for device in ("cuda", "cpu"):
@@ -116,12 +112,12 @@ class TestOnAGPU:
         assert_close(results[0][0], results[1][0], TWO_PATHS)
         assert_close(results[0][1], results[1][1], GRADIENT_TOLERANCE)
 
-    def test_a_cuda_graph_replays_a_step(self) -> None:
+    def test_a_cuda_graph_replays_a_step(self):
         case, logits = wide_case(torch.bfloat16, 1009, 16)
         leaf, labels = logits.cuda().requires_grad_(), case.labels.cuda()
         loss_fn = NTLCrossEntropyLoss(case.vocabulary).cuda()
 
-        def step() -> Tensor:
+        def step():
             (gradient,) = torch.autograd.grad(loss_fn(leaf, labels), leaf)
             return gradient
 

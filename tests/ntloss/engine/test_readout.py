@@ -1,16 +1,10 @@
 """Losses of large logits are as exact as PyTorch's cross-entropy."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 from combined_cases import REWEIGHED
 from tolerances import LARGE_LOGITS, approx
-from torch import Tensor
 
 from ntloss import (
     ExpectedValue,
@@ -43,7 +37,7 @@ OPTIONS = [
 ]
 
 
-def make_batch(scale: float) -> tuple[Tensor, Tensor]:
+def make_batch(scale):
     generator = torch.Generator().manual_seed(0)
     logits = scale * torch.randn(POSITIONS, VOCAB, generator=generator)
     labels = torch.randint(VOCAB, (POSITIONS,), generator=generator)
@@ -51,7 +45,7 @@ def make_batch(scale: float) -> tuple[Tensor, Tensor]:
     return logits, labels
 
 
-def compute(path: str, logits: Tensor, labels: Tensor, **options: Any) -> Tensor:
+def compute(path, logits, labels, **options):
     options = {**(LOGITS | HIDDEN)[path], **options}
     if path in HIDDEN:
         # An identity head does not round.
@@ -61,7 +55,7 @@ def compute(path: str, logits: Tensor, labels: Tensor, **options: Any) -> Tensor
     return loss.mean()
 
 
-def error_of(loss_fn: Callable[[Tensor], Tensor], logits: Tensor, size: float = 0.0) -> float:
+def error_of(loss_fn, logits, size=0.0):
     """Compute the error of a float32 gradient, relative to the largest of the batch, or to `size`."""
     gradients = []
     for leaf in (logits.clone(), logits.double()):
@@ -72,7 +66,7 @@ def error_of(loss_fn: Callable[[Tensor], Tensor], logits: Tensor, size: float = 
 
 
 @pytest.fixture(autouse=True)
-def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_rank(monkeypatch):
     monkeypatch.setattr(shards.dist, "all_reduce", lambda *_, **__: None)
     monkeypatch.setattr(shards.dist, "get_world_size", lambda _: 1)
     monkeypatch.setattr(shards.dist, "get_rank", lambda _: 0)
@@ -85,9 +79,7 @@ def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("path", [*LOGITS, *HIDDEN])
-def test_gradients_are_as_exact_as_those_of_cross_entropy(
-    path: str, scale: float, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_are_as_exact_as_those_of_cross_entropy(path, scale, options, monkeypatch):
     if path == "compiled for an accelerator":
         monkeypatch.setattr(
             cross_entropy,
@@ -107,7 +99,7 @@ def test_gradients_are_as_exact_as_those_of_cross_entropy(
 
 @pytest.mark.parametrize("reweigh", [False, True])
 @pytest.mark.parametrize("scale", SCALES)
-def test_a_number_loss_alone_is_as_exact(scale: float, reweigh: bool) -> None:
+def test_a_number_loss_alone_is_as_exact(scale, reweigh):
     logits, labels = make_batch(scale)
     loss_fn = NumberTokenLoss(HUNDREDS, REWEIGHED if reweigh else None)
     assert error_of(lambda z: loss_fn(z, labels), logits, LARGEST / POSITIONS) < LARGE_LOGITS

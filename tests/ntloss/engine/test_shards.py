@@ -1,17 +1,14 @@
 """A vocabulary sharded over 2 or 4 processes gives the results of one process, with few collectives."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from typing import Any
 
 import oracle
 import parallel_worker
 import pytest
 import torch
 from combined_cases import HIDDEN, assert_gradients, make_case, run
-from parallel_worker import KINDS, Trial
+from parallel_worker import KINDS
 from processes import run_job
 from tolerances import (
     GRADIENT_TOLERANCE,
@@ -34,7 +31,7 @@ TRIALS = parallel_worker.trials()
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
+def jobs(tmp_path_factory):
     """Run the jobs, and load the results of each rank."""
     results = {}
     for world in WORLDS:
@@ -45,7 +42,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, A
     return results
 
 
-def whole(name: str, parts: list[torch.Tensor]) -> torch.Tensor:
+def whole(name, parts):
     """Merge the gradients of all ranks; that of hidden states is the same on each."""
     if name == "hidden":
         for part in parts[1:]:
@@ -56,9 +53,7 @@ def whole(name: str, parts: list[torch.Tensor]) -> torch.Tensor:
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
 @pytest.mark.parametrize("world", WORLDS)
-def test_loss_and_gradients_equal_those_of_one_process(
-    trial: Trial, world: int, jobs: dict[int, Any]
-) -> None:
+def test_loss_and_gradients_equal_those_of_one_process(trial, world, jobs):
     ranks = [rank[trial.name] for rank in jobs[world]]
     path = "logits" if trial.kind.startswith("logits") else "linear"
     alone = run(trial.case, path, trial.dtype, **(trial.arguments or {}))
@@ -77,9 +72,7 @@ def test_loss_and_gradients_equal_those_of_one_process(
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
 @pytest.mark.parametrize("world", WORLDS)
-def test_collectives_are_few_and_smaller_than_the_vocabulary(
-    trial: Trial, world: int, jobs: dict[int, Any]
-) -> None:
+def test_collectives_are_few_and_smaller_than_the_vocabulary(trial, world, jobs):
     case = trial.case
     columns = 2 + len(case.vocabulary.tokens) + (case.options.label_smoothing > 0)
     positions = case.labels.numel()
@@ -104,7 +97,7 @@ def test_collectives_are_few_and_smaller_than_the_vocabulary(
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_ranks_with_different_batches_raise_an_error(world: int, jobs: dict[int, Any]) -> None:
+def test_ranks_with_different_batches_raise_an_error(world, jobs):
     for rank in jobs[world]:
         assert len(rank["different batches"]) == 2
         for message in rank["different batches"]:
@@ -113,13 +106,13 @@ def test_ranks_with_different_batches_raise_an_error(world: int, jobs: dict[int,
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_frozen_hidden_states_need_no_collective(world: int, jobs: dict[int, Any]) -> None:
+def test_frozen_hidden_states_need_no_collective(world, jobs):
     for rank in jobs[world]:
         counts = rank["frozen hidden states"]
         assert len(counts["mean"]) == len(counts["none"]) == 2
 
 
-def test_cases_cover_ranks_with_and_without_numbers_and_an_uneven_last_shard() -> None:
+def test_cases_cover_ranks_with_and_without_numbers_and_an_uneven_last_shard():
     for world in WORLDS:
         shards = [parallel_worker.columns(rank, world) for rank in range(world)]
         sizes = [shard.stop - shard.start for shard in shards]
@@ -135,7 +128,7 @@ def test_cases_cover_ranks_with_and_without_numbers_and_an_uneven_last_shard() -
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("kind", ["logits", "linear"])
-def test_data_parallel_ranks_add_up_to_one_batch(kind: str, world: int, jobs: dict[int, Any]) -> None:
+def test_data_parallel_ranks_add_up_to_one_batch(kind, world, jobs):
     # One rank has no numbers, another only ignored labels.
     ranks = [rank["data parallel"] for rank in jobs[world]]
     case = replace(ranks[0]["case"], upstream=1.0)
@@ -148,7 +141,7 @@ def test_data_parallel_ranks_add_up_to_one_batch(kind: str, world: int, jobs: di
         assert_close(rank[kind]["hidden"], hidden[index])
 
 
-def test_process_groups_and_two_dimensional_meshes_are_supported(jobs: dict[int, Any]) -> None:
+def test_process_groups_and_two_dimensional_meshes_are_supported(jobs):
     ranks = [rank["groups of two"] for rank in jobs[4]]
     for first in (0, 2):
         pair = ranks[first : first + 2]
@@ -178,7 +171,7 @@ def test_process_groups_and_two_dimensional_meshes_are_supported(jobs: dict[int,
         ("sharded logits without a group", r"ValueError: logits of shape \[4, \d+\] .* size, 23"),
     ],
 )
-def test_invalid_shards_raise_on_every_rank(name: str, says: str, world: int, jobs: dict[int, Any]) -> None:
+def test_invalid_shards_raise_on_every_rank(name, says, world, jobs):
     assert re.match(says, jobs[world][0]["errors"][name]), jobs[world][0]["errors"][name]
     # All ranks raise, so none waits for another.
     for rank in jobs[world]:
@@ -186,15 +179,13 @@ def test_invalid_shards_raise_on_every_rank(name: str, says: str, world: int, jo
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_a_replicated_head_is_not_sharded(world: int, jobs: dict[int, Any]) -> None:
+def test_a_replicated_head_is_not_sharded(world, jobs):
     wanted = make_case(4, bias=False).expected().loss
     assert jobs[world][0]["errors"]["replicated"] == approx(wanted, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(("vocab_size", "world"), [(9, 4), (5, 4), (2, 4)])
-def test_a_vocabulary_too_small_for_its_ranks_raises_on_all_of_them_or_none(
-    vocab_size: int, world: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_vocabulary_too_small_for_its_ranks_raises_on_all_of_them_or_none(vocab_size, world, monkeypatch):
     # With ceil(9 / 4) = 3 columns each, the last of four ranks has none. If it alone raised, the others would
     # wait for it.
     monkeypatch.setattr(shards.dist, "all_reduce", lambda *_, **__: None)

@@ -1,9 +1,5 @@
 """The tables of a vocabulary and of a criterion: built once, in each dtype, on the device of the module."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import torch
 from combined_cases import NUMBERS, numbers_case
 
@@ -11,7 +7,7 @@ from ntloss import SMMD, Dist2, NumberTokenLoss
 from ntloss.criteria import WeightedSum
 
 
-def test_tables_are_built_once_move_with_the_module_and_keep_their_dtype(monkeypatch: Any) -> None:
+def test_tables_are_built_once_move_with_the_module_and_keep_their_dtype(monkeypatch):
     made, make = [], SMMD.bind
     monkeypatch.setattr(SMMD, "bind", lambda *given: made.append(make(*given)) or made[-1])
     loss = NumberTokenLoss(NUMBERS, WeightedSum((SMMD(), Dist2())))

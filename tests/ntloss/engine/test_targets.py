@@ -1,7 +1,5 @@
 """Invalid options and inputs of the losses: the errors say what was given and what was expected."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from typing import Any
@@ -19,7 +17,6 @@ from ntloss import (
     NTLossDotProduct,
     NumberLevelLoss,
     NumberTokenLoss,
-    NumberVocabulary,
     Wasserstein,
 )
 from ntloss.engine import targets
@@ -33,28 +30,28 @@ NAN, INF = float("nan"), float("inf")
 
 
 class Unbounded:
-    def __repr__(self) -> str:
+    def __repr__(self):
         return "Unbounded()"  # a test's name contains it, so no address
 
-    def __call__(self, x: Any) -> torch.Tensor:
+    def __call__(self, x):
         return -x.log_probs.gather(-1, x.target.unsqueeze(-1)).squeeze(-1)
 
 
 class Summed(Unbounded):
-    def __call__(self, x: Any) -> torch.Tensor:
+    def __call__(self, x):
         return x.probs.sum()
 
 
 class Learnt(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.scale = torch.nn.Parameter(torch.ones(()))
 
-    def forward(self, x: Any) -> torch.Tensor:
+    def forward(self, x):
         return x.probs.sum(-1) * self.scale
 
 
-def call(which: str, options: dict[str, Any] | None = None, **changes: Any) -> Any:
+def call(which, options=None, **changes):
     """Compute a loss of three positions with some of its inputs changed."""
     options = options or {}
     given: dict[str, Any] = {"labels": torch.tensor([9, 4, 3]), **changes}
@@ -93,9 +90,7 @@ def call(which: str, options: dict[str, Any] | None = None, **changes: Any) -> A
     ],
     ids=str,
 )
-def test_options_out_of_range_raise_an_error(
-    kind: Any, options: dict[str, Any], error: Any, says: str
-) -> None:
+def test_options_out_of_range_raise_an_error(kind, options, error, says):
     with pytest.raises(error, match=re.escape(says)):
         kind(NUMBERS, **options)
 
@@ -105,7 +100,7 @@ def test_options_out_of_range_raise_an_error(
     [{name: value} for name in ("softcap", "logit_scale") for value in (0.0, -30.0, INF, NAN)],
     ids=str,
 )
-def test_a_transform_out_of_range_is_an_error(options: dict[str, float]) -> None:
+def test_a_transform_out_of_range_is_an_error(options):
     with pytest.raises(
         ValueError, match=re.escape("{}={}: expected a number above 0".format(*next(iter(options.items()))))
     ):
@@ -113,7 +108,7 @@ def test_a_transform_out_of_range_is_an_error(options: dict[str, float]) -> None
 
 
 @pytest.mark.parametrize("kind", [*ALL, NTLoss, NTLossDotProduct, NumberLevelLoss])
-def test_an_option_that_is_assigned_later_is_an_error(kind: Any, digits: NumberVocabulary) -> None:
+def test_an_option_that_is_assigned_later_is_an_error(kind, digits):
     made = kind(digits)
     fixed = set(inspect.signature(kind).parameters)
     # Those that take effect, and those that the vocabulary has been made from.
@@ -133,19 +128,19 @@ def test_an_option_that_is_assigned_later_is_an_error(kind: Any, digits: NumberV
     ],
     ids=["name", "number", "class"],
 )
-def test_an_invalid_criterion_is_an_error(kind: Any, criterion: Any, error: Any, says: str) -> None:
+def test_an_invalid_criterion_is_an_error(kind, criterion, error, says):
     with pytest.raises(error, match=says):
         kind(NUMBERS, criterion)
 
 
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("given", [None, {4: 4.0}, 50_000], ids=["None", "dict", "int"])
-def test_an_invalid_vocabulary_is_an_error(kind: Any, given: Any) -> None:
+def test_an_invalid_vocabulary_is_an_error(kind, given):
     with pytest.raises(TypeError, match=f"NumberVocabulary, given {type(given).__name__}"):
         kind(given)
 
 
-def test_options_of_another_class_are_errors() -> None:
+def test_options_of_another_class_are_errors():
     with pytest.raises(TypeError, match="chunk_size"):
         NTLCrossEntropyLoss(NUMBERS, chunk_size=4)
     with pytest.raises(TypeError, match="inplace_backward"):
@@ -155,14 +150,14 @@ def test_options_of_another_class_are_errors() -> None:
 
 
 @pytest.mark.parametrize("chunk_size", [0, -4, 2.5, "64"])
-def test_an_invalid_chunk_size_is_an_error(chunk_size: Any) -> None:
+def test_an_invalid_chunk_size_is_an_error(chunk_size):
     with pytest.raises((TypeError, ValueError), match=r"chunk_size=.*expected 1 or more tokens, or None"):
         NTLLinearCrossEntropyLoss(NUMBERS, chunk_size=chunk_size)
 
 
 @pytest.mark.parametrize("which", ["logits", "linear"])
 @pytest.mark.parametrize("weight", [-1.0, NAN, INF])
-def test_an_invalid_weight_is_an_error_whenever_it_is_set(which: str, weight: float) -> None:
+def test_an_invalid_weight_is_an_error_whenever_it_is_set(which, weight):
     loss_fn = (NTLCrossEntropyLoss if which == "logits" else NTLLinearCrossEntropyLoss)(NUMBERS)
     with pytest.raises(ValueError, match=r"weight=.*expected"):
         loss_fn.weight = weight
@@ -174,22 +169,20 @@ def test_an_invalid_weight_is_an_error_whenever_it_is_set(which: str, weight: fl
 
 @pytest.mark.parametrize("settings", [{"vocab_size": 13}, {"digit_level": False}, {"space_prefixed": True}])
 @pytest.mark.parametrize("kind", [NTLoss, NTLossDotProduct])
-def test_settings_that_contradict_the_vocabulary_are_errors(
-    kind: type, settings: dict[str, Any], digits: NumberVocabulary
-) -> None:
+def test_settings_that_contradict_the_vocabulary_are_errors(kind, settings, digits):
     name, value = next(iter(settings.items()))
     with pytest.raises(ValueError, match=f"{name}={value}"):
         kind(digits, **settings)
     assert kind(digits, vocab_size=12).vocab_size == 12
 
 
-def test_a_criterion_needs_no_worst_cost(digits: NumberVocabulary) -> None:
+def test_a_criterion_needs_no_worst_cost(digits):
     loss_fn = NumberTokenLoss(digits, Unbounded())
     loss = loss_fn(torch.zeros(2, 12), torch.tensor([3, 11]))
     assert loss.item() == approx(torch.tensor(10.0).log().item())
 
 
-def test_a_criterion_with_a_wrong_shape_or_with_parameters_is_an_error() -> None:
+def test_a_criterion_with_a_wrong_shape_or_with_parameters_is_an_error():
     with pytest.raises(ValueError, match=r"Unbounded.*returned shape \[\].*expected one loss"):
         call("logits", {"criterion": Summed()})
     NTLCrossEntropyLoss(NUMBERS, Learnt())
@@ -223,9 +216,7 @@ def test_a_criterion_with_a_wrong_shape_or_with_parameters_is_an_error() -> None
     ],
     ids=str,
 )
-def test_invalid_labels_and_weights_are_errors(
-    which: str, changes: dict[str, Any], error: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_labels_and_weights_are_errors(which, changes, error, says, monkeypatch):
     with pytest.raises(error, match=says):
         call(which, **changes)
     if "contain" not in says and "outside" not in says:  # errors that need no values
@@ -246,21 +237,21 @@ def test_invalid_labels_and_weights_are_errors(
     ],
     ids=str,
 )
-def test_an_invalid_count_is_an_error(which: str, options: Any, count: float, says: str) -> None:
+def test_an_invalid_count_is_an_error(which, options, count, says):
     with pytest.raises(ValueError, match=says):
         call(which, options, num_items_in_batch=count)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 @pytest.mark.parametrize("which", [*OF_LOGITS, *OF_HIDDEN])
-def test_float8_is_an_error_that_names_the_dtypes_to_cast_to(which: str, dtype: torch.dtype) -> None:
+def test_float8_is_an_error_that_names_the_dtypes_to_cast_to(which, dtype):
     inputs = {"logits": torch.zeros(3, VOCAB)} if which in OF_LOGITS else {"hidden_states": torch.zeros(3, 6)}
     with pytest.raises(TypeError, match=r"float8.*cast float8.*to bfloat16 or float32"):
         call(which, **{name: tensor.to(dtype) for name, tensor in inputs.items()})
 
 
 @pytest.mark.parametrize("which", OF_HIDDEN)
-def test_logits_of_a_head_that_overflow_float16_are_an_error(which: str) -> None:
+def test_logits_of_a_head_that_overflow_float16_are_an_error(which):
     hidden = torch.full((3, HIDDEN), 200.0).half()
     weight = torch.full((VOCAB, HIDDEN), 50.0).half()
     assert call(which, hidden_states=hidden, lm_head_weight=weight).isfinite()  # 60,000 each
@@ -269,13 +260,13 @@ def test_logits_of_a_head_that_overflow_float16_are_an_error(which: str) -> None
 
 
 @pytest.mark.parametrize("which", ["logits", "linear"])
-def test_shifting_labels_without_a_sequence_is_an_error(which: str) -> None:
+def test_shifting_labels_without_a_sequence_is_an_error(which):
     one = {"logits": torch.zeros(VOCAB)} if which == "logits" else {"hidden_states": torch.zeros(HIDDEN)}
     with pytest.raises(ValueError, match=r"shift.*expected"):
         call(which, {"shift": True}, labels=torch.tensor(9), **one)
 
 
-def test_normalizers_check_labels_and_weights() -> None:
+def test_normalizers_check_labels_and_weights():
     module = NTLCrossEntropyLoss(NUMBERS)
     with pytest.raises(TypeError, match=r"token ids, torch.int64, given torch.float32"):
         module.normalizers(torch.zeros(3))
@@ -285,7 +276,7 @@ def test_normalizers_check_labels_and_weights() -> None:
         module.normalizers(torch.tensor([9, 2]), torch.ones(1))
 
 
-def test_normalizers_are_exact_for_logits_in_float64() -> None:
+def test_normalizers_are_exact_for_logits_in_float64():
     weights = torch.rand(50, dtype=torch.float64)
     items, numbers = NTLCrossEntropyLoss(NUMBERS).normalizers(torch.full((50,), 9), weights)
     assert items.dtype == torch.float64
@@ -308,7 +299,7 @@ def test_normalizers_are_exact_for_logits_in_float64() -> None:
     ],
     ids=["width", "scalar", "ints", "complex", "list", "None"],
 )
-def test_invalid_logits_are_errors(which: str, logits: Any, error: type[Exception], says: str) -> None:
+def test_invalid_logits_are_errors(which, logits, error, says):
     with pytest.raises(error, match=f"(?s){says}"):
         call(which, logits=logits)
 
@@ -335,7 +326,7 @@ def test_invalid_logits_are_errors(which: str, logits: Any, error: type[Exceptio
         ("bias", torch.zeros(23).bfloat16(), Exception, "(?i)float32, bias is .*bfloat16"),
     ],
 )
-def test_an_invalid_head_is_an_error(which: str, name: str, given: Any, error: Any, says: str) -> None:
+def test_an_invalid_head_is_an_error(which, name, given, error, says):
     with pytest.raises(error, match=says):
         call(which, **{name: given})
 
@@ -351,7 +342,7 @@ def test_an_invalid_head_is_an_error(which: str, name: str, given: Any, error: A
     ],
     ids=str,
 )
-def test_invalid_options_of_a_call_are_errors(options: dict[str, Any], says: str) -> None:
+def test_invalid_options_of_a_call_are_errors(options, says):
     with pytest.raises(ValueError, match=re.escape(says)):
         call("alone from hidden", **options)
     if "softcap" not in options and "logit_scale" not in options:
@@ -359,12 +350,12 @@ def test_invalid_options_of_a_call_are_errors(options: dict[str, Any], says: str
             call("alone", **options)
 
 
-def test_from_hidden_requires_the_log_normalizer_if_the_criterion_does() -> None:
+def test_from_hidden_requires_the_log_normalizer_if_the_criterion_does():
     with pytest.raises(ValueError, match="log_normalizer"):
         call("alone from hidden", {"criterion": GaussianCrossEntropy()})
 
 
-def test_predict_numbers_checks_the_logits(digits: NumberVocabulary) -> None:
+def test_predict_numbers_checks_the_logits(digits):
     with pytest.raises(ValueError, match=r"\[1, 2, 13\].*12"):
         NTLossDotProduct(digits).predict_numbers(torch.zeros(1, 2, 13))
     with pytest.raises(TypeError, match=r"int64"):
@@ -375,7 +366,7 @@ def test_predict_numbers_checks_the_logits(digits: NumberVocabulary) -> None:
 
 
 @pytest.mark.parametrize("which", OF_LOGITS)
-def test_values_on_other_devices_are_not_read(which: str) -> None:
+def test_values_on_other_devices_are_not_read(which):
     # The meta device has no values, so reading one raises an error.
     on_meta = {"logits": torch.zeros(3, VOCAB, device=META), "labels": torch.zeros(3, device=META).long()}
     assert call(which, **on_meta).device.type == "meta"

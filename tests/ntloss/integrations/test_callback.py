@@ -1,16 +1,12 @@
 """The callback's metrics cover the whole data, however it is batched, and every tracker sees them."""
 
-from __future__ import annotations
-
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from processes import results_of
 from tolerances import TRAINED, approx, assert_close
-from torch import Tensor
 
 pytest.importorskip("transformers")
 import integration_cases as cases
@@ -37,7 +33,7 @@ OF_TOKENS = {
 
 
 @torch.no_grad()
-def expected(model: Any, rows: list[dict[str, Tensor]], **options: Any) -> dict[str, float]:
+def expected(model, rows, **options):
     """All metrics over all rows at once, for a loss with these options."""
     shift = not model.config.is_encoder_decoder
     inputs = stack(rows)
@@ -59,30 +55,28 @@ def expected(model: Any, rows: list[dict[str, Tensor]], **options: Any) -> dict[
     return result
 
 
-def assert_logged(entry: dict[str, Any], metrics: dict[str, float], prefix: str = "") -> None:
+def assert_logged(entry, metrics, prefix=""):
     assert {name: entry.get(prefix + name) for name in metrics} == approx(metrics)
 
 
-def measured_trainer(model: Any, folder: str | Path, train_every: int = 1, **options: Any) -> Any:
+def measured_trainer(model, folder, train_every=1, **options):
     """A number-aware Trainer with the callback."""
     trainer = number_aware_trainer(model, folder, **options)
     NumberMetricsCallback(train_every=train_every).attach(trainer)
     return trainer
 
 
-def logged(trainer: Any, name: str) -> list[dict[str, Any]]:
+def logged(trainer, name):
     return [entry for entry in trainer.state.log_history if name in entry]
 
 
 @pytest.fixture(params=["llama", "t5"])
-def model(request: pytest.FixtureRequest) -> Any:
+def model(request):
     return cases.MODELS[request.param]()
 
 
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_training_metrics_cover_all_rows_since_the_last_entry(
-    accumulate: int, model: Any, tmp_path: Path
-) -> None:
+def test_training_metrics_cover_all_rows_since_the_last_entry(accumulate, model, tmp_path):
     trainer = measured_trainer(model, tmp_path, accumulate=accumulate, logging_steps=STEPS, **FROZEN)
     trainer.train()
     (entry,) = logged(trainer, "loss")
@@ -92,7 +86,7 @@ def test_training_metrics_cover_all_rows_since_the_last_entry(
 
 
 @pytest.mark.parametrize("way", ["own loss", "chunked"])
-def test_evaluation_metrics_cover_all_rows(way: str, model: Any, tmp_path: Path) -> None:
+def test_evaluation_metrics_cover_all_rows(way, model, tmp_path):
     trainer = measured_trainer(model, tmp_path, way=way, per_device_eval_batch_size=3)
     rows = samples(10)
     returned = trainer.evaluate(rows)
@@ -104,9 +98,7 @@ def test_evaluation_metrics_cover_all_rows(way: str, model: Any, tmp_path: Path)
     assert_logged(trainer.predict(rows).metrics, expected(model, rows), "test_")
 
 
-def test_a_loss_from_hidden_states_logs_both_terms_in_training_and_the_rest_in_evaluation(
-    tmp_path: Path,
-) -> None:
+def test_a_loss_from_hidden_states_logs_both_terms_in_training_and_the_rest_in_evaluation(tmp_path):
     model = cases.llama()
     evaluating = partial(Trainer, eval_dataset=samples(5))
     options = {"eval_strategy": "steps", "eval_steps": STEPS, "logging_steps": STEPS, **FROZEN}
@@ -119,7 +111,7 @@ def test_a_loss_from_hidden_states_logs_both_terms_in_training_and_the_rest_in_e
     assert_logged(evaluation, expected(model, samples(5)), "eval_")
 
 
-def test_terms_cover_every_step_and_other_metrics_the_measured_steps(tmp_path: Path) -> None:
+def test_terms_cover_every_step_and_other_metrics_the_measured_steps(tmp_path):
     model = cases.llama()
     trainer = measured_trainer(model, tmp_path, train_every=2, logging_steps=STEPS, **FROZEN)
     trainer.train()
@@ -131,7 +123,7 @@ def test_terms_cover_every_step_and_other_metrics_the_measured_steps(tmp_path: P
     assert_logged(entry, {name: measured[name] for name in ("number_tokens", *OF_TOKENS)})
 
 
-def test_a_second_training_run_logs_nothing_of_the_first(tmp_path: Path) -> None:
+def test_a_second_training_run_logs_nothing_of_the_first(tmp_path):
     trainer = measured_trainer(cases.llama(), tmp_path, logging_steps=2, **FROZEN)
     entries = []
     for _ in range(2):
@@ -141,11 +133,11 @@ def test_a_second_training_run_logs_nothing_of_the_first(tmp_path: Path) -> None
     assert_logged(entries[1], {name: entries[0][name] for name in names})
 
 
-def test_trackers_added_before_see_the_metrics(tmp_path: Path) -> None:
+def test_trackers_added_before_see_the_metrics(tmp_path):
     seen: list[dict[str, Any]] = []
 
     class Tracker(TrainerCallback):
-        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        def on_log(self, args, state, control, **kwargs):
             seen.append(dict(kwargs["logs"]))
 
     trainer = trainer_for(cases.llama(), tmp_path)
@@ -158,7 +150,7 @@ def test_trackers_added_before_see_the_metrics(tmp_path: Path) -> None:
     assert "ntl" in seen[1]
 
 
-def test_the_best_model_can_be_chosen_by_a_number_metric(tmp_path: Path) -> None:
+def test_the_best_model_can_be_chosen_by_a_number_metric(tmp_path):
     evaluating = partial(Trainer, eval_dataset=samples(ROWS))
     options = {"metric_for_best_model": "eval_number_error", "greater_is_better": False}
     options |= {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "best"}
@@ -169,7 +161,7 @@ def test_the_best_model_can_be_chosen_by_a_number_metric(tmp_path: Path) -> None
     )
 
 
-def test_several_callbacks_listen_to_one_loss(tmp_path: Path) -> None:
+def test_several_callbacks_listen_to_one_loss(tmp_path):
     trainer = number_aware_trainer(cases.llama(), tmp_path, logging_steps=STEPS, **FROZEN)
     loss = handle_of(trainer.model).loss
     before = loss.return_terms, len(loss._forward_hooks)
@@ -183,7 +175,7 @@ def test_several_callbacks_listen_to_one_loss(tmp_path: Path) -> None:
     assert "eval_number_error" not in trainer.evaluate(samples(6))
 
 
-def test_terms_of_fractional_items_are_means_over_all_batches() -> None:
+def test_terms_of_fractional_items_are_means_over_all_batches():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4, 5, DIGITS.vocab_size, generator=generator)
     labels = torch.randint(DIGITS.vocab_size, (4, 5), generator=generator)
@@ -198,14 +190,14 @@ def test_terms_of_fractional_items_are_means_over_all_batches() -> None:
     assert sums.pop() == approx({"ce": float(whole.ce), "ntl": float(whole.ntl)})
 
 
-def test_the_callback_does_not_change_training(tmp_path: Path) -> None:
+def test_the_callback_does_not_change_training(tmp_path):
     without = cases.train_with(number_aware_trainer(cases.llama(), tmp_path))
     measured = cases.train_with(measured_trainer(cases.llama(), tmp_path))
     assert_close(measured.weights, without.weights, TRAINED)
 
 
 @pytest.mark.parametrize("options", [{"mode": "replace"}, {"weight": 0.0}], ids=str)
-def test_logged_terms_are_those_of_the_loss(options: dict[str, Any], tmp_path: Path) -> None:
+def test_logged_terms_are_those_of_the_loss(options, tmp_path):
     model = cases.llama()
     trainer = trainer_for(model, tmp_path, accumulate=4, logging_steps=STEPS, **FROZEN)
     make_trainer_number_aware(trainer, DIGITS, **options)
@@ -216,7 +208,7 @@ def test_logged_terms_are_those_of_the_loss(options: dict[str, Any], tmp_path: P
     assert_logged(entry, {name: metrics[name] for name in ("ce", "ntl")})
 
 
-def on_two(_rank: int, folder: Path) -> dict[str, tuple[dict[str, Any], ...]]:
+def on_two(_rank, folder):
     """Evaluate in each of two processes: 10 rows, so that the last batch repeats some."""
     results = {}
     for way in ("own loss", "chunked"):
@@ -230,7 +222,7 @@ def on_two(_rank: int, folder: Path) -> dict[str, tuple[dict[str, Any], ...]]:
     return results
 
 
-def test_two_processes_log_the_same_as_one(tmp_path: Path) -> None:
+def test_two_processes_log_the_same_as_one(tmp_path):
     training = expected(cases.llama(), samples())
     evaluation = expected(cases.llama(), samples(10))
     for results in results_of(on_two, (tmp_path,), tmp_path):
@@ -242,7 +234,7 @@ def test_two_processes_log_the_same_as_one(tmp_path: Path) -> None:
             assert_logged(without, terms, "eval_")
 
 
-def test_invalid_arguments_are_errors(tmp_path: Path) -> None:
+def test_invalid_arguments_are_errors(tmp_path):
     trainer = trainer_for(cases.llama(), tmp_path)
     with pytest.raises(ValueError, match="no number-aware loss to listen to"):
         NumberMetricsCallback().attach(trainer)
@@ -260,7 +252,7 @@ def test_invalid_arguments_are_errors(tmp_path: Path) -> None:
         NumberMetricsCallback(places=range(0, 4, 2)).attach(trainer_for(trainer.model, tmp_path))
 
 
-def test_a_callback_that_is_added_but_not_attached_is_an_error(tmp_path: Path) -> None:
+def test_a_callback_that_is_added_but_not_attached_is_an_error(tmp_path):
     trainer = trainer_for(cases.llama(), tmp_path)
     make_trainer_number_aware(trainer, DIGITS)
     trainer.add_callback(NumberMetricsCallback())
@@ -270,7 +262,7 @@ def test_a_callback_that_is_added_but_not_attached_is_an_error(tmp_path: Path) -
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-def test_an_sft_trainer_logs_number_metrics_beside_its_own(tmp_path: Path) -> None:
+def test_an_sft_trainer_logs_number_metrics_beside_its_own(tmp_path):
     pytest.importorskip("trl")
     from tests.ntloss.integrations.test_trl import number_aware_sft
 

@@ -1,10 +1,6 @@
 """The column `number_weights` weighs the number term alone, in every trainer and however a batch is split."""
 
-from __future__ import annotations
-
 import pickle
-from pathlib import Path
-from typing import Any
 
 import integration_cases as cases
 import pytest
@@ -13,7 +9,6 @@ import torch
 from integration_cases import DIGITS, LENGTH, MODELS, ROWS, STEPS, WAYS, batch, gradients
 from processes import results_of
 from tolerances import ONE_COMPUTATION, TRAINED, approx, assert_close, assert_identical
-from torch import Tensor
 from transformers import (
     DataCollatorForSeq2Seq,
     DataCollatorWithFlattening,
@@ -32,22 +27,22 @@ EITHER_MODEL = pytest.mark.parametrize("name", MODELS)
 EITHER_WAY = pytest.mark.parametrize("way", WAYS)
 
 
-def weights_for(labels: Tensor, seed: int = 0) -> Tensor:
+def weights_for(labels, seed=0):
     """Weights of 0, 1 and others, in float32."""
     chosen = torch.randint(4, labels.shape, generator=torch.manual_seed(seed))
     return torch.tensor([0.0, 1.0, 0.25, 3.0])[chosen]
 
 
-def weighted_rows(count: int = ROWS * STEPS) -> list[dict[str, Tensor]]:
+def weighted_rows(count=ROWS * STEPS):
     rows = cases.samples(count)
     return [{**row, "number_weights": weights_for(row["labels"], i)} for i, row in enumerate(rows)]
 
 
-def weighted_batch(rows: int = 4, first: int = 4) -> dict[str, Tensor]:
+def weighted_batch(rows=4, first=4):
     return cases.stack(weighted_rows(first + rows)[first:])
 
 
-def expected_terms(model: Any, inputs: dict[str, Tensor], criterion: Any = None) -> Any:
+def expected_terms(model, inputs, criterion=None):
     """The terms of a weighted batch, from the model's logits."""
     stock = {name: value for name, value in inputs.items() if name != "number_weights"}
     with torch.no_grad():
@@ -61,7 +56,7 @@ def expected_terms(model: Any, inputs: dict[str, Tensor], criterion: Any = None)
 @EITHER_MODEL
 @EITHER_WAY
 @pytest.mark.parametrize("criterion", [None, NumberLevel()], ids=["digits", "whole numbers"])
-def test_the_loss_equals_that_of_the_weighted_logits(name: str, way: str, criterion: Any) -> None:
+def test_the_loss_equals_that_of_the_weighted_logits(name, way, criterion):
     model, inputs = MODELS[name](), weighted_batch()
     expected = expected_terms(model, inputs, criterion)
     unweighted = expected_terms(model, {**inputs, "number_weights": torch.ones(inputs["labels"].shape)})
@@ -72,7 +67,7 @@ def test_the_loss_equals_that_of_the_weighted_logits(name: str, way: str, criter
     assert_close(expected.ce, unweighted.ce)
 
 
-def test_packed_sequences_keep_their_weights() -> None:
+def test_packed_sequences_keep_their_weights():
     model, rows = cases.llama(), weighted_rows(ROWS)[4:]
     lists = [{name: row[name].tolist() for name in ("input_ids", "labels", "number_weights")} for row in rows]
     packed = NumberWeightsCollator(DataCollatorWithFlattening())(lists)
@@ -87,7 +82,7 @@ def test_packed_sequences_keep_their_weights() -> None:
 
 @EITHER_MODEL
 @EITHER_WAY
-def test_micro_batches_of_a_loop_have_the_gradient_of_one_batch(name: str, way: str) -> None:
+def test_micro_batches_of_a_loop_have_the_gradient_of_one_batch(name, way):
     model, loader = MODELS[name](), [weighted_batch(2, first) for first in range(0, ROWS, 2)]
     make_number_aware(model, DIGITS, chunked=way == "chunked")
     whole = weighted_batch(ROWS, 0)
@@ -98,14 +93,14 @@ def test_micro_batches_of_a_loop_have_the_gradient_of_one_batch(name: str, way: 
     assert_close(cases.gradients_of(model), expected)
 
 
-def trainer_with(model: Any, folder: Path, way: str = "own loss", **options: Any) -> Any:
+def trainer_with(model, folder, way="own loss", **options):
     trainer = cases.trainer_for(model, folder, **options)
     trainer.train_dataset = [{**row, "source": "a column that is unused"} for row in weighted_rows()]
     make_trainer_number_aware(trainer, DIGITS, chunked=way == "chunked")
     return trainer
 
 
-def trained_in_a_loop(name: str) -> cases.Trained:
+def trained_in_a_loop(name):
     """Train on batches of 8 with the loss of the logits."""
     model = MODELS[name]()
     loss_fn = NTLCrossEntropyLoss(DIGITS, shift=not model.config.is_encoder_decoder)
@@ -122,31 +117,27 @@ def trained_in_a_loop(name: str) -> cases.Trained:
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[str, cases.Trained]:
+def expected():
     """Losses and weights of a plain loop."""
     return {name: trained_in_a_loop(name) for name in MODELS}
 
 
-def assert_same_training(trained: cases.Trained, expected: cases.Trained) -> None:
+def assert_same_training(trained, expected):
     assert trained.losses == cases.logged(expected.losses)
     assert_close(trained.weights, expected.weights, TRAINED)
 
 
 @EITHER_MODEL
 @pytest.mark.parametrize(("way", "accumulate"), [("own loss", 4), ("chunked", 1), ("chunked", 4)])
-def test_a_trainer_trains_on_the_column_of_its_dataset(
-    name: str, way: str, accumulate: int, expected: dict[str, cases.Trained], tmp_path: Path
-) -> None:
+def test_a_trainer_trains_on_the_column_of_its_dataset(name, way, accumulate, expected, tmp_path):
     trainer = trainer_with(MODELS[name](), tmp_path, way, accumulate=accumulate)
     assert trainer.args.remove_unused_columns
     assert_same_training(cases.train_with(trainer), expected[name])
 
 
-def test_a_trainer_with_its_own_compute_loss_trains_on_the_column(
-    expected: dict[str, cases.Trained], tmp_path: Path
-) -> None:
+def test_a_trainer_with_its_own_compute_loss_trains_on_the_column(expected, tmp_path):
     class OwnTrainer(Trainer):
-        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
+        def compute_loss(self, model, inputs, return_outputs=False, **_):
             return model(**inputs).loss
 
     trainer = trainer_with(cases.llama(), tmp_path, cls=OwnTrainer)
@@ -155,19 +146,19 @@ def test_a_trainer_with_its_own_compute_loss_trains_on_the_column(
         trainer_with(cases.llama(), tmp_path, cls=OwnTrainer, accumulate=4).train()
 
 
-def test_the_column_changes_training(expected: dict[str, cases.Trained], tmp_path: Path) -> None:
+def test_the_column_changes_training(expected, tmp_path):
     unweighted = cases.train("llama", cases.Setting(), tmp_path)
     assert max(unweighted.differences(expected["llama"])) > 10 * TRAINED[torch.float32]
 
 
-def on_two(_rank: int, folder: Path) -> Any:
+def on_two(_rank, folder):
     """Train and evaluate in each of two processes."""
     options = {**cases.split(2, ranks=2), "ddp_backend": "gloo", "per_device_eval_batch_size": 2}
     trainer = trainer_with(cases.llama(), folder, **options)
     return cases.train_with(trainer), trainer.evaluate(trainer.train_dataset[4:11])
 
 
-def test_two_processes_train_and_evaluate_as_one(expected: dict[str, cases.Trained], tmp_path: Path) -> None:
+def test_two_processes_train_and_evaluate_as_one(expected, tmp_path):
     for trained, metrics in results_of(on_two, (tmp_path,), tmp_path):
         assert_same_training(trained, expected["llama"])
         model = cases.llama()
@@ -178,7 +169,7 @@ def test_two_processes_train_and_evaluate_as_one(expected: dict[str, cases.Train
 
 
 @EITHER_WAY
-def test_evaluation_weighs_the_number_term_of_the_set(way: str, tmp_path: Path) -> None:
+def test_evaluation_weighs_the_number_term_of_the_set(way, tmp_path):
     model = cases.t5()
     trainer = trainer_with(model, tmp_path, way, per_device_eval_batch_size=5)
     metrics = trainer.evaluate(trainer.train_dataset)
@@ -186,7 +177,7 @@ def test_evaluation_weighs_the_number_term_of_the_set(way: str, tmp_path: Path) 
     assert [metrics["eval_ce"], metrics["eval_ntl"]] == approx([terms.ce.item(), terms.ntl.item()])
 
 
-def test_the_callback_logs_the_weighted_number_term(tmp_path: Path) -> None:
+def test_the_callback_logs_the_weighted_number_term(tmp_path):
     model = cases.t5()
     trainer = trainer_with(model, tmp_path, per_device_eval_batch_size=5)
     NumberMetricsCallback().attach(trainer)
@@ -198,7 +189,7 @@ def test_the_callback_logs_the_weighted_number_term(tmp_path: Path) -> None:
     assert metrics["eval_number_tokens"] == int(((labels >= 3) & (labels < 13)).sum())
 
 
-def weights_by_token(ids: Tensor) -> Tensor:
+def weights_by_token(ids):
     """The same weight for a token wherever it stands."""
     return ids % 5 / 4
 
@@ -211,7 +202,7 @@ SFT_WAYS = {
 
 
 @pytest.mark.parametrize("sft_way", SFT_WAYS)
-def test_an_sft_trainer_trains_on_the_column(sft_way: str, tmp_path: Path) -> None:
+def test_an_sft_trainer_trains_on_the_column(sft_way, tmp_path):
     pytest.importorskip("trl")
     from datasets import Dataset
     from trl import pack_dataset
@@ -245,7 +236,7 @@ def test_an_sft_trainer_trains_on_the_column(sft_way: str, tmp_path: Path) -> No
 
 @EITHER_MODEL
 @EITHER_WAY
-def test_the_loss_of_samples_equals_that_of_the_logits(name: str, way: str) -> None:
+def test_the_loss_of_samples_equals_that_of_the_logits(name, way):
     model, inputs = MODELS[name](), batch()
     samples = torch.tensor([[1.0, 30.0], [5.0, torch.nan], [torch.nan] * 2, [7.0, 7.5]])
     with torch.no_grad():
@@ -257,7 +248,7 @@ def test_the_loss_of_samples_equals_that_of_the_logits(name: str, way: str) -> N
     assert abs(float(expected - loss_fn(logits, inputs["labels"]))) > 1e-3
 
 
-def test_a_trainer_trains_on_samples_and_follows_the_schedule(tmp_path: Path) -> None:
+def test_a_trainer_trains_on_samples_and_follows_the_schedule(tmp_path):
     rows = [{**row, "number_samples": [3.0, 4.0][: 1 + i % 2]} for i, row in enumerate(cases.samples(ROWS))]
     collated = NumberWeightsCollator(cases.stack)(rows[:2])
     assert_close(collated["number_samples"], torch.tensor([[3.0, torch.nan], [3.0, 4.0]]))
@@ -275,12 +266,12 @@ def test_a_trainer_trains_on_samples_and_follows_the_schedule(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("samples", "error"), [("many", TypeError), ([[1.0]], ValueError)])
-def test_samples_that_are_no_list_of_numbers_are_errors(samples: Any, error: type[Exception]) -> None:
+def test_samples_that_are_no_list_of_numbers_are_errors(samples, error):
     with pytest.raises(error, match="row 0 of a batch has number_samples"):
         NumberWeightsCollator(cases.stack)([{"labels": [1], "number_samples": samples}])
 
 
-def test_without_labels_the_weights_are_ignored() -> None:
+def test_without_labels_the_weights_are_ignored():
     model, inputs = cases.llama(), batch()
     labels = inputs.pop("labels")
     expected = model(**inputs).logits
@@ -290,13 +281,13 @@ def test_without_labels_the_weights_are_ignored() -> None:
     assert_close(outputs.logits, expected, ONE_COMPUTATION)
 
 
-def lora_of(model: Any) -> Any:
+def lora_of(model):
     peft = pytest.importorskip("peft")
     return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q"], task_type="SEQ_2_SEQ_LM"))
 
 
 @pytest.mark.parametrize("wrap", [lambda model: model, lora_of], ids=["model", "adapter"])
-def test_generate_does_not_see_the_weights(wrap: Any, tmp_path: Path) -> None:
+def test_generate_does_not_see_the_weights(wrap, tmp_path):
     own = cases.t5()
     model, inputs = wrap(own), weighted_batch()
     stock = {name: inputs[name] for name in ("input_ids", "attention_mask")}
@@ -317,7 +308,7 @@ def test_generate_does_not_see_the_weights(wrap: Any, tmp_path: Path) -> None:
         model.generate(**stock, number_weights=inputs["number_weights"])
 
 
-def test_undo_restores_the_collator_and_the_columns(tmp_path: Path) -> None:
+def test_undo_restores_the_collator_and_the_columns(tmp_path):
     trainer = cases.trainer_for(cases.llama(), tmp_path)
     collator = trainer.data_collator
     handle = make_trainer_number_aware(trainer, DIGITS)
@@ -326,7 +317,7 @@ def test_undo_restores_the_collator_and_the_columns(tmp_path: Path) -> None:
     assert trainer.data_collator is collator
 
 
-def test_the_column_of_a_dataset_is_kept_while_the_model_is_number_aware(tmp_path: Path) -> None:
+def test_the_column_of_a_dataset_is_kept_while_the_model_is_number_aware(tmp_path):
     dataset = pytest.importorskip("datasets").Dataset.from_list([{"input_ids": [1], "number_weights": [1.0]}])
     trainer = cases.trainer_for(cases.llama(), tmp_path)
     assert trainer._remove_unused_columns(dataset).column_names == ["input_ids"]
@@ -341,10 +332,10 @@ class Tokenizer:
 
     pad_token_id = 0
 
-    def __init__(self, side: str) -> None:
+    def __init__(self, side):
         self.padding_side = side
 
-    def pad(self, rows: list[dict[str, Any]], **_: Any) -> dict[str, Any]:
+    def pad(self, rows, **_):
         longest = max(len(row["input_ids"]) for row in rows)
         assert all(set(row) == {"input_ids"} for row in rows)
         padding = [[0] * (longest - len(row["input_ids"])) for row in rows]
@@ -365,7 +356,7 @@ UNEVEN = [
 @pytest.mark.parametrize("multiple", [None, 5])
 @pytest.mark.parametrize("encoder", [False, True], ids=["a decoder", "inputs of other lengths"])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_weights_are_padded_where_the_labels_are(side: str, encoder: bool, multiple: int | None) -> None:
+def test_weights_are_padded_where_the_labels_are(side, encoder, multiple):
     rows = [{**row, "input_ids": [7] * (3 - i)} if encoder else row for i, row in enumerate(UNEVEN[::-1])]
     collated = NumberWeightsCollator(DataCollatorForSeq2Seq(Tokenizer(side), pad_to_multiple_of=multiple))(
         rows
@@ -379,8 +370,8 @@ def test_weights_are_padded_where_the_labels_are(side: str, encoder: bool, multi
         assert weights.count_nonzero() == count
 
 
-def test_labels_that_the_collator_makes_from_inputs_are_weighted() -> None:
-    def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def test_labels_that_the_collator_makes_from_inputs_are_weighted():
+    def collate(rows):
         padded = Tokenizer("left").pad(rows)
         return {**padded, "labels": padded["input_ids"].masked_fill(padded["input_ids"] == 0, -100)}
 
@@ -388,7 +379,7 @@ def test_labels_that_the_collator_makes_from_inputs_are_weighted() -> None:
     assert NumberWeightsCollator(collate)(rows)["number_weights"].tolist() == [[1, 2, 3], [0, 0, 4]]
 
 
-def test_without_the_column_the_collator_is_called_as_it_is() -> None:
+def test_without_the_column_the_collator_is_called_as_it_is():
     rows = [{"labels": [1, 2], "number_weights": None}, "not a dict"]
     collated = NumberWeightsCollator(lambda rows, *more: (rows, more))(rows, "pt")
     assert collated == ([{"labels": [1, 2]}, "not a dict"], ("pt",))
@@ -396,7 +387,7 @@ def test_without_the_column_the_collator_is_called_as_it_is() -> None:
     assert unlabelled == {"labels": None}
 
 
-def test_the_collator_passes_on_attributes_and_can_be_pickled() -> None:
+def test_the_collator_passes_on_attributes_and_can_be_pickled():
     collator = NumberWeightsCollator(DataCollatorWithFlattening(return_position_ids=False))
     assert pickle.loads(pickle.dumps(collator)).return_position_ids is False
     with pytest.raises(AttributeError):
@@ -417,35 +408,35 @@ def test_the_collator_passes_on_attributes_and_can_be_pickled() -> None:
     ],
     ids=["too many", "a scalar", "negative", "NaN", "no tokens"],
 )
-def test_weights_that_do_not_fit_a_row_are_errors(row: dict[str, Any], message: str) -> None:
+def test_weights_that_do_not_fit_a_row_are_errors(row, message):
     collator = NumberWeightsCollator(DataCollatorForSeq2Seq(Tokenizer("right")))
     with pytest.raises(ValueError, match=message):
         collator([UNEVEN[0], {**UNEVEN[1], **row}])
 
 
-def with_a_first_token(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def with_a_first_token(rows):
     pad = DataCollatorForSeq2Seq(Tokenizer("right"))
     return pad([{name: [1, *tokens] for name, tokens in row.items()} for row in rows])
 
 
-def longest_first(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def longest_first(rows):
     return DataCollatorForSeq2Seq(Tokenizer("right"))(sorted(rows, key=lambda row: -len(row["labels"])))
 
 
-def truncated(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def truncated(rows):
     return DataCollatorForSeq2Seq(Tokenizer("right"))(
         [{name: tokens[-2:] for name, tokens in row.items()} for row in rows]
     )
 
 
-def randomly_masked(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def randomly_masked(rows):
     batch = DataCollatorForSeq2Seq(Tokenizer("right"))(rows)
     masked = torch.rand(batch["labels"].shape) < 0.5
     return {**batch, "labels": batch["labels"].masked_fill(masked, -100)}
 
 
 @pytest.mark.parametrize("collate", [with_a_first_token, longest_first, truncated, randomly_masked])
-def test_weights_follow_tokens_that_the_collator_adds_moves_drops_or_masks(collate: Any) -> None:
+def test_weights_follow_tokens_that_the_collator_adds_moves_drops_or_masks(collate):
     rows = [
         {"input_ids": [5, 6], "labels": [-100, 6], "number_weights": [2, 3]},
         {"input_ids": [7, 3, 2], "labels": [-100, 8, 9], "number_weights": [1, 4, 5]},
@@ -459,8 +450,8 @@ def test_weights_follow_tokens_that_the_collator_adds_moves_drops_or_masks(colla
         assert not batch["number_weights"][batch["labels"] == 1].any()
 
 
-def test_collators_that_make_labels_of_their_own_are_errors() -> None:
-    def changed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def test_collators_that_make_labels_of_their_own_are_errors():
+    def changed(rows):
         batch = DataCollatorForSeq2Seq(Tokenizer("right"))(rows)
         return {**batch, "labels": torch.where(batch["labels"] == 3, 5, batch["labels"])}
 
@@ -471,8 +462,8 @@ def test_collators_that_make_labels_of_their_own_are_errors() -> None:
         NumberWeightsCollator(lambda rows: (1, 2))(UNEVEN)
 
 
-def test_a_collator_that_looks_for_a_token_is_an_error_that_says_what_to_do() -> None:
-    def after_marker(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def test_a_collator_that_looks_for_a_token_is_an_error_that_says_what_to_do():
+    def after_marker(rows):
         (row,) = rows
         marker = row["input_ids"].index(7)
         return {"labels": torch.tensor([[-100] * marker + row["input_ids"][marker:]])}
@@ -495,12 +486,12 @@ def test_a_collator_that_looks_for_a_token_is_an_error_that_says_what_to_do() ->
     ],
     ids=["text", "None"],
 )
-def test_rows_and_weights_of_other_types_are_errors(row: Any, message: str) -> None:
+def test_rows_and_weights_of_other_types_are_errors(row, message):
     with pytest.raises(TypeError, match=message):
         NumberWeightsCollator(DataCollatorForSeq2Seq(Tokenizer("right")))([UNEVEN[0], row])
 
 
-def test_weights_beside_shifted_labels_are_an_error() -> None:
+def test_weights_beside_shifted_labels_are_an_error():
     model, inputs = cases.llama(), weighted_batch()
     make_number_aware(model, DIGITS)
     shifted = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
@@ -508,7 +499,7 @@ def test_weights_beside_shifted_labels_are_an_error() -> None:
         model(**inputs, shift_labels=shifted)
 
 
-def test_weights_of_another_shape_than_the_labels_are_an_error() -> None:
+def test_weights_of_another_shape_than_the_labels_are_an_error():
     model, inputs = cases.llama(), weighted_batch()
     make_number_aware(model, DIGITS)
     inputs["number_weights"] = inputs["number_weights"][:, 1:]

@@ -1,9 +1,6 @@
 """Training does not depend on how a batch is split, in any kind of loop: micro-batches, processes, shards."""
 
-from __future__ import annotations
-
 import importlib.util
-from pathlib import Path
 
 import loops_worker
 import pytest
@@ -19,29 +16,27 @@ HAS_ACCELERATE = importlib.util.find_spec("accelerate") is not None
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[str, Tensor]:
+def expected():
     """Weights after training on whole batches in one process."""
     return loops_worker.train_on_means(Model(), momentum=0.9)
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["logits", "chunked"])
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_accumulated_micro_batches_train_the_weights_of_one_batch(
-    accumulate: int, chunked: bool, expected: dict[str, Tensor]
-) -> None:
+def test_accumulated_micro_batches_train_the_weights_of_one_batch(accumulate, chunked, expected):
     model = Model()
     loops_worker.train(model, 0, 1, accumulate, chunked, lambda last: None)
     assert_close(loops_worker.weights(model), expected)
 
 
-def test_means_of_micro_batches_train_other_weights(expected: dict[str, Tensor]) -> None:
+def test_means_of_micro_batches_train_other_weights(expected):
     # Otherwise the test above could not fail.
     trained = loops_worker.train_on_means(Model(), 4, momentum=0.9)
     assert max(float((trained[name] - expected[name]).abs().max()) for name in expected) > 1e-3
 
 
 @pytest.fixture(scope="module")
-def of_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
+def of_two(tmp_path_factory):
     """Weights in each of two gloo processes, for each way of training."""
     return results_of(loops_worker.main, (2, HAS_ACCELERATE), tmp_path_factory.mktemp("loops"))
 
@@ -59,34 +54,30 @@ WAYS = (
 
 @pytest.mark.parametrize("accumulate", [1, 4])
 @pytest.mark.parametrize("way", WAYS)
-def test_two_processes_train_the_weights_of_one(
-    way: str, accumulate: int, of_two: list[dict[str, dict[str, Tensor]]], expected: dict[str, Tensor]
-) -> None:
+def test_two_processes_train_the_weights_of_one(way, accumulate, of_two, expected):
     if way.startswith("accelerate") and not HAS_ACCELERATE:
         pytest.skip("needs accelerate")
     for results in of_two:
         assert_close(results[way.format(accumulate)], expected)
 
 
-def test_lightning_trains_the_weights_of_one_batch(
-    expected: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lightning_trains_the_weights_of_one_batch(expected, tmp_path, monkeypatch):
     lightning = pytest.importorskip("lightning")
     loss_fn = NTLCrossEntropyLoss(DIGITS, weight=7.0)  # the step sets that of `expected`
     steps_seen = []
 
     class Module(lightning.LightningModule):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.model = Model()
 
-        def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
+        def training_step(self, batch, index):
             loss_fn.weight = 0.3
             steps_seen.append(self.global_step)
             loss: Tensor = loss_fn(self.model(batch["ids"]), batch["labels"], None, batch["items"])
             return loss * 4  # Lightning divides by the micro-batches
 
-        def configure_optimizers(self) -> torch.optim.Optimizer:
+        def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
     module = Module()
@@ -105,6 +96,6 @@ def test_lightning_trains_the_weights_of_one_batch(
     for step in loops_worker.batched(loops_worker.micro_batches(0, 1, 4), 4):
         items = loops_worker.items_in_step([batch["labels"] for batch in step])
         loader += [{**batch, "items": items} for batch in step]
-    trainer.fit(module, torch.utils.data.DataLoader(loader, batch_size=None))  # type: ignore[arg-type]
+    trainer.fit(module, torch.utils.data.DataLoader(loader, batch_size=None))
     assert_close(loops_worker.weights(module.model), expected)
     assert steps_seen == [step for step in range(STEPS) for _ in range(4)]

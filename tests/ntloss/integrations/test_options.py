@@ -1,9 +1,5 @@
 """Options of the loss from a trainer's configuration file."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from ntloss import CRPS, Dist2
@@ -19,7 +15,7 @@ from ntloss.integrations.options import options_from_config
         ({"normalize_by": "numbers", "z_loss": 1e-4}, {"normalize_by": "numbers", "z_loss": 1e-4}),
     ],
 )
-def test_options_become_those_of_the_loss(config: dict[str, Any], options: dict[str, Any]) -> None:
+def test_options_become_those_of_the_loss(config, options):
     assert options_from_config(config) == options
 
 
@@ -27,12 +23,14 @@ def test_options_become_those_of_the_loss(config: dict[str, Any], options: dict[
     ("config", "message"),
     [
         ({"lambda": 0.3}, "unknown option 'lambda' of the number token loss: expected weight, criterion"),
+        ({"wieght": 0.3}, r"did you mean weight\?"),
+        ({"criterion": "hl_gauss"}, "'hl_gauss' needs sigma: expected {'name': 'hl_gauss', 'sigma'"),
         ({"criterion": "crsp"}, "no criterion is called 'crsp'"),
         ({"criterion": {"name": "crps", "tau": 1}}, "'crps' has no option 'tau'"),
         ({"weight": -1.0}, "weight"),
         ({"normalize_by": "tokens"}, "normalize_by='tokens'"),
     ],
 )
-def test_invalid_options_are_errors_before_training(config: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_errors_before_training(config, message):
     with pytest.raises(ValueError, match=message):
         options_from_config(config)

@@ -1,10 +1,6 @@
-"""Every snippet of docs/integrations.md runs as it is, and trains with a number term."""
+"""Every snippet of the pages on trainers runs as it is, and trains with a number term."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import integration_cases as cases
@@ -16,7 +12,8 @@ from transformers import default_data_collator
 
 from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
 
-SNIPPETS = snippets("docs/integrations.md")
+PAGES = ["integrations.md", "transformers.md", "trl.md", "own_loop.md"]
+SNIPPETS = [snippet for page in PAGES for snippet in snippets(f"docs/{page}")]
 
 
 @dataclass
@@ -25,29 +22,27 @@ class Rows:
 
     rows: list[dict[str, Any]]
 
-    def map(self, function: Callable[[dict[str, Any]], dict[str, Any]]) -> Rows:
+    def map(self, function):
         """Add the columns that the function returns."""
         return Rows([{**row, **function(row)} for row in self.rows])
 
 
-def surroundings(folder: Path) -> dict[str, Any]:
+def surroundings(folder):
     """Names that the snippets assume: a model, its tokenizer, data, and trainers that fill in `...`."""
 
-    def make_trainer(
-        model: Any, *_: Any, train_dataset: Any = ..., compute_loss_func: Any = None, **__: Any
-    ) -> Any:
+    def make_trainer(model, *_, train_dataset=..., compute_loss_func=None, **__):
         made = trainer_for(model, folder, accumulate=4, max_steps=1, compute_loss_func=compute_loss_func)
         made.processing_class = DIGITS
         if train_dataset is not ...:
             made.train_dataset = train_dataset.rows
         return made
 
-    def make_sft_trainer(*_: Any, **__: Any) -> Any:
+    def make_sft_trainer(*_, **__):
         from tests.ntloss.integrations.test_trl import sft  # skips without TRL
 
         return sft(folder, max_steps=1)
 
-    def make_grpo_trainer(_: Any, reward: Any, **__: Any) -> Any:
+    def make_grpo_trainer(_, reward, **__):
         from tests.ntloss.integrations.test_rewards import grpo  # skips without TRL
 
         return grpo(folder, reward, max_steps=1)
@@ -70,7 +65,7 @@ def surroundings(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_the_page_has_a_snippet_for_each_integration() -> None:
+def test_the_pages_have_a_snippet_for_each_integration():
     calls = ["make_trainer_number_aware(", "make_number_aware(", "make_sft_number_aware("]
     more = [
         "compute_loss_func=",
@@ -85,7 +80,7 @@ def test_the_page_has_a_snippet_for_each_integration() -> None:
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=[f"snippet {i}" for i in range(len(SNIPPETS))])
-def test_a_snippet_runs_and_its_loss_is_number_aware(snippet: str, tmp_path: Path) -> None:
+def test_a_snippet_runs_and_its_loss_is_number_aware(snippet, tmp_path):
     names = surroundings(tmp_path)
     if "integrations.trl" in snippet or "GRPOTrainer" in snippet:
         pytest.importorskip("trl", "1.15")

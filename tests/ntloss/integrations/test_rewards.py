@@ -1,14 +1,10 @@
 """Rewards for reinforcement learning: how near the number of a completion is to the true one."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import math
 import sys
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
 
 import integration_cases as cases
 import numpy as np
@@ -25,11 +21,11 @@ from ntloss.numbers.parsing import parse_number
 ERRORS = ("log", "absolute", "relative")
 
 
-def rewards(completions: list[Any], answers: list[Any], *names: Any, **options: Any) -> list[float | None]:
+def rewards(completions, answers, *names, **options):
     return number_reward(*names, **options)(prompts=[], completions=completions, answer=answers)
 
 
-def test_the_reward_is_the_exponential_of_the_negative_error() -> None:
+def test_the_reward_is_the_exponential_of_the_negative_error():
     answers = [10] * 4
     texts = ["It is 10.", "It is 12.", "It is 0.", "It is -10."]
     assert rewards(texts, answers, error="absolute", scale=5.0) == approx(
@@ -41,14 +37,14 @@ def test_the_reward_is_the_exponential_of_the_negative_error() -> None:
     assert rewards(texts, answers, scale=0.5) == approx([math.exp(-2 * x) for x in logarithms])
 
 
-def test_the_reward_needs_no_trl(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reward_needs_no_trl(monkeypatch):
     monkeypatch.setitem(sys.modules, "trl", None)
     monkeypatch.delitem(sys.modules, "ntloss.integrations.rewards", raising=False)
     module = importlib.import_module("ntloss.integrations.rewards")
     assert module.number_reward()(["It is 4."], answer=[4]) == [1.0]
 
 
-def test_a_completion_without_a_number_gets_its_own_reward() -> None:
+def test_a_completion_without_a_number_gets_its_own_reward():
     texts = ["No idea.", "", [], [{"role": "assistant", "content": None}]]
     assert rewards(texts, [1] * 4) == [-1.0] * 4
     assert rewards(texts, [1] * 4, invalid=-3.0) == [-3.0] * 4
@@ -70,16 +66,16 @@ def test_a_completion_without_a_number_gets_its_own_reward() -> None:
     ],
     ids=repr,
 )
-def test_answers_are_numbers_or_texts(answer: Any) -> None:
+def test_answers_are_numbers_or_texts(answer):
     assert rewards(["It is 1,234."], [answer]) == [1.0]
 
 
 @pytest.mark.parametrize("answer", [None, "", "unknown", math.nan, -math.inf, np.float32("inf")], ids=str)
-def test_a_row_without_a_finite_answer_has_no_reward(answer: Any) -> None:
+def test_a_row_without_a_finite_answer_has_no_reward(answer):
     assert rewards(["It is 1.", "no number"], [answer] * 2) == [None, None]
 
 
-def test_another_number_has_reward_zero_if_one_is_too_large_for_float64() -> None:
+def test_another_number_has_reward_zero_if_one_is_too_large_for_float64():
     assert rewards(["9" * 400], [5]) == [0.0]
     assert rewards(["9" * 400], [5], which=lambda text: int(text)) == [0.0]
     assert rewards(["9" * 400], [5], which=lambda text: -int(text)) == [0.0]
@@ -87,18 +83,18 @@ def test_another_number_has_reward_zero_if_one_is_too_large_for_float64() -> Non
 
 
 @pytest.mark.parametrize("answer", ["9" * 400, f"so it is {'9' * 400}", 10**400 - 1])
-def test_a_number_too_large_for_float64_has_reward_one_if_all_digits_are_right(answer: Any) -> None:
+def test_a_number_too_large_for_float64_has_reward_one_if_all_digits_are_right(answer):
     assert rewards([f"It is {'9' * 400}."], [answer]) == [1.0]
 
 
-def test_the_last_message_of_a_conversation_counts() -> None:
+def test_the_last_message_of_a_conversation_counts():
     says = [{"role": "assistant", "content": "It is 3."}]
     parts = [{"type": "image"}, {"type": "text", "text": "It is"}, {"type": "text", "text": "3."}]
     in_parts = [*says, {"role": "user", "content": "Sure? Or 4?"}, {"role": "assistant", "content": parts}]
     assert rewards([says, in_parts], [3, 3]) == [1.0, 1.0]
 
 
-def test_which_number_counts_can_be_chosen() -> None:
+def test_which_number_counts_can_be_chosen():
     assert rewards(["3 or 4"], ["3"], which="first") == [1.0]
     assert rewards(["3 or 4"], ["3"], which="whole") == [-1.0]
     marked = lambda text: parse_number(text.split("#")[-1], "first") if "#" in text else None  # noqa: E731
@@ -111,7 +107,7 @@ def test_which_number_counts_can_be_chosen() -> None:
     st.floats(allow_nan=False, allow_infinity=False),
     st.floats(1e-300, 1e300),
 )
-def test_rewards_lie_between_zero_and_one(error: str, predicted: float, answer: float, scale: float) -> None:
+def test_rewards_lie_between_zero_and_one(error, predicted, answer, scale):
     text = "1e999" if predicted == math.inf else "-1e999" if predicted == -math.inf else repr(predicted)
     (reward,) = rewards([text], [answer], error=error, scale=scale)
     assert reward is not None
@@ -123,7 +119,7 @@ def test_rewards_lie_between_zero_and_one(error: str, predicted: float, answer: 
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_nearer_number_gets_a_larger_reward(error: str) -> None:
+def test_a_nearer_number_gets_a_larger_reward(error):
     found = rewards([str(x) for x in (7, 8, 20, 300)], [7] * 4, error=error, scale=3.0)
     assert all(nearer > farther for nearer, farther in itertools.pairwise(found))
 
@@ -137,12 +133,12 @@ def test_a_nearer_number_gets_a_larger_reward(error: str) -> None:
         ({"which": "second"}, "which='second': expected"),
     ],
 )
-def test_unknown_options_are_errors(options: dict[str, Any], message: str) -> None:
+def test_unknown_options_are_errors(options, message):
     with pytest.raises(ValueError, match=message):
         number_reward(**options)
 
 
-def test_a_missing_column_and_an_unreadable_answer_are_errors() -> None:
+def test_a_missing_column_and_an_unreadable_answer_are_errors():
     with pytest.raises(
         ValueError, match=r"no column 'truth' with the true numbers, only answer, prompts: pass"
     ):
@@ -151,13 +147,13 @@ def test_a_missing_column_and_an_unreadable_answer_are_errors() -> None:
         rewards(["1"], [[1]])
     for answers in ([1], [1, 2, 3], "12"):
         with pytest.raises(ValueError, match=r"column 'answer': given .* for 2 completions, expected one"):
-            rewards(["1", "2"], answers)  # type: ignore[arg-type]
+            rewards(["1", "2"], answers)
     for completion in (5, [5], {"content": "5"}, [{"role": "assistant"}], [{"content": ["5"]}]):
         with pytest.raises(TypeError, match=r"a completion is .*: expected a text, or messages such as"):
             rewards([completion], [5])
 
 
-def grpo(folder: Path, reward: Any, **options: Any) -> Any:
+def grpo(folder, reward, **options):
     trl = pytest.importorskip("trl", "1.15", reason="needs TRL 1.15, which needs Python 3.11")
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()
@@ -178,10 +174,10 @@ def grpo(folder: Path, reward: Any, **options: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-def test_a_grpo_trainer_logs_and_learns_from_the_rewards(tmp_path: Path) -> None:
+def test_a_grpo_trainer_logs_and_learns_from_the_rewards(tmp_path):
     reward, returned = number_reward("answer"), []
 
-    def recorded(**columns: Any) -> list[float | None]:
+    def recorded(**columns):
         returned.append(reward(**columns))
         return returned[-1]
 
@@ -201,7 +197,7 @@ def test_a_grpo_trainer_logs_and_learns_from_the_rewards(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("true", ["52", 52, "#### 52"])
-def test_verls_signature_gives_the_same_reward(true: Any) -> None:
+def test_verls_signature_gives_the_same_reward(true):
     options = {"error": "absolute", "scale": 10.0}
     passed = {"data_source": "prices", "extra_info": {"num_turns": 2}, "reward_router_address": "x"}
     found = compute_score(solution_str="It is 42.", ground_truth=true, **passed, **options)

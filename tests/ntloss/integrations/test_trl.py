@@ -1,11 +1,8 @@
 """TRL's SFTTrainer with a number-aware loss trains as without, plus the number term."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import integration_cases as cases
@@ -35,11 +32,11 @@ VOCAB = 300
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _quiet() -> None:
+def _quiet():
     datasets.disable_progress_bars()
 
 
-def sft(folder: Path, peft_config: Any = None, model: Any = None, rows: Any = None, **options: Any) -> Any:
+def sft(folder, peft_config=None, model=None, rows=None, **options):
     tokenizer = tiny_tokenizers.llama_like()
     tokenizer.pad_token = tokenizer.eos_token = "<unk>"
     own = {"bf16": False, "gradient_checkpointing": False}
@@ -55,18 +52,18 @@ def sft(folder: Path, peft_config: Any = None, model: Any = None, rows: Any = No
     return cases.in_order(trainer)
 
 
-def number_aware_sft(folder: Path, weight: float = 0.7, **options: Any) -> Any:
+def number_aware_sft(folder, weight=0.7, **options):
     trainer = sft(folder, **options)
     make_sft_number_aware(trainer, weight=weight)
     return trainer
 
 
-def trained(trainer: Any) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
+def trained(trainer):
     weights = cases.train_with(trainer).weights
     return weights, [entry for entry in trainer.state.log_history if "loss" in entry]
 
 
-def assert_same_training(found: Any, expected: Any, *names: str) -> None:
+def assert_same_training(found, expected, *names):
     """The same weights, and entries of these names in the log."""
     assert_close(found[0], expected[0], TRAINED)
     for entry, wanted in zip(found[1], expected[1], strict=True):
@@ -83,7 +80,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_weight_zero_trains_and_logs_the_same_as_the_stock_loss(way: str, tmp_path: Path) -> None:
+def test_weight_zero_trains_and_logs_the_same_as_the_stock_loss(way, tmp_path):
     if way == "whole text" and cases.COUNTS_FIRST_LABEL:
         pytest.skip("this release also counts the first label, which nothing predicts")
     expected = trained(sft(tmp_path, **WAYS[way]))
@@ -91,18 +88,18 @@ def test_weight_zero_trains_and_logs_the_same_as_the_stock_loss(way: str, tmp_pa
     assert_same_training(trained(trainer), expected, "entropy", "mean_token_accuracy", "num_tokens")
 
 
-def mixture() -> Any:
+def mixture():
     return make("Mixtral", vocab_size=VOCAB, num_local_experts=4)
 
 
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_a_routers_loss_is_added_once(accumulate: int, tmp_path: Path) -> None:
+def test_a_routers_loss_is_added_once(accumulate, tmp_path):
     expected = trained(sft(tmp_path, model=mixture(), **cases.split(accumulate)))
     trainer = number_aware_sft(tmp_path, weight=0.0, model=mixture(), **cases.split(accumulate))
     assert_same_training(trained(trainer), expected, "aux_loss")
 
 
-def test_micro_batches_train_the_same_weights(tmp_path: Path) -> None:
+def test_micro_batches_train_the_same_weights(tmp_path):
     one, four = (number_aware_sft(tmp_path, **cases.split(accumulate)) for accumulate in (1, 4))
     assert_same_training(trained(one), trained(four))
 
@@ -111,18 +108,18 @@ def test_micro_batches_train_the_same_weights(tmp_path: Path) -> None:
 UNEVEN = [{**row, "completion": " a. a"} if i % 8 > 3 else row for i, row in enumerate(COMPLETIONS)]
 
 
-def on_two(_rank: int, folder: Path) -> Any:
+def on_two(_rank, folder):
     """Train in each of two processes."""
     split = {"per_device_train_batch_size": 4, "ddp_backend": "gloo"}
     return trained(number_aware_sft(folder, rows=UNEVEN, **split))
 
 
-def test_two_processes_train_the_same_weights(tmp_path: Path) -> None:
+def test_two_processes_train_the_same_weights(tmp_path):
     of_two = results_of(on_two, (tmp_path,), tmp_path)
     assert_same_training(of_two[0], trained(number_aware_sft(tmp_path, rows=UNEVEN)))
 
 
-def test_packed_sequences_are_separated(tmp_path: Path) -> None:
+def test_packed_sequences_are_separated(tmp_path):
     trainer = sft(
         tmp_path, packing=True, max_length=32, per_device_train_batch_size=1, completion_only_loss=False
     )
@@ -140,7 +137,7 @@ def test_packed_sequences_are_separated(tmp_path: Path) -> None:
     assert_close(trainer.compute_loss(model, dict(inputs)), expected)
 
 
-def peft_config_of(adapter: str) -> Any:
+def peft_config_of(adapter):
     if adapter == "none":
         return None
     from tests.ntloss.integrations.transformers.test_adapters import lora  # skips the test without PEFT
@@ -149,7 +146,7 @@ def peft_config_of(adapter: str) -> Any:
 
 
 @pytest.mark.parametrize("adapter", ["none", "head, too", "head trained whole", "tokens of the head"])
-def test_the_loss_of_completions_equals_the_loss_from_their_logits(adapter: str, tmp_path: Path) -> None:
+def test_the_loss_of_completions_equals_the_loss_from_their_logits(adapter, tmp_path):
     try:
         trainer = sft(tmp_path, peft_config=peft_config_of(adapter))
     except ValueError as error:
@@ -171,7 +168,7 @@ def test_the_loss_of_completions_equals_the_loss_from_their_logits(adapter: str,
         assert_close(gradient, wanted)
 
 
-def test_evaluation_keeps_the_trainers_metrics_and_undo_restores_its_loss(tmp_path: Path) -> None:
+def test_evaluation_keeps_the_trainers_metrics_and_undo_restores_its_loss(tmp_path):
     trainer = sft(tmp_path)
     stock = trainer.evaluate()
     handle = make_sft_number_aware(trainer, weight=0.7)
@@ -188,7 +185,7 @@ def test_evaluation_keeps_the_trainers_metrics_and_undo_restores_its_loss(tmp_pa
 
 
 @pytest.mark.parametrize("undone", ["before", "after"])
-def test_a_second_trainer_of_the_same_model_is_number_aware(undone: str, tmp_path: Path) -> None:
+def test_a_second_trainer_of_the_same_model_is_number_aware(undone, tmp_path):
     model = cases.llama(vocab_size=VOCAB)
     first = sft(tmp_path, model=model, bf16=True)  # accelerate wraps the forward, and never unwraps it
     handle = make_sft_number_aware(first)
@@ -220,9 +217,7 @@ def test_a_second_trainer_of_the_same_model_is_number_aware(undone: str, tmp_pat
         ("after it", "attention alone", True),
     ],
 )
-def test_make_number_aware_is_an_error_for_an_sft_trainer(
-    when: str, adapter: str, bf16: bool, tmp_path: Path
-) -> None:
+def test_make_number_aware_is_an_error_for_an_sft_trainer(when, adapter, bf16, tmp_path):
     model = cases.llama(vocab_size=VOCAB)
     config = peft_config_of(adapter)
     if when == "before the trainer":
@@ -239,14 +234,14 @@ def test_make_number_aware_is_an_error_for_an_sft_trainer(
     assert handle.terms.ntl > 0
 
 
-def test_a_number_aware_model_in_an_sft_trainer_is_an_error(tmp_path: Path) -> None:
+def test_a_number_aware_model_in_an_sft_trainer_is_an_error(tmp_path):
     model = cases.llama(vocab_size=VOCAB)
     make_number_aware(model, tiny_tokenizers.llama_like())
     with pytest.raises(ValueError, match="already number-aware: call undo"):
         make_sft_number_aware(sft(tmp_path, model=model))
 
 
-def test_metrics_that_are_switched_off_are_logged_as_nan(tmp_path: Path) -> None:
+def test_metrics_that_are_switched_off_are_logged_as_nan(tmp_path):
     trainer = sft(tmp_path, max_steps=1)
     make_sft_number_aware(trainer, metrics=False)
     _, logs = trained(trainer)
@@ -254,7 +249,7 @@ def test_metrics_that_are_switched_off_are_logged_as_nan(tmp_path: Path) -> None
     assert logs[0]["entropy"] != logs[0]["entropy"]
 
 
-def test_invalid_arguments_are_errors(tmp_path: Path) -> None:
+def test_invalid_arguments_are_errors(tmp_path):
     with pytest.raises(TypeError, match="make_trainer_number_aware"):
         make_sft_number_aware(cases.trainer_for(cases.llama(), tmp_path))
     with pytest.raises(TypeError, match="always computed from hidden states: omit it"):
@@ -271,7 +266,7 @@ def test_invalid_arguments_are_errors(tmp_path: Path) -> None:
     assert handle_of(smoothed.model) is None
 
 
-def test_an_older_trl_is_an_error_that_names_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_trl_is_an_error_that_names_the_version(monkeypatch):
     import trl.trainer.utils
 
     monkeypatch.delattr(trl.trainer.utils, "FusedCausalLMOutput")  # as before TRL 1.15

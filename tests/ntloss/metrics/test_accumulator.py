@@ -1,10 +1,5 @@
 """Metrics of several ranks, and of batches that are forgotten."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import torch
 from criterion_cases import DIGITS
 from processes import results_of
@@ -15,26 +10,26 @@ from ntloss.metrics import NumericMetrics, QuantileMetrics, TokenMetrics
 ROWS = [(float(i) if i % 4 else None, float(i % 7)) for i in range(11)]
 
 
-def numeric(rows: list[tuple[float | None, float]]) -> NumericMetrics:
+def numeric(rows):
     return NumericMetrics().update([p for p, _ in rows], [t for _, t in rows])
 
 
-def quantiles() -> QuantileMetrics:
+def quantiles():
     return QuantileMetrics().update([[1.0, 2.0, 3.0], [0.0, 5.0, 9.0]], [2.5, -1.0])
 
 
-def tokens() -> TokenMetrics:
+def tokens():
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(12, (30,), generator=generator)
     metrics = TokenMetrics(DIGITS, places=range(2))
     return metrics.update(torch.randn(30, 12, generator=generator), labels, labels % 3)
 
 
-def results(metrics: tuple[Any, ...]) -> list[Any]:
+def results(metrics):
     return [*(metric.compute() for metric in metrics), metrics[-1].compute_by_place()]
 
 
-def gather_on_rank(rank: int) -> tuple[list[Any], float]:
+def gather_on_rank(rank):
     own = numeric(ROWS[:8] if rank == 0 else ROWS[8:])
     # The other rank has one batch of numbers, and none of quantiles and tokens.
     others = (
@@ -43,7 +38,7 @@ def gather_on_rank(rank: int) -> tuple[list[Any], float]:
     return results(tuple(metrics.gathered() for metrics in (own, *others))), own.compute()["count"]
 
 
-def test_gathered_metrics_of_unequal_ranks_match_a_single_process(tmp_path: Path) -> None:
+def test_gathered_metrics_of_unequal_ranks_match_a_single_process(tmp_path):
     alone = results((numeric(ROWS), quantiles(), tokens()))
     gathered = results_of(gather_on_rank, (), tmp_path)
     for of_rank, _ in gathered:
@@ -56,7 +51,7 @@ def test_gathered_metrics_of_unequal_ranks_match_a_single_process(tmp_path: Path
     assert [count for _, count in gathered] == [8, 3]
 
 
-def test_without_process_groups_gathered_returns_an_independent_copy() -> None:
+def test_without_process_groups_gathered_returns_an_independent_copy():
     metrics = numeric(ROWS)
     gathered = metrics.gathered()
     assert gathered.compute() == approx(metrics.compute(), dtype=torch.float64)
@@ -68,13 +63,13 @@ def test_without_process_groups_gathered_returns_an_independent_copy() -> None:
     assert gathered.compute()["pinball_0.5"] < of_quantiles.compute()["pinball_0.5"]
 
 
-def test_an_update_does_not_copy_the_batches_before_it() -> None:
+def test_an_update_does_not_copy_the_batches_before_it():
     metrics = numeric(ROWS)
     parts = metrics._parts
     assert metrics.update([9.0], [2.0])._parts is parts
 
 
-def test_reset_discards_all_batches() -> None:
+def test_reset_discards_all_batches():
     for metrics in (numeric(ROWS), quantiles(), tokens()):
         metrics.reset()
         assert set(list(metrics.compute().values())[:2]) == {0}

@@ -1,10 +1,7 @@
 """Metrics of quantiles, against their definitions."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +19,11 @@ ROWS = st.lists(
 )
 
 
-def mean(values: list[float]) -> float:
+def mean(values):
     return math.fsum(values) / len(values)
 
 
-def expected_metrics(rows: list[tuple[list[float], float]]) -> dict[str, float]:
+def expected_metrics(rows):
     results: dict[str, float] = {"count": len(rows), "skipped": 0, "invalid": 0, "invalid_rate": 0.0}
     for i, level in enumerate(LEVELS):
         results[f"pinball_{level:g}"] = mean(
@@ -47,7 +44,7 @@ def expected_metrics(rows: list[tuple[list[float], float]]) -> dict[str, float]:
     return results
 
 
-def computed(rows: list[tuple[list[float], float]], batch: int = 3) -> dict[str, float]:
+def computed(rows, batch=3):
     metrics = QuantileMetrics(LEVELS)
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]
@@ -56,13 +53,13 @@ def computed(rows: list[tuple[list[float], float]], batch: int = 3) -> dict[str,
 
 
 @given(rows=ROWS)
-def test_every_metric_matches_its_definition_for_any_batching(rows: Any) -> None:
+def test_every_metric_matches_its_definition_for_any_batching(rows):
     for batch in (1, 3, 100):
         assert computed(rows, batch) == approx(expected_metrics(rows), dtype=torch.float64, scale=2e4)
 
 
 @given(values=st.lists(NUMBER, min_size=1, max_size=9), x=NUMBER)
-def test_crps_of_equally_likely_values_equals_the_double_sum(values: list[float], x: float) -> None:
+def test_crps_of_equally_likely_values_equals_the_double_sum(values, x):
     n = len(values)
     metrics = QuantileMetrics([(i + 0.5) / n for i in range(n)])
     crps = metrics.update([sorted(values)], [x]).compute()["crps"]
@@ -71,7 +68,7 @@ def test_crps_of_equally_likely_values_equals_the_double_sum(values: list[float]
     assert crps == approx(to_label - between / 2, dtype=torch.float64, scale=2e3)
 
 
-def test_missing_predictions_and_targets_are_counted_and_left_out_of_means() -> None:
+def test_missing_predictions_and_targets_are_counted_and_left_out_of_means():
     rows = [[1.0, 2.0, 3.0], [math.nan, 2.0, 3.0], [1.0, 2.0, math.inf], [1.0, 2.0, 3.0]]
     metrics = QuantileMetrics().update(rows, [2.0, 2.0, 2.0, math.nan])
     results = metrics.compute()
@@ -81,7 +78,7 @@ def test_missing_predictions_and_targets_are_counted_and_left_out_of_means() -> 
     assert results["coverage_90"] == 1
 
 
-def test_without_quantiles_means_are_nan() -> None:
+def test_without_quantiles_means_are_nan():
     results = QuantileMetrics().compute()
     assert results["count"] == 0
     assert all(math.isnan(results[name]) for name in ("invalid_rate", "crps", "pinball_0.5", "coverage_90"))
@@ -89,14 +86,14 @@ def test_without_quantiles_means_are_nan() -> None:
         assert QuantileMetrics().update(rows, targets).compute()["count"] == 0
 
 
-def test_a_single_quantile_has_a_pinball_loss_and_no_interval() -> None:
+def test_a_single_quantile_has_a_pinball_loss_and_no_interval():
     results = QuantileMetrics([0.5]).update([[3.0]], [5.0]).compute()
     assert results["pinball_0.5"] == 1
     assert results["crps"] == 2  # of a certain prediction: the absolute error
     assert not any(name.startswith("coverage") for name in results)
 
 
-def test_levels_of_float32_form_the_same_intervals() -> None:
+def test_levels_of_float32_form_the_same_intervals():
     rows, targets = [[1.0, 2.0, 3.0], [0.0, 5.0, 9.0]], [2.5, -1.0]
     rounded = QuantileMetrics(torch.tensor([0.05, 0.5, 0.95]).tolist()).update(rows, targets).compute()
     assert rounded == approx(QuantileMetrics().update(rows, targets).compute(), scale=20)
@@ -112,12 +109,12 @@ def test_levels_of_float32_form_the_same_intervals() -> None:
     ],
     ids=repr,
 )
-def test_numbers_of_any_type_are_read(row: Any) -> None:
+def test_numbers_of_any_type_are_read(row):
     expected = QuantileMetrics().update([[1.0, 2.0, 3.0]], [2.0]).compute()
     assert QuantileMetrics().update([row], [np.int64(2)]).compute() == approx(expected)
 
 
-def test_huge_integers_count_as_infinite_and_none_as_missing() -> None:
+def test_huge_integers_count_as_infinite_and_none_as_missing():
     rows = [[1, 2, 10**400], [1, None, 3], [1, 2, 3], [1, 2, 3]]
     results = QuantileMetrics().update(rows, [2, 2, -(10**400), None]).compute()
     assert [results[name] for name in ("count", "skipped", "invalid")] == [4, 2, 2]
@@ -127,7 +124,7 @@ def test_huge_integers_count_as_infinite_and_none_as_missing() -> None:
     "levels",
     [None, 0.5, "abc", [None], [10**400], (), (0.0, 0.5), (0.5, 0.5), (0.9, 0.1), (0.5, 1.0), (math.nan,)],
 )
-def test_levels_must_ascend_between_0_and_1_and_differ_in_name(levels: Any) -> None:
+def test_levels_must_ascend_between_0_and_1_and_differ_in_name(levels):
     with pytest.raises(ValueError, match="expected ascending levels between 0 and 1"):
         QuantileMetrics(levels)
     with pytest.raises(ValueError, match="two levels are equal to six digits"):
@@ -146,6 +143,6 @@ def test_levels_must_ascend_between_0_and_1_and_differ_in_name(levels: Any) -> N
         (torch.tensor([[1j, 2.0, 3.0]]), [1.0], "predictions: expected a number or None"),
     ],
 )
-def test_predictions_that_do_not_fit_raise(predictions: Any, targets: Any, message: str) -> None:
+def test_predictions_that_do_not_fit_raise(predictions, targets, message):
     with pytest.raises((TypeError, ValueError), match=message):
         QuantileMetrics().update(predictions, targets)

@@ -1,12 +1,9 @@
 """Metrics of predicted numbers."""
 
-from __future__ import annotations
-
 import math
 import random
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,11 +25,11 @@ numbers = st.one_of(
 pairs = st.lists(st.tuples(st.one_of(numbers, st.none()), numbers), max_size=25)
 
 
-def compute(predictions: Any, targets: Any, **options: Any) -> dict[str, float]:
+def compute(predictions, targets, **options):
     return NumericMetrics(**options).update(predictions, targets).compute()
 
 
-def same(one: dict[str, float], other: dict[str, float]) -> bool:
+def same(one, other):
     """Whether both have the same metrics in the same order; NaN equals NaN."""
     return list(one) == list(other) and one == approx(other, ONE_COMPUTATION, dtype=torch.float64)
 
@@ -40,7 +37,7 @@ def same(one: dict[str, float], other: dict[str, float]) -> bool:
 # --- definitions ------------------------------------------------------------------------------------------
 
 
-def test_metrics_match_figures_computed_by_hand() -> None:
+def test_metrics_match_figures_computed_by_hand():
     texts = ["I say 10.", "no idea", " 3 ", "-8", "1,000"]
     result = compute(texts, ["10", "5", "3", "-4", "x"])
     expected = {
@@ -65,7 +62,7 @@ def test_metrics_match_figures_computed_by_hand() -> None:
 
 @pytest.mark.parametrize("count", [500, 501])  # the median of an even number of errors is between two
 @pytest.mark.parametrize("clip", [None, 1e10, 1e3])
-def test_metrics_match_numpy_and_scipy(clip: float | None, count: int) -> None:
+def test_metrics_match_numpy_and_scipy(clip, count):
     generator = np.random.default_rng(0)
     true = generator.normal(size=count) * 10 ** generator.uniform(-3, 6, size=count)
     predicted = true * (1 + 0.1 * generator.normal(size=count))
@@ -95,7 +92,7 @@ def test_metrics_match_numpy_and_scipy(clip: float | None, count: int) -> None:
     "one",
     [1, True, 1.0, np.int64(1), np.float32(1), np.bool_(True), torch.tensor(1), Decimal(1), Fraction(1)],
 )
-def test_numbers_of_any_type_are_read(one: Any) -> None:
+def test_numbers_of_any_type_are_read(one):
     assert compute([one, None], ["1", "1"])["accuracy"] == 1 / 2
     assert compute(["1", None], [one, one])["exact_match"] == 1 / 2
 
@@ -118,9 +115,7 @@ NINES = "9" * 400
         (math.inf, 10**400, 0),
     ],
 )
-def test_numbers_too_large_for_float64_are_right_if_all_digits_are(
-    prediction: Any, target: Any, right: int
-) -> None:
+def test_numbers_too_large_for_float64_are_right_if_all_digits_are(prediction, target, right):
     result = compute([prediction], [target])
     assert (result["accuracy"], result["accuracy_of_valid"], result["invalid"]) == (right, right, 0)
 
@@ -128,20 +123,20 @@ def test_numbers_too_large_for_float64_are_right_if_all_digits_are(
 # --- edge cases -------------------------------------------------------------------------------------------
 
 
-def test_no_pairs_give_nan() -> None:
+def test_no_pairs_give_nan():
     for result in (NumericMetrics().compute(), compute([], []), compute([], torch.empty(0))):
         assert [result[name] for name in ("count", "skipped", "invalid")] == [0, 0, 0]
         assert all(math.isnan(value) for value in list(result.values())[3:])
 
 
-def test_invalid_predictions_count_as_wrong_and_have_no_error() -> None:
+def test_invalid_predictions_count_as_wrong_and_have_no_error():
     result = compute(["", "none"], ["1", "2"])
     assert result["invalid_rate"] == 1
     assert result["accuracy"] == result["exact_match"] == 0
     assert all(math.isnan(result[name]) for name in METRICS[6:])
 
 
-def test_correlations_of_constants_and_r2_of_constant_targets_are_nan() -> None:
+def test_correlations_of_constants_and_r2_of_constant_targets_are_nan():
     result = compute([1.0, 2.0, 4.0], [3.0, 3.0, 3.0])
     assert all(math.isnan(result[name]) for name in ("r2", "log_r2", "pearson", "spearman"))
     assert result["mae"] == approx(4 / 3)
@@ -153,7 +148,7 @@ def test_correlations_of_constants_and_r2_of_constant_targets_are_nan() -> None:
     assert math.isnan(compute([1.0], [1.0])["r2"])
 
 
-def test_nan_is_invalid_and_infinity_is_clipped() -> None:
+def test_nan_is_invalid_and_infinity_is_clipped():
     result = compute([math.nan, math.inf, 1.0], [1.0, 0.0, 1.0])
     assert (result["invalid"], result["mae"]) == (1, 5e9)
     result = compute([math.nan, math.inf, 1.0], [1.0, 0.0, 1.0], clip=None)
@@ -167,7 +162,7 @@ def test_nan_is_invalid_and_infinity_is_clipped() -> None:
     assert compute([2e10], [3e10])["accuracy"] == 0
 
 
-def test_huge_and_tiny_numbers_neither_overflow_nor_underflow() -> None:
+def test_huge_and_tiny_numbers_neither_overflow_nor_underflow():
     for scale in (1e300, 1e-300):
         result = compute([1 * scale, 3 * scale, 5 * scale], [2 * scale, 3 * scale, 4 * scale], clip=None)
         assert result["rmse"] == approx(math.sqrt(2 / 3) * scale, dtype=torch.float64)
@@ -179,7 +174,7 @@ def test_huge_and_tiny_numbers_neither_overflow_nor_underflow() -> None:
 # --- inputs -----------------------------------------------------------------------------------------------
 
 
-def test_texts_lists_arrays_and_tensors_give_the_same_metrics() -> None:
+def test_texts_lists_arrays_and_tensors_give_the_same_metrics():
     floats = [12.0, -3.0, None]
     nan = [12.0, -3.0, math.nan]
     targets = [12.0, 5.0, 1.0]
@@ -196,7 +191,7 @@ def test_texts_lists_arrays_and_tensors_give_the_same_metrics() -> None:
     assert same(compute(np.array(["12", "-3", ""]), targets), expected)
 
 
-def test_the_option_which_applies_to_predictions_and_targets() -> None:
+def test_the_option_which_applies_to_predictions_and_targets():
     assert compute(["1 2", "3 4"], ["1 5", "3 6"], which="first")["accuracy"] == 1
     assert compute(["1 2"], ["1 2"], which="whole")["skipped"] == 1
     assert compute(["abc"], ["a"], which=lambda text: float(len(text)))["mae"] == 2
@@ -217,18 +212,18 @@ def test_the_option_which_applies_to_predictions_and_targets() -> None:
         ({1: 2}, [1.0], TypeError, "list of texts"),
     ],
 )
-def test_invalid_batches_are_errors(predictions: Any, targets: Any, error: Any, message: str) -> None:
+def test_invalid_batches_are_errors(predictions, targets, error, message):
     with pytest.raises(error, match=message):
         compute(predictions, targets)
 
 
 @pytest.mark.parametrize("options", [{"metrics": ["mse"]}, {"metrics": "mae"}, {"clip": 0}, {"which": "any"}])
-def test_invalid_options_are_errors(options: Any) -> None:
+def test_invalid_options_are_errors(options):
     with pytest.raises(ValueError, match="expected"):
         NumericMetrics(**options)
 
 
-def test_only_the_named_metrics_are_computed() -> None:
+def test_only_the_named_metrics_are_computed():
     assert list(compute([1.0, 2.0], [1.0, 3.0], metrics=["rmse", "mae"])) == ["mae", "rmse"]
 
 
@@ -237,9 +232,7 @@ def test_only_the_named_metrics_are_computed() -> None:
 
 @quick
 @given(pairs, st.integers(1, 7), st.integers(0, 100), st.sampled_from([None, 1e10]))
-def test_results_do_not_depend_on_batches_or_their_order(
-    rows: list[tuple[float | None, float]], size: int, seed: int, clip: float | None
-) -> None:
+def test_results_do_not_depend_on_batches_or_their_order(rows, size, seed, clip):
     at_once = compute([p for p, _ in rows], [t for _, t in rows], clip=clip)
     random.Random(seed).shuffle(rows)
     streamed = NumericMetrics(clip=clip)
@@ -250,7 +243,7 @@ def test_results_do_not_depend_on_batches_or_their_order(
     assert same(streamed.compute(), at_once)
 
 
-def test_tensors_stay_on_their_device_until_compute() -> None:
+def test_tensors_stay_on_their_device_until_compute():
     # Tensors on "meta" have no values: reading one raises an error.
     metrics = NumericMetrics()
     metrics.update(torch.empty(3, device="meta"), torch.empty(3, dtype=torch.int64, device="meta"))

@@ -1,20 +1,16 @@
 """The snippets of docs/scores.md run, one after the other, with the values that they state."""
 
-from __future__ import annotations
-
 import sys
 import warnings
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from pages import readers_names, snippets
 from tolerances import approx
-from torch import Tensor
 
 
-def box_iou(boxes: Tensor, others: Tensor) -> Tensor:
+def box_iou(boxes, others):
     """What torchvision computes, which the tests do without."""
     corners = (
         torch.maximum(boxes[:, None, :2], others[:, :2]),
@@ -25,10 +21,10 @@ def box_iou(boxes: Tensor, others: Tensor) -> Tensor:
     return shared / (areas[0][:, None] + areas[1] - shared)
 
 
-def test_the_page_runs_and_its_values_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_runs_and_its_values_hold(tmp_path, monkeypatch):
     pytest.importorskip("sklearn")
     operators = ModuleType("torchvision.ops")
-    operators.box_iou = box_iou  # type: ignore[attr-defined]
+    operators.box_iou = box_iou
     names = readers_names(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tiny model is untrained, and hardly writes numbers there

@@ -1,16 +1,12 @@
 """Teacher-forced metrics of number tokens, from logits and labels."""
 
-from __future__ import annotations
-
 import copy
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tolerances import approx
-from torch import Tensor
 
 from ntloss import NumberVocabulary
 from ntloss.metrics import TokenMetrics
@@ -21,7 +17,7 @@ VOCABULARY = NumberVocabulary.from_mapping(
 PLACES = range(-1, 3)
 
 
-def batch(seed: int, *shape: int) -> tuple[Tensor, Tensor, Tensor]:
+def batch(seed, *shape):
     generator = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(*shape, 12, generator=generator, dtype=torch.float64)
     labels = torch.randint(12, shape, generator=generator)
@@ -29,7 +25,7 @@ def batch(seed: int, *shape: int) -> tuple[Tensor, Tensor, Tensor]:
     return logits, labels, torch.randint(-3, 5, shape, generator=generator)
 
 
-def oracle(logits: Tensor, labels: Tensor, keep: Any = lambda i: True) -> dict[str, float]:
+def oracle(logits, labels, keep=lambda i: True):
     """The definitions in NumPy, position by position."""
     rows, flat = logits.reshape(-1, 12).numpy(), labels.reshape(-1).tolist()
     values = dict(zip(VOCABULARY.token_ids, VOCABULARY.values, strict=True))
@@ -59,7 +55,7 @@ def oracle(logits: Tensor, labels: Tensor, keep: Any = lambda i: True) -> dict[s
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_streamed_metrics_match_their_definitions(dtype: torch.dtype) -> None:
+def test_streamed_metrics_match_their_definitions(dtype):
     logits, labels, _ = batch(0, 6, 15)
     metrics = TokenMetrics(VOCABULARY)
     for start in range(0, 6, 2):
@@ -68,7 +64,7 @@ def test_streamed_metrics_match_their_definitions(dtype: torch.dtype) -> None:
     assert metrics.compute() == approx(TokenMetrics(VOCABULARY).update(logits.to(dtype), labels).compute())
 
 
-def test_metrics_are_reported_for_each_requested_decimal_place() -> None:
+def test_metrics_are_reported_for_each_requested_decimal_place():
     logits, labels, places = batch(2, 8, 25)
     metrics = TokenMetrics(VOCABULARY, places=PLACES).update(logits, labels, places)
     flat = places.reshape(-1)
@@ -82,7 +78,7 @@ def test_metrics_are_reported_for_each_requested_decimal_place() -> None:
     assert TokenMetrics(VOCABULARY).compute_by_place() == {}
 
 
-def test_an_infinite_loss_at_one_place_does_not_affect_others() -> None:
+def test_an_infinite_loss_at_one_place_does_not_affect_others():
     logits = torch.zeros(2, 12)
     logits[0, 4] = -math.inf
     metrics = TokenMetrics(VOCABULARY, places=range(2))
@@ -91,7 +87,7 @@ def test_an_infinite_loss_at_one_place_does_not_affect_others() -> None:
     assert by_place[0]["cross_entropy"] == approx(math.log(12))
 
 
-def test_means_over_no_positions_are_nan() -> None:
+def test_means_over_no_positions_are_nan():
     nothing = TokenMetrics(VOCABULARY)
     empty = TokenMetrics(VOCABULARY).update(torch.zeros(0, 12), torch.zeros(0, dtype=torch.int64))
     of_number_zero = NumberVocabulary.from_mapping({0: "7", 1: "8"}, vocab_size=12)
@@ -102,7 +98,7 @@ def test_means_over_no_positions_are_nan() -> None:
         assert all(math.isnan(value) for value in result.values())
 
 
-def test_update_does_not_synchronize_with_the_device() -> None:
+def test_update_does_not_synchronize_with_the_device():
     # Tensors on "meta" have no values: reading one, also for a shape, raises an error.
     metrics = TokenMetrics(VOCABULARY, places=PLACES)
     logits = torch.empty(2, 5, 12, device="meta")
@@ -112,7 +108,7 @@ def test_update_does_not_synchronize_with_the_device() -> None:
         metrics.compute()
 
 
-def test_update_keeps_no_autograd_graph() -> None:
+def test_update_keeps_no_autograd_graph():
     metrics = TokenMetrics(VOCABULARY)
     metrics.update(torch.zeros(2, 12, requires_grad=True), torch.tensor([1, 2]))
     copy.deepcopy(metrics)  # an error for a tensor with a graph
@@ -135,6 +131,6 @@ def test_update_keeps_no_autograd_graph() -> None:
         ({"places": range(0, 4, 2)}, (), ValueError, "consecutive"),
     ],
 )
-def test_invalid_arguments_are_errors(options: Any, inputs: Any, error: Any, message: str) -> None:
+def test_invalid_arguments_are_errors(options, inputs, error, message):
     with pytest.raises(error, match=message):
         TokenMetrics(VOCABULARY, **options).update(*inputs)

@@ -1,11 +1,7 @@
 """Numbers written with fixed width, read back, and the options of a format."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -112,6 +108,6 @@ OTHER_WIDTHS = ["7", "-1234", "0.125", "20"]
         (lambda: NumberFormat().write("7"), "expected a format with digits"),
     ],
 )
-def test_options_and_texts_that_do_not_fit_are_errors(make: Callable[[], Any], message: str) -> None:
+def test_options_and_texts_that_do_not_fit_are_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()

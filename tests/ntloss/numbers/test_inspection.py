@@ -1,12 +1,8 @@
 """Coverage of texts, and reports of `ntloss inspect` for each kind of tokenizer."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import tiny_tokenizers
@@ -16,52 +12,52 @@ from tokenizers import normalizers
 
 from ntloss import NumberVocabulary
 from ntloss.numbers import texts
-from ntloss.numbers.inspection import Inspection, inspect_tokenizer
+from ntloss.numbers.inspection import inspect_tokenizer
 from ntloss.numbers.vocabulary import as_vocabulary
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
 
 
-def seen(inspection: Inspection) -> list[int]:
+def seen(inspection):
     """For single digits, without and with those after a space, and for all numbers, likewise."""
     return [row.seen for row in inspection.token_sets]
 
 
 class TestCoverage:
-    def test_counts_the_digits_of_number_tokens(self) -> None:
+    def test_counts_the_digits_of_number_tokens(self):
         vocabulary = NumberVocabulary.from_tokenizer(tiny_tokenizers.byte_level())
         # "Ġ42" is one token, "Ġ7" another, "4" a third.
         coverage = vocabulary.coverage(text for text in ["is 42, 7", "4"])
         assert (coverage.digits, coverage.seen, coverage.share) == (4, 2, 0.5)
 
     @pytest.mark.parametrize("texts", ["", "no digit", [], [""]])
-    def test_of_a_text_without_digits_is_nan(self, texts: Any) -> None:
+    def test_of_a_text_without_digits_is_nan(self, texts):
         coverage = NumberVocabulary.from_tokenizer(tiny_tokenizers.byte_level()).coverage(texts)
         assert math.isnan(coverage.share)
 
     @given(text=st.text(alphabet="0123456789 a.,-", max_size=30))
-    def test_of_a_tokenizer_with_all_digits_is_complete(self, text: str) -> None:
+    def test_of_a_tokenizer_with_all_digits_is_complete(self, text):
         vocabulary = NumberVocabulary.from_tokenizer(tiny_tokenizers.byte_level(), digit_level=False)
         coverage = vocabulary.coverage(text)
         assert coverage.digits == coverage.seen == sum(c in "0123456789" for c in text)
 
-    def test_counts_the_ascii_digits_that_normalization_makes(self) -> None:
+    def test_counts_the_ascii_digits_that_normalization_makes(self):
         tokenizer = tiny_tokenizers.llama_like()
         tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
         vocabulary = pickle.loads(pickle.dumps(NumberVocabulary.from_tokenizer(tokenizer)))
         coverage = vocabulary.coverage("4 ４５ a²")
         assert (coverage.digits, coverage.share) == (4, 1.0)
 
-    def test_counts_the_digits_of_an_exponent(self) -> None:
+    def test_counts_the_digits_of_an_exponent(self):
         vocabulary = NumberVocabulary.from_mapping({0: "1e3"}, vocab_size=1, encode=lambda _: [0])
         assert vocabulary.coverage("1e3").share == 1
 
-    def test_without_an_encoder_is_an_error(self) -> None:
+    def test_without_an_encoder_is_an_error(self):
         with pytest.raises(ValueError, match="encode="):
             NumberVocabulary.from_mapping({0: 1.0}, vocab_size=1).coverage("1")
 
 
-def test_each_token_set_is_counted() -> None:
+def test_each_token_set_is_counted():
     assert seen(inspect_tokenizer(tiny_tokenizers.byte_level(), ["is 42, 7", "4"])) == [1, 2, 1, 4]
 
 
@@ -76,7 +72,7 @@ def test_each_token_set_is_counted() -> None:
         ("byte_level", "is 42", False),
     ],
 )
-def test_a_token_set_that_covers_the_text_is_recommended(make: str, text: str, digit_level: bool) -> None:
+def test_a_token_set_that_covers_the_text_is_recommended(make, text, digit_level):
     tokenizer = tiny_tokenizers.MAKES[make]()
     inspection = inspect_tokenizer(tokenizer, text)
     assert inspection.recommended is not None
@@ -85,7 +81,7 @@ def test_a_token_set_that_covers_the_text_is_recommended(make: str, text: str, d
     assert len(made.tokens) == inspection.recommended.tokens
 
 
-def test_each_token_set_is_a_vocabulary(tiny_tokenizer: Any) -> None:
+def test_each_token_set_is_a_vocabulary(tiny_tokenizer):
     texts = ["is 42, 7", "3.14 in 2019"]
     inspection = inspect_tokenizer(tiny_tokenizer, texts)
     assert inspection.recommended is not None
@@ -101,16 +97,14 @@ def test_each_token_set_is_a_vocabulary(tiny_tokenizer: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "counts", "tokens"), [("t5", [0, 0, 2, 9], 704), ("gpt2", [0, 1, 2, 9], 1691)]
 )
-def test_real_tokenizers_need_all_their_number_tokens(
-    name: str, counts: list[int], tokens: int, real_tokenizer: Callable[[str], Any]
-) -> None:
+def test_real_tokenizers_need_all_their_number_tokens(name, counts, tokens, real_tokenizer):
     inspection = inspect_tokenizer(real_tokenizer(name))
     assert seen(inspection) == counts
     assert inspection.recommended == inspection.token_sets[-1]
     assert inspection.recommended.tokens == tokens
 
 
-def test_a_token_set_with_missing_digits_is_unusable_and_says_why() -> None:
+def test_a_token_set_with_missing_digits_is_unusable_and_says_why():
     inspection = inspect_tokenizer(tiny_tokenizers.sentence_piece(with_plain_digits=False), "1 2 3")
     problem = "the digits 0 have no token in this vocabulary"
     assert [row.problem for row in inspection.token_sets][1::2] == [problem, None]
@@ -130,7 +124,7 @@ NOTES: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("note", NOTES)
-def test_what_the_loss_would_not_see_is_a_note(note: str) -> None:
+def test_what_the_loss_would_not_see_is_a_note(note):
     make, text, other = NOTES[note]
     tokenizer = getattr(tiny_tokenizers, make)()
     assert sum(note in found for found in inspect_tokenizer(tokenizer, text).notes) == 1
@@ -139,19 +133,19 @@ def test_what_the_loss_would_not_see_is_a_note(note: str) -> None:
         assert not any(note in found for found in inspect_tokenizer(tokenizer, other).notes)
 
 
-def test_tokenizers_that_cannot_tell_spaces_get_a_note(tiny_tokenizer: Any) -> None:
+def test_tokenizers_that_cannot_tell_spaces_get_a_note(tiny_tokenizer):
     drops = tiny_tokenizer("12")["input_ids"] == tiny_tokenizer("1 2")["input_ids"]
     assert any("cannot tell" in note for note in inspect_tokenizer(tiny_tokenizer).notes) == drops
 
 
 @pytest.mark.parametrize("texts", [None, 5, b"12", [None], ["4", 5], [["4"]]])
-def test_what_is_no_text_is_an_error(texts: Any) -> None:
+def test_what_is_no_text_is_an_error(texts):
     for count in (inspect_tokenizer, lambda tokenizer, text: as_vocabulary(tokenizer).coverage(text)):
         with pytest.raises(TypeError, match="expected a text, or a list of texts, given"):
             count(tiny_tokenizers.llama_like(), texts)
 
 
-def test_a_text_that_the_tokenizer_cannot_encode_is_an_error() -> None:
+def test_a_text_that_the_tokenizer_cannot_encode_is_an_error():
     tokenizer = tiny_tokenizers.word_level_without_unknown()
     assert inspect_tokenizer(tokenizer, "the 42 4").digits == 3
     for count in (inspect_tokenizer, lambda tokenizer, text: as_vocabulary(tokenizer).coverage(text)):
@@ -160,15 +154,15 @@ def test_a_text_that_the_tokenizer_cannot_encode_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("texts", ["", " \n", [], ["", " "]], ids=["none", "blank", "no-texts", "blanks"])
-def test_an_empty_text_is_an_error(texts: Any) -> None:
+def test_an_empty_text_is_an_error(texts):
     with pytest.raises(ValueError, match="empty"):
         inspect_tokenizer(tiny_tokenizers.llama_like(), texts)
 
 
-def test_long_texts_are_encoded_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_are_encoded_in_batches(monkeypatch):
     sizes = []
 
-    def counted(tokenizer: Any, batch: list[str], encode: Any = texts.encode_with) -> Any:
+    def counted(tokenizer, batch, encode=texts.encode_with):
         sizes.append(len(batch))
         return encode(tokenizer, batch)
 
@@ -179,7 +173,7 @@ def test_long_texts_are_encoded_in_batches(monkeypatch: pytest.MonkeyPatch) -> N
     assert [size for size in sizes if size > 1] == [1000, 1000, 500]
 
 
-def test_inspecting_256k_tokens_takes_under_10_seconds() -> None:
+def test_inspecting_256k_tokens_takes_under_10_seconds():
     tokenizer = tiny_tokenizers.large([f"Ġw{i:x}" if i % 2 else f"Ù£w{i:x}" for i in range(256_000)])
     start = time.process_time()
     inspect_tokenizer(tokenizer, "4")

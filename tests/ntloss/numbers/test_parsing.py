@@ -1,7 +1,5 @@
 """Parsing numbers in texts."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -43,17 +41,17 @@ quick = settings(deadline=None, max_examples=200, derandomize=True)
         ("007", [7]),
     ],
 )  # fmt: skip
-def test_numbers_are_found_by_the_documented_rule(text: str, numbers: list[float]) -> None:
+def test_numbers_are_found_by_the_documented_rule(text, numbers):
     assert parse_numbers(text) == numbers
 
 
-def test_number_texts_keep_digits_that_a_float_cannot_hold() -> None:
+def test_number_texts_keep_digits_that_a_float_cannot_hold():
     text = "From \u22121,234.50 to 123456789012345678901, 1e400 or -.5E-2."
     assert number_texts(text) == ["-1234.50", "123456789012345678901", "1e400", "-.5E-2"]
     assert parse_numbers(text) == [-1234.5, 123456789012345678901.0, math.inf, -0.005]
 
 
-def test_minus_zero_is_zero() -> None:
+def test_minus_zero_is_zero():
     assert math.copysign(1, parse_numbers("-0")[0]) == 1
 
 
@@ -67,11 +65,11 @@ def test_minus_zero_is_zero() -> None:
         ("-", None), (".", None),
     ],
 )  # fmt: skip
-def test_whole_accepts_only_texts_that_are_a_single_number(text: str, number: float | None) -> None:
+def test_whole_accepts_only_texts_that_are_a_single_number(text, number):
     assert parse_number(text, "whole") == number
 
 
-def test_the_option_which_may_be_a_function_and_unknown_names_are_errors() -> None:
+def test_the_option_which_may_be_a_function_and_unknown_names_are_errors():
     text = "2 + 3 = 5"
     assert parse_number(text, lambda text: float(len(text))) == 9
     assert parse_number("none") is None
@@ -81,7 +79,7 @@ def test_the_option_which_may_be_a_function_and_unknown_names_are_errors() -> No
 
 @quick
 @given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["{!r}", "{:e}", "{:f}", "{:,}"]))
-def test_formatted_floats_are_parsed_exactly(value: float, form: str) -> None:
+def test_formatted_floats_are_parsed_exactly(value, form):
     text = form.format(value)
     expected = float(text.replace(",", ""))
     assert parse_number(f"it is {text}.") == parse_number(text, "whole") == expected
@@ -89,14 +87,14 @@ def test_formatted_floats_are_parsed_exactly(value: float, form: str) -> None:
 
 @quick
 @given(st.text(alphabet="0123456789.,-+eE %x)\u2212"))
-def test_any_text_can_be_parsed_and_surrounding_white_space_is_ignored(text: str) -> None:
+def test_any_text_can_be_parsed_and_surrounding_white_space_is_ignored(text):
     assert parse_numbers(f" {text}\n") == parse_numbers(text)
     whole = parse_number(text, "whole")
     if whole is not None:
         assert parse_numbers(text) == [whole]
 
 
-def test_parsing_takes_linear_time_on_repetitive_texts() -> None:
+def test_parsing_takes_linear_time_on_repetitive_texts():
     for text in (
         "1,234" * 20_000,
         "1e" * 20_000,

@@ -1,13 +1,10 @@
 """The texts of tokens, from the tokenizers of four libraries, which are never changed."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pickle
 import types
 from pathlib import Path
-from typing import Any
 
 import other_tokenizers
 import pytest
@@ -23,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeft
 
 
 @pytest.fixture(scope="session")
-def gsm8k() -> list[str]:
+def gsm8k():
     """The test questions of GSM8K as lines of JSON (in NTLOSS_DATA, or `shared` beside the repository)."""
     root = Path(__file__).resolve().parents[3]
     path = Path(os.environ.get("NTLOSS_DATA", root.parent / "shared" / "data")) / "gsm8k" / "test.jsonl"
@@ -32,7 +29,7 @@ def gsm8k() -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
-def places_of_numbers(tokenizer: Any, text: str) -> list[list[int]]:
+def places_of_numbers(tokenizer, text):
     """Decimal places of the digits of each number in a text."""
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
     ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
@@ -42,7 +39,7 @@ def places_of_numbers(tokenizer: Any, text: str) -> list[list[int]]:
     return [places[a:b] for a, b in itertools.pairwise([*starts, len(places)])]
 
 
-def with_pre_tokenizers(tokenizer: Any, *steps: pre_tokenizers.PreTokenizer) -> Any:
+def with_pre_tokenizers(tokenizer, *steps):
     """Set the pre-tokenizers of a tokenizer, and return it."""
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(list(steps))
     return tokenizer
@@ -51,7 +48,7 @@ def with_pre_tokenizers(tokenizer: Any, *steps: pre_tokenizers.PreTokenizer) -> 
 SINGLE_DIGITS = pre_tokenizers.Digits(individual_digits=True)
 
 
-def test_letters_are_the_tokens_that_continue_a_word(real_tokenizer: Any) -> None:
+def test_letters_are_the_tokens_that_continue_a_word(real_tokenizer):
     for tokenizer, letters, others in (
         (real_tokenizer("t5"), ["km", "e"], ["▁km", "3"]),
         (real_tokenizer("gpt2"), ["km", "e"], ["Ġk", "3"]),
@@ -64,7 +61,7 @@ def test_letters_are_the_tokens_that_continue_a_word(real_tokenizer: Any) -> Non
 
 class TestDecodersThatPutSpacesBetweenTokens:
     @pytest.mark.parametrize("make", HOME_MADE)
-    def test_adjacent_digits_form_one_number(self, make: str) -> None:
+    def test_adjacent_digits_form_one_number(self, make):
         tokenizer = HOME_MADE[make]()
         assert tokenizer.convert_tokens_to_string(["1", "2"]) == "1 2"
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
@@ -77,7 +74,7 @@ class TestDecodersThatPutSpacesBetweenTokens:
         assert places_of_numbers(tokenizer, "3.14,-2019") == [[0, -1, -2], [3, 2, 1, 0]]
 
     @pytest.mark.parametrize("make", HOME_MADE)
-    def test_a_space_separates_numbers_if_it_is_a_token(self, make: str) -> None:
+    def test_a_space_separates_numbers_if_it_is_a_token(self, make):
         tokenizer = HOME_MADE[make]()
         dropped = tokenizer("12 7")["input_ids"] == tokenizer("127")["input_ids"]
         assert dropped == (make == "quick_tour")
@@ -112,14 +109,12 @@ class TestDecodersThatPutSpacesBetweenTokens:
             (tiny_tokenizers.llama_like(), "12.5", ["▁", "1", "2", ".", "5"], [[1, 0, -1]]),
         ],
     )
-    def test_digits_get_their_decimal_places(
-        self, tokenizer: Any, text: str, tokens: list[str], places: list[list[int]]
-    ) -> None:
+    def test_digits_get_their_decimal_places(self, tokenizer, text, tokens, places):
         assert tokenizer.tokenize(text) == tokens
         assert places_of_numbers(tokenizer, text) == places
 
     @pytest.mark.parametrize("make", ["word_piece", "sentence_piece"])
-    def test_an_added_token_does_not_change_the_texts_of_other_tokens(self, make: str) -> None:
+    def test_an_added_token_does_not_change_the_texts_of_other_tokens(self, make):
         before = tiny_tokenizers.MAKES[make]()
         tokenizer = tiny_tokenizers.MAKES[make]()
         tokenizer.add_tokens(["0"])
@@ -131,23 +126,21 @@ class TestDecodersThatPutSpacesBetweenTokens:
         assert any(text.startswith(" ") for text in texts.values())
 
     @pytest.mark.parametrize("make", HOME_MADE)
-    def test_tokenizers_whose_call_needs_more_than_a_text_are_supported(
-        self, make: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def needs_boxes(self: Any, text: Any, boxes: Any, **options: Any) -> None:
+    def test_tokenizers_whose_call_needs_more_than_a_text_are_supported(self, make, monkeypatch):
+        def needs_boxes(self, text, boxes, **options):
             raise AssertionError
 
         tokenizer = HOME_MADE[make]()
         monkeypatch.setattr(type(tokenizer), "__call__", needs_boxes)
         assert not any(t.starts_number for t in NumberVocabulary.from_tokenizer(tokenizer).tokens)
 
-    def test_without_an_encoder_the_decoded_spaces_are_kept(self) -> None:
+    def test_without_an_encoder_the_decoded_spaces_are_kept(self):
         words = tiny_tokenizers.split_words()
 
         class Words:
             get_vocab, convert_tokens_to_string = words.get_vocab, words.convert_tokens_to_string
 
-            def __len__(self) -> int:
+            def __len__(self):
                 return len(words)
 
         assert all(token.starts_number for token in NumberVocabulary.from_tokenizer(Words()).tokens)
@@ -155,10 +148,10 @@ class TestDecodersThatPutSpacesBetweenTokens:
 
 class TestTiktoken:
     @pytest.fixture(autouse=True)
-    def _tiktoken(self) -> None:
+    def _tiktoken(self):
         pytest.importorskip("tiktoken")
 
-    def test_finds_numbers_and_ignores_special_and_unused_ids(self) -> None:
+    def test_finds_numbers_and_ignores_special_and_unused_ids(self):
         encoding = other_tokenizers.tiny_encoding()
         vocabulary = NumberVocabulary.from_tokenizer(encoding, digit_level=False)
         assert vocabulary.vocab_size == 2002
@@ -173,8 +166,8 @@ class TestTiktoken:
 
     @pytest.mark.parametrize("digit_level", [True, False])
     def test_matches_the_vocabulary_of_the_hugging_face_tokenizer(
-        self, digit_level: bool, real_tokenizer: Any, tokenizer_folder: Path, gsm8k: list[str]
-    ) -> None:
+        self, digit_level, real_tokenizer, tokenizer_folder, gsm8k
+    ):
         theirs = NumberVocabulary.from_tokenizer(real_tokenizer("gpt2"), digit_level)
         ours = NumberVocabulary.from_tokenizer(
             other_tokenizers.gpt2_encoding(tokenizer_folder / "gpt2"), digit_level
@@ -183,7 +176,7 @@ class TestTiktoken:
             assert getattr(ours, name) == getattr(theirs, name)
         assert ours.coverage(gsm8k) == theirs.coverage(gsm8k)
 
-    def test_special_tokens_in_a_text_are_encoded_as_text_even_after_unpickling(self) -> None:
+    def test_special_tokens_in_a_text_are_encoded_as_text_even_after_unpickling(self):
         vocabulary = NumberVocabulary.from_tokenizer(other_tokenizers.tiny_encoding())
         assert vocabulary.coverage("<|endoftext|> <|4|>").share == 1
         assert pickle.loads(pickle.dumps(vocabulary)).coverage("<|endoftext|> <|4|>").share == 1
@@ -191,16 +184,16 @@ class TestTiktoken:
 
 class TestMistralCommon:
     @pytest.fixture(autouse=True)
-    def _mistral_common(self) -> None:
+    def _mistral_common(self):
         pytest.importorskip("mistral_common")
 
     @pytest.fixture(params=["tekken_file", "sentence_piece_file"])
-    def tokenizer(self, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    def tokenizer(self, request, tmp_path):
         from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
         return MistralTokenizer.from_file(getattr(other_tokenizers, request.param)(tmp_path))
 
-    def test_the_id_of_each_digit_is_the_one_the_tokenizer_encodes_it_to(self, tokenizer: Any) -> None:
+    def test_the_id_of_each_digit_is_the_one_the_tokenizer_encodes_it_to(self, tokenizer):
         inner = tokenizer.instruct_tokenizer.tokenizer
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
         assert vocabulary.vocab_size == inner.n_words
@@ -209,7 +202,7 @@ class TestMistralCommon:
         }
         assert vocabulary.coverage(SENTENCE).share == 1
 
-    def test_all_wrappers_of_a_tokenizer_give_the_same_vocabulary(self, tokenizer: Any) -> None:
+    def test_all_wrappers_of_a_tokenizer_give_the_same_vocabulary(self, tokenizer):
         layers = [
             tokenizer,
             tokenizer.instruct_tokenizer,
@@ -222,7 +215,7 @@ class TestMistralCommon:
             for vocabulary in (other, pickle.loads(pickle.dumps(other))):
                 assert vocabulary.coverage(SENTENCE) == first.coverage(SENTENCE)
 
-    def test_a_sentence_piece_processor_matches_mistral_common(self, tmp_path: Path) -> None:
+    def test_a_sentence_piece_processor_matches_mistral_common(self, tmp_path):
         import sentencepiece
         from mistral_common.tokens.tokenizers.sentencepiece import SentencePieceTokenizer
 
@@ -236,9 +229,7 @@ class TestMistralCommon:
         assert ours.coverage(SENTENCE) == theirs.coverage(SENTENCE)
 
 
-def test_sentence_piece_matches_hugging_face_on_t5(
-    real_tokenizer: Any, tokenizer_folder: Path, gsm8k: list[str]
-) -> None:
+def test_sentence_piece_matches_hugging_face_on_t5(real_tokenizer, tokenizer_folder, gsm8k):
     sentencepiece = pytest.importorskip("sentencepiece")
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer_folder / "t5" / "spiece.model"))
     ours = NumberVocabulary.from_tokenizer(processor, digit_level=False)
@@ -248,7 +239,7 @@ def test_sentence_piece_matches_hugging_face_on_t5(
 
 
 class TestTheTokenizerIsNeverChanged:
-    def test_by_making_a_vocabulary_or_a_loss(self, tiny_tokenizer: Any, tmp_path: Path) -> None:
+    def test_by_making_a_vocabulary_or_a_loss(self, tiny_tokenizer, tmp_path):
         before = saved_bytes(tiny_tokenizer, tmp_path / "before"), dict(tiny_tokenizer.get_vocab())
         NumberVocabulary.from_tokenizer(tiny_tokenizer, digit_level=False).coverage([SENTENCE, "", "7"])
         inspect_tokenizer(tiny_tokenizer)
@@ -256,7 +247,7 @@ class TestTheTokenizerIsNeverChanged:
         NTLossDotProduct(tiny_tokenizer, digit_level=False)
         assert before == (saved_bytes(tiny_tokenizer, tmp_path / "after"), dict(tiny_tokenizer.get_vocab()))
 
-    def test_when_digits_are_missing_and_the_error_says_what_to_do(self, tmp_path: Path) -> None:
+    def test_when_digits_are_missing_and_the_error_says_what_to_do(self, tmp_path):
         tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
         before, length = saved_bytes(tokenizer, tmp_path / "before"), len(tokenizer)
         for make, missing in [(NTLoss, DIGITS), (NumberVocabulary.from_tokenizer, ["0"])]:
@@ -265,7 +256,7 @@ class TestTheTokenizerIsNeverChanged:
         assert saved_bytes(tokenizer, tmp_path / "after") == before
         assert len(tokenizer) == length
 
-    def test_by_coverage_when_it_truncates_and_pads(self, tmp_path: Path) -> None:
+    def test_by_coverage_when_it_truncates_and_pads(self, tmp_path):
         tokenizer = tiny_tokenizers.byte_level()
         tokenizer.backend_tokenizer.enable_truncation(4)
         tokenizer.backend_tokenizer.enable_padding(length=20, pad_id=5)
@@ -276,7 +267,7 @@ class TestTheTokenizerIsNeverChanged:
 
 
 @pytest.mark.parametrize("given_instead", [None, "t5", {"4": 4}, object()], ids=lambda x: type(x).__name__)
-def test_objects_that_are_not_tokenizers_are_an_error_that_says_what_to_pass(given_instead: Any) -> None:
+def test_objects_that_are_not_tokenizers_are_an_error_that_says_what_to_pass(given_instead):
     for call in (NumberVocabulary.from_tokenizer, NTLoss, NTLossDotProduct):
         with pytest.raises(TypeError, match=rf"tokenizer.*{type(given_instead).__name__}.*from_mapping"):
             call(given_instead)

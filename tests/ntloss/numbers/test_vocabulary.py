@@ -1,13 +1,10 @@
 """Number vocabularies from every kind of tokenizer, and from mappings."""
 
-from __future__ import annotations
-
 import enum
 import math
 import re
 import time
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,11 +30,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeft
 VALUES_OF_DIGITS = {d: float(d) for d in DIGITS}
 
 
-def fields(vocabulary: NumberVocabulary, field: str) -> list[Any]:
+def fields(vocabulary, field):
     return [getattr(token, field) for token in vocabulary.tokens]
 
 
-def by_raw_text(tokenizer: Any, vocabulary: NumberVocabulary, field: str = "value") -> dict[str, Any]:
+def by_raw_text(tokenizer, vocabulary, field="value"):
     """A field of each number token, by the token's own string including its marker."""
     raw = tokenizer.convert_ids_to_tokens(list(vocabulary.token_ids))
     return dict(zip(raw, fields(vocabulary, field), strict=True))
@@ -45,41 +42,41 @@ def by_raw_text(tokenizer: Any, vocabulary: NumberVocabulary, field: str = "valu
 
 class TestTinyTokenizers:
     @pytest.mark.parametrize("make", tiny_tokenizers.MAKES)
-    def test_finds_all_numbers_with_and_without_a_marker_and_nothing_else(self, make: str) -> None:
+    def test_finds_all_numbers_with_and_without_a_marker_and_nothing_else(self, make):
         # Excludes texts that float() accepts (NOT_NUMBERS), special tokens and bytes such as <0x34>.
         tokenizer = tiny_tokenizers.MAKES[make]()
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
         assert by_raw_text(tokenizer, vocabulary) == VALUES_OF_MAKES.get(make, VALUES_OF_DIGITS)
         assert vocabulary.left_out == ()
 
-    def test_digit_level_keeps_only_the_ten_digits(self, tiny_tokenizer: Any) -> None:
+    def test_digit_level_keeps_only_the_ten_digits(self, tiny_tokenizer):
         with_spaces = NumberVocabulary.from_tokenizer(tiny_tokenizer)
         assert with_spaces.distinct_values == tuple(float(d) for d in range(10))
         assert set(fields(with_spaces, "digits")) == {1}
         bare = NumberVocabulary.from_tokenizer(tiny_tokenizer, space_prefixed=False)
         assert by_raw_text(tiny_tokenizer, bare) == VALUES_OF_DIGITS
 
-    def test_digits_counts_the_digits_of_a_token_without_its_exponent(self) -> None:
+    def test_digits_counts_the_digits_of_a_token_without_its_exponent(self):
         tokenizer = tiny_tokenizers.sentence_piece()
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
         digits = by_raw_text(tokenizer, vocabulary, "digits")
         for text, count in {"42": 2, "007": 3, "-3": 1, "3.14": 3, "3.": 1, ".5": 1, "2E-1": 1}.items():
             assert digits[text] == digits["▁" + text] == count, text
 
-    def test_tokens_with_a_space_or_a_sign_start_a_number(self) -> None:
+    def test_tokens_with_a_space_or_a_sign_start_a_number(self):
         tokenizer = tiny_tokenizers.sentence_piece()
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
         starts = by_raw_text(tokenizer, vocabulary, "starts_number")
         assert all(starts[raw] == (raw[0] in "▁-+") for raw in starts)
 
-    def test_points_and_signs_are_found(self) -> None:
+    def test_points_and_signs_are_found(self):
         tokenizer = tiny_tokenizers.sentence_piece()
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
         ids = tokenizer.convert_tokens_to_ids
         assert vocabulary.point_ids == (ids("."),)
         assert dict(vocabulary.sign_ids) == {ids("-"): -1, ids("▁-"): -1, ids("+"): 1, ids("▁+"): 1}
 
-    def test_special_tokens_are_not_numbers(self) -> None:
+    def test_special_tokens_are_not_numbers(self):
         tokenizer = tiny_tokenizers.sentence_piece()
         tokenizer.add_special_tokens({"bos_token": "77"})
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
@@ -88,9 +85,7 @@ class TestTinyTokenizers:
 
 class TestRealTokenizers:
     @pytest.mark.parametrize("name", ["t5", "gpt2"])
-    def test_values_match_the_decoded_texts_and_no_plain_number_is_missed(
-        self, name: str, real_tokenizer: Any
-    ) -> None:
+    def test_values_match_the_decoded_texts_and_no_plain_number_is_missed(self, name, real_tokenizer):
         tokenizer = real_tokenizer(name)
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
         assert len(vocabulary.tokens) > 500
@@ -102,7 +97,7 @@ class TestRealTokenizers:
 
 
 class TestVocabSize:
-    def test_defaults_to_the_tokenizer_and_may_be_padded(self) -> None:
+    def test_defaults_to_the_tokenizer_and_may_be_padded(self):
         tokenizer = tiny_tokenizers.byte_level()
         own = NumberVocabulary.from_tokenizer(tokenizer)
         padded = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=len(tokenizer) + 28)
@@ -111,7 +106,7 @@ class TestVocabSize:
         with pytest.raises(ValueError, match=r"\b5 tokens.*vocab_size="):
             NumberVocabulary.from_tokenizer(tokenizer, vocab_size=5)
 
-    def test_may_be_smaller_than_the_tokenizer_if_all_numbers_fit(self) -> None:
+    def test_may_be_smaller_than_the_tokenizer_if_all_numbers_fit(self):
         # It is common, and harmless, to add a padding token to the tokenizer but not to the model.
         tokenizer = tiny_tokenizers.llama_like()
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
@@ -122,12 +117,12 @@ class TestVocabSize:
             NumberVocabulary.from_tokenizer(tokenizer, vocab_size=needed - 1)
 
     @pytest.mark.parametrize("size", ["12", 12.5, None, 0, -3])
-    def test_must_be_a_positive_int(self, size: Any) -> None:
+    def test_must_be_a_positive_int(self, size):
         with pytest.raises((TypeError, ValueError), match="vocab_size"):
             NumberVocabulary.from_mapping({0: 1.0}, vocab_size=size)
 
 
-def test_decimals_without_a_point_in_the_vocabulary_are_a_warning() -> None:
+def test_decimals_without_a_point_in_the_vocabulary_are_a_warning():
     digits = {i: str(i) for i in range(10)}
     with pytest.warns(UserWarning, match="decimals=True has no effect"):
         NumberTokenLoss(NumberVocabulary.from_mapping(digits, vocab_size=12), NumberLevel(decimals=True))
@@ -139,7 +134,7 @@ def test_decimals_without_a_point_in_the_vocabulary_are_a_warning() -> None:
 
 
 class TestFromMapping:
-    def test_accepts_values_and_texts(self) -> None:
+    def test_accepts_values_and_texts(self):
         mapping = {7: 0.5, 3: "12", 5: " 12", 9: -3, 2: ".", 1: "-", 4: " -", 0: "+", 6: ",", 8: "\u2212"}
         vocabulary = NumberVocabulary.from_mapping(mapping, vocab_size=10)
         assert vocabulary.token_ids == (3, 5, 7, 9)
@@ -149,7 +144,7 @@ class TestFromMapping:
         assert vocabulary.point_ids == (2,)
         assert dict(vocabulary.sign_ids) == {1: -1, 4: -1, 0: 1, 8: -1}
 
-    def test_the_minus_sign_of_typography_is_a_minus_sign(self) -> None:
+    def test_the_minus_sign_of_typography_is_a_minus_sign(self):
         mapping = {0: "\u22123", 1: "3", 2: "\u2212", 3: " \u22123"}
         vocabulary = NumberVocabulary.from_mapping(mapping, vocab_size=4)
         assert vocabulary.values == (-3.0, 3.0, -3.0)
@@ -162,12 +157,12 @@ class TestFromMapping:
     @pytest.mark.parametrize(
         "text", ["abc", "", "\n4", "4\n", "- ", " .", "１", "²", "nan", "inf", "1e400", "1_000", "1,000"]
     )
-    def test_a_text_that_is_not_a_number_is_an_error(self, text: str) -> None:
+    def test_a_text_that_is_not_a_number_is_an_error(self, text):
         with pytest.raises(ValueError, match=rf"token 1: .*{re.escape(repr(text))} is not a number"):
             NumberVocabulary.from_mapping({0: "4", 1: text}, vocab_size=2)
 
     @given(text=st.text(alphabet="0123456789+-.eE_naif", min_size=1, max_size=6))
-    def test_a_text_is_a_number_if_float_parses_it_and_float32_can_hold_it(self, text: str) -> None:
+    def test_a_text_is_a_number_if_float_parses_it_and_float32_can_hold_it(self, text):
         try:
             value = float(text)
         except ValueError:
@@ -182,24 +177,24 @@ class TestFromMapping:
                 NumberVocabulary.from_mapping(mapping, vocab_size=2)
 
     @given(text=st.text(min_size=1, max_size=3))
-    def test_digits_of_other_scripts_are_an_error(self, text: str) -> None:
+    def test_digits_of_other_scripts_are_an_error(self, text):
         assume(not text.isascii() and text not in "€£¥")
         with pytest.raises(ValueError, match="token 0"):
             NumberVocabulary.from_mapping({0: text, 1: "1"}, vocab_size=2)
 
-    def test_minus_zero_is_zero(self) -> None:
+    def test_minus_zero_is_zero(self):
         vocabulary = NumberVocabulary.from_mapping({0: -0.0, 1: "-0", 2: 0}, vocab_size=3)
         assert vocabulary.distinct_values == (0.0,)
         assert [math.copysign(1, value) for value in vocabulary.values] == [1, 1, 1]
 
     @given(value=st.floats(allow_nan=False, allow_infinity=False, width=32))
-    def test_values_are_kept_exactly(self, value: float) -> None:
+    def test_values_are_kept_exactly(self, value):
         assert NumberVocabulary.from_mapping({0: value}, vocab_size=1).values == (value,)
 
     @pytest.mark.parametrize(
         "value", [np.float64(0.5), enum.IntEnum("Id", {"A": 3}).A], ids=["numpy", "enum"]
     )
-    def test_numpy_floats_and_enum_ints_are_accepted(self, value: Any) -> None:
+    def test_numpy_floats_and_enum_ints_are_accepted(self, value):
         vocabulary = NumberVocabulary.from_mapping({0: value, 1: 1.0}, vocab_size=2)
         assert vocabulary.values == (float(value), 1.0)
 
@@ -220,7 +215,7 @@ class TestFromMapping:
         ],
         ids=lambda x: f"{x!s:.20}" if isinstance(x, (dict, list)) else None,
     )
-    def test_invalid_mappings_are_errors(self, mapping: Any, error: type[Exception], message: str) -> None:
+    def test_invalid_mappings_are_errors(self, mapping, error, message):
         with pytest.raises(error, match=message):
             NumberVocabulary.from_mapping(mapping, vocab_size=10)
 
@@ -229,7 +224,7 @@ NO_DIGITS = str.maketrans("0123456789", "ghijklmnop")
 
 
 @pytest.mark.parametrize("digit_level", [True, False])
-def test_a_vocabulary_of_256k_tokens_takes_under_a_second(digit_level: bool) -> None:
+def test_a_vocabulary_of_256k_tokens_takes_under_a_second(digit_level):
     # 4,000 numbers, more than in most real vocabularies, and as many words that contain a digit.
     words = []
     for i in range(256_000):
@@ -245,7 +240,7 @@ def test_a_vocabulary_of_256k_tokens_takes_under_a_second(digit_level: bool) -> 
     assert min(times) < 1
 
 
-def warnings_of(call: Any) -> list[str]:
+def warnings_of(call):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
@@ -253,12 +248,12 @@ def warnings_of(call: Any) -> list[str]:
 
 
 class TestMissingDigits:
-    def test_the_error_for_missing_bare_digits_suggests_space_prefixed(self) -> None:
+    def test_the_error_for_missing_bare_digits_suggests_space_prefixed(self):
         mapping = {d: f" {d}" if d in (3, 7) else str(d) for d in range(10)}
         with pytest.raises(ValueError, match=r"digits 3, 7 .*space_prefixed=True"):
             NumberVocabulary.from_mapping(mapping, 10, digit_level=True, space_prefixed=False)
 
-    def test_following_the_advice_of_the_error_works(self) -> None:
+    def test_following_the_advice_of_the_error_works(self):
         tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
         tokenizer.add_tokens(DIGITS)
         assert len(NumberVocabulary.from_tokenizer(tokenizer).distinct_values) == 10
@@ -273,20 +268,18 @@ class TestWarningForTokensLeftOut:
             (False, False, ["space_prefixed=True"]),
         ],
     )
-    def test_is_given_once_with_the_advice_that_helps(
-        self, digit_level: bool, space_prefixed: bool, advice: list[str]
-    ) -> None:
+    def test_is_given_once_with_the_advice_that_helps(self, digit_level, space_prefixed, advice):
         tokenizer = tiny_tokenizers.byte_level()
         call = lambda: NumberVocabulary.from_tokenizer(tokenizer, digit_level, space_prefixed)  # noqa: E731
         (message,) = warnings_of(call)
         assert [a for a in ("space_prefixed=True", "digit_level=False") if a in message] == advice
         assert warnings_of(call) == []
 
-    def test_is_not_given_if_nothing_is_left_out(self) -> None:
+    def test_is_not_given_if_nothing_is_left_out(self):
         tokenizer = tiny_tokenizers.byte_level()
         assert warnings_of(lambda: NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)) == []
 
-    def test_the_drop_in_classes_default_to_bare_digits(self) -> None:
+    def test_the_drop_in_classes_default_to_bare_digits(self):
         tokenizer = tiny_tokenizers.byte_level()
         for kind in (NTLoss, NTLossDotProduct):
             assert kind(tokenizer).number_token_ids.tolist() == sorted(

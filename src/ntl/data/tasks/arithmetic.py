@@ -6,8 +6,6 @@ read from files or drawn from a seeded generator of similar questions.
 Source: Saxton et al., "Analysing Mathematical Reasoning Abilities of Neural Models", ICLR 2019.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator
 from itertools import islice

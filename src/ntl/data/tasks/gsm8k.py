@@ -6,8 +6,6 @@ no thousands separators, and `.5` becomes `0.5`.
 Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems", 2021.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from functools import partial

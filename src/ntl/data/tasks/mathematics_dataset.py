@@ -8,8 +8,6 @@ one bucket. Permuting line offsets instead would cost 26 million disk seeks.
 Source: Saxton et al., "Analysing Mathematical Reasoning Abilities of Neural Models", ICLR 2019.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path

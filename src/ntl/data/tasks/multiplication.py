@@ -4,8 +4,6 @@ The test questions have the same numbers of digits as the training questions (in
 factor (extrapolate).
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from typing import Any

@@ -7,8 +7,6 @@ are omitted.
 Source: Khashabi et al., "Looking Beyond the Surface", NAACL 2018; Wang et al., "SuperGLUE", NeurIPS 2019.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial

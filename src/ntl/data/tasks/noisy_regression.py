@@ -6,8 +6,6 @@ how *close* a prediction is, which is what a number token loss optimizes. Withou
 the task is exact addition or multiplication.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ntl.config import NoisyRegression

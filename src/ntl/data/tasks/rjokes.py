@@ -3,8 +3,6 @@
 Source: Weller & Seppi, "The rJokes Dataset: a Large Scale Humor Collection", LREC 2020.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

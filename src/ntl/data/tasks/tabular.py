@@ -6,8 +6,6 @@ A pretrained model does: with `names`, a row is `carat: 0.23, cut: Ideal, ..., p
 `A diamond of {carat} carat, cut {cut}. Price in dollars: ` names the columns in braces.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

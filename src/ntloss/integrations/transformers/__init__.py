@@ -1,7 +1,7 @@
 """Number-aware losses in models and trainers of transformers.
 
-make_trainer_number_aware(trainer)              for a Trainer or Seq2SeqTrainer
-handle = make_number_aware(model, tokenizer)    for your own loop: model(**batch).loss includes it
+make_trainer_number_aware(trainer)  # a Trainer or Seq2SeqTrainer
+handle = make_number_aware(model, tokenizer)  # your own loop: model(**batch).loss includes it
 """
 
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware

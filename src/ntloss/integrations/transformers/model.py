@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -12,9 +13,10 @@ from torch import Tensor
 
 from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria import Criterion
+from ntloss.criteria.registry import title_of
 from ntloss.engine.targets import shift_left
 from ntloss.integrations.collator import NUMBER_SAMPLES, NUMBER_WEIGHTS, OF_NUMBERS
-from ntloss.integrations.options import Loss
+from ntloss.integrations.options import Loss, describe_unknown
 from ntloss.integrations.transformers.architecture import (
     HeadTensors,
     calls_loss_function,
@@ -31,8 +33,10 @@ from ntloss.integrations.transformers.architecture import (
 from ntloss.numbers.spans import sequence_ids_of
 
 _STATE = "_number_aware"
-_OPTIONS = {"mode", "normalize_by", "label_smoothing", "z_loss", "ignore_index"}
-_OPTIONS_OF_CHUNKS = {"chunk_size", "drop_ignored"}
+_OF_LOSS = ("mode", "normalize_by", "label_smoothing", "z_loss", "ignore_index")
+_OF_CHUNKS = ("chunk_size", "drop_ignored")
+_OF_VOCABULARY = ("digit_level", "space_prefixed", "vocab_size")
+_OF_MODEL = ("reduction", "softcap", "logit_scale")
 _FUSED = "fused_lm_head"  # with it, trainers of TRL ask for log-probabilities in place of logits
 
 
@@ -82,6 +86,13 @@ class NumberAwareModel:
         for name, value in ours.items():
             setattr(model, name, value)
         self._check = model.base_model.register_forward_pre_hook(_check_not_replaced)
+
+    def __repr__(self) -> str:
+        criterion, mode = title_of(self.loss.criterion), self.loss.options.mode
+        replaced = " in place of cross-entropy" if mode == "replace" else ""
+        count = len(self.loss.vocabulary.tokens)
+        undone = "" if self.active else " (undone)"
+        return f"{criterion}{replaced}, λ {float(self.loss.weight):g}, {count:,} number tokens{undone}"
 
     def undo(self) -> None:
         """Restore the model's own loss.
@@ -250,7 +261,7 @@ class NumberAwareModel:
 def make_number_aware(
     model: Any,
     numbers: NumberVocabulary | Any,
-    criterion: Criterion | None = None,
+    criterion: Criterion | str | Mapping[str, Any] | None = None,
     weight: float | Tensor | None = None,
     *,
     chunked: bool = False,
@@ -281,10 +292,10 @@ def make_number_aware(
             `NTLLinearCrossEntropyLoss`.
 
     Returns:
-        The handle, with `loss` and `undo`.
+        The handle, with `loss` and `undo`; it prints as `NTL-WAS, λ 0.3, 10 number tokens`.
 
     Raises:
-        TypeError: an unknown option.
+        TypeError: an unknown option; the message lists the valid ones.
         ValueError: the tokenizer is another model's; the model has no head, or is already number-aware; its
             class computes a loss other than cross-entropy of its logits, or does not determine whether labels
             are shifted.
@@ -315,18 +326,10 @@ def make_number_aware(
             f"the loss_function of this {type(model).__name__} has been replaced, and your function "
             "would be lost: use NTLCrossEntropyLoss in it, or restore the model's own"
         )
-    expected = _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set())
-    if unknown := set(options) - expected:
-        raise TypeError(
-            f"{', '.join(sorted(unknown))}: expected some of {', '.join(sorted(expected))}. The model "
-            "determines shift, reduction and the logits' transform; chunk_size and drop_ignored need "
-            "chunked=True; for options of the vocabulary such as digit_level, pass NumberVocabulary."
-            "from_tokenizer(tokenizer, digit_level=False, vocab_size=model.config.vocab_size) in place of "
-            "the tokenizer."
-        )
+    _check_options(options, chunked)
     term = (vocabulary_for(numbers, head), criterion, weight)
     check_inline_loss(model)
-    shared = {name: value for name, value in options.items() if name in _OPTIONS}
+    shared = {name: value for name, value in options.items() if name in _OF_LOSS}
     of_logits = NTLCrossEntropyLoss(*term, return_terms=True, **shared)
     if not chunked:
         return NumberAwareModel(model, (of_logits,), shift)
@@ -334,6 +337,25 @@ def make_number_aware(
     options = options | logit_transform(model.config)
     of_hidden = NTLLinearCrossEntropyLoss(*term, return_terms=True, **options)
     return NumberAwareModel(model, (of_hidden, of_logits), shift)
+
+
+def _check_options(options: dict[str, Any], chunked: bool) -> None:
+    """Raise a TypeError for an option that a number-aware model does not have."""
+    known = ("weight", "criterion", *_OF_LOSS, "chunked", "shift", *_OF_CHUNKS * chunked)
+    if not (message := describe_unknown(options, known)):
+        return
+    for names, advice in (
+        (_OF_CHUNKS, "it needs chunked=True"),
+        (_OF_MODEL, "the model determines it"),
+        (
+            _OF_VOCABULARY,
+            "in place of the tokenizer, pass NumberVocabulary.from_tokenizer(tokenizer, digit_level=False, "
+            "vocab_size=model.config.vocab_size)",
+        ),
+    ):
+        if found := [name for name in names if name in options]:
+            message = f"{found[0]} is no option of this loss: {advice}"
+    raise TypeError(message)
 
 
 def handle_of(model: Any) -> NumberAwareModel | None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -8,7 +6,7 @@ from data_cases import write
 from ntl.errors import UserError
 
 
-def passage(text: str, *questions: tuple[str, list[tuple[str, int]]]) -> str:
+def passage(text, *questions):
     entries = [
         {"question": question, "answers": [{"text": answer, "label": label} for answer, label in answers]}
         for question, answers in questions

@@ -1,8 +1,5 @@
 """PEFT's adapters on number-aware models, including adapters of the head."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import integration_cases as cases
@@ -29,13 +26,13 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 }
 
 
-def lora(adapter: str, **options: Any) -> Any:
+def lora(adapter, **options):
     if adapter == "tokens of the head" and TorchVersion(peft.__version__) < TorchVersion("0.18"):
         pytest.skip("PEFT < 0.18 can only train tokens of an embedding")
     return peft.LoraConfig(r=2, lora_alpha=6, init_lora_weights=False, **ADAPTERS[adapter], **options)
 
 
-def adapted(name: str, adapter: str, model: Any = None) -> Any:
+def adapted(name, adapter, model=None):
     model = cases.MODELS[name]() if model is None else model
     torch.manual_seed(0)
     return peft.get_peft_model(model, lora(adapter)).train()
@@ -44,9 +41,7 @@ def adapted(name: str, adapter: str, model: Any = None) -> Any:
 @pytest.mark.parametrize("patched", ["before", "after"])
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("name", cases.MODELS)
-def test_adapters_get_the_same_gradients_from_hidden_states_as_from_logits(
-    name: str, adapter: str, patched: str
-) -> None:
+def test_adapters_get_the_same_gradients_from_hidden_states_as_from_logits(name, adapter, patched):
     model = adapted(name, adapter)
     with make_number_aware(model, DIGITS):
         outputs, expected = gradients(model, **batch())
@@ -70,7 +65,7 @@ def test_adapters_get_the_same_gradients_from_hidden_states_as_from_logits(
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_merging_an_adapter_does_not_change_the_loss(chunked: bool) -> None:
+def test_merging_an_adapter_does_not_change_the_loss(chunked):
     model = adapted("llama", "head, too")
     make_number_aware(model, DIGITS, chunked=chunked)
     loss = model(**batch()).loss
@@ -80,7 +75,7 @@ def test_merging_an_adapter_does_not_change_the_loss(chunked: bool) -> None:
 
 @pytest.mark.parametrize("way", ["own loss", "chunked"])
 @pytest.mark.parametrize("name", cases.MODELS)
-def test_only_adapters_are_trained(name: str, way: str, tmp_path: Path) -> None:
+def test_only_adapters_are_trained(name, way, tmp_path):
     trained = []
     for accumulate in (1, 4):
         model = adapted(name, "head, too")
@@ -93,7 +88,7 @@ def test_only_adapters_are_trained(name: str, way: str, tmp_path: Path) -> None:
     assert_close(trained[1], trained[0], TRAINED)
 
 
-def test_an_adapter_without_separate_low_rank_weights_needs_logits() -> None:
+def test_an_adapter_without_separate_low_rank_weights_needs_logits():
     config = peft.LoraConfig(r=2, target_modules=["lm_head"], use_dora=True)
     model = peft.get_peft_model(cases.llama(), config).train()
     handle = make_number_aware(model, DIGITS, chunked=True)

@@ -1,9 +1,6 @@
 """DeepSpeed on two gloo processes trains the same weights as one process; skipped without DeepSpeed."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import integration_cases as cases
 import loops_worker
@@ -12,7 +9,6 @@ import torch
 from loops_worker import BATCH, DIGITS
 from processes import results_of
 from tolerances import TRAINED, assert_close
-from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss
 from ntloss.integrations.transformers import make_number_aware
@@ -21,7 +17,7 @@ ACCUMULATE, RATE = 2, 0.1
 PARTS = 2 * ACCUMULATE  # over which DeepSpeed averages
 
 
-def engine_of(model: torch.nn.Module, stage: int, rows: int) -> tuple[object, object]:
+def engine_of(model, stage, rows):
     import deepspeed
 
     config = {
@@ -37,7 +33,7 @@ def engine_of(model: torch.nn.Module, stage: int, rows: int) -> tuple[object, ob
     return engine, deepspeed.zero.GatheredParameters(list(model.parameters()), enabled=stage == 3)
 
 
-def by_counts(rank: int, stage: int) -> dict[str, Tensor]:
+def by_counts(rank, stage):
     model, loss_fn = loops_worker.Model().float(), NTLCrossEntropyLoss(DIGITS)
     engine, gathered = engine_of(model, stage, BATCH)
     loader = loops_worker.micro_batches(rank, 2, ACCUMULATE)
@@ -51,7 +47,7 @@ def by_counts(rank: int, stage: int) -> dict[str, Tensor]:
         return loops_worker.weights(model)
 
 
-def by_model(rank: int, stage: int) -> dict[str, Tensor]:
+def by_model(rank, stage):
     """Train a number-aware Llama for one step, with its loss from hidden states."""
     model = cases.llama()
     handle = make_number_aware(model, cases.DIGITS, chunked=True)
@@ -67,7 +63,7 @@ def by_model(rank: int, stage: int) -> dict[str, Tensor]:
         return loops_worker.weights(model)
 
 
-def work(rank: int) -> dict[tuple[str, int], dict[str, Tensor]]:
+def work(rank):
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed
 
@@ -75,7 +71,7 @@ def work(rank: int) -> dict[tuple[str, int], dict[str, Tensor]]:
     return {(way.__name__, stage): way(rank, stage) for way in (by_counts, by_model) for stage in (0, 2, 3)}
 
 
-def test_two_processes_train_the_same_weights_as_one(tmp_path: Path) -> None:
+def test_two_processes_train_the_same_weights_as_one(tmp_path):
     pytest.importorskip("deepspeed")
     of_two = results_of(work, (), tmp_path, seconds=300)
     expected = {"by_counts": loops_worker.train_on_means(loops_worker.Model().float())}

@@ -1,12 +1,9 @@
 """A number-aware model has the right loss, and behaves as the stock model otherwise."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import accelerate
@@ -84,7 +81,7 @@ _MASKED = {"Bert": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 
 MODELS = [pytest.param(name, marks=NOT_YET.get(name, ())) for name in (*_CAUSAL, *_ENCODER_DECODER, *_MASKED)]
 
 
-def make(name: str, **options: Any) -> Any:
+def make(name, **options):
     torch.manual_seed(0)
     own = _CAUSAL.get(name) or _ENCODER_DECODER.get(name) or _MASKED.get(name) or {}
     shared = {} if name in _ENCODER_DECODER else _SIZES
@@ -100,12 +97,12 @@ def make(name: str, **options: Any) -> Any:
 
 
 @pytest.fixture(params=[False, True], ids=["logits", "chunked"])
-def chunked(request: pytest.FixtureRequest) -> bool:
+def chunked(request):
     return request.param
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_loss_is_the_models_own_plus_the_weighted_number_term(name: str) -> None:
+def test_the_loss_is_the_models_own_plus_the_weighted_number_term(name):
     model, inputs = make(name), batch()
     stock = model(**inputs)
     labels = inputs["labels"]
@@ -122,7 +119,7 @@ def test_the_loss_is_the_models_own_plus_the_weighted_number_term(name: str) -> 
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_loss_from_hidden_states_is_the_same_without_logits(name: str) -> None:
+def test_the_loss_from_hidden_states_is_the_same_without_logits(name):
     model, inputs = make(name), batch()
     with make_number_aware(model, DIGITS, weight=0.7):
         dense, expected = gradients(model, **inputs)
@@ -138,7 +135,7 @@ def test_the_loss_from_hidden_states_is_the_same_without_logits(name: str) -> No
 
 
 @pytest.mark.parametrize("name", cases.MODELS)
-def test_undo_restores_exactly_the_stock_model(name: str, chunked: bool) -> None:
+def test_undo_restores_exactly_the_stock_model(name, chunked):
     model, inputs = cases.MODELS[name](), batch()
     own, head = set(vars(model)), set(vars(model.lm_head))
     keys, signature = list(model.state_dict()), inspect.signature(model.forward)
@@ -158,9 +155,7 @@ def test_undo_restores_exactly_the_stock_model(name: str, chunked: bool) -> None
 
 
 @pytest.mark.parametrize("name", cases.MODELS)
-def test_generation_and_saved_weights_are_those_of_the_stock_model(
-    name: str, chunked: bool, tmp_path: Path
-) -> None:
+def test_generation_and_saved_weights_are_those_of_the_stock_model(name, chunked, tmp_path):
     model, inputs = cases.MODELS[name](), batch()
     prompt = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
     expected = model.eval().generate(**prompt, max_new_tokens=5, do_sample=False)
@@ -175,7 +170,7 @@ def test_generation_and_saved_weights_are_those_of_the_stock_model(
 
 
 @pytest.mark.parametrize(("name", "chunked"), [("llama", False), ("t5", True)])
-def test_a_compiled_model_has_the_same_loss_and_gradients(name: str, chunked: bool) -> None:
+def test_a_compiled_model_has_the_same_loss_and_gradients(name, chunked):
     model, inputs = cases.MODELS[name](), batch()
     make_number_aware(model, DIGITS, chunked=chunked)
     outputs, expected = gradients(model, **inputs)
@@ -191,7 +186,7 @@ def test_a_compiled_model_has_the_same_loss_and_gradients(name: str, chunked: bo
 
 @pytest.mark.parametrize("how", ["bfloat16", "autocast"])
 @pytest.mark.parametrize("name", cases.MODELS)
-def test_low_precision_is_close(name: str, how: str, chunked: bool) -> None:
+def test_low_precision_is_close(name, how, chunked):
     model, inputs = cases.MODELS[name](), batch()
     make_number_aware(model, DIGITS, chunked=chunked)
     expected = model(**inputs).loss
@@ -204,7 +199,7 @@ def test_low_precision_is_close(name: str, how: str, chunked: bool) -> None:
     assert_close(loss, expected, HALF_PRECISION)
 
 
-def test_a_copy_is_number_aware_with_its_own_weights(chunked: bool) -> None:
+def test_a_copy_is_number_aware_with_its_own_weights(chunked):
     model, inputs = cases.llama(), batch()
     make_number_aware(model, DIGITS, chunked=chunked)
     loss = model(**inputs).loss
@@ -221,7 +216,7 @@ def test_a_copy_is_number_aware_with_its_own_weights(chunked: bool) -> None:
         pickle.dumps(model)
 
 
-def test_wrappers_of_the_forward_stay_and_work_after_undo(chunked: bool) -> None:
+def test_wrappers_of_the_forward_stay_and_work_after_undo(chunked):
     from accelerate.utils import extract_model_from_parallel
     from accelerate.utils.operations import convert_outputs_to_fp32
 
@@ -241,7 +236,7 @@ def test_wrappers_of_the_forward_stay_and_work_after_undo(chunked: bool) -> None
 
 
 @pytest.mark.parametrize("name", cases.MODELS)
-def test_return_dict_false_returns_a_tuple(name: str, chunked: bool) -> None:
+def test_return_dict_false_returns_a_tuple(name, chunked):
     model, inputs = cases.MODELS[name](), batch()
     make_number_aware(model, DIGITS, chunked=chunked)
     outputs = model(**inputs, return_dict=False)
@@ -252,7 +247,7 @@ def test_return_dict_false_returns_a_tuple(name: str, chunked: bool) -> None:
 
 @pytest.mark.parametrize("criterion", [None, NumberLevel()], ids=["digits", "whole numbers"])
 @pytest.mark.parametrize("name", cases.MODELS)
-def test_micro_batches_with_the_count_of_a_step_add_up_to_the_whole_batch(name: str, criterion: Any) -> None:
+def test_micro_batches_with_the_count_of_a_step_add_up_to_the_whole_batch(name, criterion):
     model, inputs = cases.MODELS[name](), batch(8, 0)
     inputs["labels"][:, 0] = 4  # causal models do not predict it
     inputs["position_ids" if name == "llama" else "decoder_input_ids"] = torch.arange(9).expand(8, 9) % 3
@@ -269,7 +264,7 @@ def test_micro_batches_with_the_count_of_a_step_add_up_to_the_whole_batch(name: 
     assert_close(total, whole)
 
 
-def test_labels_that_are_already_shifted_are_not_shifted_again(chunked: bool) -> None:
+def test_labels_that_are_already_shifted_are_not_shifted_again(chunked):
     model, inputs = cases.llama(), batch()
     make_number_aware(model, DIGITS, chunked=chunked)
     shifted = F.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
@@ -277,7 +272,7 @@ def test_labels_that_are_already_shifted_are_not_shifted_again(chunked: bool) ->
     assert_close(model(**inputs, shift_labels=shifted).loss, expected, ONE_COMPUTATION)
 
 
-def test_numbers_of_packed_sequences_are_separated(chunked: bool) -> None:
+def test_numbers_of_packed_sequences_are_separated(chunked):
     model = cases.llama()
     make_number_aware(model, DIGITS, NumberLevel(), chunked=chunked)
     ids = torch.tensor([[20, 4, 5, 6, 7, 8, 9, 21]])  # one number of six digits, or two of three
@@ -290,7 +285,7 @@ def test_numbers_of_packed_sequences_are_separated(chunked: bool) -> None:
     assert loss.item() != approx(loss_fn(logits, ids).item())
 
 
-def test_a_schedule_sets_the_weight_of_training_and_evaluation() -> None:
+def test_a_schedule_sets_the_weight_of_training_and_evaluation():
     model, inputs = cases.llama(), batch()
     handle = make_number_aware(model, DIGITS, weight=0.5, chunked=True)
     full = model(**inputs).loss
@@ -311,7 +306,7 @@ def test_a_schedule_sets_the_weight_of_training_and_evaluation() -> None:
     ],
     ids=str,
 )
-def test_options_apply_to_the_losses_of_training_and_evaluation(options: dict[str, Any]) -> None:
+def test_options_apply_to_the_losses_of_training_and_evaluation(options):
     model, inputs = cases.llama(), batch()
     logits = model(**inputs).logits
     expected = NTLCrossEntropyLoss(DIGITS, shift=True, **{"ignore_index": -100, **options})
@@ -325,7 +320,7 @@ def test_options_apply_to_the_losses_of_training_and_evaluation(options: dict[st
 class _Louder(transformers.LlamaForCausalLM):
     """A model that transforms its logits in a way that its configuration does not show."""
 
-    def forward(self, *args: Any, labels: Any = None, **kwargs: Any) -> Any:
+    def forward(self, *args, labels=None, **kwargs):
         outputs = super().forward(*args, **kwargs)
         outputs.logits = 3 * outputs.logits
         if labels is not None:
@@ -333,7 +328,7 @@ class _Louder(transformers.LlamaForCausalLM):
         return outputs
 
 
-def mobile_bert() -> Any:
+def mobile_bert():
     sizes = {"hidden_size": 16, "embedding_size": 8, "intermediate_size": 16, "true_hidden_size": 16}
     return transformers.MobileBertForMaskedLM(
         transformers.MobileBertConfig(
@@ -342,7 +337,7 @@ def mobile_bert() -> Any:
     )
 
 
-def fsmt() -> Any:
+def fsmt():
     sizes = {"src_vocab_size": VOCAB, "tgt_vocab_size": VOCAB, "pad_token_id": 0, **_OF_BART}
     return transformers.FSMTForConditionalGeneration(transformers.FSMTConfig(**sizes))
 
@@ -356,7 +351,7 @@ def fsmt() -> Any:
     ],
     ids=["other logits", "the head's weight alone", "an embedding for a head"],
 )
-def test_an_unsupported_head_is_an_error_with_chunked(make_model: Callable[[], Any], message: str) -> None:
+def test_an_unsupported_head_is_an_error_with_chunked(make_model, message):
     model = make_model().train()
     with make_number_aware(model, DIGITS):
         model(**batch())
@@ -365,7 +360,7 @@ def test_an_unsupported_head_is_an_error_with_chunked(make_model: Callable[[], A
         model(**batch())
 
 
-def test_infinite_or_nan_logits_do_not_make_a_head_unsupported(chunked: bool) -> None:
+def test_infinite_or_nan_logits_do_not_make_a_head_unsupported(chunked):
     model, inputs = cases.llama(), batch()
     model.lm_head.bias = torch.nn.Parameter(torch.zeros(VOCAB))
     with torch.no_grad():
@@ -381,14 +376,14 @@ def test_infinite_or_nan_logits_do_not_make_a_head_unsupported(chunked: bool) ->
     assert model(**inputs).loss.isnan()  # not an error about the head
 
 
-def test_counts_on_the_cpu_are_not_copied_to_the_heads_device() -> None:
+def test_counts_on_the_cpu_are_not_copied_to_the_heads_device():
     count, labels = torch.tensor(3.0), torch.zeros(1, 4, dtype=torch.long)
     moved = on_device({"labels": labels, "num_items_in_batch": count}, torch.device("meta"))
     assert moved["labels"].device.type == "meta"
     assert moved["num_items_in_batch"] is count
 
 
-def test_a_model_spread_by_accelerate_is_number_aware_and_undo_keeps_its_hooks(chunked: bool) -> None:
+def test_a_model_spread_by_accelerate_is_number_aware_and_undo_keeps_its_hooks(chunked):
     model, inputs = cases.llama(), batch()
     stock = model(**inputs).loss
     handle = make_number_aware(model, DIGITS, chunked=chunked)
@@ -408,21 +403,21 @@ def test_a_model_spread_by_accelerate_is_number_aware_and_undo_keeps_its_hooks(c
 class _TwoHeads(transformers.LlamaForCausalLM):
     """Has a second loss, as models with multi-token prediction do."""
 
-    def forward(self, *args: Any, labels: Any = None, **kwargs: Any) -> Any:
+    def forward(self, *args, labels=None, **kwargs):
         outputs = super().forward(*args, labels=labels, **kwargs)
         if labels is not None:
             outputs.loss = outputs.loss + self.loss_function(-outputs.logits, labels, VOCAB)
         return outputs
 
 
-def test_a_second_loss_of_a_model_is_an_error() -> None:
+def test_a_second_loss_of_a_model_is_an_error():
     model = _TwoHeads(cases.llama().config)
     make_number_aware(model, DIGITS)
     with pytest.raises(ValueError, match="twice"):
         model(**batch())
 
 
-def test_a_routers_loss_that_is_added_inline_is_an_error() -> None:
+def test_a_routers_loss_that_is_added_inline_is_an_error():
     config = transformers.SwitchTransformersConfig(vocab_size=VOCAB, num_experts=2, **_OF_T5)
     model = transformers.SwitchTransformersForConditionalGeneration(config)
     make_number_aware(model, DIGITS)
@@ -434,18 +429,18 @@ def test_a_routers_loss_that_is_added_inline_is_an_error() -> None:
 class _Sharded(torch.nn.Module):
     """Forwards attributes to the module that it wraps, as FSDP and DeepSpeed do."""
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module):
         super().__init__()
         self.module = module
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         try:
             return super().__getattr__(name)
         except AttributeError:
             return getattr(self.module, name)
 
 
-def test_a_model_is_found_inside_a_wrapper_that_forwards_its_attributes() -> None:
+def test_a_model_is_found_inside_a_wrapper_that_forwards_its_attributes():
     model = cases.llama()
     handle = make_number_aware(model, DIGITS)
     assert handle_of(_Sharded(model)) is handle
@@ -493,7 +488,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an option that the model determines": (
         lambda: make_number_aware(cases.llama(), DIGITS, softcap=3.0),
-        "softcap: expected some of",
+        "softcap is no option of this loss: the model determines it",
     ),
     "an option of the vocabulary": (
         lambda: make_number_aware(cases.llama(), DIGITS, digit_level=False),
@@ -501,19 +496,38 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a chunk size without chunks": (
         lambda: make_number_aware(cases.llama(), DIGITS, chunk_size=8),
-        "need chunked=True",
+        "it needs chunked=True",
+    ),
+    "a misspelled option": (
+        lambda: make_number_aware(cases.llama(), DIGITS, wieght=0.1),
+        r"unknown option 'wieght' .*: expected weight, criterion, .* did you mean weight\?",
+    ),
+    "a misspelled criterion": (
+        lambda: make_number_aware(cases.llama(), DIGITS, "wassersten"),
+        "no criterion is called 'wassersten'",
     ),
 }
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_invalid_arguments_are_errors(wrong: str) -> None:
+def test_invalid_arguments_are_errors(wrong):
     act, message = WRONG[wrong]
     with pytest.raises((ValueError, TypeError), match=message):
         act()
 
 
-def test_making_a_model_number_aware_twice_is_an_error() -> None:
+def test_a_handle_prints_what_it_does():
+    model = cases.llama()
+    with make_number_aware(model, DIGITS) as handle:
+        assert repr(handle) == f"NTL-WAS, λ 0.3, {len(DIGITS.tokens)} number tokens"
+        handle.loss.weight = 0.25
+        assert "λ 0.25" in str(handle)
+    assert repr(handle).endswith("(undone)")
+    replaced = make_number_aware(model, DIGITS, {"name": "hl_gauss", "sigma": 2.0})
+    assert repr(replaced).startswith("HLGauss(sigma=2) in place of cross-entropy, λ 1")
+
+
+def test_making_a_model_number_aware_twice_is_an_error():
     model = cases.llama()
     handle = make_number_aware(model, DIGITS)
     with pytest.raises(ValueError, match="already number-aware"):
@@ -524,8 +538,8 @@ def test_making_a_model_number_aware_twice_is_an_error() -> None:
     make_number_aware(model, DIGITS)
 
 
-def test_a_user_loss_function_is_neither_lost_nor_mistaken_for_ours(chunked: bool) -> None:
-    def own(logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_: Any) -> torch.Tensor:
+def test_a_user_loss_function_is_neither_lost_nor_mistaken_for_ours(chunked):
+    def own(logits, labels, vocab_size, **_):
         return logits.sum()
 
     model = cases.llama()
@@ -539,7 +553,7 @@ def test_a_user_loss_function_is_neither_lost_nor_mistaken_for_ours(chunked: boo
         model(**batch())
 
 
-def test_a_tokenizers_vocabulary_is_padded_to_the_models_width() -> None:
+def test_a_tokenizers_vocabulary_is_padded_to_the_models_width():
     tokenizer = tiny_tokenizers.llama_like()
     model = cases.llama(vocab_size=320)
     handle = make_number_aware(model, tokenizer)

@@ -1,10 +1,5 @@
 """Training does not depend on how a batch is split: micro-batches, processes, shards, chunked heads."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import integration_cases as cases
 import pytest
 import torch
@@ -14,14 +9,12 @@ from integration_cases import (
     ROWS,
     TOGETHER,
     Setting,
-    Trained,
     number_aware_trainer,
     train,
     train_with,
     trainer_for,
 )
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close
-from torch import Tensor
 from transformers import LlamaForCausalLM, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
 from ntloss import NTLCrossEntropyLoss
@@ -36,25 +29,25 @@ CLOSE = TRAINED[torch.float32]
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+def one(tmp_path_factory):
     """One process, batches of 8."""
     return {name: train(name, Setting(), tmp_path_factory.mktemp(name)) for name in MODELS}
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Setting], Trained]:
+def two(tmp_path_factory):
     """Results of two processes, for every setting."""
     return cases.trained_together(tmp_path_factory.mktemp("two"))
 
 
-def assert_same(trained: Trained, expected: Trained) -> None:
+def assert_same(trained, expected):
     losses, weights = trained.differences(expected)
     assert losses < CLOSE * max(expected.losses) + cases.LOSS_ROUNDING
     assert weights < CLOSE
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_training_changes_weights_by_much_more_than_the_tolerance(name: str, one: dict[str, Trained]) -> None:
+def test_training_changes_weights_by_much_more_than_the_tolerance(name, one):
     before = MODELS[name]().state_dict()
     moved = [(one[name].weights[key] - weight).abs().max() for key, weight in before.items()]
     assert min(moved) > 10 * CLOSE
@@ -62,9 +55,7 @@ def test_training_changes_weights_by_much_more_than_the_tolerance(name: str, one
 
 @pytest.mark.parametrize("setting", ALONE[1:], ids=str)
 @pytest.mark.parametrize("name", MODELS)
-def test_micro_batches_train_the_same_weights_in_one_process(
-    name: str, setting: Setting, one: dict[str, Trained], tmp_path: Path
-) -> None:
+def test_micro_batches_train_the_same_weights_in_one_process(name, setting, one, tmp_path):
     # Some micro-batches have no numbers, some no label at all.
     assert_same(train(name, setting, tmp_path), one[name])
 
@@ -74,9 +65,7 @@ def test_micro_batches_train_the_same_weights_in_one_process(
     [(name, setting) for name in MODELS for setting in TOGETHER if cases.possible(name, setting)],
     ids=str,
 )
-def test_two_processes_train_the_same_weights(
-    name: str, setting: Setting, one: dict[str, Trained], two: dict[Any, Trained]
-) -> None:
+def test_two_processes_train_the_same_weights(name, setting, one, two):
     assert_same(two[name, setting], one[name])
 
 
@@ -89,9 +78,7 @@ class _NoCounts(LlamaForCausalLM):
     [(LlamaForCausalLM, 0.0), (LlamaForCausalLM, None), (_NoCounts, None)],
     ids=["weight of zero", "undone", "undone, no counts"],
 )
-def test_weight_zero_and_undo_restore_stock_training(
-    kind: Any, weight: float | None, one: dict[str, Trained], tmp_path: Path
-) -> None:
+def test_weight_zero_and_undo_restore_stock_training(kind, weight, one, tmp_path):
     weights = []
     for patched in (False, True):
         model = kind(cases.llama().config)
@@ -110,17 +97,15 @@ def test_weight_zero_and_undo_restore_stock_training(
     assert max(moved) > 10 * CLOSE  # the number term changes training
 
 
-def number_aware_t5() -> Any:
+def number_aware_t5():
     model = cases.t5()
     make_number_aware(model, cases.DIGITS)
     return model
 
 
 @pytest.mark.parametrize("model_init", [None, number_aware_t5], ids=["a model", "one for each training"])
-def test_a_trainer_made_after_its_model_is_number_aware_trains_the_same_weights(
-    model_init: Any, one: dict[str, Trained], tmp_path: Path
-) -> None:
-    def make(model: Any, *args: Any, **kwargs: Any) -> Any:
+def test_a_trainer_made_after_its_model_is_number_aware_trains_the_same_weights(model_init, one, tmp_path):
+    def make(model, *args, **kwargs):
         return Seq2SeqTrainer(model, *args, model_init=model_init, **kwargs)
 
     model = None if model_init else number_aware_t5()
@@ -128,7 +113,7 @@ def test_a_trainer_made_after_its_model_is_number_aware_trains_the_same_weights(
     assert_same(train_with(trainer), one["t5"])
 
 
-def test_a_trainer_of_a_number_aware_model_keeps_its_loss_and_evaluates_both_terms(tmp_path: Path) -> None:
+def test_a_trainer_of_a_number_aware_model_keeps_its_loss_and_evaluates_both_terms(tmp_path):
     model = cases.llama()
     handle = make_number_aware(model, cases.DIGITS, weight=0.7)
     trainer = trainer_for(model, tmp_path)
@@ -139,12 +124,10 @@ def test_a_trainer_of_a_number_aware_model_keeps_its_loss_and_evaluates_both_ter
 
 
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_a_compute_loss_func_made_of_the_loss_trains_the_same_weights(
-    accumulate: int, one: dict[str, Trained], tmp_path: Path
-) -> None:
+def test_a_compute_loss_func_made_of_the_loss_trains_the_same_weights(accumulate, one, tmp_path):
     loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=True)
 
-    def compute_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | None = None) -> Any:
+    def compute_loss(outputs, labels, num_items_in_batch=None):
         return loss_fn(outputs["logits"], labels, num_items_in_batch=num_items_in_batch)
 
     trainer = trainer_for(cases.llama(), tmp_path, accumulate=accumulate, compute_loss_func=compute_loss)
@@ -154,15 +137,13 @@ def test_a_compute_loss_func_made_of_the_loss_trains_the_same_weights(
 class _Simple(Trainer):
     """Calls the model without counts, as many notebooks do."""
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
+    def compute_loss(self, model, inputs, return_outputs=False, **_):
         outputs = model(**inputs)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
 
 class _PassingCounts(Trainer):
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         outputs = model(**inputs, num_items_in_batch=num_items_in_batch)
         loss = outputs.loss * (1 if num_items_in_batch is None else self.accelerator.num_processes)
         return (loss, outputs) if return_outputs else loss
@@ -173,15 +154,13 @@ class _PassingCounts(Trainer):
     [(_Simple, 1), (_PassingCounts, 1), (_PassingCounts, 4)],
     ids=["simple", "one", "four"],
 )
-def test_a_trainer_with_its_own_compute_loss_trains_the_same_weights(
-    kind: Any, accumulate: int, one: dict[str, Trained], tmp_path: Path
-) -> None:
+def test_a_trainer_with_its_own_compute_loss_trains_the_same_weights(kind, accumulate, one, tmp_path):
     trainer = number_aware_trainer(cases.llama(), tmp_path, cls=kind, accumulate=accumulate)
     assert_same(train_with(trainer), one["llama"])
 
 
 @pytest.mark.parametrize("mode", ["add", "replace"])
-def test_a_trainer_that_does_not_pass_its_count_to_the_model_is_an_error(mode: str, tmp_path: Path) -> None:
+def test_a_trainer_that_does_not_pass_its_count_to_the_model_is_an_error(mode, tmp_path):
     # Its loss would be the mean of each micro-batch, not divided by the accumulation steps.
     trainer = trainer_for(cases.llama(), tmp_path, cls=_Simple, accumulate=4)
     make_trainer_number_aware(trainer, cases.DIGITS, mode=mode)
@@ -189,12 +168,12 @@ def test_a_trainer_that_does_not_pass_its_count_to_the_model_is_an_error(mode: s
         trainer.train()
 
 
-def test_a_schedule_sets_the_weight_before_each_step(tmp_path: Path) -> None:
+def test_a_schedule_sets_the_weight_before_each_step(tmp_path):
     trainer = trainer_for(cases.llama(), tmp_path, accumulate=4)
     handle = make_trainer_number_aware(trainer, cases.DIGITS, weight=0.5, chunked=True)
     seen = []
 
-    def schedule(step: int) -> float:
+    def schedule(step):
         seen.append(step)
         return step / 2
 
@@ -207,13 +186,11 @@ def test_a_schedule_sets_the_weight_before_each_step(tmp_path: Path) -> None:
         callback.on_step_begin(trainer.args, trainer.state, trainer.control)
     for loss, schedule_ in ((handle, schedule), (handle.loss, 0.5)):
         with pytest.raises(TypeError, match=r"expected a loss with a weight, such as handle\.loss"):
-            WeightScheduleCallback(loss, schedule_)  # type: ignore[arg-type]
+            WeightScheduleCallback(loss, schedule_)
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_mixed_precision_training_is_close_and_can_be_undone(
-    chunked: bool, one: dict[str, Trained], tmp_path: Path
-) -> None:
+def test_mixed_precision_training_is_close_and_can_be_undone(chunked, one, tmp_path):
     model = cases.llama()
     stock = model(**cases.batch()).loss
     trainer = trainer_for(model, tmp_path, bf16=True, max_steps=1)
@@ -226,7 +203,7 @@ def test_mixed_precision_training_is_close_and_can_be_undone(
     assert_close(model.float()(**cases.batch()).loss, stock, HALF_PRECISION)
 
 
-def terms_of(model: Any, rows: list[dict[str, Tensor]]) -> dict[str, float]:
+def terms_of(model, rows):
     """Both terms over all rows, as one batch."""
     inputs = cases.stack(rows)
     loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=not model.config.is_encoder_decoder, return_terms=True)
@@ -237,7 +214,7 @@ def terms_of(model: Any, rows: list[dict[str, Tensor]]) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("way", cases.WAYS)
-def test_evaluation_returns_logits_and_both_terms_of_the_set(name: str, way: str, tmp_path: Path) -> None:
+def test_evaluation_returns_logits_and_both_terms_of_the_set(name, way, tmp_path):
     model = MODELS[name]()
     # One evaluation set is one batch, the other several, with different counts of labels and numbers.
     trainer = number_aware_trainer(model, tmp_path, way, per_device_eval_batch_size=5)
@@ -262,7 +239,7 @@ def test_evaluation_returns_logits_and_both_terms_of_the_set(name: str, way: str
         assert "eval_ce" not in trainer.evaluate(rows)
 
 
-def test_a_user_metric_of_the_same_name_has_precedence(tmp_path: Path) -> None:
+def test_a_user_metric_of_the_same_name_has_precedence(tmp_path):
     trainer = trainer_for(cases.llama(), tmp_path)
     trainer.compute_metrics = lambda _: {"ce": -1.0}
     make_trainer_number_aware(trainer, cases.DIGITS)
@@ -271,7 +248,7 @@ def test_a_user_metric_of_the_same_name_has_precedence(tmp_path: Path) -> None:
     assert metrics["eval_ntl"] > 0
 
 
-def test_predict_with_generate_includes_the_number_term(tmp_path: Path) -> None:
+def test_predict_with_generate_includes_the_number_term(tmp_path):
     model = cases.t5()
     options = {"arguments": Seq2SeqTrainingArguments, "predict_with_generate": True}
     trainer = trainer_for(model, tmp_path, Seq2SeqTrainer, **options)
@@ -283,7 +260,7 @@ def test_predict_with_generate_includes_the_number_term(tmp_path: Path) -> None:
     assert prediction.metrics["test_loss"] == approx(wanted, ONE_COMPUTATION)
 
 
-def test_resumed_training_reaches_the_same_weights(tmp_path: Path, one: dict[str, Trained]) -> None:
+def test_resumed_training_reaches_the_same_weights(tmp_path, one):
     options = {"save_strategy": "steps", "save_steps": 2}
     number_aware_trainer(cases.llama(), tmp_path, accumulate=4, **options).train()
     second = number_aware_trainer(cases.llama(), tmp_path, accumulate=4)
@@ -307,9 +284,7 @@ def test_resumed_training_reaches_the_same_weights(tmp_path: Path, one: dict[str
     ],
     ids=["label smoothing", "compute_loss_func", "model_init"],
 )
-def test_trainer_options_that_replace_the_models_loss_are_errors(
-    options: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_trainer_options_that_replace_the_models_loss_are_errors(options, message, tmp_path):
     trainer = trainer_for(cases.llama(), tmp_path, **options)
     with pytest.raises(ValueError, match=message):
         make_trainer_number_aware(trainer, cases.DIGITS)
@@ -317,7 +292,7 @@ def test_trainer_options_that_replace_the_models_loss_are_errors(
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_compute_loss_func_cannot_replace_the_number_aware_loss(name: str, tmp_path: Path) -> None:
+def test_a_compute_loss_func_cannot_replace_the_number_aware_loss(name, tmp_path):
     trainer = number_aware_trainer(MODELS[name](), tmp_path)
     trainer.compute_loss_func = lambda outputs, labels, num_items_in_batch: outputs.logits.sum()
     with pytest.raises(ValueError, match="would replace the model's number-aware loss"):
@@ -333,9 +308,7 @@ def test_a_compute_loss_func_cannot_replace_the_number_aware_loss(name: str, tmp
     ],
     ids=["Liger", "two GPUs", "shared sequences"],
 )
-def test_setups_that_lose_or_distort_the_number_term_are_errors(
-    name: str, value: Any, message: str, tmp_path: Path
-) -> None:
+def test_setups_that_lose_or_distort_the_number_term_are_errors(name, value, message, tmp_path):
     trainer = trainer_for(cases.llama(), tmp_path)
     owner = trainer.args if name.startswith("args.") else trainer
     setattr(owner, name.removeprefix("args."), value)  # a real one would need the library, or GPUs
@@ -346,7 +319,7 @@ def test_setups_that_lose_or_distort_the_number_term_are_errors(
 
 @pytest.mark.parametrize("way", cases.WAYS)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_step_without_labels_changes_no_weights(name: str, way: str, tmp_path: Path) -> None:
+def test_a_step_without_labels_changes_no_weights(name, way, tmp_path):
     model = MODELS[name]()
     before = {key: weight.clone() for key, weight in model.state_dict().items()}
     trainer = number_aware_trainer(model, tmp_path, way, accumulate=4, max_steps=1)
@@ -357,7 +330,7 @@ def test_a_step_without_labels_changes_no_weights(name: str, way: str, tmp_path:
     assert all(torch.equal(weight, before[key]) for key, weight in model.state_dict().items())
 
 
-def test_a_model_or_a_trainer_without_a_tokenizer_is_an_error(tmp_path: Path) -> None:
+def test_a_model_or_a_trainer_without_a_tokenizer_is_an_error(tmp_path):
     with pytest.raises(TypeError, match="expected a Trainer, given LlamaForCausalLM"):
         make_trainer_number_aware(cases.llama())
     with pytest.raises(ValueError, match="pass the model's tokenizer"):

@@ -1,10 +1,7 @@
 """Loading tokenizers from folders, files and names, and the errors if that fails."""
 
-from __future__ import annotations
-
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import other_tokenizers
@@ -13,16 +10,16 @@ import tiny_tokenizers
 import transformers
 
 from ntloss.numbers.inspection import inspect_tokenizer
-from ntloss.numbers.tokenizer_loading import TokenizerLoadingError, load_tokenizer
+from ntloss.tokenizer_loading import TokenizerLoadingError, load_tokenizer
 
 
 @pytest.mark.parametrize("source", ["", "tokenizer.json"], ids=["folder", "file"])
-def test_a_folder_and_a_tokenizer_json_are_loaded(source: str, tmp_path: Path) -> None:
+def test_a_folder_and_a_tokenizer_json_are_loaded(source, tmp_path):
     tiny_tokenizers.byte_level().save_pretrained(tmp_path)
     assert inspect_tokenizer(load_tokenizer(str(tmp_path / source))).token_sets[-1].tokens == 22
 
 
-def test_a_sentencepiece_file_is_loaded_by_its_library(tmp_path: Path) -> None:
+def test_a_sentencepiece_file_is_loaded_by_its_library(tmp_path):
     pytest.importorskip("sentencepiece")
     file = other_tokenizers.sentence_piece_file(tmp_path)
     from_file = inspect_tokenizer(load_tokenizer(str(file)))
@@ -30,10 +27,10 @@ def test_a_sentencepiece_file_is_loaded_by_its_library(tmp_path: Path) -> None:
     assert inspect_tokenizer(load_tokenizer(str(file.rename(tmp_path / "llama2.model")))) == from_file
 
 
-def test_names_are_loaded_by_their_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_loaded_by_their_library(monkeypatch):
     calls: list[Any] = []
 
-    def from_pretrained(name: str, **options: Any) -> None:
+    def from_pretrained(name, **options):
         calls.append((name, options))
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
@@ -46,10 +43,10 @@ def test_names_are_loaded_by_their_library(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("source", ["org/name", "tiktoken:cl100k_base"])
-def test_a_name_that_cannot_be_downloaded_is_an_error(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_cannot_be_downloaded_is_an_error(source, monkeypatch):
     tiktoken = pytest.importorskip("tiktoken")
 
-    def refuse(*names: str, **options: Any) -> None:
+    def refuse(*names, **options):
         raise ConnectionError("no\nnetwork.")
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", refuse)
@@ -62,9 +59,7 @@ def test_a_name_that_cannot_be_downloaded_is_an_error(source: str, monkeypatch: 
     ("source", "library"),
     [("tiktoken:cl100k_base", "tiktoken"), ("llama2.model", "sentencepiece"), ("org/name", "transformers")],
 )
-def test_the_error_for_a_missing_library_says_how_to_install_it(
-    source: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_for_a_missing_library_says_how_to_install_it(source, library, tmp_path, monkeypatch):
     (tmp_path / "llama2.model").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, library, None)
@@ -83,9 +78,7 @@ def test_the_error_for_a_missing_library_says_how_to_install_it(
         ("folder/notes.txt", b"4"),
     ],
 )
-def test_other_files_are_an_error_that_says_to_pass_the_object(
-    name: str, content: bytes, tmp_path: Path
-) -> None:
+def test_other_files_are_an_error_that_says_to_pass_the_object(name, content, tmp_path):
     if ".model" in name:
         pytest.importorskip("sentencepiece")
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -95,7 +88,7 @@ def test_other_files_are_an_error_that_says_to_pass_the_object(
     assert "\n" not in str(error.value)
 
 
-def test_custom_code_of_a_tokenizer_is_not_run(tmp_path: Path) -> None:
+def test_custom_code_of_a_tokenizer_is_not_run(tmp_path):
     auto_map = {"AutoTokenizer": ["code.Tokenizer", None]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": auto_map}))
     # transformers 4 looks for the model's configuration first, which is missing.
@@ -104,6 +97,6 @@ def test_custom_code_of_a_tokenizer_is_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["no/such/folder", "./gone", "gone/tokenizer.json", "gone.model", ""])
-def test_a_missing_path_is_not_looked_up_on_the_hub(source: str) -> None:
+def test_a_missing_path_is_not_looked_up_on_the_hub(source):
     with pytest.raises(TokenizerLoadingError, match="no such file or folder"):
         load_tokenizer(source)

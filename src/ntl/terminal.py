@@ -1,0 +1,90 @@
+"""What people read, errors and tables of settings: with colours in a terminal, and plain elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PLAIN_WIDTH = 100  # columns of a table that is written to a file or a pipe
+_FIELD = re.compile(r"    (\w+): [^#]*(?:# (.*))?")
+
+
+def console(stderr: bool = False) -> Console:
+    """Return the terminal, or whatever stdout or stderr is; NO_COLOR and TERM=dumb are respected."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else PLAIN_WIDTH)
+
+
+def print_error(name: str, message: str) -> None:
+    """Print a program's message to stderr, on lines of any length."""
+    text = f"{name}: {message}".rstrip()  # there may be no advice
+    if not sys.stderr.isatty():  # also where rich is not installed, of which this may be the message
+        print(text, file=sys.stderr)
+        return
+    from rich.text import Text
+
+    styled = Text(text)
+    styled.stylize("bold red", 0, len(name) + 1)
+    console(stderr=True).print(styled, soft_wrap=True)
+
+
+def print_keys(title: str, kind: type, values: Mapping[str, Any], prefix: str = "") -> None:
+    """Print the keys of a settings class, with the values of a choice and what they mean.
+
+    Args:
+        title: What the values are of, such as `loss=ntl_was`.
+        kind: A dataclass whose fields have comments.
+        values: Maps each key to its value.
+        prefix: What stands before a key on the command line, such as `loss.`.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", overflow="fold", max_width=44)
+    table.add_column(overflow="fold")
+    meaning = describe_fields(kind)
+    for key in sorted(values, key=lambda key: key not in inspect.get_annotations(kind)):  # its own come first
+        table.add_row(Text(f"{prefix}{key}={_as_yaml(values[key])}"), Text(meaning.get(key, "")))
+    out = console()
+    out.print(Text.assemble((title, "bold cyan"), ": ", (inspect.getdoc(kind) or "").partition("\n")[0]))
+    out.print(table, "")
+
+
+def describe_fields(kind: type) -> dict[str, str]:
+    """Map the fields of a dataclass, and of those that it extends, to the comments beside or above them."""
+    found: dict[str, str] = {}
+    for parent in reversed(kind.__mro__[:-1]):
+        above: list[str] = []
+        for line in inspect.getsource(parent).splitlines():
+            if line.strip().startswith("#"):
+                above.append(line.strip(" #"))
+                continue
+            if (field := _FIELD.fullmatch(line)) and (text := " ".join(filter(None, [*above, field[2]]))):
+                found[field[1]] = text
+            above = []
+    for name, hint in get_type_hints(kind).items():
+        if choices := [each for part in (hint, *get_args(hint)) for each in _choices(part)]:
+            found[name] = "; ".join(filter(None, [", ".join(choices), found.get(name)]))
+    return found
+
+
+def _choices(hint: Any) -> Iterable[str]:
+    return [str(each.value) for each in hint] if isinstance(hint, type) and issubclass(hint, Enum) else ()
+
+
+def _as_yaml(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_as_yaml(each)}' for key, each in value.items())}}}"
+    return f"[{','.join(map(_as_yaml, value))}]" if isinstance(value, list) else str(value)
