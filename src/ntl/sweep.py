@@ -169,10 +169,14 @@ def _share(record: RunRecord) -> float:
 
 
 def _summary(path: Path, record: RunRecord) -> str:
-    """Describe the main test set of a finished run, or why a run failed."""
-    from ntl.scores import describe_metrics
+    """Describe the main test set of a finished run."""
+    from ntl.scores import describe_errors, describe_metrics
 
-    name = record.config.get("evaluation", {}).get("name", "test")
-    metrics = RunFolder(path).evaluation(name).metrics()
+    evaluation = record.config.get("evaluation", {})
+    metrics = RunFolder(path).evaluation(evaluation.get("name", "test")).metrics()
     test = next((test for test in metrics if test != "validation"), "validation")
-    return f"{test}: {describe_metrics(metrics[test])}" if metrics else "finished"
+    if not metrics:
+        return "finished"
+    if record.dataset == "tabular" and metrics[test].get("mae") is not None:
+        return f"{test} {describe_errors(metrics[test], evaluation.get('interval', 0.9))}"
+    return f"{test}: {describe_metrics(metrics[test])}"
