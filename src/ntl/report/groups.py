@@ -20,22 +20,21 @@ from ntl.training.run_folder import (
     find_evaluations,
     find_unfinished,
 )
+from ntl.training.start import INDEPENDENT
 
 MODEL_ORDER = ("T5", "RT", "xVal")
 READINGS = tuple(map(str, Reading))
 # Settings that do not separate the rows of a report. The keys of the published loss are part of `loss`.
 SHARED = {
-    "dataset_args": {"cache_dir", "max_new_tokens"},
+    "dataset_args": INDEPENDENT["dataset_args"],
     "model_args": {
         "name", "number_token_loss", "number_token_loss_weight", "number_token_loss_with_wasserstein",
         "number_token_loss_function", "gaussian_label_smoother", "label_smoother_sigma",
     },
-    "weights": {"state_cache_gb"},
-    "training_args": {
-        "trial", "special_name", "output_dir", "do_only_eval", "overwrite_output_dir", "disable_tqdm",
-        "resume_from_checkpoint", "seed", "report_to", "run_name", "use_cpu", "logging_steps", "logging_dir",
-        "logging_strategy", "eval_steps", "eval_strategy", "save_steps", "save_strategy", "save_total_limit",
-        "dataloader_num_workers", "dataloader_pin_memory", "per_device_eval_batch_size",
+    "weights": INDEPENDENT["weights"],
+    "training_args": INDEPENDENT["training_args"] | {
+        "seed", "logging_dir", "logging_strategy", "eval_steps", "eval_strategy", "save_steps",
+        "save_strategy",
     },
     "loss": set(),
     "evaluation": {"name", "batch_size", "samples_during_training"},
@@ -104,6 +103,15 @@ class Dataset:
     def has_noise(self, test: str) -> bool:
         """Return whether the noise of a test set's answers is known, so that errors have a floor."""
         return self.reference(test, "noise_mae") is not None
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the answers are a column of a table, whose errors matter more than exact digits."""
+        return self.name == "tabular"
+
+    def in_units(self, test: str) -> bool:
+        """Return whether errors are shown in the numbers' own units: their scale is not that of digits."""
+        return self.is_table or self.has_noise(test)
 
     def has_different_questions(self, test: str) -> bool:
         """Return whether the questions of a test set differ between runs, so that rows are not comparable."""

@@ -1,7 +1,5 @@
 """Make the tables of a report: means over seeds, and differences relative to the first row, seed by seed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -55,6 +53,7 @@ COLUMNS = {
 FINAL_ANSWER = ("exact_final_answer", "final_answer_accuracy")
 NUMBERS = ("exact_number", "accuracy", "log_mae", "log_r2", "invalid_rate")
 NOISY_NUMBERS = ("exact_number", "mae", "rmse", "r2", "invalid_rate")  # errors in the numbers' own units
+TABLE_NUMBERS = ("mae", "rmse", "r2", "exact_number", "invalid_rate")
 TEXTS = ("exact_match", "bleu", "rougeL")
 UNCERTAINTY = ("crps", "rater_crps", "interval_coverage", "interval_width")
 
@@ -102,7 +101,7 @@ def _contrast_columns(tested: pd.DataFrame) -> Columns:
         halves = [(row[f"{name}upper"] - row[f"{name}lower"]) / 2 for name in ("", "percent_")]
         widths = [None if math.isnan(half) else half for half in halves]
         cells = (
-            f"{row['dataset']}: " * ("dataset" in row) + f"{row['of']} minus {row['minus']}",
+            (f"{row['dataset']}: " if "dataset" in row else "") + f"{row['of']} minus {row['minus']}",
             f"{row['metric']} on {row['test']}",
             str(row["seeds"]),
             round_significant(row["difference"], widths[0], signed=True),
@@ -222,6 +221,7 @@ def _is_constant(cells: Sequence[str]) -> bool:
 def _metrics(dataset: Dataset, test: str) -> list[str]:
     known = {name for metrics in dataset.metrics(test) for name in metrics}
     numbers = NOISY_NUMBERS if dataset.has_noise(test) else NUMBERS
+    numbers = TABLE_NUMBERS if dataset.is_table else numbers
     return [name for name in (*FINAL_ANSWER, *(numbers if "accuracy" in known else TEXTS)) if name in known]
 
 
@@ -257,7 +257,7 @@ def _difference_cells(values: Sequence[pd.Series]) -> list[str]:
 
 def _references(dataset: Dataset, test: str) -> str:
     """Describe what the errors on a test set are compared with; empty if the runs have not recorded it."""
-    metric = "mae" if dataset.has_noise(test) else "log_mae"
+    metric = "mae" if dataset.in_units(test) else "log_mae"
     answers = {
         "constant": "for always answering the median of the training answers",
         "noise": "for answering without the noise",
@@ -268,5 +268,5 @@ def _references(dataset: Dataset, test: str) -> str:
 
 
 def _note(datasets: Sequence[Dataset]) -> str:
-    logs = any(not dataset.has_noise(test) for dataset in datasets for test in dataset.tests)
+    logs = any(not dataset.in_units(test) for dataset in datasets for test in dataset.tests)
     return NOTE + (LOG_NOTE if logs else "")

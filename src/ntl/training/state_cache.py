@@ -88,7 +88,9 @@ def add_states(rows: Any, approach: Any, cache_dir: Path, largest: float, option
             chosen = rows.select(missing.values())
             size = _gigabytes(chosen, frozen)
             rows_and_size = f"{len(chosen)} rows, {size:.2g} GB"
-            log.info(f"caching the output of the frozen layers: {rows_and_size} in {folder}")
+            (log.debug if optional else log.info)(
+                f"caching the output of the frozen layers: {rows_and_size} in {folder}"
+            )
             _write(folder / cache_key([*missing]), [*missing], chosen, approach)
             known = _find(folder)
     return RowsWithStates(rows, [known[key] for key in keys])
