@@ -58,14 +58,18 @@ def shortened():
     return notebook
 
 
+def kinds_of(cell):
+    """Types of a cell's outputs, without warnings: after few steps, the model does not write numbers."""
+    return [output.output_type for output in cell.outputs if output.get("name") != "stderr"]
+
+
 def test_a_short_run_has_the_kinds_of_outputs_that_are_saved():
     saved, run = code_cells(read()), code_cells(execute(shortened()))
     for before, after in zip(saved, run, strict=True):
-        kinds = [[output.output_type for output in cell.outputs] for cell in (before, after)]
+        kinds = [kinds_of(cell) for cell in (before, after)]
         assert kinds[0] == kinds[1], (
             f"run `python tests/test_tutorial.py` to save outputs of:\n{after.source}"
         )
-        assert "stderr" not in [output.get("name") for output in after.outputs], after.outputs
 
 
 def test_the_saved_outputs_are_of_a_complete_run_and_name_no_machine():
@@ -74,6 +78,7 @@ def test_the_saved_outputs_are_of_a_complete_run_and_name_no_machine():
     assert [cell.execution_count for cell in code_cells(notebook)] == list(
         range(1, len(code_cells(notebook)) + 1)
     )
+    assert "stderr" not in [output.get("name") for cell in code_cells(notebook) for output in cell.outputs]
     pictures = [o for cell in code_cells(notebook) for o in cell.outputs if "image/png" in o.get("data", {})]
     assert pictures
     assert all(set(cell.metadata) == set() for cell in notebook.cells)
