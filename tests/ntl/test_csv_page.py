@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from approach_cases import make
+from approach_cases import save_pretrained
 from pages import ROOT, snippets
 
 from ntl.cli import main
@@ -17,10 +17,7 @@ SMALL = ["training_args.max_steps=2", "weights.trained_layers=1", "dataset_args.
 
 def test_the_commands_of_csv_to_intervals_run_in_turn(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    approach = make("llama-tiny", family="decoder_only")
-    del approach.model.config.ntl
-    for part in (approach.model, approach.tokenizer):
-        part.save_pretrained(".models/smollm2")
+    save_pretrained(".models/smollm2")
     Path("data").mkdir()
     texts = pd.DataFrame(
         {"text": [f"text {i}" for i in range(700)], "sentiment": [i % 81 for i in range(700)]}
