@@ -513,6 +513,9 @@ def compose_config(overrides: Sequence[str], command: str = "train") -> Config:
 def _read(kind: type, given: Mapping[str, Any]) -> Any:
     known = {f.name for f in fields(kind)}
     values = {key: value for key, value in given.items() if key in known and value != MISSING}
+    # What is given is resolved: `${` stands for itself, as in a prompt with prices.
+    texts = {key: value.replace("${", r"\${") for key, value in values.items() if isinstance(value, str)}
+    values |= texts
     return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), values))
 
 

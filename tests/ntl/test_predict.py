@@ -1,13 +1,14 @@
 """`ntl predict` and `ntl.load`, with models that learn nothing: only what is done with them matters."""
 
-from __future__ import annotations
-
 import io
 import json
+import math
 import os
+import re
 import shutil
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -18,8 +19,9 @@ from ntl.cli import main
 from ntl.data import Example
 from ntl.data.files import only_writer
 from ntl.errors import UserError
-from ntl.predict import PREDICTED
+from ntl.predictor import PREDICTED
 from ntl.train import main as train
+from ntl.truths import Margin
 
 SMALL = (
     "training_args.max_steps=2",
@@ -96,7 +98,7 @@ def test_a_run_answers_new_rows_with_medians_and_intervals(run, new, capsys):
     found = pd.read_csv(io.StringIO(out))
     rows = pd.read_csv(new)
     assert found[[*rows]].equals(rows)
-    assert [*found] == [*rows, *PREDICTED[1:]]
+    assert [*found] == [*rows, *PREDICTED]
     assert (found["lower"] <= found["median"]).all()
     assert (found["median"] <= found["upper"]).all()
     assert found["number_probability"].between(0, 1).all()
@@ -116,7 +118,7 @@ def test_python_and_the_command_give_the_same_answers_by_index(run, new, capsys)
 
 def test_calibrated_intervals_hold_their_share_of_the_validation_answers(run, table):
     model = ntl.load(run)
-    validation = ntl.predict.load_task(model.data).validation
+    validation = ntl.predictor.load_task(model.data).validation
     rows = pd.read_csv(table)
     rows = rows[rows["y"].isin([int(example.answer) for example in validation])]
     with pytest.warns(UserWarning, match="20 validation rows: the margin is uncertain"):
@@ -130,6 +132,7 @@ def test_calibrated_intervals_hold_their_share_of_the_validation_answers(run, ta
 @pytest.mark.parametrize(
     ("margin", "ends", "said"),
     [
+        (1.5, (28.0, 62.0), "the intervals are widened by 1.5 at each end"),  # to what two digits write
         (2.0, (28.0, 62.0), "the intervals are widened by 2 at each end"),
         (278.0, (0.0, 99.0), "the intervals are widened by 278 at each end"),  # two digits, no sign
         (-3.0, (33.0, 57.0), "the intervals are narrowed by 3 at each end"),
@@ -139,8 +142,8 @@ def test_calibrated_intervals_hold_their_share_of_the_validation_answers(run, ta
 def test_calibration_moves_the_ends_no_further_than_answers_go(
     run, new, capsys, monkeypatch, margin, ends, said
 ):
-    monkeypatch.setattr(ntl.predict, "interval_margin", lambda *_: margin)
-    monkeypatch.setattr(ntl.predict, "FEW_ROWS", 20)
+    monkeypatch.setattr(ntl.predictor, "interval_margin", lambda *_: margin)
+    monkeypatch.setattr(ntl.predictor, "FEW_ROWS", 20)
     read = SimpleNamespace(values=torch.tensor([[30.0, 60.0, 40.0]] * 4), starts=torch.ones(4))
 
     def answered(self, model, questions, *_):
@@ -153,16 +156,54 @@ def test_calibration_moves_the_ends_no_further_than_answers_go(
     assert found[["lower", "upper"]].drop_duplicates().to_numpy().tolist() == [[*ends]]
     assert said in err
     assert "uncertain" not in err
-    monkeypatch.setattr(ntl.predict, "FEW_ROWS", 21)
+    monkeypatch.setattr(ntl.predictor, "FEW_ROWS", 21)
     assert (
         "ntl predict: 20 validation rows: the margin is uncertain"
         in predict(capsys, run, f"data={new}", "calibrate=true")[2]
     )
 
 
+@pytest.mark.parametrize(
+    ("truths", "margin"),
+    [([1, 1, 1, 2, 2, 3, 5, 8, 20, 100], Margin(math.log(10), True)), ([8.0] * 9 + [12.0], Margin(2.0))],
+)
+def test_the_ends_of_long_tailed_answers_are_moved_by_a_factor(run, monkeypatch, truths, margin):
+    model = ntl.load(run)
+    found = pd.DataFrame({"lower": [0.0] * 10, "median": [5.0] * 10, "upper": [10.0] * 10})
+    monkeypatch.setattr(ntl.predictor.Predictor, "_validation", lambda *_: (found, truths))
+    with pytest.warns(UserWarning, match="uncertain"):
+        found_margin = model.margin(0.9)
+    assert found_margin.by_factor == margin.by_factor
+    assert found_margin.size == approx(margin.size)
+    moved = model._moved(*(np.array([end]) for end in (2.0, 5.0, 9.0)), margin)
+    assert [*moved.values()] == ([[0.0], [90.0]] if margin.by_factor else [[0.0], [11.0]])
+
+
+def test_the_run_answers_its_validation_rows_once(run, monkeypatch):
+    model = ntl.load(run)
+    held = model.run.evaluation("test")
+    known = [p._replace(lower=20.0, median=30.0, upper=40.0) for p in held.predictions("validation")]
+    monkeypatch.setattr("ntl.training.run_folder.EvaluationFolder.predictions", lambda *_: known)
+    monkeypatch.setattr(ntl.predictor.Predictor, "batches", None)
+    found, truths = model._validation(0.9)
+    assert (len(found), truths) == (20, [p.true for p in known])
+
+
+def test_a_report_and_a_copy_of_a_run(run, tmp_path):
+    model = ntl.load(run)
+    report = model.report
+    assert [*report.index] == ["validation", "test"]
+    assert report.loc["test", "rows"] == 4
+    assert report[["greedy", "constant"]].notna().all(axis=None)
+    model.save(tmp_path / "copy")
+    assert ntl.load(tmp_path / "copy").report.equals(report)
+    with pytest.raises(UserError, match="a folder that does not exist"):
+        model.save(tmp_path)
+
+
 def test_intervals_of_answers_that_are_not_numbers_cannot_be_calibrated(run, new, monkeypatch):
     data = SimpleNamespace(validation=[Example("1.0", "3/4")])
-    monkeypatch.setattr(ntl.predict, "load_task", lambda settings: data)
+    monkeypatch.setattr(ntl.predictor, "load_task", lambda settings: data)
     with pytest.raises(UserError, match=r"'3/4' is not a single number; calibrate=true .* omit calibrate"):
         ntl.load(run).predict(pd.read_csv(new), calibrate=True)
 
@@ -177,7 +218,7 @@ def test_an_interrupted_output_is_continued_from_its_last_whole_row(run, new, tm
         assert (code, cut.read_text() == text) == (0, True), place
     assert "10 of 10 rows are in" in err
     cut.unlink()
-    batches = ntl.predict.Predictor.answer
+    batches = ntl.predictor.Predictor.answer
     calls = []
 
     def interrupted(*arguments):
@@ -186,7 +227,7 @@ def test_an_interrupted_output_is_continued_from_its_last_whole_row(run, new, tm
             raise KeyboardInterrupt
         return batches(*arguments)
 
-    monkeypatch.setattr(ntl.predict.Predictor, "answer", interrupted)
+    monkeypatch.setattr(ntl.predictor.Predictor, "answer", interrupted)
     code, _, err = predict(capsys, run, f"data={new}", f"output={cut}")
     assert code == 130
     assert "the same command continues" in err
@@ -225,8 +266,10 @@ def test_standard_input_is_read_as_a_table_or_as_texts(table, tmp_path_factory, 
     numbers = texts.select_dtypes("number")
     assert numbers.to_numpy() == approx(found[[*numbers]].to_numpy())
     assert texts.drop(columns=[*numbers]).equals(found.drop(columns=[*numbers]))
-    code, out, _ = predict(capsys, run, "text=a, b", "level=none")
-    assert (code, [*pd.read_csv(io.StringIO(out))]) == (0, ["when", "written", "greedy"])
+    number = re.escape(f"{texts['median'][0]:g}")
+    code, out, _ = predict(capsys, run, "text=a, b")
+    assert (code, bool(re.fullmatch(rf"{number}, \S+ to \S+ \(90 %\)\n", out))) == (0, True), out
+    assert predict(capsys, run, "text=a, b", "level=none")[1] == "no number\n"
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
     assert "no lines on standard input" in predict(capsys, run, "-")[2]
 
@@ -240,7 +283,7 @@ def test_models_without_a_distribution_say_that_there_is_no_interval(head, table
     rows = pd.read_csv(table).head(2)[["when", "note"]]
     rows.to_csv(tmp_path / "rows.csv", index=False)
     code, out, err = predict(capsys, run, f"data={tmp_path}/rows.csv")
-    expected = {"regression": ["written", "greedy"], "several": ["written", "lat", "lon"]}[head]
+    expected = {"regression": ["greedy"], "several": ["lat", "lon"]}[head]
     assert (code, [*pd.read_csv(io.StringIO(out))]) == (0, ["when", "note", *expected])
     assert "no interval" in err
     for options in ("level=0.9", "calibrate=true"):
@@ -339,7 +382,7 @@ def test_a_whole_output_of_written_numbers_or_texts_is_recognized(run, new, tmp_
         def written(self, questions, *_, answer=answer):
             return pd.DataFrame({"written": [answer for _ in questions], "greedy": 1.5})
 
-        monkeypatch.setattr(ntl.predict.Predictor, "answer", written)
+        monkeypatch.setattr(ntl.predictor.Predictor, "answer", written)
         output = tmp_path / f"{place}.csv"
         assert predict(capsys, run, f"data={new}", f"output={output}")[0] == 0
         before = output.read_bytes()

@@ -1,7 +1,7 @@
 """Draw a report's figures: accuracy, learning curves, error by magnitude, digit confusion, overview."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
@@ -19,14 +19,17 @@ from tqdm import tqdm
 from ntl.report.groups import Dataset, Group, mean_and_interval, split_readings
 from ntl.report.style import (
     FLOOR,
+    GRAY,
     LINES_NOTE,
     STYLE,
+    add_caption,
     add_legend,
     margins,
     new_figure,
     plot_seeds,
     save_figure,
     styles,
+    wrap,
 )  # fmt: skip
 from ntl.report.uncertainty import (
     MOST_MODELS,
@@ -144,10 +147,10 @@ class DatasetFigures:
 
     def draw(self) -> dict[str, Figure]:
         """Draw all figures that there is data for, by name."""
-        figures = {"accuracy": self.accuracy(), "learning_curves": self.learning_curves()}
-        if self.predictions:
-            figures["error_by_magnitude"] = self.error_by_magnitude()
-        for test in self.predictions:
+        first = {"errors": self.errors()} if self.dataset.is_table else {"accuracy": self.accuracy()}
+        figures = {**first, "learning_curves": self.learning_curves()}
+        figures["error_by_magnitude"] = self.error_by_magnitude()
+        for test in self.predictions if not self.dataset.is_table else ():
             figures[f"digit_confusion_{test}"] = self.digit_confusion(test)
         tests = [test for test in self.predictions if test != "validation"]
         figures["calibration"] = draw_calibration(self.groups, tests, self.looks)
@@ -157,28 +160,43 @@ class DatasetFigures:
             figures["overview"] = self.overview(noisy[0])
         return {name: figure for name, figure in figures.items() if figure is not None}
 
-    def accuracy(self) -> Figure:
-        """Draw the accuracy on each test set."""
-        tests = self.dataset.tests
-        figure, axes = new_figure(len(tests), COLUMNS, (3.6, 0.34 * len(self.groups) + 1.2), (1.2, 0.0))
-        for i, (ax, test) in enumerate(zip(axes, tests, strict=True)):
+    def accuracy(self) -> Figure | None:
+        """Draw the accuracy on each test set, or return None if it is 0 everywhere."""
+        metrics = {}
+        for test in self.dataset.tests:
             found = self.dataset.metrics(test)
-            known = (name for name in SHOWN if all(m.get(name) is not None for m in found))
-            metric = next(known, "exact_match")
-            self._seeds(ax, test, metric)
-            labels = [group.label for group in self.groups] if i % COLUMNS == 0 else []
-            ax.set_yticks(range(len(self.groups)), labels)
+            known = [name for name in SHOWN if all(m.get(name) is not None for m in found)]
+            if nonzero := [name for name in known if any(m[name] for m in found)]:
+                metrics[test] = nonzero[0]
+        return self._dots(self.groups, metrics, SHOWN)
+
+    def errors(self) -> Figure | None:
+        """Draw the mean absolute error of each reading, and of a constant answer, on each test set."""
+        rows = [*split_readings(self.dataset).groups, Group("constant", self.dataset.runs, "constant")]
+        tests = [test for test in self.dataset.tests if self.dataset.reference(test, "mae") is not None]
+        return self._dots(rows, dict.fromkeys(tests, "mae"), {"mae": "mean absolute error"})
+
+    def _dots(
+        self, rows: Sequence[Group], metrics: Mapping[str, str], names: Mapping[str, str]
+    ) -> Figure | None:
+        """Draw a panel with a metric's dots for each test set, or return None if there is none."""
+        if not metrics:
+            return None
+        figure, axes = new_figure(len(metrics), COLUMNS, (3.6, 0.34 * len(rows) + 1.2), (1.2, 0.0))
+        for i, (ax, (test, metric)) in enumerate(zip(axes, metrics.items(), strict=True)):
+            self._seeds(ax, test, metric, rows)
+            ax.set_yticks(range(len(rows)), [row.label for row in rows] if i % COLUMNS == 0 else [])
             ax.set_xlim(left=0)
             ax.locator_params(axis="x", nbins=5)
-            ax.set(title=test, xlabel=SHOWN[metric])
-        figure.supxlabel(SEEDS_NOTE, fontsize=8)
+            ax.set(title=test, xlabel=names[metric])
+        add_caption(figure, SEEDS_NOTE)
         return figure
 
     def learning_curves(self) -> Figure | None:
         """Draw metrics of the validation set during training, or return None if none was measured."""
-        panels = NOISE_CURVES if self.dataset.has_noise("validation") else CURVES
+        panels = NOISE_CURVES if self.dataset.in_units("validation") else CURVES
         points = [point for runs in self.curves for curve in runs for point in curve]
-        known = [key for key in panels if any(point.get(key) is not None for point in points)]
+        known = [key for key in panels if any(point.get(key) for point in points)]  # neither None nor 0
         if not known:
             return None
         figure, axes = new_figure(len(known), len(known), (4.2, 3.0), self.room_for_legend)
@@ -190,13 +208,19 @@ class DatasetFigures:
         add_legend(figure, f"validation; {LINES_NOTE}")
         return figure
 
-    def error_by_magnitude(self) -> Figure:
-        """Draw the error by the number of digits of the true number."""
-        figure, axes = new_figure(len(self.predictions), COLUMNS, (4.2, 3.0), self.room_for_legend)
-        for ax, (test, answers) in zip(axes, self.predictions.items(), strict=True):
+    def error_by_magnitude(self) -> Figure | None:
+        """Draw the error by the number of digits of the true number, or return None if answers are few."""
+        found = {
+            test: {label: [*map(error_by_digits, seeds.values())] for label, seeds in answers.items()}
+            for test, answers in self.predictions.items()
+        }
+        shown = {test: by_label for test, by_label in found.items() if any(map(any, by_label.values()))}
+        if not shown:
+            return None
+        figure, axes = new_figure(len(shown), COLUMNS, (4.2, 3.0), self.room_for_legend)
+        for ax, (test, by_label) in zip(axes, shown.items(), strict=True):
             digits: set[float] = set()
-            for label, seeds in answers.items():
-                points = [error_by_digits(predictions) for predictions in seeds.values()]
+            for label, points in by_label.items():
                 plot_seeds(ax, points, self.looks[label], label)
                 digits.update(*points)
             ax.set_xticks(sorted(digits))
@@ -228,7 +252,7 @@ class DatasetFigures:
             image, ax=axes, shrink=min(1.0, 2.0 / rows), label="share of answers with that true digit"
         )
         some = f"; the first {rows} of {len(answers)} rows" if rows < len(answers) else ""
-        figure.suptitle(f"{test}: all seeds together{some}", fontsize=9)
+        figure.suptitle(wrap(figure, f"{test}: all seeds together{some}"), fontsize=9)
         return figure
 
     def overview(self, test: str) -> Figure:
@@ -246,7 +270,8 @@ class DatasetFigures:
         self._scale_errors(axes[0], test)
         axes[0].set_title("validation MAE during training")
         axes[0].legend(fontsize=8, loc="upper right")
-        rows = self._seeds(axes[1], test, "mae", by_reading=True)
+        rows = split_readings(self.dataset).groups
+        self._seeds(axes[1], test, "mae", rows)
         axes[1].set_yticks(range(len(rows)), [row.label.replace(" + ", " +\n") for row in rows], fontsize=8)
         floor = self.dataset.reference(test, "noise_mae")
         axes[1].axvline(floor, **FLOOR)
@@ -264,25 +289,21 @@ class DatasetFigures:
             axes[3].set_title("coverage: nominal, empirical")
         return figure
 
-    def _seeds(self, ax: Axes, test: str, metric: str, by_reading: bool = False) -> list[Group]:
-        """Draw each seed as a dot and, with enough seeds, the mean with its interval; return the rows."""
-        rows: list[Group] = []
-        for base in self.groups:
-            readings = split_readings(replace(self.dataset, groups=[base])).groups if by_reading else [base]
-            for group in readings:
-                y, color = len(rows), self.looks[base.label].color
-                rows.append(group)
-                values = group.values(test, metric)
-                mean, width = mean_and_interval(values)
-                seeds = values.dropna()
-                enough = len(seeds) >= FEWEST_SEEDS and mean is not None
-                at = [y + 0.12 if enough else y] * len(seeds)
-                ax.scatter(seeds, at, s=22, color=color, alpha=0.6, lw=0, clip_on=False)
-                if enough:
-                    ax.errorbar(mean, y - 0.12, xerr=width, fmt="o", color=color, ms=5, capsize=3)
+    def _seeds(self, ax: Axes, test: str, metric: str, rows: Sequence[Group]) -> None:
+        """Draw each seed as a dot and, with enough seeds, the mean with its interval."""
+        looks = {id(group.runs): self.looks[group.label].color for group in self.groups}
+        for y, group in enumerate(rows):
+            color = looks.get(id(group.runs), GRAY)
+            values = group.values(test, metric)
+            mean, width = mean_and_interval(values)
+            seeds = values.dropna()
+            enough = len(seeds) >= FEWEST_SEEDS and mean is not None
+            at = [y + 0.12 if enough else y] * len(seeds)
+            ax.scatter(seeds, at, s=22, color=color, alpha=0.6, lw=0, clip_on=False)
+            if enough:
+                ax.errorbar(mean, y - 0.12, xerr=width, fmt="o", color=color, ms=5, capsize=3)
         ax.set_ylim(len(rows) - 0.4, -0.6)
         ax.grid(axis="y", visible=False)
-        return rows
 
     def _curves(self, ax: Axes, key: str) -> None:
         """Plot a metric of the validation set against updates."""

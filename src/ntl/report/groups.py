@@ -104,6 +104,15 @@ class Dataset:
         """Return whether the noise of a test set's answers is known, so that errors have a floor."""
         return self.reference(test, "noise_mae") is not None
 
+    @property
+    def is_table(self) -> bool:
+        """Whether the answers are a column of a table, whose errors matter more than exact digits."""
+        return self.name == "tabular"
+
+    def in_units(self, test: str) -> bool:
+        """Return whether errors are shown in the numbers' own units: their scale is not that of digits."""
+        return self.is_table or self.has_noise(test)
+
     def has_different_questions(self, test: str) -> bool:
         """Return whether the questions of a test set differ between runs, so that rows are not comparable."""
         return len({run.record.questions.get(test) for run in self.runs if test in run.metrics}) > 1

@@ -1,6 +1,7 @@
 """The style of the lab's figures, with colors that are easy to distinguish."""
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ STYLE = {
     "svg.hashsalt": "ntloss",  # the same figure gives the same file
 }
 FLOOR: dict[str, Any] = {"color": LINE, "lw": 0.9, "ls": (0, (4, 3))}
+LETTERS = 14  # of size 8 in an inch
 LINES_NOTE = "lines: median over seeds, bands: all seeds"
 
 # Objectives with a style of their own; others take the next ones in order.
@@ -122,9 +124,19 @@ def add_legend(figure: Figure, title: str) -> None:
     pairs = [zip(*ax.get_legend_handles_labels(), strict=True) for ax in figure.axes]
     handles = {label: handle for panel in pairs for handle, label in panel}
     figure.legend(
-        handles.values(), handles, loc="outside lower center", ncols=2, fontsize=8, title=title,
+        handles.values(), handles, loc="outside lower center", ncols=2, fontsize=8, title=wrap(figure, title),
         title_fontsize=8,
     )  # fmt: skip
+
+
+def add_caption(figure: Figure, text: str) -> None:
+    """Add a caption below the figure, in lines that fit its width."""
+    figure.supxlabel(wrap(figure, text), fontsize=8)
+
+
+def wrap(figure: Figure, text: str) -> str:
+    """Break a text of small letters into lines that fit a figure."""
+    return textwrap.fill(text, int(LETTERS * figure.get_figwidth()))
 
 
 def save_figure(figure: Figure, path: Path) -> list[str]:

@@ -53,6 +53,7 @@ COLUMNS = {
 FINAL_ANSWER = ("exact_final_answer", "final_answer_accuracy")
 NUMBERS = ("exact_number", "accuracy", "log_mae", "log_r2", "invalid_rate")
 NOISY_NUMBERS = ("exact_number", "mae", "rmse", "r2", "invalid_rate")  # errors in the numbers' own units
+TABLE_NUMBERS = ("mae", "rmse", "r2", "exact_number", "invalid_rate")
 TEXTS = ("exact_match", "bleu", "rougeL")
 UNCERTAINTY = ("crps", "rater_crps", "interval_coverage", "interval_width")
 
@@ -220,6 +221,7 @@ def _is_constant(cells: Sequence[str]) -> bool:
 def _metrics(dataset: Dataset, test: str) -> list[str]:
     known = {name for metrics in dataset.metrics(test) for name in metrics}
     numbers = NOISY_NUMBERS if dataset.has_noise(test) else NUMBERS
+    numbers = TABLE_NUMBERS if dataset.is_table else numbers
     return [name for name in (*FINAL_ANSWER, *(numbers if "accuracy" in known else TEXTS)) if name in known]
 
 
@@ -255,7 +257,7 @@ def _difference_cells(values: Sequence[pd.Series]) -> list[str]:
 
 def _references(dataset: Dataset, test: str) -> str:
     """Describe what the errors on a test set are compared with; empty if the runs have not recorded it."""
-    metric = "mae" if dataset.has_noise(test) else "log_mae"
+    metric = "mae" if dataset.in_units(test) else "log_mae"
     answers = {
         "constant": "for always answering the median of the training answers",
         "noise": "for answering without the noise",
@@ -266,5 +268,5 @@ def _references(dataset: Dataset, test: str) -> str:
 
 
 def _note(datasets: Sequence[Dataset]) -> str:
-    logs = any(not dataset.has_noise(test) for dataset in datasets for test in dataset.tests)
+    logs = any(not dataset.in_units(test) for dataset in datasets for test in dataset.tests)
     return NOTE + (LOG_NOTE if logs else "")

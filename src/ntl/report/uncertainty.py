@@ -14,6 +14,7 @@ from ntl.report.style import (
     TEXT,
     VERMILION,
     SeriesStyle,
+    add_caption,
     add_legend,
     margins,
     new_figure,
@@ -72,10 +73,10 @@ def draw_intervals(
     for ax, (label, seed, predictions) in zip(axes, shown, strict=True):
         plot_intervals(ax, predictions, looks[label].color)
         ax.set_title(f"{label} (seed {seed})")
-    figure.supxlabel(
+    add_caption(
+        figure,
         f"{test}: at most {MOST_INTERVALS} questions, sorted by the true number (line). Bars: intervals, red "
         "where they miss it; dots: medians.",
-        fontsize=8,
     )
     return figure
 

@@ -4,7 +4,7 @@ import pytest
 from report_cases import make_run
 from tolerances import approx
 
-from ntl.report.figures import DatasetFigures, digit_counts, draw_dataset, error_by_digits
+from ntl.report.figures import SEEDS_NOTE, DatasetFigures, digit_counts, draw_dataset, error_by_digits
 from ntl.report.groups import load_datasets
 from ntl.training.run_folder import Prediction
 
@@ -43,7 +43,7 @@ def test_digit_confusion_shows_places_with_digits_and_few_models(tmp_path):
     titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
     assert len(titles) == 4
     assert all(title.endswith("units") for title in titles)
-    assert "the first 4 of 6 rows" in figure.get_suptitle()
+    assert "the first 4 of 6 rows" in " ".join(figure.get_suptitle().split())
     assert len(figure.axes[0].get_xticks()) == 10  # no column for answers without a digit
 
 
@@ -64,7 +64,7 @@ def test_all_figures_are_drawn_for_few_and_for_many_objectives(tmp_path, objecti
     for i in range(objectives):
         for seed in range(seeds):
             answers = predict(4.0 + seed, 4.0, 12) + predict(None, 30.0, 12)
-            metrics = {"accuracy": 0.1 * i, "log_mae": None, "mae": 4.0, "noise_mae": 2.0}
+            metrics = {"accuracy": 0.1 * (i + 1), "log_mae": None, "mae": 4.0, "noise_mae": 2.0}
             what = {"dataset": "arith/x", "test": "test", "metrics": metrics, "predictions": answers}
             folder = make_run(tmp_path / f"runs/{i}-{seed}", f"T5 + {i}", seed, **what)
             folder.curve_path.unlink()
@@ -105,6 +105,31 @@ def test_the_overview_shows_intervals_even_if_the_first_question_has_none(tmp_pa
     *_, predicted, coverage = DatasetFigures(dataset).draw()["overview"].axes
     assert predicted.get_xlabel() == "questions by true number (line)"
     assert coverage.get_xlabel() == "nominal coverage"
+
+
+def test_a_table_has_dots_for_each_reading_and_for_a_constant_and_no_figure_of_zeros(tmp_path):
+    metrics = {"accuracy": 0.0, "exact_number": 0.0, "mae": 5.0, "median_mae": 4.0, "constant_mae": 6.0}
+    make_run(tmp_path, "SmolLM2", 0, 0.0, dataset="tabular", test="test", metrics=metrics)
+    (dataset,), _ = load_datasets([tmp_path])
+    figures = DatasetFigures(dataset).draw()
+    assert [*figures] == ["errors", "error_by_magnitude"]
+    (errors,) = figures["errors"].axes
+    assert [text.get_text() for text in errors.get_yticklabels()] == [
+        "SmolLM2, greedy",
+        "SmolLM2, median",
+        "constant",
+    ]
+    assert [dots.get_offsets()[0].tolist() for dots in errors.collections] == [[5, 0], [4, 1], [6, 2]]
+
+
+def test_captions_are_broken_into_lines_that_fit_the_figure(tmp_path):
+    make_run(tmp_path, "T5", 0)
+    (dataset,), _ = load_datasets([tmp_path])
+    figure = DatasetFigures(dataset).draw()["accuracy"]
+    figure.draw_without_rendering()
+    box = figure._supxlabel.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert " ".join(figure._supxlabel.get_text().split()) == SEEDS_NOTE
 
 
 def test_runs_without_learning_curves_have_no_learning_curve_figure(tmp_path):

@@ -53,6 +53,16 @@ def test_differences_are_paired_by_seed(tmp_path):
     assert "| T5 | 3 | 20.0 ± 24.8 |  |" in text
 
 
+def test_errors_of_a_table_come_first_and_in_its_unit(tmp_path):
+    metrics = {"exact_number": 0.0, "accuracy": 0.0, "mae": 5.0, "constant_mae": 6.0, **NUMBERS}
+    make_run(tmp_path / "runs/a", "T5", 0, dataset="tabular", metrics=metrics)
+    assert report(tmp_path) == 0
+    text = (tmp_path / "out/table.md").read_text()
+    assert "| objective | seeds | interpolate MAE | interpolate exact |" in text
+    assert "Reference MAE on interpolate: 6.00 for always answering the median" in text
+    assert "log MAE" not in text
+
+
 def test_the_report_names_what_errors_are_compared_with(tmp_path):
     make_run(tmp_path / "runs/a", "T5", 0, metrics=noisy(25.0))
     assert report(tmp_path) == 0

@@ -1,0 +1,220 @@
+"""`ntl fit` and `ntl.fit`, with a tiny model in place of SmolLM2."""
+
+import io
+import logging
+import re
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from approach_cases import save_pretrained
+from tolerances import approx
+
+import ntl
+from ntl import train
+from ntl.cli import main
+from ntl.errors import UserError
+from ntl.training.outline import is_long_tailed
+from ntl.training.run_folder import RunFolder
+from ntl.training.trainer import ApproachTrainer
+
+SMALL = {
+    "training_args.min_steps": 4,
+    "training_args.num_train_epochs": 0.1,
+    "training_args.per_device_train_batch_size": 4,
+    "training_args.use_cpu": True,
+    "weights.trained_layers": 1,
+    "dataset_args.cache_dir": "cache",
+}
+NOTES = ["a fine\nhouse", 'with "quotes", and commas', None, "Ærø", "{braces}"]
+
+
+@pytest.fixture(autouse=True)
+def llama(tmp_path, monkeypatch):
+    """Save a tiny pretrained Llama in the working directory, an empty one."""
+    monkeypatch.chdir(tmp_path)
+    save_pretrained("llama")
+
+
+@pytest.fixture
+def table():
+    """Write a table of 150 rows with texts, categories, dates and gaps, whose target has a long tail."""
+    rows = range(150)
+    columns = {
+        "when": [f"2026-{1 + i % 12:02}-{1 + i % 28:02}" for i in rows],
+        "kind": [("flat", "house", None)[i % 3] for i in rows],
+        "note": [NOTES[i % 5] for i in rows],
+        "size": [None if i % 7 == 0 else 20.5 + i for i in rows],
+        "price": [round(100 * 1.03**i) for i in rows],
+    }
+    pd.DataFrame(columns).to_csv("houses.csv", index=False)
+    return pd.DataFrame(columns)
+
+
+def fit(capsys, *words, **keys):
+    capsys.readouterr()
+    given = {**SMALL, **keys}
+    code = main(["fit", *words, "model=llama", *(f"{key}={value}" for key, value in given.items())])
+    printed = capsys.readouterr()
+    return code, printed.out, " ".join(printed.err.split())
+
+
+def test_a_table_gives_a_model_its_errors_and_the_command_that_predicts(table, capsys):
+    code, out, err = fit(capsys, "houses.csv", "target=price")
+    assert code == 0, err
+    block = dict(re.findall(r"^(\w+) +(.*)$", out.partition("step 1:")[0], re.MULTILINE))
+    assert block["loss"].startswith("HL-Gauss in place of cross-entropy at numbers, sigma ")
+    assert block["rows"] == "110 for training, 20 validation, 20 test"
+    assert block["weights"].startswith("the upper 1 layers of llama: ")
+    assert block["steps"] == "4 of 4 rows, learning rate 0.002 (linear)"
+    assert block["numbers"].startswith("4 digits; the answers have a long tail")
+    assert re.search(r"when: 2026-\d\d-\d\d, kind: \w+, note: .*, size: [\w.]+, price: ' -> '\d{4}'", out)
+    assert block["time"].startswith("about ")
+    reported = re.search(
+        r"^test MAE: median (\S+) · greedy \S+ · constant (\S+) · 90 % interval covers", out, re.M
+    )
+    assert reported is not None, out
+    (command,) = re.findall(r"^To predict: ntl (.*)$", out, re.MULTILINE)
+    table.drop(columns="price").head(3).to_csv("new.csv", index=False)
+    assert main(shlex.split(command)) == 0
+    found = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    assert [*found][-5:] == ["greedy", "median", "lower", "upper", "number_probability"]
+    assert (found[["lower", "upper"]].to_numpy() % 1 == 0).all()
+    report = ntl.load("outputs/houses-price").report
+    assert f"{report.loc['test', 'median']:,.0f}" == reported[1]
+    code, out, _ = fit(capsys, "houses.csv", "target=price")
+    assert (code, "is finished already" in out) == (0, True)
+
+
+def test_logarithms_are_learned_and_predictions_are_numbers_again(table, capsys):
+    code, out, err = fit(capsys, "houses.csv", "target=price", "scale=log", "prompt={note}: it's ${size}\\n")
+    assert code == 0, err
+    assert "numbers  logarithms to base 10, 1 digits and 3 decimals" in out
+    assert re.search(r"it.{1,2}s \$[\w.?]+\\n. -> '\d\.\d{3}'", out)
+    model = ntl.load("outputs/houses-price")
+    form = model.approach.answer_format
+    assert form.read(form.write(["100", "8231", "57"])) == ["100", "8222", "57"]  # 10 ** 3.915
+    assert not form.fits("0")
+    found = model.predict(table.head(5), calibrate=False)
+    assert (found["lower"] > 0).all()
+    assert found["median"].dtype == "int64"
+    lower, upper = form.outwards(np.array([0.0, 55.5]), np.array([1e12, 56.5]))
+    assert [*lower, *upper] == approx([1.0, 55, 9977, 57])
+
+
+def test_decimals_beyond_three_digits_of_the_spread_are_rounded():
+    approach = make("llama-tiny", family="decoder_only", number_format="padded", number_digits=3)
+    answers = ["10.123456", "12.3", "-7.91234"]
+    approach.fit(answers)
+    assert approach.answer_format.write(answers) == ["+10.12", "+12.30", "-07.91"]  # a deviation of 8.94
+    assert approach.answer_format.read(["+12.30"]) == ["12.3"]
+    whole = make("llama-tiny", family="decoder_only", number_format="padded", number_digits=3)
+    whole.fit(["1", "2", "3"])
+    assert whole.answer_format.write(["2", "2.4"]) == ["2", "2"]
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(110, 80), (480, 90), (4800, 900)])
+def test_three_epochs_are_trained_but_at_least_eighty_steps(rows, steps):
+    arguments = SimpleNamespace(
+        max_steps=-1, num_train_epochs=3.0, train_batch_size=16, gradient_accumulation_steps=1, world_size=1
+    )
+    config = SimpleNamespace(training_args=SimpleNamespace(min_steps=80))
+    train._count_steps(config, arguments, rows)
+    assert arguments.max_steps == steps
+
+
+def test_long_tails_are_found():
+    generator = np.random.default_rng(0)
+    numbers = generator.normal(size=500)
+    assert is_long_tailed(np.exp(numbers))
+    assert not is_long_tailed(50 + numbers)
+    assert not is_long_tailed(np.exp(numbers) - 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (
+            ["houses.csv"],
+            "no column to predict is given; expected target=COLUMN, one of when, kind, note, size",
+        ),
+        (["target=price"], "expected one table, given none"),
+        (["houses.csv", "new.csv", "target=price"], "expected one table, given houses.csv and new.csv"),
+        (["nowhere.csv", "target=price"], "nowhere.csv cannot be read"),
+        (
+            ["houses.csv", "target=prize"],
+            "names the column 'prize'; expected one of the columns of houses.csv",
+        ),
+        (["houses.csv", "target=kind"], "'kind' is 'flat'; expected a finite number"),
+        (["few.csv", "target=price"], "has 59 rows with a value of 'price'; expected at least 60, 20 each"),
+        (["zero.csv", "target=price", "scale=log"], "the training answer 0 has no logarithm"),
+        (["houses.csv", "target=price", "prompt={price}: "], "names the target 'price'"),
+        (["houses.csv", "target=price", "training_args.max_step=3"], "Did you mean"),
+        (["houses.csv", "target=price", "model=a/b"], "is not a local folder, .* run `make model`"),
+    ],
+)
+def test_what_cannot_be_fitted_is_an_error_of_one_line(table, words, complaint, capsys, monkeypatch):
+    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
+    table.head(59).to_csv("few.csv", index=False)
+    table.assign(price=0).to_csv("zero.csv", index=False)
+    given = [f"{key}={value}" for key, value in SMALL.items()]
+    model = [] if any(word.startswith("model=") for word in words) else ["model=llama"]
+    assert main(["fit", *words, *model, *given]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert re.search(complaint, err), err
+
+
+def test_python_fits_a_data_frame_and_returns_what_it_has_fitted(table, capsys, monkeypatch):
+    for logger in (logging.getLogger(), logging.getLogger("ntl")):  # as where nothing has set up logging
+        monkeypatch.setattr(logger, "handlers", [])
+    model = ntl.fit(table, target="price", model="llama", **SMALL)
+    assert "test MAE: median" in capsys.readouterr().out
+    assert model.report.loc["test", "rows"] == 20
+    answers = model.predict(table.head(2))
+    again = ntl.fit(table, target="price", model="llama", **SMALL)
+    assert "step" not in capsys.readouterr().out
+    assert again.predict(table.head(2)).equals(answers)
+    model.save("prices")
+    assert ntl.load("prices").predict(table.head(2)).equals(answers)
+    with pytest.raises(UserError, match="the keys cannot be used"):
+        ntl.fit(table, target="price", model="llama", **{"weights.layers": 1})
+
+
+def test_an_interrupted_run_is_continued_only_if_something_is_saved(table, capsys, monkeypatch):
+    def interrupt(self, *given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ApproachTrainer, "_save_checkpoint", interrupt)
+        code, _, err = fit(capsys, "houses.csv", "target=price")
+        assert (code, "Nothing was saved yet" in err) == (130, True)
+    save = ApproachTrainer._save_checkpoint
+
+    def save_and_interrupt(self, *given):
+        save(self, *given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ApproachTrainer, "_save_checkpoint", save_and_interrupt)
+        code, _, err = fit(capsys, "houses.csv", "target=price")
+        assert (code, "To continue from what is saved: ntl fit houses.csv target=price" in err) == (130, True)
+    saved = RunFolder("outputs/houses-price").last_checkpoint()
+    assert saved is not None
+    code, out, _ = fit(capsys, "houses.csv", "target=price")
+    assert (code, "step 1:" in out, "step 4:" in out) == (0, False, True)
+
+
+def test_a_validation_set_that_training_has_answered_is_not_answered_again(table, capsys, monkeypatch):
+    from ntl import evaluation
+
+    asked = []
+    evaluate = evaluation.evaluate
+    monkeypatch.setattr(
+        evaluation, "evaluate", lambda *given: asked.append(len(given[1])) or evaluate(*given)
+    )
+    code, _, err = fit(capsys, "houses.csv", "target=price", **{"training_args.eval_strategy": "steps"})
+    assert (code, asked) == (0, [20, 20]), err
+    assert len(RunFolder(Path("outputs/houses-price")).evaluation("test").predictions("validation")) == 20
