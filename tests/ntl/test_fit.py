@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from approach_cases import save_pretrained
+from approach_cases import make, save_pretrained
 from tolerances import approx
 
 import ntl
