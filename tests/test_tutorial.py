@@ -51,62 +51,21 @@ def strip(notebook):
         cell.metadata = {}
 
 
-SHORT = (
-    ("STEPS, LEARNING_RATE, BATCH = 320, 3e-3, 64", "STEPS, LEARNING_RATE, BATCH = 8, 1e-5, 4"),
-    ("SEEDS = (0, 1, 2)", "SEEDS = (0,)"),
-)
-
-
-def changed(*changes):
+def shortened():
     notebook = read()
-    for line, instead in changes:
-        (cell,) = [cell for cell in code_cells(notebook) if line in cell.source]
-        cell.source = cell.source.replace(line, instead)
+    (cell,) = [cell for cell in code_cells(notebook) if 'max_steps": 300' in cell.source]
+    cell.source = cell.source.replace('max_steps": 300', 'max_steps": 4')
     return notebook
 
 
 def test_a_short_run_has_the_kinds_of_outputs_that_are_saved():
-    saved, run = code_cells(read()), code_cells(execute(changed(*SHORT)))
+    saved, run = code_cells(read()), code_cells(execute(shortened()))
     for before, after in zip(saved, run, strict=True):
         kinds = [[output.output_type for output in cell.outputs] for cell in (before, after)]
         assert kinds[0] == kinds[1], (
             f"run `python tests/test_tutorial.py` to save outputs of:\n{after.source}"
         )
         assert "stderr" not in [output.get("name") for output in after.outputs], after.outputs
-
-
-def save_pretrained(folder):
-    """A model with TinyLlama's traits: a piece before each text, digits whose ids do not ascend."""
-    transformers = pytest.importorskip("transformers")
-    from tokenizers import Tokenizer, decoders, models, normalizers
-
-    texts = ["<unk>", "<s>", "</s>", "▁", *"1204358967="]
-    backend = Tokenizer(models.BPE({text: i for i, text in enumerate(texts)}, [], unk_token="<unk>"))
-    backend.normalizer = normalizers.Prepend("▁")
-    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
-    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>").save_pretrained(folder)
-    config = transformers.LlamaConfig(
-        vocab_size=32,  # wider than the tokenizer, as many are
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-    )
-    transformers.LlamaForCausalLM(config).bfloat16().save_pretrained(folder)
-
-
-def test_the_commented_lines_load_a_pretrained_model(tmp_path):
-    save_pretrained(tmp_path)
-    notebook = changed(
-        ("# pretrained = ", f"pretrained = {str(tmp_path)!r}  # "),
-        ("# tokenizer = ", "tokenizer = "),
-        ("# make_model = ", "make_model = "),
-        *SHORT,
-    )
-    learnt = nbformat.v4.new_code_cell('print(collate([("42=", "31")])["labels"].ne(-100).tolist())')
-    notebook.cells.append(learnt)
-    execute(notebook)
-    assert learnt.outputs[0].text == "[[False, False, False, False, True, True]]\n"
 
 
 def test_the_saved_outputs_are_of_a_complete_run_and_name_no_machine():
@@ -116,7 +75,7 @@ def test_the_saved_outputs_are_of_a_complete_run_and_name_no_machine():
         range(1, len(code_cells(notebook)) + 1)
     )
     pictures = [o for cell in code_cells(notebook) for o in cell.outputs if "image/png" in o.get("data", {})]
-    assert len(pictures) >= 4
+    assert pictures
     assert all(set(cell.metadata) == set() for cell in notebook.cells)
     assert set(notebook.metadata) == {"kernelspec", "language_info"}
     text = PATH.read_text()

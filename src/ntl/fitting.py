@@ -189,8 +189,10 @@ def _printing() -> Iterator[None]:
     handler, level = logging.StreamHandler(sys.stdout), log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
+    log.propagate = False  # a library that the run imports may set up the root's logging meanwhile
     try:
         yield
     finally:
+        log.propagate = True
         log.removeHandler(handler)
         log.setLevel(level)
