@@ -57,12 +57,7 @@ def test_the_demo_prints_a_table_contrasts_and_sentences_and_continues(given, tm
     assert "| cross-entropy     |    0 |" in capfd.readouterr().out  # as soon as it ends
     assert demo.main(given) == 0
     out = capfd.readouterr().out
-    for name in (
-        "NTL-WAS",
-        "regression head",
-        "TF-IDF + ridge regression",
-        "always the training median",
-    ):
+    for name in ("NTL-WAS", "regression head", "TF-IDF + ridge regression", "always the training median"):
         assert name in out
     assert out.count("holds") + out.count("does not hold") >= 3
     assert all(sentence in out for sentence in demo.SENTENCES)
@@ -92,13 +87,7 @@ def test_the_demo_trains_the_upper_layers_on_the_texts():
 
 def test_a_contrast_holds_only_if_it_does_in_every_seed():
     rows = [
-        Row(
-            "T5",
-            [
-                {"mae": 9.0, "median_mae": 8.0},
-                {"mae": 9.0, "median_mae": 7.0},
-            ],
-        ),
+        Row("T5", [{"mae": 9.0, "median_mae": 8.0}, {"mae": 9.0, "median_mae": 7.0}]),
         Row("T5 regression head", [{"mae": 9.5}, {"mae": 9.25}]),
     ]
     lines = demo.describe_contrasts(rows, ridge=7.5)

@@ -32,8 +32,7 @@ _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if snippets(page) and page not in {*TESTED, "README.md"}],
+    "page", [page for page in PAGES if snippets(page) and page not in {*TESTED, "README.md"}]
 )
 def test_the_python_blocks_of_a_page_run_in_turn(page: str, tmp_path: Path) -> None:
     names = readers_names(tmp_path)

@@ -33,7 +33,11 @@ commands:
   compare   train with several objectives and seeds, and report tables and figures
   predict   answer new rows with a trained model: numbers and intervals, as CSV
 
-`ntl COMMAND --help` lists the options; `ntl --version` prints the version."""
+  ntl train model_args=vanilla_t5 run_specific_config@_global_=debug_config
+  ntl predict outputs/mathematics_dataset/debug/vanilla_t5 text="What is 3 + 4?"
+
+`ntl COMMAND --help` shows what matters of each; `ntl --version` prints the version; and
+`eval "$(ntl -sc install=bash)"` installs tab completion."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

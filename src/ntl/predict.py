@@ -1,7 +1,5 @@
 """`ntl predict`: answers of a trained model to new rows, with intervals, as CSV; see `ntl.predictor`."""
 
-from __future__ import annotations
-
 import io
 import math
 import sys

@@ -4,8 +4,6 @@ model = ntl.load("outputs/sentiment")
 model.predict(pd.read_csv("new.csv"))  # a DataFrame: greedy, median, lower, upper, number_probability
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import warnings

@@ -3,8 +3,6 @@
 ntl prepare model SmolLM2-135M-Instruct.Q4_1.gguf models/smollm2
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -7,7 +7,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib.resources import files
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NoReturn
 
 from ntl.errors import UserError, unknown_key
@@ -81,7 +83,7 @@ def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]
         task: Hydra's task function.
         arguments: Options and overrides of Hydra. The path of a YAML file, if it comes first, is a choice of
             the group `preset`; its folder joins Hydra's search path. With `--help`, the keys of the groups
-            that are chosen are printed in place of Hydra's page.
+            that are chosen are printed, or else the page in that file.
 
     Raises:
         UserError: Hydra refuses the configuration.
@@ -100,7 +102,9 @@ def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]
     sys.argv = [sys.argv[0], *overrides, *_name_jobs_by(overrides, options), *options]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, which are printed here
     try:
-        if HELP_OPTIONS & {*options} and _print_choices(command, overrides):
+        if HELP_OPTIONS & {*options}:
+            if not _print_choices(command, overrides):
+                _print_page(command)
             return 0
         hydra.main(config_path="pkg://ntl.conf", config_name=command, version_base="1.3")(task)()
     except SystemExit as error:
@@ -150,6 +154,21 @@ def _print_choices(command: str, overrides: Sequence[str]) -> bool:
     return True
 
 
+def _print_page(command: str) -> None:
+    """Print the help of a command with the choices of each group, which takes Hydra a second to collect."""
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+
+    conf = Path(str(files("ntl.conf")))
+    groups = []
+    for group in (key.partition("@")[0] for key in GROUPS):
+        stored = ConfigStore.instance().list(group) if group in ConfigStore.instance().repo else []
+        names = sorted({Path(name).stem for name in (*stored, *conf.glob(f"{group}/*.yaml"))})
+        groups.append(fill(f"{group}: {', '.join(names)}", 98, subsequent_indent="  "))
+    page: str = OmegaConf.load(conf / f"{command}.yaml").hydra.help.template
+    print(page.replace("$APP_CONFIG_GROUPS", "\n".join(groups)).rstrip())
+
+
 def _literal(override: str) -> str:
     """Escape `${` in texts that models read, where it stands for itself."""
     if override.partition("=")[0] in TEXTS:
@@ -193,10 +212,10 @@ def _explain(error: Exception) -> str:
     lines = [line for line in dict.fromkeys(lines) if not line.startswith("object_type=")]
     text = "\n".join(lines)
     known: list[str] = []
-    if found := re.search(r"Available options in '[^']*':\n((?:.+\n?)+)", text):
+    if found := re.search(r"Available options in '[^']*':\n((?:(?!Config search).+\n?)+)", text):
         known = [line.strip() for line in found[1].splitlines()]
         lines = [lines[0], f"Available: {', '.join(known)}"]
-    wrong = re.search(r"[Cc]ould not (?:find|override) '(?:.*[/.])?([^'/.]+)'", text)
+    wrong = re.search(r"[Cc]ould not (?:find|override) '(?:[^'\n]*[/.])?([^'/.\n]+)'", text)
     parent = getattr(cause, "parent_node", None)
     if wrong and not known and parent is not None:
         known = [str(key) for key in parent]

@@ -1,7 +1,5 @@
 """A model behind a server, as `ntl predict` knows a model; see `ntloss.decoding.served`."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace

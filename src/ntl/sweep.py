@@ -9,16 +9,20 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections import Counter
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
-from tqdm import tqdm
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from ntl.errors import UserError, describe
+from ntl.terminal import console
 from ntl.training.run_folder import ERROR, RunFolder, RunRecord
 
 INTERVAL = 2.0  # seconds between two readings of the folders
@@ -78,33 +82,40 @@ class Watch:
         return found
 
     def _show(self) -> None:
-        often = 0.1 if sys.stderr.isatty() else LINE_EVERY
-        layout = "{percentage:3.0f}% of all updates, {desc}, {elapsed}, about {remaining} left"
-        bar = tqdm(total=self.total, smoothing=0, miniters=0, mininterval=often, bar_format=layout)
-        with bar:
+        out, shown_at = console(stderr=True), -math.inf
+        # Speeds differ between runs: the time that is left follows from the mean over all of them.
+        with Progress(
+            "{task.percentage:3.0f}% of all updates", BarColumn(), "{task.description},", TimeElapsedColumn(),
+            TextColumn("about"), TimeRemainingColumn(), TextColumn("left"),
+            console=out, speed_estimate_period=math.inf, disable=not out.is_terminal,
+        ) as bar:  # fmt: skip
+            task = bar.add_task("0 runs finished")
             while True:
                 ended = self._ended.wait(INTERVAL)
                 records = self._read()
-                self._announce(records, bar)
-                bar.total = max(self.total or 0, len(records)) or 1
-                done = sum(_share(record) for record in records.values())
-                count = Counter(record.status for record in records.values())
-                bar.set_description_str(f"{count['finished']} of {bar.total} runs finished", refresh=False)
-                bar.update(done - bar.n)
+                self._announce(records, out)
+                total = max(self.total or 0, len(records)) or 1
+                done = sum(map(_share, records.values()))
+                finished = sum(record.status == "finished" for record in records.values())
+                text = f"{finished} of {total} runs finished"
+                bar.update(task, completed=done, total=total, description=text)
+                if not out.is_terminal and (ended or time.monotonic() - shown_at > LINE_EVERY):
+                    shown_at, elapsed = time.monotonic(), int(bar.tasks[task].elapsed or 0)
+                    out.print(f"{done / total:4.0%} of all updates, {text}, {timedelta(seconds=elapsed)}")
                 if ended:
                     return
 
-    def _announce(self, records: dict[Path, RunRecord], bar: tqdm) -> None:
+    def _announce(self, records: dict[Path, RunRecord], out: Console) -> None:
         """Print a line for each run that has ended since the last reading."""
         for path in sorted(self.folder.glob("*/*")):
             run = path.parent
             if path.name == ERROR and run not in self._shown:
                 self._shown.add(run)
-                bar.write(f"{run.name} FAILED: {read_error(run)}", file=sys.stderr)
+                out.print(Text(f"{run.name} FAILED: {read_error(run)}", style="red"), soft_wrap=True)
         for run, record in records.items():
             if record.status == "finished" and run not in self._shown and self._before.get(run) != record:
                 self._shown.add(run)
-                bar.write(f"{run.name}: {_summary(run, record)}", file=sys.stderr)
+                out.print(Text(f"{run.name}: {_summary(run, record)}"), soft_wrap=True)
 
     def end(self) -> None:
         """Stop watching."""

@@ -1,7 +1,5 @@
 """What `ntl predict` says of its answers: true answers in a column, errors, margins and advice."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

@@ -56,8 +56,7 @@ def test_the_documented_debug_command_runs_from_any_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("loss", "name"),
-    [("", "NTL-MSE"), ("model_args.number_token_loss_with_wasserstein=true", "NTL-WAS")],
+    ("loss", "name"), [("", "NTL-MSE"), ("model_args.number_token_loss_with_wasserstein=true", "NTL-WAS")]
 )
 def test_the_evaluation_command_evaluates_a_checkpoint_with_its_own_loss(loss, name, tmp_path, capsys):
     command = f"model_args=vanilla_t5_ntl training_args=train {loss}"

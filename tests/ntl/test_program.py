@@ -16,10 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ["-c", "from ntl.cli import main; raise SystemExit(main(['--help']))"],
-        [PROGRAM, "--help"],
-    ],
+    [["-c", "from ntl.cli import main; raise SystemExit(main(['--help']))"], [PROGRAM, "--help"]],
     ids=" ".join,
 )
 def test_help_piped_to_head_ends_without_a_traceback(command):

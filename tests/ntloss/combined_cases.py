@@ -133,19 +133,13 @@ CRITERIA: dict[str, tuple[Any, Term]] = {
         PlaceWeighted(Wasserstein(), place_base=1.5, decimals=True),
         of(oracle.place_weighted, base=1.5, decimals=True),
     ),
-    "places linear": (
-        PlaceWeighted(Wasserstein(), "linear"),
-        of(oracle.place_weighted, weighting="linear"),
-    ),
+    "places linear": (PlaceWeighted(Wasserstein(), "linear"), of(oracle.place_weighted, weighting="linear")),
     "places decimal": (
         PlaceWeighted(Wasserstein(), "decimal"),
         of(oracle.place_weighted, weighting="decimal", decimals=True),
     ),
     "per number": (PerNumber(Wasserstein()), of(oracle.per_number)),
-    "per number decimals": (
-        PerNumber(Wasserstein(), decimals=True),
-        of(oracle.per_number, decimals=True),
-    ),
+    "per number decimals": (PerNumber(Wasserstein(), decimals=True), of(oracle.per_number, decimals=True)),
     "number_level": (NumberLevel(), of(oracle.number_level)),
     "number_level decimals": (NumberLevel(decimals=True), of(oracle.number_level, decimals=True)),
     "relative": (RelativeError(), of(oracle.relative_error)),

@@ -71,9 +71,6 @@ BAYES = {
         GaussianCrossEntropy(),
         sum(UNSURE[k] * smoothed(k) for k in range(len(SPACED))),
     ),
-    "the same with DIST2's targets": (
-        Dist2(),
-        sum(UNSURE[k] * dist2_target(k) for k in range(len(SPACED))),
-    ),
+    "the same with DIST2's targets": (Dist2(), sum(UNSURE[k] * dist2_target(k) for k in range(len(SPACED)))),
     "the median of the cumulated targets": (SmoothedWasserstein(), median_of_targets()),
 }

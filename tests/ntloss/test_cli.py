@@ -105,11 +105,7 @@ def test_runs_as_a_module_on_a_terminal_without_unicode(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        (b"caf\xe9 4", r"not UTF-8 text \(byte 3\)"),
-        (b"\n \n", "is empty"),
-        (None, "No such file"),
-    ],
+    [(b"caf\xe9 4", r"not UTF-8 text \(byte 3\)"), (b"\n \n", "is empty"), (None, "No such file")],
     ids=["latin-1", "blank", "missing"],
 )
 def test_an_invalid_text_is_a_one_line_error_with_exit_code_2(content, message, folder, tmp_path, capsys):

@@ -62,10 +62,7 @@ class TestFromHidden:
     def test_reweigh_requires_the_log_normalizer(self):
         case = make_case(5)
         for given, said in ((None, "given None"), (torch.zeros(4), r"given \[4\]")):
-            with pytest.raises(
-                ValueError,
-                match=rf"log_normalizer: {said}, expected shape \[5\].*Reweighed",
-            ):
+            with pytest.raises(ValueError, match=rf"log_normalizer: {said}, expected shape \[5\].*Reweighed"):
                 NTLoss(NUMBERS).from_hidden(case.hidden, case.weight, case.labels, None, given)
 
     @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

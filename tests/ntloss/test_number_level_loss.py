@@ -88,12 +88,7 @@ def test_equals_the_published_loss_in_value_and_gradient(published, tmp_path):
 
 def test_accepts_the_published_arguments():
     parameters = inspect.signature(NumberLevelLoss).parameters
-    published = {
-        "vocab_size": None,
-        "float_level": False,
-        "reweigh": True,
-        "max_number_length": 20,
-    }
+    published = {"vocab_size": None, "float_level": False, "reweigh": True, "max_number_length": 20}
     assert list(parameters)[:5] == ["tokenizer", *published]
     assert {name: parameters[name].default for name in published} == published
     loss = NumberLevelLoss(VOCABULARY, None, True, False, 7)

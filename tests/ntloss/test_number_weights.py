@@ -5,16 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from combined_cases import (
-    LINEAR_PATHS,
-    NUMBERS,
-    PATHS,
-    REWEIGHED,
-    VALUES,
-    assert_matches,
-    numbers_case,
-    run,
-)
+from combined_cases import LINEAR_PATHS, NUMBERS, PATHS, REWEIGHED, VALUES, assert_matches, numbers_case, run
 from criterion_cases import DIGITS
 from tolerances import approx, assert_close, assert_identical
 

@@ -145,12 +145,7 @@ def test_a_wheel_contains_both_packages_and_the_configuration(tmp_path):
     (wheel,) = tmp_path.glob(f"ntloss-{ntloss.__version__}-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert [name for name in names if not IN_WHEEL.fullmatch(name)] == []
-    assert {
-        "ntloss/py.typed",
-        "ntloss/engine/readout.py",
-        "ntl/py.typed",
-        "ntl/conf/compare.yaml",
-    } <= names
+    assert {"ntloss/py.typed", "ntloss/engine/readout.py", "ntl/py.typed", "ntl/conf/compare.yaml"} <= names
     (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
     assert "ntloss = ntloss.cli:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
 

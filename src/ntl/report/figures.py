@@ -1,7 +1,5 @@
 """Draw a report's figures: accuracy, learning curves, error by magnitude, digit confusion, overview."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

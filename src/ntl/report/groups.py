@@ -20,22 +20,21 @@ from ntl.training.run_folder import (
     find_evaluations,
     find_unfinished,
 )
+from ntl.training.start import INDEPENDENT
 
 MODEL_ORDER = ("T5", "RT", "xVal")
 READINGS = tuple(map(str, Reading))
 # Settings that do not separate the rows of a report. The keys of the published loss are part of `loss`.
 SHARED = {
-    "dataset_args": {"cache_dir", "max_new_tokens"},
+    "dataset_args": INDEPENDENT["dataset_args"],
     "model_args": {
         "name", "number_token_loss", "number_token_loss_weight", "number_token_loss_with_wasserstein",
         "number_token_loss_function", "gaussian_label_smoother", "label_smoother_sigma",
     },
-    "weights": {"state_cache_gb"},
-    "training_args": {
-        "trial", "special_name", "output_dir", "do_only_eval", "overwrite_output_dir", "disable_tqdm",
-        "resume_from_checkpoint", "seed", "report_to", "run_name", "use_cpu", "logging_steps", "logging_dir",
-        "logging_strategy", "eval_steps", "eval_strategy", "save_steps", "save_strategy", "save_total_limit",
-        "dataloader_num_workers", "dataloader_pin_memory", "per_device_eval_batch_size",
+    "weights": INDEPENDENT["weights"],
+    "training_args": INDEPENDENT["training_args"] | {
+        "seed", "logging_dir", "logging_strategy", "eval_steps", "eval_strategy", "save_steps",
+        "save_strategy",
     },
     "loss": set(),
     "evaluation": {"name", "batch_size", "samples_during_training"},

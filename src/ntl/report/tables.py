@@ -1,7 +1,5 @@
 """Make the tables of a report: means over seeds, and differences relative to the first row, seed by seed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -103,7 +101,7 @@ def _contrast_columns(tested: pd.DataFrame) -> Columns:
         halves = [(row[f"{name}upper"] - row[f"{name}lower"]) / 2 for name in ("", "percent_")]
         widths = [None if math.isnan(half) else half for half in halves]
         cells = (
-            f"{row['dataset']}: " * ("dataset" in row) + f"{row['of']} minus {row['minus']}",
+            (f"{row['dataset']}: " if "dataset" in row else "") + f"{row['of']} minus {row['minus']}",
             f"{row['metric']} on {row['test']}",
             str(row["seeds"]),
             round_significant(row["difference"], widths[0], signed=True),

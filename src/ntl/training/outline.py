@@ -1,7 +1,5 @@
 """Describe a run before its first step: its loss, rows, weights, steps, format of answers and time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

@@ -196,3 +196,10 @@ def test_raft_s_expectation_trains_a_decoder():
     grads, _, terms = gradient(approach, rows_of(approach), 6)
     assert grads.isfinite().all()
     assert terms["ntl"] > 0
+
+
+def test_a_row_that_is_too_long_for_the_model_is_an_error():
+    config = {**GPT2, "n_positions": 16}
+    approach = build_approach(model_args(family="decoder_only", config=config), NTL)
+    with pytest.raises(UserError, match="take 22 tokens; this model takes at most 16"):
+        approach.encode(["1" * 18], ["42"])

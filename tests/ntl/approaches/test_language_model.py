@@ -91,10 +91,7 @@ def test_cross_entropy_alone_reports_the_number_term_and_does_not_minimise_it():
 
 @pytest.mark.parametrize(
     "loss",
-    [
-        LossSettings("gaussian_cross_entropy", weight=1.0, mode="replace"),
-        LossSettings(label_smoothing=0.2),
-    ],
+    [LossSettings("gaussian_cross_entropy", weight=1.0, mode="replace"), LossSettings(label_smoothing=0.2)],
     ids=["gaussian", "smoothed"],
 )
 def test_evaluation_reports_plain_cross_entropy_for_every_loss(loss):

@@ -7,6 +7,7 @@ from approach_cases import (
     QUESTIONS,
     assert_split_does_not_matter,
     assert_the_same,
+    gradient,
     make,
     model_args,
     overfit,
@@ -145,3 +146,17 @@ def test_a_pretrained_decoder_gets_a_head_and_keeps_its_other_weights(tmp_path):
 def test_an_encoder_decoder_with_a_head_is_not_trained_in_part(tmp_path):
     with pytest.raises(UserError, match="need a decoder-only model under a regression head"):
         make(head="regression", loss=CE, lora=2)
+
+
+def test_equal_training_answers_do_not_cause_a_division_by_zero():
+    approach = regression(["7"] * 4)
+    grads, loss, _ = gradient(approach, rows_of(approach, ["a"], ["7"]), 1)
+    assert loss.isfinite()
+    assert grads.isfinite().all()
+
+
+def test_training_without_the_statistics_of_the_answers_is_an_error():
+    approach = make(head="regression", loss=CE)
+    batch = approach.collate(rows_of(approach))
+    with pytest.raises(UserError, match="is untrained"):
+        approach.loss(approach.model, batch, approach.count(batch))

@@ -34,13 +34,6 @@ def test_lists_and_files_of_equal_content_have_the_same_fingerprint(examples):
     assert fingerprint(examples) == fingerprint(EXAMPLES) != fingerprint(EXAMPLES[:-1])
 
 
-def test_the_dataset_is_memory_mapped(examples, tmp_path):
-    dataset = examples.dataset
-    assert dataset.column_names == ["question", "answer"]
-    [file] = [Path(entry["filename"]) for entry in dataset.cache_files]
-    assert tmp_path in file.parents
-
-
 def test_cached_examples_are_not_read_again(tmp_path, examples):
     def fail():
         raise AssertionError

@@ -269,10 +269,7 @@ def test_products_are_prepared_without_a_source(prepare, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (
-            ["poems"],
-            "ntl prepare poems is unknown; expected one of: arithmetic, gsm8k, mathematics_dataset",
-        ),
+        (["poems"], "ntl prepare poems is unknown; expected one of: arithmetic, gsm8k, mathematics_dataset"),
         (["gsmk"], "Did you mean ntl prepare gsm8k"),
         (["gsm8k", "split_sed=1"], "split_sed"),
         (["gsm8k", "split_seed=x"], "split_seed"),

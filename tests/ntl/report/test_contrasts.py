@@ -87,6 +87,8 @@ def test_a_contrast_that_the_runs_lack_is_named_and_the_others_are_tested(datase
 
 @pytest.mark.usefixtures("quick_figures")
 def test_a_report_without_a_single_row_of_its_contrasts_says_so(datasets, tmp_path, capsys):
+    report([tmp_path], tmp_path / "tested", contrasts=[{"of": "ntl_was", "minus": "ce"}])
+    assert "| ntl_was minus ce | mae on interpolate | 3 |" in (tmp_path / "tested/table.md").read_text()
     declared = [{"of": "ntl_wsa", "minus": "cee"}]
     (tmp_path / "out").mkdir()
     (tmp_path / "out/contrasts.csv").write_text("of an earlier report")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from published_commands import scaled_down
-from safetensors import safe_open
 from tolerances import HALF_PRECISION, approx
 
 from ntl.data.files import only_writer_in
@@ -25,32 +24,6 @@ def run(tmp_path, capsys):
         return RunFolder(tmp_path / "run"), [entry for entry in state["log_history"] if "loss" in entry]
 
     return train
-
-
-def test_cosine_with_warm_up_rises_and_falls(run):
-    _, log = run(
-        "training_args.lr_scheduler_type=cosine",
-        "training_args.warmup_steps=2",
-        "training_args.learning_rate=0.1",
-        steps=6,
-    )
-    rates = [entry["learning_rate"] for entry in log]
-    assert rates[:2] == sorted(rates[:2])
-    assert max(rates) == approx(0.1)
-    assert rates[2:] == sorted(rates[2:], reverse=True)
-    assert rates[-1] < 0.02
-
-
-def test_reduce_on_plateau_halves_the_rate_when_the_loss_does_not_improve(run):
-    # With this threshold, no loss counts as an improvement.
-    kwargs = "{factor: 0.5, patience: 0, threshold: 100.0}"
-    plateau = [f"training_args.lr_scheduler_kwargs={kwargs}", "training_args.eval_steps=1"]
-    plateau += ["training_args.save_steps=4", "training_args.learning_rate=0.001"]
-    _, log = run(*plateau)
-    rates = [entry["learning_rate"] for entry in log]
-    assert rates[0] == 0.001
-    assert min(rates) <= 0.0005
-    assert rates == sorted(rates, reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +53,6 @@ def test_the_best_checkpoint_and_the_schedule_follow_the_direction_of_the_metric
     state = json.loads((folder.path / "checkpoint-4/trainer_state.json").read_text())
     assert state["best_global_step"] == best
     assert [entry["learning_rate"] for entry in log] == approx(rates)
-
-
-def test_training_in_bfloat16_keeps_the_weights_in_float32(run):
-    folder, log = run("training_args.bf16=true")
-    with safe_open(folder.path / "model.safetensors", "pt") as weights:
-        assert {str(weights.get_tensor(name).dtype) for name in weights.keys()} == {"torch.float32"}  # noqa: SIM118
-    assert all(entry["loss"] > 0 for entry in log)
 
 
 def test_training_in_bfloat16_changes_the_losses_only_slightly(tmp_path):

@@ -7,13 +7,7 @@ import torch.nn.functional as F
 from graphs import SYNCHRONIZING, assert_same_results, watched
 from tolerances import assert_close
 
-from ntloss import (
-    ExpectedValue,
-    NTLCrossEntropyLoss,
-    NTLoss,
-    NTLossDotProduct,
-    NumberTokenLoss,
-)
+from ntloss import ExpectedValue, NTLCrossEntropyLoss, NTLoss, NTLossDotProduct, NumberTokenLoss
 
 
 def user_loss(prediction, target):

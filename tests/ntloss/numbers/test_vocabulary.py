@@ -14,13 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tiny_tokenizers import DIGITS, VALUES_OF_MAKES
 
-from ntloss import (
-    NTLoss,
-    NTLossDotProduct,
-    NumberLevel,
-    NumberTokenLoss,
-    NumberVocabulary,
-)
+from ntloss import NTLoss, NTLossDotProduct, NumberLevel, NumberTokenLoss, NumberVocabulary
 from ntloss.numbers import NumberFormat, NumberTokensLeftOutWarning
 from ntloss.numbers.spans import token_kinds
 

@@ -462,10 +462,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         "far more than padding",
     ),
     "no model": (lambda: make_number_aware(DIGITS, cases.llama()), "given NumberVocabulary"),
-    "a model's name": (
-        lambda: make_number_aware("gpt2", DIGITS),
-        "expected a transformers model, given str",
-    ),
+    "a model's name": (lambda: make_number_aware("gpt2", DIGITS), "expected a transformers model, given str"),
     "no head": (lambda: make_number_aware(cases.llama().model, DIGITS), "no head found"),
     "inline and causal": (
         lambda: make_number_aware(transformers.BartForCausalLM(make("Bart").config), DIGITS),
