@@ -146,7 +146,7 @@ def test_long_tails_are_found():
         (["nowhere.csv", "target=price"], "nowhere.csv cannot be read"),
         (
             ["houses.csv", "target=prize"],
-            "names the column 'prize'; expected one of the columns of houses.csv",
+            "target=prize is unknown. Did you mean target=price?",
         ),
         (["houses.csv", "target=kind"], "'kind' is 'flat'; expected a finite number"),
         (["few.csv", "target=price"], "has 59 rows with a value of 'price'; expected at least 60, 20 each"),
