@@ -3,17 +3,13 @@
 `python tests/pages.py` runs README's.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import torch
@@ -21,19 +17,19 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
+def blocks(page):
     """Language ("" without one) and text of the code blocks of a page, given by its path."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
-def snippets(page: str) -> list[str]:
+def snippets(page):
     """The Python blocks of a page."""
     return [text for language, text in blocks(page) if language == "python"]
 
 
 @contextmanager
-def chdir(folder: Path) -> Iterator[None]:
+def chdir(folder):
     """Work in a folder; contextlib.chdir needs Python 3.11."""
     before = Path.cwd()
     os.chdir(folder)
@@ -43,7 +39,7 @@ def chdir(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def run_as_pasted(page: str, folder: Path) -> list[str]:
+def run_as_pasted(page, folder):
     """Run each Python block with no names but its own, and a tiny model in place of the hub's.
 
     Returns what each block prints.
@@ -61,7 +57,7 @@ def run_as_pasted(page: str, folder: Path) -> list[str]:
     return printed
 
 
-def readers_names(folder: Path) -> dict[str, Any]:
+def readers_names(folder):
     """What a reader brings along: a tokenizer, a model with its logits, data, and a trainer's arguments."""
     sys.path.insert(0, str(ROOT / "examples"))
     try:

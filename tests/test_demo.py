@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from approach_cases import make
+from approach_cases import save_pretrained
 from tolerances import approx
 
 from examples.demo import demo
@@ -28,10 +28,7 @@ SMALL = (
 @pytest.fixture
 def given(tmp_path, monkeypatch):
     """Write a tiny model and a table of texts, and return the overrides that use them."""
-    approach = make("llama-tiny", family="decoder_only")
-    del approach.model.config.ntl
-    approach.model.save_pretrained(tmp_path / "model")
-    approach.tokenizer.save_pretrained(tmp_path / "model")
+    save_pretrained(tmp_path / "model")
     draw = random.Random(0)
     rows = []
     for i in range(60):

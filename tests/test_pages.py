@@ -1,7 +1,5 @@
 """README and the pages of docs: their blocks run, and their links lead to files of the repository."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys
@@ -34,7 +32,7 @@ _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if snippets(page) and page not in {*TESTED, "README.md"}]
 )
-def test_the_python_blocks_of_a_page_run_in_turn(page: str, tmp_path: Path) -> None:
+def test_the_python_blocks_of_a_page_run_in_turn(page, tmp_path):
     names = readers_names(tmp_path)
     for snippet in snippets(page):
         names.pop("loss", None)
@@ -44,13 +42,13 @@ def test_the_python_blocks_of_a_page_run_in_turn(page: str, tmp_path: Path) -> N
             assert gradient.any(), snippet
 
 
-def test_readmes_blocks_run_as_pasted_and_print_what_it_shows(tmp_path: Path) -> None:
+def test_readmes_blocks_run_as_pasted_and_print_what_it_shows(tmp_path):
     printed = run_as_pasted("README.md", tmp_path)
     shown = [text for language, text in blocks("README.md") if not language]
     assert shown == printed[:1]
 
 
-def test_readmes_install_lines_name_the_extra_that_a_block_needs() -> None:
+def test_readmes_install_lines_name_the_extra_that_a_block_needs():
     tomllib = pytest.importorskip("tomllib")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     installed = {"torch", "ntloss", *sys.stdlib_module_names}
@@ -63,19 +61,19 @@ def test_readmes_install_lines_name_the_extra_that_a_block_needs() -> None:
             assert {name.partition(".")[0] for name in names} <= installed, text
 
 
-def test_the_pages_are_short_enough_to_be_read() -> None:
+def test_the_pages_are_short_enough_to_be_read():
     words = {path: len(path.read_text("utf-8").split()) for path in ROOT.glob("docs/**/*.md")}
     words[ROOT / "README.md"] = len((ROOT / "README.md").read_text("utf-8").split())
     assert sum(words.values()) <= MOST_WORDS, words
 
 
 @pytest.mark.parametrize("page", TESTED)
-def test_the_blocks_of_other_pages_have_a_test_of_their_own(page: str) -> None:
+def test_the_blocks_of_other_pages_have_a_test_of_their_own(page):
     assert Path(page).name in (ROOT / TESTED[page]).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_links_of_a_page_lead_to_files_of_the_repository(page: str) -> None:
+def test_the_links_of_a_page_lead_to_files_of_the_repository(page):
     text = _CODE.sub("", (ROOT / page).read_text(encoding="utf-8"))
     broken = [link for link in _LINK.findall(text) if not ((ROOT / page).parent / link).exists()]
     assert not broken

@@ -1,7 +1,5 @@
 """The published tables of results/ are those of the runs beside them, read and computed here once more."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import lzma

@@ -1,10 +1,7 @@
 """The documentation site's own checks: what they find, and that the sources have no such defect."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -12,13 +9,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
-def build_site(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def build_site(monkeypatch):
     pytest.importorskip("latex2mathml", reason="the extra 'docs' is not installed")
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     return importlib.import_module("build_site")
 
 
-def test_the_reference_has_every_module_with_public_names(build_site: ModuleType) -> None:
+def test_the_reference_has_every_module_with_public_names(build_site):
     modules = build_site.MODULES
     for file in (ROOT / "src" / "ntloss").rglob("__init__.py"):
         if "__all__ = [" in file.read_text(encoding="utf-8"):
@@ -29,7 +26,7 @@ def test_the_reference_has_every_module_with_public_names(build_site: ModuleType
     assert [name for name in modules if f"reference/{name}.md" not in navigation] == []
 
 
-def test_the_comments_of_a_menu_are_the_headings_of_its_page(build_site: ModuleType) -> None:
+def test_the_comments_of_a_menu_are_the_headings_of_its_page(build_site):
     menu = '__all__ = [\n    "first",\n    # losses.py: how wrong\n    "Loss",\n]\n'
     assert build_site.sections(menu) == [("", ["first"]), ("How wrong", ["Loss"])]
     assert build_site.sections('__all__ = ["first", "Loss"]\n') == [("", ["first", "Loss"])]
@@ -46,9 +43,7 @@ def test_the_comments_of_a_menu_are_the_headings_of_its_page(build_site: ModuleT
         ('<script src="https://example.org/x.js"></script>', "loads https://example.org/x.js from a network"),
     ],
 )
-def test_a_defect_of_a_built_page_is_found(
-    body: str, defect: str, build_site: ModuleType, tmp_path: Path
-) -> None:
+def test_a_defect_of_a_built_page_is_found(body, defect, build_site, tmp_path):
     good = '<h1 id="top">x</h1><a href="#top">x</a><a href="https://example.org">x</a>'
     (tmp_path / "index.html").write_text(good)
     assert build_site.check(tmp_path) == []
@@ -56,9 +51,7 @@ def test_a_defect_of_a_built_page_is_found(
     assert build_site.check(tmp_path) == [f"index.html {defect}"]
 
 
-def test_the_interactive_page_links_to_pages_of_the_site(
-    build_site: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_interactive_page_links_to_pages_of_the_site(build_site, tmp_path, monkeypatch):
     monkeypatch.setattr(build_site, "PAGES", tmp_path)
     (tmp_path / "playground").mkdir()
     build_site.STAGED.clear()
@@ -70,9 +63,7 @@ def test_the_interactive_page_links_to_pages_of_the_site(
     assert (tmp_path / "repository" / "src" / "ntloss" / "__init__.py.md").is_file()
 
 
-def test_formulas_become_mathml_and_nothing_is_loaded_from_a_network(
-    build_site: ModuleType, tmp_path: Path
-) -> None:
+def test_formulas_become_mathml_and_nothing_is_loaded_from_a_network(build_site, tmp_path):
     page = tmp_path / "reference" / "page.html"
     page.parent.mkdir()
     (tmp_path / "assets").mkdir()
@@ -85,9 +76,7 @@ def test_formulas_become_mathml_and_nothing_is_loaded_from_a_network(
     assert build_site.check(tmp_path) == []
 
 
-def test_a_figure_has_both_color_schemes_and_links_to_its_full_size(
-    build_site: ModuleType, tmp_path: Path
-) -> None:
+def test_a_figure_has_both_color_schemes_and_links_to_its_full_size(build_site, tmp_path):
     style = "<style>@media (prefers-color-scheme: dark){path{fill:#fff}}</style>"
     (tmp_path / "themed.svg").write_text(f"<svg>{style}</svg>")
     (tmp_path / "plain.svg").write_text("<svg/>")
@@ -102,9 +91,7 @@ def test_a_figure_has_both_color_schemes_and_links_to_its_full_size(
     assert "@media not all{path" in (tmp_path / "themed.light.svg").read_text()
 
 
-def test_a_name_of_the_reference_has_a_page_and_its_first_sentence_in_the_modules_table(
-    build_site: ModuleType, tmp_path: Path
-) -> None:
+def test_a_name_of_the_reference_has_a_page_and_its_first_sentence_in_the_modules_table(build_site, tmp_path):
     build_site.write_reference(tmp_path / "reference")
     table = (tmp_path / "reference" / "ntloss.md").read_text(encoding="utf-8")
     assert "| [`NumberTokenLoss`](ntloss.NumberTokenLoss.md) | Number token loss of any criterion" in table
@@ -112,9 +99,7 @@ def test_a_name_of_the_reference_has_a_page_and_its_first_sentence_in_the_module
     assert "\n::: ntloss.NumberTokenLoss\n" in page
 
 
-def test_cards_have_labels_and_module_names_break_at_their_dots(
-    build_site: ModuleType, tmp_path: Path
-) -> None:
+def test_cards_have_labels_and_module_names_break_at_their_dots(build_site, tmp_path):
     table = "<thead><tr><th>loss</th><th><code>λ</code></th></tr></thead><tr><td>CE</td><td>–</td></tr>"
     page = tmp_path / "index.html"
     page.write_text(
@@ -127,9 +112,7 @@ def test_cards_have_labels_and_module_names_break_at_their_dots(
     assert "<b>ntloss.<wbr>criteria</b>" in text
 
 
-def test_the_header_has_repository_version_and_install_where_an_address_is_configured(
-    build_site: ModuleType,
-) -> None:
+def test_the_header_has_repository_version_and_install_where_an_address_is_configured(build_site):
     header = '<div class="md-header__source">\n</div>\n</nav><ul class="md-tabs__list"></ul>'
     assert build_site.with_address(header, None, "1.0.0", "") == header
     found = build_site.with_address(header, "https://example.org/ntloss", "1.0.0", "../")
@@ -137,9 +120,7 @@ def test_the_header_has_repository_version_and_install_where_an_address_is_confi
     assert '<a class="md-tabs__link" href="../quickstart.html#install">Install</a>' in found
 
 
-def test_the_search_has_no_formulas_and_the_reference_no_private_bases(
-    build_site: ModuleType, tmp_path: Path
-) -> None:
+def test_the_search_has_no_formulas_and_the_reference_no_private_bases(build_site, tmp_path):
     base = '<p class="doc">Bases: <code><span title="a._Base">_Base</span></code></p>'
     public = '<p class="doc">Bases: <code><span title="a.Base">Base</span></code></p>'
     (tmp_path / "index.html").write_text(base + public)

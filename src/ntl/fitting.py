@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ntl.data.files import only_writer_in, write_atomically
-from ntl.errors import UserError
+from ntl.errors import UserError, unknown_key
 from ntl.train import run, train
 
 if TYPE_CHECKING:
@@ -63,11 +63,7 @@ def overrides(arguments: Sequence[str]) -> list[str]:
     if len(tables) != 1:
         found = " and ".join(tables) or "none"
         raise UserError(f"expected one table, given {found}. Pass it first: ntl fit TABLE.csv target=COLUMN.")
-    if "target" not in given and WORDS["target"] not in given:
-        from ntl.data.table_files import read_table
-
-        columns = ", ".join(read_table(tables[0], "the table").columns)
-        raise UserError(f"no column to predict is given; expected target=COLUMN, one of {columns}. Add it.")
+    _check_target(tables[0], given.get("target"), WORDS["target"] in given)
     model = given.get("model", given.get(WORDS["model"]))
     if model is None or "model" in given:
         _check_model(model)
@@ -80,6 +76,18 @@ def overrides(arguments: Sequence[str]) -> list[str]:
         name = f"{Path(tables[0]).stem}-{given.get('target', given.get(WORDS['target']))}"
         found.append(f"{WORDS['output']}={quoted(f'outputs/{_slug(name)}')}")
     return found
+
+
+def _check_target(table: str, target: str | None, is_chosen: bool) -> None:
+    """Raise a UserError, before anything slow is imported, if the column to predict is not in the table."""
+    from ntl.data.table_files import read_table
+
+    columns = read_table(table, "the table").columns
+    if target is not None and target not in columns:
+        raise unknown_key("target=", target, columns)
+    if target is None and not is_chosen:
+        known = ", ".join(columns)
+        raise UserError(f"no column to predict is given; expected target=COLUMN, one of {known}. Add it.")
 
 
 def _tables(arguments: Sequence[str]) -> list[str]:

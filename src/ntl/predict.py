@@ -111,11 +111,11 @@ def _describe_scores(
     found: pd.DataFrame, truths: Sequence[float], constant: float | None, level: float
 ) -> str:
     """Describe the errors of predictions, beside those of a constant: of the truths, unless one is given."""
-    of = "training answers" if constant is not None else "these truths"
+    of = "these truths" if constant is None else "the training answers"
     constant = float(np.median(truths)) if constant is None else constant
     scores = score_predictions(found, truths, constant)
     errors = describe_errors(scores, level)
-    return f"{len(truths):,} rows, {errors} (constant: {constant:g}, the median of the {of})"
+    return f"{len(truths):,} rows, {errors} (constant: {constant:g}, the median of {of})"
 
 
 def _margin(predictor: Predictor, level: float, options: Mapping[str, str]) -> Margin:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -18,6 +17,9 @@ from ntl.data.files import LOCK, only_writer, write_atomically
 from ntl.errors import UserError, writing_to
 
 Answer = Callable[[pd.DataFrame], Iterable[pd.DataFrame]]
+
+
+LARGEST = 1e15  # from which on numbers have an exponent: pandas reads more than 18 digits as a text
 
 
 def say(line: str) -> None:
@@ -71,8 +73,8 @@ def _write_rows(table: pd.DataFrame, answer: Answer, done: int, file: TextIO) ->
 
 
 def _plain(value: Any) -> Any:
-    """Write a number without an exponent, and a whole one without a point."""
-    return format_number(value) if isinstance(value, float) and math.isfinite(value) else value
+    """Write a number without an exponent, and a whole one without a point, if readers know it."""
+    return format_number(value) if isinstance(value, float) and abs(value) < LARGEST else value
 
 
 def _csv(rows: Iterable[Sequence[Any]]) -> str:

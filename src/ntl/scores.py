@@ -308,7 +308,9 @@ def short(number: float | None) -> str:
         >>> short(15453.2), short(0.012345), short(62.0)
         ('15,453', '0.01235', '62')
     """
-    return "n/a" if number is None else f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
+    if number is None:
+        return "n/a"
+    return f"{number:,.0f}" if 1000 <= abs(number) < 1e15 else f"{number:.4g}"
 
 
 def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:

@@ -295,8 +295,10 @@ def build(config: Config, arguments: Any, train: bool) -> tuple[Approach, TaskDa
     from ntl.scores import median_answer
 
     set_seed(arguments.seed)
+    settings = config.dataset_args
+    table = load_task(settings) if settings.dataset_name == "tabular" else None
     approach = build_approach(config.model_args, config.loss, config.weights, config.training_args.seed)
-    data = load_task(config.dataset_args)  # last, because it may take minutes
+    data = load_task(settings) if table is None else table  # after the model: others may take minutes
     if train:
         approach.fit(example.answer for example in data.train)
         if data.columns:  # saved with the model, for `ntl predict`; as pairs, because JSON is sorted

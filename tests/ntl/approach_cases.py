@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, TWO_PATHS, approx, assert_close, assert_identical
+from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import build_approach
 from ntl.approaches.shapes import get_shape
@@ -18,6 +19,8 @@ GREEDY = Evaluation(beams=1, max_new_tokens=12)
 BEAMS = Evaluation(beams=3, max_new_tokens=12)
 NTL = LossSettings(criterion="wasserstein")
 CE = LossSettings()
+GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4}
+GPT2 |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
 
 
 def model_args(
@@ -41,7 +44,7 @@ def model_args(
 
 def make(shape="t5-tiny", loss=NTL, *, seed=42, lora=None, trained_layers=None, **settings):
     """Build a tiny approach from scratch, without dropout."""
-    config = get_shape(shape)
+    config = get_shape(shape) if isinstance(shape, str) else shape
     if config["model_type"] == "t5":
         config |= {"dropout_rate": 0.0}
     weights = Weights(trained_layers=trained_layers, lora={"r": lora, "lora_alpha": 2 * lora} if lora else {})
@@ -98,6 +101,24 @@ def saved(approach, folder, settings, loss=NTL):
     approach.model.save_pretrained(folder)
     approach.tokenizer.save_pretrained(folder)
     return build_approach(model_args(checkpoint=str(folder), **settings), loss)
+
+
+def save_pretrained(folder, approach=None):
+    """Save a model that knows nothing of the lab, by default a tiny Llama, and return its folder."""
+    approach = approach or make("llama-tiny", family="decoder_only")
+    del approach.model.config.ntl
+    for part in (approach.model, approach.tokenizer):
+        part.save_pretrained(folder)
+    return folder
+
+
+def save_pretrained_t5(folder, **config):
+    """Save a tiny T5 with the shipped tokenizer, and return the model."""
+    config = get_shape("t5-tiny") | {"decoder_start_token_id": 0, "dropout_rate": 0.0, **config}
+    model = T5ForConditionalGeneration(T5Config(**config))
+    model.save_pretrained(folder)
+    make().tokenizer.save_pretrained(folder)
+    return model
 
 
 def assert_the_same(approach, other, generation=BEAMS):

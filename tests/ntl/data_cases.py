@@ -9,6 +9,15 @@ def task(*overrides):
     return load_task(compose_config(overrides, "compare").dataset_args)
 
 
+def tabular(*overrides):
+    return task("dataset_args=tabular", *(f"dataset_args.{override}" for override in overrides))
+
+
+def rows(data):
+    """All examples of a dataset with one test set."""
+    return [*data.train, *data.validation, *data.tests["test"]]
+
+
 def splits(data):
     return {"train": list(data.train), "validation": list(data.validation)} | {
         test: list(examples) for test, examples in data.tests.items()

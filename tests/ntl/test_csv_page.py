@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from approach_cases import make
+from approach_cases import save_pretrained
 from pages import ROOT, snippets
 
 import ntl
@@ -19,10 +19,7 @@ SMALL = {"training_args.max_steps": 2, "weights.trained_layers": 1, "dataset_arg
 
 def test_the_commands_of_csv_to_intervals_run_in_turn(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    approach = make("llama-tiny", family="decoder_only")
-    del approach.model.config.ntl
-    for part in (approach.model, approach.tokenizer):
-        part.save_pretrained("llama")
+    save_pretrained("llama")
     Path("data").mkdir()
     frame = pd.DataFrame({"text": [f"text {i}" for i in range(80)], "price": range(80)})
     frame.to_csv("data/houses.csv", index=False)

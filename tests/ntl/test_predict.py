@@ -1,7 +1,5 @@
 """`ntl predict` and `ntl.load`, with models that learn nothing: only what is done with them matters."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

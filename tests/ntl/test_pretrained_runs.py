@@ -1,7 +1,7 @@
 """Runs that train a part of a pretrained model: killed and resumed, read untrained, and loaded elsewhere."""
 
 import pytest
-from approach_cases import make
+from approach_cases import save_pretrained
 from published_commands import scaled_down
 from safetensors.torch import load_file
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_identical
@@ -24,12 +24,7 @@ KINDS = {
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     """Return the folder of a tiny pretrained Llama."""
-    folder = tmp_path_factory.mktemp("model")
-    approach = make("llama-tiny", family="decoder_only")
-    del approach.model.config.ntl
-    approach.model.save_pretrained(folder)
-    approach.tokenizer.save_pretrained(folder)
-    return str(folder)
+    return str(save_pretrained(tmp_path_factory.mktemp("model")))
 
 
 def small(tmp_path, llama, *more, steps=4):

@@ -1,7 +1,5 @@
 """`ntl predict` with the address of a server, and with true answers."""
 
-from __future__ import annotations
-
 import io
 
 import pandas as pd

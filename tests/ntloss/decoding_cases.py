@@ -1,19 +1,14 @@
 """Tiny random models, and brute-force distributions over the numbers that they write."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from ntloss import NumberVocabulary
-from ntloss.numbers import NumberFormat, parse_numbers
+from ntloss.numbers import parse_numbers
 from ntloss.numbers.grammar import grammar
 
 END, PAD = 1, 0
@@ -21,7 +16,7 @@ END, PAD = 1, 0
 NextToken = Callable[[list[int]], list[float]]
 
 
-def make_model(kind: str, vocab_size: int, seed: int = 0, scale: float = 3.0) -> Any:
+def make_model(kind, vocab_size, seed=0, scale=3.0):
     """A random model of a kind, with logits of about `scale` in float32."""
     import transformers
 
@@ -56,7 +51,7 @@ def make_model(kind: str, vocab_size: int, seed: int = 0, scale: float = 3.0) ->
 
 
 @torch.no_grad()
-def _logits(model: Any, question: Tensor, written: list[int]) -> Tensor:
+def _logits(model, question, written):
     """`[vocab]`, without padding and without a cache."""
     tokens = torch.tensor([written], dtype=torch.int64)
     if model.config.is_encoder_decoder:
@@ -78,47 +73,45 @@ class FixedModel:
     training = False
     config = SimpleNamespace(is_encoder_decoder=False)
 
-    def __init__(self, probabilities: Tensor, kinds: Mapping[int, int]):
+    def __init__(self, probabilities, kinds):
         self.probabilities = probabilities
         self.kinds = torch.tensor([kinds.get(i, 0) for i in range(probabilities.shape[-1])])
 
-    def __call__(self, **inputs: Any) -> Any:
+    def __call__(self, **inputs):
         return self.forward(**inputs)
 
-    def named_modules(self) -> tuple[()]:
+    def named_modules(self):
         """It has none."""
         return ()
 
-    def get_output_embeddings(self) -> None:
+    def get_output_embeddings(self):
         """It has no head."""
 
-    def forward(self, input_ids: Tensor, past_key_values: Any = None, **unused: Any) -> Any:
+    def forward(self, input_ids, past_key_values=None, **unused):
         """Run like a model of transformers; the cache is empty."""
         layer = SimpleNamespace(keys=None)
         logits = self.probabilities.log()[self.kinds[input_ids]]
         return SimpleNamespace(logits=logits, past_key_values=SimpleNamespace(layers=[layer]))
 
 
-def next_token(model: Any, question: Tensor) -> NextToken:
+def next_token(model, question):
     """The model behind one question, without padding and without a cache."""
 
     @functools.cache
-    def log_probs(written: tuple[int, ...]) -> list[float]:
+    def log_probs(written):
         return _logits(model, question, list(written)).double().log_softmax(-1).tolist()
 
     return lambda written: log_probs(tuple(written))
 
 
-def texts_of(vocabulary: NumberVocabulary) -> dict[int, str]:
+def texts_of(vocabulary):
     """Text of each token that a number is made of."""
     texts = {t.token_id: t.text for t in (*vocabulary.tokens, *vocabulary.left_out)}
     texts |= {i: "-" if factor < 0 else "+" for i, factor in vocabulary.sign_ids.items()}
     return texts | dict.fromkeys(vocabulary.point_ids, ".")
 
 
-def fixed_width(
-    model: NextToken, texts: Mapping[int, str], width: NumberFormat
-) -> tuple[dict[float, float], dict[float, float]]:
+def fixed_width(model, texts, width):
     """Every number of a width with its probability, from all token sequences, masked step by step.
 
     Also the allowed probability along each number, averaged over its spellings.
@@ -130,11 +123,11 @@ def fixed_width(
     sample = "".join("0" for _ in range(digits)) + ("." + "0" * decimals if decimals else "")
 
     @functools.cache
-    def leads_on(text: str) -> bool:
+    def leads_on(text):
         return bool(re.fullmatch(whole, text)) or bool(list(allowed(text)))
 
     @functools.cache
-    def allowed(text: str) -> tuple[int, ...]:
+    def allowed(text):
         return tuple(
             i
             for i, token in texts.items()
@@ -143,14 +136,14 @@ def fixed_width(
             and leads_on(text + token.strip())
         )
 
-    def is_prefix(text: str) -> bool:
+    def is_prefix(text):
         length = len(text.lstrip("+-"))
         return any(re.fullmatch(whole, text + sign + sample[length:]) for sign in ("", "+", "-"))
 
     probabilities: dict[float, float] = {}
     masses: dict[float, float] = {}
 
-    def write(written: list[int], text: str, probability: float, mass: float) -> None:
+    def write(written, text, probability, mass):
         if re.fullmatch(whole, text):
             value = float(text) + 0.0
             probabilities[value] = probabilities.get(value, 0) + probability
@@ -166,9 +159,7 @@ def fixed_width(
     return probabilities, {value: masses[value] / p for value, p in probabilities.items() if p}
 
 
-def any_length(
-    model: NextToken, vocabulary: NumberVocabulary, max_digits: int, thousands: str = ","
-) -> tuple[dict[float, float], float]:
+def any_length(model, vocabulary, max_digits, thousands=","):
     """Numbers below 10 to `max_digits` with their probability, from all token sequences.
 
     Also the probability that a number is started.
@@ -176,11 +167,11 @@ def any_length(
     found: dict[float, float] = {}
     starts = 0.0
 
-    def first(text: str, separator: str = thousands) -> float | None:
+    def first(text, separator=thousands):
         begins = re.match(r"\s{0,2}[$€£¥]?\s?[-+\u2212]?[.,]?[0-9]", text)
         return parse_numbers(text, separator)[0] if begins else None
 
-    def write(written: list[int], text: str, probability: float) -> None:
+    def write(written, text, probability):
         nonlocal starts
         probabilities = [math.exp(p) for p in model(written)]
         value, ends = first(text), 1.0
@@ -202,7 +193,7 @@ def any_length(
     return found, starts
 
 
-def assert_quantile(value: float, quantile: float, numbers: Mapping[float, float], allowed: float) -> None:
+def assert_quantile(value, quantile, numbers, allowed):
     """F(x-) <= q <= F(x), within `allowed`; values themselves are ill-posed where digits tie."""
     assert value in numbers, f"{value} is no number of the model's"
     total = sum(numbers.values())
@@ -211,7 +202,7 @@ def assert_quantile(value: float, quantile: float, numbers: Mapping[float, float
     assert below + numbers[value] / total >= quantile - allowed, f"F({value}) is below {quantile}"
 
 
-def batch_of(questions: Sequence[list[int]], side: str = "left") -> dict[str, Tensor]:
+def batch_of(questions, side="left"):
     """The questions with padding on one side, as a tokenizer returns them."""
     longest = max(map(len, questions))
     rows, masks = [], []

@@ -22,16 +22,9 @@ def run(tmp_path, **changes):
     config |= {"base_model": str(save_model(tmp_path / "model")), "output_dir": str(tmp_path / "run")}
     config |= {"datasets": [{"path": str(tmp_path / "rows.jsonl"), "ds_type": "json", "type": "alpaca"}]}
     config |= {"max_steps": 1, "logging_steps": 1, "sequence_len": 512, "gradient_accumulation_steps": 2}
+    config |= {"dataset_prepared_path": str(tmp_path / "prepared"), "optimizer": "adamw_torch", "seed": 1}
     config |= {
-        "dataset_prepared_path": str(tmp_path / "prepared"),
-        "bf16": False,
-        "fp16": False,
-        "tf32": False,
-    }
-    config |= {
-        "optimizer": "adamw_torch",
-        "use_tensorboard": False,
-        "seed": 1,
+        **dict.fromkeys(("bf16", "fp16", "tf32", "use_tensorboard"), False),
         "attn_implementation": "eager",
     }
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config | changes))

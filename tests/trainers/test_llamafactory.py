@@ -55,13 +55,8 @@ def test_a_callback_trains_on_cross_entropy_and_the_number_term(tmp_path):
 
 def run(tmp_path, **changes):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config_of(tmp_path, **changes)))
-    command = [
-        sys.executable,
-        "-m",
-        "ntloss.integrations.llamafactory",
-        "train",
-        str(tmp_path / "config.yaml"),
-    ]
+    config = str(tmp_path / "config.yaml")
+    command = [sys.executable, "-m", "ntloss.integrations.llamafactory", "train", config]
     return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
 
 

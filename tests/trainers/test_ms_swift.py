@@ -37,24 +37,9 @@ loss_map["ntl"] = Spy
 def swift(tmp_path, plugin, *arguments):
     command = ["swift", "sft", "--model", str(save_model(tmp_path / "model")), "--model_type", "qwen2"]
     command += ["--template", "qwen2_5", "--dataset", str(save_rows(tmp_path / "rows.json"))]
-    command += [
-        "--output_dir",
-        str(tmp_path / "runs"),
-        "--external_plugins",
-        str(plugin),
-        "--loss_type",
-        "ntl",
-    ]
-    command += [
-        "--tuner_type",
-        "full",
-        "--torch_dtype",
-        "float32",
-        "--max_steps",
-        "1",
-        "--logging_steps",
-        "1",
-    ]
+    command += ["--output_dir", str(tmp_path / "runs"), "--external_plugins", str(plugin)]
+    command += ["--loss_type", "ntl", "--tuner_type", "full", "--torch_dtype", "float32"]
+    command += ["--max_steps", "1", "--logging_steps", "1"]
     command += ["--learning_rate", "1e-4", "--report_to", "none", "--split_dataset_ratio", "0", *arguments]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment |= {"USE_HF": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}

@@ -12,13 +12,14 @@ from approach_cases import (
     model_args,
     overfit,
     rows_of,
+    save_pretrained,
+    save_pretrained_t5,
     saved,
 )
-from tolerances import LEARNED, approx, assert_identical
-from transformers import AutoModelForSequenceClassification, T5Config, T5ForConditionalGeneration
+from tolerances import approx, assert_identical
+from transformers import AutoModelForSequenceClassification
 
 from ntl.approaches import build_approach
-from ntl.approaches.shapes import get_shape
 from ntl.config import Weights
 from ntl.errors import UserError
 
@@ -27,23 +28,6 @@ def regression(answers=ANSWERS, **settings):
     approach = make(head="regression", loss=CE, **settings)
     approach.fit(answers)
     return approach
-
-
-@pytest.mark.parametrize("log_scale", [True, False])
-def test_the_update_does_not_depend_on_the_split_into_micro_batches(log_scale):
-    approach = regression(log_scale=log_scale)
-    assert_split_does_not_matter(approach, rows_of(approach))
-
-
-def test_an_overfitted_model_still_answers_correctly_after_saving_and_loading(tmp_path):
-    approach = overfit(regression())
-    answers = [float(text) for text in approach.answer(approach.model, QUESTIONS, GREEDY)]
-    assert answers == approx([float(a) for a in ANSWERS], LEARNED, scale=1)
-    other = saved(approach, tmp_path, {"head": "regression"}, CE)
-    assert_the_same(approach, other, GREEDY)
-    # The statistics of a finished run are kept.
-    other.fit(["1000"])
-    assert other.model.config.ntl == approach.model.config.ntl
 
 
 def test_answers_are_standardized_by_the_training_answers():
@@ -66,11 +50,7 @@ def test_the_seed_determines_encoder_and_decoder_regardless_of_the_head():
 
 
 def test_pretrained_weights_get_a_regression_head(tmp_path):
-    pretrained = T5ForConditionalGeneration(
-        T5Config(**get_shape("t5-tiny") | {"vocab_size": 98, "decoder_start_token_id": 0})
-    )
-    pretrained.save_pretrained(tmp_path)
-    make().tokenizer.save_pretrained(tmp_path)
+    pretrained = save_pretrained_t5(tmp_path, vocab_size=98)
     approach = build_approach(model_args(checkpoint=str(tmp_path), head="regression"), CE)
     body = approach.model.transformer.state_dict()
     for key, value in pretrained.state_dict().items():
@@ -131,9 +111,7 @@ def test_a_trained_decoder_is_the_same_after_saving_and_loading_also_for_transfo
 
 def test_a_pretrained_decoder_gets_a_head_and_keeps_its_other_weights(tmp_path):
     language = make("llama-tiny", family="decoder_only")
-    del language.model.config.ntl
-    language.model.save_pretrained(tmp_path)
-    language.tokenizer.save_pretrained(tmp_path)
+    save_pretrained(tmp_path, language)
     settings = model_args(family="pretrained", checkpoint=str(tmp_path), head="regression")
     approach = build_approach(settings, CE, Weights(trained_layers=1))
     for key, value in approach.model.model.state_dict().items():

@@ -2,18 +2,10 @@ import io
 
 import pandas as pd
 import pytest
-from data_cases import task
+from data_cases import rows, tabular
 
 from ntl.data.table_files import read_table
 from ntl.errors import UserError
-
-
-def tabular(*overrides):
-    return task("dataset_args=tabular", *(f"dataset_args.{override}" for override in overrides))
-
-
-def rows(data):
-    return [*data.train, *data.validation, *data.tests["test"]]
 
 
 def test_a_missing_file_is_an_error_that_names_it():

@@ -1,11 +1,7 @@
 import pytest
-from data_cases import task
+from data_cases import rows, tabular
 
 from ntl.errors import UserError
-
-
-def tabular(*overrides):
-    return task("dataset_args=tabular", *(f"dataset_args.{override}" for override in overrides))
 
 
 @pytest.fixture
@@ -18,10 +14,6 @@ def table(tmp_path):
         return tabular(f"file={path}", "target=y", "validation_size=1", "test_size=1", *overrides)
 
     return load
-
-
-def rows(data):
-    return [*data.train, *data.validation, *data.tests["test"]]
 
 
 def test_the_shipped_sample_splits_into_disjoint_questions_with_numeric_answers():
