@@ -68,10 +68,13 @@ class Predictor:
         in_prompt = [(name, "text") for name in prompt_columns(getattr(self.data, "prompt", None) or "")]
         ntl = approach.model.config.ntl
         self._columns: dict[str, str] = dict(ntl.get("columns", in_prompt))
-        # A text stands for the prompt's only column, or for the whole question.
-        prompt, names = (getattr(self.data, key, None) for key in ("prompt", "names"))
-        self._asks_columns = prompt is not None or (names and len(self._columns) == 1)
         self.constant: float | None = ntl.get("constant")  # the median of the training answers
+
+    @property
+    def _asks_columns(self) -> bool:
+        """Whether a text stands for the question's only column, and not for the whole question."""
+        prompt, names = (getattr(self.data, key, None) for key in ("prompt", "names"))
+        return prompt is not None or (bool(names) and len(self._columns) == 1)
 
     @property
     def report(self) -> pd.DataFrame:

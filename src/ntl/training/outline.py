@@ -75,6 +75,8 @@ def _describe_loss(config: Config, approach: Approach) -> str:
     loss = config.loss
     if config.model_args.head == "regression":
         return f"{config.model_args.head_loss} error of a regression head"
+    if config.model_args.encoding == "xval":
+        return "cross-entropy + squared error of xVal's number head"
     if loss.criterion is None:
         return "cross-entropy alone"
     sigma = approach.model.config.ntl.get("sigma")
@@ -96,6 +98,8 @@ def _describe_weights(config: Config, approach: Approach) -> str:
 
 
 def _describe_steps(arguments: Any) -> str:
+    if arguments.max_steps == 0:
+        return "none, the model is evaluated as it is"
     size = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
     steps = (
         f"{arguments.max_steps:,}" if arguments.max_steps > 0 else f"{arguments.num_train_epochs:g} epochs"
