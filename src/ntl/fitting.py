@@ -51,9 +51,9 @@ def overrides(arguments: Sequence[str]) -> list[str]:
     """Translate a table and the words that stand for keys into overrides of Hydra.
 
     Example:
-        >>> overrides(["houses.csv", "target=price", "model_args.number_places=1", "output=out", "model=."])
+        >>> overrides(["houses.csv", "dataset_args.target=price", "prompt={a}: ", "output=out", "model=."])
         ... # doctest: +NORMALIZE_WHITESPACE
-        ["dataset_args.file='houses.csv'", "dataset_args.target='price'", 'model_args.number_places=1',
+        ["dataset_args.file='houses.csv'", 'dataset_args.target=price', "dataset_args.prompt='{a}: '",
          "training_args.output_dir='out'", "model_args.model_name_or_path='.'"]
     """
     tables = _tables(arguments)
@@ -82,10 +82,12 @@ def _check_target(table: str, target: str | None, is_chosen: bool) -> None:
     """Raise a UserError, before anything slow is imported, if the column to predict is not in the table."""
     from ntl.data.table_files import read_table
 
+    if target is None and is_chosen:
+        return
     columns = read_table(table, "the table").columns
     if target is not None and target not in columns:
         raise unknown_key("target=", target, columns)
-    if target is None and not is_chosen:
+    if target is None:
         known = ", ".join(columns)
         raise UserError(f"no column to predict is given; expected target=COLUMN, one of {known}. Add it.")
 

@@ -63,6 +63,7 @@ def read_format(given: str, is_run: bool) -> NumberFormat:
         (True, True)
     """
     form = re.fullmatch(r"([+-]?)(0+)(?:\.(0+))?", given)
+    form = None if given == "0" else form  # no digits
     digits = int(given) if form is None and re.fullmatch("[0-9]{1,2}", given) else 0
     whole = len(form[2]) if form else digits
     if is_run or not 1 <= whole <= 18:

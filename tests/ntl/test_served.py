@@ -10,7 +10,7 @@ from tolerances import approx
 
 from ntl.cli import main
 from ntl.scores import describe_errors
-from ntl.truths import read_truths, score_predictions
+from ntl.truths import advise, read_truths, score_predictions
 from ntloss.decoding import number_quantiles
 from ntloss.decoding.served import ServedModel
 from ntloss.numbers import NumberFormat
@@ -59,12 +59,13 @@ def test_rows_are_answered_by_a_server_with_medians_and_intervals(kind, model, t
     assert "the median of these truths" in err
 
 
-def test_wide_intervals_of_numbers_of_any_length_are_followed_by_advice(model, table, capsys):
-    with serving("sglang", model) as server:
-        assert predict(server, table, "level=0.98") == 0
-    out, err = capsys.readouterr()
-    assert list(pd.read_csv(io.StringIO(out)))[2:4] == ["greedy", "median"]
-    assert "intervals span a power of ten or more: digits=N" in err
+def test_wide_intervals_and_missing_numbers_are_followed_by_advice():
+    found = pd.DataFrame({"greedy": [1.0, float("nan")], "lower": [2.0, 3.0], "upper": [20.0, 30.0]})
+    missing, wide = advise([found], None, False)
+    assert missing.startswith("1 of 2 answers are no numbers")
+    assert wide.startswith("2 of 2 intervals span a power of ten or more: digits=N")
+    assert "scale=log" in [*advise([found], None, True)][1]
+    assert [*advise([found.assign(greedy=1.0, upper=19.0)], None, False)] == []
 
 
 def test_labelled_rows_calibrate_the_intervals(model, table, tmp_path, capsys):
