@@ -107,7 +107,7 @@ class Dataset:
     @property
     def is_table(self) -> bool:
         """Whether the answers are a column of a table, whose errors matter more than exact digits."""
-        return self.name == "tabular"
+        return self.runs[0].record.config.get("dataset_args", {}).get("dataset_name") == "tabular"
 
     def in_units(self, test: str) -> bool:
         """Return whether errors are shown in the numbers' own units: their scale is not that of digits."""

@@ -55,7 +55,8 @@ def test_differences_are_paired_by_seed(tmp_path):
 
 def test_errors_of_a_table_come_first_and_in_its_unit(tmp_path):
     metrics = {"exact_number": 0.0, "accuracy": 0.0, "mae": 5.0, "constant_mae": 6.0, **NUMBERS}
-    make_run(tmp_path / "runs/a", "T5", 0, dataset="tabular", metrics=metrics)
+    named = {"dataset_args": {"dataset_name": "tabular", "file": "data/bikes.csv"}}
+    make_run(tmp_path / "runs/a", "T5", 0, dataset="bikes", config=named, metrics=metrics)
     assert report(tmp_path) == 0
     text = (tmp_path / "out/table.md").read_text()
     assert "| objective | seeds | interpolate MAE | interpolate exact |" in text
