@@ -172,3 +172,39 @@ def test_tables_of_the_study_on_small_models_are_those_of_its_runs():
                 assert_cell(row["minus CE"], differences(arm, arms["ce"], key, key)[0])
             checked += 1
     assert checked > 200
+
+
+def test_tables_of_the_study_on_whole_numbers_are_those_of_its_runs():
+    pd = pytest.importorskip("pandas")
+    folder = ROOT / "results" / "whole_numbers"
+    metrics = pd.read_csv(folder / "metrics.csv.xz").pivot_table(
+        index=["dataset", "objective", "seed"], columns="metric", values="value"
+    )
+    names = ["smollm2", "smollm2 + HL-Gauss", "smollm2 + NTL-WAS", "smollm2 regression head"]
+    rows = re.findall(r"^\| .*$", (folder / "README.md").read_text("utf-8"), re.M)
+    tables = ["sentiment", "places", "solubility", "diamonds", "bikes"]
+    for table, row, contrasts in zip(tables, rows[2:7], rows[9:14], strict=True):
+        _, seeds, *cells, constant = [cell.strip() for cell in row.strip("|").split("|")]
+        of = {name: metrics.loc[table, name] for name in names}
+        assert int(seeds) == len(of["smollm2"])
+        assert float(constant) == round(of["smollm2"]["constant_mae"].mean(), 2)
+        for name, cell in zip(names, cells, strict=True):
+            found = of[name].mean()
+            keys = ("mae",) if "head" in name else ("median_mae", "mae", "crps")
+            shown = [float(x) for x in cell.removesuffix(" %").split(";")]
+            assert shown[: len(keys)] == pytest.approx([found[key] for key in keys], abs=0.0051)
+            coverage = [] if "head" in name else [100 * found["interval_coverage"]]
+            assert shown[len(keys) :] == pytest.approx(coverage, abs=0.51)
+        ce, mine, was, head = of.values()
+        pairs = [
+            (mine["median_mae"], ce["median_mae"]),
+            (mine["mae"], ce["mae"]),
+            (mine["crps"], ce["crps"]),
+            (mine["median_mae"], head["mae"]),
+            (mine["median_mae"], was["median_mae"]),
+        ]
+        for (one, other), cell in zip(pairs, contrasts.strip("|").split("|")[1:], strict=True):
+            share = 100 * (one - other) / other.mean()
+            half = share.sem() * stats.t.ppf(0.975, len(share) - 1)
+            shown = cell.strip(" *").replace("−", "-").split(" ± ")
+            assert [float(x) for x in shown] == pytest.approx([share.mean(), half], abs=0.051)
