@@ -34,6 +34,8 @@ def _report(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--study", type=Path, help="YAML file with contrasts and margin")
     given = parser.parse_args(arguments)
+    if missing := [str(folder) for folder in given.folders if not folder.is_dir()]:
+        raise UserError(f"{', '.join(missing)} is no folder; expected folders of finished runs. Correct it.")
     study: Any = {}
     if given.study is not None:
         if not given.study.is_file():
