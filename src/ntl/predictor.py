@@ -25,6 +25,7 @@ from ntl.data import load_task, single_number
 from ntl.data.table_files import as_texts
 from ntl.data.tasks.tabular import prompt_columns, with_targets, write_questions
 from ntl.errors import UserError
+from ntl.predictions_file import LARGEST
 from ntl.scores import interval_levels, reading_metric
 from ntl.served import ServedApproach, is_address
 from ntl.training.outline import is_long_tailed
@@ -129,7 +130,8 @@ class Predictor:
         bar = tqdm(parts, total=math.ceil(len(table) / size), unit=" batches", disable=not progress)
         index = rows.index if isinstance(rows, pd.DataFrame) else table.index
         found = pd.concat(list(bar)).set_axis(index)
-        whole = [name for name in found.select_dtypes("number") if (found[name] % 1 == 0).all()]
+        numbers = found.select_dtypes("number")
+        whole = [name for name in numbers if ((found[name] % 1 == 0) & (found[name].abs() < LARGEST)).all()]
         return found.astype(dict.fromkeys({*whole} - {PREDICTED[-1]}, "int64"))
 
     def table(self, rows: Any) -> pd.DataFrame:
@@ -201,11 +203,11 @@ class Predictor:
         else:
             truths = [*labelled[1]]
             found = pd.concat(self.batches(self.questions(labelled[0]), level, Margin()))
-        by_factor = is_long_tailed(truths)
+        by_factor, floor = is_long_tailed(truths), min(truths)
         ends = [found["lower"].to_numpy(float), found["upper"].to_numpy(float), np.array(truths, dtype=float)]
         if by_factor:
-            ends = [np.log(np.maximum(end, min(truths))) for end in ends]
-        margin = Margin(interval_margin(*(list(end) for end in ends), level), by_factor)
+            ends = [np.log(np.maximum(end, floor)) for end in ends]
+        margin = Margin(interval_margin(*(list(end) for end in ends), level), by_factor, floor)
         rows = f"{len(truths)} {'validation' if labelled is None else 'labelled'} rows"
         if math.isinf(margin.size):
             raise UserError(

@@ -26,10 +26,12 @@ class Margin(NamedTuple):
 
     size: float = 0.0  # of a factor, its logarithm
     by_factor: bool = False
+    floor: float = 0.0  # of a factor: smaller ends are raised to it first, because a factor keeps 0
 
     def move(self, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Move the ends of intervals."""
         if self.by_factor:
+            lower, upper = np.maximum(lower, self.floor), np.maximum(upper, self.floor)
             return lower * math.exp(-self.size), upper * math.exp(self.size)
         return lower - self.size, upper + self.size
 

@@ -179,6 +179,16 @@ def test_the_ends_of_long_tailed_answers_are_moved_by_a_factor(run, monkeypatch,
     assert [*moved.values()] == ([[0.0], [90.0]] if margin.by_factor else [[0.0], [11.0]])
 
 
+def test_intervals_that_end_at_zero_are_calibrated_by_a_factor_too(run, monkeypatch):
+    truths = np.exp(np.linspace(0.5, 5, 99))
+    zeros = pd.DataFrame({"lower": np.zeros(99), "median": np.zeros(99), "upper": np.zeros(99)})
+    monkeypatch.setattr(ntl.predictor.Predictor, "_validation", lambda *_: (zeros, truths.tolist()))
+    margin = ntl.load(run).margin(0.9)
+    lower, upper = margin.move(zeros["lower"], zeros["upper"])
+    assert margin.by_factor
+    assert ((lower <= truths) & (truths <= upper)).mean() == approx(90 / 99)
+
+
 def test_the_run_answers_its_validation_rows_once(run, monkeypatch):
     model = ntl.load(run)
     held = model.run.evaluation("test")
@@ -374,6 +384,14 @@ def test_a_run_of_an_older_version_is_read_with_the_defaults_of_newer_keys(run, 
 def test_whole_numbers_beside_gaps_keep_their_digits(run):
     table = ntl.load(run).table([{"size": 9007199254740993}, {"size": None}])
     assert table["size"][0] == "9007199254740993"
+
+
+def test_whole_predictions_are_integers_only_where_these_hold_them(run, monkeypatch):
+    answers = pd.DataFrame({"greedy": [1e20], "median": [12.0]})
+    monkeypatch.setattr(ntl.predictor.Predictor, "answer", lambda *_: answers)
+    found = ntl.load(run).predict([{"when": "2026-01-01", "note": "x", "size": 2}])
+    assert found.dtypes.astype(str).tolist() == ["float64", "int64"]
+    assert found["greedy"].item() == approx(1e20)
 
 
 def test_a_whole_output_of_written_numbers_or_texts_is_recognized(run, new, tmp_path, capsys, monkeypatch):
