@@ -83,7 +83,6 @@ class Predictor:
         metrics = {} if self.run is None else self.run.evaluation(self.generation.name).metrics()
         names = {reading: reading_metric(reading, "mae") for reading in ("median", "greedy", "constant")}
         names |= {
-            "greedy": "mae",
             "coverage": "interval_coverage",
             "width": "interval_width",
             "rows": "count",
@@ -210,9 +209,10 @@ class Predictor:
         margin = Margin(interval_margin(*(list(end) for end in ends), level), by_factor, floor)
         rows = f"{len(truths)} {'validation' if labelled is None else 'labelled'} rows"
         if math.isinf(margin.size):
+            needed = math.ceil(round(level / (1 - level), 9))  # 0.9 / (1 - 0.9) exceeds 9 by rounding
             raise UserError(
                 f"{rows} are too few to calibrate intervals of level={level:g}, or the model writes no "
-                f"numbers; expected at least {math.ceil(level / (1 - level))} rows. Lower the level."
+                f"numbers; expected at least {needed} rows. Lower the level."
             )
         if len(truths) < FEW_ROWS:
             warnings.warn(f"{rows}: the margin is uncertain. Use {FEW_ROWS} or more.", stacklevel=2)
