@@ -247,6 +247,25 @@ def test_an_interrupted_output_is_continued_from_its_last_whole_row(run, new, tm
     assert cut.read_text() == text
 
 
+@pytest.mark.parametrize("kind", ["continued", "device"])
+def test_scores_and_advice_are_of_all_rows(kind, run, table, tmp_path, capsys, monkeypatch):
+    def none(self, questions, *_):
+        row = {"greedy": math.nan, "median": 5.0, "lower": 1.0, "upper": 50.0}
+        return pd.DataFrame([row] * len(questions))
+
+    monkeypatch.setattr(ntl.predictor.Predictor, "answer", none)
+    pd.read_csv(table).head(10).to_csv(tmp_path / "rows.csv", index=False)
+    given = (run, f"data={tmp_path}/rows.csv", "truth=y")
+    output = os.devnull if kind == "device" else tmp_path / "out.csv"
+    if kind == "continued":
+        predict(capsys, *given, f"output={output}")
+        output.write_text(output.read_text()[:-20])  # without its last row
+    code, _, err = predict(capsys, *given, f"output={output}")
+    assert code == 0
+    for line in ("10 of 10 answers are no numbers", "10 of 10 intervals span", "10 rows, MAE: median 9.5"):
+        assert line in err
+
+
 def test_an_output_of_other_rows_or_options_is_left_alone(run, new, tmp_path, capsys):
     output = tmp_path / "out.csv"
     assert predict(capsys, run, f"data={new}", f"output={output}")[0] == 0
@@ -331,6 +350,7 @@ def test_a_table_that_cannot_be_answered_is_an_error(run, tmp_path, capsys, text
         (["-"], "'-' is given where the model is expected"),
         (["RUN", "text=a", "data=b"], "given both"),
         (["RUN", "txt=a"], "'txt=a' cannot be read; expected one of data="),
+        (["RUN", "text=a", "digits=2", "format=00"], "digits=N and format=FORM both say"),
         (["RUN", "text=a", "level=90"], "level=90 cannot be used; expected a number above 0 and below 1"),
         (["RUN", "text=a", "calibrate=yes"], "expected true, false, or a table together with truth=COLUMN"),
         (["RUN", "text=a"], "the question has the columns when, note, size; expected rows"),
