@@ -221,12 +221,14 @@ class Predictor:
     def _validation(self, level: float) -> tuple[pd.DataFrame, list[float]]:
         """Return the intervals of the validation rows, which the run may have answered, and their truths."""
         held = None if self.run is None else self.run.evaluation(self.generation.name)
+        examples = None if self.generation.samples is None else load_task(self.data).validation
         if held is not None and held.is_complete() and level == self.generation.interval:
             known = [(p.lower, p.upper, p.true) for p in held.predictions("validation")]
-            if known and None not in [number for row in known for number in row]:
+            has_all = examples is None or len(known) == len(examples)  # evaluation.samples may leave some out
+            if known and has_all and None not in [number for row in known for number in row]:
                 table = pd.DataFrame(known, columns=["lower", "upper", "true"])
                 return table, table["true"].tolist()
-        examples = load_task(self.data).validation
+        examples = load_task(self.data).validation if examples is None else examples
         truths = [single_number(example.answer, "calibrate=true", "omit calibrate") for example in examples]
         questions = [example.question for example in examples]
         return pd.concat(self.batches(questions, level, Margin())), truths

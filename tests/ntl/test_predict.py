@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -194,9 +195,14 @@ def test_the_run_answers_its_validation_rows_once(run, monkeypatch):
     held = model.run.evaluation("test")
     known = [p._replace(lower=20.0, median=30.0, upper=40.0) for p in held.predictions("validation")]
     monkeypatch.setattr("ntl.training.run_folder.EvaluationFolder.predictions", lambda *_: known)
-    monkeypatch.setattr(ntl.predictor.Predictor, "batches", None)
-    found, truths = model._validation(0.9)
+    with monkeypatch.context() as unused:
+        unused.setattr(ntl.predictor.Predictor, "batches", None)
+        found, truths = model._validation(0.9)
     assert (len(found), truths) == (20, [p.true for p in known])
+    del known[7:]  # evaluation.samples=7
+    model.generation = replace(model.generation, samples=7)
+    found, truths = model._validation(0.9)
+    assert len(found) == len(truths) == 20
 
 
 def test_a_report_and_a_copy_of_a_run(run, tmp_path):
