@@ -116,9 +116,9 @@ class Predictor:
 
         Returns:
             One row for each, with the same index: `greedy` (the number that the model writes, NaN without
-            one), `median`, `lower`, `upper` and `number_probability`; integers where all are whole. Where an
-            answer is several numbers, a column for each of them in place of these. Models that were trained
-            on whole texts have the column `written`, too.
+            one), `median`, `lower`, `upper` and `number_probability`; integers where all are whole and
+            below 1e15. Where an answer is several numbers, a column for each of them in place of these.
+            Models that were trained on whole texts have the column `written`, too.
 
         Raises:
             UserError: A column is missing, there are no rows, or the model has no distribution to read.
