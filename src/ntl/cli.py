@@ -50,8 +50,8 @@ def _dispatch(arguments: Sequence[str]) -> int:
     command, *rest = arguments or ["--help"]
     if command in ("-sc", "--shell-completion"):
         return _complete(rest)
-    if f"{command} {rest[:1] and rest[0]}" in COMMANDS:
-        command, rest = f"{command} {rest[0]}", rest[1:]
+    if rest and (pair := f"{command} {rest[0]}") in COMMANDS:
+        command, rest = pair, rest[1:]
     if command in HELP_OPTIONS:
         print(USAGE)
         return 0
@@ -78,12 +78,16 @@ def _complete(options: Sequence[str]) -> int:
     """Let Hydra complete the words of `ntl train` and `ntl compare`, in every shell that it knows."""
     from ntl import compare, train
 
+    if not options:
+        raise UserError("ntl -sc has to know what to do; expected install=bash, or another shell.")
     line, program = os.environ.get("COMP_LINE", ""), train
     if "query" in options[0]:
         name, _, words = line.partition(" ")
         command, space, rest = words.partition(" ")
-        if command not in ("train", "compare") or not space:
-            print(" ".join(COMMANDS))
+        if not space:
+            print(*dict.fromkeys(key.partition(" ")[0] for key in COMMANDS))
+            return 0
+        if command not in ("train", "compare"):
             return 0
         program = compare if command == "compare" else train
         os.environ["COMP_LINE"] = f"{name} {rest}"

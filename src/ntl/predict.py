@@ -81,7 +81,7 @@ def _predict(arguments: Sequence[str]) -> int:
     level = predictor.level(asked)
     if asked is None and not level:
         say(f"{predictor.name} has no distribution of one number, so there is no interval")
-    is_scored = "truth" in options and not (_is_file(options) and options["truth"] not in table)
+    is_scored = "truth" in options and not (_has_labels(options) and options["truth"] not in table)
     truths = read_truths(table, options["truth"]) if is_scored else []
     margin = _margin(predictor, level, options)
     path, parts = Path(options["output"]) if "output" in options else None, list[pd.DataFrame]()
@@ -99,10 +99,13 @@ def _predict(arguments: Sequence[str]) -> int:
         write_predictions(table, answer, path)
     except BrokenPipeError:
         return discard_output()
-    for line in advise(parts, predictor.approach.number_format, predictor.run is not None):
+    # A file holds the rows of an interrupted command, too; a device or a pipe cannot be read again.
+    found = pd.read_csv(path) if path is not None and path.is_file() else pd.concat(parts)
+    approach = predictor.approach
+    is_log = getattr(getattr(approach, "answer_format", None), "is_log", False)
+    for line in advise(found, approach.number_format, predictor.run is not None, is_log):
         say(line)
     if truths:
-        found = pd.concat(parts) if path is None else pd.read_csv(path)
         say(_describe_scores(found, truths, predictor.constant, level))
     return 0
 
@@ -123,7 +126,7 @@ def _margin(predictor: Predictor, level: float, options: Mapping[str, str]) -> M
     labelled = options.get("calibrate", "false")
     if labelled == "false":
         return Margin()
-    known = read_table(labelled, "calibrate") if _is_file(options) else None
+    known = read_table(labelled, "calibrate") if _has_labels(options) else None
     with warnings.catch_warnings(record=True) as caught:
         given = None if known is None else (known, read_truths(known, options["truth"]))
         margin = predictor.margin(level, given)
@@ -133,8 +136,8 @@ def _margin(predictor: Predictor, level: float, options: Mapping[str, str]) -> M
     return margin
 
 
-def _is_file(options: Mapping[str, str]) -> bool:
-    """Return whether intervals are calibrated with a table of its own."""
+def _has_labels(options: Mapping[str, str]) -> bool:
+    """Return whether intervals are calibrated with a table of labelled rows."""
     return options.get("calibrate", "true") not in ("true", "false")
 
 
@@ -149,7 +152,9 @@ def _options(given: Sequence[str]) -> dict[str, str]:
     if ("data" in options) == ("text" in options):
         count = "both" if "data" in options else "neither"
         raise UserError(f"data=FILE and text=TEXT say what to answer; expected one of them, given {count}.")
-    if _is_file(options) and "truth" not in options:
+    if "digits" in options and "format" in options:
+        raise UserError("digits=N and format=FORM both say how answers are written; expected one of them.")
+    if _has_labels(options) and "truth" not in options:
         raise UserError(
             f"calibrate={options['calibrate']} needs a column of true answers; expected true, false, or "
             "a table together with truth=COLUMN. Correct it, or add truth."

@@ -28,7 +28,7 @@ def say(line: str) -> None:
 
 
 def write_predictions(table: pd.DataFrame, answer: Answer, path: Path | None) -> None:
-    """Write the rows with their predictions, behind those that an interrupted call has written.
+    """Write the rows with their predictions, after those that an interrupted call has written.
 
     Args:
         table: The rows, as texts.
@@ -59,7 +59,7 @@ def write_predictions(table: pd.DataFrame, answer: Answer, path: Path | None) ->
 
 
 def _write_rows(table: pd.DataFrame, answer: Answer, done: int, file: TextIO) -> None:
-    """Write the rows of a table behind the first `done`, with their predictions."""
+    """Write the rows of a table after the first `done`, with their predictions."""
     rest, start = table.iloc[done:].reset_index(drop=True), 0
     with tqdm(total=len(table), initial=done, unit=" rows", disable=None) as bar:
         for part in answer(rest) if len(rest) else ():

@@ -25,6 +25,7 @@ from ntl.data import load_task, single_number
 from ntl.data.table_files import as_texts
 from ntl.data.tasks.tabular import prompt_columns, with_targets, write_questions
 from ntl.errors import UserError
+from ntl.predictions_file import LARGEST
 from ntl.scores import interval_levels, reading_metric
 from ntl.served import ServedApproach, is_address
 from ntl.training.outline import is_long_tailed
@@ -82,7 +83,6 @@ class Predictor:
         metrics = {} if self.run is None else self.run.evaluation(self.generation.name).metrics()
         names = {reading: reading_metric(reading, "mae") for reading in ("median", "greedy", "constant")}
         names |= {
-            "greedy": "mae",
             "coverage": "interval_coverage",
             "width": "interval_width",
             "rows": "count",
@@ -116,9 +116,9 @@ class Predictor:
 
         Returns:
             One row for each, with the same index: `greedy` (the number that the model writes, NaN without
-            one), `median`, `lower`, `upper` and `number_probability`; integers where all are whole. Where an
-            answer is several numbers, a column for each of them in place of these. Models that were trained
-            on whole texts have the column `written`, too.
+            one), `median`, `lower`, `upper` and `number_probability`; integers where all are whole and
+            below 1e15. Where an answer is several numbers, a column for each of them in place of these.
+            Models that were trained on whole texts have the column `written`, too.
 
         Raises:
             UserError: A column is missing, there are no rows, or the model has no distribution to read.
@@ -129,7 +129,8 @@ class Predictor:
         bar = tqdm(parts, total=math.ceil(len(table) / size), unit=" batches", disable=not progress)
         index = rows.index if isinstance(rows, pd.DataFrame) else table.index
         found = pd.concat(list(bar)).set_axis(index)
-        whole = [name for name in found.select_dtypes("number") if (found[name] % 1 == 0).all()]
+        numbers = found.select_dtypes("number")
+        whole = [name for name in numbers if ((found[name] % 1 == 0) & (found[name].abs() < LARGEST)).all()]
         return found.astype(dict.fromkeys({*whole} - {PREDICTED[-1]}, "int64"))
 
     def table(self, rows: Any) -> pd.DataFrame:
@@ -201,16 +202,17 @@ class Predictor:
         else:
             truths = [*labelled[1]]
             found = pd.concat(self.batches(self.questions(labelled[0]), level, Margin()))
-        by_factor = is_long_tailed(truths)
+        by_factor, floor = is_long_tailed(truths), min(truths)
         ends = [found["lower"].to_numpy(float), found["upper"].to_numpy(float), np.array(truths, dtype=float)]
         if by_factor:
-            ends = [np.log(np.maximum(end, min(truths))) for end in ends]
-        margin = Margin(interval_margin(*(list(end) for end in ends), level), by_factor)
+            ends = [np.log(np.maximum(end, floor)) for end in ends]
+        margin = Margin(interval_margin(*(list(end) for end in ends), level), by_factor, floor)
         rows = f"{len(truths)} {'validation' if labelled is None else 'labelled'} rows"
         if math.isinf(margin.size):
+            needed = math.ceil(round(level / (1 - level), 9))  # 0.9 / (1 - 0.9) exceeds 9 by rounding
             raise UserError(
                 f"{rows} are too few to calibrate intervals of level={level:g}, or the model writes no "
-                f"numbers; expected at least {math.ceil(level / (1 - level))} rows. Lower the level."
+                f"numbers; expected at least {needed} rows. Lower the level."
             )
         if len(truths) < FEW_ROWS:
             warnings.warn(f"{rows}: the margin is uncertain. Use {FEW_ROWS} or more.", stacklevel=2)
@@ -219,12 +221,14 @@ class Predictor:
     def _validation(self, level: float) -> tuple[pd.DataFrame, list[float]]:
         """Return the intervals of the validation rows, which the run may have answered, and their truths."""
         held = None if self.run is None else self.run.evaluation(self.generation.name)
+        examples = None if self.generation.samples is None else load_task(self.data).validation
         if held is not None and held.is_complete() and level == self.generation.interval:
             known = [(p.lower, p.upper, p.true) for p in held.predictions("validation")]
-            if known and None not in [number for row in known for number in row]:
+            has_all = examples is None or len(known) == len(examples)  # evaluation.samples may leave some out
+            if known and has_all and None not in [number for row in known for number in row]:
                 table = pd.DataFrame(known, columns=["lower", "upper", "true"])
                 return table, table["true"].tolist()
-        examples = load_task(self.data).validation
+        examples = load_task(self.data).validation if examples is None else examples
         truths = [single_number(example.answer, "calibrate=true", "omit calibrate") for example in examples]
         questions = [example.question for example in examples]
         return pd.concat(self.batches(questions, level, Margin())), truths

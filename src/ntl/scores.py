@@ -295,7 +295,7 @@ def describe_errors(metrics: Mapping[str, float | None], interval: float) -> str
     parts = [f"{name} {short(metrics[key])}" for name, key in names.items() if metrics.get(key) is not None]
     if metrics.get("interval_coverage") is not None:
         covered, width = metrics["interval_coverage"], short(metrics["interval_width"])
-        parts.append(f"{interval:.0%} interval covers {covered:.0%}, width {width}".replace("%", " %"))
+        parts.append(f"{100 * interval:g} % interval covers {100 * covered:.0f} %, width {width}")
     if metrics.get("invalid"):
         parts.append(f"{metrics['invalid']:,.0f} answers are no numbers")
     return f"MAE: {' · '.join(parts)}"

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,10 +26,12 @@ class Margin(NamedTuple):
 
     size: float = 0.0  # of a factor, its logarithm
     by_factor: bool = False
+    floor: float = 0.0  # of a factor: smaller ends are raised to it first, because a factor keeps 0
 
     def move(self, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Move the ends of intervals."""
         if self.by_factor:
+            lower, upper = np.maximum(lower, self.floor), np.maximum(upper, self.floor)
             return lower * math.exp(-self.size), upper * math.exp(self.size)
         return lower - self.size, upper + self.size
 
@@ -108,7 +110,8 @@ def describe_answer(row: pd.Series, level: float) -> str:
     numbers = {name: value for name, value in row.items() if isinstance(value, float)}
     if "median" in numbers:
         middle, lower, upper = (_number(numbers[name]) for name in ("median", "lower", "upper"))
-        return f"{middle}, {lower} to {upper} ({level:.0%})".replace("%", " %")
+        is_number = not math.isnan(numbers["median"])
+        return f"{middle}, {lower} to {upper} ({100 * level:g} %)" if is_number else middle
     if "greedy" in numbers:
         return str(row["written"]) if "written" in row else _number(numbers["greedy"])
     return ", ".join(f"{name} {_number(value)}" for name, value in numbers.items())
@@ -118,12 +121,14 @@ def _number(value: float) -> str:
     return "no number" if math.isnan(value) else short(value)
 
 
-def advise(parts: Sequence[pd.DataFrame], form: NumberFormat | None, is_run: bool) -> Iterator[str]:
-    """Yield what a user may want to do about predictions."""
-    found: Any = pd.concat(parts) if parts else pd.DataFrame()
+def advise(
+    found: pd.DataFrame, form: NumberFormat | None, is_run: bool, is_log: bool = False
+) -> Iterator[str]:
+    """Yield what a user may want to do about predictions, of a run whose answers may be logarithms."""
     if "greedy" in found and (missing := int(found["greedy"].isna().sum())):
         yield f"{missing:,} of {len(found):,} answers are no numbers; their cells are empty"
-    if "lower" in found:
+    is_settled = is_run and (is_log or (form is not None and form.signed))  # a log scale is no remedy
+    if "lower" in found and not is_settled:
         wide = (found["lower"] > 0) & (found["upper"] >= TEN * found["lower"])
         if 2 * wide.sum() > len(found):
             remedy = "digits=N, or format=, gives all answers one length"

@@ -82,6 +82,8 @@ if not _typing.TYPE_CHECKING:
             for home in _HOMES:
                 module = _import_module(f"ntloss.{home}")
                 globals().update({each: getattr(module, each) for each in __all__ if hasattr(module, each)})
+            if name not in globals():  # one of these modules, half imported, asks for it
+                raise AttributeError(f"module 'ntloss' has no attribute {name!r} yet: the import is circular")
             return globals()[name]
         try:
             return _import_module(f"ntloss.{name}")

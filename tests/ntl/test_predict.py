@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -179,14 +180,29 @@ def test_the_ends_of_long_tailed_answers_are_moved_by_a_factor(run, monkeypatch,
     assert [*moved.values()] == ([[0.0], [90.0]] if margin.by_factor else [[0.0], [11.0]])
 
 
+def test_intervals_that_end_at_zero_are_calibrated_by_a_factor_too(run, monkeypatch):
+    truths = np.exp(np.linspace(0.5, 5, 99))
+    zeros = pd.DataFrame({"lower": np.zeros(99), "median": np.zeros(99), "upper": np.zeros(99)})
+    monkeypatch.setattr(ntl.predictor.Predictor, "_validation", lambda *_: (zeros, truths.tolist()))
+    margin = ntl.load(run).margin(0.9)
+    lower, upper = margin.move(zeros["lower"], zeros["upper"])
+    assert margin.by_factor
+    assert ((lower <= truths) & (truths <= upper)).mean() == approx(90 / 99)
+
+
 def test_the_run_answers_its_validation_rows_once(run, monkeypatch):
     model = ntl.load(run)
     held = model.run.evaluation("test")
     known = [p._replace(lower=20.0, median=30.0, upper=40.0) for p in held.predictions("validation")]
     monkeypatch.setattr("ntl.training.run_folder.EvaluationFolder.predictions", lambda *_: known)
-    monkeypatch.setattr(ntl.predictor.Predictor, "batches", None)
-    found, truths = model._validation(0.9)
+    with monkeypatch.context() as unused:
+        unused.setattr(ntl.predictor.Predictor, "batches", None)
+        found, truths = model._validation(0.9)
     assert (len(found), truths) == (20, [p.true for p in known])
+    del known[7:]  # evaluation.samples=7
+    model.generation = replace(model.generation, samples=7)
+    found, truths = model._validation(0.9)
+    assert len(found) == len(truths) == 20
 
 
 def test_a_report_and_a_copy_of_a_run(run, tmp_path):
@@ -235,6 +251,25 @@ def test_an_interrupted_output_is_continued_from_its_last_whole_row(run, new, tm
     code, _, err = predict(capsys, run, f"data={new}", f"output={cut}")
     assert "4 of 10 rows" in err
     assert cut.read_text() == text
+
+
+@pytest.mark.parametrize("kind", ["continued", "device"])
+def test_scores_and_advice_are_of_all_rows(kind, run, table, tmp_path, capsys, monkeypatch):
+    def none(self, questions, *_):
+        row = {"greedy": math.nan, "median": 5.0, "lower": 1.0, "upper": 50.0}
+        return pd.DataFrame([row] * len(questions))
+
+    monkeypatch.setattr(ntl.predictor.Predictor, "answer", none)
+    pd.read_csv(table).head(10).to_csv(tmp_path / "rows.csv", index=False)
+    given = (run, f"data={tmp_path}/rows.csv", "truth=y")
+    output = os.devnull if kind == "device" else tmp_path / "out.csv"
+    if kind == "continued":
+        predict(capsys, *given, f"output={output}")
+        output.write_text(output.read_text()[:-20])  # without its last row
+    code, _, err = predict(capsys, *given, f"output={output}")
+    assert code == 0
+    for line in ("10 of 10 answers are no numbers", "10 of 10 intervals span", "10 rows, MAE: median 9.5"):
+        assert line in err
 
 
 def test_an_output_of_other_rows_or_options_is_left_alone(run, new, tmp_path, capsys):
@@ -321,6 +356,7 @@ def test_a_table_that_cannot_be_answered_is_an_error(run, tmp_path, capsys, text
         (["-"], "'-' is given where the model is expected"),
         (["RUN", "text=a", "data=b"], "given both"),
         (["RUN", "txt=a"], "'txt=a' cannot be read; expected one of data="),
+        (["RUN", "text=a", "digits=2", "format=00"], "digits=N and format=FORM both say"),
         (["RUN", "text=a", "level=90"], "level=90 cannot be used; expected a number above 0 and below 1"),
         (["RUN", "text=a", "calibrate=yes"], "expected true, false, or a table together with truth=COLUMN"),
         (["RUN", "text=a"], "the question has the columns when, note, size; expected rows"),
@@ -374,6 +410,14 @@ def test_a_run_of_an_older_version_is_read_with_the_defaults_of_newer_keys(run, 
 def test_whole_numbers_beside_gaps_keep_their_digits(run):
     table = ntl.load(run).table([{"size": 9007199254740993}, {"size": None}])
     assert table["size"][0] == "9007199254740993"
+
+
+def test_whole_predictions_are_integers_only_where_these_hold_them(run, monkeypatch):
+    answers = pd.DataFrame({"greedy": [1e20], "median": [12.0]})
+    monkeypatch.setattr(ntl.predictor.Predictor, "answer", lambda *_: answers)
+    found = ntl.load(run).predict([{"when": "2026-01-01", "note": "x", "size": 2}])
+    assert found.dtypes.astype(str).tolist() == ["float64", "int64"]
+    assert found["greedy"].item() == approx(1e20)
 
 
 def test_a_whole_output_of_written_numbers_or_texts_is_recognized(run, new, tmp_path, capsys, monkeypatch):

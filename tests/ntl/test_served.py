@@ -10,7 +10,7 @@ from tolerances import approx
 
 from ntl.cli import main
 from ntl.scores import describe_errors
-from ntl.truths import advise, read_truths, score_predictions
+from ntl.truths import advise, describe_answer, read_truths, score_predictions
 from ntloss.decoding import number_quantiles
 from ntloss.decoding.served import ServedModel
 from ntloss.numbers import NumberFormat
@@ -61,11 +61,13 @@ def test_rows_are_answered_by_a_server_with_medians_and_intervals(kind, model, t
 
 def test_wide_intervals_and_missing_numbers_are_followed_by_advice():
     found = pd.DataFrame({"greedy": [1.0, float("nan")], "lower": [2.0, 3.0], "upper": [20.0, 30.0]})
-    missing, wide = advise([found], None, False)
+    missing, wide = advise(found, None, False)
     assert missing.startswith("1 of 2 answers are no numbers")
     assert wide.startswith("2 of 2 intervals span a power of ten or more: digits=N")
-    assert "scale=log" in [*advise([found], None, True)][1]
-    assert [*advise([found.assign(greedy=1.0, upper=19.0)], None, False)] == []
+    assert "scale=log" in [*advise(found, None, True)][1]
+    assert len([*advise(found, None, True, is_log=True)]) == 1
+    assert len([*advise(found, NumberFormat(2, signed=True), True)]) == 1
+    assert [*advise(found.assign(greedy=1.0, upper=19.0), None, False)] == []
 
 
 def test_labelled_rows_calibrate_the_intervals(model, table, tmp_path, capsys):
@@ -125,4 +127,8 @@ def test_errors_are_described_beside_those_of_the_best_constant():
     scores = score_predictions(found, truths, 1.0)
     assert describe_errors(scores, 0.9) == f"{expected} · 1 answers are no numbers"
     scores = score_predictions(intervals, truths, 1.0)
-    assert describe_errors(scores, 0.8).startswith(f"{expected} · 80 % interval covers 33 %, width 2")
+    for level, printed in ((0.8, "80 %"), (0.975, "97.5 %"), (0.999, "99.9 %")):
+        line = f"{expected} · {printed} interval covers 33 %, width 2"
+        assert describe_errors(scores, level).startswith(line)
+    nothing = pd.Series(dict.fromkeys(("median", "lower", "upper"), float("nan")))
+    assert describe_answer(nothing, 0.9) == "no number"

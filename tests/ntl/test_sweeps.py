@@ -255,7 +255,7 @@ def test_hydras_options_work(command, capsys):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("ntl tr", "train"),
+        ("ntl pr", "prepare"),
         ("ntl train loss=ntl_w", "loss=ntl_was"),
         ("ntl compare objective=h", "objective=head"),
     ],
@@ -263,7 +263,17 @@ def test_hydras_options_work(command, capsys):
 def test_words_are_completed(line, expected, monkeypatch, capsys):
     monkeypatch.setenv("COMP_LINE", line)
     assert main(["-sc", "query=bash"]) == 0
-    assert expected in capsys.readouterr().out.split()
+    words = capsys.readouterr().out.split()
+    assert words.count(expected) == 1
+    assert "model" not in words
+
+
+def test_completion_offers_no_commands_after_one(monkeypatch, capsys):
+    for line in ("ntl fit ta", "ntl predict "):
+        monkeypatch.setenv("COMP_LINE", line)
+        assert (main(["-sc", "query=bash"]), capsys.readouterr().out) == (0, "")
+    assert main(["-sc"]) == 2
+    assert "expected install=bash" in capsys.readouterr().err
 
 
 def test_all_objectives_of_one_seed_see_the_same_weights_and_batches(tiny, out, monkeypatch):

@@ -42,7 +42,7 @@ pretrained model into a folder.
   ntl prepare mathematics_dataset source=mathematics_dataset-v1.0
   ntl prepare gsm8k source=grade-school-math/grade_school_math/data split_seed=1
 
---help behind a dataset lists its keys with their defaults: ntl prepare gsm8k --help
+--help after a dataset lists its keys with their defaults: ntl prepare gsm8k --help
 
 datasets:
 """

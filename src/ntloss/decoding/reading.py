@@ -70,7 +70,8 @@ def read_number(
 
     Raises:
         TypeError: not a model or a tokenizer of transformers, or a prompt that is not one text.
-        ValueError: a level outside (0, 1), an empty prompt; see `number_quantiles`.
+        ValueError: a level outside (0, 1), an empty prompt, a prefill that ends in a digit or that the chat
+            template has no turn for; see `number_quantiles`.
 
     Warns:
         UnlikelyNumberWarning: see `number_quantiles`.
@@ -89,7 +90,8 @@ def read_number(
         >>> reading.interval[0] <= reading.median <= reading.interval[1]
         True
     """
-    _check(tokenizer, prompt, prefill, level)
+    _check(tokenizer, prompt, prefill)
+    tail = _tail(level)
     inner, prefix_ids = innermost(model), list[int]()
     if inner.config.is_encoder_decoder:
         inputs = dict(tokenizer(prompt, return_tensors="pt"))
@@ -98,7 +100,6 @@ def read_number(
         text, special = _text_before_number(tokenizer, prompt, prefill)
         inputs = {"input_ids": torch.tensor([_encode_up_to_number(tokenizer, text, special)])}
     inputs = {name: column.to(inner.device) for name, column in inputs.items()}
-    tail = round((1 - level) / 2, 12)
     read = number_quantiles(
         model,
         inputs,
@@ -113,7 +114,7 @@ def read_number(
     return NumberReading(median, (low, high), level, read.starts.item())
 
 
-def _check(tokenizer: Any, prompt: Any, prefill: Any, level: Any) -> None:
+def _check(tokenizer: Any, prompt: Any, prefill: Any) -> None:
     if not callable(tokenizer) or not hasattr(tokenizer, "chat_template"):
         raise TypeError(
             f"tokenizer: expected the model's tokenizer of transformers, such as AutoTokenizer."
@@ -128,22 +129,41 @@ def _check(tokenizer: Any, prompt: Any, prefill: Any, level: Any) -> None:
             )
     if not prompt:
         raise ValueError("prompt: expected a question, given an empty text")
-    if not isinstance(level, int | float) or not 0 < level < 1:
+    if prefill.rstrip()[-1:] in tuple(DIGITS):
+        raise ValueError(
+            f"prefill={prefill!r}: expected the text before the number, given a part of a number. Omit its "
+            "last digits."
+        )
+
+
+def _tail(level: Any) -> float:
+    """Return the share of the probability below an interval."""
+    tail = round((1 - level) / 2, 12) if isinstance(level, int | float) else math.nan
+    if not 0 < tail < 1 / 2:
         raise ValueError(f"level={level!r}: expected a share above 0 and below 1, such as 0.9")
+    return tail
 
 
 def _text_before_number(tokenizer: Any, prompt: str, prefill: str) -> tuple[str, bool]:
     """Return the text that a causal model continues, and whether it lacks special tokens."""
     if tokenizer.chat_template is None:
-        is_open = not prefill or prompt[-1].isspace()
-        return prompt + ("" if is_open else "\n") + prefill, True
+        needs_break = prefill and not prompt[-1].isspace()
+        return prompt + ("\n" if needs_break else "") + prefill, True
     words = prefill.rstrip()
     chat = [{"role": "user", "content": prompt}]
     if not words:
         text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
         return text + prefill, False
     chat.append({"role": "assistant", "content": words})
-    text = tokenizer.apply_chat_template(chat, continue_final_message=True, tokenize=False)
+    from jinja2 import TemplateError  # transformers needs it for templates
+
+    try:
+        text = tokenizer.apply_chat_template(chat, continue_final_message=True, tokenize=False)
+    except (TemplateError, ValueError) as error:  # it refuses the assistant's turn, or leaves it out
+        raise ValueError(
+            f"prefill={prefill!r}: the chat template has no assistant turn that can be continued ({error}). "
+            "Omit prefill."
+        ) from error
     return text.rstrip() + prefill[len(words) :], False  # some templates trim the message, others do not
 
 

@@ -60,6 +60,16 @@ def test_a_chat_template_leaves_the_assistants_turn_open_and_keeps_the_space(mon
     assert seen.replace("|", "").replace("Ġ", " ") == read
 
 
+@pytest.mark.parametrize(
+    "answer", ["{{ raise_exception('only users speak') if m['role'] == 'assistant' }}", "<{{ m['role'] }}>"]
+)
+def test_a_chat_template_without_an_assistants_turn_is_an_error(answer):
+    tokenizer = tiny.qwen_like()
+    tokenizer.chat_template = f"{{% for m in messages %}}{answer}{{% endfor %}}"
+    with pytest.raises(ValueError, match=r"no assistant turn that can be continued .* Omit prefill"):
+        read_number(make_model("llama", len(tokenizer)), tokenizer, "q", "It takes ")
+
+
 def test_a_reading_is_that_of_number_quantiles():
     tokenizer = tiny.qwen_like()
     model = make_model("llama", len(tokenizer) + 8)  # padded
@@ -97,6 +107,8 @@ def test_a_reading_prints_as_its_median_and_its_interval():
         ({"prompt": ""}, "prompt: expected a question"),
         ({"level": 90}, "level=90: expected a share above 0 and below 1"),
         ({"level": "90%"}, "level='90%': expected a share above 0 and below 1"),
+        ({"level": 1 - 1e-13}, "level=0.99.*: expected a share above 0 and below 1"),
+        ({"prefill": "It takes 1 "}, "prefill='It takes 1 ': expected the text before the number"),
     ],
 )
 def test_what_cannot_be_read_is_an_error(changed, message):
