@@ -114,6 +114,13 @@ def test_decimals_beyond_three_digits_of_the_spread_are_rounded():
     whole = make("llama-tiny", family="decoder_only", number_format="padded", number_digits=3)
     whole.fit(["1", "2", "3"])
     assert whole.answer_format.write(["2", "2.4"]) == ["2", "2"]
+    powers = make("llama-tiny", family="decoder_only", number_format="padded", number_scale="log")
+    powers.fit(["1", "10", "100"])
+    assert powers.answer_format.read(powers.answer_format.write(["50"])) == ["50"]
+    for options in ({"number_digits": 3}, {"number_scale": "log"}):
+        constant = make("llama-tiny", family="decoder_only", number_format="padded", **options)
+        with pytest.raises(UserError, match="all training answers are 5.5; expected answers that differ"):
+            constant.fit(["5.5", "5.5"])
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(110, 80), (480, 90), (4800, 900)])
