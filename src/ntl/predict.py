@@ -4,7 +4,7 @@ import io
 import math
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ Answer new rows with a trained model, and write them as CSV with the columns
   median              the number with the smallest expected error
   lower, upper        the interval that holds 90 % of the model's distribution
   number_probability  how likely the model is to write a number here at all
+Where the rows have a column of this name, it is predicted_greedy, predicted_median, ...
 
 RUN is the folder of a run or of one of its checkpoints; or, with prompt=..., any causal or encoder-decoder
 model: a folder, a .gguf file, a name on the hub, or the address of a server (vLLM, SGLang, llama.cpp, or any
@@ -73,11 +74,7 @@ def _predict(arguments: Sequence[str]) -> int:
     predictor = load(arguments[0], options.get("prompt"), form)
     table, asked = predictor.table(rows), _level(options.get("level"))
     written = [] if predictor.is_table else [WRITTEN]
-    if taken := {*PREDICTED, *predictor.targets, *written} & {*table.columns}:
-        raise UserError(
-            f"the table has a column {min(taken)!r}, which predictions are written to; expected only the "
-            "columns of the rows. Rename or remove it."
-        )
+    renamed = _rename({*PREDICTED, *predictor.targets, *written} & {*table.columns}, table)
     level = predictor.level(asked)
     if asked is None and not level:
         say(f"{predictor.name} has no distribution of one number, so there is no interval")
@@ -93,7 +90,7 @@ def _predict(arguments: Sequence[str]) -> int:
     def answer(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
         for part in predictor.batches(predictor.questions(rows), level, margin):
             parts.append(part)
-            yield part
+            yield part.rename(columns=renamed)
 
     try:
         write_predictions(table, answer, path)
@@ -102,9 +99,27 @@ def _predict(arguments: Sequence[str]) -> int:
     for line in advise(parts, predictor.approach.number_format, predictor.run is not None):
         say(line)
     if truths:
-        found = pd.concat(parts) if path is None else pd.read_csv(path)
+        found = pd.concat(parts) if path is None else _read_predictions(path, renamed)
         say(_describe_scores(found, truths, predictor.constant, level))
     return 0
+
+
+def _rename(taken: Iterable[str], table: pd.DataFrame) -> dict[str, str]:
+    """Name the predictions whose column the table has already, such as `predicted_median`."""
+    renamed = {name: f"predicted_{name}" for name in taken}
+    if twice := {*renamed.values()} & {*table.columns}:
+        name = min(twice)
+        raise UserError(
+            f"the table has the columns {name.removeprefix('predicted_')!r} and {name!r}, which predictions "
+            "are written to; expected at most the first. Rename or remove one."
+        )
+    return renamed
+
+
+def _read_predictions(path: Path, renamed: Mapping[str, str]) -> pd.DataFrame:
+    """Read an output file, its predictions under the names that they have in other tables."""
+    found = pd.read_csv(path).drop(columns=[*renamed])
+    return found.rename(columns={written: name for name, written in renamed.items()})
 
 
 def _describe_scores(
