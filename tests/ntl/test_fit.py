@@ -216,9 +216,18 @@ def test_python_fits_a_data_frame_and_returns_what_it_has_fitted(table, capsys, 
 
 
 def test_an_interrupted_run_is_continued_only_if_something_is_saved(table, capsys, monkeypatch):
-    def interrupt(self, *given):
+    def interrupt(*given):
         raise KeyboardInterrupt
 
+    def advice(function, *words):
+        with monkeypatch.context() as patch:
+            patch.setattr(train, function, interrupt)
+            return fit(capsys, "houses.csv", "target=price", *words)[2]
+
+    assert "Nothing was saved yet" in advice("run_hydra")  # during imports
+    assert "To continue from what is saved" in advice(
+        "_leave_the_terminal_to_the_sweep", "-m", "output=sweep"
+    )
     with monkeypatch.context() as patch:
         patch.setattr(ApproachTrainer, "_save_checkpoint", interrupt)
         code, _, err = fit(capsys, "houses.csv", "target=price")
