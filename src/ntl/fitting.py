@@ -118,7 +118,7 @@ def _check_table(file: str, given: Mapping[str, str]) -> None:
 
 
 def _tables(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments that are neither options of Hydra, or their values, nor overrides."""
+    """Return the arguments that name tables: no options of Hydra, no values of these, no overrides."""
     before = ["", *arguments]
     words = [each for each, option in zip(arguments, before, strict=False) if option not in WITH_VALUE]
     return [each for each in words if not each.startswith("-") and ("=" not in each or os.path.isfile(each))]
