@@ -14,13 +14,14 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ntl.data.files import only_writer_in, write_atomically
 from ntl.errors import UserError, unknown_key
+from ntl.program import GROUPS, literal
 from ntl.train import run, train
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ WORDS = {
     "scale": "model_args.number_scale",
     "output": "training_args.output_dir",
 }
+OTHERS = ("contrasts", "minimize", "margin", "hydra")  # keys of the configuration without a group
+HARMLESS = ("dataset_args.cache_dir", "dataset_args.rows")  # do not change whether a table can be used
 WITH_VALUE = ("-c", "--cfg", "-p", "--package", "-cd", "--config-dir")  # Hydra's options
 OFFLINE = (
     "run `make model` in the repository of this project, which needs a package index only, and pass "
@@ -59,11 +62,13 @@ def overrides(arguments: Sequence[str]) -> list[str]:
     tables = _tables(arguments)
     if not arguments or (not tables and {"-h", "--help", "--hydra-help", "--info"} & {*arguments}):
         return [*(arguments or ["--help"])]
-    given = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
+    pairs = [argument.partition("=") for argument in arguments if argument not in tables]
+    given = {key: value for key, _, value in pairs}
     if len(tables) != 1:
         found = " and ".join(tables) or "none"
         raise UserError(f"expected one table, given {found}. Pass it first: ntl fit TABLE.csv target=COLUMN.")
-    _check_target(tables[0], given.get("target"), WORDS["target"] in given)
+    _check_words(given)
+    _check_table(tables[0], given)
     model = given.get("model", given.get(WORDS["model"]))
     if model is None or "model" in given:
         _check_model(model)
@@ -78,22 +83,42 @@ def overrides(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def _check_target(table: str, target: str | None, is_chosen: bool) -> None:
-    """Raise a UserError, before anything slow is imported, if the column to predict is not in the table."""
-    from ntl.data.table_files import read_table
+def _check_words(given: Mapping[str, str]) -> None:
+    """Raise a UserError if a key without a dot is neither one of the words nor a group."""
+    for key, value in given.items():
+        if value and key.isidentifier() and key not in (*WORDS, *GROUPS, *OTHERS):
+            raise unknown_key("", key, WORDS)
 
-    if target is None and is_chosen:
+
+def _check_table(file: str, given: Mapping[str, str]) -> None:
+    """Raise a UserError, before anything slow is imported, if the table does not fit the words."""
+    from ntl.config import Tabular
+    from ntl.data.table_files import read_table
+    from ntl.data.tasks.tabular import usable_rows
+
+    target = given.get("target")
+    if target is None and WORDS["target"] in given:
         return
-    columns = read_table(table, "the table").columns
-    if target is not None and target not in columns:
-        raise unknown_key("target=", target, columns)
-    if target is None:
-        known = ", ".join(columns)
-        raise UserError(f"no column to predict is given; expected target=COLUMN, one of {known}. Add it.")
+    table = read_table(file, "the table")
+    if not target:
+        found = "no column to predict is given" if target is None else "target= is empty"
+        raise UserError(f"{found}; expected target=COLUMN, one of {', '.join(table.columns)}. Add it.")
+    if target not in table.columns:
+        raise unknown_key("target=", target, table.columns)
+    if any(key.startswith("dataset_args") and key not in HARMLESS for key in given):
+        return  # the run checks a table that is read in another way
+    settings = Tabular(
+        file=file, target=target, prompt=given.get("prompt"), validation_size=None, test_size=None
+    )
+    answers = usable_rows(table, settings)[0][target]
+    if given.get("scale") == "log" and (wrong := [each for each in answers if float(each) <= 0]):
+        raise UserError(
+            f"scale=log: the answer {wrong[0]} has no logarithm; expected numbers above 0. Omit scale=log."
+        )
 
 
 def _tables(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments that are neither options of Hydra, or their values, nor overrides."""
+    """Return the arguments that name tables: no options of Hydra, no values of these, no overrides."""
     before = ["", *arguments]
     words = [each for each, option in zip(arguments, before, strict=False) if option not in WITH_VALUE]
     return [each for each in words if not each.startswith("-") and ("=" not in each or os.path.isfile(each))]
@@ -156,17 +181,20 @@ def fit(table: Any, target: str, **keys: Any) -> Predictor:
     from omegaconf.errors import OmegaConfBaseException
 
     from ntl.config import read_config, run_folder
+    from ntl.data.table_files import read_table
     from ntl.predictor import load
     from ntl.training.run_folder import RunFolder
 
     path = Path(table) if isinstance(table, str | Path) else _stored(table, keys)
-    given = [f"{WORDS.get(key, key)}={quoted(value)}" for key, value in {"target": target, **keys}.items()]
+    given = [_override(key, value) for key, value in {"target": target, **keys}.items()]
+    read_table(path, "the table")
     if not {"output", WORDS["output"]} & {*keys}:
         digest = hashlib.sha256(repr((path.read_bytes(), given)).encode()).hexdigest()[:8]
-        given.append(f"{WORDS['output']}={quoted(f'outputs/{_slug(target)}-{digest}')}")
+        given.append(f"output=outputs/{_slug(str(target))}-{digest}")
+    translated = [literal(each) for each in overrides([str(path), *given])]
     try:
         with initialize_config_module("ntl.conf", version_base="1.3"):
-            composed = compose("fit", overrides([str(path), *given]))
+            composed = compose("fit", translated)
         folder = RunFolder(run_folder(composed))
         config = read_config(composed, "hl_gauss")
     except (HydraException, OmegaConfBaseException) as error:
@@ -176,10 +204,22 @@ def fit(table: Any, target: str, **keys: Any) -> Predictor:
     return load(folder.path)
 
 
+def _override(key: str, value: Any) -> str:
+    """Write a keyword as the command line has it: a text plain if its key is one of `WORDS`."""
+    is_plain = key in WORDS and isinstance(value, str | int | Path)
+    return f"{key}={value}" if is_plain else f"{WORDS.get(key, key)}={quoted(value)}"
+
+
 def _stored(table: Any, keys: Any) -> Path:
     """Write a DataFrame where the run, and whoever calibrates its intervals later, finds it."""
+    import pandas as pd
+
     from ntl.data.table_files import as_texts
 
+    if not isinstance(table, pd.DataFrame):
+        raise UserError(
+            f"the table is a {type(table).__name__}; expected a DataFrame or the path of a table. Convert it."
+        )
     content = as_texts(table).to_csv(index=False, lineterminator="\n")
     folder = Path(keys.get("dataset_args.cache_dir", "outputs/cache")) / "tables"
     path = folder / f"{hashlib.sha256(content.encode()).hexdigest()[:16]}.csv"

@@ -4,7 +4,7 @@ import io
 import math
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ Answer new rows with a trained model, and write them as CSV with the columns
   median              the number with the smallest expected error
   lower, upper        the interval that holds 90 % of the model's distribution
   number_probability  how likely the model is to write a number here at all
+Where the rows have a column of this name, it is predicted_greedy, predicted_median, ...
 
 RUN is the folder of a run or of one of its checkpoints; or, with prompt=..., any causal or encoder-decoder
 model: a folder, a .gguf file, a name on the hub, or the address of a server (vLLM, SGLang, llama.cpp, or any
@@ -73,11 +74,7 @@ def _predict(arguments: Sequence[str]) -> int:
     predictor = load(arguments[0], options.get("prompt"), form)
     table, asked = predictor.table(rows), _level(options.get("level"))
     written = [] if predictor.is_table else [WRITTEN]
-    if taken := {*PREDICTED, *predictor.targets, *written} & {*table.columns}:
-        raise UserError(
-            f"the table has a column {min(taken)!r}, which predictions are written to; expected only the "
-            "columns of the rows. Rename or remove it."
-        )
+    renamed = _rename({*PREDICTED, *predictor.targets, *written} & {*table.columns}, table)
     level = predictor.level(asked)
     if asked is None and not level:
         say(f"{predictor.name} has no distribution of one number, so there is no interval")
@@ -93,14 +90,15 @@ def _predict(arguments: Sequence[str]) -> int:
     def answer(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
         for part in predictor.batches(predictor.questions(rows), level, margin):
             parts.append(part)
-            yield part
+            yield part.rename(columns=renamed)
 
     try:
         write_predictions(table, answer, path)
     except BrokenPipeError:
         return discard_output()
     # A file holds the rows of an interrupted command, too; a device or a pipe cannot be read again.
-    found = pd.read_csv(path) if path is not None and path.is_file() else pd.concat(parts)
+    is_file = path is not None and path.is_file()
+    found = _read_predictions(path, renamed) if is_file else pd.concat(parts)
     approach = predictor.approach
     is_log = getattr(getattr(approach, "answer_format", None), "is_log", False)
     for line in advise(found, approach.number_format, predictor.run is not None, is_log):
@@ -108,6 +106,24 @@ def _predict(arguments: Sequence[str]) -> int:
     if truths:
         say(_describe_scores(found, truths, predictor.constant, level))
     return 0
+
+
+def _rename(taken: Iterable[str], table: pd.DataFrame) -> dict[str, str]:
+    """Name the predictions whose column the table has already, such as `predicted_median`."""
+    renamed = {name: f"predicted_{name}" for name in taken}
+    if twice := {*renamed.values()} & {*table.columns}:
+        name = min(twice)
+        raise UserError(
+            f"the table has the columns {name.removeprefix('predicted_')!r} and {name!r}, which predictions "
+            "are written to; expected at most the first. Rename or remove one."
+        )
+    return renamed
+
+
+def _read_predictions(path: Path, renamed: Mapping[str, str]) -> pd.DataFrame:
+    """Read an output file, its predictions under the names that they have in other tables."""
+    found = pd.read_csv(path).drop(columns=[*renamed])
+    return found.rename(columns={written: name for name, written in renamed.items()})
 
 
 def _describe_scores(

@@ -93,7 +93,7 @@ def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]
     from omegaconf.errors import OmegaConfBaseException
 
     arguments = [NO_GROUP.get(each, each) for each in arguments]
-    arguments = [f"+{each}" if each.startswith(WITH_PLUS) else _literal(each) for each in arguments]
+    arguments = [f"+{each}" if each.startswith(WITH_PLUS) else literal(each) for each in arguments]
     if arguments and arguments[0].endswith((".yaml", ".yml")):
         arguments = [*_store_preset(Path(arguments[0])), *arguments[1:]]
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
@@ -169,7 +169,7 @@ def _print_page(command: str) -> None:
     print(page.replace("$APP_CONFIG_GROUPS", "\n".join(groups)).rstrip())
 
 
-def _literal(override: str) -> str:
+def literal(override: str) -> str:
     """Escape `${` in texts that models read, where it stands for itself."""
     if override.partition("=")[0] in TEXTS:
         return re.sub(r"(?<!\\)\$\{", r"\\${", override)

@@ -133,6 +133,11 @@ def read_error(run: Path) -> str:
     return (run / ERROR).read_text(encoding="utf-8").strip()
 
 
+def is_watched() -> bool:
+    """Return whether a sweep has started and not ended."""
+    return bool(_started)
+
+
 def stop() -> bool:
     """Stop watching, if a sweep is watched; name the runs that are not finished, if any are."""
     if not _started:

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from ntl.training.trainer import ApproachTrainer
 
 log = logging.getLogger(__name__)
-_running: list[RunFolder] = []  # that of the single run of this process
+_running: list[
+    RunFolder | None
+] = []  # that of the single run of this process, or None for a sweep; empty before
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,9 +66,12 @@ def train(
     """
 
     def program(arguments: Sequence[str]) -> int:
+        _running.clear()
         try:
             return run_hydra(name, task, translate(arguments))
         finally:
+            if sweep.is_watched():  # its runs may be in other processes
+                _running[:] = [None]
             sweep.stop()
 
     return run_program(f"ntl {name}", program, arguments, partial(_advice, command))
@@ -74,7 +79,7 @@ def train(
 
 def _advice(command: str) -> str:
     """Say how to continue an interrupted run, if it has saved something."""
-    if _running and _running[-1].last_checkpoint() is None:
+    if not _running or (_running[0] is not None and _running[0].last_checkpoint() is None):
         return "Nothing was saved yet; the same command starts anew."
     return f"To continue from what is saved: {command}"
 
@@ -94,7 +99,7 @@ def task(composed: DictConfig) -> float:
     folder = RunFolder(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     choices = hydra.runtime.choices
     objective = choices.get("loss") if choices["objective"] == "none" else choices["objective"]
-    _running[:] = [folder] if hydra.mode != RunMode.MULTIRUN else []
+    _running[:] = [folder] if hydra.mode != RunMode.MULTIRUN else [None]
     try:
         with only_writer_in(folder.path) if is_first_process() else nullcontext():
             (folder.path / ERROR).unlink(missing_ok=True)

@@ -114,6 +114,13 @@ def test_decimals_beyond_three_digits_of_the_spread_are_rounded():
     whole = make("llama-tiny", family="decoder_only", number_format="padded", number_digits=3)
     whole.fit(["1", "2", "3"])
     assert whole.answer_format.write(["2", "2.4"]) == ["2", "2"]
+    powers = make("llama-tiny", family="decoder_only", number_format="padded", number_scale="log")
+    powers.fit(["1", "10", "100"])
+    assert powers.answer_format.read(powers.answer_format.write(["50"])) == ["50"]
+    for options in ({"number_digits": 3}, {"number_scale": "log"}):
+        constant = make("llama-tiny", family="decoder_only", number_format="padded", **options)
+        with pytest.raises(UserError, match="expected answers that differ"):
+            constant.fit(["5.5", "5.5"])
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(110, 80), (480, 90), (4800, 900)])
@@ -150,9 +157,13 @@ def test_long_tails_are_found():
         ),
         (["houses.csv", "target=kind"], "'kind' is 'flat'; expected a finite number"),
         (["few.csv", "target=price"], "has 59 rows with a value of 'price'; expected at least 60, 20 each"),
-        (["zero.csv", "target=price", "scale=log"], "the training answer 0 has no logarithm"),
+        (["zero.csv", "target=price", "scale=log"], "the answer 0 has no logarithm"),
         (["houses.csv", "target=price", "prompt={price}: "], "names the target 'price'"),
         (["houses.csv", "target=price", "training_args.max_step=3"], "Did you mean"),
+        (["houses.csv", "target=price", "promt={size}"], "promt is unknown. Did you mean prompt"),
+        (["houses.csv", "target=price", "prompt={siz}"], "names the column 'siz'; expected one of"),
+        (["houses.csv", "target="], "target= is empty; expected target=COLUMN"),
+        (["single.csv", "target=price"], "has only the column 'price', the target"),
         (["houses.csv", "target=price", "model=a/b"], "is not a local folder, .* run `make model`"),
     ],
 )
@@ -160,6 +171,7 @@ def test_what_cannot_be_fitted_is_an_error_of_one_line(table, words, complaint, 
     monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
     table.head(59).to_csv("few.csv", index=False)
     table.assign(price=0).to_csv("zero.csv", index=False)
+    table[["price"]].to_csv("single.csv", index=False)
     given = [f"{key}={value}" for key, value in SMALL.items()]
     model = [] if any(word.startswith("model=") for word in words) else ["model=llama"]
     assert main(["fit", *words, *model, *given]) == 2
@@ -167,26 +179,55 @@ def test_what_cannot_be_fitted_is_an_error_of_one_line(table, words, complaint, 
     assert re.search(complaint, err), err
 
 
+@pytest.mark.parametrize(
+    ("given", "target", "complaint"),
+    [
+        (lambda table: "nope.csv", "price", "nope.csv cannot be read"),
+        (lambda table: table["price"], "price", "the table is a Series; expected a DataFrame or the path"),
+        (lambda table: table, "pric", "Did you mean target=price"),
+        (
+            lambda table: table.set_axis([*range(5)], axis=1),
+            5,
+            "target=5 is unknown; expected one of: 0, 1, 2",
+        ),
+    ],
+)
+def test_what_python_cannot_fit_is_the_same_error(table, given, target, complaint):
+    with pytest.raises(UserError, match=complaint):
+        ntl.fit(given(table), target=target, model="llama", **SMALL)
+
+
 def test_python_fits_a_data_frame_and_returns_what_it_has_fitted(table, capsys, monkeypatch):
     for logger in (logging.getLogger(), logging.getLogger("ntl")):  # as where nothing has set up logging
         monkeypatch.setattr(logger, "handlers", [])
-    model = ntl.fit(table, target="price", model="llama", **SMALL)
+    table = table.set_axis([*range(5)], axis=1)  # unnamed columns
+    prompt = "${1}, {3}: "  # a price, and no interpolation
+    model = ntl.fit(table, target=4, model="llama", prompt=prompt, **SMALL)
     assert "test MAE: median" in capsys.readouterr().out
     assert model.report.loc["test", "rows"] == 20
     answers = model.predict(table.head(2))
-    again = ntl.fit(table, target="price", model="llama", **SMALL)
+    again = ntl.fit(table, target=4, model="llama", prompt=prompt, **SMALL)
     assert "step" not in capsys.readouterr().out
     assert again.predict(table.head(2)).equals(answers)
     model.save("prices")
     assert ntl.load("prices").predict(table.head(2)).equals(answers)
     with pytest.raises(UserError, match="the keys cannot be used"):
-        ntl.fit(table, target="price", model="llama", **{"weights.layers": 1})
+        ntl.fit(table, target=4, model="llama", **{"weights.layers": 1})
 
 
 def test_an_interrupted_run_is_continued_only_if_something_is_saved(table, capsys, monkeypatch):
-    def interrupt(self, *given):
+    def interrupt(*given):
         raise KeyboardInterrupt
 
+    def advice(function, *words):
+        with monkeypatch.context() as patch:
+            patch.setattr(train, function, interrupt)
+            return fit(capsys, "houses.csv", "target=price", *words)[2]
+
+    assert "Nothing was saved yet" in advice("run_hydra")  # during imports
+    assert "To continue from what is saved" in advice(
+        "_leave_the_terminal_to_the_sweep", "-m", "output=sweep"
+    )
     with monkeypatch.context() as patch:
         patch.setattr(ApproachTrainer, "_save_checkpoint", interrupt)
         code, _, err = fit(capsys, "houses.csv", "target=price")

@@ -106,6 +106,18 @@ def test_a_run_answers_new_rows_with_medians_and_intervals(run, new, capsys):
     assert found["greedy"].between(0, 99).all()  # two digits, as in the training answers
 
 
+def test_a_column_that_has_the_name_of_a_prediction_is_kept(run, new, tmp_path, capsys):
+    rows = pd.read_csv(new).assign(median=range(10))
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    output = tmp_path / "answers.csv"
+    code, _, err = predict(capsys, run, f"data={tmp_path}/rows.csv", f"output={output}", "truth=median")
+    found = pd.read_csv(output)
+    assert (code, [*found][-5:]) == (0, ["greedy", "predicted_median", *PREDICTED[2:]]), err
+    assert found["median"].tolist() == [*range(10)]
+    error = (found["predicted_median"] - found["median"]).abs().mean()
+    assert f"median {error:.4g} · greedy" in err
+
+
 def test_python_and_the_command_give_the_same_answers_by_index(run, new, capsys):
     _, out, _ = predict(capsys, run, f"data={new}", "level=0.5")
     rows = pd.read_csv(new).set_axis(range(100, 110))
@@ -338,7 +350,10 @@ def test_models_without_a_distribution_say_that_there_is_no_interval(head, table
         ("when,note,size\n", "has no rows"),
         ("", "cannot be read"),
         ("when,note,size\n1,2,3,4\n", "line 2: the row has 4 fields"),
-        ("when,note,size,median\n1,2,3,4\n", "has a column 'median', which predictions are written to"),
+        (
+            "when,note,size,median,predicted_median\n1,2,3,4,5\n",
+            "has the columns 'median' and 'predicted_median'",
+        ),
     ],
 )
 def test_a_table_that_cannot_be_answered_is_an_error(run, tmp_path, capsys, text, complaint):

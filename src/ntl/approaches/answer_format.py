@@ -84,11 +84,20 @@ class AnswerFormat:
         if self.is_log or digits is not None:
             numbers = [self._number(answer) for answer in answers]
             spread = statistics.pstdev(numbers)
+            if places is None and not spread:
+                raise UserError(
+                    f"all training answers are {answers[0]}; expected answers that differ, because how many "
+                    "decimals are kept follows from their spread. Choose another target, or pass "
+                    "model_args.number_places."
+                )
             if places is None:
-                places = max(0, (digits or 3) - 1 - math.floor(math.log10(spread))) if spread else 0
+                places = max(0, (digits or 3) - 1 - math.floor(math.log10(spread)))
             self._config.ntl = {**ntl, "number_places": places}
             texts = [self._scaled(answer) for answer in answers]
-        found = NumberFormat.of(texts, ntl.get("number_width"), ntl.get("number_places"))
+        # The logarithms of powers of ten are whole, but those of other answers need the places.
+        found = NumberFormat.of(
+            texts, ntl.get("number_width"), places if self.is_log else ntl.get("number_places")
+        )
         entries = dict(zip(FORMAT_KEYS, (found.digits, found.decimals, found.signed), strict=True))
         return entries | ({WHOLE: all("." not in answer for answer in answers)} if self.is_log else {})
 

@@ -43,15 +43,10 @@ def load(settings: Tabular) -> TaskData:
         UserError: The file cannot be read, a column is missing, a target is not a finite number, or there are
             too few rows.
     """
-    settings = with_targets(settings)
-    file, targets = settings.file, settings.target
+    file = settings.file
     whole = read_table(SAMPLE if file == "sample" else file, "dataset_args.file")
-    _check_columns(whole, settings)
-    for name in {*targets, settings.split_by} - {None}:
-        whole[name] = _with_gaps(whole[name])
-    table = whole[whole[targets].notna().all(axis=1)]
-    settings = _with_sizes(settings, len(table))
-    _check_rows(table, settings)
+    table, settings = usable_rows(whole, settings)
+    targets = settings.target
     columns = {name: "number" if _is_numeric(table[name]) else "text" for name in _columns(table, settings)}
     questions = write_questions(table, settings, columns)
     answers = [SEPARATOR.join(map(_answer, values)) for values in table[targets].itertuples(index=False)]
@@ -92,6 +87,22 @@ def load(settings: Tabular) -> TaskData:
     return TaskData(
         made[0], made[1], {"test": made[2]}, not several, targets=several, columns=columns, note=note
     )
+
+
+def usable_rows(table: pd.DataFrame, settings: Tabular) -> tuple[pd.DataFrame, Tabular]:
+    """Return the rows with a target, and the settings with the sizes of validation and test set.
+
+    Raises:
+        UserError: A column is missing, a target is not a finite number, or there are too few rows.
+    """
+    settings = with_targets(settings)
+    _check_columns(table, settings)
+    gaps = {name: _with_gaps(table[name]) for name in {*settings.target, settings.split_by} - {None}}
+    table = table.assign(**gaps)
+    table = table[table[settings.target].notna().all(axis=1)]
+    settings = _with_sizes(settings, len(table))
+    _check_rows(table, settings)
+    return table, settings
 
 
 def _with_sizes(settings: Tabular, rows: int) -> Tabular:
@@ -193,6 +204,11 @@ def _check_columns(table: pd.DataFrame, settings: Tabular) -> None:
         raise UserError(
             f"dataset_args.{key} names the target {both[0]!r}; expected the columns that it is predicted "
             "from. Remove it from them."
+        )
+    if not columns and settings.prompt is None:
+        raise UserError(
+            f"{settings.file} has only the column {settings.target[0]!r}, the target; expected others that "
+            "it is predicted from. Add one."
         )
     if not columns:
         raise UserError(
