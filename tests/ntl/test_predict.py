@@ -16,6 +16,7 @@ import torch
 from tolerances import approx
 
 import ntl
+import ntl.answers
 from ntl.cli import main
 from ntl.data import Example
 from ntl.data.files import only_writer
@@ -376,7 +377,7 @@ def test_a_table_that_cannot_be_answered_is_an_error(run, tmp_path, capsys, text
         (["RUN", "text=a", "calibrate=yes"], "expected true, false, or a table together with truth=COLUMN"),
         (["RUN", "text=a"], "the question has the columns when, note, size; expected rows"),
         (["RUN", "text=a", "prompt={a}"], "is a run, which has its own prompt"),
-        (["nowhere", "text=a"], "nowhere holds no run"),
+        (["nowhere", "text=a"], "there is no nowhere"),
     ],
 )
 def test_options_that_cannot_be_used_are_errors(run, tmp_path, capsys, arguments, complaint):
@@ -531,7 +532,7 @@ def test_a_closed_pipe_ends_the_output_quietly(run, new, capfd, monkeypatch):
     def closed(*_):
         raise BrokenPipeError
 
-    monkeypatch.setattr(ntl.predict, "write_predictions", closed)
+    monkeypatch.setattr(ntl.answers, "write_predictions", closed)
     monkeypatch.setattr(ntl.predict, "discard_output", lambda: 141)
     assert predict(capfd, run, f"data={new}")[0] == 141
 
