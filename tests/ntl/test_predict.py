@@ -533,7 +533,7 @@ def test_a_closed_pipe_ends_the_output_quietly(run, new, capfd, monkeypatch):
         raise BrokenPipeError
 
     monkeypatch.setattr(ntl.answers, "write_predictions", closed)
-    monkeypatch.setattr(ntl.predict, "discard_output", lambda: 141)
+    monkeypatch.setattr(ntl.answers, "discard_output", lambda: 141)
     assert predict(capfd, run, f"data={new}")[0] == 141
 
 
