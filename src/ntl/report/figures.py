@@ -326,7 +326,8 @@ class DatasetFigures:
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.yaxis.set_major_formatter("{x:g}")
         ax.yaxis.set_minor_formatter(NullFormatter())
-        ax.axhline(floor, label="noise alone", **FLOOR)
+        if floor is not None:
+            ax.axhline(floor, label="noise alone", **FLOOR)
 
 
 def _confusion(ax: Axes, counts: np.ndarray) -> AxesImage:
