@@ -20,7 +20,7 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from ntl.approaches import Approach
-from ntl.approaches.batches import evaluation_mode
+from ntl.approaches.batches import encoded_rows, evaluation_mode
 from ntl.config import Evaluation
 from ntl.data import Example, TaskData, evenly_spaced, single_number
 from ntl.errors import UserError
@@ -177,8 +177,7 @@ def _losses(
     """Compute the loss and its terms, as if the batches of all ranks, by their indices, were one."""
     device = next(model.parameters()).device
     examples = [*chain.from_iterable(batches.values())]
-    columns = approach.encode([e.question for e in examples], [e.answer for e in examples])
-    rows: Any = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows = encoded_rows(approach, [e.question for e in examples], [e.answer for e in examples])
     prepared = iter(rows if prepare is None else prepare(rows))
     encoded = {index: approach.collate([*islice(prepared, len(batch))]) for index, batch in batches.items()}
     shares = {}

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from ntl.training.trainer import ApproachTrainer
 
 log = logging.getLogger(__name__)
-_running: list[
-    RunFolder | None
-] = []  # that of the single run of this process, or None for a sweep; empty before
+# The folder of this process's single run, or None for a sweep; empty before either.
+_running: list[RunFolder | None] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -33,6 +33,12 @@ def pad_questions(rows: Sequence[Sequence[int]], pad_id: int, left: bool = False
     return {"input_ids": pad(rows, pad_id, left), "attention_mask": pad(ones, 0, left)}
 
 
+def encoded_rows(approach: Any, questions: Sequence[str], answers: Sequence[str]) -> list[dict[str, Any]]:
+    """Encode pairs as one mapping for each, which `Approach.collate` takes."""
+    columns = approach.encode(questions, answers)
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
 def decoder_inputs(model: PreTrainedModel, batch: Batch) -> dict[str, Tensor]:
     """Return the arguments of a decoder-only model for a batch that is padded on the left."""
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ntl.approaches import Approach
-from ntl.approaches.batches import evaluation_mode
+from ntl.approaches.batches import encoded_rows, evaluation_mode
 from ntl.config import Config, Mode
 from ntl.data import TaskData, evenly_spaced
 from ntloss.numbers.parsing import parse_number
@@ -127,10 +127,7 @@ def _estimate(config: Config, approach: Approach, data: TaskData, arguments: Any
     """Estimate the time of a run from a few forward passes and answers."""
     rows = evenly_spaced(data.train, TIMED)
     questions, answers = [e.question for e in rows], [e.answer for e in rows]
-    columns = approach.encode(questions, answers)
-    batch = approach.collate(
-        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    )
+    batch = approach.collate(encoded_rows(approach, questions, answers))
     batch = {key: value.to(arguments.device) for key, value in batch.items()}
     with evaluation_mode(approach.model):
         forward, answer = (
