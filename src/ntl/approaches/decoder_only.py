@@ -21,8 +21,9 @@ from ntloss.decoding import NumberQuantiles
 class DecoderOnly(LanguageModel):
     """A causal language model that completes questions.
 
-    A sequence consists of the prompt (see `ntl.approaches.prompts`), the answer and the end token. Sequences
-    are padded on the left, so that all answers are at the end and logits are computed only there.
+    A sequence consists of the prompt (see `ntl.approaches.prompts`), the answer and, unless answers have a
+    fixed width, the end token. Sequences are padded on the left, so that all answers are at the end and
+    logits are computed only there.
     """
 
     pads_left = True
@@ -41,7 +42,10 @@ class DecoderOnly(LanguageModel):
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` of the sequence and `labels` of its end; see `Approach.encode`."""
         written = self.encoding.encode(self.answer_format.write(answers), special_tokens=False)
-        labels = [[*ids, self.tokenizer.eos_token_id] for ids in written]
+        # An answer of fixed width ends by itself. A pretrained model does not expect its end token after a
+        # digit, and in a short training the large loss of learning that comes at the numbers' cost.
+        end = [] if self.answer_format.number_format else [self.tokenizer.eos_token_id]
+        labels = [ids + end for ids in written]
         rows = [prompt + answer for prompt, answer in zip(self.prompts(questions), labels, strict=True)]
         check_lengths(rows, self.model)
         return {"input_ids": rows, "labels": labels}

@@ -13,7 +13,7 @@ from ntl.data.cache import cache_key, reading, writing
 from ntl.errors import UserError
 from ntloss.integrations.collator import NUMBER_SAMPLES
 
-FORMAT = 1  # version of the cache's format; changing it invalidates all caches
+FORMAT = 2  # version of the cache's format; changing it invalidates all caches
 BATCH = 1000
 
 

@@ -74,6 +74,15 @@ def test_prompts_are_run_once_where_attention_is_all_that_a_cache_holds(shape, s
     assert together <= share * sum(seen)
 
 
+@pytest.mark.parametrize(("number_format", "ends"), [("plain", True), ("padded", False)])
+def test_the_end_is_learned_only_where_answers_have_no_fixed_width(number_format, ends):
+    approach = causal(number_format=number_format)
+    approach.fit(ANSWERS)
+    end = approach.tokenizer.eos_token_id
+    assert {labels[-1] == end for labels in approach.encode(QUESTIONS, ANSWERS)["labels"]} == {ends}
+    assert all(approach.answer(approach.model, QUESTIONS, GREEDY)) or ends
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_only_the_answer_contributes_to_the_loss(shape):
     approach = causal(shape)
