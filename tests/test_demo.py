@@ -54,9 +54,9 @@ def test_the_demo_prints_a_table_contrasts_and_sentences_and_continues(given, tm
     assert "| cross-entropy     |    0 |" in capfd.readouterr().out  # as soon as it ends
     assert demo.main(given) == 0
     out = capfd.readouterr().out
-    for name in ("NTL-WAS", "regression head", "TF-IDF + ridge regression", "always the training median"):
+    for name in ("HL-Gauss", "regression head", "TF-IDF + ridge regression", "always the training median"):
         assert name in out
-    assert out.count("holds") + out.count("does not hold") >= 3
+    assert out.count("holds") + out.count("does not hold") >= 4
     assert all(sentence in out for sentence in demo.SENTENCES)
     assert f'predict {tmp_path}/out/objective-ce text="..."' in out
     assert "TF-IDF + ridge" in (tmp_path / "out/demo.svg").read_text("utf-8")
@@ -85,6 +85,7 @@ def test_the_demo_trains_the_upper_layers_on_the_texts():
 def test_a_contrast_holds_only_if_it_does_in_every_seed():
     rows = [
         Row("T5", [{"mae": 9.0, "median_mae": 8.0}, {"mae": 9.0, "median_mae": 7.0}]),
+        Row("+ HL-Gauss", [{"median_mae": 7.5}, {"median_mae": 6.5}]),
         Row("T5 regression head", [{"mae": 9.5}, {"mae": 9.25}]),
     ]
     lines = demo.describe_contrasts(rows, ridge=7.5)
@@ -92,6 +93,7 @@ def test_a_contrast_holds_only_if_it_does_in_every_seed():
         "- greedy - median: +1.0, +2.0: holds",
         "- greedy - regression head: -0.5, -0.2: does not hold",
         "- ridge regression - median: -0.5, +0.5: does not hold",
+        "- median - HL-Gauss's median: +0.5, +0.5: holds",
     ]
     table = demo.describe_rows(rows, {"ridge": 7.5})
     assert "| T5 | 9.0 ± 0.0 | 7.5 ± 6.4 | – | – |" in table

@@ -206,12 +206,16 @@ def _spread(values: Sequence[float], unit: str = "") -> str:
 
 def describe_contrasts(rows: Sequence[Row], ridge: float) -> list[str]:
     """Say of each contrast that was declared beforehand whether it holds in every seed."""
-    ce, head = rows[0], next((row for row in rows if "regression head" in row.name), None)
-    greedy, median = ce.values("mae"), ce.values("median_mae")
+
+    def errors(name: str, metric: str) -> list[float]:
+        return next((row.values(metric) for row in rows if name in row.name), [])
+
+    greedy, median = rows[0].values("mae"), rows[0].values("median_mae")
     pairs = {
         "greedy - median": (greedy, median),
-        "greedy - regression head": (greedy, head.values("mae") if head else []),
+        "greedy - regression head": (greedy, errors("regression head", "mae")),
         "ridge regression - median": ([ridge] * len(median), median),
+        "median - HL-Gauss's median": (median, errors("HL-Gauss", "median_mae")),
     }
     lines = ["Declared beforehand, of cross-entropy (positive in every seed if it holds):"]
     for name, (larger, smaller) in pairs.items():
