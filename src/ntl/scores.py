@@ -7,6 +7,7 @@ the model knows its own error.
 
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from statistics import median
@@ -14,12 +15,17 @@ from typing import NamedTuple
 
 from ntl.config import Evaluation
 from ntl.data import Example, format_number
-from ntloss.metrics import NumericMetrics, QuantileMetrics
+from ntloss.metrics import METRICS, NumericMetrics, QuantileMetrics
 from ntloss.numbers.parsing import number_texts, parse_number
 
 # Metrics of correct answers, in order of preference.
 RIGHT = ("exact_final_answer", "exact_number", "exact_match")
 ERRORS = ("mae", "log_mae")
+METRIC_NAMES = (
+    *METRICS, *RIGHT, "final_answer_accuracy", "bleu", "rouge1", "rouge2", "rougeL", "crps", "rater_crps",
+    "interval_coverage", "interval_width", "interval_score", "number_mass", "answered", "km", "ill_formed",
+    "outside_format", "loss", "ce", "ce_numbers", "ce_text", "ntl", "number", "perplexity",
+)  # fmt: skip
 EARTH_RADIUS = 6371.0  # km
 SPACED = 20
 """Number of equally spaced quantiles.
@@ -252,6 +258,17 @@ def rater_crps(read: Sequence[Distribution], ratings: Sequence[Sequence[float]])
         metrics = QuantileMetrics(SPACED_LEVELS).update([distribution.spaced] * len(given), given)
         scores.append(metrics.compute()["crps"])
     return sum(scores) / len(scores)
+
+
+def is_metric(name: str) -> bool:
+    """Return whether an evaluation may have a metric of this name, also one of a reading or a target.
+
+    Example:
+        >>> [is_metric(name) for name in ("crps", "median_rmse", "latitude_mae", "coverage_95", "maee")]
+        [True, True, True, True, False]
+    """
+    plain = re.sub(r"^(median|mean|constant|noise)_", "", name)
+    return plain in METRIC_NAMES or re.fullmatch(r".+_mae|coverage_\d+", name) is not None
 
 
 def is_better_larger(metric: str) -> bool:

@@ -34,7 +34,13 @@ class SweepCallback(Callback):
     """Shows the progress of a sweep's runs, and reports them at the end."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Start to watch the folder of the sweep."""
+        """Check what the report will test, and start to watch the folder of the sweep."""
+        from ntl.report.contrasts import read_contrasts
+
+        try:
+            read_contrasts(OmegaConf.to_container(config.contrasts, resolve=True))
+        except UserError as error:  # Hydra would only warn of it
+            raise SystemExit(2) from error
         _started.append(Watch(Path(config.hydra.sweep.dir), count_runs(config)))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
