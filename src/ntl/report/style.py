@@ -78,7 +78,6 @@ def new_figure(
     columns: int,
     size: tuple[float, float],
     margin: tuple[float, float] = (0.0, 0.0),
-    widths: Sequence[float] | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """Make a figure with panels in rows.
 
@@ -87,7 +86,6 @@ def new_figure(
         columns: Number of panels in a row.
         size: Width and height of a panel in inches.
         margin: Width and height that are added for the whole figure, in inches.
-        widths: Relative widths of the columns. Default: equal widths.
 
     Returns:
         The figure, and its panels row by row.
@@ -96,7 +94,7 @@ def new_figure(
     rows = math.ceil(panels / columns)
     whole = (size[0] * columns + margin[0], size[1] * rows + margin[1])
     figure = Figure(figsize=whole, layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False, width_ratios=widths).ravel())
+    axes = list(figure.subplots(rows, columns, squeeze=False).ravel())
     for ax in axes[panels:]:
         ax.set_axis_off()
     return figure, axes[:panels]
@@ -145,9 +143,3 @@ def save_figure(figure: Figure, path: Path) -> list[str]:
     for ending, without in metadata.items():
         figure.savefig(f"{path}{ending}", transparent=True, metadata=without)
     return [f"{path.name}{ending}" for ending in metadata]
-
-
-def margins(values: np.ndarray, share: float) -> tuple[float, float]:
-    """Return the limits of an axis that leaves a share of the values' range free at both ends."""
-    margin = share * np.ptp(values) or 1.0
-    return values.min() - margin, values.max() + margin
