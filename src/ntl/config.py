@@ -504,7 +504,7 @@ def compose_config(overrides: Sequence[str], command: str = "train") -> Config:
 
     Args:
         overrides: Overrides of Hydra, such as `dataset_args=arithmetic`.
-        command: `train` or `compare`.
+        command: `train`, `compare` or `fit`.
     """
     with initialize_config_module("ntl.conf", version_base="1.3"):
         return read_config(compose(command, [*overrides]))

@@ -97,7 +97,7 @@ def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]
     if arguments and arguments[0].endswith((".yaml", ".yml")):
         arguments = [*_store_preset(Path(arguments[0])), *arguments[1:]]
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    overrides = _find_overrides(arguments)
+    overrides = find_overrides(arguments)
     options = [argument for argument in arguments if argument not in overrides]
     sys.argv = [sys.argv[0], *overrides, *_name_jobs_by(overrides, options), *options]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, which are printed here
@@ -120,7 +120,7 @@ def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]
     return 0
 
 
-def _find_overrides(arguments: Sequence[str]) -> list[str]:
+def find_overrides(arguments: Sequence[str]) -> list[str]:
     """Return the arguments that are overrides, side by side as argparse wants them, and not options."""
     from hydra._internal.utils import get_args_parser
 

@@ -38,33 +38,35 @@ if TYPE_CHECKING:
     from ntl.training.trainer import ApproachTrainer
 
 log = logging.getLogger(__name__)
+PUBLISHED = "run_language_modeling.py"  # the paper's name of the program
 # The folder of this process's single run, or None for a sweep; empty before either.
 _running: list[RunFolder | None] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program on Hydra's options and overrides; see `ntl.program.run_program`."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    program = ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else ["ntl", "train"]
-    return train("train", arguments, shlex.join([*program, *arguments]))
+    """Run the program on Hydra's options and overrides; see `train`."""
+    return train("train", arguments)
 
 
 def train(
     name: str,
-    arguments: Sequence[str],
-    command: str,
+    arguments: Sequence[str] | None,
     translate: Callable[[Sequence[str]], Sequence[str]] = list,
 ) -> int:
-    """Run a program that trains, `ntl train` or a preset of it.
+    """Run a program that trains, `ntl train` or a preset of it; see `ntl.program.run_program`.
 
     Args:
         name: Name of the program, and of its primary file in `conf/`.
-        arguments: What follows the program's name.
-        command: What the user has typed, which continues an interrupted run.
+        arguments: What follows the program's name. None: `sys.argv[1:]`.
         translate: Function from the arguments to Hydra's options and overrides.
-    """
 
-    def program(arguments: Sequence[str]) -> int:
+    Returns:
+        The exit code: 1 if a run of a sweep is not finished, otherwise that of `run_program`.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    program = ["python", sys.argv[0]] if Path(sys.argv[0]).name == PUBLISHED else ["ntl", name]
+
+    def run_sweep_or_run(arguments: Sequence[str]) -> int:
         _running.clear()
         try:
             return run_hydra(name, task, translate(arguments))
@@ -73,7 +75,8 @@ def train(
                 _running[:] = [None]
             sweep.stop()
 
-    return run_program(f"ntl {name}", program, arguments, partial(_advice, command))
+    advice = partial(_advice, shlex.join([*program, *arguments]))
+    return run_program(f"ntl {name}", run_sweep_or_run, arguments, advice)
 
 
 def _advice(command: str) -> str:

@@ -213,7 +213,7 @@ def test_an_interrupted_sweep_says_how_to_continue(tiny, out):
     process = start(["compare", *changed(tiny, *steps, "hydra/launcher=local", "hydra.launcher.n_jobs=2")])
     printed = send(process, signal.SIGINT, lambda: RunFolder(out / NAMES[0]).last_checkpoint() is not None)
     assert process.returncode == 130, printed
-    assert "To continue: ntl compare" in printed
+    assert "To continue from what is saved: ntl compare" in printed
 
 
 def test_a_study_in_one_file_is_swept_and_its_contrasts_are_tested(tiny, tmp_path, capsys):
