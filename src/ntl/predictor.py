@@ -107,11 +107,7 @@ class Predictor:
         """The errors on held-out rows, by test set: of each reading and of a constant, and the intervals'."""
         metrics = {} if self.run is None else self.run.evaluation(self.generation.name).metrics()
         names = {reading: reading_metric(reading, "mae") for reading in ("median", "greedy", "constant")}
-        names |= {
-            "coverage": "interval_coverage",
-            "width": "interval_width",
-            "rows": "count",
-        }
+        names |= {"coverage": "interval_coverage", "width": "interval_width", "rows": "count"}
         rows = {test: {name: m.get(key) for name, key in names.items()} for test, m in metrics.items()}
         return pd.DataFrame.from_dict(rows, orient="index").dropna(axis=1, how="all")
 

@@ -192,16 +192,13 @@ def _name_jobs_by(overrides: Sequence[str], options: Sequence[str]) -> list[str]
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    fixed = []
-    for given in overrides:
-        try:
-            (override,) = OverridesParser.create().parse_overrides([given])
-        except HydraException:
-            continue  # Hydra will explain it
-        if not override.is_sweep_override():
-            fixed.append(f"'{override.key_or_group}'")
-    if not fixed or {"--shell-completion", "-sc"} & {*options}:
+    if {"--shell-completion", "-sc"} & {*options}:
         return []
+    try:
+        parsed = OverridesParser.create().parse_overrides([*overrides])
+    except HydraException:
+        return []  # Hydra will explain it
+    fixed = [f"'{override.key_or_group}'" for override in parsed if not override.is_sweep_override()]
     return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"]
 
 

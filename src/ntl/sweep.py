@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
@@ -163,14 +164,10 @@ def count_runs(config: DictConfig) -> int | None:
     """Count the runs of a grid; None for other sweepers than Hydra's own."""
     if not config.hydra.sweeper._target_.endswith("BasicSweeper"):
         return None
-    params = OmegaConf.to_container(config.hydra.sweeper.get("params") or OmegaConf.create({}))
+    params = config.hydra.sweeper.get("params") or {}
     overrides = [f"{key}={value}" for key, value in params.items() if value is not None]
-    overrides += config.hydra.overrides.task
-    counts = {}
-    for override in OverridesParser.create().parse_overrides(overrides):
-        is_sweep = override.is_discrete_sweep()
-        counts[override.get_key_element()] = len([*override.sweep_string_iterator()]) if is_sweep else 1
-    return math.prod(counts.values())
+    parsed = OverridesParser.create().parse_overrides([*overrides, *config.hydra.overrides.task])
+    return sum(map(len, BasicSweeper.split_arguments(parsed, None)))
 
 
 def _share(record: RunRecord) -> float:
@@ -181,13 +178,12 @@ def _share(record: RunRecord) -> float:
 
 def _summary(path: Path, record: RunRecord) -> str:
     """Describe the main test set of a finished run."""
-    from ntl.scores import describe_errors, describe_metrics
+    from ntl.scores import describe_test
 
-    evaluation = record.config.get("evaluation", {})
+    evaluation, data = (record.config.get(group, {}) for group in ("evaluation", "dataset_args"))
     metrics = RunFolder(path).evaluation(evaluation.get("name", "test")).metrics()
-    test = next((test for test in metrics if test != "validation"), "validation")
     if not metrics:
         return "finished"
-    if record.dataset == "tabular" and metrics[test].get("mae") is not None:
-        return f"{test} {describe_errors(metrics[test], evaluation.get('interval', 0.9))}"
-    return f"{test}: {describe_metrics(metrics[test])}"
+    test = next((test for test in metrics if test != "validation"), "validation")
+    interval = evaluation.get("interval", 0.9) if data.get("dataset_name") == "tabular" else None
+    return describe_test(test, metrics[test], interval)

@@ -54,7 +54,7 @@ def print_keys(title: str, kind: type, values: Mapping[str, Any], prefix: str = 
     table.add_column(overflow="fold")
     meaning = describe_fields(kind)
     for key in sorted(values, key=lambda key: key not in inspect.get_annotations(kind)):  # its own come first
-        table.add_row(Text(f"{prefix}{key}={_as_yaml(values[key])}"), Text(meaning.get(key, "")))
+        table.add_row(Text(f"{prefix}{key}={format_setting(values[key])}"), Text(meaning.get(key, "")))
     out = console()
     out.print(Text.assemble((title, "bold cyan"), ": ", (inspect.getdoc(kind) or "").partition("\n")[0]))
     out.print(table, "")
@@ -82,9 +82,15 @@ def _choices(hint: Any) -> Iterable[str]:
     return [str(each.value) for each in hint] if isinstance(hint, type) and issubclass(hint, Enum) else ()
 
 
-def _as_yaml(value: Any) -> str:
+def format_setting(value: Any) -> str:
+    """Write a setting as a user types it.
+
+    Example:
+        >>> [format_setting(value) for value in (None, True, 0.3, ["greedy", "median"], {"sigma": 1.0})]
+        ['null', 'true', '0.3', '[greedy,median]', '{sigma: 1.0}']
+    """
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_as_yaml(each)}' for key, each in value.items())}}}"
-    return f"[{','.join(map(_as_yaml, value))}]" if isinstance(value, list) else str(value)
+        return f"{{{', '.join(f'{key}: {format_setting(each)}' for key, each in value.items())}}}"
+    return f"[{','.join(map(format_setting, value))}]" if isinstance(value, list) else str(value)

@@ -381,7 +381,7 @@ def answer_tests(
     """Evaluate the validation and test sets, except for what is known, and write the results."""
     from ntl.data import evenly_spaced
     from ntl.evaluation import evaluate_tests
-    from ntl.scores import describe_errors, describe_metrics
+    from ntl.scores import describe_test
     from ntl.training.state_cache import add_states
 
     cache, largest = Path(config.dataset_args.cache_dir).expanduser(), config.weights.state_cache_gb
@@ -401,9 +401,7 @@ def answer_tests(
         known=known,
     )
     for test, metrics in evaluated:
-        if data.columns and metrics.get("mae") is not None:
-            log.info(f"{test} {describe_errors(metrics, config.evaluation.interval)}")
-        else:
-            log.info(f"{test}: {describe_metrics(metrics)}, {time.monotonic() - started:.1f} s")
+        line = describe_test(test, metrics, config.evaluation.interval if data.columns else None)
+        log.info(f"{line}, {time.monotonic() - started:.1f} s")
         results[test], started = metrics, time.monotonic()
     return results

@@ -9,8 +9,9 @@ import pandas as pd
 from scipy.stats import ttest_1samp
 
 from ntl.errors import UserError, unknown_key
-from ntl.report.groups import READINGS, Dataset, Group, format_setting, settings_of
+from ntl.report.groups import READINGS, Dataset, Group, settings_of
 from ntl.scores import METRIC_NAMES, is_better_larger, is_metric
+from ntl.terminal import format_setting
 
 SIGNIFICANT = 0.05
 

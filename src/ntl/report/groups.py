@@ -11,6 +11,7 @@ from scipy.stats import t
 from ntl.config import Reading, read_config
 from ntl.errors import UserError
 from ntl.scores import reading_metric
+from ntl.terminal import format_setting
 from ntl.training.run_folder import (
     CHECKPOINT,
     EvaluationFolder,
@@ -217,13 +218,6 @@ def _split_by_settings(runs: Sequence[FinishedRun], left_out: list[str]) -> list
         name = f"{label} ({', '.join(shown)})" if shown else label
         made.append(Group(name, [seeds[seed] for seed in sorted(seeds)]))
     return made
-
-
-def format_setting(value: Any) -> str:
-    """Format a setting as the user writes it: `null`, `true`, `0.3`, `[greedy,median]`."""
-    if isinstance(value, list):
-        return f"[{','.join(map(format_setting, value))}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def split_readings(dataset: Dataset) -> Dataset:

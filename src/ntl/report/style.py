@@ -49,7 +49,7 @@ OBJECTIVES = (
 
 
 class SeriesStyle(NamedTuple):
-    """How one series is drawn; the first 21 styles are distinguishable even without color."""
+    """How one series is drawn."""
 
     color: str
     dashes: object
@@ -57,20 +57,18 @@ class SeriesStyle(NamedTuple):
 
 
 def styles(labels: Sequence[str]) -> dict[str, SeriesStyle]:
-    """Choose a style for each objective, by its name; no two are the same.
+    """Choose a style for each objective, by its name; the first 21 are distinguishable even without color.
 
     Those in `OBJECTIVES` look the same in every figure of every report.
     """
-    order = dict.fromkeys((*OBJECTIVES, *labels))
-    places = {label: place for place, label in enumerate(order)}
-    return {label: series_style(places[label]) for label in labels}
-
-
-def series_style(i: int) -> SeriesStyle:
-    """Return the style of the i-th series."""
     colors = (GRAY, BLUE, ORANGE, GREEN, PINK, SKY, VERMILION)
     dashes = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
-    return SeriesStyle(colors[i % 7], dashes[i // 7 % 3], "osD^vPX"[(i + i // 7) % 7])
+    order = [*dict.fromkeys((*OBJECTIVES, *labels))]
+    looks = {
+        label: SeriesStyle(colors[i % 7], dashes[i // 7 % 3], "osD^vPX"[(i + i // 7) % 7])
+        for i, label in enumerate(order)
+    }
+    return {label: looks[label] for label in labels}
 
 
 def new_figure(
