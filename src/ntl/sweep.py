@@ -73,8 +73,7 @@ class Watch:
 
     def __init__(self, folder: Path, total: int | None):
         self.folder, self.total = folder, total
-        self._before = self._read()
-        self._shown: set[Path] = set()
+        self._shown = _finished(self._read())  # runs that have ended
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
         self._thread.start()
@@ -103,8 +102,7 @@ class Watch:
                 self._announce(records, out)
                 total = max(self.total or 0, len(records)) or 1
                 done = sum(map(_share, records.values()))
-                finished = sum(record.status == "finished" for record in records.values())
-                text = f"{finished} of {total} runs finished"
+                text = f"{len(_finished(records))} of {total} runs finished"
                 bar.update(task, completed=done, total=total, description=text)
                 if not out.is_terminal and (ended or time.monotonic() - shown_at > LINE_EVERY):
                     shown_at, elapsed = time.monotonic(), int(bar.tasks[task].elapsed or 0)
@@ -114,15 +112,12 @@ class Watch:
 
     def _announce(self, records: dict[Path, RunRecord], out: Console) -> None:
         """Print a line for each run that has ended since the last reading."""
-        for path in sorted(self.folder.glob("*/*")):
-            run = path.parent
-            if path.name == ERROR and run not in self._shown:
-                self._shown.add(run)
-                out.print(Text(f"{run.name} FAILED: {read_error(run)}", style="red"), soft_wrap=True)
-        for run, record in records.items():
-            if record.status == "finished" and run not in self._shown and self._before.get(run) != record:
-                self._shown.add(run)
-                out.print(Text(f"{run.name}: {_summary(run, record)}"), soft_wrap=True)
+        failed = {path.parent for path in self.folder.glob(f"*/{ERROR}")}
+        ended = failed | _finished(records)
+        for run in sorted(ended - self._shown):
+            text = f"FAILED: {read_error(run)}" if run in failed else _summary(run, records[run])
+            out.print(Text(f"{run.name}: {text}", "red" if run in failed else ""), soft_wrap=True)
+        self._shown = ended
 
     def end(self) -> None:
         """Stop watching."""
@@ -168,6 +163,10 @@ def count_runs(config: DictConfig) -> int | None:
     overrides = [f"{key}={value}" for key, value in params.items() if value is not None]
     parsed = OverridesParser.create().parse_overrides([*overrides, *config.hydra.overrides.task])
     return sum(map(len, BasicSweeper.split_arguments(parsed, None)))
+
+
+def _finished(records: dict[Path, RunRecord]) -> set[Path]:
+    return {run for run, record in records.items() if record.status == "finished"}
 
 
 def _share(record: RunRecord) -> float:

@@ -318,7 +318,7 @@ def build(config: Config, arguments: Any, train: bool) -> tuple[Approach, TaskDa
     return approach, data
 
 
-def new_record(config: Config, parameters: int = 0) -> RunRecord:
+def new_record(config: Config) -> RunRecord:
     """Make the record that `run.json` holds at the start of a run."""
     from importlib.metadata import version
 
@@ -332,7 +332,6 @@ def new_record(config: Config, parameters: int = 0) -> RunRecord:
         seed=config.training_args.seed,
         job=config.job,
         config=config.given,
-        parameters=parameters,
         versions={"ntloss": ntloss.__version__, **{package: version(package) for package in packages}},
     )
 

@@ -97,24 +97,23 @@ def markdown_report(
 
 def _contrast_columns(tested: pd.DataFrame) -> Columns:
     """Format the tests of contrasts for a table."""
-    columns: dict[str, list[str]] = {
-        name: [] for name in ("contrast", "metric", "seeds", "difference", "per cent", "p, Holm", "verdict")
-    }
+    rows = []
     for row in tested.to_dict("records"):
         halves = [(row[f"{name}upper"] - row[f"{name}lower"]) / 2 for name in ("", "percent_")]
-        widths = [None if math.isnan(half) else half for half in halves]
-        cells = (
-            (f"{row['dataset']}: " if "dataset" in row else "") + f"{row['of']} minus {row['minus']}",
-            f"{row['metric']} on {row['test']}",
-            str(row["seeds"]),
-            round_significant(row["difference"], widths[0], signed=True),
-            round_significant(row["percent"], widths[1], signed=True),
-            NOT_AVAILABLE if math.isnan(row["p_holm"]) else f"{row['p_holm']:.2g}",
-            row["verdict"],
+        width, percent_width = (None if math.isnan(half) else half for half in halves)
+        of_dataset = f"{row['dataset']}: " if "dataset" in row else ""
+        rows.append(
+            {
+                "contrast": f"{of_dataset}{row['of']} minus {row['minus']}",
+                "metric": f"{row['metric']} on {row['test']}",
+                "seeds": str(row["seeds"]),
+                "difference": round_significant(row["difference"], width, signed=True),
+                "per cent": round_significant(row["percent"], percent_width, signed=True),
+                "p, Holm": NOT_AVAILABLE if math.isnan(row["p_holm"]) else f"{row['p_holm']:.2g}",
+                "verdict": row["verdict"],
+            }
         )
-        for column, cell in zip(columns.values(), cells, strict=True):
-            column.append(cell)
-    return {("", name): cells for name, cells in columns.items()}
+    return {("", name): [row[name] for row in rows] for name in rows[0]}
 
 
 def markdown_table(columns: Columns) -> str:
