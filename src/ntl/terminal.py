@@ -26,15 +26,13 @@ def console(stderr: bool = False) -> Console:
 
 def print_error(name: str, message: str) -> None:
     """Print a program's message to stderr, on lines of any length."""
-    text = f"{name}: {message}".rstrip()  # there may be no advice
+    message = message.rstrip()  # there may be no advice
     if not sys.stderr.isatty():  # also where rich is not installed, of which this may be the message
-        print(text, file=sys.stderr)
+        print(f"{name}: {message}", file=sys.stderr)
         return
-    from rich.text import Text
+    from rich.markup import escape
 
-    styled = Text(text)
-    styled.stylize("bold red", 0, len(name) + 1)
-    console(stderr=True).print(styled, soft_wrap=True)
+    console(stderr=True).print(f"[bold red]{name}:[/] {escape(message)}", soft_wrap=True)
 
 
 def print_keys(title: str, kind: type, values: Mapping[str, Any], prefix: str = "") -> None:

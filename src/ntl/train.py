@@ -386,20 +386,14 @@ def answer_tests(
     cache, largest = Path(config.dataset_args.cache_dir).expanduser(), config.weights.state_cache_gb
     parts = {"validation": data.validation, **data.tests}
     tests = {name: evenly_spaced(part, config.evaluation.samples) for name, part in parts.items()}
-    data = replace(data, tests=tests)
-    record = replace(record, config=config.given)
+    data, record = replace(data, tests=tests), replace(record, config=config.given)
+
+    def prepare(rows: Any) -> Any:
+        return add_states(rows, approach, cache, largest, optional=True)
+
     results, started = {}, time.monotonic()
-    evaluated = evaluate_tests(
-        approach,
-        data,
-        config.evaluation,
-        folder,
-        record,
-        model,
-        prepare=lambda rows: add_states(rows, approach, cache, largest, optional=True),
-        known=known,
-    )
-    for test, metrics in evaluated:
+    given = (approach, data, config.evaluation, folder, record, model, prepare, known)
+    for test, metrics in evaluate_tests(*given):
         line = describe_test(test, metrics, config.evaluation.interval if data.columns else None)
         log.info(f"{line}, {time.monotonic() - started:.1f} s")
         results[test], started = metrics, time.monotonic()

@@ -53,8 +53,7 @@ COLUMNS = {
 }
 FINAL_ANSWER = ("exact_final_answer", "final_answer_accuracy")
 NUMBERS = ("exact_number", "accuracy", "log_mae", "log_r2", "invalid_rate")
-NOISY_NUMBERS = ("exact_number", "mae", "rmse", "r2", "invalid_rate")  # errors in the numbers' own units
-TABLE_NUMBERS = ("mae", "rmse", "r2", "exact_number", "invalid_rate")
+NUMBERS_IN_UNITS = ("mae", "rmse", "r2", "exact_number", "invalid_rate")
 TEXTS = ("exact_match", "bleu", "rougeL")
 UNCERTAINTY = ("crps", "rater_crps", "interval_coverage", "interval_width")
 
@@ -234,8 +233,7 @@ def _is_constant(cells: Sequence[str]) -> bool:
 
 def _metrics(dataset: Dataset, test: str) -> list[str]:
     known = {name for metrics in dataset.metrics(test) for name in metrics}
-    numbers = NOISY_NUMBERS if dataset.has_noise(test) else NUMBERS
-    numbers = TABLE_NUMBERS if dataset.is_table else numbers
+    numbers = NUMBERS_IN_UNITS if dataset.in_units(test) else NUMBERS
     return [name for name in (*FINAL_ANSWER, *(numbers if "accuracy" in known else TEXTS)) if name in known]
 
 
