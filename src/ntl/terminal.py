@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
@@ -71,13 +71,12 @@ def describe_fields(kind: type) -> dict[str, str]:
                 found[field[1]] = text
             above = []
     for name, hint in get_type_hints(kind).items():
-        if choices := [each for part in (hint, *get_args(hint)) for each in _choices(part)]:
+        kinds = [
+            part for part in (hint, *get_args(hint)) if isinstance(part, type) and issubclass(part, Enum)
+        ]
+        if choices := [str(each.value) for part in kinds for each in part]:
             found[name] = "; ".join(filter(None, [", ".join(choices), found.get(name)]))
     return found
-
-
-def _choices(hint: Any) -> Iterable[str]:
-    return [str(each.value) for each in hint] if isinstance(hint, type) and issubclass(hint, Enum) else ()
 
 
 def format_setting(value: Any) -> str:
