@@ -13,10 +13,13 @@ import pandas as pd
 from ntl.data.table_files import read_table
 from ntl.errors import UserError
 from ntl.predictions_file import say, write_predictions
-from ntl.predictor import PREDICTED, WRITTEN, Predictor, load, unusable_level
+from ntl.predictor import PREDICTED, WRITTEN, Margin, Predictor, load
 from ntl.program import discard_output
-from ntl.scores import describe_errors
-from ntl.truths import Margin, advise, describe_answer, read_truths, score_predictions
+from ntl.scores import Scores, describe_errors, finite_or_none, short
+from ntloss.numbers import NumberFormat
+from ntloss.numbers.parsing import parse_number
+
+TEN = 10.0  # an interval whose upper end is so many times its lower one spans a power of ten
 
 
 def write_answers(model: str, options: Mapping[str, str]) -> int:
@@ -30,7 +33,8 @@ def write_answers(model: str, options: Mapping[str, str]) -> int:
     level = predictor.level(asked)
     if asked is None and not level:
         say(f"{predictor.name} has no distribution of one number, so there is no interval")
-    is_scored = "truth" in options and not (_has_labels(options) and options["truth"] not in table)
+    has_labels = options.get("calibrate", "true") != "true"  # in another table, whose column is `truth`
+    is_scored = "truth" in options and (options["truth"] in table or not has_labels)
     truths = read_truths(table, options["truth"]) if is_scored else []
     margin = _margin(predictor, level, options)
     path, parts = Path(options["output"]) if "output" in options else None, list[pd.DataFrame]()
@@ -48,16 +52,25 @@ def write_answers(model: str, options: Mapping[str, str]) -> int:
         write_predictions(table, answer, path)
     except BrokenPipeError:
         return discard_output()
-    # A file holds the rows of an interrupted command, too; a device or a pipe cannot be read again.
-    is_file = path is not None and path.is_file()
-    found = _read_predictions(path, renamed) if is_file else pd.concat(parts)
-    approach = predictor.approach
+    found = pd.concat(parts) if parts else pd.DataFrame()
+    if path is not None and path.is_file():  # it holds the rows of an interrupted command, too
+        found = pd.read_csv(path).drop(columns=[*renamed])
+        found = found.rename(columns={written: name for name, written in renamed.items()})
+    _comment(predictor, found, truths, level)
+    return 0
+
+
+def _comment(predictor: Predictor, found: pd.DataFrame, truths: Sequence[float], level: float) -> None:
+    """Print advice and, if there are true answers, the errors beside those of a constant."""
+    approach, constant = predictor.approach, predictor.constant
     is_log = getattr(getattr(approach, "answer_format", None), "is_log", False)
     for line in advise(found, approach.number_format, predictor.run is not None, is_log):
         say(line)
     if truths:
-        say(_describe_scores(found, truths, predictor.constant, level))
-    return 0
+        of = "these truths" if constant is None else "the training answers"
+        constant = float(np.median(truths)) if constant is None else constant
+        errors = describe_errors(score_predictions(found, truths, constant), level)
+        say(f"{len(truths):,} rows, {errors} (constant: {constant:g}, the median of {of})")
 
 
 def _rename(taken: Iterable[str], table: pd.DataFrame) -> dict[str, str]:
@@ -72,53 +85,28 @@ def _rename(taken: Iterable[str], table: pd.DataFrame) -> dict[str, str]:
     return renamed
 
 
-def _read_predictions(path: Path, renamed: Mapping[str, str]) -> pd.DataFrame:
-    """Read an output file, its predictions under the names that they have in other tables."""
-    found = pd.read_csv(path).drop(columns=[*renamed])
-    return found.rename(columns={written: name for name, written in renamed.items()})
-
-
-def _describe_scores(
-    found: pd.DataFrame, truths: Sequence[float], constant: float | None, level: float
-) -> str:
-    """Describe the errors of predictions, beside those of a constant: of the truths, unless one is given."""
-    of = "these truths" if constant is None else "the training answers"
-    constant = float(np.median(truths)) if constant is None else constant
-    scores = score_predictions(found, truths, constant)
-    errors = describe_errors(scores, level)
-    return f"{len(truths):,} rows, {errors} (constant: {constant:g}, the median of {of})"
-
-
 def _margin(predictor: Predictor, level: float, options: Mapping[str, str]) -> Margin:
     """Return the margin that `calibrate` asks for, and say what it is."""
-    labelled = options.get("calibrate", "false")
-    if labelled == "false":
+    if "calibrate" not in options:
         return Margin()
-    known = read_table(labelled, "calibrate") if _has_labels(options) else None
+    labelled = None
+    if options["calibrate"] != "true":
+        table = read_table(options["calibrate"], "calibrate")
+        labelled = (table, read_truths(table, options["truth"]))
     with warnings.catch_warnings(record=True) as caught:
-        given = None if known is None else (known, read_truths(known, options["truth"]))
-        margin = predictor.margin(level, given)
-    for warning in caught:
-        say(str(warning.message))
-    say(f"the intervals are {margin}")
+        margin = predictor.margin(level, labelled)
+    for line in (*(warning.message for warning in caught), f"the intervals are {margin}"):
+        say(str(line))
     return margin
 
 
-def _has_labels(options: Mapping[str, str]) -> bool:
-    """Return whether intervals are calibrated with a table of labelled rows."""
-    return options.get("calibrate", "true") not in ("true", "false")
-
-
 def _level(given: str | None) -> float | None:
-    if given in (None, "none"):
-        return None if given is None else 0.0
     try:
-        level = float(given)
+        return None if given is None else 0.0 if given == "none" else float(given)
     except ValueError:
-        level = math.nan
-    if not 0 < level < 1:
-        raise unusable_level(given)
-    return level
+        raise UserError(
+            f"level={given} cannot be used; expected a number above 0 and below 1, or none. Correct it."
+        ) from None
 
 
 def _rows(options: Mapping[str, str]) -> pd.DataFrame | list[str]:
@@ -135,3 +123,81 @@ def _rows(options: Mapping[str, str]) -> pd.DataFrame | list[str]:
     if lines := [line for line in given.split("\n") if line.strip()]:
         return lines
     raise UserError("text=- found no lines on standard input; expected one text in each line.")
+
+
+def read_truths(table: pd.DataFrame, column: str) -> list[float]:
+    """Return the true answers of a table of texts; a UserError if one is missing or no number."""
+    if column not in table.columns:
+        raise UserError(
+            f"truth={column}: the table has no such column; expected one of {', '.join(table.columns)}. "
+            "Correct the name."
+        )
+    found = [parse_number(text if isinstance(text, str) else "", "whole") for text in table[column]]
+    if None in found:
+        row = found.index(None)
+        raise UserError(
+            f"truth={column}: row {row + 1} holds {table[column].iloc[row]!r}; expected a number in each. "
+            "Correct or remove the row."
+        )
+    return [number for number in found if number is not None]
+
+
+def score_predictions(predicted: pd.DataFrame, truths: Sequence[float], constant: float) -> Scores:
+    """Score predictions with the metrics of `ntl.scores.describe_errors`; rows without a number are left out.
+
+    Args:
+        predicted: The columns of `ntl.predictor.PREDICTED`.
+        truths: The true answers.
+        constant: The answer whose error the others are compared with.
+    """
+    true, numbers = np.array(truths), predicted.reindex(columns=PREDICTED).astype(float)
+    errors = numbers.sub(true, axis=0).abs().mean()
+    scores = {
+        "median_mae": errors["median"],
+        "mae": errors["greedy"],
+        "constant_mae": np.abs(true - constant).mean(),
+        "invalid": numbers["greedy"].isna().sum() if "greedy" in predicted else 0.0,
+    }
+    if "lower" in predicted:
+        scores["interval_coverage"] = ((numbers["lower"] <= true) & (true <= numbers["upper"])).mean()
+        scores["interval_width"] = (numbers["upper"] - numbers["lower"]).mean()
+    return {name: finite_or_none(float(value)) for name, value in scores.items()}
+
+
+def describe_answer(row: pd.Series, level: float) -> str:
+    """Describe the prediction of one text, for people.
+
+    Example:
+        >>> describe_answer(pd.Series({"greedy": 60.0, "median": 62.0, "lower": 51.0, "upper": 69.0}), 0.9)
+        '62, 51 to 69 (90 %)'
+    """
+    numbers = {name: value for name, value in row.items() if isinstance(value, float)}
+    if "median" in numbers:
+        middle, lower, upper = (_number(numbers[name]) for name in ("median", "lower", "upper"))
+        is_number = not math.isnan(numbers["median"])
+        return f"{middle}, {lower} to {upper} ({100 * level:g} %)" if is_number else middle
+    if "greedy" in numbers:
+        return str(row["written"]) if "written" in row else _number(numbers["greedy"])
+    return ", ".join(f"{name} {_number(value)}" for name, value in numbers.items())
+
+
+def _number(value: float) -> str:
+    return "no number" if math.isnan(value) else short(value)
+
+
+def advise(
+    found: pd.DataFrame, form: NumberFormat | None, is_run: bool, is_log: bool = False
+) -> Iterator[str]:
+    """Yield what a user may want to do about predictions, of a run whose answers may be logarithms."""
+    if "greedy" in found and (missing := int(found["greedy"].isna().sum())):
+        yield f"{missing:,} of {len(found):,} answers are no numbers; their cells are empty"
+    is_settled = is_run and (is_log or (form is not None and form.signed))  # a log scale is no remedy
+    if "lower" in found and not is_settled:
+        wide = (found["lower"] > 0) & (found["upper"] >= TEN * found["lower"])
+        if 2 * wide.sum() > len(found):
+            remedy = "digits=N, or format=, gives all answers one length"
+            if is_run:
+                remedy = "with scale=log, `ntl fit` learns relative errors"
+            elif form is not None:
+                remedy = "fewer digits, or a prompt that names the unit, may help"
+            yield f"{wide.sum():,} of {len(found):,} intervals span a power of ten or more: {remedy}"

@@ -504,7 +504,7 @@ def compose_config(overrides: Sequence[str], command: str = "train") -> Config:
 
     Args:
         overrides: Overrides of Hydra, such as `dataset_args=arithmetic`.
-        command: `train` or `compare`.
+        command: `train`, `compare` or `fit`.
     """
     with initialize_config_module("ntl.conf", version_base="1.3"):
         return read_config(compose(command, [*overrides]))
@@ -596,8 +596,7 @@ def run_folder(_root_: DictConfig) -> str:
         return str(Path(folder or "outputs/evaluations", _root_.evaluation.name))
     if folder is None:
         written = "" if model.get("number_format") == "plain" else str(model.get("number_format"))
-        loss = _loss_name(_root_)
-        parts = (model.get("name"), written, loss, training.get("special_name"))
+        parts = (model.get("name"), written, _loss_name(_root_), training.get("special_name"))
         name = "_".join(str(part) for part in parts if part)
         folder = Path("outputs", data.get("dataset_name", "none"), training.get("trial") or "", name)
     return str(folder)
@@ -605,14 +604,11 @@ def run_folder(_root_: DictConfig) -> str:
 
 def _loss_name(root: DictConfig) -> str:
     """Return the loss's name in the name of a folder, which has no spaces; errors are reported later."""
+    given = OmegaConf.masked_copy(root, [key for key in root if key != "hydra"])
     try:
-        return re.sub(r"[^\w.-]+", "-", read_config(_without_hydra(root)).loss.title)
+        return re.sub(r"[^\w.-]+", "-", read_config(given).loss.title)
     except UserError:
         return ""
-
-
-def _without_hydra(root: DictConfig) -> DictConfig:
-    return OmegaConf.masked_copy(root, [key for key in root if key != "hydra"])
 
 
 def sweep_folder(_root_: DictConfig) -> str:

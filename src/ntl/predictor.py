@@ -5,12 +5,13 @@ model.predict(pd.read_csv("new.csv"))  # a DataFrame: greedy, median, lower, upp
 """
 
 import math
+import re
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,14 +31,38 @@ from ntl.scores import interval_levels, reading_metric
 from ntl.served import ServedApproach, is_address
 from ntl.training.outline import is_long_tailed
 from ntl.training.run_folder import CHECKPOINT, RunFolder, read_trained
-from ntl.truths import Margin, read_format
 from ntloss.decoding import interval_margin
+from ntloss.numbers import NumberFormat
 from ntloss.numbers.parsing import number_texts, parse_number
 
 QUESTION = "question"  # the column of a plain text, unless a prompt names another one
 FEW_ROWS = 50  # validation rows below which the margin that calibrates intervals is a rough estimate
 PREDICTED = ("greedy", "median", "lower", "upper", "number_probability")
 WRITTEN = "written"  # the column of the text, of models that were trained on whole texts
+
+
+class Margin(NamedTuple):
+    """How far the ends of intervals are moved outwards: by a distance or, of a long tail, by a factor.
+
+    Example:
+        >>> str(Margin(2.0)), str(Margin(-0.5, by_factor=True))
+        ('widened by 2 at each end', 'narrowed by a factor of 1.649 at each end')
+    """
+
+    size: float = 0.0  # of a factor, its logarithm
+    by_factor: bool = False
+    floor: float = 0.0  # of a factor: smaller ends are raised to it first, because a factor keeps 0
+
+    def move(self, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Move the ends of intervals."""
+        if self.by_factor:
+            lower, upper = np.maximum(lower, self.floor), np.maximum(upper, self.floor)
+            return lower * math.exp(-self.size), upper * math.exp(self.size)
+        return lower - self.size, upper + self.size
+
+    def __str__(self) -> str:
+        size = f"a factor of {math.exp(abs(self.size)):.4g}" if self.by_factor else f"{abs(self.size):g}"
+        return f"{'narrowed' if self.size < 0 else 'widened'} by {size} at each end"
 
 
 class Predictor:
@@ -82,11 +107,7 @@ class Predictor:
         """The errors on held-out rows, by test set: of each reading and of a constant, and the intervals'."""
         metrics = {} if self.run is None else self.run.evaluation(self.generation.name).metrics()
         names = {reading: reading_metric(reading, "mae") for reading in ("median", "greedy", "constant")}
-        names |= {
-            "coverage": "interval_coverage",
-            "width": "interval_width",
-            "rows": "count",
-        }
+        names |= {"coverage": "interval_coverage", "width": "interval_width", "rows": "count"}
         rows = {test: {name: m.get(key) for name, key in names.items()} for test, m in metrics.items()}
         return pd.DataFrame.from_dict(rows, orient="index").dropna(axis=1, how="all")
 
@@ -180,7 +201,10 @@ class Predictor:
                 "numbers), so there is no interval; expected level=none. Omit level and calibrate."
             )
         if asked is not None and not 0 <= asked < 1:
-            raise unusable_level(asked)
+            raise UserError(
+                f"level={asked:g} cannot be used; expected a number above 0 and below 1, or none (0 in "
+                "Python). Correct it."
+            )
         return (self.generation.interval if asked is None else asked) if self.has_distribution else 0.0
 
     def margin(self, level: float, labelled: tuple[pd.DataFrame, Sequence[float]] | None = None) -> Margin:
@@ -322,9 +346,20 @@ def load(run: str | Path, prompt: str | None = None, format: int | str | None = 
     return Predictor(str(run), approach, data, generation, model.writes_digits, own)
 
 
-def unusable_level(given: Any) -> UserError:
-    """Make the error of a level that is neither a share nor none."""
-    return UserError(
-        f"level={given} cannot be used; expected a number above 0 and below 1, or none (0 in Python). "
-        "Correct it."
-    )
+def read_format(given: str, is_run: bool) -> NumberFormat:
+    """Read how answers are written: a number of digits, or a form such as `+00.0`.
+
+    Example:
+        >>> read_format("3", False) == read_format("000", False), read_format("+00.0", False).signed
+        (True, True)
+    """
+    form = re.fullmatch(r"([+-]?)(0+)(?:\.(0+))?", given)
+    form = None if given == "0" else form  # no digits
+    digits = int(given) if form is None and re.fullmatch("[0-9]{1,2}", given) else 0
+    whole = len(form[2]) if form else digits
+    if is_run or not 1 <= whole <= 18:
+        raise UserError(
+            f"digits or format={given} cannot be used; expected a number of digits from 1 to 18, or a form "
+            "such as +00.0, of a model that is not a run of the lab. Correct or omit it."
+        )
+    return NumberFormat(whole, len(form[3] or "") if form else 0, bool(form and form[1]))

@@ -97,7 +97,7 @@ def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]
     if arguments and arguments[0].endswith((".yaml", ".yml")):
         arguments = [*_store_preset(Path(arguments[0])), *arguments[1:]]
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    overrides = _find_overrides(arguments)
+    overrides = find_overrides(arguments)
     options = [argument for argument in arguments if argument not in overrides]
     sys.argv = [sys.argv[0], *overrides, *_name_jobs_by(overrides, options), *options]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, which are printed here
@@ -120,7 +120,7 @@ def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]
     return 0
 
 
-def _find_overrides(arguments: Sequence[str]) -> list[str]:
+def find_overrides(arguments: Sequence[str]) -> list[str]:
     """Return the arguments that are overrides, side by side as argparse wants them, and not options."""
     from hydra._internal.utils import get_args_parser
 
@@ -192,16 +192,13 @@ def _name_jobs_by(overrides: Sequence[str], options: Sequence[str]) -> list[str]
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    fixed = []
-    for given in overrides:
-        try:
-            (override,) = OverridesParser.create().parse_overrides([given])
-        except HydraException:
-            continue  # Hydra will explain it
-        if not override.is_sweep_override():
-            fixed.append(f"'{override.key_or_group}'")
-    if not fixed or {"--shell-completion", "-sc"} & {*options}:
+    if {"--shell-completion", "-sc"} & {*options}:
         return []
+    try:
+        parsed = OverridesParser.create().parse_overrides([*overrides])
+    except HydraException:
+        return []  # Hydra will explain it
+    fixed = [f"'{override.key_or_group}'" for override in parsed if not override.is_sweep_override()]
     return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"]
 
 

@@ -7,19 +7,27 @@ the model knows its own error.
 
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
+
 from ntl.config import Evaluation
 from ntl.data import Example, format_number
-from ntloss.metrics import NumericMetrics, QuantileMetrics
+from ntloss.metrics import METRICS, NumericMetrics, QuantileMetrics
 from ntloss.numbers.parsing import number_texts, parse_number
 
 # Metrics of correct answers, in order of preference.
 RIGHT = ("exact_final_answer", "exact_number", "exact_match")
 ERRORS = ("mae", "log_mae")
+METRIC_NAMES = (
+    *METRICS, *RIGHT, "final_answer_accuracy", "bleu", "rouge1", "rouge2", "rougeL", "crps", "rater_crps",
+    "interval_coverage", "interval_width", "interval_score", "number_mass", "answered", "km", "ill_formed",
+    "outside_format", "loss", "ce", "ce_numbers", "ce_text", "ntl", "number", "perplexity",
+)  # fmt: skip
 EARTH_RADIUS = 6371.0  # km
 SPACED = 20
 """Number of equally spaced quantiles.
@@ -72,25 +80,21 @@ def target_scores(
         [list(map(float, number_texts(text))) for text in pair] for pair in zip(texts, answers, strict=True)
     ]
     read = [pair for pair in pairs if len(pair[0]) == len(pair[1]) == len(targets)]
+    found, true = np.array(read, dtype=float).reshape(-1, 2, len(targets)).swapaxes(0, 1)
+    errors = np.abs(found - true).mean(axis=0) if read else [math.nan] * len(targets)
     scores = {"answered": len(read) / len(pairs)}
-    for i, target in enumerate(targets):
-        scores[f"{target}_mae"] = _mean([abs(found[i] - true[i]) for found, true in read])
+    scores |= {f"{target}_mae": float(error) for target, error in zip(targets, errors, strict=True)}
     if {*targets} == {"latitude", "longitude"}:
         order = [targets.index(name) for name in ("latitude", "longitude")]
-        scores["km"] = _mean([_distance(*([side[i] for i in order] for side in pair)) for pair in read])
+        scores["km"] = float(_distance(found[:, order], true[:, order]).mean()) if read else math.nan
     return {name: finite_or_none(value) for name, value in scores.items()}
 
 
-def _distance(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the distance in km of two points on the globe, given in degrees (haversine formula)."""
-    (lat, lon), (lat2, lon2) = (map(math.radians, point) for point in (one, other))
-    haversine = math.sin((lat2 - lat) / 2) ** 2
-    haversine += math.cos(lat) * math.cos(lat2) * math.sin((lon2 - lon) / 2) ** 2
-    return 2 * EARTH_RADIUS * math.asin(math.sqrt(min(1.0, max(0.0, haversine))))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
+def _distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the distances in km of points on the globe, `[n, 2]` in degrees (haversine formula)."""
+    (lat, lon), (lat2, lon2) = np.radians(one).T, np.radians(other).T
+    haversine = np.sin((lat2 - lat) / 2) ** 2 + np.cos(lat) * np.cos(lat2) * np.sin((lon2 - lon) / 2) ** 2
+    return 2 * EARTH_RADIUS * np.arcsin(np.sqrt(haversine.clip(0, 1)))
 
 
 def reading_metric(reading: str, metric: str) -> str:
@@ -254,6 +258,17 @@ def rater_crps(read: Sequence[Distribution], ratings: Sequence[Sequence[float]])
     return sum(scores) / len(scores)
 
 
+def is_metric(name: str) -> bool:
+    """Return whether an evaluation may have a metric of this name, also one of a reading or a target.
+
+    Example:
+        >>> [is_metric(name) for name in ("crps", "median_rmse", "latitude_mae", "coverage_95", "maee")]
+        [True, True, True, True, False]
+    """
+    plain = re.sub(r"^(median|mean|constant|noise)_", "", name)
+    return plain in METRIC_NAMES or re.fullmatch(r".+_mae|coverage_\d+", name) is not None
+
+
 def is_better_larger(metric: str) -> bool:
     """Return whether a larger value of a metric is better.
 
@@ -321,3 +336,10 @@ def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
     errors = ["km", "rougeL"] if right == ["exact_match"] else ERRORS
     shown = [name for name in (*more, *right, *errors) if name in given]
     return ", ".join([f"{metrics['count']} questions", *(f"{name} {metrics[name]:.4g}" for name in shown)])
+
+
+def describe_test(test: str, metrics: Mapping[str, float | None], interval: float | None) -> str:
+    """Describe the metrics of a test set; with an `interval`, which tables have, the errors of readings."""
+    if interval is not None and metrics.get("mae") is not None:
+        return f"{test} {describe_errors(metrics, interval)}"
+    return f"{test}: {describe_metrics(metrics)}"

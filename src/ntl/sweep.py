@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
@@ -34,7 +35,13 @@ class SweepCallback(Callback):
     """Shows the progress of a sweep's runs, and reports them at the end."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Start to watch the folder of the sweep."""
+        """Check what the report will test, and start to watch the folder of the sweep."""
+        from ntl.report.contrasts import read_contrasts
+
+        try:
+            read_contrasts(OmegaConf.to_container(config.contrasts, resolve=True))
+        except UserError as error:  # Hydra would only warn of it
+            raise SystemExit(2) from error
         _started.append(Watch(Path(config.hydra.sweep.dir), count_runs(config)))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
@@ -66,8 +73,7 @@ class Watch:
 
     def __init__(self, folder: Path, total: int | None):
         self.folder, self.total = folder, total
-        self._before = self._read()
-        self._shown: set[Path] = set()
+        self._shown = _finished(self._read())  # runs that have ended
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
         self._thread.start()
@@ -96,8 +102,7 @@ class Watch:
                 self._announce(records, out)
                 total = max(self.total or 0, len(records)) or 1
                 done = sum(map(_share, records.values()))
-                finished = sum(record.status == "finished" for record in records.values())
-                text = f"{finished} of {total} runs finished"
+                text = f"{len(_finished(records))} of {total} runs finished"
                 bar.update(task, completed=done, total=total, description=text)
                 if not out.is_terminal and (ended or time.monotonic() - shown_at > LINE_EVERY):
                     shown_at, elapsed = time.monotonic(), int(bar.tasks[task].elapsed or 0)
@@ -107,15 +112,12 @@ class Watch:
 
     def _announce(self, records: dict[Path, RunRecord], out: Console) -> None:
         """Print a line for each run that has ended since the last reading."""
-        for path in sorted(self.folder.glob("*/*")):
-            run = path.parent
-            if path.name == ERROR and run not in self._shown:
-                self._shown.add(run)
-                out.print(Text(f"{run.name} FAILED: {read_error(run)}", style="red"), soft_wrap=True)
-        for run, record in records.items():
-            if record.status == "finished" and run not in self._shown and self._before.get(run) != record:
-                self._shown.add(run)
-                out.print(Text(f"{run.name}: {_summary(run, record)}"), soft_wrap=True)
+        failed = {path.parent for path in self.folder.glob(f"*/{ERROR}")}
+        ended = failed | _finished(records)
+        for run in sorted(ended - self._shown):
+            text = f"FAILED: {read_error(run)}" if run in failed else _summary(run, records[run])
+            out.print(Text(f"{run.name}: {text}", "red" if run in failed else ""), soft_wrap=True)
+        self._shown = ended
 
     def end(self) -> None:
         """Stop watching."""
@@ -157,14 +159,14 @@ def count_runs(config: DictConfig) -> int | None:
     """Count the runs of a grid; None for other sweepers than Hydra's own."""
     if not config.hydra.sweeper._target_.endswith("BasicSweeper"):
         return None
-    params = OmegaConf.to_container(config.hydra.sweeper.get("params") or OmegaConf.create({}))
+    params = config.hydra.sweeper.get("params") or {}
     overrides = [f"{key}={value}" for key, value in params.items() if value is not None]
-    overrides += config.hydra.overrides.task
-    counts = {}
-    for override in OverridesParser.create().parse_overrides(overrides):
-        is_sweep = override.is_discrete_sweep()
-        counts[override.get_key_element()] = len([*override.sweep_string_iterator()]) if is_sweep else 1
-    return math.prod(counts.values())
+    parsed = OverridesParser.create().parse_overrides([*overrides, *config.hydra.overrides.task])
+    return sum(map(len, BasicSweeper.split_arguments(parsed, None)))
+
+
+def _finished(records: dict[Path, RunRecord]) -> set[Path]:
+    return {run for run, record in records.items() if record.status == "finished"}
 
 
 def _share(record: RunRecord) -> float:
@@ -175,13 +177,12 @@ def _share(record: RunRecord) -> float:
 
 def _summary(path: Path, record: RunRecord) -> str:
     """Describe the main test set of a finished run."""
-    from ntl.scores import describe_errors, describe_metrics
+    from ntl.scores import describe_test
 
-    evaluation = record.config.get("evaluation", {})
+    evaluation, data = (record.config.get(group, {}) for group in ("evaluation", "dataset_args"))
     metrics = RunFolder(path).evaluation(evaluation.get("name", "test")).metrics()
-    test = next((test for test in metrics if test != "validation"), "validation")
     if not metrics:
         return "finished"
-    if record.dataset == "tabular" and metrics[test].get("mae") is not None:
-        return f"{test} {describe_errors(metrics[test], evaluation.get('interval', 0.9))}"
-    return f"{test}: {describe_metrics(metrics[test])}"
+    test = next((test for test in metrics if test != "validation"), "validation")
+    interval = evaluation.get("interval", 0.9) if data.get("dataset_name") == "tabular" else None
+    return describe_test(test, metrics[test], interval)

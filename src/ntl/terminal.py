@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
@@ -26,15 +26,13 @@ def console(stderr: bool = False) -> Console:
 
 def print_error(name: str, message: str) -> None:
     """Print a program's message to stderr, on lines of any length."""
-    text = f"{name}: {message}".rstrip()  # there may be no advice
+    message = message.rstrip()  # there may be no advice
     if not sys.stderr.isatty():  # also where rich is not installed, of which this may be the message
-        print(text, file=sys.stderr)
+        print(f"{name}: {message}", file=sys.stderr)
         return
-    from rich.text import Text
+    from rich.markup import escape
 
-    styled = Text(text)
-    styled.stylize("bold red", 0, len(name) + 1)
-    console(stderr=True).print(styled, soft_wrap=True)
+    console(stderr=True).print(f"[bold red]{name}:[/] {escape(message)}", soft_wrap=True)
 
 
 def print_keys(title: str, kind: type, values: Mapping[str, Any], prefix: str = "") -> None:
@@ -54,7 +52,7 @@ def print_keys(title: str, kind: type, values: Mapping[str, Any], prefix: str = 
     table.add_column(overflow="fold")
     meaning = describe_fields(kind)
     for key in sorted(values, key=lambda key: key not in inspect.get_annotations(kind)):  # its own come first
-        table.add_row(Text(f"{prefix}{key}={_as_yaml(values[key])}"), Text(meaning.get(key, "")))
+        table.add_row(Text(f"{prefix}{key}={format_setting(values[key])}"), Text(meaning.get(key, "")))
     out = console()
     out.print(Text.assemble((title, "bold cyan"), ": ", (inspect.getdoc(kind) or "").partition("\n")[0]))
     out.print(table, "")
@@ -73,18 +71,23 @@ def describe_fields(kind: type) -> dict[str, str]:
                 found[field[1]] = text
             above = []
     for name, hint in get_type_hints(kind).items():
-        if choices := [each for part in (hint, *get_args(hint)) for each in _choices(part)]:
+        kinds = [
+            part for part in (hint, *get_args(hint)) if isinstance(part, type) and issubclass(part, Enum)
+        ]
+        if choices := [str(each.value) for part in kinds for each in part]:
             found[name] = "; ".join(filter(None, [", ".join(choices), found.get(name)]))
     return found
 
 
-def _choices(hint: Any) -> Iterable[str]:
-    return [str(each.value) for each in hint] if isinstance(hint, type) and issubclass(hint, Enum) else ()
+def format_setting(value: Any) -> str:
+    """Write a setting as a user types it.
 
-
-def _as_yaml(value: Any) -> str:
+    Example:
+        >>> [format_setting(value) for value in (None, True, 0.3, ["greedy", "median"], {"sigma": 1.0})]
+        ['null', 'true', '0.3', '[greedy,median]', '{sigma: 1.0}']
+    """
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_as_yaml(each)}' for key, each in value.items())}}}"
-    return f"[{','.join(map(_as_yaml, value))}]" if isinstance(value, list) else str(value)
+        return f"{{{', '.join(f'{key}: {format_setting(each)}' for key, each in value.items())}}}"
+    return f"[{','.join(map(format_setting, value))}]" if isinstance(value, list) else str(value)

@@ -38,33 +38,35 @@ if TYPE_CHECKING:
     from ntl.training.trainer import ApproachTrainer
 
 log = logging.getLogger(__name__)
+PUBLISHED = "run_language_modeling.py"  # the paper's name of the program
 # The folder of this process's single run, or None for a sweep; empty before either.
 _running: list[RunFolder | None] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program on Hydra's options and overrides; see `ntl.program.run_program`."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    program = ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else ["ntl", "train"]
-    return train("train", arguments, shlex.join([*program, *arguments]))
+    """Run the program on Hydra's options and overrides; see `train`."""
+    return train("train", arguments)
 
 
 def train(
     name: str,
-    arguments: Sequence[str],
-    command: str,
+    arguments: Sequence[str] | None,
     translate: Callable[[Sequence[str]], Sequence[str]] = list,
 ) -> int:
-    """Run a program that trains, `ntl train` or a preset of it.
+    """Run a program that trains, `ntl train` or a preset of it; see `ntl.program.run_program`.
 
     Args:
         name: Name of the program, and of its primary file in `conf/`.
-        arguments: What follows the program's name.
-        command: What the user has typed, which continues an interrupted run.
+        arguments: What follows the program's name. None: `sys.argv[1:]`.
         translate: Function from the arguments to Hydra's options and overrides.
-    """
 
-    def program(arguments: Sequence[str]) -> int:
+    Returns:
+        The exit code: 1 if a run of a sweep is not finished, otherwise that of `run_program`.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    program = ["python", sys.argv[0]] if Path(sys.argv[0]).name == PUBLISHED else ["ntl", name]
+
+    def run_sweep_or_run(arguments: Sequence[str]) -> int:
         _running.clear()
         try:
             return run_hydra(name, task, translate(arguments))
@@ -73,7 +75,8 @@ def train(
                 _running[:] = [None]
             sweep.stop()
 
-    return run_program(f"ntl {name}", program, arguments, partial(_advice, command))
+    advice = partial(_advice, shlex.join([*program, *arguments]))
+    return run_program(f"ntl {name}", run_sweep_or_run, arguments, advice)
 
 
 def _advice(command: str) -> str:
@@ -315,7 +318,7 @@ def build(config: Config, arguments: Any, train: bool) -> tuple[Approach, TaskDa
     return approach, data
 
 
-def new_record(config: Config, parameters: int = 0) -> RunRecord:
+def new_record(config: Config) -> RunRecord:
     """Make the record that `run.json` holds at the start of a run."""
     from importlib.metadata import version
 
@@ -329,7 +332,6 @@ def new_record(config: Config, parameters: int = 0) -> RunRecord:
         seed=config.training_args.seed,
         job=config.job,
         config=config.given,
-        parameters=parameters,
         versions={"ntloss": ntloss.__version__, **{package: version(package) for package in packages}},
     )
 
@@ -378,29 +380,21 @@ def answer_tests(
     """Evaluate the validation and test sets, except for what is known, and write the results."""
     from ntl.data import evenly_spaced
     from ntl.evaluation import evaluate_tests
-    from ntl.scores import describe_errors, describe_metrics
+    from ntl.scores import describe_test
     from ntl.training.state_cache import add_states
 
     cache, largest = Path(config.dataset_args.cache_dir).expanduser(), config.weights.state_cache_gb
     parts = {"validation": data.validation, **data.tests}
     tests = {name: evenly_spaced(part, config.evaluation.samples) for name, part in parts.items()}
-    data = replace(data, tests=tests)
-    record = replace(record, config=config.given)
+    data, record = replace(data, tests=tests), replace(record, config=config.given)
+
+    def prepare(rows: Any) -> Any:
+        return add_states(rows, approach, cache, largest, optional=True)
+
     results, started = {}, time.monotonic()
-    evaluated = evaluate_tests(
-        approach,
-        data,
-        config.evaluation,
-        folder,
-        record,
-        model,
-        prepare=lambda rows: add_states(rows, approach, cache, largest, optional=True),
-        known=known,
-    )
-    for test, metrics in evaluated:
-        if data.columns and metrics.get("mae") is not None:
-            log.info(f"{test} {describe_errors(metrics, config.evaluation.interval)}")
-        else:
-            log.info(f"{test}: {describe_metrics(metrics)}, {time.monotonic() - started:.1f} s")
+    given = (approach, data, config.evaluation, folder, record, model, prepare, known)
+    for test, metrics in evaluate_tests(*given):
+        line = describe_test(test, metrics, config.evaluation.interval if data.columns else None)
+        log.info(f"{line}, {time.monotonic() - started:.1f} s")
         results[test], started = metrics, time.monotonic()
     return results

@@ -1,6 +1,6 @@
 """Runs without models, and reports of them."""
 
-import csv
+import pandas as pd
 
 from ntl.cli import main
 from ntl.training.run_folder import Prediction, RunFolder, RunRecord
@@ -38,8 +38,12 @@ def report(tmp_path, *more):
 
 
 def rows_of(tmp_path):
-    with (tmp_path / "out" / "table.csv").open() as file:
-        return list(csv.DictReader(file))
+    """The rows of a report, from metrics.csv: the number of seeds and the mean of each metric."""
+    table = pd.read_csv(tmp_path / "out" / "metrics.csv")
+    row, table["name"] = ["dataset", "objective"], table["test"] + " " + table["metric"]
+    means = table.pivot_table(values="value", index=row, columns="name", sort=False)
+    seeds = table.groupby(row, sort=False)["seed"].nunique()
+    return means.assign(seeds=seeds).reset_index().to_dict("records")
 
 
 def make_readings(path, objective, seed, **errors):

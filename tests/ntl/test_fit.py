@@ -157,14 +157,14 @@ def test_long_tails_are_found():
         ),
         (["houses.csv", "target=kind"], "'kind' is 'flat'; expected a finite number"),
         (["few.csv", "target=price"], "has 59 rows with a value of 'price'; expected at least 60, 20 each"),
-        (["zero.csv", "target=price", "scale=log"], "the answer 0 has no logarithm"),
+        (["zero.csv", "target=price", "scale=log"], "the training answer 0 has no logarithm"),
         (["houses.csv", "target=price", "prompt={price}: "], "names the target 'price'"),
         (["houses.csv", "target=price", "training_args.max_step=3"], "Did you mean"),
         (["houses.csv", "target=price", "promt={size}"], "promt is unknown. Did you mean prompt"),
         (["houses.csv", "target=price", "prompt={siz}"], "names the column 'siz'; expected one of"),
         (["houses.csv", "target="], "target= is empty; expected target=COLUMN"),
         (["single.csv", "target=price"], "has only the column 'price', the target"),
-        (["houses.csv", "target=price", "model=a/b"], "is not a local folder, .* run `make model`"),
+        (["houses.csv", "target=price", "model=a/b"], "is not a local folder, .* `make model`"),
     ],
 )
 def test_what_cannot_be_fitted_is_an_error_of_one_line(table, words, complaint, capsys, monkeypatch):

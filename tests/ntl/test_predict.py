@@ -21,9 +21,8 @@ from ntl.cli import main
 from ntl.data import Example
 from ntl.data.files import only_writer
 from ntl.errors import UserError
-from ntl.predictor import PREDICTED
+from ntl.predictor import PREDICTED, Margin
 from ntl.train import main as train
-from ntl.truths import Margin
 
 SMALL = (
     "training_args.max_steps=2",

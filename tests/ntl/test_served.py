@@ -8,9 +8,9 @@ from decoding_cases import make_model
 from form_server import TEXTS, serving
 from tolerances import approx
 
+from ntl.answers import advise, describe_answer, read_truths, score_predictions
 from ntl.cli import main
 from ntl.scores import describe_errors
-from ntl.truths import advise, describe_answer, read_truths, score_predictions
 from ntloss.decoding import number_quantiles
 from ntloss.decoding.served import ServedModel
 from ntloss.numbers import NumberFormat

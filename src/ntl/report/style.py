@@ -49,7 +49,7 @@ OBJECTIVES = (
 
 
 class SeriesStyle(NamedTuple):
-    """How one series is drawn; the first 21 styles are distinguishable even without color."""
+    """How one series is drawn."""
 
     color: str
     dashes: object
@@ -57,20 +57,18 @@ class SeriesStyle(NamedTuple):
 
 
 def styles(labels: Sequence[str]) -> dict[str, SeriesStyle]:
-    """Choose a style for each objective, by its name; no two are the same.
+    """Choose a style for each objective, by its name; the first 21 are distinguishable even without color.
 
     Those in `OBJECTIVES` look the same in every figure of every report.
     """
-    order = dict.fromkeys((*OBJECTIVES, *labels))
-    places = {label: place for place, label in enumerate(order)}
-    return {label: series_style(places[label]) for label in labels}
-
-
-def series_style(i: int) -> SeriesStyle:
-    """Return the style of the i-th series."""
     colors = (GRAY, BLUE, ORANGE, GREEN, PINK, SKY, VERMILION)
     dashes = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
-    return SeriesStyle(colors[i % 7], dashes[i // 7 % 3], "osD^vPX"[(i + i // 7) % 7])
+    order = [*dict.fromkeys((*OBJECTIVES, *labels))]
+    looks = {
+        label: SeriesStyle(colors[i % 7], dashes[i // 7 % 3], "osD^vPX"[(i + i // 7) % 7])
+        for i, label in enumerate(order)
+    }
+    return {label: looks[label] for label in labels}
 
 
 def new_figure(
@@ -78,7 +76,6 @@ def new_figure(
     columns: int,
     size: tuple[float, float],
     margin: tuple[float, float] = (0.0, 0.0),
-    widths: Sequence[float] | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """Make a figure with panels in rows.
 
@@ -87,7 +84,6 @@ def new_figure(
         columns: Number of panels in a row.
         size: Width and height of a panel in inches.
         margin: Width and height that are added for the whole figure, in inches.
-        widths: Relative widths of the columns. Default: equal widths.
 
     Returns:
         The figure, and its panels row by row.
@@ -96,7 +92,7 @@ def new_figure(
     rows = math.ceil(panels / columns)
     whole = (size[0] * columns + margin[0], size[1] * rows + margin[1])
     figure = Figure(figsize=whole, layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False, width_ratios=widths).ravel())
+    axes = list(figure.subplots(rows, columns, squeeze=False).ravel())
     for ax in axes[panels:]:
         ax.set_axis_off()
     return figure, axes[:panels]
@@ -145,9 +141,3 @@ def save_figure(figure: Figure, path: Path) -> list[str]:
     for ending, without in metadata.items():
         figure.savefig(f"{path}{ending}", transparent=True, metadata=without)
     return [f"{path.name}{ending}" for ending in metadata]
-
-
-def margins(values: np.ndarray, share: float) -> tuple[float, float]:
-    """Return the limits of an axis that leaves a share of the values' range free at both ends."""
-    margin = share * np.ptp(values) or 1.0
-    return values.min() - margin, values.max() + margin

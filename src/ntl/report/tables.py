@@ -1,12 +1,13 @@
 """Make the tables of a report: means over seeds, and differences relative to the first row, seed by seed."""
 
+import html
 import math
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
 
-from ntl.report.formats import Columns, escape_html, latex_table, markdown_table
 from ntl.report.groups import Dataset, mean_and_interval, split_readings
 
 NOT_AVAILABLE = "n/a"
@@ -29,8 +30,8 @@ CONTRAST_NOTE = (
 LOG_NOTE = " log MAE and log R²: of sign(x)·log10(|x| + 1), as in the paper, over valid predictions."
 
 
-# Maps each metric, in the order of table.csv, to the heading of its column, and to which value is best: the
-# largest (`max`), the smallest (`min`) or none.
+# Maps each metric to the heading of its column, and to which value is best: the largest (`max`), the smallest
+# (`min`) or none.
 COLUMNS = {
     "exact_final_answer": ("exact final answer", "max"),
     "final_answer_accuracy": ("final answer", "max"),
@@ -52,11 +53,12 @@ COLUMNS = {
 }
 FINAL_ANSWER = ("exact_final_answer", "final_answer_accuracy")
 NUMBERS = ("exact_number", "accuracy", "log_mae", "log_r2", "invalid_rate")
-NOISY_NUMBERS = ("exact_number", "mae", "rmse", "r2", "invalid_rate")  # errors in the numbers' own units
-TABLE_NUMBERS = ("mae", "rmse", "r2", "exact_number", "invalid_rate")
+NUMBERS_IN_UNITS = ("mae", "rmse", "r2", "exact_number", "invalid_rate")
 TEXTS = ("exact_match", "bleu", "rougeL")
 UNCERTAINTY = ("crps", "rater_crps", "interval_coverage", "interval_width")
 
+Columns = Mapping[tuple[str, str], Sequence[str]]
+"""Maps the title and the heading of each column to its cells; a title may be empty."""
 Table = tuple[Columns, list[str]]
 """The columns, with test sets as titles and one cell per group, and the lines below them."""
 
@@ -94,50 +96,61 @@ def markdown_report(
 
 def _contrast_columns(tested: pd.DataFrame) -> Columns:
     """Format the tests of contrasts for a table."""
-    columns: dict[str, list[str]] = {
-        name: [] for name in ("contrast", "metric", "seeds", "difference", "per cent", "p, Holm", "verdict")
-    }
+    rows = []
     for row in tested.to_dict("records"):
         halves = [(row[f"{name}upper"] - row[f"{name}lower"]) / 2 for name in ("", "percent_")]
-        widths = [None if math.isnan(half) else half for half in halves]
-        cells = (
-            (f"{row['dataset']}: " if "dataset" in row else "") + f"{row['of']} minus {row['minus']}",
-            f"{row['metric']} on {row['test']}",
-            str(row["seeds"]),
-            round_significant(row["difference"], widths[0], signed=True),
-            round_significant(row["percent"], widths[1], signed=True),
-            NOT_AVAILABLE if math.isnan(row["p_holm"]) else f"{row['p_holm']:.2g}",
-            row["verdict"],
+        width, percent_width = (None if math.isnan(half) else half for half in halves)
+        of_dataset = f"{row['dataset']}: " if "dataset" in row else ""
+        rows.append(
+            {
+                "contrast": f"{of_dataset}{row['of']} minus {row['minus']}",
+                "metric": f"{row['metric']} on {row['test']}",
+                "seeds": str(row["seeds"]),
+                "difference": round_significant(row["difference"], width, signed=True),
+                "per cent": round_significant(row["percent"], percent_width, signed=True),
+                "p, Holm": NOT_AVAILABLE if math.isnan(row["p_holm"]) else f"{row['p_holm']:.2g}",
+                "verdict": row["verdict"],
+            }
         )
-        for column, cell in zip(columns.values(), cells, strict=True):
-            column.append(cell)
-    return {("", name): cells for name, cells in columns.items()}
+    return {("", name): [row[name] for row in rows] for name in rows[0]}
+
+
+def markdown_table(columns: Columns) -> str:
+    """Write a table as Markdown, with the first column left-aligned; `|` and HTML in a cell are escaped."""
+    headings = [escape_html(" ".join(names).strip()) for names in columns]
+    lines = ["| " + " | ".join(headings) + " |", "|---|" + "---:|" * (len(headings) - 1)]
+    for row in zip(*columns.values(), strict=True):
+        lines.append("| " + " | ".join(escape_html(cell).replace("|", r"\|") for cell in row) + " |")
+    return "\n".join(lines)
+
+
+def escape_html(text: str) -> str:
+    """Put a text on one line, and escape it so that Markdown shows HTML in it as text.
+
+    Example:
+        >>> escape_html("T5 <b>best</b>\\n")
+        'T5 &lt;b&gt;best&lt;/b&gt;'
+    """
+    return html.escape(" ".join(text.split()), quote=False)
 
 
 def latex_report(datasets: Sequence[Dataset]) -> str:
-    """Write all tables as LaTeX."""
-    tables = ["% \\usepackage{booktabs}"]
+    """Write all tables as LaTeX, each below a comment with its dataset and the lines below it in table.md."""
+    parts = [r"% \usepackage{booktabs}"]
     for dataset in datasets:
         for columns, remarks in make_tables(dataset):
-            caption = " ".join([f"{dataset.name}.", *remarks, _note(datasets)])
-            tables.append(latex_table(columns, caption))
-    return "\n".join(tables)
+            parts += [f"% {' '.join(line.split())}" for line in (dataset.name, *remarks, _note(datasets))]
+            parts.append(latex_table(columns))
+    return "\n".join(parts)
 
 
-def wide_csv(datasets: Sequence[Dataset]) -> str:
-    """Write one CSV row per dataset and objective, unrounded."""
-    rows = []
-    for dataset in datasets:
-        for group in split_readings(dataset).groups:
-            row: dict[str, object] = {"dataset": dataset.name, "objective": group.label}
-            row["seeds"] = len(group.runs)
-            for test in dataset.tests:
-                shown = {*_metrics(dataset, test), *_uncertainty(dataset, test)}
-                for metric in filter(shown.__contains__, COLUMNS):
-                    name = f"{test} {metric}"
-                    row[name], row[f"{name} ±"] = mean_and_interval(group.values(test, metric))
-            rows.append(row)
-    return pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
+def latex_table(columns: Columns) -> str:
+    r"""Write a table as LaTeX with the booktabs package; cells that `**` encloses are bold."""
+    table = pd.DataFrame(columns).style.hide(axis="index").format_index(escape="latex", axis="columns")
+    bold = table.format(lambda cell: re.sub(r"^\*\*(.+)\*\*$", r"\\textbf{\1}", cell), escape="latex")
+    alignment = f"l{'r' * (len(columns) - 1)}"
+    latex: str = bold.to_latex(column_format=alignment, hrules=True, multicol_align="c")
+    return latex
 
 
 def long_csv(datasets: Sequence[Dataset]) -> str:
@@ -220,8 +233,7 @@ def _is_constant(cells: Sequence[str]) -> bool:
 
 def _metrics(dataset: Dataset, test: str) -> list[str]:
     known = {name for metrics in dataset.metrics(test) for name in metrics}
-    numbers = NOISY_NUMBERS if dataset.has_noise(test) else NUMBERS
-    numbers = TABLE_NUMBERS if dataset.is_table else numbers
+    numbers = NUMBERS_IN_UNITS if dataset.in_units(test) else NUMBERS
     return [name for name in (*FINAL_ANSWER, *(numbers if "accuracy" in known else TEXTS)) if name in known]
 
 

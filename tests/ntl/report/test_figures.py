@@ -1,11 +1,11 @@
 import math
 
 import pytest
-from report_cases import make_run
+from report_cases import make_readings, make_run
 from tolerances import approx
 
 from ntl.report.figures import SEEDS_NOTE, DatasetFigures, digit_counts, draw_dataset, error_by_digits
-from ntl.report.groups import load_datasets
+from ntl.report.groups import Dataset, load_datasets
 from ntl.training.run_folder import Prediction
 
 
@@ -75,7 +75,7 @@ def test_all_figures_are_drawn_for_few_and_for_many_objectives(tmp_path, objecti
     (dataset,), _ = load_datasets([tmp_path / "runs"])
     (tmp_path / "out").mkdir()
     names = draw_dataset(dataset, tmp_path / "out")
-    kinds = ("accuracy", "learning_curves", "error_by_magnitude", "digit_confusion_test", "overview")
+    kinds = ("errors", "learning_curves", "error_by_magnitude", "digit_confusion_test")
     assert names == [f"arith%2Fx_{kind}{ending}" for kind in kinds for ending in (".svg", ".pdf")]
     assert all((tmp_path / "out" / name).stat().st_size for name in names)
     for name in names[::2]:
@@ -92,19 +92,7 @@ def test_titles_name_the_first_seed_that_was_evaluated_on_the_test_set(tmp_path)
     folder.evaluation("test").write_results("test", metrics, read)
     (dataset,), _ = load_datasets([tmp_path])
     figures = DatasetFigures(dataset).draw()
-    assert figures["overview"].axes[2].get_title() == "T5 (seed 1)"
     assert figures["intervals_test"].axes[0].get_title() == "T5 (seed 1)"
-
-
-def test_the_overview_shows_intervals_even_if_the_first_question_has_none(tmp_path):
-    read = [p._replace(lower=1.0, median=4.0, upper=9.0) for p in predict(5.0, 4.0, 12)]
-    metrics = {"accuracy": 0.5, "mae": 4.0, "noise_mae": 2.0}
-    what = {"dataset": "noisy_regression", "test": "test", "metrics": metrics}
-    make_run(tmp_path, "T5", 0, **what, predictions=[*predict(5.0, 4.0), *read])
-    (dataset,), _ = load_datasets([tmp_path])
-    *_, predicted, coverage = DatasetFigures(dataset).draw()["overview"].axes
-    assert predicted.get_xlabel() == "questions by true number (line)"
-    assert coverage.get_xlabel() == "nominal coverage"
 
 
 def test_a_table_has_dots_for_each_reading_and_for_a_constant_and_no_figure_of_zeros(tmp_path):
@@ -145,3 +133,20 @@ def test_dollars_in_a_name_are_no_mathematics(tmp_path):
     (dataset,), _ = load_datasets([tmp_path / "runs"])
     (name, *_) = draw_dataset(dataset, tmp_path)
     assert "T5 $\\b$ {y} $5" in (tmp_path / name).read_text("utf-8")
+
+
+def test_figures_of_uncertainty_show_the_runs_that_were_read(tmp_path):
+    for seed in (0, 1):
+        make_readings(tmp_path / f"ce/{seed}", "T5", seed, greedy=9.0, median=7.0)
+        make_readings(tmp_path / f"head/{seed}", "T5 regression head", seed, greedy=6.0)
+    ((dataset,), _) = load_datasets([tmp_path])
+    figures = DatasetFigures(dataset).draw()
+    (ax,) = figures["calibration"].axes
+    assert [line.get_label() for line in ax.lines] == ["calibrated", "T5"]
+    assert list(ax.lines[1].get_xdata()) == list(ax.lines[1].get_ydata()) == approx([0.05, 0.55, 0.95])
+    (ax,) = figures["intervals_test"].axes
+    assert ax.get_title() == "T5 (seed 0)"
+    covered, missed = (len(bars.get_segments()) for bars in ax.collections[:2])
+    assert (covered, missed) == (20, 0)
+    others = [group for group in dataset.groups if group.label != "T5"]
+    assert not {"calibration", "intervals_test"} & {*DatasetFigures(Dataset("noisy", others)).draw()}

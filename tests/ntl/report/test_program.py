@@ -13,7 +13,7 @@ def test_a_report_replaces_an_earlier_one_and_leaves_other_files(tmp_path):
     assert report(tmp_path) == 0
     make_run(tmp_path / "runs/a", "T5", 0, 0.75)
     assert report(tmp_path) == 0
-    assert rows_of(tmp_path)[0]["interpolate accuracy"] == "0.75"
+    assert rows_of(tmp_path)[0]["interpolate accuracy"] == 0.75
     assert (tmp_path / "out/mine.txt").read_text() == "kept"
 
 
