@@ -357,8 +357,9 @@ def assert_matches(case, path, dtype=torch.float64, **changes):
     if path in ALONE_PATHS and dtype == torch.float32:
         slope = DIFFERENCE_IN_GRADIENT
     for name in ("loss", "ce", "ntl"):
-        if getattr(result, name) is not None:
-            assert_close(getattr(result, name), getattr(wanted, name), value, f"{path}: {name}")
+        if (found := getattr(result, name)) is not None:
+            assert found.dtype == torch.promote_types(dtype, torch.float32)
+            assert_close(found, getattr(wanted, name), value, f"{path}: {name}")
     gradients = {"logits": wanted.gradient}
     if path in HIDDEN_PATHS:
         hidden, weight, bias = oracle.through_head(case.hidden.numpy(), case.weight.numpy(), wanted.gradient)
