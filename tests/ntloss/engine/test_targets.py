@@ -140,15 +140,6 @@ def test_an_invalid_vocabulary_is_an_error(kind, given):
         kind(given)
 
 
-def test_options_of_another_class_are_errors():
-    with pytest.raises(TypeError, match="chunk_size"):
-        NTLCrossEntropyLoss(NUMBERS, chunk_size=4)
-    with pytest.raises(TypeError, match="inplace_backward"):
-        NTLLinearCrossEntropyLoss(NUMBERS, inplace_backward=True)
-    with pytest.raises(TypeError, match=r"tokenizer.*dict"):
-        NTLoss({1: 1.0})
-
-
 @pytest.mark.parametrize("chunk_size", [0, -4, 2.5, "64"])
 def test_an_invalid_chunk_size_is_an_error(chunk_size):
     with pytest.raises((TypeError, ValueError), match=r"chunk_size=.*expected 1 or more tokens, or None"):
@@ -174,12 +165,6 @@ def test_settings_that_contradict_the_vocabulary_are_errors(kind, settings, digi
     with pytest.raises(ValueError, match=f"{name}={value}"):
         kind(digits, **settings)
     assert kind(digits, vocab_size=12).vocab_size == 12
-
-
-def test_a_criterion_needs_no_worst_cost(digits):
-    loss_fn = NumberTokenLoss(digits, Unbounded())
-    loss = loss_fn(torch.zeros(2, 12), torch.tensor([3, 11]))
-    assert loss.item() == approx(torch.tensor(10.0).log().item())
 
 
 def test_a_criterion_with_a_wrong_shape_or_with_parameters_is_an_error():
