@@ -36,7 +36,6 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def kernel_library(name):
-    """Import a library, or skip the test with the reason."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     if not WITH_TRITON:

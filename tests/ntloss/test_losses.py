@@ -109,7 +109,6 @@ def ours(case, dtype=torch.float64, **changes):
 
 
 def number_term(logits, labels, vocabulary, term=None, **options):
-    """Compute the oracle's number term."""
     weights = options.pop("weights", None)
     alone = {"cross_entropy": 0.0, "weight": 1.0, "normalize_by": "numbers"}
     options = {**alone, "number": term or Term(), **options}

@@ -101,7 +101,6 @@ def test_accepts_the_published_arguments():
 
 
 def number_levels(logits, labels, decimals=False):
-    """Compute the oracle's loss of each position."""
     term = oracle.Term(oracle.number_level, reweigh=False, decimals=decimals)
     options = oracle.Combined(
         term, weight=1.0, reduction="none", cross_entropy=0.0, texts=dict(enumerate(TEXTS[:11]))

@@ -27,7 +27,6 @@ from ntloss import NTLCrossEntropyLoss
 
 
 def parts_of(case, bounds):
-    """Split the case's rows at `bounds`."""
     split = ("hidden", "labels", "loss_weights", "sequence_ids")
     of_rows = {name: getattr(case, name) for name in split if getattr(case, name) is not None}
     return [
@@ -55,7 +54,6 @@ def in_parts(case, bounds, path, **changes):
 
 
 def assert_splits(case, bounds, path, **changes):
-    """Check that micro-batches add up to the whole batch."""
     whole = run(case, path, **changes)
     loss, gradients = in_parts(case, bounds, path, **changes)
     assert_close(loss, whole.loss)

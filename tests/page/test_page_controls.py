@@ -26,12 +26,10 @@ STOPPED_TRAINING = """async () => {
 
 
 def shares(page):
-    """The probabilities that the bars announce, in percent."""
     return [float(bar.get_attribute("aria-valuenow")) for bar in page.locator(".bar").all()]
 
 
 def cost(page, name):
-    """The value of a loss in the table."""
     return float(page.locator(f'[data-loss="{name}"]').inner_text())
 
 

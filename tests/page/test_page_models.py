@@ -26,7 +26,6 @@ DRAG = """async ([selector, count]) => {
 
 
 def show_models(page):
-    """Scroll to the models and wait until they have answered."""
     page.locator("#models").scroll_into_view_if_needed()
     wait_for_answer(page)
 

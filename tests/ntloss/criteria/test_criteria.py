@@ -197,7 +197,6 @@ def test_criteria_compile_without_graph_breaks(name):
 
 
 def draw_distributions(generator, count):
-    """Draw distributions: flat, moderate and peaked."""
     logits = generator.standard_normal((count, len(SPACED))) * generator.choice([0.3, 2.0, 8.0], (count, 1))
     return torch.from_numpy(logits).softmax(-1).numpy()
 

@@ -31,7 +31,6 @@ TRIALS = parallel_worker.trials()
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    """Run the jobs, and load the results of each rank."""
     results = {}
     for world in WORLDS:
         folder = tmp_path_factory.mktemp(f"world{world}")

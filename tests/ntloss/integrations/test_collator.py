@@ -43,7 +43,6 @@ def weighted_batch(rows=4, first=4):
 
 
 def expected_terms(model, inputs, criterion=None):
-    """The terms of a weighted batch, from the model's logits."""
     stock = {name: value for name, value in inputs.items() if name != "number_weights"}
     with torch.no_grad():
         logits = model(**stock).logits
@@ -134,7 +133,6 @@ def test_a_trainer_with_its_own_compute_loss_trains_on_the_column(expected, tmp_
 
 
 def on_two(_rank, folder):
-    """Train and evaluate in each of two processes."""
     options = {**cases.split(2, ranks=2), "ddp_backend": "gloo", "per_device_eval_batch_size": 2}
     trainer = trainer_with(cases.llama(), folder, **options)
     return cases.train_with(trainer), trainer.evaluate(trainer.train_dataset[4:11])
@@ -166,7 +164,6 @@ def test_evaluation_weighs_the_number_term_of_the_set(way, tmp_path):
 
 
 def weights_by_token(ids):
-    """The same weight for a token wherever it stands."""
     return ids % 5 / 4
 
 
