@@ -4,6 +4,7 @@ import make_data
 import page_cases
 import pytest
 import torch
+from test_page_controls import slide
 from tolerances import LEARNED, approx
 
 MODELS = make_data.read_constant("models")
@@ -32,11 +33,6 @@ def show_models(page):
 
 def wait_for_answer(page):
     page.wait_for_function(f"!({BUSY})")
-
-
-def slide(page, selector, value):
-    """Move a native slider, as a drag does."""
-    page.locator(selector).fill(str(value))
 
 
 def check_answers(page, question):

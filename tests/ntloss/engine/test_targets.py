@@ -81,10 +81,6 @@ def call(which, options=None, **changes):
         ({"z_loss": INF}, ValueError, "z_loss=inf: expected 0 or more"),
         ({"z_loss": NAN}, ValueError, "z_loss=nan: expected 0 or more"),
         ({"reduction": "average"}, ValueError, "reduction='average': expected 'mean', 'sum' or 'none'"),
-        # A negative weight would reward wrong numbers.
-        ({"weight": -0.3}, ValueError, "weight=-0.3: expected"),
-        ({"weight": NAN}, ValueError, "weight=nan: expected"),
-        ({"weight": INF}, ValueError, "weight=inf: expected"),
         ({"weight": "0.3"}, ValueError, "weight='0.3': expected"),
         ({"smoothing": 0.1}, TypeError, "smoothing"),
     ],
@@ -139,11 +135,11 @@ def test_an_invalid_chunk_size_is_an_error(chunk_size):
 def test_an_invalid_weight_is_an_error_whenever_it_is_set(which, weight):
     loss_fn = (NTLCrossEntropyLoss if which == "logits" else NTLLinearCrossEntropyLoss)(NUMBERS)
     with pytest.raises(ValueError, match=r"weight=.*expected"):
-        loss_fn.weight = weight
+        loss_fn.weight = weight  # a negative one would reward wrong numbers
     assert loss_fn.weight == 0.3
-    tensor = torch.tensor(weight)
-    with pytest.raises(ValueError, match=r"weight=.*expected"):
-        call(which, {"weight": tensor})
+    for given in (weight, torch.tensor(weight)):
+        with pytest.raises(ValueError, match=r"weight=.*expected"):
+            call(which, {"weight": given})
 
 
 @pytest.mark.parametrize("settings", [{"vocab_size": 13}, {"digit_level": False}, {"space_prefixed": True}])
