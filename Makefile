@@ -57,6 +57,9 @@ docs-serve: docs  ## the same, served at http://localhost:8000
 	$(BIN)/python -m http.server --bind localhost --directory build/site 8000
 
 release-check: $(INSTALLED)  ## sdist and wheel, installed and tried outside of the repository; ARGS=newest for one torch
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python tools/release_check.py $(ARGS)
 
 # The published package, in a folder of its own, for the differential test and the benchmark. Without it

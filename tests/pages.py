@@ -24,7 +24,6 @@ def blocks(page):
 
 
 def snippets(page):
-    """The Python blocks of a page."""
     return [text for language, text in blocks(page) if language == "python"]
 
 

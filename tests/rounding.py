@@ -103,7 +103,6 @@ def install(seed):
 
 
 def restart(seed):
-    """Restart the noise of `seed`."""
     _Noise.on = True
     _Noise.generator.manual_seed(seed)
     os.environ[SEED] = str(seed)

@@ -15,7 +15,6 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 @pytest.fixture
 def benchmarks(monkeypatch):
-    """Import the benchmark's modules, which are scripts."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import losses
     import measure

@@ -55,7 +55,6 @@ NUMBERS = NumberVocabulary.from_mapping(
 
 
 def values_of(vocabulary):
-    """Value of each number token."""
     return dict(zip(vocabulary.token_ids, vocabulary.values, strict=True))
 
 
@@ -86,7 +85,6 @@ def pinball(prediction, target):
 
 
 def of(formula, **options):
-    """Make the oracle's term of a criterion."""
     return Term(formula, decimals=options.pop("decimals", False), options=tuple(options.items()))
 
 
@@ -181,12 +179,10 @@ class Case:
         return self.reweigh and self.criterion in BOUNDED
 
     def made(self):
-        """The criterion, reweighed if requested."""
         criterion = CRITERIA[self.criterion][0]
         return Reweighed(criterion) if self.reweighed else criterion
 
     def arguments(self):
-        """The options as keyword arguments of the modules."""
         return {
             "criterion": self.made(),
             "weight": self.options.weight,
@@ -199,12 +195,10 @@ class Case:
         }
 
     def logits(self, dtype=torch.float64):
-        """Compute the logits, rounded to `dtype`."""
         logits = self.hidden @ self.weight.T
         return (logits if self.bias is None else logits + self.bias).to(dtype)
 
     def expected(self, logits=None, path="logits"):
-        """Compute the oracle's result."""
         logits = self.logits() if logits is None else logits
         term = replace(CRITERIA[self.criterion][1], reweigh=self.reweighed)
         options = replace(self.options, number=term)
@@ -292,8 +286,6 @@ def numbers_case(criterion, **changes):
 
 @dataclass
 class Result:
-    """A path's terms, and its gradients by name."""
-
     loss: Tensor
     ce: Tensor | None
     ntl: Tensor
@@ -301,7 +293,6 @@ class Result:
 
 
 def leaves_of(case, path, dtype=torch.float64):
-    """Make the leaves of a path's gradients."""
     given = {"logits": case.logits(dtype)}
     if path in HIDDEN_PATHS:
         given = {"hidden": case.hidden, "weight": case.weight, "bias": case.bias}
@@ -309,7 +300,6 @@ def leaves_of(case, path, dtype=torch.float64):
 
 
 def compute(case, path, leaves, **changes):
-    """Compute the case's terms from the leaves of one of the paths (on ALONE_PATHS, the loss)."""
     options = case.options
     rest = {"loss_weights": case.loss_weights, "sequence_ids": case.sequence_ids}
     if path in ALONE_PATHS:
@@ -338,7 +328,6 @@ def compute(case, path, leaves, **changes):
 
 
 def run(case, path, dtype=torch.float64, **changes):
-    """Compute the case's loss and gradients on one of the paths."""
     leaves = leaves_of(case, path, dtype)
     terms = compute(case, path, leaves, **changes)
     loss, ce, ntl = (terms, None, terms) if path in ALONE_PATHS else terms
@@ -347,7 +336,6 @@ def run(case, path, dtype=torch.float64, **changes):
 
 
 def assert_matches(case, path, dtype=torch.float64, **changes):
-    """Compare the terms and gradients of a path with the oracle."""
     result = run(case, path, dtype, **changes)
     wanted = case.expected(case.logits(dtype), path)
     # The oracle gets logits that were rounded once; the head may round them differently.
@@ -357,8 +345,9 @@ def assert_matches(case, path, dtype=torch.float64, **changes):
     if path in ALONE_PATHS and dtype == torch.float32:
         slope = DIFFERENCE_IN_GRADIENT
     for name in ("loss", "ce", "ntl"):
-        if getattr(result, name) is not None:
-            assert_close(getattr(result, name), getattr(wanted, name), value, f"{path}: {name}")
+        if (found := getattr(result, name)) is not None:
+            assert found.dtype == torch.promote_types(dtype, torch.float32)
+            assert_close(found, getattr(wanted, name), value, f"{path}: {name}")
     gradients = {"logits": wanted.gradient}
     if path in HIDDEN_PATHS:
         hidden, weight, bias = oracle.through_head(case.hidden.numpy(), case.weight.numpy(), wanted.gradient)
@@ -368,7 +357,6 @@ def assert_matches(case, path, dtype=torch.float64, **changes):
 
 
 def assert_gradients(given, wanted, tolerance, what="", dtype=None):
-    """Compare gradients by name, where they exist."""
     for name, gradient in given.items():
         if gradient is not None:
             assert dtype is None or gradient.dtype == dtype, what

@@ -59,8 +59,6 @@ def tokenizer_folder():
 
 @pytest.fixture(scope="session")
 def folder_of_real(tokenizer_folder):
-    """The folder of "t5" or "gpt2"."""
-
     def find(name):
         if name == "t5" and TorchVersion(transformers.__version__) < TorchVersion("5"):
             pytest.skip(
@@ -81,14 +79,11 @@ def real_tokenizer(folder_of_real):
 
 @pytest.fixture(params=sorted(tiny_tokenizers.MAKES))
 def tiny_tokenizer(request):
-    """A small tokenizer of each make."""
     return tiny_tokenizers.MAKES[request.param]()
 
 
 @pytest.fixture
 def run_inspect(capsys):
-    """A function that returns the output of `ntloss inspect`."""
-
     def inspected(*arguments):
         assert main(["inspect", *arguments]) == 0
         return capsys.readouterr().out

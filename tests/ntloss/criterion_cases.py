@@ -20,7 +20,6 @@ DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
 
 
 def make_input(probs, values, target):
-    """Make a criterion's input of one position."""
     log_probs = torch.as_tensor(probs, dtype=torch.float64).log().clamp(min=-1e30).reshape(1, -1)
     return CriterionInput(
         log_probs,

@@ -12,6 +12,25 @@ from ntloss.numbers import parse_numbers
 from ntloss.numbers.grammar import grammar
 
 END, PAD = 1, 0
+KINDS: dict[str, tuple[str, dict[str, int]]] = {
+    "t5": (
+        "T5ForConditionalGeneration",
+        {
+            "d_model": 16,
+            "d_kv": 8,
+            "d_ff": 32,
+            "num_layers": 2,
+            "num_heads": 2,
+            "decoder_start_token_id": PAD,
+        },
+    ),
+    "llama": (
+        "LlamaForCausalLM",
+        {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
+    ),
+    "gpt2": ("GPT2LMHeadModel", {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}),
+    "mamba": ("MambaForCausalLM", {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 2}),
+}
 # Log-probabilities of the next token behind a list of tokens.
 NextToken = Callable[[list[int]], list[float]]
 
@@ -22,23 +41,9 @@ def make_model(kind, vocab_size, seed=0, scale=3.0):
 
     torch.manual_seed(seed)
     tokens = {"vocab_size": vocab_size, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": None}
-    if kind == "t5":
-        config = transformers.T5Config(
-            d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=PAD, **tokens
-        )
-        model = transformers.T5ForConditionalGeneration(config)
-    elif kind == "llama":
-        config = transformers.LlamaConfig(
-            hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, **tokens
-        )
-        model = transformers.LlamaForCausalLM(config)
-    elif kind == "gpt2":
-        config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, **tokens)
-        model = transformers.GPT2LMHeadModel(config)
-    else:
-        config = transformers.MambaConfig(hidden_size=16, state_size=4, num_hidden_layers=2, **tokens)
-        model = transformers.MambaForCausalLM(config)
-    model.eval()
+    name, sizes = KINDS[kind]
+    model_class = getattr(transformers, name)
+    model = model_class(model_class.config_class(**tokens, **sizes)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -105,7 +110,6 @@ def next_token(model, question):
 
 
 def texts_of(vocabulary):
-    """Text of each token that a number is made of."""
     texts = {t.token_id: t.text for t in (*vocabulary.tokens, *vocabulary.left_out)}
     texts |= {i: "-" if factor < 0 else "+" for i, factor in vocabulary.sign_ids.items()}
     return texts | dict.fromkeys(vocabulary.point_ids, ".")

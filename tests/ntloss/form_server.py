@@ -213,7 +213,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(kind, model, **options):
-    """Run a server in a thread, and end it."""
     with FormServer(kind, model, **options) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -75,7 +75,6 @@ def watched(function):
 
 
 def assert_same_results(step, other, *given):
-    """Check that both functions give the same loss and gradients."""
     results = []
     for function in (step, other):
         leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in given]

@@ -83,12 +83,10 @@ def samples(count=ROWS * STEPS):
 
 
 def stack(rows):
-    """Rows as one batch."""
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def batch(rows=4, first=4):
-    """Some rows side by side."""
     return stack(samples(first + rows)[first:])
 
 
@@ -98,12 +96,10 @@ def count_items(labels, model):
 
 
 def gradients_of(model):
-    """Copies of all gradients, by the names of the weights."""
     return {name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None}
 
 
 def gradients(model, **inputs):
-    """Outputs, and the gradients of their loss."""
     model.zero_grad()
     outputs = model(**inputs)
     outputs.loss.backward()
@@ -142,7 +138,6 @@ def trainer_for(
 
 
 def number_aware_trainer(model, folder, way="own loss", **options):
-    """A Trainer with a number term, in one of `WAYS`."""
     trainer = trainer_for(model, folder, **options)
     make_trainer_number_aware(trainer, DIGITS, chunked=way == "chunked")
     return trainer
@@ -184,12 +179,10 @@ class Setting:
 
     @property
     def data_ranks(self):
-        """Ranks with different rows."""
         return 1 if self.sharded == "tensor" else self.ranks
 
     @property
     def rows(self):
-        """Rows of a micro-batch."""
         return ROWS // self.accumulate // self.data_ranks
 
 
@@ -224,14 +217,12 @@ class Trained:
 
 
 def train_with(trainer):
-    """Train, and return the result."""
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return Trained(losses, {key: w.detach().clone() for key, w in trainer.model.state_dict().items()})
 
 
 def train(name, setting, folder):
-    """Train with a setting, in each of its processes."""
     model = MODELS[name]()
     if setting.sharded != "no":
         return _train_sharded(name, model, setting, folder)
@@ -291,7 +282,6 @@ def _whole(weight):
 
 
 def train_together(_rank, trainings, folder):
-    """Run in each of two processes."""
     trained = {}
     for name, setting in trainings:
         try:
@@ -315,7 +305,6 @@ def trained_together(folder):
 
 
 def main(write=print):
-    """Print the table."""
     with tempfile.TemporaryDirectory() as folder:
         together = trained_together(Path(folder))
         write("| setting | Llama: loss | Llama: weights | T5: loss | T5: weights |")

@@ -30,8 +30,6 @@ KINDS = ("logits", "logits as DTensor", "head", "head as DTensor", "head and hid
 
 @dataclass(frozen=True)
 class Trial:
-    """A case and the way its tensors are sharded."""
-
     name: str
     case: Case
     kind: str
@@ -40,7 +38,6 @@ class Trial:
 
 
 def trials():
-    """Make all trials; the list is the same in every process."""
     made = []
     drawn_cases = covering(
         {
@@ -96,8 +93,6 @@ def trials():
 
 
 class Collectives(TorchDispatchMode):
-    """Records the number of elements of each collective."""
-
     def __init__(self):
         super().__init__()
         self.sizes: list[int] = []
@@ -260,7 +255,6 @@ def groups_of_two(rank, world):
 
 
 def run_trials(rank, world, names):
-    """Run some trials as one of `world` processes, which have joined their job."""
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tensor",))
     chosen = [trial for trial in trials() if trial.name in names]
     return {trial.name: compute(trial, rank, world, dist.group.WORLD, mesh) for trial in chosen}

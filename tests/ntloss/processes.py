@@ -48,7 +48,6 @@ def _work(rank, environment, work, arguments):
 
 
 def results_of(work, arguments, folder, world=2, seconds=60):
-    """Return the results of `work(rank, *arguments)` in each gloo process of a job."""
     if not dist.is_available() or not dist.is_gloo_available():
         pytest.skip("needs gloo")
     run_job(_save_result, (work, arguments, folder, world, seconds), world)

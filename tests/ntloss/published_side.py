@@ -21,7 +21,6 @@ ATTRIBUTES = ("number_values", "is_number_token", "number_token_ids", "max_dist"
 
 
 def make_requests(tokenizer, vocab_size, count):
-    """Draw settings of the loss and of its call."""
     draw = random.Random(vocab_size)
     requests = []
     for seed in range(count):
@@ -84,7 +83,6 @@ def make_batch(request, vocab_size, number_ids):
 
 
 def answer(request, loss_fn):
-    """Compute the value, gradient, attributes and predicted numbers of one request."""
     batch = make_batch(request, loss_fn.vocab_size, loss_fn.number_token_ids)
     loss = loss_fn(**batch)
     loss.sum().backward()
@@ -128,7 +126,6 @@ def answer_number_level(request, module, characters):
 
 
 def main(requests_file, answers_file):
-    """Answer every request and save the answers."""
     from transformers import AutoTokenizer
 
     import ntloss
@@ -144,7 +141,6 @@ def main(requests_file, answers_file):
 
 
 def run_published(published, *arguments):
-    """Run a program that imports the published package."""
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(published), "HF_HUB_OFFLINE": "1"},
@@ -155,7 +151,6 @@ def run_published(published, *arguments):
 
 
 def answers_of_published(published, requests, folder):
-    """Answer requests with the published package."""
     torch.save(requests, folder / "requests.pt")
     done = run_published(published, __file__, folder / "requests.pt", folder / "answers.pt")
     assert done.returncode == 0, done.stderr

@@ -98,15 +98,6 @@ def test_every_path_equals_the_oracle(drawn, monkeypatch):
         assert_matches(case, path, dtype, **changes)
 
 
-def test_the_cases_cover_every_pair_of_options():
-    seen = {(a, str(x), b, str(y)) for case in EVERY_PAIR for a, x in case.items() for b, y in case.items()}
-    options = {name: {str(case[name]) for case in EVERY_PAIR} for name in EVERY_PAIR[0]}
-    for a, xs in options.items():
-        for b, ys in options.items():
-            assert a == b or all((a, x, b, y) in seen for x in xs for y in ys)
-    assert len(EVERY_PAIR) < 50
-
-
 class TestLogitsPath:
     @given(seed=st.integers(0, 2**32 - 1), spread=st.sampled_from([0.1, 3.0, 30.0, 300.0]))
     @pytest.mark.parametrize("dtype", DTYPES)
@@ -256,14 +247,13 @@ class TestShapes:
             assert result.loss.shape == (shape if reduction == "none" else ())
             assert_zeros(result)
 
-    @pytest.mark.parametrize("shape", [(2, 0), (0, 3)])
-    def test_empty_sequences_can_be_shifted(self, shape):
-        loss = NTLCrossEntropyLoss(NUMBERS, shift=True)
-        logits = torch.zeros(*shape, NUMBERS.vocab_size, requires_grad=True)
-        labels = torch.zeros(shape, dtype=torch.int64)
-        loss(logits, labels, torch.ones(shape), number_weights=torch.ones(shape)).backward()
-        assert logits.grad is not None
-        assert [int(count) for count in loss.normalizers(labels)] == [0, 0]
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("shape", [(2, 0), (0, 3), (2, 1)])
+    def test_sequences_without_a_next_token_can_be_shifted(self, shape, path):
+        case = replace(make_case(*shape, weighted=True), number_weights=torch.ones(shape))
+        assert_zeros(run(case, path, shift=True))
+        counts = NTLCrossEntropyLoss(NUMBERS, shift=True).normalizers(case.labels)
+        assert [int(count) for count in counts] == [0, 0]
 
     @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
     @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -323,7 +313,8 @@ class TestShift:
     @pytest.mark.parametrize("criterion", ["wasserstein", "places decimal", "number_level decimals", "ntil"])
     def test_equals_slicing_logits_and_labels(self, criterion, reduction, path):
         case = numbers_case(criterion, reduction=reduction)
-        case = replace(case, loss_weights=torch.arange(1, 25).reshape(2, 12) / 4)
+        weights = torch.arange(1, 25).reshape(2, 12)
+        case = replace(case, loss_weights=weights / 4, number_weights=weights % 5 / 4)
         shifted = run(case, path, shift=True)
         by_hand = run(
             replace(
@@ -332,6 +323,7 @@ class TestShift:
                 labels=case.labels[:, 1:],
                 loss_weights=case.loss_weights[:, 1:],
                 sequence_ids=case.sequence_ids[:, 1:],
+                number_weights=case.number_weights[:, 1:],
                 upstream=case.upstream[:, :-1] if reduction == "none" else case.upstream,
             ),
             path,
@@ -360,11 +352,8 @@ class TestShift:
             labels, torch.tensor([[0.5, 2, 0.25, 7]])
         )
         assert (items, numbers) == (2.75, 0.75)
-
-    def test_a_sequence_of_one_token_has_no_loss(self):
-        case = make_case(2, 1)
-        result = run(case, "linear", shift=True)
-        assert result.loss == 0
+        shifting = NTLCrossEntropyLoss(NUMBERS, REWEIGHED, shift=True)
+        assert shifting.normalizers(labels, number_weights=torch.tensor([[0.5, 2, 0.25, 7]]))[1] == 0.25
 
 
 class TestNormalizers:
@@ -383,11 +372,6 @@ class TestNormalizers:
         for zero in (0, 0.0, torch.tensor(0), torch.tensor(0.0)):
             assert run(make_case(5, num_items=zero), path).loss == 0
 
-    @pytest.mark.parametrize("path", PATHS)
-    @pytest.mark.parametrize("normalize_by", ["items", "numbers"])
-    def test_replace_divides_by_the_items(self, normalize_by, path):
-        assert_matches(make_case(7, num_items=29, mode="replace", normalize_by=normalize_by), path)
-
     def test_counts_of_the_batch_itself_change_nothing(self):
         case = make_case(9, weighted=True)
         given = case.logits(), case.labels, case.loss_weights
@@ -398,30 +382,6 @@ class TestNormalizers:
         assert_close(by_numbers(*given, items), by_numbers(*given))
         by_items.weight = 0.3 * items / numbers
         assert_close(by_items(*given, items), by_numbers(*given))
-
-    @pytest.mark.parametrize("path", PATHS)
-    def test_a_number_token_costs_cross_entropy_plus_lambda_times_the_criterion(self, path):
-        case = make_case(9, weighted=True)
-        each = run(replace(case, options=replace(case.options, reduction="none"), upstream=1.0), path)
-        items = float((case.loss_weights * (case.labels != -100)).sum())
-        assert_close(run(case, path).loss, each.loss.sum() / items)
-
-    @pytest.mark.parametrize("path", PATHS)
-    @pytest.mark.parametrize("criterion", ["number_level", "ntil", "per number"])
-    def test_a_whole_number_is_one_term_divided_by_the_items(self, criterion, path):
-        case = numbers_case(criterion, weighted=True)
-        assert_matches(case, path)
-        each = run(replace(case, options=replace(case.options, reduction="sum")), path)
-        items = float((case.loss_weights * (case.labels != -100)).sum())
-        assert_close(run(case, path).ntl, each.ntl / items)
-
-    @pytest.mark.parametrize("path", PATHS)
-    def test_the_mean_over_numbers_takes_its_share_of_the_items(self, path):
-        case = make_case(9, weighted=True, normalize_by="numbers")
-        items = float((case.loss_weights * (case.labels != -100)).sum())
-        part = run(replace(case, num_items=3 * items), path)
-        assert_close(part.ntl, run(case, path).ntl / 3)
-        assert_close(part.ce, run(case, path).ce / 3)
 
 
 class TestTerms:
@@ -442,13 +402,6 @@ class TestTerms:
         assert terms._fields == ("loss", "ce", "ntl")
         loss = NTLCrossEntropyLoss(NUMBERS, REWEIGHED)(case.logits(), case.labels)
         assert_close(loss, terms.loss, ONE_COMPUTATION)
-
-    @pytest.mark.parametrize("dtype", DTYPES)
-    def test_are_in_float32_or_float64(self, dtype):
-        for path in PATHS:
-            result = run(make_case(5), path, dtype)
-            wanted = torch.float64 if dtype == torch.float64 else torch.float32
-            assert {result.loss.dtype, result.ce.dtype, result.ntl.dtype} == {wanted}
 
     @pytest.mark.parametrize("path", PATHS)
     def test_weight_may_change_between_steps_and_be_a_tensor(self, path):
@@ -537,19 +490,14 @@ class TestAutocast:
     def test_backward_may_run_inside_or_outside_autocast(self):
         case = make_case(6)
         hidden, weight = (x.float().requires_grad_() for x in (case.hidden, case.weight))
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = NTLLinearCrossEntropyLoss(NUMBERS, REWEIGHED, reduction="none")(
-                hidden, weight, case.labels
-            )
-        loss.sum().backward()
-        outside = hidden.grad.clone()
-        hidden.grad = None
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = NTLLinearCrossEntropyLoss(NUMBERS, REWEIGHED, reduction="none")(
-                hidden, weight, case.labels
-            )
-            loss.sum().backward()
-        assert_close(hidden.grad, outside, HALF_PRECISION_GRADIENT)
+        loss_fn = NTLLinearCrossEntropyLoss(NUMBERS, REWEIGHED, reduction="none")
+        gradients = []
+        for inside in (False, True):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = loss_fn(hidden, weight, case.labels).sum()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=inside):
+                gradients += torch.autograd.grad(loss, hidden)
+        assert_close(*gradients, HALF_PRECISION_GRADIENT)
 
 
 class TestAutograd:

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from combined_cases import LINEAR_PATHS, NUMBERS, PATHS, REWEIGHED, VALUES, assert_matches, numbers_case, run
+from combined_cases import LINEAR_PATHS, NUMBERS, PATHS, REWEIGHED, assert_matches, numbers_case
 from criterion_cases import DIGITS
-from tolerances import approx, assert_close, assert_identical
+from tolerances import assert_close, assert_identical
 
-from ntloss import NTLCrossEntropyLoss, NumberVocabulary, Wasserstein
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 
 EITHER_MODE = pytest.mark.parametrize("mode", ["add", "replace"])
 
@@ -49,15 +49,6 @@ def test_weights_may_have_another_dtype_than_the_logits(dtype, mode):
     assert_matches(integers, "logits", dtype)
 
 
-@EITHER_MODE
-@pytest.mark.parametrize("path", PATHS)
-def test_weights_of_one_change_nothing(path, mode):
-    case = numbers_case("ntil", mode=mode)
-    ones = replace(case, number_weights=torch.ones(case.labels.shape))
-    assert_matches(ones, path)
-    assert_close(ones.expected().loss, case.expected().loss)
-
-
 def loss_and_gradient(loss, logits, labels, **given):
     leaf = logits.clone().requires_grad_()
     value = loss(leaf, labels, **given)
@@ -75,19 +66,6 @@ def test_numbers_of_weight_zero_cost_what_cross_entropy_does():
         assert_close(terms.loss, expected)
 
 
-def test_in_replace_mode_cross_entropy_takes_the_remaining_weight():
-    case = numbers_case("wasserstein")
-    loss = NTLCrossEntropyLoss(NUMBERS, mode="replace", reduction="none")
-    half = torch.full(case.labels.shape, 0.5)
-    logits, is_number = case.logits(), torch.isin(case.labels, torch.tensor(list(VALUES)))
-    ones, halves, zeros = (
-        loss(logits, case.labels, number_weights=weights) for weights in (2 * half, half, 0 * half)
-    )
-    assert_close(halves, (ones + zeros) / 2)
-    assert_close(ones[~is_number], zeros[~is_number])
-    assert (zeros[case.labels != -100] > 0).all()
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_a_weight_above_one_never_subtracts_cross_entropy_where_values_are_not_checked():
     loss = NTLCrossEntropyLoss(DIGITS, mode="replace", return_terms=True)
@@ -95,42 +73,6 @@ def test_a_weight_above_one_never_subtracts_cross_entropy_where_values_are_not_c
     heavy = loss(*given, number_weights=torch.tensor([[3.0, 3.0]]))
     assert heavy.ce == 0
     assert_close(heavy.ntl, 3 * loss(*given).ntl)
-
-
-def test_shifted_labels_take_their_weights_along():
-    case = weighted_case("wasserstein")
-    assert case.number_weights is not None
-    shifting = NTLCrossEntropyLoss(NUMBERS, Wasserstein(), shift=True)
-    shifted = loss_and_gradient(
-        shifting,
-        case.logits(),
-        case.labels,
-        number_weights=case.number_weights,
-        loss_weights=case.loss_weights,
-    )
-    by_hand = loss_and_gradient(
-        NTLCrossEntropyLoss(NUMBERS, Wasserstein()),
-        case.logits()[:, :-1],
-        case.labels[:, 1:],
-        number_weights=case.number_weights[:, 1:],
-    )
-    assert_close(shifted[0], by_hand[0])
-    assert_close(shifted[1][:, :-1], by_hand[1])
-    counts = shifting.normalizers(case.labels, number_weights=case.number_weights)
-    is_number = torch.isin(case.labels, torch.tensor(list(VALUES)))
-    assert counts[1] == approx(float((case.number_weights * is_number)[:, 1:].sum()))
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("name", ["wasserstein", "number_level"])
-def test_weights_scale_the_term_and_are_not_renormalized(name, path):
-    case = numbers_case(name, weighted=True)
-    half = replace(case, number_weights=torch.full(case.labels.shape, 0.5))
-    assert_close(run(half, path).ntl, run(case, path).ntl / 2)
-    assert_close(run(half, path).ce, run(case, path).ce)
-    case = replace(case, options=replace(case.options, normalize_by="numbers"))
-    half = replace(half, options=case.options)
-    assert_close(run(half, path).ntl, run(case, path).ntl)
 
 
 @EITHER_MODE

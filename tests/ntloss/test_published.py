@@ -40,7 +40,6 @@ def folder_of_tokenizer(request, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def both(folder_of_tokenizer, published, tmp_path_factory):
-    """Make requests, and answer each with both packages."""
     from transformers import AutoTokenizer
 
     name = folder_of_tokenizer.name

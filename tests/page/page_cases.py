@@ -109,7 +109,6 @@ def of_loss(name, logits, labels, **options):
 
 
 def loss_cases():
-    """Every loss on every input."""
     return [
         {"name": name, "logits": logits, "labels": labels, **of_loss(name, logits, labels)}
         for logits, labels in loss_inputs()
@@ -170,7 +169,6 @@ def of_targets(digits, sigma):
 
 
 def typed_cases():
-    """Numbers as a visitor types them."""
     cases = []
     for truth, said, padded, sure, sigma in typed_inputs():
         labels, spoken = write_tokens(truth, said, padded)
@@ -212,7 +210,6 @@ def of_distribution(probs):
 
 
 def walk_down(tree, quantile):
-    """The quantile, digit by digit."""
     remaining, written = torch.tensor([quantile], dtype=torch.float64), list[int]()
     for _ in range(3):
         masses = tree[tuple(written)].reshape(1, 10, -1).sum(-1)
@@ -252,7 +249,6 @@ def of_model(packed, question):
 
 @functools.cache
 def model_cases():
-    """Both models on all questions."""
     models = make_data.read_constant("models")["models"]
     return [
         {"model": i, "question": question, **of_model(packed, question)}

@@ -43,6 +43,28 @@ def test_a_link_to_a_section_keeps_the_state(page):
     assert page.evaluate("document.getElementById('numbers').getBoundingClientRect().top") < 50
 
 
+def test_a_link_holds_what_was_typed_and_chosen(page):
+    page.locator(
+        "#models"
+    ).scroll_into_view_if_needed()  # a page that is left while it loads has a failed request
+    page.wait_for_function("document.getElementById('model-cards').ariaBusy === 'false'")
+    typed = {
+        "#own-text": "1234567 or 42",
+        "#typed-truth": "3.14",
+        "#typed-said": "3.2",
+        "#question": "20 30 40",
+    }
+    for field, text in typed.items():
+        page.locator(field).fill(text)
+    page.locator("#answer-text").select_option(index=2)
+    page.wait_for_url("**text=3*")
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)
+    found = {field: page.locator(field).input_value() for field in (*typed, "#answer-text")}
+    assert found == {**typed, "#answer-text": "2"}
+
+
 def test_an_invalid_link_changes_nothing_and_says_why(page):
     page.evaluate(PART)
     set_size(page, 2)

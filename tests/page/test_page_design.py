@@ -171,7 +171,6 @@ def test_choices_and_bars_are_visible_with_forced_colors(open_page):
 
 
 def colors_of(text):
-    """Red, green and blue of a computed color."""
     return [float(c) for c in re.findall(r"[\d.]+", text)[:3]]
 
 

@@ -4,6 +4,7 @@ import make_data
 import page_cases
 import pytest
 import torch
+from test_page_controls import slide
 from tolerances import LEARNED, approx
 
 MODELS = make_data.read_constant("models")
@@ -26,18 +27,12 @@ DRAG = """async ([selector, count]) => {
 
 
 def show_models(page):
-    """Scroll to the models and wait until they have answered."""
     page.locator("#models").scroll_into_view_if_needed()
     wait_for_answer(page)
 
 
 def wait_for_answer(page):
     page.wait_for_function(f"!({BUSY})")
-
-
-def slide(page, selector, value):
-    """Move a native slider, as a drag does."""
-    page.locator(selector).fill(str(value))
 
 
 def check_answers(page, question):
@@ -123,13 +118,6 @@ def test_an_invalid_question_says_what_is_wrong_and_dims_the_old_answer(page):
     assert "stale" not in page.locator("#model-cards").get_attribute("class")
 
 
-def test_a_rare_question_is_marked_as_such(page):
-    note = page.locator("#question-note")
-    assert "rare" not in note.inner_text().lower()
-    page.locator("#question").fill("10 10 10")
-    assert "A rare corner: 1 % of the training questions" in note.inner_text()
-
-
 def test_the_test_set_is_drawn_with_the_question_among_it(page):
     show_models(page)
     plots = page.locator("#test-plots svg")
@@ -173,14 +161,3 @@ def test_stored_answers_agree_with_their_distributions(page):
     shown = page.locator("#answer-readings dd:not(.hint)").all_inner_texts()
     assert shown[:2] == [str(answers["sentences"][3][name]) for name in ("greedy", "median")]
     assert "stored" in page.locator("#answer-about").inner_text()
-
-
-def test_the_question_and_the_sentence_are_in_the_address(page):
-    show_models(page)  # a page that is left while its worker loads has a failed request
-    page.locator("#question").fill("20 30 40")
-    page.locator("#answer-text").select_option(index=2)
-    page.goto("about:blank")
-    page.go_back()
-    show_models(page)
-    assert page.locator("#question").input_value() == "20 30 40"
-    assert page.locator("#answer-text").input_value() == "2"

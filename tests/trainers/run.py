@@ -45,7 +45,6 @@ NEED_CUDA = {"llamafactory": ["torchvision", "torchaudio"]}
 
 
 def make_environment(name):
-    """Install a trainer with the CPU's torch; return the environment's Python."""
     folder = ENVIRONMENTS / name
     python = folder / "bin" / "python"
     if (folder / ".installed").exists():

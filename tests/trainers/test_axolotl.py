@@ -16,7 +16,6 @@ TOLERANCE = 1 / 10_000  # of a logged loss
 
 
 def run(tmp_path, **changes):
-    """Run `axolotl train` on the example's configuration with a tiny model."""
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     config = yaml.safe_load(CONFIG.read_text())
     config |= {"base_model": str(save_model(tmp_path / "model")), "output_dir": str(tmp_path / "run")}

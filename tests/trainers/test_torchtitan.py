@@ -21,7 +21,6 @@ def inputs():
 
 
 def build(folder, chunked=False, **options):
-    """Build the loss of the example's configuration, with a small tokenizer."""
     from torchtitan.components.loss import CrossEntropyLoss
     from torchtitan.models.llama3 import config_registry
 

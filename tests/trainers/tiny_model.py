@@ -49,7 +49,6 @@ def save_model(folder):
 
 
 def save_rows(file):
-    """Write the rows in Alpaca's format."""
     file.write_text(json.dumps(ROWS))
     return file
 

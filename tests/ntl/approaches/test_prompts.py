@@ -11,7 +11,6 @@ CHAT = TURNS + "{% if add_generation_prompt %}[bot]{% endif %}"
 
 
 def written(question, **settings):
-    """Return the whole sequence of a question and its answer, 42."""
     approach = make("llama-tiny", family="decoder_only", **settings)
     (row,) = rows_of(approach, [question], ["42"])
     assert row["input_ids"][-len(row["labels"]) :] == row["labels"]

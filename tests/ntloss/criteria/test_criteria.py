@@ -22,11 +22,10 @@ from combined_cases import (
     numbers_case,
     run,
 )
-from criterion_cases import BAYES, SPACED, UNSURE, dist2_target, make_input, one_hot, smoothed
+from criterion_cases import BAYES, SPACED, UNSURE, make_input
 from tolerances import CANCELLATION, TWO_PATHS, approx, assert_close
 
 from ntloss import (
-    CRPS,
     SMMD,
     Dist2,
     ExpectedValue,
@@ -84,8 +83,7 @@ class TestEveryCriterion:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
     def test_half_precision_logits_are_computed_in_float32(self, name, dtype):
-        result = assert_matches(numbers_case(name), "alone", dtype)
-        assert result.loss.dtype == torch.float32
+        assert_matches(numbers_case(name), "alone", dtype)
 
     def test_a_constant_added_to_a_row_changes_nothing(self, name):
         logits = numbers_case(name).logits()
@@ -95,13 +93,6 @@ class TestEveryCriterion:
             assert (before[0] - after[0]).abs().max() > 1e-6
         else:
             assert_close(after, before, CANCELLATION)
-
-    def test_each_row_of_the_gradient_sums_to_zero(self, name):
-        _, gradient = loss_and_gradient(name, numbers_case(name).logits())
-        if name in SEES_THE_LEVEL:
-            assert gradient.sum(-1).abs().max() > 1e-6
-        else:
-            assert_close(gradient.sum(-1), np.zeros((2, 12)), scale=float(gradient.abs().max()))
 
     def test_losses_are_not_negative_and_exactly_zero_at_text_labels(self, name):
         loss, gradient = loss_and_gradient(name, numbers_case(name).logits())
@@ -205,36 +196,9 @@ def test_criteria_compile_without_graph_breaks(name):
     assert_close(differentiated(compiled), differentiated(loss))
 
 
-# criterion: the distribution of its minimum for a label of value SPACED[k]
-MINIMA = {
-    "wasserstein": (Wasserstein(), one_hot),
-    "crps": (CRPS(), one_hot),
-    "smmd": (SMMD(squash_factor=None), one_hot),
-    "smmd squashed": (SMMD(), one_hot),
-    "gaussian_cross_entropy": (GaussianCrossEntropy(), smoothed),
-    "smoothed_wasserstein": (SmoothedWasserstein(), smoothed),
-    "dist2": (Dist2(), dist2_target),
-}
-
-
 def draw_distributions(generator, count):
-    """Draw distributions: flat, moderate and peaked."""
     logits = generator.standard_normal((count, len(SPACED))) * generator.choice([0.3, 2.0, 8.0], (count, 1))
     return torch.from_numpy(logits).softmax(-1).numpy()
-
-
-@pytest.mark.parametrize("name", MINIMA)
-@pytest.mark.parametrize("k", range(len(SPACED)))
-def test_the_minimum_is_exactly_at_the_target(name, k):
-    criterion, target = MINIMA[name]
-    lowest = float(criterion(make_input(target(k), SPACED, k)))
-    if not name.startswith("gaussian"):
-        assert lowest == approx(0, dtype=torch.float64, scale=1)
-    for p in draw_distributions(np.random.default_rng(k), 60):
-        for nearness in (1.0, 0.1):
-            q = (1 - nearness) * target(k) + nearness * p
-            if np.abs(q - target(k)).max() > 1e-3:
-                assert float(criterion(make_input(q, SPACED, k))) > lowest
 
 
 @pytest.mark.parametrize("name", BAYES)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from combined_cases import NUMBERS, numbers_case
 from criterion_cases import SPACED, make_input
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,10 +14,7 @@ from ntloss import (
     SMMD,
     CriterionInput,
     Dist2,
-    ExpectedValue,
     GaussianCrossEntropy,
-    NTLCrossEntropyLoss,
-    NTLLinearCrossEntropyLoss,
     Reweighed,
 )
 from ntloss.criteria import SmoothedWasserstein, bind
@@ -70,27 +66,7 @@ class TestReweighed:
         assert (log_mass.grad == 0).all()
 
 
-def test_a_criterion_whose_worst_cost_is_unbounded_is_not_reweighed():
-    with pytest.raises(
-        ValueError, match=r"Reweighed needs a criterion with a worst cost .*over='vocabulary'"
-    ):
-        NTLCrossEntropyLoss(NUMBERS, Reweighed(ExpectedValue(over="vocabulary")))
-
-
 def test_a_criterion_that_is_not_bound_computes_its_tables():
     made = make_input([0.2, 0.2, 0.2, 0.2, 0.2], SPACED, 1)
     for criterion in (SMMD(), Dist2(), SmoothedWasserstein(), GaussianCrossEntropy()):
         assert_close(criterion(made), bind(criterion, made.values, made.log_probs)(made))
-
-
-def test_your_own_criterion_may_omit_needs_and_bind():
-    class Mine:
-        def __call__(self, x):
-            return 1 - x.probs.gather(-1, x.target.unsqueeze(-1)).squeeze(-1)
-
-        def worst(self, values):
-            return 1.0
-
-    case = numbers_case("wasserstein", bias=False)
-    loss = NTLLinearCrossEntropyLoss(NUMBERS, Mine())(case.hidden, case.weight, case.labels)
-    assert_close(loss, NTLCrossEntropyLoss(NUMBERS, Mine())(case.logits(), case.labels))

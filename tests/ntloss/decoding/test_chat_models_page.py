@@ -14,7 +14,6 @@ TEMPLATE = "{% for message in messages %}{{ message['role'] }}:{{ message['conte
 
 
 def run_page(tokenizer, model, monkeypatch):
-    """The names of a reader whose `from_pretrained` returns these."""
     import transformers
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *args, **options: tokenizer)

@@ -205,15 +205,6 @@ def test_a_number_that_hardly_starts_or_is_cut_off_is_a_warning():
         number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])
 
 
-def test_a_batch_takes_fewer_calls_than_a_loop():
-    model = make_model("t5", WHOLE.vocab_size)
-    passes = {
-        number_quantiles(model, batch_of(QUESTIONS * count), WHOLE, format=NumberFormat(3)).passes
-        for count in (1, 5)
-    }
-    assert passes == {4}
-
-
 @pytest.mark.parametrize(
     ("tokens", "options", "message"),
     [

@@ -102,8 +102,6 @@ def with_lora(model):
 
 
 class Wrapper(torch.nn.Module):
-    """A wrapper of one's own."""
-
     def __init__(self, wrapped):
         super().__init__()
         self.wrapped, self.config = wrapped, wrapped.config

@@ -96,14 +96,6 @@ def test_half_precision_compiles(irregular):
     assert_compiles(NTLoss(irregular), (logits.bfloat16(), labels, weights))
 
 
-def test_the_module_itself_compiles_in_place(irregular):
-    logits, labels, _ = inputs(17, 3)
-    loss_fn = NTLoss(irregular)
-    wanted = loss_fn(logits, labels)
-    loss_fn.compile(fullgraph=True, backend="aot_eager")
-    assert_close(loss_fn(logits, labels), wanted)
-
-
 def test_predict_numbers_compiles(irregular):
     loss_fn = NTLossDotProduct(irregular)
     logits, _, _ = inputs(17, 3)

@@ -90,8 +90,6 @@ def wide_case(dtype, vocab_size, positions=7, **options):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 class TestOnAGPU:
-    """The compiled kernels."""
-
     @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1, "z_loss": 1e-3}], ids=str)
     @pytest.mark.parametrize("inplace", [False, True])
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

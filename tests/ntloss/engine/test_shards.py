@@ -8,7 +8,6 @@ import parallel_worker
 import pytest
 import torch
 from combined_cases import HIDDEN, assert_gradients, make_case, run
-from parallel_worker import KINDS
 from processes import run_job
 from tolerances import (
     GRADIENT_TOLERANCE,
@@ -32,7 +31,6 @@ TRIALS = parallel_worker.trials()
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    """Run the jobs, and load the results of each rank."""
     results = {}
     for world in WORLDS:
         folder = tmp_path_factory.mktemp(f"world{world}")
@@ -110,20 +108,6 @@ def test_frozen_hidden_states_need_no_collective(world, jobs):
     for rank in jobs[world]:
         counts = rank["frozen hidden states"]
         assert len(counts["mean"]) == len(counts["none"]) == 2
-
-
-def test_cases_cover_ranks_with_and_without_numbers_and_an_uneven_last_shard():
-    for world in WORLDS:
-        shards = [parallel_worker.columns(rank, world) for rank in range(world)]
-        sizes = [shard.stop - shard.start for shard in shards]
-        assert sizes[-1] < sizes[0]
-        for layout, vocabulary in parallel_worker.LAYOUTS.items():
-            held = [sum(shard.start <= i < shard.stop for i in vocabulary.token_ids) for shard in shards]
-            if layout == "spread":
-                assert all(held)
-            else:
-                assert held.count(0) == world - 1
-    assert {trial.kind for trial in TRIALS} == set(KINDS)
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -60,7 +60,6 @@ def assert_logged(entry, metrics, prefix=""):
 
 
 def measured_trainer(model, folder, train_every=1, **options):
-    """A number-aware Trainer with the callback."""
     trainer = number_aware_trainer(model, folder, **options)
     NumberMetricsCallback(train_every=train_every).attach(trainer)
     return trainer

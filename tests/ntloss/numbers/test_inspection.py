@@ -2,7 +2,6 @@
 
 import math
 import pickle
-import time
 
 import pytest
 import tiny_tokenizers
@@ -119,7 +118,6 @@ NOTES: dict[str, tuple[str, str, str]] = {
     "would be zero": ("word_level", "999", "4"),
     "0 to 999": ("llama_3_like", "2019 is 365 days", "1 2 3"),
     "The text has no digit": ("llama_3_like", "no number here", "2"),
-    "cannot tell '1234567' from '1 2 3 4 5 6 7'": ("quick_tour", "12", ""),
 }
 
 
@@ -129,8 +127,7 @@ def test_what_the_loss_would_not_see_is_a_note(note):
     tokenizer = getattr(tiny_tokenizers, make)()
     assert sum(note in found for found in inspect_tokenizer(tokenizer, text).notes) == 1
     assert note in str(inspect_tokenizer(tokenizer, text))
-    if other:
-        assert not any(note in found for found in inspect_tokenizer(tokenizer, other).notes)
+    assert not any(note in found for found in inspect_tokenizer(tokenizer, other).notes)
 
 
 def test_tokenizers_that_cannot_tell_spaces_get_a_note(tiny_tokenizer):
@@ -171,10 +168,3 @@ def test_long_texts_are_encoded_in_batches(monkeypatch):
     assert NumberVocabulary.from_tokenizer(tokenizer).coverage(["is 42", "7"] * 1250).share == 1
     # Encodings take some fifty times the memory of a text.
     assert [size for size in sizes if size > 1] == [1000, 1000, 500]
-
-
-def test_inspecting_256k_tokens_takes_under_10_seconds():
-    tokenizer = tiny_tokenizers.large([f"Ġw{i:x}" if i % 2 else f"Ù£w{i:x}" for i in range(256_000)])
-    start = time.process_time()
-    inspect_tokenizer(tokenizer, "4")
-    assert time.process_time() - start < 10

@@ -193,24 +193,6 @@ def test_sequence_ids_of_the_wrong_shape_or_dtype_are_errors():
         loss(logits, labels, sequence_ids=torch.zeros(1, 4))
 
 
-@pytest.mark.parametrize("linear", [False, True])
-def test_shift_also_shifts_sequence_ids(linear):
-    hidden, head = torch.randn(2, 8, 5, dtype=torch.float64), torch.randn(len(TEXTS), 5, dtype=torch.float64)
-    labels = labels_of("_12345_6", "9876_543")
-    sequence_ids = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1, 2, 2]])
-    kind = NTLLinearCrossEntropyLoss if linear else NTLCrossEntropyLoss
-
-    def loss(hidden, labels, sequence_ids, shift):
-        module = kind(VOCABULARY, NumberLevel(), shift=shift)
-        given = (hidden, head) if linear else (hidden @ head.T,)
-        return module(*given, labels, sequence_ids=sequence_ids)
-
-    shifted = loss(hidden, labels, sequence_ids, shift=True)
-    by_hand = loss(hidden[:, :-1], labels[:, 1:], sequence_ids[:, 1:], shift=False)
-    assert_close(shifted, by_hand)
-    assert float(shifted) != approx(float(loss(hidden, labels, None, shift=True)))
-
-
 def test_empty_batches_are_supported():
     spans = find_numbers(torch.zeros(0, 5, dtype=torch.int64), KINDS, decimals=True)
     assert spans.place.shape == (0, 5)

@@ -513,15 +513,11 @@ def test_invalid_arguments_are_errors(wrong):
         act()
 
 
-def test_a_handle_prints_what_it_does():
-    model = cases.llama()
-    with make_number_aware(model, DIGITS) as handle:
-        assert repr(handle) == f"NTL-WAS, λ 0.3, {len(DIGITS.tokens)} number tokens"
+def test_a_handle_prints_its_criterion_and_weight():
+    with make_number_aware(cases.llama(), DIGITS) as handle:
         handle.loss.weight = 0.25
-        assert "λ 0.25" in str(handle)
+        assert repr(handle).startswith("NTL-WAS, λ 0.25")
     assert repr(handle).endswith("(undone)")
-    replaced = make_number_aware(model, DIGITS, {"name": "hl_gauss", "sigma": 2.0})
-    assert repr(replaced).startswith("HLGauss(sigma=2) in place of cross-entropy, λ 1")
 
 
 def test_making_a_model_number_aware_twice_is_an_error():
