@@ -76,6 +76,21 @@ def test_formulas_become_mathml_and_nothing_is_loaded_from_a_network(build_site,
     assert build_site.check(tmp_path) == []
 
 
+def test_a_figure_has_both_color_schemes_and_links_to_its_full_size(build_site, tmp_path):
+    style = "<style>@media (prefers-color-scheme: dark){path{fill:#fff}}</style>"
+    (tmp_path / "themed.svg").write_text(f"<svg>{style}</svg>")
+    (tmp_path / "plain.svg").write_text("<svg/>")
+    page = tmp_path / "index.html"
+    page.write_text('<img alt="a" src="themed.svg"><img alt="b" src="plain.svg">')
+    build_site.finish(tmp_path)
+    assert build_site.check(tmp_path) == []
+    text = page.read_text()
+    assert 'href="themed.svg"><img alt="a" src="themed.light.svg" class="on-light">' in text
+    assert 'src="themed.dark.svg" class="on-dark"></a><img alt="b" src="plain.svg">' in text
+    assert "@media all{path" in (tmp_path / "themed.dark.svg").read_text()
+    assert "@media not all{path" in (tmp_path / "themed.light.svg").read_text()
+
+
 def test_a_name_of_the_reference_has_a_page_and_its_first_sentence_in_the_modules_table(build_site, tmp_path):
     build_site.write_reference(tmp_path / "reference")
     table = (tmp_path / "reference" / "ntloss.md").read_text(encoding="utf-8")
@@ -95,6 +110,14 @@ def test_cards_have_labels_and_module_names_break_at_their_dots(build_site, tmp_
     assert '<td data-label="loss"><div>CE</div></td><td data-label="λ" class="none"><div>–</div></td>' in text
     assert "<title>ntloss.criteria</title>" in text
     assert "<b>ntloss.<wbr>criteria</b>" in text
+
+
+def test_the_header_has_repository_version_and_install_where_an_address_is_configured(build_site):
+    header = '<div class="md-header__source">\n</div>\n</nav><ul class="md-tabs__list"></ul>'
+    assert build_site.with_address(header, None, "1.0.0", "") == header
+    found = build_site.with_address(header, "https://example.org/ntloss", "1.0.0", "../")
+    assert '<a class="md-source" href="https://example.org/ntloss">example.org/ntloss 1.0.0</a>' in found
+    assert '<a class="md-tabs__link" href="../quickstart.html#install">Install</a>' in found
 
 
 def test_the_search_has_no_formulas_and_the_reference_no_private_bases(build_site, tmp_path):

@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import griffe
+import tomllib
 from latex2mathml.converter import convert
 from lxml import etree
 
@@ -53,10 +54,14 @@ _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
 # The generator loads this script of its search from the network, for pages that are opened from a folder.
 _SHIM = re.compile(r'https://[^"]*/iframe-worker/shim')
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+_IMAGE = re.compile(r'<img ([^>]*?)src="([^":]+)\.svg"([^>]*)>')
+_DARK = "@media (prefers-color-scheme: dark)"  # of ntl.report.svg
 _PRIVATE_BASE = re.compile(r"<p[^>]*>\s*Bases: <code>(?:<span[^>]*>)?_\w+(?:</span>)?</code></p>")
 _TEX = re.compile(r"\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL)
 _CARDS = re.compile(r'<div class="cards">.*?</table>', re.DOTALL)
 _DOTTED = re.compile(r"(?:>\s*|<code>[^<]*\b)ntloss(?:\.\w+)+(?=[^<]*<(?!/title))")
+_HEADER = re.compile(r'(<div class="md-header__source">).*?(</div>\s*</nav>)', re.DOTALL)
+_TABS = re.compile(r'<ul class="md-tabs__list">.*?(?=</ul>)', re.DOTALL)
 _HREF = re.compile(r'href="(\.\.?/[^"#:]+)(#[^"]*)?"')
 _LINKED = "//link[not(@rel='canonical')]/@href"
 
@@ -222,11 +227,14 @@ def sections(text: str) -> list[tuple[str, list[str]]]:
 
 
 def finish(site: Path) -> None:
-    """Convert formulas to MathML, and mend the reference and the search.
+    """Convert formulas to MathML, give figures two color schemes, and mend the reference and the search.
 
     Tables of the class `cards` get the labels that phones show, and module names break at their dots.
     """
+    write_schemes(site)
     clean_search(site)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    address, version = project["urls"].get("Repository"), project["version"]
 
     def mathml(match: re.Match[str]) -> str:
         formula = html.unescape(match[2]).strip()
@@ -236,9 +244,10 @@ def finish(site: Path) -> None:
     for page in site.rglob("*.html"):
         root = "../" * (len(page.relative_to(site).parts) - 1)
         text = _FORMULA.sub(mathml, page.read_text(encoding="utf-8"))
-        text = _DOTTED.sub(lambda match: match[0].replace(".", ".<wbr>"), _PRIVATE_BASE.sub("", text))
+        text = _PRIVATE_BASE.sub("", _IMAGE.sub(lambda match, page=page: figure(match, page), text))
+        text = _DOTTED.sub(lambda match: match[0].replace(".", ".<wbr>"), text)
         text = _SHIM.sub(f"{root}assets/iframe-worker.js", _CARDS.sub(label_cells, text))
-        page.write_text(text, encoding="utf-8")
+        page.write_text(with_address(text, address, version, root), encoding="utf-8")
 
 
 def label_cells(match: re.Match[str]) -> str:
@@ -253,6 +262,36 @@ def label_cells(match: re.Match[str]) -> str:
             row = row.replace(cell, f'<td data-label="{label}"{none}><div>{text}</div></td>', 1)
         rows[i] = row
     return "</thead>".join([head, "<tr>".join(rows)])
+
+
+def with_address(text: str, address: str | None, version: str, root: str) -> str:
+    """Put the repository, the version and the way to install into a page's header, if there is an address."""
+    if address is None:
+        return text
+    name = address.removesuffix("/").rpartition("://")[2]
+    link = f'<a class="md-source" href="{address}">{name} {version}</a>'
+    install = f'<a class="md-tabs__link" href="{root}quickstart.html#install">Install</a>'
+    text = _HEADER.sub(lambda match: match[1] + link + match[2], text, count=1)
+    return _TABS.sub(lambda match: f'{match[0]}<li class="md-tabs__item">{install}</li>', text, count=1)
+
+
+def write_schemes(site: Path) -> None:
+    """Write a light and a dark file of each SVG that follows the system."""
+    for picture in [*site.rglob("*.svg")]:
+        text = picture.read_text(encoding="utf-8")
+        if _DARK in text:
+            for kind, media in (("light", "not all"), ("dark", "all")):
+                themed = text.replace(_DARK, f"@media {media}")
+                picture.with_suffix(f".{kind}.svg").write_text(themed, encoding="utf-8")
+
+
+def figure(match: re.Match[str], page: Path) -> str:
+    """Return an SVG image in both color schemes, as a link to its full size; others stay as they are."""
+    before, name, after = match.groups()
+    if not (page.parent / unquote(f"{name}.dark.svg")).is_file():
+        return match[0]
+    images = (f'<img {before}src="{name}.{kind}.svg" class="on-{kind}"{after}>' for kind in ("light", "dark"))
+    return f'<a class="figure" title="Enlarge" href="{name}.svg">{"".join(images)}</a>'
 
 
 def clean_search(site: Path) -> None:

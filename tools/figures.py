@@ -5,19 +5,27 @@ Writes `docs/images/finding.svg`, and `effects.svg` and `losses.svg` of the stud
 
 from __future__ import annotations
 
+import json
+import lzma
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy import stats
 
-from ntl.report.style import BLUE, FLOOR, GRAY, GREEN, LINE, ORANGE, PINK, STYLE
+from ntl.report.groups import mean_and_interval
+from ntl.report.style import BLUE, FLOOR, GRAY, GREEN, LINE, ORANGE, PINK, STYLE, TEXT
 
 ROOT = Path(__file__).resolve().parents[1]
+INK = "#333333"
+# Text on light and on dark pages; marks and lines have colors that are legible on both.
+TEXT_COLORS = {GRAY: "#5f5f5f", BLUE: "#00629b", ORANGE: "#8a5e00", GREEN: "#00714f", PINK: "#9c3f73"}
+DARK = dict(zip([INK, *TEXT_COLORS.values()],
+                ["#d9dbe3", "#bdbdbd", "#7cbdea", "#efbf68", "#58cfa8", "#e6b0cd"], strict=True))  # fmt: skip
 TASKS = {
     "sentiment-600": "sentiment\nof a text",
     "places-600": "latitude\nof an airport",
@@ -38,16 +46,33 @@ LOSSES = {
     "ntl_was_reweigh": "NTL-WAS, reweigh", "raft": "RAFT", "xval": "xVal",
     "regression_head": "regression head", "regression_head_log": "regression head, log scale",
 }  # fmt: skip
-LOOKS = {
-    "ntl_was": (BLUE, "s"),
-    "ntl_mse": (ORANGE, "D"),
-    "crps": (PINK, "v"),
-    "regression_head": (GREEN, "^"),
-}
-EFFECTS = (-20.0, 20.0)  # per cent
 
-Series = Mapping[str, tuple[str, str, list[pd.Series]]]
-"""Color, marker, and one value per seed for each row of a panel, by the label of the legend."""
+Metrics = Mapping[str, float]
+Runs = Mapping[str, Mapping[str, Mapping[int, Metrics]]]
+"""Test metrics of a study's runs, by setting, arm and seed."""
+Mark = tuple[float, float]
+"""A value with the half-width of its 95 % interval."""
+
+
+class Series(NamedTuple):
+    """One mark in each row: how it is labelled and drawn, and where it lies (None: not measured)."""
+
+    label: str
+    color: str
+    shape: str
+    marks: Sequence[Mark | None]
+
+
+class Scale(NamedTuple):
+    """The axis of a panel: its ends, the line of reference, and where labels begin (None: at the marks)."""
+
+    low: float
+    high: float
+    line: float
+    labels: float | None = None
+
+
+EFFECTS = Scale(-20.0, 20.0, 0.0, 7.0)
 
 
 def main() -> None:
@@ -57,29 +82,51 @@ def main() -> None:
 
 
 def write(name: str, path: Path) -> None:
-    """Draw one of `FIGURES` from its study's runs as an SVG with a transparent background."""
+    """Draw one of `FIGURES` from its study's runs into an SVG that follows a light or dark color scheme."""
     study, draw = FIGURES[name]
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context({**STYLE, **{key: INK for key, color in STYLE.items() if color == TEXT}}):
         draw(load_runs(study)).savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
+    rules = "".join(f'[style*="fill: {light}"]{{fill:{dark}!important}}' for light, dark in DARK.items())
+    style = f"<style>@media (prefers-color-scheme: dark){{{rules}}}</style>"
+    text = re.sub(r"(<svg [^>]*>)", lambda match: match[1] + style, path.read_text(encoding="utf-8"), count=1)
+    path.write_text(text, encoding="utf-8")
 
 
-def load_runs(study: str) -> pd.DataFrame:
-    """Read the metrics of a study's reported runs, with a row per seed and columns (metric, setting, arm)."""
-    runs = pd.read_json(ROOT / "results" / study / "runs.jsonl.xz", lines=True)
-    names = runs["run"].str.split("/seed", n=1, expand=True)[0].str.split("/", n=1, expand=True)
-    metrics = pd.DataFrame([test.get("test", test) for test in runs["metrics"]])
-    index = [names[0], names[1], runs["run"].str.extract(r"/seed(\d+)$")[0]]
-    return metrics.set_index(index)[~names[1].str.startswith("selection").values].unstack([0, 1])
+def load_runs(study: str) -> Runs:
+    """Read the reported runs of a study."""
+    found: dict[str, dict[str, dict[int, Metrics]]] = {}
+    with lzma.open(ROOT / "results" / study / "runs.jsonl.xz", "rt", encoding="utf-8") as lines:
+        for run in map(json.loads, lines):
+            setting, arm, *seed = run["run"].split("/")
+            if arm != "selection":
+                metrics = run["metrics"].get("test", run["metrics"])
+                found.setdefault(setting, {}).setdefault(arm, {})[int(seed[0].removeprefix("seed"))] = metrics
+    return found
 
 
-def effect(runs: pd.DataFrame, setting: str, arm: str, key: str, base: str) -> pd.Series:
-    """Return each seed's difference to cross-entropy, in per cent of its mean error."""
-    theirs = runs[base, setting, "ce"]
-    mine = runs.get((key, setting, arm), np.nan * theirs)
-    return (100 * (mine - theirs) / theirs[mine.notna()].mean()).dropna()
+def share_of_constant(arms: Mapping[str, Mapping[int, Metrics]], arm: str, key: str) -> Mark | None:
+    """Return an arm's error in per cent of the error of always answering the training median."""
+    constant = np.mean([metrics["mean_mae"] for metrics in arms["constant"].values()])
+    mean, half = mean_and_interval([100 * metrics[key] / constant for metrics in arms[arm].values()])
+    return mean, half or 0.0
 
 
-def draw_finding(runs: pd.DataFrame) -> Figure:
+def effect(arms: Mapping[str, Mapping[int, Metrics]], arm: str, key: str, base: str) -> Mark | None:
+    """Return the paired difference to cross-entropy's error in per cent, or None for fewer than two pairs."""
+    pairs = [
+        (metrics.get(key), arms["ce"][seed].get(base))
+        for seed, metrics in arms.get(arm, {}).items()
+        if seed in arms["ce"]
+    ]
+    known = [(mine, theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
+    if len(known) < 2:
+        return None
+    scale = np.mean([theirs for _, theirs in known])
+    mean, half = mean_and_interval([100 * (mine - theirs) / scale for mine, theirs in known])
+    return mean, half or 0.0
+
+
+def draw_finding(runs: Runs) -> Figure:
     """Draw the figure of the home page, titled with its finding and narrow enough for a phone."""
     marks = {
         "greedy answer": ("ce", "greedy_mae", GRAY, "o"),
@@ -87,101 +134,115 @@ def draw_finding(runs: pd.DataFrame) -> Figure:
         "median, + NTL-WAS": ("ntl_was", "median_mae", ORANGE, "D"),
         "regression head": ("head", "mean_mae", GREEN, "^"),
     }
-    constant = {task: runs["mean_mae", task, "constant"].mean() for task in TASKS}
-    series = {
-        label: (*look, [100 * runs[key, task, arm].dropna() / constant[task] for task in TASKS])
-        for label, (arm, key, *look) in marks.items()
-    }
-    gains = [effect(runs, task, "ce", "median_mae", "greedy_mae") for task in TASKS]
-    if any(values.mean() + half_width(values) >= 0 for values in gains):
+    series = [
+        Series(label, color, shape, [share_of_constant(runs[task], arm, key) for task in TASKS])
+        for label, (arm, key, color, shape) in marks.items()
+    ]
+    gains = [effect(runs[task], "ce", "median_mae", "greedy_mae") for task in TASKS]
+    if any(mean + half >= 0 for mean, half in filter(None, gains)):
         raise SystemExit("the median's gain is not clear on every task: change the title")
-    figure = Figure(figsize=(4.4, 4.9), layout="constrained")
+    sizes = [-mean for mean, _ in filter(None, gains)]
+    figure = Figure(figsize=(4.4, 4.6))
+    figure.subplots_adjust(left=0.22, right=0.96, top=0.89, bottom=0.125)
     ax = figure.subplots()
-    draw_panel(ax, list(TASKS.values()), series, (38.0, 126.0), line=100.0)
+    draw_panel(ax, list(TASKS.values()), series, Scale(38.0, 126.0, 100.0))
     ax.set_xticks([50, 75, 100, 125], ["50 %", "75 %", "100 %", "125 %"])
     ax.set_xlabel("error, in % of always answering the median (dashed)", fontsize=8.5)
-    sizes = [-values.mean() for values in gains]
     found = f"{min(sizes):.0f} to {max(sizes):.0f} % in each of five tasks"
     title = f"Reading the median lowers the error by\n{found}"
-    figure.suptitle(title, x=0.02, ha="left", weight="bold", fontsize=11)
+    figure.text(0.02, 0.985, title, va="top", weight="bold", fontsize=11)
     note = "SmolLM2-135M, 600 rows; 95 % intervals over 5 or 12 seeds"
-    figure.legend(loc="outside lower center", ncols=2, title=note, title_fontsize=8)
+    figure.text(0.02, 0.012, note, fontsize=8)
     return figure
 
 
-def draw_effects(runs: pd.DataFrame) -> Figure:
+def draw_effects(runs: Runs) -> Figure:
     """Draw what readings and the main losses change in each setting of the study on small models."""
     settings = {
         f"{task}-{steps}": f"{name} · {steps:,} steps"
         for task, name in SETTINGS.items()
         for steps in (200, 300, 800, 2400)
-        if ("mae", f"{task}-{steps}", "ce") in runs
+        if f"{task}-{steps}" in runs
+    }
+    looks = {
+        "ntl_was": (BLUE, "s"),
+        "ntl_mse": (ORANGE, "D"),
+        "crps": (PINK, "v"),
+        "regression_head": (GREEN, "^"),
     }
 
-    def series(key: str, arms: Sequence[str]) -> dict[str, tuple[str, str, list[pd.Series]]]:
-        return {
-            LOSSES[arm]: (*LOOKS[arm], [effect(runs, s, arm, key, key) for s in settings]) for arm in arms
-        }
+    def series(key: str, base: str, arms: Sequence[str]) -> list[Series]:
+        return [
+            Series(LOSSES[arm], *looks[arm], [effect(runs[s], arm, key, base) for s in settings])
+            for arm in arms
+        ]
 
-    median = {"CE's median": (GRAY, "o", [effect(runs, s, "ce", "median_mae", "mae") for s in settings])}
+    median = [effect(runs[s], "ce", "median_mae", "mae") for s in settings]
+    left = [Series("CE's median", GRAY, "o", median), *series("mae", "mae", list(looks))]
+    right = series("median_mae", "median_mae", list(looks)[:3])
     figure = Figure(figsize=(9.0, 0.62 * len(settings) + 1.2), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    draw_panel(left, list(settings.values()), median | series("mae", list(LOOKS)), EFFECTS)
-    draw_panel(right, list(settings.values()), series("median_mae", list(LOOKS)[:3]), EFFECTS)
-    left.set_title("against CE's greedy answers")
-    right.set_title("medians, against CE's median")
-    figure.supxlabel("change of the error, in %; left is better", fontsize=9)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=5)
+    for i, (ax, panel) in enumerate(zip(figure.subplots(1, 2), (left, right), strict=True)):
+        draw_panel(ax, [name if i == 0 else "" for name in settings.values()], panel, EFFECTS)
+        ax.tick_params(axis="x", labeltop=True)
+        ax.set_title(("against CE's greedy answers", "medians, against CE's median")[i])
+        ax.set_xlabel("change of the error, in %; left is better")
     return figure
 
 
-def draw_losses(runs: pd.DataFrame) -> Figure:
+def draw_losses(runs: Runs) -> Figure:
     """Draw what every loss changes in the settings that have them all, of greedy answers and of medians."""
+    settings = ["sums-800", "sums_noisy-800", "sums_few-800", "products-800"]
     figure = Figure(figsize=(9.0, 10.0), layout="constrained")
-    axes = figure.subplots(2, 2, sharey=True).ravel()
-    for ax, task in zip(axes, ("sums", "sums_noisy", "sums_few", "products"), strict=True):
-        series = {
-            label: (color, shape, [effect(runs, f"{task}-800", arm, key, key) for arm in LOSSES])
-            for label, key, color, shape in (
+    for i, (ax, setting) in enumerate(zip(figure.subplots(2, 2).ravel(), settings, strict=True)):
+        series = [
+            Series(reading, color, shape, [effect(runs[setting], arm, key, key) for arm in LOSSES])
+            for reading, key, color, shape in (
                 ("greedy answers", "mae", ORANGE, "^"),
                 ("median", "median_mae", BLUE, "v"),
             )
-        }
-        draw_panel(ax, list(LOSSES.values()), series, EFFECTS)
-        ax.set_title(f"{SETTINGS[task]} · 800 steps")
-    figure.supxlabel("against cross-entropy's same reading, in %; left is better", fontsize=9)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+        ]
+        draw_panel(ax, [name if i % 2 == 0 else "" for name in LOSSES.values()], series, EFFECTS)
+        ax.set_title(f"{SETTINGS[setting.rpartition('-')[0]]} · 800 steps")
+        ax.set_xlabel("against cross-entropy's same reading, in %; left is better", fontsize=8)
     return figure
 
 
-def half_width(values: pd.Series) -> float:
-    """Return the half-width of the mean's 95 % interval, 0 for a single value."""
-    return values.sem() * stats.t.ppf(0.975, len(values) - 1) if len(values) > 1 else 0.0
-
-
-def draw_panel(
-    ax: Axes, rows: Sequence[str], series: Series, limits: tuple[float, float], line: float = 0.0
-) -> None:
-    """Draw the series below each other in each row; a mean beyond the limits is its value at the edge."""
-    ax.axvline(line, **FLOOR)
-    ax.set(xlim=limits, ylim=(len(rows) - 0.5, -0.5), yticks=range(len(rows)), yticklabels=rows)
+def draw_panel(ax: Axes, rows: Sequence[str], series: Sequence[Series], scale: Scale) -> None:
+    """Draw the series below each other in each row; marks off the axis are arrows at its edge."""
+    ax.axvline(scale.line, **FLOOR)
+    ax.set_xlim(scale.low, scale.high)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_yticks(range(len(rows)), rows)
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="y", visible=False)
-    ax.hlines(np.arange(1, len(rows)) - 0.5, *limits, color=LINE, alpha=0.3, lw=0.6)
-    for place, (label, (color, shape, values)) in enumerate(series.items()):
-        y = np.arange(len(rows)) + 0.85 * ((place + 0.5) / len(series) - 0.5)
-        means = np.array([row.mean() if len(row) > 1 else np.nan for row in values])
-        beyond = (means < limits[0]) | (means > limits[1])
-        xs = np.where(beyond, np.nan, means)
-        ax.errorbar(
-            xs, y, xerr=[*map(half_width, values)], fmt=shape, color=color, ms=4.5, lw=1.4, label=label
-        )
-        for mean, height in zip(means[beyond], y[beyond], strict=True):
-            text = f"{mean:+,.0f} %".replace("-", "\N{MINUS SIGN}")
-            edge, side, shown = (
-                (limits[0], "left", f"← {text}") if mean < 0 else (limits[1], "right", f"{text} →")
-            )
-            ax.text(edge, height, shown, ha=side, va="center", fontsize=7.5, color=color)
+    for y in range(1, len(rows)):
+        ax.axhline(y - 0.5, color=LINE, alpha=0.3, lw=0.6)
+    for place, one in enumerate(series):
+        shift = 0.85 * ((place + 0.5) / len(series) - 0.5)
+        for y, mark in enumerate(one.marks):
+            if mark is not None:
+                draw_mark(ax, y + shift, mark, one, scale)
+        if one.marks[0] is not None:
+            mean, half = one.marks[0]
+            x = mean + half + 0.015 * (scale.high - scale.low) if scale.labels is None else scale.labels
+            style = {"va": "center", "fontsize": 7.5, "color": TEXT_COLORS[one.color]}
+            ax.text(x, shift, one.label, **style)
+
+
+def draw_mark(ax: Axes, y: float, mark: Mark, one: Series, scale: Scale) -> None:
+    """Draw a mark with its interval, or an arrow with its value where it is off the axis."""
+    mean, half = mark
+    ends = [end for end in (scale.low, scale.high) if (end - mean) * (end - scale.line) < 0]
+    if ends:
+        side, text = ("right", f"{mean:+,.0f} % →") if mean > 0 else ("left", f"← {mean:+,.0f} %")
+        style = {"va": "center", "fontsize": 7.5, "color": TEXT_COLORS[one.color]}
+        ax.text(ends[0], y, text.replace("-", "\N{MINUS SIGN}"), ha=side, **style)
+        return
+    ax.plot(np.clip([mean - half, mean + half], scale.low, scale.high), [y, y], color=one.color, lw=1.4)
+    ax.plot([mean], [y], one.shape, color=one.color, ms=4.5)
+    for end, arrow, beyond in ((scale.low, "<", mean - half), (scale.high, ">", mean + half)):
+        if (beyond - end) * (end - scale.line) > 0:
+            ax.plot([end], [y], arrow, color=one.color, ms=4, clip_on=False)
 
 
 FIGURES = {
