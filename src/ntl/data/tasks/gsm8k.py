@@ -13,8 +13,16 @@ from typing import Any
 
 from ntl.config import Gsm8k
 from ntl.data import Example, TaskData
-from ntl.data.files import FormatError, Layout, Plan, get_value, load_files, plan_files, read_records
-from ntl.data.hub import load_hub
+from ntl.data.files import (
+    FormatError,
+    Layout,
+    Plan,
+    get_value,
+    load_files,
+    load_hub,
+    plan_files,
+    read_records,
+)
 
 MARKER = "####"
 PREPARED = {"train": "train_t_clean.jsonl", "validation": "val_t_clean.jsonl", "test": "test_clean.jsonl"}

@@ -15,8 +15,7 @@ from typing import Any
 
 from ntl.config import Multirc
 from ntl.data import Example, TaskData
-from ntl.data.files import Layout, Plan, get_value, load_files, plan_files, read_records
-from ntl.data.hub import load_hub
+from ntl.data.files import Layout, Plan, get_value, load_files, load_hub, plan_files, read_records
 
 BETWEEN = "\n\nQuestion: "
 
