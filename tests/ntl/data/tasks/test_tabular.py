@@ -148,7 +148,7 @@ def test_a_prompt_writes_the_question_with_the_columns_in_braces(table):
     [
         ("'Stars of {title}: '", "prompt names the column 'title'; expected one of .*: id, film, text, y"),
         ("'{text} has {y}'", "prompt names the target 'y'"),
-        ("'Stars: '", "names no column; expected names in braces"),
+        ("'Stars: '", "names no column .*{in braces}"),
     ],
 )
 def test_a_prompt_without_a_usable_column_is_an_error(table, prompt, message):
