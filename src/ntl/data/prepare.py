@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from filelock import FileLock
@@ -184,22 +185,17 @@ def _sizes(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _check_record(record: Path, now: Mapping[str, Any]) -> None:
-    """Check that existing files are complete and were made in this way, according to their record.
-
-    Raises:
-        UserError: Their sizes or the settings that they were made with differ, or there is no record.
-    """
+    """Raise a UserError unless existing files are complete and were made in this way, by their record."""
     then = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
-    differences = [
+    changed = [
         f"{key} is {now.get(key, 'absent')} and was {then.get(key, 'not recorded')}"
         for key in now | then
         if now.get(key) != then.get(key)
     ]
-    if differences:
-        more = "; ..." if len(differences) > 5 else ""
+    if changed:
         raise UserError(
             f"{record.parent} holds files that were prepared differently, or not by `ntl prepare`: "
-            f"{'; '.join(differences[:5])}{more}. Pass another destination, or overwrite=true to replace "
+            f"{shorten('; '.join(changed), 300)}. Pass another destination, or overwrite=true to replace "
             "them."
         )
 
@@ -227,10 +223,8 @@ def _write_examples(path: Path, examples: Iterable[Example]) -> int:
     count, is_text = 0, path.suffix == ".txt"
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for question, answer, *_ in examples:
-            if is_text:
-                file.write(f"{question}\n{answer}\n")
-            else:
-                record = {"question": question, "answer": answer}
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            record = {"question": question, "answer": answer}
+            text = f"{question}\n{answer}" if is_text else json.dumps(record, ensure_ascii=False)
+            file.write(f"{text}\n")
             count += 1
     return count
