@@ -202,7 +202,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 class Layout(NamedTuple):
-    """The files of a dataset's folder, and how to read them.
+    """The files of a dataset's folder, or of the one around it (`../train.jsonl`), and how to read them.
 
     Args:
         files: Maps each split (`train`, `validation`, then the tests in order) to its file or, on the hub, to
@@ -232,12 +232,15 @@ class Layout(NamedTuple):
         return [example for example in examples if (self.group(example) in chosen) == (split == "validation")]
 
 
-def load_files(settings: Any, layouts: Sequence[Layout]) -> TaskData:
+def load_files(
+    settings: Any, layouts: Sequence[Layout], advice: str = "Put the official files there"
+) -> TaskData:
     """Load a dataset from `data_dir`, memory-mapped. `sample` is the sample that ships with the lab.
 
     Args:
         settings: The section of the configuration, with `data_dir`, `cache_dir` and the dataset's name.
         layouts: Layouts that the folder may have. The first complete one is read.
+        advice: How to make the files, for the error message.
 
     Raises:
         UserError: No layout is complete (raised before anything is read), or a file is malformed.
@@ -247,12 +250,12 @@ def load_files(settings: Any, layouts: Sequence[Layout]) -> TaskData:
         folder = Path(__file__).parent / "sample" / name
     layout = find_layout(
         "dataset_args.data_dir", folder, layouts,
-        f"Make them with `ntl prepare {name}` (see `ntl prepare --help`), or pass another folder; "
+        f"{advice}, or pass another folder; "
         "dataset_args.data_dir=sample selects the small sample that ships with the lab.",
     )  # fmt: skip
 
     def find(file: str) -> tuple[list[Any], Path]:
-        path = (folder / file).resolve()
+        path = _path(folder, file)
         return [str(path), path.stat().st_size, path.stat().st_mtime_ns], path
 
     return _load(settings, layout, find)
@@ -310,7 +313,7 @@ def find_layout(key: str, folder: Path, layouts: Sequence[Layout], advice: str) 
     """
     lacking = []
     for layout in layouts:
-        lacking.append([file for file in layout.files.values() if not (folder / file).is_file()])
+        lacking.append([file for file in layout.files.values() if not _path(folder, file).is_file()])
         if not lacking[-1]:
             return layout
     expected = "; or ".join(_join(layout.files.values()) for layout in layouts)
@@ -322,6 +325,11 @@ def find_layout(key: str, folder: Path, layouts: Sequence[Layout], advice: str) 
     raise UserError(f"{key}={folder} lacks {_join(nearest)}; it has {found}. Expected {expected}. {advice}")
 
 
+def _path(folder: Path, file: str) -> Path:
+    """Return the path of a file, which may be named `../file` although the folder does not exist."""
+    return Path(os.path.abspath(folder / file))
+
+
 def _join(names: Iterable[str]) -> str:
     return shorten(", ".join(dict.fromkeys(names)), 300)
 
@@ -331,26 +339,10 @@ class Plan(NamedTuple):
 
     Args:
         sources: Official files by name.
-        files: Maps each split to the file to write: .txt for pairs, .jsonl for JSON lines.
+        files: Maps each split to the file of pairs to write.
         splits: Yields each split with its examples, given a folder for temporary files.
     """
 
     sources: Mapping[str, Path]
     files: Mapping[str, str]
     splits: Callable[[Path], Iterable[tuple[str, Iterable[Example]]]]
-
-
-def plan_files(settings: Any, layouts: Sequence[Layout], files: Mapping[str, str]) -> Plan:
-    """Plan the `files` of a dataset. Its splits are read from the folder `source`, in one of the `layouts`.
-
-    Raises:
-        UserError: No layout is complete.
-    """
-    folder = Path(settings.source).expanduser()
-    layout = find_layout("source", folder, layouts, "Pass source=FOLDER, the folder of the official files.")
-
-    def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
-        for split, file in layout.files.items():
-            yield split, layout.examples(split, folder / file, settings)
-
-    return Plan({file: folder / file for file in layout.files.values()}, files, splits)

@@ -16,17 +16,16 @@ from ntl.data import Example, TaskData
 from ntl.data.files import (
     FormatError,
     Layout,
-    Plan,
     get_value,
     load_files,
     load_hub,
-    plan_files,
     read_records,
 )
 
 MARKER = "####"
 PREPARED = {"train": "train_t_clean.jsonl", "validation": "val_t_clean.jsonl", "test": "test_clean.jsonl"}
 OFFICIAL = {"train": "train.jsonl", "validation": "train.jsonl", "test": "test.jsonl"}
+AROUND = {split: f"../{file}" for split, file in OFFICIAL.items()}  # of the published place
 ON_HUB = {"train": "train", "validation": "train", "test": "test"}
 
 _ANNOTATION = re.compile(r"<<[^<>]*>>")
@@ -50,14 +49,8 @@ def load(settings: Gsm8k) -> TaskData:
         data = load_hub(settings, "main", on_hub)
     else:
         read = partial(read_records, convert=convert)
-        data = load_files(settings, [Layout(PREPARED, read), Layout(OFFICIAL, read)])
+        data = load_files(settings, [Layout(files, read) for files in (PREPARED, OFFICIAL, AROUND)])
     return replace(data, final_answer_marker=MARKER)
-
-
-def plan(settings: Any) -> Plan:
-    """Plan the files of `ntl prepare gsm8k`, from the official files in `source`."""
-    convert = partial(parse_problem, annotations=settings.annotations)
-    return plan_files(settings, [Layout(OFFICIAL, partial(read_records, convert=convert))], PREPARED)
 
 
 def parse_problem(record: Any, annotations: str = "remove") -> list[Example]:
