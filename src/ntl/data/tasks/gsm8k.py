@@ -64,23 +64,20 @@ def parse_problem(record: Any, annotations: str = "remove") -> list[Example]:
         The problem with normalized numbers.
 
     Raises:
-        FormatError: A key or the final answer is missing, or an annotation is not closed.
+        FormatError: A key or the final answer is missing.
 
     Example:
         >>> answer = "It is 1 000*.5=$<<1000*.5=500>>500.\\n#### 500"
         >>> parse_problem({"question": "1,000 at $.5?", "answer": answer})
-        [Example(question='1000 at $0.5?', answer='It is 1000*0.5=$500.\\n#### 500', expected=None)]
+        [Example(question='1000 at $0.5?', answer='It is 1000*0.5=$500.\\n#### 500', expected=None, ratings=())]
     """
     question, answer = get_value(record, "question"), get_value(record, "answer")
     _, marker, final = answer.rpartition(MARKER)
     if not marker or not any(character.isdigit() for character in final):
         raise FormatError(f"'answer' ends with {answer[-40:]!r}; expected the final number after {MARKER!r}")
-    without = _ANNOTATION.sub("", answer)
-    if "<<" in without:
-        raise FormatError(
-            f"'answer' has an annotation that is not closed: {without[without.index('<<') :][:40]!r}"
-        )
-    return [Example(normalize(question), normalize(without if annotations == "remove" else answer))]
+    if annotations == "remove":
+        answer = _ANNOTATION.sub("", answer)
+    return [Example(normalize(question), normalize(answer))]
 
 
 def normalize(text: str) -> str:

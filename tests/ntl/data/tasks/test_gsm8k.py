@@ -49,7 +49,6 @@ GOOD = '{"question": "How many, 1 or 2?", "answer": "Two.\\n#### 2"}\n'
             "'answer' ends with 'One.'; expected the final number",
         ),
         ('{"question": "How many?", "answer": "One.\\n####"}', "expected the final number"),
-        ('{"question": "How many?", "answer": "It is <<1=1\\n#### 1"}', "an annotation that is not closed"),
         ('{"question": "\\ud800", "answer": "#### 1"}', "half of a surrogate pair"),
     ],
 )
