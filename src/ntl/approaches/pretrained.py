@@ -26,6 +26,8 @@ _SCRATCH = (
 )
 _GGUF = f"name a {GGUF} file; see `ntl prepare model --help`"
 _FILES = "a folder with config.json and model.safetensors"
+# What the `config.ntl` of earlier versions does not say.
+_EARLIER = {"number_format": "plain", "number_scale": "plain", "separator": None, "chat_template": False}
 # Arguments that transformers reads although `to_dict()` may omit them.
 _ALWAYS_KNOWN = ("num_labels", "tie_word_embeddings", "rope_theta", "rope_scaling")
 
@@ -51,12 +53,15 @@ def _read_config(settings: ModelArgs) -> PreTrainedConfig:
     folder = locate(str(settings.model_name_or_path), CHECKPOINT_KEY, WEIGHTS, instead)
     with loading(CHECKPOINT_KEY, settings.model_name_or_path, _FILES):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    trained = getattr(config, "ntl", None) or {}
-    for key, asked in _describe(settings).items():
-        if trained.get(key, asked) != asked:
+    trained = getattr(config, "ntl", None)
+    if trained is not None:
+        config.ntl = {"number_format": "plain", **trained}
+        trained = {**_EARLIER, **trained}
+        asked = _describe(settings)
+        for key in (key for key in asked if trained.get(key) != asked[key]):
             raise UserError(
-                f"{CHECKPOINT_KEY}={settings.model_name_or_path} was trained with {key}={trained[key]}; "
-                f"expected {asked}, as in model_args. Choose the model_args that it was trained with."
+                f"{CHECKPOINT_KEY}={settings.model_name_or_path} was trained with {key}={trained.get(key)}; "
+                f"expected {asked[key]}, as in model_args. Choose the model_args that it was trained with."
             )
     return config
 

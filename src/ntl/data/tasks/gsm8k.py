@@ -68,8 +68,8 @@ def parse_problem(record: Any, annotations: str = "remove") -> list[Example]:
 
     Example:
         >>> answer = "It is 1 000*.5=$<<1000*.5=500>>500.\\n#### 500"
-        >>> parse_problem({"question": "1,000 at $.5?", "answer": answer})
-        [Example(question='1000 at $0.5?', answer='It is 1000*0.5=$500.\\n#### 500', expected=None, ratings=())]
+        >>> parse_problem({"question": "1,000 at $.5?", "answer": answer})[0][:2]
+        ('1000 at $0.5?', 'It is 1000*0.5=$500.\\n#### 500')
     """
     question, answer = get_value(record, "question"), get_value(record, "answer")
     _, marker, final = answer.rpartition(MARKER)
