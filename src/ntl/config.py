@@ -318,7 +318,7 @@ class Gsm8k(Split, Data):
     """Grade-school problems. The answer is the solution, with the final number after ####."""
 
     dataset_name: str = "gsm8k"
-    # Folder that `ntl prepare gsm8k` writes, or a folder of the official files; sample: the shipped sample.
+    # Folder of the paper's files, or of the official ones, which may also be around it; sample: the sample.
     data_dir: str | None = "data/grade-school-math/grade_school_math/data/preprocessed"
     hub: str | None = None  # to load instead: openai/gsm8k
     annotations: Annotations = Annotations.remove  # keep: keeps <<48/2=24>>
@@ -354,7 +354,7 @@ class Multiplication(Products, Data):
     """Products of integers with up to a given number of digits."""
 
     dataset_name: str = "multiplication"
-    # null: generate; or a folder that `ntl prepare multiplication` wrote; or sample
+    # null: generate; or a folder of the paper's files; or sample
     data_dir: str | None = None
     max_new_tokens: int = 32
 
@@ -364,7 +364,7 @@ class Multirc(Split, Data):
     """Passages with questions, answered mostly in words."""
 
     dataset_name: str = "multirc"
-    # Folder that `ntl prepare multirc` writes, or a folder of SuperGLUE's files; sample: the shipped sample.
+    # Folder of the paper's files, or of SuperGLUE's, which may also be around it; sample: the sample.
     data_dir: str | None = "data/multirc/data/preprocessed"
     hub: str | None = None  # to load instead: aps/super_glue
     max_new_tokens: int = 128
@@ -396,7 +396,7 @@ class Rjokes(Data):
     """Jokes and their scores, 0 to 11."""
 
     dataset_name: str = "rjokes"
-    # Folder that `ntl prepare rjokes` writes, or of the official files; sample: the shipped sample.
+    # Folder of the official files; sample: the shipped sample.
     data_dir: str | None = "data/rjokes-dataset/data"
     max_new_tokens: int = 8
 

@@ -348,7 +348,7 @@ def test_models_without_a_distribution_say_that_there_is_no_interval(head, table
             "row 2 of the table: 'size' is 'two'; expected a",
         ),
         ("when,note,size\n", "has no rows"),
-        ("", "cannot be read"),
+        ("", "has no rows"),
         ("when,note,size\n1,2,3,4\n", "line 2: the row has 4 fields"),
         (
             "when,note,size,median,predicted_median\n1,2,3,4,5\n",

@@ -76,19 +76,13 @@ class AnswerFormat:
         """Choose the format of training answers, as entries of `config.ntl`."""
         ntl, texts = self._config.ntl, answers
         places, digits = ntl.get("number_places"), ntl.get("number_digits")
-        if self.is_log and (wrong := [a for a in answers if (parse_number(a, "whole") or 0) <= 0]):
-            raise UserError(
-                f"model_args.number_scale=log: the training answer {wrong[0]} has no logarithm; expected "
-                "numbers above 0. Omit it (and scale=log)."
-            )
         if self.is_log or digits is not None:
             numbers = [self._number(answer) for answer in answers]
             spread = statistics.pstdev(numbers)
             if places is None and not spread:
-                raise UserError(
-                    f"all training answers are {answers[0]}; expected answers that differ, because how many "
-                    "decimals are kept follows from their spread. Choose another target, or pass "
-                    "model_args.number_places."
+                raise ValueError(
+                    f"all are {answers[0]}, and how many decimals are kept follows from their spread; "
+                    "expected answers that differ, or model_args.number_places"
                 )
             if places is None:
                 places = max(0, (digits or 3) - 1 - math.floor(math.log10(spread)))
@@ -111,7 +105,12 @@ class AnswerFormat:
         number = parse_number(answer, "whole")
         if number is None:
             raise ValueError(f"{answer[:80]!r} is not a single number")
-        return math.log10(number) if self.is_log else number  # a ValueError, unless it is above 0
+        if self.is_log and number <= 0:
+            raise UserError(
+                f"model_args.number_scale=log: the answer {answer} has no logarithm; expected numbers above "
+                "0. Omit it (and scale=log)."
+            )
+        return math.log10(number) if self.is_log else number
 
     def _scaled(self, answer: str) -> str:
         """Return the number that is written: with the digits that are kept, or as a logarithm."""
@@ -131,7 +130,7 @@ class AnswerFormat:
         """Return whether the format can write an answer, rounded."""
         try:
             return self.number_format is None or self.number_format.fits(self._scaled(answer))
-        except ValueError:
+        except (ValueError, UserError):
             return False
 
     def write(self, answers: Sequence[str]) -> list[str]:

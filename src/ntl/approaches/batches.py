@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from ntl.approaches import IGNORE, Batch
@@ -19,12 +20,8 @@ def pad(
     rows: Sequence[Sequence[Any]], value: float, left: bool = False, dtype: torch.dtype = torch.long
 ) -> Tensor:
     """Pad rows of different lengths into a tensor `[rows, longest]`."""
-    longest = max(map(len, rows), default=0)
-    padded = torch.full((len(rows), longest), value, dtype=dtype)
-    for i, row in enumerate(rows):
-        start = longest - len(row) if left else 0
-        padded[i, start : start + len(row)] = torch.as_tensor(row, dtype=dtype)
-    return padded
+    tensors = [torch.as_tensor(row, dtype=dtype) for row in rows]
+    return pad_sequence(tensors, True, value, "left" if left else "right")
 
 
 def pad_questions(rows: Sequence[Sequence[int]], pad_id: int, left: bool = False) -> dict[str, Tensor]:

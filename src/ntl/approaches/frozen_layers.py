@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from ntl.errors import UserError
@@ -118,9 +118,7 @@ def given_states(frozen: FrozenLayers | None, batch: Mapping[str, Tensor]) -> Ab
 def pad_states(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     """Pad the cached states of rows on the left, as the column `states`; nothing if they have none."""
     states = [row[STATES] for row in rows if STATES in row]
-    longest = max(map(len, states), default=0)
-    padded = [F.pad(each, (0, 0, longest - len(each), 0)) for each in states]
-    return {STATES: torch.stack(padded)} if padded else {}
+    return {STATES: pad_sequence(states, batch_first=True, padding_side="left")} if states else {}
 
 
 def _decoder_layers(model: PreTrainedModel) -> nn.ModuleList:

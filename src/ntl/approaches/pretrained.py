@@ -11,10 +11,6 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-)
 
 from ntl.approaches import CHECKPOINT_KEY, ModelSource
 from ntl.approaches.convert import GGUF, convert_gguf
@@ -22,7 +18,7 @@ from ntl.approaches.shapes import get_shape
 from ntl.config import ModelArgs
 from ntl.encodings.digits import check_special_tokens, load_tokenizer, split_digits
 from ntl.encodings.locate import WEIGHTS, loading, locate
-from ntl.errors import UserError, unknown_key
+from ntl.errors import UserError, describe, unknown_key
 
 _SCRATCH = (
     "pass model_args.model_name_or_path=null to train from scratch, with a configuration that ships with "
@@ -60,7 +56,6 @@ def _read_config(settings: ModelArgs) -> PreTrainedConfig:
     folder = locate(str(settings.model_name_or_path), CHECKPOINT_KEY, WEIGHTS, instead)
     with loading(CHECKPOINT_KEY, settings.model_name_or_path, _FILES):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    _check_type(config.model_type, settings)
     trained = getattr(config, "ntl", None)
     if trained is not None:
         config.ntl = {"number_format": "plain", **trained}
@@ -78,7 +73,6 @@ def _scratch_config(settings: ModelArgs, tokenizer: PreTrainedTokenizerFast) -> 
     """Make the configuration of a model from scratch, whose vocabulary is the tokenizer's."""
     arguments = {**get_shape(settings.config_name), **(settings.config_overrides or {})}
     model_type = arguments.pop("model_type")
-    _check_type(model_type, settings)
     config_class = type(AutoConfig.for_model(model_type))
     # transformers would silently accept unknown arguments, and build another model than requested.
     known = {*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN}
@@ -129,10 +123,10 @@ def build_model(
         make = getattr(model_class, "from_config", model_class)
         try:
             return make(config).train()
-        except (ValueError, TypeError, KeyError, ZeroDivisionError, RuntimeError) as error:
+        except Exception as error:  # whatever a configuration breaks
             raise UserError(
-                f"a {config.model_type} model cannot be built from this configuration: "
-                f"{type(error).__name__}: {error}. Correct it."
+                f"a {config.model_type} cannot be built with model_args.family={settings.family} from this "
+                f"configuration ({describe(error)}). Correct it."
             ) from error
     pretrained = getattr(checkpoint, "ntl", None) is None
     if pretrained:
@@ -170,17 +164,3 @@ def _load(
             f"weights, such as {sorted(missing)[0]}. Choose the model_args that it was trained with."
         )
     return model
-
-
-def _check_type(model_type: str, settings: ModelArgs) -> None:
-    """Raise a UserError if an architecture does not belong to the family of the settings."""
-    types, shown = {"t5"}, "t5"
-    if settings.family != "t5":
-        types, shown = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}, "a decoder-only architecture (llama, mamba, ...)"
-    if settings.family == "pretrained":
-        types, shown = types | {*MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}, "a model that writes text"
-    if model_type not in types:
-        raise UserError(
-            f"{settings.model_name_or_path or 'the configuration'} is a {model_type}; "
-            f"family={settings.family} expects {shown}. Choose another model."
-        )

@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from ntl.errors import UserError
+from ntl.errors import UserError, describe
 
 # Configuration entries that describe the vocabulary or the run instead of the architecture.
 NOT_SHAPE = (
@@ -27,14 +27,11 @@ def get_shape(name: str) -> dict[str, Any]:
     shapes = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_suffix(".yaml")))
     if name in shapes:
         return shapes[name]
-    path = Path(name).expanduser() / "config.json"
-    expected = f"expected one of {', '.join(shapes)}, or a folder that holds config.json"
-    if not path.is_file():
-        raise UserError(f"the architecture {name!r} is unknown; {expected}.")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(config.get("model_type"), str):
-            raise ValueError("it has no model_type")
-    except (ValueError, AttributeError) as error:
-        raise UserError(f"{path} is not a model configuration ({error}); {expected}.") from error
-    return {key: value for key, value in config.items() if key not in NOT_SHAPE}
+        config = json.loads((Path(name).expanduser() / "config.json").read_text("utf-8"))
+        return {"model_type": config["model_type"]} | {k: v for k, v in config.items() if k not in NOT_SHAPE}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"the architecture {name!r} is unknown ({describe(error)}); expected one of {', '.join(shapes)}, "
+            "or a folder that holds a model's config.json."
+        ) from None

@@ -17,7 +17,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from ntl.config import Data
 from ntl.data import Example
-from ntl.errors import UserError, describe, writing_to
+from ntl.errors import writing_to
 
 FORMAT = 3  # version of the readers; changing it invalidates all caches
 ROWS = 10_000  # rows that are read at once
@@ -72,11 +72,8 @@ def read_cached(
     folder = Path(settings.cache_dir).expanduser()
 
     def rows() -> Iterator[dict[str, str]]:
-        try:
-            for example in read():
-                yield {"question": example.question, "answer": example.answer}
-        except OSError as error:
-            raise UserError(f"the data cannot be read ({error}). Restore it, or choose another.") from error
+        for example in read():
+            yield {"question": example.question, "answer": example.answer}
 
     with writing(folder):
         try:
@@ -85,21 +82,9 @@ def read_cached(
             raise (error.__cause__ or error) from None
         except ValueError as error:
             if "no data" not in str(error):
-                raise _damaged(folder / "generator", key, error) from None
-            dataset = Dataset.from_dict({"question": [], "answer": []}, FEATURES)
-        except (OSError, EOFError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of pyarrow
                 raise
-            raise _damaged(folder / "generator", key, error) from None
+            dataset = Dataset.from_dict({"question": [], "answer": []}, FEATURES)
     return CachedExamples(dataset, key)
-
-
-def _damaged(folder: Path, key: str, error: Exception) -> UserError:
-    found = [str(path) for path in folder.rglob("*.arrow") if key in str(path)]
-    return UserError(
-        f"{', '.join(found)}, a file of the cache, cannot be read ({describe(error)}). Remove it, and repeat "
-        "the command, which writes it again."
-    )
 
 
 def cache_key(identity: Any) -> str:
@@ -115,15 +100,3 @@ def writing(folder: Path) -> Iterator[None]:
     with writing_to(f"dataset_args.cache_dir={folder}", room, advice):
         folder.mkdir(parents=True, exist_ok=True)
         yield
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Open a file of a cache; a UserError says that it is damaged."""
-    try:
-        yield
-    except (OSError, ValueError, EOFError) as error:  # pyarrow's errors are ValueErrors or OSErrors
-        raise UserError(
-            f"{path}, a file of the cache, cannot be read ({describe(error)}); expected what the lab wrote. "
-            "Remove it, and repeat the command, which writes it again."
-        ) from None

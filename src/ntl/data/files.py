@@ -9,19 +9,19 @@ import json
 import os
 import random
 import re
-import stat
-import tempfile
+import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
 from ntl.data import Example, TaskData
-from ntl.errors import UserError, writing_to
+from ntl.errors import UserError, describe, writing_to
 
 LOCK = ".lock"  # in a folder that one process writes to
 UNFINISHED = ".partial"  # the ending of files that are not complete
@@ -45,29 +45,17 @@ def read_pairs(path: Path) -> Iterator[Example]:
     Raises:
         UserError: The file is missing or malformed, or its last line has no line feed.
     """
-    question, line, number = None, "", 0
-    for number, line in enumerate(read_lines(path), start=1):
-        text = line.strip()
-        if not text:
+    lines, number = read_lines(path), 0
+    for question in lines:
+        answer, number = next(lines, ""), number + 2
+        if not question.strip() or not answer.strip() or not answer.endswith("\n"):
             raise UserError(
-                f"{path}, line {number}: the line is empty; expected "
-                f"{'a question' if number % 2 else 'an answer'}. Remove the pair, or restore the file."
+                f"{path}, line {number}: found {answer[:40]!r} after {question[:40]!r}; expected a question "
+                "and an answer that ends with a line feed. Restore the file, which may be truncated."
             )
-        if question is None:
-            question = text
-        else:
-            yield Example(question, text)
-            question = None
-    if question is not None or not number:
-        raise UserError(
-            f"{path}, line {number}: the file ends with a question that has no answer (or is empty); "
-            "expected an even number of lines, at least two. Restore the file, which may be truncated."
-        )
-    if not line.endswith("\n"):
-        raise UserError(
-            f"{path}, line {number}: the line does not end with a line feed; the file may be truncated "
-            f"inside the answer {line[:40]!r}. Restore the file or, if it is complete, end the line."
-        )
+        yield Example(question.strip(), answer.strip())
+    if not number:
+        raise UserError(f"{path} is empty; expected questions and answers. Restore the file.")
 
 
 def parse_pair(record: Any) -> list[Example]:
@@ -111,20 +99,14 @@ def get_value(record: Any, key: str, kind: type = str) -> Any:
         FormatError: `record` is not an object, the key is missing, its value has another type, or it is a
             text that is empty or not valid Unicode.
     """
-    if not isinstance(record, Mapping):
-        raise FormatError(f"found {str(record)[:40]!r}; expected an object with the key {key!r}")
-    if key not in record:
-        raise FormatError(
-            f"the key {key!r} is missing; the object has {', '.join(map(repr, record)) or 'none'}"
-        )
+    if not isinstance(record, Mapping) or key not in record:
+        raise FormatError(f"found {str(record)[:80]}; expected an object with the key {key!r}")
     value = record[key].strip() if isinstance(record[key], str) else record[key]
     if not isinstance(value, kind) or value == "":
         words = "non-empty text" if kind is str else kind.__name__
         raise FormatError(f"{key!r} is {str(record[key])[:40]!r}; expected {words}")
     if kind is str and _SURROGATE.search(value):
-        raise FormatError(
-            f"{key!r} holds half of a surrogate pair (\\ud800 to \\udfff); expected complete characters"
-        )
+        raise FormatError(f"{key!r} holds half of a surrogate pair; expected complete characters")
     return value
 
 
@@ -140,19 +122,15 @@ def read_lines(path: Path) -> Iterator[str]:
     number = 0
     opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
+        with opened(path, "rb") as file:
             for number, line in enumerate(file, start=1):
-                if not line.isascii() and _SURROGATE.search(line):
-                    raise UserError(
-                        f"{path}, line {number}: it cannot be read as UTF-8 text. Replace the file."
-                    )
-                yield line
+                yield line.decode("utf-8" if number > 1 else "utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist. Correct the folder or the name.") from None
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise UserError(
-            f"{path}, after line {number}: the file cannot be read ({error}). Restore it; it may be "
-            "truncated."
+            f"{path}, line {number}: the file cannot be read from here ({error}); expected UTF-8 text. "
+            "Restore it; it may be truncated."
         ) from None
 
 
@@ -162,21 +140,14 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         OSError: The file cannot be written; an existing file is left unchanged.
     """
-    descriptor, unfinished = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
-        with open(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        os.chmod(unfinished, stat.S_IMODE(path.stat().st_mode) if path.exists() else _new_file_mode())
+        unfinished.write_text(text, encoding="utf-8", newline="")
+        if path.exists():
+            shutil.copymode(path, unfinished)
         os.replace(unfinished, path)
-    except BaseException:
-        os.unlink(unfinished)
-        raise
-
-
-def _new_file_mode() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -231,7 +202,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 class Layout(NamedTuple):
-    """The files of a dataset's folder, and how to read them.
+    """The files of a dataset's folder, or of the one around it (`../train.jsonl`), and how to read them.
 
     Args:
         files: Maps each split (`train`, `validation`, then the tests in order) to its file or, on the hub, to
@@ -261,34 +232,70 @@ class Layout(NamedTuple):
         return [example for example in examples if (self.group(example) in chosen) == (split == "validation")]
 
 
-def load_files(settings: Any, layouts: Sequence[Layout]) -> TaskData:
+def load_files(
+    settings: Any, layouts: Sequence[Layout], advice: str = "Put the official files there"
+) -> TaskData:
     """Load a dataset from `data_dir`, memory-mapped. `sample` is the sample that ships with the lab.
 
     Args:
         settings: The section of the configuration, with `data_dir`, `cache_dir` and the dataset's name.
         layouts: Layouts that the folder may have. The first complete one is read.
+        advice: How to make the files, for the error message.
 
     Raises:
         UserError: No layout is complete (raised before anything is read), or a file is malformed.
     """
-    # Imported here because importing datasets takes a second, which only programs that read files should pay.
-    from ntl.data.cache import read_cached
-
     name, folder = settings.dataset_name, Path(settings.data_dir or "null").expanduser()
     if settings.data_dir == "sample":
         folder = Path(__file__).parent / "sample" / name
     layout = find_layout(
         "dataset_args.data_dir", folder, layouts,
-        f"Make them with `ntl prepare {name}` (see `ntl prepare --help`), or pass another folder; "
+        f"{advice}, or pass another folder; "
         "dataset_args.data_dir=sample selects the small sample that ships with the lab.",
     )  # fmt: skip
 
+    def find(file: str) -> tuple[list[Any], Path]:
+        path = _path(folder, file)
+        return [str(path), path.stat().st_size, path.stat().st_mtime_ns], path
+
+    return _load(settings, layout, find)
+
+
+def load_hub(settings: Any, subset: str, layout: Layout) -> TaskData:
+    """Load a dataset from the Hugging Face hub, memory-mapped.
+
+    Args:
+        settings: The section of the configuration, with `hub` (the dataset's id) and `cache_dir`.
+        subset: Name of the dataset within its repository on the hub.
+        layout: Maps our splits to the hub's, and reads their rows.
+
+    Raises:
+        UserError: The hub cannot be reached or has no such dataset, or a row is malformed.
+    """
+    from datasets import load_dataset
+
+    def find(split: str) -> tuple[list[Any], Any]:
+        rows = load_dataset(settings.hub, subset, split=split)
+        return [rows._fingerprint], rows
+
+    try:
+        return _load(settings, layout, find)
+    except (OSError, ValueError, RuntimeError) as error:  # a FormatError is a ValueError
+        raise UserError(
+            f"dataset_args.hub={settings.hub} cannot be loaded from the hub ({describe(error)}); expected "
+            "the official dataset. For local files, pass dataset_args.hub=null dataset_args.data_dir=folder."
+        ) from None
+
+
+def _load(settings: Any, layout: Layout, find: Callable[[str], tuple[list[Any], Any]]) -> TaskData:
+    """Load each split from what `find` returns for its file: what identifies it, and what is read."""
+    from ntl.data.cache import read_cached  # datasets is slow to import
+
     parts = {}
     for split, file in layout.files.items():
-        path = (folder / file).resolve()
-        status = path.stat()
-        source = [split, str(path), status.st_size, status.st_mtime_ns]
-        parts[split] = read_cached(source, settings, partial(layout.examples, split, path, settings))
+        identity, source = find(file)
+        read = partial(layout.examples, split, source, settings)
+        parts[split] = read_cached([split, *identity], settings, read)
     return TaskData(parts.pop("train"), parts.pop("validation"), parts)
 
 
@@ -304,25 +311,27 @@ def find_layout(key: str, folder: Path, layouts: Sequence[Layout], advice: str) 
     Raises:
         UserError: No layout is complete. The message lists the missing files and those in the folder.
     """
-    missing = [
-        [file for file in layout.files.values() if not (folder / file).is_file()] for layout in layouts
-    ]
-    for layout, absent in zip(layouts, missing, strict=True):
-        if not absent:
+    lacking = []
+    for layout in layouts:
+        lacking.append([file for file in layout.files.values() if not _path(folder, file).is_file()])
+        if not lacking[-1]:
             return layout
-    expected = "; or ".join(_join(layout.files.values(), 6) for layout in layouts)
+    expected = "; or ".join(_join(layout.files.values()) for layout in layouts)
     if not folder.is_dir():
         raise UserError(f"{key}={folder} is not a folder; expected one that holds {expected}. {advice}")
     # Report the layout that is closest to complete, which is most likely the intended one.
-    nearest = min(missing, key=len)
+    nearest = min(lacking, key=len)
     found = _join(sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())) or "nothing"
     raise UserError(f"{key}={folder} lacks {_join(nearest)}; it has {found}. Expected {expected}. {advice}")
 
 
-def _join(names: Iterable[str], limit: int = 12) -> str:
-    names = list(dict.fromkeys(names))
-    more = f", ... ({len(names)} in all)" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
+def _path(folder: Path, file: str) -> Path:
+    """Return the path of a file, which may be named `../file` although the folder does not exist."""
+    return Path(os.path.abspath(folder / file))
+
+
+def _join(names: Iterable[str]) -> str:
+    return shorten(", ".join(dict.fromkeys(names)), 300)
 
 
 class Plan(NamedTuple):
@@ -330,26 +339,10 @@ class Plan(NamedTuple):
 
     Args:
         sources: Official files by name.
-        files: Maps each split to the file to write: .txt for pairs, .jsonl for JSON lines.
+        files: Maps each split to the file of pairs to write.
         splits: Yields each split with its examples, given a folder for temporary files.
     """
 
     sources: Mapping[str, Path]
     files: Mapping[str, str]
     splits: Callable[[Path], Iterable[tuple[str, Iterable[Example]]]]
-
-
-def plan_files(settings: Any, layouts: Sequence[Layout], files: Mapping[str, str]) -> Plan:
-    """Plan the `files` of a dataset. Its splits are read from the folder `source`, in one of the `layouts`.
-
-    Raises:
-        UserError: No layout is complete.
-    """
-    folder = Path(settings.source).expanduser()
-    layout = find_layout("source", folder, layouts, "Pass source=FOLDER, the folder of the official files.")
-
-    def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
-        for split, file in layout.files.items():
-            yield split, layout.examples(split, folder / file, settings)
-
-    return Plan({file: folder / file for file in layout.files.values()}, files, splits)

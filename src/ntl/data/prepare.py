@@ -1,7 +1,7 @@
-"""`ntl prepare`: make the paper's splits from a dataset's official files.
+"""`ntl prepare`: make the paper's splits of the mathematics dataset from its official files.
 
     ntl prepare mathematics_dataset source=mathematics_dataset-v1.0
-    ntl prepare gsm8k source=grade-school-math/grade_school_math/data
+    ntl prepare arithmetic source=mathematics_dataset-v1.0
 
 Either all files of a dataset are written, or none. A second call finds them and does nothing.
 """
@@ -13,13 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from filelock import FileLock
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ntl.config import Annotations, Products, check_ranges
+from ntl.config import check_ranges
 from ntl.data import Example
 from ntl.data.files import Plan, write_json
 from ntl.errors import UserError, unknown_key, writing_to
@@ -33,16 +34,9 @@ usage: ntl prepare DATASET [key=value ...]
 Convert the official files of a dataset into training, validation and test files; or write a
 pretrained model into a folder.
 
-  source=FOLDER          where the official files are
-  destination=FOLDER     where the converted files go
-  overwrite=true         replace existing files, which are kept otherwise
-  validation_share=0.1   share of the training file that becomes the validation set
-  split_seed=0           chooses it
-
   ntl prepare mathematics_dataset source=mathematics_dataset-v1.0
-  ntl prepare gsm8k source=grade-school-math/grade_school_math/data split_seed=1
 
---help after a dataset lists its keys with their defaults: ntl prepare gsm8k --help
+--help after a dataset lists its keys with their defaults: ntl prepare arithmetic --help
 
 datasets:
 """
@@ -52,10 +46,10 @@ datasets:
 class Prepare:
     """Where the files come from and go to."""
 
-    source: str = "data/mathematics_dataset-v1.0"  # of the official files, or of the unpacked archive
+    source: str = "data/mathematics_dataset-v1.0"  # folder of the official files, or of the unpacked archive
     destination: str = "data/mathematics_dataset-v1.0"
-    overwrite: bool = False
-    split_seed: int = 0
+    overwrite: bool = False  # replace existing files, which are kept otherwise
+    split_seed: int = 0  # chooses the validation set
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -70,56 +64,13 @@ class PrepareArithmetic(Prepare):
 
 
 @dataclass
-class PrepareGsm8k(Prepare):
-    """GSM8K."""
-
-    source: str = "data/grade-school-math/grade_school_math/data"
-    destination: str = "data/grade-school-math/grade_school_math/data/preprocessed"
-    annotations: Annotations = Annotations.remove  # keep: keeps <<48/2=24>>
-    validation_share: float = 0.15
-
-
-@dataclass
 class PrepareMathematicsDataset(Prepare):
     """The paper's mixture."""
 
     validation_share: float = 0.0005  # of each training file
 
 
-@dataclass
-class PrepareMultirc(Prepare):
-    """SuperGLUE's files."""
-
-    source: str = "data/multirc/data"
-    destination: str = "data/multirc/data/preprocessed"
-    validation_share: float = 0.1  # of the passages
-
-
-@dataclass
-class PrepareRjokes:
-    """The official three splits."""
-
-    source: str = "data/rjokes-dataset/data"
-    destination: str = "data/rjokes-dataset/data"
-    overwrite: bool = False
-
-
-@dataclass
-class PrepareMultiplication(Products):
-    """Generated: there are no official files."""
-
-    destination: str = "data/digit-multiplication/data"
-    overwrite: bool = False
-
-
-SETTINGS: dict[str, type] = {
-    "arithmetic": PrepareArithmetic,
-    "gsm8k": PrepareGsm8k,
-    "mathematics_dataset": PrepareMathematicsDataset,
-    "multiplication": PrepareMultiplication,
-    "multirc": PrepareMultirc,
-    "rjokes": PrepareRjokes,
-}
+SETTINGS = {"arithmetic": PrepareArithmetic, "mathematics_dataset": PrepareMathematicsDataset}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -184,22 +135,17 @@ def _sizes(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _check_record(record: Path, now: Mapping[str, Any]) -> None:
-    """Check that existing files are complete and were made in this way, according to their record.
-
-    Raises:
-        UserError: Their sizes or the settings that they were made with differ, or there is no record.
-    """
+    """Raise a UserError unless existing files are complete and were made in this way, by their record."""
     then = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
-    differences = [
+    changed = [
         f"{key} is {now.get(key, 'absent')} and was {then.get(key, 'not recorded')}"
         for key in now | then
         if now.get(key) != then.get(key)
     ]
-    if differences:
-        more = "; ..." if len(differences) > 5 else ""
+    if changed:
         raise UserError(
             f"{record.parent} holds files that were prepared differently, or not by `ntl prepare`: "
-            f"{'; '.join(differences[:5])}{more}. Pass another destination, or overwrite=true to replace "
+            f"{shorten('; '.join(changed), 300)}. Pass another destination, or overwrite=true to replace "
             "them."
         )
 
@@ -223,14 +169,10 @@ def _write(plan: Plan, record: Path, outputs: Mapping[str, Path]) -> dict[str, i
 
 
 def _write_examples(path: Path, examples: Iterable[Example]) -> int:
-    """Write a file of pairs (.txt) or JSON lines (.jsonl), and return the number of examples."""
-    count, is_text = 0, path.suffix == ".txt"
+    """Write questions and answers on alternating lines, and return the number of examples."""
+    count = 0
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for question, answer, *_ in examples:
-            if is_text:
-                file.write(f"{question}\n{answer}\n")
-            else:
-                record = {"question": question, "answer": answer}
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            file.write(f"{question}\n{answer}\n")
             count += 1
     return count

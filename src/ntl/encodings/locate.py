@@ -1,12 +1,11 @@
 """Resolve the names of models and tokenizers: a local folder, or a name on the Hugging Face hub."""
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from huggingface_hub import HfApi, try_to_load_from_cache
 
 from ntl.errors import UserError, describe
 
@@ -38,21 +37,17 @@ def locate(name: str | Path, key: str, files: tuple[str, ...], instead: str) -> 
     if isinstance(name, Path) or not _HUB_NAME.fullmatch(name):
         raise UserError(f"{key}={name} is neither a folder nor a name on the hub. Correct it, or {instead}.")
     for file in files:
-        cached = try_to_load_from_cache(name, file)
-        if isinstance(cached, str):
+        if isinstance(cached := try_to_load_from_cache(name, file), str):
             return str(Path(cached).parent)
-    if constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE") == "1":
-        reason = "the hub is switched off (HF_HUB_OFFLINE)"
-    else:
-        try:
-            HfApi().model_info(name, timeout=_SECONDS)
-            return name
-        except Exception as error:  # network, hub or name: the user's remedy is the same
-            reason = describe(error)
-    raise UserError(
-        f"{key}={name} is not a local folder, and cannot be loaded from the hub: {reason}. Correct it, pass "
-        f"a local folder, {key}=<folder>, or {instead}."
-    )
+    try:
+        # transformers itself would try again for most of a minute.
+        HfApi().model_info(name, timeout=_SECONDS)
+    except Exception as error:  # network, hub or name: the user's remedy is the same
+        raise UserError(
+            f"{key}={name} is not a local folder, and cannot be loaded from the hub: {describe(error)}. "
+            f"Correct it, pass a local folder, {key}=<folder>, or {instead}."
+        ) from None
+    return name
 
 
 @contextmanager

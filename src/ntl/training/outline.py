@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ntl.approaches import Approach
 from ntl.approaches.batches import encoded_rows, evaluation_mode
@@ -53,17 +55,8 @@ def is_long_tailed(numbers: Sequence[float]) -> bool:
         >>> is_long_tailed([1, 2, 3, 4, 5, 100]), is_long_tailed([1, 2, 3]), is_long_tailed([-1, 2, 300])
         (True, False, False)
     """
-    values = np.asarray(numbers, dtype=float)
-    if len(values) < 3 or not (values > 0).all():
-        return False
-    skew = _skew(values)
-    return bool(skew > 1 and abs(_skew(np.log(values))) < skew)
-
-
-def _skew(values: np.ndarray) -> float:
-    """Return the third standardized moment, 0 for constant values."""
-    spread = values.std()
-    return float((((values - values.mean()) / spread) ** 3).mean()) if spread > 0 else 0.0
+    values = pd.Series(numbers, dtype=float)
+    return bool((values > 0).all() and values.skew() > 1 and abs(np.log(values).skew()) < values.skew())
 
 
 def _written(approach: Approach, answers: Sequence[str]) -> list[str]:
@@ -88,24 +81,30 @@ def _describe_loss(config: Config, approach: Approach) -> str:
 
 
 def _describe_weights(config: Config, approach: Approach) -> str:
-    parameters = [*approach.model.parameters()]
-    trained = sum(p.numel() for p in parameters if p.requires_grad) / 1e6
-    total = sum(p.numel() for p in parameters) / 1e6
+    trained, total = (count / 1e6 for count in _count_weights(approach))
     name = config.model_args.model_name_or_path or f"{config.model_args.config_name} from scratch"
     layers = config.weights.trained_layers
     part = f"the upper {layers} layers of " if layers else "LoRA on " if config.weights.lora else ""
     return f"{part}{name}: {trained:,.3g} of {total:,.3g} million are trained"
 
 
+def _count_weights(approach: Approach) -> tuple[int, int]:
+    """Count the weights that are trained, and all."""
+    parameters = [*approach.model.parameters()]
+    return sum(p.numel() for p in parameters if p.requires_grad), sum(p.numel() for p in parameters)
+
+
+def _step_size(arguments: Any) -> int:
+    size: int = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    return size
+
+
 def _describe_steps(arguments: Any) -> str:
     if arguments.max_steps == 0:
         return "none, the model is evaluated as it is"
-    size = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    steps = (
-        f"{arguments.max_steps:,}" if arguments.max_steps > 0 else f"{arguments.num_train_epochs:g} epochs"
-    )
+    many = f"{arguments.max_steps:,}" if arguments.max_steps > 0 else f"{arguments.num_train_epochs:g} epochs"
     kind = str(getattr(arguments.lr_scheduler_type, "value", arguments.lr_scheduler_type))
-    return f"{steps} of {size} rows, learning rate {arguments.learning_rate:g} ({kind})"
+    return f"{many} of {_step_size(arguments)} rows, learning rate {arguments.learning_rate:g} ({kind})"
 
 
 def _describe_numbers(config: Config, approach: Approach, data: TaskData) -> str:
@@ -129,41 +128,24 @@ def _estimate(config: Config, approach: Approach, data: TaskData, arguments: Any
     questions, answers = [e.question for e in rows], [e.answer for e in rows]
     batch = approach.collate(encoded_rows(approach, questions, answers))
     batch = {key: value.to(arguments.device) for key, value in batch.items()}
+    levels = [[(i + 0.5) / 23 for i in range(23)]] if config.evaluation.quantile_readings else []
+    ask: Any = approach.read if levels else approach.answer
     with evaluation_mode(approach.model):
-        forward, answer = (
-            _seconds(call) / len(rows)
-            for call in (
-                lambda: approach.loss(approach.model, batch, approach.count(batch).to(arguments.device)),
-                lambda: _answer(config, approach, questions),
-            )
-        )
-    parameters = [*approach.model.parameters()]
-    share = sum(p.numel() for p in parameters if p.requires_grad) / sum(p.numel() for p in parameters)
-    seen = arguments.max_steps * arguments.train_batch_size * arguments.gradient_accumulation_steps
+        times = [time.monotonic()]
+        approach.loss(approach.model, batch, approach.count(batch).to(arguments.device))
+        times.append(time.monotonic())
+        ask(approach.model, questions, config.evaluation, *levels)
+        times.append(time.monotonic())
+    forward, answer = ((end - start) / len(rows) for start, end in pairwise(times))
+    trained, total = _count_weights(approach)
+    share, seen = trained / total, arguments.max_steps * _step_size(arguments)
     cached = approach.frozen is not None and approach.frozen.can_be_cached and config.weights.state_cache_gb
     # A backward pass costs about two forward passes of what is trained.
     steps = seen * forward * 3 * share + (len(data.train) if cached else seen) * forward * (1 - share)
-    asked = sum(
-        len(evenly_spaced(part, config.evaluation.samples))
-        for part in (data.validation, *data.tests.values())
-    )
+    parts = (data.validation, *data.tests.values())
+    asked = answer * sum(len(evenly_spaced(part, config.evaluation.samples)) for part in parts)
     where = f"the {arguments.device.type.upper()}" if arguments.device.type != "cpu" else "this CPU"
-    return (
-        f"about {_duration(steps + asked * answer)} on {where}, {_duration(asked * answer)} of it to answer"
-    )
-
-
-def _answer(config: Config, approach: Approach, questions: Sequence[str]) -> None:
-    if config.evaluation.quantile_readings:
-        approach.read(approach.model, questions, config.evaluation, [(i + 0.5) / 23 for i in range(23)])
-    else:
-        approach.answer(approach.model, questions, config.evaluation)
-
-
-def _seconds(call: Any) -> float:
-    started = time.monotonic()
-    call()
-    return time.monotonic() - started
+    return f"about {_duration(steps + asked)} on {where}, {_duration(asked)} of it to answer"
 
 
 def _duration(seconds: float) -> str:

@@ -21,12 +21,12 @@ from transformers import PreTrainedModel
 
 from ntl.approaches.frozen_layers import STATES, FrozenLayers
 from ntl.approaches.shapes import NOT_SHAPE
-from ntl.data.cache import cache_key, reading, writing
+from ntl.data.cache import cache_key, writing
 from ntl.data.files import write_json
 from ntl.errors import UserError
 
 log = logging.getLogger(__name__)
-FORMAT = 3  # version of the cache's format; changing it invalidates all caches
+FORMAT = 4  # version of the cache's format; changing it invalidates all caches
 BATCH = 16
 
 Place = tuple[np.ndarray, int]
@@ -83,16 +83,16 @@ def add_states(rows: Any, approach: Any, cache_dir: Path, largest: float, option
     folder = cache_dir / f"states_{cache_key([FORMAT, _digest(frozen), _settings(approach.model)])}"
     keys = [_key(ids) for ids in rows["input_ids"]]
     with writing(folder), FileLock(folder / "lock"):
-        known = _find(folder)
+        known = _find(folder, frozen.width)
         if missing := {key: i for i, key in enumerate(keys) if key not in known}:
             chosen = rows.select(missing.values())
-            size = _gigabytes(chosen, frozen)
-            rows_and_size = f"{len(chosen)} rows, {size:.2g} GB"
-            (log.debug if optional else log.info)(
-                f"caching the output of the frozen layers: {rows_and_size} in {folder}"
+            log.log(
+                logging.DEBUG if optional else logging.INFO,
+                f"caching the output of the frozen layers: {len(chosen)} rows, "
+                f"{_gigabytes(chosen, frozen):.2g} GB in {folder}",
             )
             _write(folder / cache_key([*missing]), [*missing], chosen, approach)
-            known = _find(folder)
+            known = _find(folder, frozen.width)
     return RowsWithStates(rows, [known[key] for key in keys])
 
 
@@ -119,14 +119,12 @@ def _settings(model: PreTrainedModel) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in NOT_SHAPE}
 
 
-def _find(folder: Path) -> dict[str, Place]:
+def _find(folder: Path, width: int) -> dict[str, Place]:
     """Find the places of all cached rows, by their keys."""
     places: dict[str, Place] = {}
     for index in folder.glob("*.json"):  # written after the states
-        with reading(index):
-            starts: dict[str, int] = json.loads(index.read_text("utf-8"))
-        with reading(index.with_suffix(".npy")):
-            held = np.load(index.with_suffix(".npy"), mmap_mode="r")
+        held = np.memmap(index.with_suffix(".states"), np.float32, "r").reshape(-1, width)
+        starts: dict[str, int] = json.loads(index.read_text("utf-8"))
         places |= {key: (held, start) for key, start in starts.items()}
     return places
 
@@ -134,29 +132,22 @@ def _find(folder: Path) -> dict[str, Place]:
 def _write(path: Path, keys: Sequence[str], rows: Dataset, approach: Any) -> None:
     """Compute the states, longest rows first, and move the complete file to its place."""
     lengths = [len(ids) for ids in rows["input_ids"]]
-    ends = np.cumsum(lengths)
     order = sorted(range(len(rows)), key=lambda i: -lengths[i])
-    partial = path.with_suffix(".partial")
+    partial, starts, written = path.with_suffix(".partial"), dict[str, int](), 0
     try:
-        shape = (int(ends[-1]), approach.frozen.width)
-        held = np.lib.format.open_memmap(partial, "w+", np.float32, shape)
-        if hasattr(os, "posix_fallocate"):  # else writing to the map kills the process on a full disk
-            with partial.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, partial.stat().st_size)
-        for start in tqdm(range(0, len(order), BATCH), desc="frozen layers", leave=False, disable=None):
-            chosen = order[start : start + BATCH]
-            batch = approach.collate([rows[i] for i in chosen])
-            inputs = {name: x.to(approach.model.device) for name, x in approach.inputs(batch).items()}
-            states = approach.frozen.states(inputs).float().cpu().numpy()
-            for i, row in zip(chosen, states, strict=True):
-                held[ends[i] - lengths[i] : ends[i]] = row[len(row) - lengths[i] :]
-        held.flush()
-        os.replace(partial, path.with_suffix(".npy"))
-        starts: dict[str, int] = {}
-        for key, row, start in zip(keys, rows, (ends - lengths).tolist(), strict=True):
-            if isinstance(answer := row.get("labels"), list):
-                starts[_key(row["input_ids"][: -len(answer)])] = start
-            starts[key] = start
+        with partial.open("wb") as file:
+            for first in tqdm(range(0, len(order), BATCH), desc="frozen layers", leave=False, disable=None):
+                chosen = order[first : first + BATCH]
+                batch = approach.collate([rows[i] for i in chosen])
+                inputs = {name: x.to(approach.model.device) for name, x in approach.inputs(batch).items()}
+                computed = approach.frozen.states(inputs).float().cpu().numpy()
+                for i, states in zip(chosen, computed, strict=True):
+                    states[-lengths[i] :].tofile(file)
+                    if isinstance(answer := rows[i].get("labels"), list):
+                        starts[_key(rows[i]["input_ids"][: -len(answer)])] = written
+                    starts[keys[i]] = written
+                    written += lengths[i]
+        os.replace(partial, path.with_suffix(".states"))
         write_json(path.with_suffix(".json"), starts)
     finally:
         partial.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from datasets import Dataset
 from ntl.approaches import Approach
 from ntl.config import ModelArgs
 from ntl.data import Example, fingerprint
-from ntl.data.cache import cache_key, reading, writing
+from ntl.data.cache import cache_key, writing
 from ntl.errors import UserError
 from ntloss.integrations.collator import NUMBER_SAMPLES
 
@@ -60,9 +60,6 @@ def tokenize(examples: Sequence[Example], approach: Approach, model: ModelArgs, 
         return {**columns, "length": [max(map(len, row)) for row in zip(*ids, strict=True)]}
 
     path = cache_dir / f"{key}.arrow"
-    if path.exists():
-        with reading(path):
-            Dataset.from_file(str(path))
     # `datasets` writes to a temporary file and renames it, so an interrupted run leaves no partial cache.
     with writing(cache_dir):
         return texts.map(

@@ -1,9 +1,7 @@
 """transformers' trainer for approaches, with losses normalized over the whole update."""
 
-import filecmp
 import json
 import logging
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -117,8 +115,6 @@ class ApproachTrainer(Seq2SeqTrainer):
             self.approach.lora.merge()
             self.approach.lora = None
         self.save_model()
-        if self.args.should_save:
-            _share_disk(Path(self.args.output_dir))
 
     def create_optimizer(self, model=None):
         """Give the head its own learning rate."""
@@ -258,16 +254,3 @@ def _full_weights(model: PreTrainedModel) -> dict[str, Tensor]:
         for name, tensor in model.state_dict().items()
         if name not in tied
     }
-
-
-def _share_disk(folder: Path) -> None:
-    """Let the run's weights and equal ones of its checkpoints be the same files on disk."""
-    for saved in folder.glob("model*.safetensors"):
-        for other in folder.glob(f"checkpoint-*/{saved.name}"):
-            if filecmp.cmp(saved, other, shallow=False):
-                twin = saved.with_suffix(".twin")
-                try:
-                    os.link(other, twin)
-                except OSError:  # a file system without links
-                    return
-                os.replace(twin, saved)

@@ -135,7 +135,7 @@ def test_pretrained_weights_are_loaded_unchanged(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"config": {"model_type": "t5"}}, "is a t5; family=decoder_only"),
+        ({"config": {"model_type": "t5"}}, "a t5 cannot be built with model_args.family=decoder_only"),
         (
             {"config": {"model_type": "llama", "hidden_siz": 8}},
             "hidden_siz is unknown. Did you mean .*hidden_size",

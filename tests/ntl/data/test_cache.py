@@ -2,7 +2,6 @@ import gzip
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -80,16 +79,6 @@ def test_a_cache_that_cannot_be_written_is_an_error(tmp_path):
         read_cached(["numbers"], Gsm8k(cache_dir=str(tmp_path / "file")), lambda: EXAMPLES)
 
 
-def test_an_error_of_reading_the_source_does_not_blame_the_cache(tmp_path):
-    def fail():
-        yield EXAMPLES[0]
-        raise OSError(5, "Input/output error", "train.txt")
-
-    with pytest.raises(UserError, match=r"the data cannot be read \(.*train\.txt") as caught:
-        read_cached(["numbers"], Gsm8k(cache_dir=str(tmp_path)), fail)
-    assert "cache_dir" not in str(caught.value)
-
-
 def test_a_file_that_has_changed_is_read_again(tmp_path):
     layout = Layout({"train": "train.txt", "validation": "val.txt"})
     for name in layout.files.values():
@@ -116,7 +105,7 @@ def test_a_gzip_file_is_read_and_a_truncated_one_is_an_error(tmp_path):
     path.write_bytes(gzip.compress(b"".join(f"What is {i}?\n{i}\n".encode() for i in range(50_000))))
     assert len(list(read_pairs(path))) == 50_000
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(UserError, match=r"pairs.txt.gz, after line \d+: the file cannot be read .*truncated"):
+    with pytest.raises(UserError, match=r"pairs.txt.gz, line \d+: the file cannot be read .*truncated"):
         list(read_pairs(path))
 
 
@@ -126,14 +115,7 @@ def test_a_line_that_is_not_text_is_an_error_that_names_it(tmp_path, line):
     lines = [b"text\n"] * 30_000
     lines[line - 1] = b"caf\xe9\n"
     path.write_bytes(b"".join(lines))
-    with pytest.raises(UserError, match=rf"pairs.txt, line {line}: it cannot be read as UTF-8"):
+    with pytest.raises(
+        UserError, match=rf"pairs.txt, line {line}: the file cannot be read .* expected UTF-8"
+    ):
         list(read_pairs(path))
-
-
-@pytest.mark.parametrize("kept", [0, 100, 0.9])
-def test_a_truncated_cache_is_an_error_that_names_the_file(tmp_path, examples, kept):
-    path = Path(examples.dataset.cache_files[0]["filename"])
-    content = path.read_bytes()
-    path.write_bytes(content[: int(kept * len(content)) if kept < 1 else kept])
-    with pytest.raises(UserError, match=rf"{path.name}, a file of the cache, cannot be read .* Remove it"):
-        read_cached(["numbers"], Gsm8k(cache_dir=str(tmp_path)), lambda: [])

@@ -88,11 +88,25 @@ def test_numbers_are_written_without_exponents_and_trailing_zeros():
 @pytest.mark.parametrize("name", [name for name in SIZES if name != "multiplication"])
 def test_a_missing_folder_is_an_error_that_says_what_to_do(load, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        UserError, match=rf"dataset_args.data_dir=data/.* is not a folder.*`ntl prepare {name}`"
-    ):
+    prepared = name in ("mathematics_dataset", "arithmetic")
+    advice = f"`ntl prepare {name}`" if prepared else "Put the official files there"
+    with pytest.raises(UserError, match=rf"dataset_args.data_dir=data/.* is not a folder.*{advice}"):
         load(name)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "multirc"])
+def test_official_files_around_the_published_place_are_read(load, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = DATASET_BY_NAME[name]()
+    folder = Path(settings.data_dir).parent
+    line = {
+        "gsm8k": '{"question": "How many?", "answer": "#### 1"}\n',
+        "multirc": '{"passage": {"text": "A.", "questions": [{"question": "Who?", "answers": '
+        '[{"text": "Ann", "label": 1}]}]}}\n',
+    }[name]
+    write(tmp_path / folder, {f"{part}.jsonl": line for part in ("train", "test", "val")})
+    assert len(load(name).tests["test"]) == 1
 
 
 def test_a_missing_split_is_an_error_before_anything_is_read(load, tmp_path):

@@ -63,7 +63,7 @@ def test_the_hubs_answers_to_one_question_are_joined(hub, tmp_path):
 
 def test_malformed_rows_are_an_error(hub, tmp_path):
     hub["openai/gsm8k", "main", "train"] = hub["openai/gsm8k", "main", "test"] = [{"text": "hello"}]
-    with pytest.raises(UserError, match=r"hub=openai/gsm8k, split 'train': the key 'question' is missing"):
+    with pytest.raises(UserError, match=r"hub=openai/gsm8k .*expected an object with the key 'question'"):
         load(GSM8K, tmp_path)
 
 
@@ -72,8 +72,6 @@ def test_a_missing_connection_is_an_error_that_suggests_a_local_folder(monkeypat
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    complaint = (
-        r"hub=.*'train' cannot be loaded from the hub .*pass dataset_args.hub=null dataset_args.data_dir="
-    )
+    complaint = r"hub=.* cannot be loaded from the hub .*pass dataset_args.hub=null dataset_args.data_dir="
     with pytest.raises(UserError, match=complaint):
         load(settings, tmp_path)

@@ -1,5 +1,3 @@
-import gzip
-import json
 import os
 import re
 from pathlib import Path
@@ -8,7 +6,7 @@ import pytest
 
 from ntl.cli import main
 from ntl.config import DATASET_BY_NAME
-from ntl.data import Example, load_task
+from ntl.data import load_task
 from ntl.data.prepare import SETTINGS
 from ntl.data.tasks import mathematics_dataset
 from ntl.data.tasks.mathematics_dataset import EXTRAPOLATE_MODULES, MODULES
@@ -36,8 +34,7 @@ def prepare(tmp_path, capsys):
     """Run `ntl prepare`, and return its output and its exit code."""
 
     def prepare(dataset, *overrides, source=tmp_path / "archive", destination=tmp_path / "out"):
-        given = [f"source={source}"] if source else []
-        code = main(["prepare", dataset, *given, f"destination={destination}", *overrides])
+        code = main(["prepare", dataset, f"source={source}", f"destination={destination}", *overrides])
         printed = capsys.readouterr()
         return code, " ".join((printed.out + printed.err).split())
 
@@ -186,13 +183,10 @@ def test_files_of_a_run_killed_while_moving_them_do_not_count_as_complete(
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("How?\n1\nWhat?\n", "line 3: the file ends with a question that has no answer"),
-        (
-            "How?\n1\nWhat?\n-12",
-            "line 4: the line does not end with a line feed; the file may be truncated inside",
-        ),
-        ("How?\n\n", "line 2: the line is empty; expected an answer"),
-        ("", "line 0: the file ends"),
+        ("How?\n1\nWhat?\n", "line 4: found '' after 'What?\\n'; expected a question and an answer"),
+        ("How?\n1\nWhat?\n-12", "line 4: found '-12' after 'What?\\n'; expected"),
+        ("How?\n\n", "line 2: found '\\n' after 'How?\\n'; expected"),
+        ("", "is empty; expected questions"),
     ],
 )
 def test_a_malformed_file_is_an_error_and_nothing_is_written(archive, prepare, tmp_path, content, complaint):
@@ -200,7 +194,8 @@ def test_a_malformed_file_is_an_error_and_nothing_is_written(archive, prepare, t
     path.write_text(content)
     code, printed = prepare("mathematics_dataset")
     assert code == 2
-    assert f"{path}, {complaint}" in printed
+    assert str(path) in printed
+    assert complaint in printed
     assert outputs(tmp_path / "out") == []
 
 
@@ -221,61 +216,15 @@ def test_too_few_pairs_are_an_error(archive, prepare):
     assert "holds 100 pairs; expected 33333 for training + 1000 for validation" in printed
 
 
-def test_prepared_problems_equal_those_read_from_the_official_files(prepare, tmp_path):
-    official = tmp_path / "archive"
-    official.mkdir()
-    lines = [{"question": f"Is it {i},000?", "answer": f"<<1=1>>Yes.\n#### {i},000"} for i in range(1, 9)]
-    for name in ("train", "test"):
-        (official / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert prepare("gsm8k", "validation_share=0.25")[0] == 0
-    assert outputs(tmp_path / "out") == ["test_clean.jsonl", "train_t_clean.jsonl", "val_t_clean.jsonl"]
-    folders = (official, tmp_path / "out")
-    parts = [load("gsm8k", folder, tmp_path, validation_share=0.25) for folder in folders]
-    assert [list(p.train) for p in parts] == [list(parts[0].train)] * 2
-    assert len(parts[0].validation) == 2
-
-
-def test_jokes_are_unpacked_next_to_the_official_files(prepare, tmp_path):
-    official = tmp_path / "archive"
-    official.mkdir()
-    for name in ("train", "dev", "test"):
-        (official / f"{name}.tsv.gz").write_bytes(
-            gzip.compress(f"4\tA joke from {name}, “quoted”.\n".encode())
-        )
-    assert prepare("rjokes", destination=official)[0] == 0
-    assert "already prepared" in prepare("rjokes", destination=official)[1]
-    assert list(load("rjokes", official, tmp_path).validation) == [Example("A joke from dev, “quoted”.", "4")]
-
-
-def test_passages_are_prepared(prepare, tmp_path):
-    official = tmp_path / "archive"
-    official.mkdir()
-    questions = [{"question": "Who?", "answers": [{"text": "Ann", "label": 1}, {"text": "Bob", "label": 0}]}]
-    lines = [{"passage": {"text": f"Text {i}.", "questions": questions}} for i in range(10)]
-    for name in ("train", "val"):
-        (official / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert prepare("multirc", "validation_share=0.3")[0] == 0
-    data = load("multirc", tmp_path / "out", tmp_path, hub=None, validation_share=0.3, split_seed=0)
-    assert (len(data.train), len(data.validation), len(data.tests["test"])) == (7, 3, 10)
-
-
-def test_products_are_prepared_without_a_source(prepare, tmp_path):
-    sizes = ("digits=2", "extrapolate_digits=3", "train_size=50", "validation_size=5", "test_size=6")
-    assert prepare("multiplication", *sizes, source=None)[0] == 0
-    data = load("multiplication", tmp_path / "out", tmp_path)
-    assert (len(data.train), len(data.validation), len(data.tests["extrapolate"])) == (50, 5, 6)
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["poems"], "ntl prepare poems is unknown; expected one of: arithmetic, gsm8k, mathematics_dataset"),
-        (["gsmk"], "Did you mean ntl prepare gsm8k"),
-        (["gsm8k", "split_sed=1"], "split_sed"),
-        (["gsm8k", "split_seed=x"], "split_seed"),
-        (["gsm8k", "validation_share=2"], "validation_share=2.0; expected a share above 0 and below 1"),
-        (["gsm8k", "annotations=lose"], "expected one of .remove, keep"),
-        (["gsm8k"], "source=data/grade.* is not a folder; expected one that holds train.jsonl, test.jsonl"),
+        (["poems"], "ntl prepare poems is unknown; expected one of: arithmetic, mathematics_dataset, model"),
+        (["arithmetik"], "Did you mean ntl prepare arithmetic"),
+        (["arithmetic", "split_sed=1"], "split_sed"),
+        (["arithmetic", "split_seed=x"], "split_seed"),
+        (["mathematics_dataset", "validation_share=2"], "validation_share=2.0; expected a share above 0"),
+        (["arithmetic"], "source=data/math.* is not a folder; expected one that holds train-easy/arithmetic"),
     ],
 )
 def test_an_invalid_setting_of_prepare_is_an_error_that_says_what_is_expected(
@@ -302,7 +251,6 @@ def test_the_help_lists_every_dataset_with_its_settings(capsys):
     for name, text in (
         ("mathematics_dataset", "validation_share=0.0005 .* of each training file"),
         ("arithmetic", "train_per_difficulty=33333"),
-        ("gsm8k", "annotations=remove .* keep: keeps <<48/2=24>>"),
     ):
         assert main(["prepare", name, "--help"]) == 0
         assert re.search(text, capsys.readouterr().out)

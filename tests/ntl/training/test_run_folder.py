@@ -69,7 +69,7 @@ def test_an_unfinished_checkpoint_is_not_continued_from(half, tmp_path):
     assert RunFolder(tmp_path).last_checkpoint() == tmp_path / "checkpoint-5"
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"version": 99}', '{"label": 1}', '{"config": [1]}'])
+@pytest.mark.parametrize("content", ["{", "[]", '{"version": 99}'])
 def test_an_invalid_record_is_an_error_that_names_the_file(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(UserError, match=r"run\.json"):

@@ -1,6 +1,5 @@
 """The output of the frozen layers is cached once, exactly, and never for other weights or rows."""
 
-import errno
 from types import SimpleNamespace
 
 import pytest
@@ -92,18 +91,6 @@ def test_an_interrupted_cache_leaves_no_file_that_a_later_run_would_use(tmp_path
     assert [path.name for path in tmp_path.glob("*/*")] == ["lock"]
 
 
-def test_a_full_disk_is_an_error_before_states_are_computed(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.posix_fallocate", full, raising=False)
-    approach = make_approach()
-    approach.collate = interrupt
-    with pytest.raises(UserError, match=r"cannot be written .No space left on device"):
-        add_states(rows(), approach, tmp_path, 1.0)
-    assert [path.name for path in tmp_path.glob("*/*")] == ["lock"]
-
-
 def test_a_cache_above_the_limit_is_an_error_that_names_its_size(tmp_path):
     with pytest.raises(UserError, match=r"3 rows takes .* GB; expected at most .*state_cache_gb=1e-07"):
         add_states(rows(), make_approach(), tmp_path, 1e-7)
@@ -128,13 +115,3 @@ def test_training_a_head_that_is_tied_to_the_embeddings_from_a_cache_is_an_error
     assert untied.model.lm_head.weight.requires_grad
     assert not untied.model.model.embed_tokens.weight.requires_grad
     assert "states" in add_states(rows(), untied, tmp_path, 1.0)[0]
-
-
-@pytest.mark.parametrize("ending", [".npy", ".json"])
-def test_a_truncated_cache_is_an_error_that_names_the_file(tmp_path, ending):
-    approach = make_approach()
-    add_states(rows(), approach, tmp_path, 1.0)
-    (path,) = tmp_path.rglob(f"*{ending}")
-    path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(UserError, match=rf"{path.name}, a file of the cache, cannot be read"):
-        add_states(rows(), approach, tmp_path, 1.0)

@@ -1,9 +1,7 @@
-import pytest
 from approach_cases import ANSWERS, QUESTIONS, make, model_args
 
 from ntl.data import Example
 from ntl.encodings.digits import character_tokenizer
-from ntl.errors import UserError
 from ntl.training.token_cache import tokenize
 
 CHAT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[bot]"
@@ -33,12 +31,3 @@ def test_prompts_of_different_kinds_are_cached_separately(tmp_path):
         rows = tokenize([Example("a", "1")], approach, model_args(**settings), tmp_path / "cache")
         lengths.append(len(rows[0]["input_ids"]))
     assert lengths == [len("a|1|"), len("a is 1|"), len("[user]a[bot] is 1|")]
-
-
-def test_a_truncated_cache_is_an_error_that_names_the_file(tmp_path):
-    examples = [Example(question, answer) for question, answer in zip(QUESTIONS, ANSWERS, strict=True)]
-    tokenize(examples, make(), model_args(), tmp_path)
-    (path,) = tmp_path.glob("*.arrow")
-    path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(UserError, match=rf"{path.name}, a file of the cache, cannot be read"):
-        tokenize(examples, make(), model_args(), tmp_path)

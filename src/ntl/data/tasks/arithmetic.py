@@ -42,7 +42,7 @@ def load(settings: Arithmetic) -> TaskData:
         may repeat, as in the official files.
     """
     if settings.data_dir is not None:
-        return load_files(settings, [PREPARED])
+        return load_files(settings, [PREPARED], "Make them with `ntl prepare arithmetic`")
     rng = random.Random(settings.data_seed)
     held_out: set[str] = set()
 

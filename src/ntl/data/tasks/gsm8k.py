@@ -13,12 +13,19 @@ from typing import Any
 
 from ntl.config import Gsm8k
 from ntl.data import Example, TaskData
-from ntl.data.files import FormatError, Layout, Plan, get_value, load_files, plan_files, read_records
-from ntl.data.hub import load_hub
+from ntl.data.files import (
+    FormatError,
+    Layout,
+    get_value,
+    load_files,
+    load_hub,
+    read_records,
+)
 
 MARKER = "####"
 PREPARED = {"train": "train_t_clean.jsonl", "validation": "val_t_clean.jsonl", "test": "test_clean.jsonl"}
 OFFICIAL = {"train": "train.jsonl", "validation": "train.jsonl", "test": "test.jsonl"}
+AROUND = {split: f"../{file}" for split, file in OFFICIAL.items()}  # of the published place
 ON_HUB = {"train": "train", "validation": "train", "test": "test"}
 
 _ANNOTATION = re.compile(r"<<[^<>]*>>")
@@ -42,14 +49,8 @@ def load(settings: Gsm8k) -> TaskData:
         data = load_hub(settings, "main", on_hub)
     else:
         read = partial(read_records, convert=convert)
-        data = load_files(settings, [Layout(PREPARED, read), Layout(OFFICIAL, read)])
+        data = load_files(settings, [Layout(files, read) for files in (PREPARED, OFFICIAL, AROUND)])
     return replace(data, final_answer_marker=MARKER)
-
-
-def plan(settings: Any) -> Plan:
-    """Plan the files of `ntl prepare gsm8k`, from the official files in `source`."""
-    convert = partial(parse_problem, annotations=settings.annotations)
-    return plan_files(settings, [Layout(OFFICIAL, partial(read_records, convert=convert))], PREPARED)
 
 
 def parse_problem(record: Any, annotations: str = "remove") -> list[Example]:
@@ -63,23 +64,20 @@ def parse_problem(record: Any, annotations: str = "remove") -> list[Example]:
         The problem with normalized numbers.
 
     Raises:
-        FormatError: A key or the final answer is missing, or an annotation is not closed.
+        FormatError: A key or the final answer is missing.
 
     Example:
         >>> answer = "It is 1 000*.5=$<<1000*.5=500>>500.\\n#### 500"
-        >>> parse_problem({"question": "1,000 at $.5?", "answer": answer})
-        [Example(question='1000 at $0.5?', answer='It is 1000*0.5=$500.\\n#### 500', expected=None)]
+        >>> parse_problem({"question": "1,000 at $.5?", "answer": answer})[0][:2]
+        ('1000 at $0.5?', 'It is 1000*0.5=$500.\\n#### 500')
     """
     question, answer = get_value(record, "question"), get_value(record, "answer")
     _, marker, final = answer.rpartition(MARKER)
     if not marker or not any(character.isdigit() for character in final):
         raise FormatError(f"'answer' ends with {answer[-40:]!r}; expected the final number after {MARKER!r}")
-    without = _ANNOTATION.sub("", answer)
-    if "<<" in without:
-        raise FormatError(
-            f"'answer' has an annotation that is not closed: {without[without.index('<<') :][:40]!r}"
-        )
-    return [Example(normalize(question), normalize(without if annotations == "remove" else answer))]
+    if annotations == "remove":
+        answer = _ANNOTATION.sub("", answer)
+    return [Example(normalize(question), normalize(answer))]
 
 
 def normalize(text: str) -> str:

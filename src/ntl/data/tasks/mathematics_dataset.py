@@ -60,7 +60,7 @@ def load(settings: MathematicsDataset) -> TaskData:
     layouts = [PREPARED]
     if settings.mode == "dataset_comparison":
         layouts = [_by_module(inside) for inside in ("", f"{ARCHIVE}/")]
-    return load_files(settings, layouts)
+    return load_files(settings, layouts, "Make them with `ntl prepare mathematics_dataset`")
 
 
 def _by_module(inside: str) -> Layout:

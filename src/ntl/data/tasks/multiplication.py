@@ -6,11 +6,10 @@ factor (extrapolate).
 
 import random
 from collections import defaultdict
-from typing import Any
 
 from ntl.config import Multiplication
 from ntl.data import Example, TaskData
-from ntl.data.files import SPLIT_FILES, Layout, Plan, load_files, read_records
+from ntl.data.files import SPLIT_FILES, Layout, load_files, read_records
 from ntl.errors import UserError
 
 PREPARED = Layout({split: f"{file}.jsonl" for split, file in SPLIT_FILES.items()}, read_records)
@@ -25,14 +24,7 @@ def load(settings: Multiplication) -> TaskData:
     return generate(settings) if settings.data_dir is None else load_files(settings, [PREPARED, PUBLISHED])
 
 
-def plan(settings: Any) -> Plan:
-    """Plan the files of `ntl prepare multiplication`, which generates the questions; see `load`."""
-    data = generate(settings)
-    splits = {"train": data.train, "validation": data.validation, **data.tests}
-    return Plan({}, PREPARED.files, lambda scratch: splits.items())
-
-
-def generate(settings: Any) -> TaskData:
+def generate(settings: Multiplication) -> TaskData:
     """Generate the questions.
 
     Returns:

@@ -15,8 +15,7 @@ from typing import Any
 
 from ntl.config import Multirc
 from ntl.data import Example, TaskData
-from ntl.data.files import Layout, Plan, get_value, load_files, plan_files, read_records
-from ntl.data.hub import load_hub
+from ntl.data.files import Layout, get_value, load_files, load_hub, read_records
 
 BETWEEN = "\n\nQuestion: "
 
@@ -30,13 +29,8 @@ def load(settings: Multirc) -> TaskData:
     if settings.hub is not None:
         data = load_hub(settings, "multirc", ON_HUB)
     else:
-        data = load_files(settings, [PREPARED, OFFICIAL])
+        data = load_files(settings, [PREPARED, OFFICIAL, AROUND])
     return replace(data, number_metrics=False)
-
-
-def plan(settings: Any) -> Plan:
-    """Plan the files of `ntl prepare multirc`, from SuperGLUE's files in `source`."""
-    return plan_files(settings, [OFFICIAL], PREPARED.files)
 
 
 def parse_passage(record: Any) -> list[Example]:
@@ -91,4 +85,5 @@ OFFICIAL = Layout(
     partial(read_records, convert=parse_passage),
     _passage_of,
 )
+AROUND = OFFICIAL._replace(files={split: f"../{file}" for split, file in OFFICIAL.files.items()})
 ON_HUB = Layout({"train": "train", "validation": "train", "test": "validation"}, _from_rows, _passage_of)

@@ -4,11 +4,10 @@ Source: Weller & Seppi, "The rJokes Dataset: a Large Scale Humor Collection", LR
 """
 
 from functools import partial
-from typing import Any
 
 from ntl.config import Rjokes
 from ntl.data import Example, TaskData
-from ntl.data.files import FormatError, Layout, Plan, load_files, plan_files, read_records
+from ntl.data.files import FormatError, Layout, load_files, read_records
 
 HIGHEST = 11
 
@@ -16,11 +15,6 @@ HIGHEST = 11
 def load(settings: Rjokes) -> TaskData:
     """Read the jokes as questions, the scores as answers; official files may be compressed with gzip."""
     return load_files(settings, [PREPARED, *OFFICIAL])
-
-
-def plan(settings: Any) -> Plan:
-    """Plan the files of `ntl prepare rjokes`: the official three splits in `source`."""
-    return plan_files(settings, OFFICIAL, PREPARED.files)
 
 
 def parse_joke(line: str) -> list[Example]:

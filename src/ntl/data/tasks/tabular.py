@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +60,8 @@ def load(settings: Tabular) -> TaskData:
     note = f"left out: {', '.join(parts)}" if parts else None
     rows = rows[-(settings.rows or len(rows)) :]
     test, rest = rows[-settings.test_size :], rows[: -settings.test_size]
-    groups = questions
+    groups = questions if settings.group_by is None else table[settings.group_by].tolist()
     if settings.group_by is not None:
-        groups = table[settings.group_by].tolist()
         rest = _without(rest, test, groups)
     validation, rest = rest[-settings.validation_size :], rest[: -settings.validation_size]
     train = _without(rest, [*validation, *test], groups)
@@ -79,13 +77,13 @@ def load(settings: Tabular) -> TaskData:
     # The rows next to the held-out ones: those of a split by time are the latest.
     train = train[-(settings.train_size or len(train)) :]
     ratings = _ratings(table, settings.ratings)
-    made = [
+    train, validation, test = (
         [Example(questions[i], answers[i], ratings=ratings.get(i, ())) for i in part]
         for part in (train, validation, test)
-    ]
+    )
     several = tuple(targets) if len(targets) > 1 else ()
     return TaskData(
-        made[0], made[1], {"test": made[2]}, not several, targets=several, columns=columns, note=note
+        train, validation, {"test": test}, not several, targets=several, columns=columns, note=note
     )
 
 
@@ -100,22 +98,18 @@ def usable_rows(table: pd.DataFrame, settings: Tabular) -> tuple[pd.DataFrame, T
     gaps = {name: _with_gaps(table[name]) for name in {*settings.target, settings.split_by} - {None}}
     table = table.assign(**gaps)
     table = table[table[settings.target].notna().all(axis=1)]
-    settings = _with_sizes(settings, len(table))
-    _check_rows(table, settings)
-    return table, settings
-
-
-def _with_sizes(settings: Tabular, rows: int) -> Tabular:
-    """Return the settings with the sizes of validation and test set, by default a tenth of the rows."""
-    if settings.validation_size is settings.test_size is None and rows < 3 * FEWEST:
-        raise UserError(
-            f"{settings.file} has {rows} rows with a value of {settings.target[0]!r}; expected at least "
-            f"{3 * FEWEST}, {FEWEST} each for training, validation and test. Add rows, or set "
-            "dataset_args.validation_size and dataset_args.test_size."
-        )
-    tenth = max(FEWEST, min(rows, settings.rows or rows) // 10)
+    _check_numbers(table, settings)
     given = {key: getattr(settings, key) for key in ("validation_size", "test_size")}
-    return replace(settings, **{key: tenth if size is None else size for key, size in given.items()})
+    tenth = max(FEWEST, min(len(table), settings.rows or len(table)) // 10)
+    settings = replace(settings, **{key: size or tenth for key, size in given.items()})
+    needed = settings.validation_size + settings.test_size + (settings.train_size or 1)
+    needed = max(needed, 0 if any(given.values()) else 3 * FEWEST)
+    if len(table) < needed:
+        raise UserError(
+            f"{settings.file} has {len(table)} rows with a value of {settings.target[0]!r}; expected at "
+            f"least {needed}. Add rows, or lower dataset_args.train_size, validation_size or test_size."
+        )
+    return table, settings
 
 
 def write_questions(table: pd.DataFrame, settings: Tabular, columns: Mapping[str, str]) -> list[str]:
@@ -192,9 +186,9 @@ def _check_columns(table: pd.DataFrame, settings: Tabular) -> None:
     """Raise a UserError if a column that is named is missing, or the question contains the target."""
     key = "columns" if settings.prompt is None else "prompt"
     columns = _columns(table, settings)
-    named = [*(("target", name) for name in settings.target)]
+    named = [("target", name) for name in settings.target] + [(key, name) for name in columns]
     named += [(name, getattr(settings, name)) for name in ("split_by", "group_by", "ratings")]
-    for given, name in (*named, *((key, name) for name in columns)):
+    for given, name in named:
         if name is not None and name not in table.columns:
             raise UserError(
                 f"dataset_args.{given} names the column {name!r}; expected one of the columns of "
@@ -205,20 +199,15 @@ def _check_columns(table: pd.DataFrame, settings: Tabular) -> None:
             f"dataset_args.{key} names the target {both[0]!r}; expected the columns that it is predicted "
             "from. Remove it from them."
         )
-    if not columns and settings.prompt is None:
-        raise UserError(
-            f"{settings.file} has only the column {settings.target[0]!r}, the target; expected others that "
-            "it is predicted from. Add one."
-        )
     if not columns:
         raise UserError(
-            f"dataset_args.prompt={settings.prompt!r} names no column; expected names in braces, such as "
-            f"{{{table.columns[0]}}}. Add one."
+            f"dataset_args.{key}={getattr(settings, key)} names no column beside the target; expected "
+            f"columns of {settings.file}: {', '.join(table.columns)}; in a prompt, {{in braces}}. Add one."
         )
 
 
-def _check_rows(table: pd.DataFrame, settings: Tabular) -> None:
-    """Raise a UserError if a target is not a finite number, or there are too few rows."""
+def _check_numbers(table: pd.DataFrame, settings: Tabular) -> None:
+    """Raise a UserError if a target is not a finite number."""
     for target in settings.target:
         wrong = table[target][~np.isfinite(pd.to_numeric(table[target], errors="coerce"))]
         if len(wrong):
@@ -227,12 +216,6 @@ def _check_rows(table: pd.DataFrame, settings: Tabular) -> None:
                 f"{wrong.iloc[0]!r}; expected a finite number, or nothing where it is missing. Correct the "
                 "file, or choose another dataset_args.target."
             )
-    needed = settings.validation_size + settings.test_size + (settings.train_size or 1)
-    if len(table) < needed:
-        raise UserError(
-            f"{settings.file} has {len(table)} rows with a value of {settings.target[0]!r}; expected "
-            f"at least {needed}. Lower dataset_args.train_size, validation_size or test_size."
-        )
 
 
 def _order(table: pd.DataFrame, settings: Tabular) -> Sequence[int]:
@@ -296,10 +279,7 @@ def _round(number: float, digits: int) -> str:
         >>> _round(2000.0833, 4), _round(71400.0, 2), _round(0.00012345, 3), _round(0.5, 4)
         ('2000', '71000', '0.000123', '0.5')
     """
-    if number == 0 or not math.isfinite(number):
-        return "0" if number == 0 else str(number)
-    places = digits - 1 - math.floor(math.log10(abs(number)))
-    return format_number(Decimal(f"{round(number, places):.{max(places, 0)}f}"))
+    return np.format_float_positional(number + 0.0, digits, unique=False, fractional=False, trim="-")
 
 
 def _answer(text: str) -> str:

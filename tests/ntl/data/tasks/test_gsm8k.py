@@ -40,8 +40,8 @@ GOOD = '{"question": "How many, 1 or 2?", "answer": "Two.\\n#### 2"}\n'
     [
         ('{"question": "How many', "it is not JSON"),
         ("", "it is not JSON"),
-        ("[1]", "found '\\[1\\]'; expected an object with the key 'question'"),
-        ('{"question": "How many?"}', "the key 'answer' is missing; the object has 'question'"),
+        ("[1]", r"found \[1\]; expected an object with the key 'question'"),
+        ('{"question": "How many?"}', "expected an object with the key 'answer'"),
         ('{"question": " ", "answer": "#### 1"}', "'question' is ' '; expected non-empty text"),
         ('{"question": 3, "answer": "#### 1"}', "'question' is '3'; expected non-empty text"),
         (
@@ -49,7 +49,6 @@ GOOD = '{"question": "How many, 1 or 2?", "answer": "Two.\\n#### 2"}\n'
             "'answer' ends with 'One.'; expected the final number",
         ),
         ('{"question": "How many?", "answer": "One.\\n####"}', "expected the final number"),
-        ('{"question": "How many?", "answer": "It is <<1=1\\n#### 1"}', "an annotation that is not closed"),
         ('{"question": "\\ud800", "answer": "#### 1"}', "half of a surrogate pair"),
     ],
 )

@@ -29,13 +29,13 @@ def test_correct_answers_are_joined_and_passages_are_not_divided(load, tmp_path)
 def test_a_malformed_passage_is_an_error_that_names_file_and_line(load, tmp_path):
     good = passage("Text.", ("Who?", [("Ann", 1)]))
     for odd, complaint in (
-        ('{"idx": 1}', "the key 'passage' is missing"),
+        ('{"idx": 1}', ".*an object with the key 'passage'"),
         (
             good.replace('"label": 1', '"other": 1'),
-            "the key 'label' is missing; the object has 'text', 'other'",
+            ".*'other'.*an object with the key 'label'",
         ),
         (good.replace('"Text."', "7"), "'text' is '7'; expected non-empty text"),
-        (good.replace('"questions": [', '"questions": [5, '), "found '5'; expected an object"),
+        (good.replace('"questions": [', '"questions": [5, '), "found 5; expected an object"),
     ):
         folder = write(tmp_path / "data", {"train.jsonl": good + odd, "val.jsonl": good})
         with pytest.raises(UserError, match=f"train.jsonl, line 2: {complaint}"):

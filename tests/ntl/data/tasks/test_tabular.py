@@ -117,7 +117,7 @@ def test_the_name_of_a_column_may_be_a_number(tmp_path, split_by):
         ("a,y\n1,2\n", ("split_by=when",), "dataset_args.split_by names the column 'when'"),
         ("a,y\n1,2\n3,4\n5,6\n", ("train_size=9",), "expected at least 11"),
         ("a,y\n1,2\n", ("significant_digits=0",), "significant_digits=0; expected at least 1"),
-        ("", (), "cannot be read .*; expected a table"),
+        ("", (), "has no rows; expected a table"),
         ("a,b,y\n1,2,3\n1,x,2,3\n", (), "line 3: the row has 4 fields; expected 3"),
         ("a,y\n9,1,2\n9,3,4\n", (), "line 2: the row has 3 fields; expected 2"),
         ('a,y\n"x\nz",2\n9,3,4\n', (), "line 4: the row has 3 fields"),
@@ -148,7 +148,7 @@ def test_a_prompt_writes_the_question_with_the_columns_in_braces(table):
     [
         ("'Stars of {title}: '", "prompt names the column 'title'; expected one of .*: id, film, text, y"),
         ("'{text} has {y}'", "prompt names the target 'y'"),
-        ("'Stars: '", "names no column; expected names in braces"),
+        ("'Stars: '", "names no column .*{in braces}"),
     ],
 )
 def test_a_prompt_without_a_usable_column_is_an_error(table, prompt, message):
