@@ -111,8 +111,9 @@ class Dataset:
         return self.is_table or self.reference(test, "noise_mae") is not None
 
     def has_different_questions(self, test: str) -> bool:
-        """Return whether the questions of a test set differ between runs, so that rows are not comparable."""
-        return len({run.record.questions.get(test) for run in self.runs if test in run.metrics}) > 1
+        """Return whether the questions of a test set differ between runs of a seed: rows are not comparable."""
+        runs = [run.record for run in self.runs if test in run.metrics]
+        return len({(run.seed, run.questions.get(test)) for run in runs}) > len({run.seed for run in runs})
 
     def lacks_predictions(self, test: str) -> bool:
         """Return whether some runs lack a test set's predictions, as do those published as metrics only."""

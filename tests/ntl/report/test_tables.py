@@ -121,10 +121,12 @@ def test_runs_without_predictions_are_reported_with_fewer_figures(tmp_path):
 
 def test_the_report_names_test_sets_that_differ_between_runs(tmp_path):
     make_run(tmp_path / "runs/a", "T5", 0)
-    folder = make_run(tmp_path / "runs/b", "RT", 0)
-    folder.evaluation("test").finish(folder.update(questions={"interpolate": "others"}))
-    assert report(tmp_path) == 0
-    assert "The questions differ between runs: interpolate." in (tmp_path / "out/table.md").read_text()
+    for seed, differs in ((1, False), (0, True)):  # seeds may have questions of their own
+        folder = make_run(tmp_path / "runs" / str(seed), "RT", seed)
+        folder.evaluation("test").finish(folder.update(questions={"interpolate": "others"}))
+        assert report(tmp_path) == 0
+        text = (tmp_path / "out/table.md").read_text()
+        assert ("The questions differ between runs: interpolate." in text) == differs
 
 
 def test_each_reading_is_a_row_and_distributions_have_a_table_of_their_own(tmp_path, monkeypatch):
