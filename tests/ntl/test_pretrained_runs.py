@@ -81,20 +81,6 @@ def test_a_killed_run_continues_to_the_same_weights_which_transformers_loads(kin
     assert AutoTokenizer.from_pretrained(broken)("12").input_ids
 
 
-def test_the_last_checkpoint_shares_its_weights_on_disk_and_is_not_written_into(tmp_path, llama, capsys):
-    options = [
-        "model_args=pretrained",
-        "training_args.save_steps=4",
-        "training_args.load_best_model_at_end=false",
-    ]
-    assert main(small(tmp_path, llama, *options)) == 0, capsys.readouterr().err
-    weights, saved = (tmp_path / "run" / name / "model.safetensors" for name in ("", "checkpoint-4"))
-    assert weights.samefile(saved)
-    written = saved.stat().st_mtime_ns
-    assert main(small(tmp_path, llama, *options, "training_args.resume_from_checkpoint=true")) == 0
-    assert saved.stat().st_mtime_ns == written
-
-
 def test_without_steps_the_untouched_model_is_read(tmp_path, llama, capsys):
     read = ["model_args=pretrained", "evaluation.read=[greedy,median]", "weights.trained_layers=1"]
     assert main(small(tmp_path, llama, *read, steps=0)) == 0, capsys.readouterr().err

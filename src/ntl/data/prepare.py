@@ -35,6 +35,7 @@ Convert the official files of a dataset into training, validation and test files
 pretrained model into a folder.
 
   ntl prepare mathematics_dataset source=mathematics_dataset-v1.0
+  ntl prepare model HuggingFaceTB/SmolLM2-135M-Instruct smollm2
 
 --help after a dataset lists its keys with their defaults: ntl prepare arithmetic --help
 

@@ -111,7 +111,7 @@ class Dataset:
         return self.is_table or self.reference(test, "noise_mae") is not None
 
     def has_different_questions(self, test: str) -> bool:
-        """Return whether the questions of a test set differ between runs of a seed: rows are not comparable."""
+        """Return whether runs of a seed answer different questions of a test set: not comparable."""
         runs = [run.record for run in self.runs if test in run.metrics]
         return len({(run.seed, run.questions.get(test)) for run in runs}) > len({run.seed for run in runs})
 
