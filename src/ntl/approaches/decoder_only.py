@@ -56,7 +56,7 @@ class DecoderOnly(LanguageModel):
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """Compute the logits that predict each label, `[batch, answer, vocab]`."""
-        # Each position predicts the next token: include the last one of the question, exclude the end token.
+        # Each position predicts the next token: begin before the answer, end before its last.
         needed = batch["labels"].shape[1] + 1
         kept = {"logits_to_keep": needed} if self._keeps_logits else {}
         with given_states(self.frozen, batch):
