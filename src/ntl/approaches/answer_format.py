@@ -215,7 +215,8 @@ class FormatProcessor:
             raise _cannot_write(tokenizer, samples[0], rows[0]) from error
         # A row for what may follow each number of characters: for the whole number, the end.
         self._allowed = torch.cat([allowed, torch.zeros_like(allowed[:1])])
-        self._allowed[-1, tokenizer.eos_token_id] = True
+        self._end = tokenizer.eos_token_id
+        self._allowed[-1, self._end] = True
         # An answer may start with a token without text, such as T5's `▁`, if the tokenizer writes it so.
         self._first = self._allowed[:1].clone()
         self._first[:, [row[0] for row in rows if not encoding.decode([row[:1]])[0]]] = True
@@ -237,7 +238,11 @@ class FormatProcessor:
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Mask the scores, `[batch, vocab]`."""
         # A model that has diverged gives NaN, which beam search would follow out of the format.
-        return scores.nan_to_num().masked_fill(~self.rows(input_ids[:, self.prompt_length :]), -math.inf)
+        allowed = self.rows(input_ids[:, self.prompt_length :])
+        masked = scores.nan_to_num().masked_fill(~allowed, -math.inf)
+        # Beams are not ranked by the end, which is certain, and which decoders have not learned.
+        masked[:, self._end] = masked[:, self._end].where(~allowed[:, self._end], 0)
+        return masked
 
 
 def writable_ends(form: NumberFormat, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

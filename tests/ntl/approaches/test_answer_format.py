@@ -217,3 +217,12 @@ def test_a_model_saved_before_there_were_formats_writes_plain_numbers(tmp_path):
     assert approach.number_format is None
     with pytest.raises(UserError, match="was trained with number_format=plain; expected padded"):
         build_approach(model_args(checkpoint=str(tmp_path), number_format="padded"), NTL)
+
+
+def test_the_end_of_a_complete_number_does_not_rank_beams():
+    tokenizer = tokenizer_of("t5", True)
+    mask = FormatProcessor(NumberFormat(2), tokenizer, number_tokens(tokenizer, True, len(tokenizer)))
+    (digit,) = tokenizer.convert_tokens_to_ids(["4"])
+    scores = torch.full((1, len(tokenizer)), -9.0)
+    assert mask(torch.tensor([[digit] * 2]), scores)[0, tokenizer.eos_token_id] == 0
+    assert mask(torch.tensor([[digit]]), scores)[0, tokenizer.eos_token_id] == -float("inf")
