@@ -237,8 +237,8 @@ class FormatProcessor:
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Mask the scores, `[batch, vocab]`."""
-        # A model that has diverged gives NaN, which beam search would follow out of the format.
         allowed = self.rows(input_ids[:, self.prompt_length :])
+        # A model that has diverged gives NaN, which beam search would follow out of the format.
         masked = scores.nan_to_num().masked_fill(~allowed, -math.inf)
         # Beams are not ranked by the end, which is certain, and which decoders have not learned.
         masked[:, self._end] = masked[:, self._end].where(~allowed[:, self._end], 0)
