@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.config_loader_impl import get_overrides_dirname
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from ntl.config import job_folder
 from ntl.errors import UserError, describe
 from ntl.terminal import console
 from ntl.training.run_folder import ERROR, RunFolder, RunRecord
@@ -42,7 +44,7 @@ class SweepCallback(Callback):
             read_contrasts(OmegaConf.to_container(config.contrasts, resolve=True))
         except UserError as error:  # Hydra would only warn of it
             raise SystemExit(2) from error
-        _started.append(Watch(Path(config.hydra.sweep.dir), count_runs(config)))
+        _started.append(Watch(Path(config.hydra.sweep.dir), name_runs(config)))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Report the finished runs. If one failed, exit with 1 after naming it."""
@@ -68,21 +70,26 @@ class Watch:
 
     Args:
         folder: The sweep's folder.
-        total: Number of runs; None if it is not known in advance.
+        names: Names of the runs' folders in it; None, for all of them, if they are not known in advance.
     """
 
-    def __init__(self, folder: Path, total: int | None):
-        self.folder, self.total = folder, total
+    def __init__(self, folder: Path, names: set[str] | None):
+        self.folder, self.names = folder, names
         self._shown = _finished(self._read())  # runs that have ended
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
         self._thread.start()
 
+    def _with(self, file: str) -> list[Path]:
+        """Return the folders of runs that hold a file; there can be runs of earlier sweeps beside them."""
+        runs = sorted(path.parent for path in self.folder.glob(f"*/{file}"))
+        return [run for run in runs if self.names is None or run.name in self.names]
+
     def _read(self) -> dict[Path, RunRecord]:
         found = {}
-        for path in sorted(self.folder.glob("*/run.json")):
+        for run in self._with("run.json"):
             try:
-                found[path.parent] = RunFolder(path.parent).record()
+                found[run] = RunFolder(run).record()
             except UserError:
                 continue  # damaged: its own run says so
         return found
@@ -100,7 +107,7 @@ class Watch:
                 ended = self._ended.wait(INTERVAL)
                 records = self._read()
                 self._announce(records, out)
-                total = max(self.total or 0, len(records)) or 1
+                total = len(records if self.names is None else self.names) or 1
                 done = sum(map(_share, records.values()))
                 text = f"{len(_finished(records))} of {total} runs finished"
                 bar.update(task, completed=done, total=total, description=text)
@@ -112,7 +119,7 @@ class Watch:
 
     def _announce(self, records: dict[Path, RunRecord], out: Console) -> None:
         """Print a line for each run that has ended since the last reading."""
-        failed = {path.parent for path in self.folder.glob(f"*/{ERROR}")}
+        failed = {*self._with(ERROR)}
         ended = failed | _finished(records)
         for run in sorted(ended - self._shown):
             text = f"FAILED: {read_error(run)}" if run in failed else _summary(run, records[run])
@@ -127,7 +134,7 @@ class Watch:
     def unfinished(self) -> dict[Path, str]:
         """Map the folders of the runs that are not finished to why."""
         found = {run: r.status for run, r in self._read().items() if r.status != "finished"}
-        return found | {path.parent: read_error(path.parent) for path in self.folder.glob(f"*/{ERROR}")}
+        return found | {run: read_error(run) for run in self._with(ERROR)}
 
 
 def read_error(run: Path) -> str:
@@ -155,14 +162,16 @@ def stop() -> bool:
     return bool(unfinished)
 
 
-def count_runs(config: DictConfig) -> int | None:
-    """Count the runs of a grid; None for other sweepers than Hydra's own."""
+def name_runs(config: DictConfig) -> set[str] | None:
+    """Name the folders of a grid's runs, as Hydra will; None for other sweepers than Hydra's own."""
     if not config.hydra.sweeper._target_.endswith("BasicSweeper"):
         return None
     params = config.hydra.sweeper.get("params") or {}
     overrides = [f"{key}={value}" for key, value in params.items() if value is not None]
-    parsed = OverridesParser.create().parse_overrides([*overrides, *config.hydra.overrides.task])
-    return sum(map(len, BasicSweeper.split_arguments(parsed, None)))
+    parser, naming = OverridesParser.create(), config.hydra.job.config.override_dirname
+    parsed = parser.parse_overrides([*overrides, *config.hydra.overrides.task])
+    [jobs] = BasicSweeper.split_arguments(parsed, None)
+    return {job_folder(get_overrides_dirname(parser.parse_overrides(job), **naming)) for job in jobs}
 
 
 def _finished(records: dict[Path, RunRecord]) -> set[Path]:

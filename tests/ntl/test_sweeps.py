@@ -68,9 +68,15 @@ def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny,
     # One more objective, without new runs of the others.
     before = {name: (out / name / "run.json").stat().st_mtime_ns for name in NAMES}
     assert compare(changed(tiny, "objective=ce,ntl_was,head")) == 0
-    printed = capsys.readouterr().out
-    assert "| T5 regression head |" in printed
-    assert "test MAE vs T5 |" in printed
+    printed = capsys.readouterr()
+    assert "3 of 3 runs finished" in printed.err
+    assert "| T5 regression head |" in printed.out
+    assert "test MAE vs T5 |" in printed.out
+    # Runs of earlier calls are reported, too, but they are no progress of this one.
+    assert compare(changed(tiny, "objective=head,ce")) == 0
+    printed = capsys.readouterr()
+    assert "100% of all updates, 2 of 2 runs finished" in printed.err
+    assert "| T5 + NTL-WAS |" in printed.out
     assert before == {name: (out / name / "run.json").stat().st_mtime_ns for name in NAMES}
 
 
