@@ -140,7 +140,7 @@ def test_a_figure_of_the_pages_is_that_of_the_runs(path, tmp_path, monkeypatch):
     figures.write(path, tmp_path / "figure.svg")
     old, new = (file.read_text("utf-8") for file in (ROOT / path, tmp_path / "figure.svg"))
     written = re.compile("<text [^>]*>(.*?)</text>")
-    assert len(written.findall(new)) >= 20
+    assert len(written.findall(new)) > 20
     assert written.findall(old) == written.findall(new)
 
 
@@ -150,7 +150,7 @@ def test_the_figure_of_the_home_page_has_the_range_of_its_tables():
         ce, mine = (metrics.loc[table, name] for name in ("smollm2", "smollm2 + HL-Gauss"))
         gains.append(100 * (1 - mine["median_mae"].mean() / ce["mae"].mean()))
     text = (ROOT / "docs" / "images" / "finding.svg").read_text("utf-8")
-    assert f"{min(gains):.0f} to {max(gains):.0f} % less error than plain answers" in text
+    assert f"{min(gains):.0f} to {max(gains):.0f} % less error than the greedy answers" in text
 
 
 def test_tables_of_the_study_on_small_models_are_those_of_its_runs():
@@ -191,7 +191,9 @@ def test_tables_of_the_study_on_whole_numbers_are_those_of_its_runs():
     rows = [[cell.strip(" *") for cell in row.split("|")[1:-1]] for row in re.findall(r"^\|.*$", text, re.M)]
     measured, contrasts = (rows[i + 2 :] for i in [i for i, row in enumerate(rows) if row[0] == "table"])
     found = []
-    for table, (_, seeds, *cells, constant) in zip(WHOLE_NUMBERS, measured, strict=False):
+    for table, (_, seeds, *cells, constant) in zip(
+        WHOLE_NUMBERS, measured[: len(WHOLE_NUMBERS)], strict=True
+    ):
         of = {name: metrics.loc[table, name] for name in names if name in metrics.loc[table].index}
         assert int(seeds) == len(of[ce])
         assert float(constant) == round(of[ce]["constant_mae"].mean(), 2)
@@ -208,7 +210,7 @@ def test_tables_of_the_study_on_whole_numbers_are_those_of_its_runs():
         pairs += [(of[mine]["median_mae"], of[head]["mae"])] if head in of else []
         found.append([100 * (one - other).dropna() / other.mean() for one, other in pairs])
     found.insert(4, [[row[i].mean() for row in found[:4]] for i in range(4)])
-    for row, shares in zip(contrasts, found, strict=False):
+    for row, shares in zip(contrasts[: len(found)], found, strict=True):
         assert [cell != "–" for cell in row[1:]] == [i < len(shares) for i in range(4)]
         for cell, values in zip(row[1:], shares, strict=False):
             half = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
