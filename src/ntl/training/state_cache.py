@@ -45,6 +45,8 @@ class RowsWithStates(torch.utils.data.Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         row, (held, start) = self.rows[index], self._places[index]
         states = held[start : start + len(row["input_ids"])]
+        if len(states) < len(row["input_ids"]):
+            raise _damaged(held.filename)
         return {**row, STATES: torch.from_numpy(np.array(states))}  # a copy: the file is read-only
 
 
@@ -123,10 +125,18 @@ def _find(folder: Path, width: int) -> dict[str, Place]:
     """Find the places of all cached rows, by their keys."""
     places: dict[str, Place] = {}
     for index in folder.glob("*.json"):  # written after the states
-        held = np.memmap(index.with_suffix(".states"), np.float32, "r").reshape(-1, width)
-        starts: dict[str, int] = json.loads(index.read_text("utf-8"))
+        path = index.with_suffix(".states")
+        try:
+            held = np.memmap(path, np.float32, "r").reshape(-1, width)
+            starts: dict[str, int] = json.loads(index.read_text("utf-8"))
+        except (OSError, ValueError):
+            raise _damaged(path) from None
         places |= {key: (held, start) for key, start in starts.items()}
     return places
+
+
+def _damaged(path: Any) -> UserError:
+    return UserError(f"{path} is damaged; expected the states that a run has cached. Delete its folder.")
 
 
 def _write(path: Path, keys: Sequence[str], rows: Dataset, approach: Any) -> None:

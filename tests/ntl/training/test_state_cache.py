@@ -91,6 +91,15 @@ def test_an_interrupted_cache_leaves_no_file_that_a_later_run_would_use(tmp_path
     assert [path.name for path in tmp_path.glob("*/*")] == ["lock"]
 
 
+@pytest.mark.parametrize("kept", [0, 130, 3 * 128])  # bytes; a token has 128
+def test_a_truncated_cache_is_an_error_that_names_its_file(tmp_path, kept):
+    add_states(rows(), make_approach(), tmp_path, 1.0)
+    path = next(tmp_path.glob("*/*.states"))
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(UserError, match=f"{path.name} is damaged; .* Delete its folder"):
+        list(add_states(rows(), make_approach(), tmp_path, 1.0))
+
+
 def test_a_cache_above_the_limit_is_an_error_that_names_its_size(tmp_path):
     with pytest.raises(UserError, match=r"3 rows takes .* GB; expected at most .*state_cache_gb=1e-07"):
         add_states(rows(), make_approach(), tmp_path, 1e-7)
