@@ -1,5 +1,8 @@
-"""The sweeps of studies/ compose, and their runs use what was selected for them."""
+"""The sweeps of studies/ compose, and their runs use what was selected; baselines read the same rows."""
 
+import csv
+import importlib
+import io
 import json
 from pathlib import Path
 
@@ -50,3 +53,28 @@ def test_a_run_of_a_sweep_has_the_weight_that_was_selected_for_its_loss(tmp_path
     (path,) = (tmp_path / "out").glob("*/run.json")
     loss = json.loads(path.read_text())["config"]["loss"]
     assert (loss["criterion"], loss["weight"], loss["normalize_by"]) == ("wasserstein", 0.1, "numbers")
+
+
+def test_models_without_language_read_the_rows_of_each_seed_and_trees_their_columns(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.syspath_prepend(ROOT / "studies/whole_numbers")
+    baselines = importlib.import_module("baselines")
+    rows = [f"{size / 4},{kind},{10 * size + 300 * (kind == 'b')}" for size in range(60) for kind in "ab"]
+    (tmp_path / "made.csv").write_text("\n".join(["size,kind,price", *rows]))
+    prompt = "A {kind} of {size} m. Price: "
+    table = {"file": str(tmp_path / "made.csv"), "target": "price", "prompt": prompt, "longest": 40}
+    (tmp_path / "made.yaml").write_text(yaml.safe_dump({"dataset_args": table}))
+    sizes = {"train_size": 80, "validation_size": 5, "test_size": 20, "data_seed": "${seed}"}
+    (tmp_path / "common.yaml").write_text(yaml.safe_dump({"dataset_args": sizes}))
+    for name, value in {"FOLDER": tmp_path, "SEEDS": (3, 4), "OF_NUMBERS": ("made",)}.items():
+        monkeypatch.setattr(baselines, name, value)
+    baselines.main(["made"])
+    found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["objective"], row["seed"]) for row in found] == [
+        ("ridge", "3"), ("trees", "3"), ("ridge", "4"), ("trees", "4")
+    ]  # fmt: skip
+    errors = [float(row["value"]) for row in found]
+    assert len({*errors}) == 4  # each seed has rows of its own
+    assert max(errors[1::2]) < min(errors[::2])
+    assert max(errors) < 120  # the constant errs by about 190
