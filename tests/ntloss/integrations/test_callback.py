@@ -207,6 +207,16 @@ def test_logged_terms_are_those_of_the_loss(options, tmp_path):
     assert_logged(entry, {name: metrics[name] for name in ("ce", "ntl")})
 
 
+def test_places_end_where_a_packed_sequence_does(tmp_path):
+    ids = torch.tensor([20, 3, 4, 5, 20])  # 34, and a sequence that begins with 5
+    row = {"input_ids": ids, "labels": ids, "position_ids": torch.tensor([0, 1, 2, 0, 1])}
+    trainer = trainer_for(cases.llama(), tmp_path)
+    make_trainer_number_aware(trainer, DIGITS)
+    NumberMetricsCallback().attach(trainer)
+    found = trainer.evaluate([row, row])
+    assert {name for name in found if "place" in name} == {f"eval_number_error_place_{i}" for i in (0, 1)}
+
+
 def on_two(_rank, folder):
     """Evaluate in each of two processes: 10 rows, so that the last batch repeats some."""
     results = {}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria import Criterion
-from ntloss.criteria.registry import title_of
+from ntloss.criteria.registry import as_criterion, title_of
 from ntloss.engine.targets import shift_left
 from ntloss.integrations.collator import NUMBER_SAMPLES, NUMBER_WEIGHTS, OF_NUMBERS
 from ntloss.integrations.options import Loss, describe_unknown
@@ -206,8 +206,7 @@ class NumberAwareModel:
                 "and does not support number_weights."
             )
         sequence_ids = None
-        needs_spans = self.loss.objective.needs.spans
-        if needs_spans and position_ids is not None and position_ids.shape == labels.shape:
+        if position_ids is not None and position_ids.shape == labels.shape:
             sequence_ids = sequence_ids_of(position_ids)
         if self.shift:
             labels = shift_left(labels, self.loss.options.ignore_index)
@@ -327,6 +326,8 @@ def make_number_aware(
             "would be lost: use NTLCrossEntropyLoss in it, or restore the model's own"
         )
     _check_options(options, chunked)
+    # One criterion for both losses, so that a schedule reaches that of evaluation, too.
+    criterion = None if criterion is None else as_criterion(criterion)
     term = (vocabulary_for(numbers, head), criterion, weight)
     check_inline_loss(model)
     shared = {name: value for name, value in options.items() if name in _OF_LOSS}

@@ -285,6 +285,12 @@ def test_numbers_of_packed_sequences_are_separated(chunked):
     assert loss.item() != approx(loss_fn(logits, ids).item())
 
 
+def test_a_criterion_given_by_its_settings_is_one_for_training_and_evaluation():
+    handle = make_number_aware(cases.llama(), DIGITS, {"name": "hl_gauss", "sigma": [8.0, 1.0]}, chunked=True)
+    handle.loss.criterion.anneal(1.0)
+    assert [float(loss.criterion.sigma) for loss in handle.losses] == [1.0, 1.0]
+
+
 def test_a_schedule_sets_the_weight_of_training_and_evaluation():
     model, inputs = cases.llama(), batch()
     handle = make_number_aware(model, DIGITS, weight=0.5, chunked=True)
