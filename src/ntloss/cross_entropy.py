@@ -57,6 +57,7 @@ class _CombinedLoss(BaseLoss):
     ) -> None:
         for name, choices in (("mode", MODES), ("reduction", REDUCTIONS), ("normalize_by", DIVISORS)):
             check_choice(name, getattr(options, name), choices)
+        objective.replaces_cross_entropy = options.mode == "replace"
         super().__init__(objective)
         self.weight: float | Tensor
         if isinstance(weight, Tensor):  # as a buffer it moves with the loss
@@ -389,6 +390,11 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         inputs = hidden, head.weight, head.bias, head, query, rows
         with without_autocast(hidden.device):
             if self.options.reduction != "none" and not objective.needs.across_positions:
+                if torch.is_grad_enabled() and (targets.ce_weights + targets.number_weights).requires_grad:
+                    raise ValueError(
+                        "loss_weights or number_weights require a gradient, which they do not get here: "
+                        "expected detached ones, reduction='none', or NTLCrossEntropyLoss"
+                    )
                 further = targets, objective, self.weight, torch.is_grad_enabled()
                 return LossTerms(*SumOfBlocks.apply(*inputs, *further))  # type: ignore[no-untyped-call]
             readout = Readout(*SummarizeHidden.apply(*inputs))  # type: ignore[no-untyped-call]

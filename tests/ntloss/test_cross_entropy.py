@@ -415,6 +415,13 @@ class TestTerms:
         module.weight = 0.75
         assert_close(module(case.logits(), case.labels), wanted.expected().loss)
 
+    @pytest.mark.parametrize(
+        "weight", [torch.tensor(1), torch.tensor([0.3]), -1.0, torch.tensor(-1.0)], ids=str
+    )
+    def test_a_weight_that_is_no_scalar_of_a_floating_dtype_is_an_error(self, weight):
+        with pytest.raises(ValueError, match=r"weight=.*: expected a finite number, 0 or more, or a scalar"):
+            NTLCrossEntropyLoss(NUMBERS, weight=weight)
+
     def test_the_default_weight_is_0_3_or_1_in_replace_mode(self):
         assert NTLCrossEntropyLoss(NUMBERS).weight == 0.3
         assert NTLLinearCrossEntropyLoss(NUMBERS, mode="replace").weight == 1.0
@@ -610,6 +617,21 @@ class TestAutograd:
         for name, leaf in leaves.items():
             assert (leaf.grad is None) == (name in frozen)
         assert_gradients({name: leaf.grad for name, leaf in leaves.items()}, wanted, TWO_PATHS)
+
+    @pytest.mark.parametrize("name", ["loss_weights", "number_weights"])
+    def test_weights_get_their_gradient_or_an_error(self, name):
+        hidden, head, labels = torch.randn(2, 6), torch.randn(NUMBERS.vocab_size, 6), torch.tensor([3, 5])
+        weights = torch.ones(2, requires_grad=True)
+        with pytest.raises(ValueError, match="require a gradient, which they do not get here"):
+            NTLLinearCrossEntropyLoss(NUMBERS)(hidden, head, labels, **{name: weights})
+        found = []
+        for loss in (
+            NTLCrossEntropyLoss(NUMBERS, reduction="none")(hidden @ head.T, labels, **{name: weights}),
+            NTLLinearCrossEntropyLoss(NUMBERS, reduction="none")(hidden, head, labels, **{name: weights}),
+        ):
+            found += torch.autograd.grad(loss.sum(), weights)
+        assert found[0].abs().min() > 0
+        assert_close(*found)
 
     @pytest.mark.parametrize("path", PATHS)
     def test_without_gradients_the_loss_has_no_graph(self, path):

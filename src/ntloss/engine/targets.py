@@ -84,7 +84,7 @@ def prepare_targets(
     check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index)
     if any(given is not None for given in batch):
         _check_batch(batch, labels, options)
-        _check_samples(batch, labels, needs)
+        _check_samples(batch, labels, needs, options.ignore_index)
     if reduction not in REDUCTIONS:  # an argument of a call of NumberTokenLoss
         check_choice("reduction", reduction, REDUCTIONS)
     loss_weights, number_weights, sequence_ids, num_items, samples = batch
@@ -256,15 +256,16 @@ def _check_count(count: Tensor | float | None, reduction: str) -> None:
         raise ValueError(
             f"num_items_in_batch is the divisor of reduction='mean': omit it with reduction={reduction!r}"
         )
-    if isinstance(count, (int, float)) and not count >= 0:
+    is_read = isinstance(count, (int, float)) or (isinstance(count, Tensor) and _reads_values(count))
+    if is_read and not count >= 0:
         raise ValueError(f"num_items_in_batch={count}: expected 0 or more")
 
 
-def _check_samples(batch: BatchInfo, labels: Tensor, needs: Needs) -> None:
+def _check_samples(batch: BatchInfo, labels: Tensor, needs: Needs, ignore_index: int) -> None:
     """Raise a TypeError or ValueError unless samples fit the labels' rows, and the criterion reads them."""
     if (samples := batch.number_samples) is None:
         return
-    if batch.sequence_ids is not None and _reads_values(labels) and (batch.sequence_ids.diff() != 0).any():
+    if _reads_values(labels) and _packs(batch.sequence_ids, labels != ignore_index):
         raise ValueError("number_samples belong to rows, and these pack several sequences: omit packing")
     if not isinstance(samples, Tensor) or samples.is_complex() or samples.dtype in FLOATS[:2]:
         expected = "a real tensor, not in half precision, which rounds numbers"
@@ -288,14 +289,26 @@ def _check_samples(batch: BatchInfo, labels: Tensor, needs: Needs) -> None:
         raise ValueError("number_samples contain an infinite number: expected finite ones, padded with NaN")
 
 
+def _packs(sequence_ids: Tensor | None, counted: Tensor) -> bool:
+    """Return whether a row's labels that count, `[..., seq]`, belong to several sequences."""
+    if sequence_ids is None or not counted.any():
+        return False
+    ids, limits = sequence_ids.long(), torch.iinfo(torch.int64)
+    lowest, highest = ids.masked_fill(~counted, limits.max), ids.masked_fill(~counted, limits.min)
+    return bool((lowest.amin(-1) < highest.amax(-1)).any())
+
+
 def check_weight(weight: object) -> None:
     """Raise a ValueError unless the number term's weight is a finite number, 0 or more, or a scalar tensor.
 
-    A tensor is checked on the CPU only, and not under `torch.compile`.
+    A tensor is one of a floating dtype; its value is checked on the CPU only, and not under `torch.compile`.
     """
-    if isinstance(weight, Tensor) and weight.numel() == 1:
+    given = weight
+    if isinstance(weight, Tensor) and weight.dim() == 0 and weight.is_floating_point():
         if not _reads_values(weight):
             return
         weight = weight.item()
     if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
-        raise ValueError(f"weight={weight!r}: expected a finite number, 0 or more, or a scalar tensor")
+        raise ValueError(
+            f"weight={given!r}: expected a finite number, 0 or more, or a scalar tensor of a floating dtype"
+        )

@@ -203,6 +203,7 @@ def test_invalid_labels_and_weights_are_errors(which, changes, error, says, monk
         # Otherwise the loss would silently be zero.
         ({}, -3, "num_items_in_batch=-3: expected 0 or more"),
         ({}, NAN, "num_items_in_batch=nan: expected 0 or more"),
+        ({}, torch.tensor(-3), r"num_items_in_batch=-3: expected 0 or more"),
     ],
     ids=str,
 )

@@ -219,6 +219,12 @@ def test_the_loss_of_samples_equals_that_of_the_logits(name, way):
     make_number_aware(model, DIGITS, HLGauss(9.0), chunked=way == "chunked")
     assert_close(model(**inputs, number_samples=samples).loss, expected)
     assert abs(float(expected - loss_fn(logits, inputs["labels"]))) > 1e-3
+    if not model.config.is_encoder_decoder:  # position ids of rows that are padded, not packed
+        inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+        assert_close(model(**inputs, number_samples=samples).loss, expected)
+        packed = torch.arange(inputs["labels"].shape[1]).expand_as(inputs["labels"]) % 3
+        with pytest.raises(ValueError, match="these pack several sequences"):
+            model(**{**inputs, "position_ids": packed}, number_samples=samples)
 
 
 def test_a_trainer_trains_on_samples_and_follows_the_schedule(tmp_path):
