@@ -38,6 +38,7 @@ def test_the_page_runs_and_its_values_hold(tmp_path, monkeypatch):
     assert weights == approx([2, 2 / 3, 2 / 3, 2 / 3])
     assert all(len(row["number_weights"]) == len(row["labels"]) for row in names["dataset"])
     assert 0 <= names["low"] <= names["score"] <= names["high"] <= 99
+    assert 0 <= names["expected"] <= 99
     assert len(names["box"]) == 4
     assert names["kappa"] == approx(0.925)
     assert names["rewards"] == approx([0.5, -1.0])
