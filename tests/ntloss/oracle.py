@@ -85,7 +85,7 @@ class Position:
         place, behind: decimal place of the token's last digit and number of digits after it; see
             `Reader.numbers`.
         own, tail, whole: digits of the label's token, of its number behind it, and of its whole number.
-        form: logit of the label's own token, unless cross-entropy stands beside the term.
+        form: logit of the label's own token, if the term replaces cross-entropy.
         forms: how many digits the tokens of each value have, without those with a point or an exponent.
     """
 
@@ -164,7 +164,8 @@ def gaussian(values, k, sigma=1.0):
 
 
 def gaussian_cross_entropy(x, sigma=1.0):
-    return -(gaussian(x.values, x.k, sigma) * (x.z - x.lse)).sum()
+    loss = -(gaussian(x.values, x.k, sigma) * (x.z - x.lse)).sum()
+    return loss if x.form is None else loss + x.z[x.k] - x.form
 
 
 def hl_gauss_target(x, sigma, relative=0.0, leading_zeros=False, samples=()):
@@ -477,7 +478,7 @@ def number_term(number, z, lse, labels, number_values, options):
         merged = (z[i, ids].clamp(min=NEVER) + forms).logsumexp(-1)
         k = values.index(number_values[labels[i]])
         table = torch.tensor(values, dtype=torch.float64)
-        form = z[i, labels[i]] if options.cross_entropy else None
+        form = z[i, labels[i]] if options.cross_entropy and options.mode == "replace" else None
         span.append(Position(merged, lse[i], table, k, place, behind, *written, forms=widths, form=form))
     loss = term(span)
     if term.reweigh:

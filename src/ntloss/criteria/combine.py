@@ -307,8 +307,12 @@ class WeightedSum:
 
     def __call__(self, x: CriterionInput) -> Tensor:
         """Compute the loss of each position: `[positions]`."""
-        losses = [weight * criterion(x) for weight, criterion in self._terms]
-        return functools.reduce(torch.add, losses)
+        losses = [(weight, criterion(x)) for weight, criterion in self._terms]
+        # An infinite loss with a weight of 0 counts as 0.
+        weighted = [
+            weight * (loss if weight else loss.masked_fill(loss.isinf(), 0)) for weight, loss in losses
+        ]
+        return functools.reduce(torch.add, weighted)
 
     def bind(self, values: Tensor, like: Tensor) -> Criterion:
         """Bind each criterion."""

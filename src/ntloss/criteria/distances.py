@@ -96,7 +96,7 @@ def check_squash(factor: float | None, values: Tensor | None = None) -> None:
     if values is not None and (len(values) < 2 or values.diff().min() == values[-1] - values[0]):
         raise ValueError(
             f"squash_factor={factor} needs at least three distinct values, or distances that "
-            f"differ; the vocabulary has the values {values.tolist()}. Omit squash_factor."
+            f"differ; the vocabulary has the values {values.tolist()}. Pass squash_factor=None."
         )
 
 

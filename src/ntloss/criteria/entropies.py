@@ -28,12 +28,14 @@ def cross_entropy_of(targets: Tensor, log_probs: Tensor) -> Tensor:
 def cross_entropy_of_all(targets: Tensor, x: CriterionInput, criterion: object) -> Tensor:
     """Compute the cross-entropy with targets `[positions, values]` over the whole vocabulary, text included.
 
-    Raise a ValueError that names the criterion if the input has no `log_mass`.
+    Where it replaces cross-entropy, it includes that of the label's form among those of its value. Raise a
+    ValueError that names the criterion if the input has no `log_mass`.
     """
     if x.log_mass is None:
         raise ValueError(f"log_mass is None, but {criterion!r} needs the probability on text")
     no_number = torch.where(x.log_mass < _IMPOSSIBLE, torch.inf, -x.log_mass)
-    return cross_entropy_of(targets, x.log_probs) + no_number
+    loss = cross_entropy_of(targets, x.log_probs) + no_number
+    return loss if x.form_log_probs is None else loss - x.form_log_probs
 
 
 @dataclass(frozen=True)

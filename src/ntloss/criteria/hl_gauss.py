@@ -108,7 +108,7 @@ class HLGauss:
             options: `relative`, `leading_zeros`, `decimals`.
 
         Raises:
-            ValueError: fewer than two different numbers, or one that is not finite.
+            ValueError: fewer than two different numbers, or one that is no finite number.
 
         Example:
             >>> criterion = HLGauss.for_answers([10, 20, 30, 40])
@@ -119,10 +119,14 @@ class HLGauss:
             >>> round(sigma, 3)
             0.769
         """
-        numbers = [float(answer) for answer in answers]
-        for row, number in enumerate(numbers):
-            if not math.isfinite(number):
-                raise ValueError(f"answers: number {row} is {number}: expected finite ones")
+        numbers = []
+        for row, answer in enumerate(answers):
+            try:
+                numbers.append(float(answer))
+            except (TypeError, ValueError, OverflowError):  # None, "1,000", 10**400
+                numbers.append(math.nan)
+            if not math.isfinite(numbers[-1]):
+                raise ValueError(f"answers: number {row} is {answer!r}: expected a finite one, such as 12.5")
         spread = statistics.pstdev(numbers) if len(numbers) > 1 else 0.0
         if not spread > 0:
             raise ValueError(
@@ -166,8 +170,7 @@ class HLGauss:
 
     def __call__(self, x: CriterionInput) -> Tensor:
         """Compute the loss of each position: `[positions]`."""
-        loss = cross_entropy_of_all(self.targets(x), x, self)
-        return loss if x.form_log_probs is None else loss - x.form_log_probs
+        return cross_entropy_of_all(self.targets(x), x, self)
 
     def targets(self, x: CriterionInput) -> Tensor:
         """Compute the target of each position, given the true digits before it: `[positions, values]`.

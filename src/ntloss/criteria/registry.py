@@ -95,6 +95,8 @@ def as_criterion(given: Any) -> Criterion:
     """Return a criterion as it is, or make it from its name, or a mapping of `name` and options."""
     given = {"name": given} if isinstance(given, str) else given
     if isinstance(given, Mapping):
+        if "name" not in given:
+            raise ValueError(f"criterion={dict(given)} has no name: expected {{'name': ..., option: ...}}")
         return get_criterion(**given)
     criterion: Criterion = given
     return criterion

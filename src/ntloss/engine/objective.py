@@ -64,6 +64,7 @@ class Objective(nn.Module):
         self.needs = needs_of(self.criterion)
         if getattr(self.criterion, "decimals", False):  # requested, not a default
             warn_without_point(vocabulary)
+        self.replaces_cross_entropy = False  # set by a combined loss, whose mode may depend on the criterion
         self.label_smoothing = label_smoothing
         self.z_loss = z_loss
         self.tables = NumberTables(vocabulary, spans=self.needs.spans)
@@ -106,10 +107,11 @@ class Objective(nn.Module):
             ce = (1 - self.label_smoothing) * ce + self.label_smoothing * smooth
         # Positions without weight contribute exactly zero, even if their cross-entropy is infinite.
         ce = ce.masked_fill(targets.ce_weights == 0, 0) * targets.ce_weights
-        ntl = self.number_term(readout, targets, replaces_cross_entropy=True)
+        ntl = self.number_term(readout, targets)
         if targets.shape is None:
             ce = ce.sum()
-        loss = ce + (weight.detach().to(ntl.dtype) if isinstance(weight, Tensor) else weight) * ntl
+        weighted = (weight.detach().to(ntl.dtype) if isinstance(weight, Tensor) else weight) * ntl
+        loss = ce + weighted.masked_fill(ntl.isinf() & weighted.isnan(), 0)  # a weight of 0
         if self.z_loss:
             # Mask before squaring, because 0 times an infinite derivative is NaN.
             normalizer = (readout.row_max + readout.shifted_lse).masked_fill(targets.item_weights == 0, 0)
@@ -119,16 +121,15 @@ class Objective(nn.Module):
             return LossTerms(loss, ce, ntl)
         return LossTerms(*(term.reshape(targets.shape) for term in (loss, ce, ntl)))
 
-    def number_term(self, readout: Readout, targets: Targets, replaces_cross_entropy: bool = False) -> Tensor:
+    def number_term(self, readout: Readout, targets: Targets) -> Tensor:
         """Compute the weighted number term: its sum or, if the targets have a shape, of each position.
 
-        A term that may replace cross-entropy also learns which form of a value the label is.
+        A term that replaces cross-entropy may also learn which form of a value the label is.
         """
         row_max, shifted_lse, number_logits = readout.row_max, readout.shifted_lse, readout.number_logits
         reads_mass = self.needs.log_normalizer
-        label_logit = (
-            readout.label_logit if replaces_cross_entropy and self.tables.has_several_forms else None
-        )
+        learns_form = self.replaces_cross_entropy and self.tables.has_several_forms
+        label_logit = readout.label_logit if learns_form else None
         target, weights, spans = targets.target, targets.number_weights, targets.spans
         rows = targets.number_rows
         if rows is not None:  # with a thousand number tokens, computing all positions would cost more

@@ -113,7 +113,9 @@ class NumberFormat:
         counts = [*zip(*map(_count_digits, parsed), strict=True)]  # before the point, and after it
         needed = [max(of_numbers) for of_numbers in counts]
         signed = any(number < 0 for number in parsed)
-        found = cls(digits or needed[0], needed[1] if decimals is None else decimals, signed)
+        found = cls(
+            needed[0] if digits is None else digits, needed[1] if decimals is None else decimals, signed
+        )
         for most, of_numbers in zip(needed, counts, strict=True):
             found.write(f"{parsed[of_numbers.index(most)]:f}")
         return found

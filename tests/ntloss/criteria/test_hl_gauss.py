@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import CANCELLATION, VALUE_TOLERANCE, approx, assert_close
 
-from ntloss import HLGauss, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary, get_criterion
+from ntloss import (
+    HLGauss,
+    NTLCrossEntropyLoss,
+    NTLLinearCrossEntropyLoss,
+    NumberTokenLoss,
+    NumberVocabulary,
+    get_criterion,
+)
 from ntloss.criteria import PlaceWeighted
 from ntloss.engine.objective import criterion_input
 from ntloss.engine.targets import BatchInfo, TargetOptions, prepare_targets
@@ -129,6 +136,10 @@ class TestTargets:
         logits, labels = torch.randn(1, 4, 112, dtype=torch.float64), torch.tensor([[1, 110, 15, 111]])
         loss = NTLCrossEntropyLoss(vocabulary, HLGauss(1e-6))(logits, labels)  # 1.05, not 1.5
         assert_close(loss, torch.nn.functional.cross_entropy(logits[0], labels[0]), EXACT)
+        beside = NTLCrossEntropyLoss(vocabulary, HLGauss(2.0), mode="add", return_terms=True)
+        assert_close(
+            beside(logits, labels).ntl * 4 / 2, NumberTokenLoss(vocabulary, HLGauss(2.0))(logits, labels)
+        )
 
     def test_as_sigma_grows_the_target_is_uniform_over_the_cells(self):
         for sigma in (1e8, 1e30):
@@ -245,6 +256,9 @@ class TestSigma:
             (lambda: HLGauss((2.0, 1.0)).anneal(-0.5), "progress=-0.5"),
             (lambda: HLGauss.for_answers([3, 3]), "two different"),
             (lambda: HLGauss.for_answers([3, NAN]), "number 1 is nan"),
+            (lambda: HLGauss.for_answers(["3", "1,000"]), "number 1 is '1,000': expected a finite one"),
+            (lambda: HLGauss.for_answers([3, None]), "number 1 is None"),
+            (lambda: HLGauss.for_answers([3, 10**400]), "number 1 is 1000"),
             (lambda: HLGauss(torch.tensor(-1.0)), "sigma=-1.0"),
         ],
     )

@@ -27,6 +27,7 @@ def test_options_become_those_of_the_loss(config, options):
         ({"criterion": "hl_gauss"}, "'hl_gauss' needs sigma: expected {'name': 'hl_gauss', 'sigma'"),
         ({"criterion": "crsp"}, "no criterion is called 'crsp'"),
         ({"criterion": {"name": "crps", "tau": 1}}, "'crps' has no option 'tau'"),
+        ({"criterion": {"tau": 1}}, "has no name: expected {'name': "),
         ({"weight": -1.0}, "weight"),
         ({"normalize_by": "tokens"}, "normalize_by='tokens'"),
     ],

@@ -100,6 +100,7 @@ OTHER_WIDTHS = ["7", "-1234", "0.125", "20"]
             for text in ("12", "+012", "0.12", "01x", "٠١٢")
         ],
         (lambda: NumberFormat(digits=0), "digits of 1 or more"),
+        (lambda: NumberFormat.of(["5"], digits=0), "digits of 1 or more"),
         (lambda: NumberFormat(decimals=2), "pass digits="),
         (lambda: NumberFormat(signed=True), "pass digits="),
         (lambda: NumberFormat(max_digits=0), "expected 1 to 300"),
