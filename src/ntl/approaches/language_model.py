@@ -35,6 +35,8 @@ from ntloss.numbers.parsing import parse_number
 
 Past = DynamicCache | None
 AUTO = "auto"  # value of loss.options.sigma that leaves it to the training answers
+CACHED = 2**15  # tokens whose keys and values a pass of quantiles holds: 1.5 GB of SmolLM2-135M's, and copies
+MOST_ROWS = 1024  # of a pass of quantiles
 SIGMA = "sigma"  # entry of `config.ntl` that then holds its first and last value
 
 
@@ -245,6 +247,8 @@ class LanguageModel:
         options = {**self.answer_format.quantile_options(), "past_key_values": past}
         batch = self._pad(self.prompts(questions))
         inputs = {key: value.to(self.model.device) for key, value in batch.items()}
+        if not is_sharded(self.model):  # whose ranks need the same number of passes
+            options["rows_per_pass"] = min(MOST_ROWS, 1 + CACHED // batch["input_ids"].shape[1])
         with generation_mode(self.model, model), warnings.catch_warnings():
             # `number_mass` reports it.
             warnings.simplefilter("ignore", UnlikelyNumberWarning)

@@ -19,7 +19,7 @@ from approach_cases import (
 from tolerances import DISTRIBUTION, assert_close, assert_identical
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from ntl.approaches import build_approach
+from ntl.approaches import build_approach, language_model
 from ntl.config import Evaluation, LossSettings
 from ntl.errors import UserError
 from ntloss import NTLoss
@@ -72,6 +72,22 @@ def test_prompts_are_run_once_where_attention_is_all_that_a_cache_holds(shape, s
     approach.answer(*asked)
     approach.quantiles(*asked[:2], (0.5,))
     assert together <= share * sum(seen)
+
+
+def test_reading_quantiles_holds_fewer_rows_the_longer_the_prompts_are(monkeypatch):
+    monkeypatch.setattr(language_model, "CACHED", 60)
+    approach, seen = causal(number_format="padded"), []
+    approach.fit(ANSWERS)
+    approach.model.register_forward_pre_hook(
+        lambda model, args, kwargs: seen.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    levels = tuple((k + 0.5) / 100 for k in range(100))
+    largest = []
+    for question in ("1 + 2 = ", "1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9 = "):
+        approach.quantiles(approach.model, [question], levels)
+        largest.append(max(seen))
+        seen.clear()
+    assert largest[1] < largest[0] < len(levels) / 4
 
 
 @pytest.mark.parametrize(("number_format", "ends"), [("plain", True), ("padded", False)])
