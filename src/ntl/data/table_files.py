@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -28,7 +29,8 @@ def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
         those between the rows of a single column, which are rows without a value.
 
     Raises:
-        UserError: The file cannot be read, has no rows, or a row has more fields than the header.
+        UserError: The file cannot be read, has no rows, or a row has more fields than the header, or a
+            quote is not closed.
     """
     path = Path("-" if isinstance(file, io.StringIO) else file).expanduser()
     ending = path.suffix.lower()
@@ -40,7 +42,7 @@ def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
         else:
             text = file.getvalue() if isinstance(file, io.StringIO) else path.read_bytes().decode("utf-8-sig")
             table = _read_csv(text, "\t" if ending == ".tsv" else ",")
-    except (OSError, ValueError, csv.Error) as error:  # pandas' errors and UnicodeDecodeError are ValueErrors
+    except (OSError, ValueError) as error:  # pandas' errors and UnicodeDecodeError are ValueErrors
         raise UserError(
             f"{key}={path} cannot be read ({error}); expected a table in UTF-8: {FORMATS}. Correct the file "
             "or the path, which is relative to the working directory."
@@ -90,14 +92,13 @@ def _read_json_lines(text: str) -> list[dict[str, str | None]]:
 
 def _read_csv(text: str, separator: str) -> pd.DataFrame:
     """Read the rows below a header. A blank line between rows of a single value is one without a value."""
-    lines = io.StringIO(text.rstrip("\r\n"), newline="")
-    rows = csv.reader(lines, delimiter=separator, skipinitialspace=True)
-    header = next(filter(None, rows), [])
+    rows = _csv_rows(text.rstrip("\r\n"), separator)
+    header = next((row for _, row in rows if row), [])
     values = []
-    for row in rows:
+    for line, row in rows:
         if any(row[len(header) :]):
             raise ValueError(
-                f"line {rows.line_num}: the row has {len(row)} fields; expected {len(header)}, as in the "
+                f"line {line}: the row has {len(row)} fields; expected {len(header)}, as in the "
                 "header; a field that holds a separator needs double quotes"
             )
         if row or len(header) == 1:
@@ -106,3 +107,23 @@ def _read_csv(text: str, separator: str) -> pd.DataFrame:
     names = [name or f"Unnamed: {i}" for i, name in enumerate(header)]
     table = pd.DataFrame(values, columns=names, dtype=object)
     return table.drop(columns=[n for n in names if n.startswith("Unnamed: ") and table[n].isna().all()])
+
+
+def _csv_rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row after the number of its last line; a ValueError if a quote is not closed."""
+    lines = [*io.StringIO(text, newline=""), ""]  # a row with an unclosed quote swallows the empty line, too
+    rows = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+    first = 1
+    try:
+        for row in rows:
+            if rows.line_num == len(lines):
+                if row:
+                    raise csv.Error("unexpected end of the file")
+                return
+            yield rows.line_num, row
+            first = rows.line_num + 1
+    except csv.Error as error:
+        raise ValueError(
+            f"line {first}: the row that begins here cannot be read to its end ({error}); expected a closing "
+            "quote in each field that begins with a double quote"
+        ) from None

@@ -43,6 +43,23 @@ def test_a_blank_line_is_a_row_only_between_the_rows_of_a_single_column(text, ex
     assert read_table(io.StringIO(text), "data").fillna("?").to_dict("list") == expected
 
 
+@pytest.mark.parametrize("rest", [75, 9000])  # of fewer and of more characters than csv's limit of a field
+def test_a_quote_that_is_not_closed_is_an_error_that_names_where_its_row_begins(rest):
+    lines = ["kind,size,new,price", 'house,"8\n0",TRUE,300', "flat,20,TRUE,100", '"flat,25.5,TRUE,116']
+    text = "\n".join([*lines, *["house,80.25,FALSE,300"] * rest])
+    for cut in (text, text[: text.index("TRUE,116")]):
+        with pytest.raises(UserError, match=r"line 5: the row that begins here .* expected a closing quote"):
+            read_table(io.StringIO(cut), "data")
+
+
+def test_quotes_inside_a_field_and_fields_of_several_lines_are_read():
+    text = 'a,b\n"Best" house,5" pipe\n"one\n\n""two""\n", "x, y"\n'
+    assert read_table(io.StringIO(text), "data").to_numpy().tolist() == [
+        ["Best house", '5" pipe'],
+        ['one\n\n"two"\n', "x, y"],
+    ]
+
+
 def test_json_lines_keep_every_digit_and_every_key(tmp_path):
     path = tmp_path / "exact.jsonl"
     path.write_text(
