@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from itertools import chain, count
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,7 @@ from pandas.api.types import is_object_dtype
 from ntl.errors import UserError
 
 FORMATS = "CSV (with a header), TSV, Parquet (.parquet) or JSON lines (.jsonl)"
+UNNAMED = "Unnamed: "  # the beginning of a column's name that a table lacks, as in pandas
 
 
 def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
@@ -29,8 +31,8 @@ def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
         those between the rows of a single column, which are rows without a value.
 
     Raises:
-        UserError: The file cannot be read, has no rows, or a row has more fields than the header, or a
-            quote is not closed.
+        UserError: The file cannot be read, has no rows, a row has more fields than the header, or a quote
+            is not closed.
     """
     path = Path("-" if isinstance(file, io.StringIO) else file).expanduser()
     ending = path.suffix.lower()
@@ -53,12 +55,16 @@ def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
 
 
 def as_texts(table: pd.DataFrame) -> pd.DataFrame:
-    """Write typed values as texts: whole numbers of a column with gaps without a point.
+    """Write the values of a table as texts, as if they had been read from a CSV file.
+
+    Names and texts lose their leading blanks, and empty texts are missing values. Whole numbers of a column
+    with gaps have no point. A column of truth values, such as `TRUE` and `FALSE`, holds `True` and `False`.
+    Columns without a name are named by their place, such as `Unnamed: 0`, or left out if they are empty.
 
     Raises:
         UserError: Two columns have the same name.
     """
-    table = table.rename(columns=str)
+    table = table.set_axis(_column_names(table), axis=1)
     if len(twice := table.columns[table.columns.duplicated()]):
         raise UserError(
             f"the table has two columns {twice[0]!r}; expected one of each. Rename or remove one."
@@ -67,9 +73,26 @@ def as_texts(table: pd.DataFrame) -> pd.DataFrame:
         # `convert_dtypes` would round whole numbers beside gaps.
         table[name] = pd.Series(pd.array(table[name].tolist()), table.index)
     table = table.convert_dtypes()
-    return pd.DataFrame({name: table[name].astype("string").astype(object) for name in table}).where(
-        table.notna().to_numpy(), float("nan")
-    )
+    table = pd.DataFrame({name: _column_texts(table[name]) for name in table}, table.index)
+    return table.drop(columns=[n for n in table if n.startswith(UNNAMED) and table[n].isna().all()])
+
+
+def _column_names(table: pd.DataFrame) -> list[str]:
+    """Return the names of the columns as texts; those without one are named as pandas names them."""
+    names = [str(name).lstrip(" ") for name in table.columns]
+    for i, name in enumerate(names):
+        if not name:
+            tried = chain([f"{UNNAMED}{i}"], (f"{UNNAMED}{i}.{n}" for n in count(1)))
+            names[i] = next(free for free in tried if free not in names)
+    return names
+
+
+def _column_texts(column: pd.Series) -> pd.Series:
+    texts = column.astype("string").str.lstrip(" ").astype(object)
+    texts = texts.where(texts.notna() & (texts != ""), float("nan"))
+    if texts.dropna().str.lower().isin(["true", "false"]).all():
+        texts = texts.str.capitalize().astype(object)
+    return texts
 
 
 def _read_json_lines(text: str) -> list[dict[str, str | None]]:
@@ -104,9 +127,7 @@ def _read_csv(text: str, separator: str) -> pd.DataFrame:
         if row or len(header) == 1:
             padded = row[: len(header)] + [""] * (len(header) - len(row))
             values.append([field or None for field in padded])
-    names = [name or f"Unnamed: {i}" for i, name in enumerate(header)]
-    table = pd.DataFrame(values, columns=names, dtype=object)
-    return table.drop(columns=[n for n in names if n.startswith("Unnamed: ") and table[n].isna().all()])
+    return pd.DataFrame(values, columns=header, dtype=object)
 
 
 def _csv_rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:

@@ -3,8 +3,10 @@ import io
 import pandas as pd
 import pytest
 from data_cases import rows, tabular
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ntl.data.table_files import read_table
+from ntl.data.table_files import as_texts, read_table
 from ntl.errors import UserError
 
 
@@ -58,6 +60,60 @@ def test_quotes_inside_a_field_and_fields_of_several_lines_are_read():
         ["Best house", '5" pipe'],
         ['one\n\n"two"\n', "x, y"],
     ]
+
+
+NAMES = ["", " ", " BMI ", "price", "a, b", ' "q"', " Unnamed: 0", "Unnamed: 1", "two\nlines"]
+TEXTS = ["", " ", " x ", " a, b", ' "q" ', "\n", " two\nlines", "NA", "7"]
+VALUES = [*TEXTS, "TRUE", " false", "True ", 7, True, None]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_a_data_frame_is_read_like_the_csv_file_that_it_is_stored_as(data):
+    names = data.draw(st.lists(st.sampled_from(NAMES), unique_by=lambda name: name.lstrip(" ")))
+    names += [] if "price" in names else ["price"]
+    values = st.lists(st.sampled_from(VALUES), min_size=len(names), max_size=len(names))
+    frame = pd.DataFrame(data.draw(st.lists(values, min_size=1, max_size=4)), columns=names)
+    texts = as_texts(frame)
+    for stored in (frame, texts):
+        found = read_table(io.StringIO(stored.to_csv(index=False)), "data")
+        pd.testing.assert_frame_equal(found, texts)
+
+
+def test_names_and_texts_lose_their_leading_blanks_and_empty_texts_are_missing(tmp_path):
+    rows = [{" BMI ": " 1", "kind": "  ", "size": ""}, {" BMI ": "2 ", "kind": " x ", "size": 3}]
+    path = tmp_path / "table.jsonl"
+    path.write_text(pd.DataFrame(rows).to_json(orient="records", lines=True))
+    for table in (as_texts(pd.DataFrame(rows)), read_table(path, "data")):
+        assert table.fillna("?").to_dict("list") == {
+            "BMI ": ["1", "2 "],
+            "kind": ["?", "x "],
+            "size": ["?", "3"],
+        }
+
+
+def test_truth_values_are_written_in_one_way():
+    table = read_table(io.StringIO("a,b,c,d\nTRUE,true,TRUE,\n,False,yes,\nFALSE,True,FALSE,\n"), "data")
+    assert table.fillna("?").to_dict("list") == {
+        "a": ["True", "?", "False"],
+        "b": ["True", "False", "True"],
+        "c": ["TRUE", "yes", "FALSE"],
+        "d": ["?", "?", "?"],
+    }
+    frame = pd.DataFrame({"b": [True, False, True]})
+    assert as_texts(frame).equals(table[["b"]])
+
+
+@pytest.mark.parametrize(
+    "header", [",Unnamed: 0,kind", ",Unnamed: 0,,Unnamed: 2", ",Unnamed: 0,Unnamed: 0.1", "Unnamed: 1,"]
+)
+def test_a_column_without_a_name_gets_a_free_one(header):
+    text = f"{header},price\n" + ",".join("12345"[: header.count(",") + 2])
+    table = read_table(io.StringIO(text), "data")
+    assert table.columns.is_unique
+    assert table.iloc[0].tolist() == [*"12345"[: header.count(",") + 2]]
+    if ".1" not in header:  # pandas itself would number it so that it collides
+        assert [*table] == [*pd.read_csv(io.StringIO(text))]
 
 
 def test_json_lines_keep_every_digit_and_every_key(tmp_path):
