@@ -38,7 +38,7 @@ def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
     ending = path.suffix.lower()
     try:
         if ending == ".parquet":
-            table = pd.read_parquet(path, dtype_backend="numpy_nullable")
+            table = _with_index(pd.read_parquet(path, dtype_backend="numpy_nullable"))
         elif ending == ".jsonl":
             table = pd.DataFrame(_read_json_lines(path.read_text("utf-8-sig")), dtype=object)
         else:
@@ -93,6 +93,12 @@ def _column_texts(column: pd.Series) -> pd.Series:
     if texts.dropna().str.lower().isin(["true", "false"]).all():
         texts = texts.str.capitalize().astype(object)
     return texts
+
+
+def _with_index(table: pd.DataFrame) -> pd.DataFrame:
+    """Make columns of the named levels of an index, which are columns of the file."""
+    named = [name for name in table.index.names if name is not None and name not in table]
+    return (table.reset_index(named) if named else table).reset_index(drop=True)
 
 
 def _read_json_lines(text: str) -> list[dict[str, str | None]]:
