@@ -92,7 +92,11 @@ def _finished_rows(table: pd.DataFrame, answer: Answer, path: Path) -> int:
     """
     # The end of an interrupted row may be half a character.
     text = path.read_bytes().decode(errors="replace") if path.exists() else ""
-    header, *rows = csv.reader(io.StringIO(text, newline="")) if text else [[]]
+    limit = csv.field_size_limit(len(text) + 1)  # texts of JSON lines and Parquet files have any length
+    try:
+        header, *rows = csv.reader(io.StringIO(text, newline="")) if text else [[]]
+    finally:
+        csv.field_size_limit(limit)
     if rows and (len(rows[-1]) < len(header) or not text.endswith("\n")):
         rows.pop()
     names, count = [*table.columns], len(rows)

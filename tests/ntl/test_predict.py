@@ -1,5 +1,6 @@
 """`ntl predict` and `ntl.load`, with models that learn nothing: only what is done with them matters."""
 
+import csv
 import io
 import json
 import math
@@ -462,6 +463,21 @@ def test_an_output_that_ends_inside_a_character_or_has_windows_line_breaks_is_co
         cut.write_bytes(content[:place])
         assert predict(capsys, run, f"data={new}", f"output={cut}")[0] == 0
         assert cut.read_bytes() == content
+
+
+def test_an_output_with_a_very_long_text_is_continued(run, new, tmp_path, capsys):
+    limit = csv.field_size_limit()
+    rows, output = tmp_path / "new.jsonl", tmp_path / "out.csv"
+    table = pd.read_csv(new)
+    table["unused"] = "long, " * limit
+    table.to_json(rows, orient="records", lines=True)
+    assert predict(capsys, run, f"data={rows}", f"output={output}")[0] == 0
+    whole = output.read_text()
+    for place in (len(whole), len(whole) - 3, whole.index("long") + limit + 5):
+        output.write_text(whole[:place])
+        code, _, err = predict(capsys, run, f"data={rows}", f"output={output}")
+        assert (code, output.read_text() == whole) == (0, True), err[-500:]
+    assert csv.field_size_limit() == limit
 
 
 @pytest.mark.parametrize("kind", ["fifo", "descriptor"])
