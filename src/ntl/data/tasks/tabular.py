@@ -60,7 +60,7 @@ def load(settings: Tabular) -> TaskData:
     note = f"left out: {', '.join(parts)}" if parts else None
     rows = rows[-(settings.rows or len(rows)) :]
     test, rest = rows[-settings.test_size :], rows[: -settings.test_size]
-    groups = questions if settings.group_by is None else table[settings.group_by].tolist()
+    groups = questions if settings.group_by is None else _groups(table[settings.group_by])
     if settings.group_by is not None:
         rest = _without(rest, test, groups)
     validation, rest = rest[-settings.validation_size :], rest[: -settings.validation_size]
@@ -228,7 +228,7 @@ def _order(table: pd.DataFrame, settings: Tabular) -> Sequence[int]:
     if split_by is None:
         order = np.random.default_rng(settings.data_seed).permutation(len(table))
         if settings.group_by is not None:
-            codes = pd.factorize(table[settings.group_by].iloc[order])[0]
+            codes = pd.factorize(pd.Series(_groups(table[settings.group_by]), dtype=object).iloc[order])[0]
             order = order[np.argsort(codes, kind="stable")]  # groups in the order of their first rows
         return order.tolist()
     column = table[split_by].reset_index(drop=True)
@@ -240,6 +240,12 @@ def _order(table: pd.DataFrame, settings: Tabular) -> Sequence[int]:
         f"dataset_args.split_by={split_by} names a column with the value {column[column.notna()].iloc[0]!r}; "
         "expected numbers, or dates such as 2026-11-21. Rewrite the column, or name another one."
     )
+
+
+def _groups(column: pd.Series) -> list[Any]:
+    """Return the group of each row; a row without one is a group of its own, named by its place."""
+    given = _with_gaps(column) if _is_numeric(column) else column
+    return [i if pd.isna(group) else group for i, group in enumerate(given)]
 
 
 def _ratings(table: pd.DataFrame, column: str | None) -> dict[int, tuple[float, ...]]:

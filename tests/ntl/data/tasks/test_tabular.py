@@ -163,6 +163,21 @@ def test_rows_of_one_group_are_in_one_split(table):
         assert len(set.union(*films)) == sum(map(len, films))
 
 
+@pytest.mark.parametrize("missing", ["", "NA"])  # NA is missing among numbers
+def test_each_row_without_a_group_is_a_group_of_its_own(table, missing):
+    text = "film,y,a\n" + "".join(f"{missing if i % 2 else i // 4},{i},{i}\n" for i in range(40))
+    tested = set()
+    for seed in range(20):
+        sizes = ("validation_size=5", "test_size=6")
+        data = table(text, "columns=[a]", "group_by=film", f"data_seed={seed}", *sizes)
+        parts = [[int(e.answer) for e in part] for part in (data.train, data.validation, data.tests["test"])]
+        films = [{i // 4 for i in part if i % 2 == 0} for part in parts]
+        assert len(set.union(*films)) == sum(map(len, films))
+        assert sum(i % 2 for part in parts for i in part) == 20  # no row without a group is left out
+        tested |= {i for i in parts[2] if i % 2}
+    assert len(tested) > 10
+
+
 def test_questions_that_are_too_long_are_left_out(table):
     assert {len(e.question) for e in rows(table(REVIEWS, "columns=[text]", "longest=4"))} <= {1, 3, 4}
 
