@@ -16,6 +16,8 @@ from tolerances import approx
 import ntl
 from ntl import train
 from ntl.cli import main
+from ntl.config import compose_config
+from ntl.data.tasks.tabular import with_targets, write_questions
 from ntl.errors import UserError
 from ntl.training.outline import is_long_tailed
 from ntl.training.run_folder import RunFolder
@@ -103,6 +105,17 @@ def test_logarithms_are_learned_and_predictions_are_numbers_again(table, capsys)
     assert found["median"].dtype == "int64"
     lower, upper = form.outwards(np.array([0.0, 55.5]), np.array([1e12, 56.5]))
     assert [*lower, *upper] == approx([1.0, 55, 9977e6, 57])  # of 9.999, the largest logarithm
+
+
+def test_dates_and_zip_codes_keep_their_digits():
+    config = compose_config(["dataset_args.file=houses.csv", "dataset_args.target=y"], "fit")
+    table = pd.DataFrame(
+        {"date": ["20140502", "20140503"], "zip": ["98178", "98179"], "lat": ["47.5112", None]}
+    )
+    assert write_questions(table, with_targets(config.dataset_args), dict.fromkeys(table, "number")) == [
+        "date: 20140502, zip: 98178, lat: 47.5112, y: ",
+        "date: 20140503, zip: 98179, lat: unknown, y: ",
+    ]
 
 
 def test_decimals_beyond_three_digits_of_the_spread_are_rounded():

@@ -51,10 +51,11 @@ def load(settings: Tabular) -> TaskData:
     answers = [SEPARATOR.join(map(_answer, values)) for values in table[targets].itertuples(index=False)]
     longest = settings.longest or math.inf
     rows = [i for i in _order(table, settings) if len(questions[i]) <= longest]
+    beyond = len(rows) - (settings.rows or len(rows))
     left_out = {
         f"without {' or '.join(targets)}": len(whole) - len(table),
         f"with a question of more than {settings.longest} characters": len(table) - len(rows),
-        f"beyond dataset_args.rows={settings.rows}": len(rows) - (settings.rows or len(rows)),
+        f"beyond dataset_args.rows={settings.rows}": beyond,
     }
     parts = [f"{count:,} rows {why}" for why, count in left_out.items() if count > 0]
     note = f"left out: {', '.join(parts)}" if parts else None
@@ -67,10 +68,12 @@ def load(settings: Tabular) -> TaskData:
     train = _without(rest, [*validation, *test], groups)
     needed = settings.train_size or 1
     if len(train) < needed:
+        mend = f"Raise dataset_args.rows={settings.rows}" if beyond > 0 else "Lower dataset_args.train_size"
         raise UserError(
             f"{file} has {len(train)} training rows whose {settings.group_by or 'question'} is in neither "
-            f"the validation nor the test set; expected at least {needed}. Lower dataset_args.train_size, "
-            "validation_size or test_size, or add columns to the question that distinguish the rows."
+            f"the validation nor the test set; expected at least {needed}. {mend}, lower validation_size or "
+            "test_size, add columns to the question that distinguish the rows, or raise "
+            "dataset_args.significant_digits, to which the numbers of the question are rounded."
         )
     if settings.train_seed is not None:
         train = np.random.default_rng(settings.train_seed).permutation(train).tolist()

@@ -137,6 +137,18 @@ def test_a_table_that_cannot_be_used_is_an_error_with_the_reason(table, text, ov
 REVIEWS = "id,film,text,y\n1,a,good,9\n2,a,bad,1\n3,b,fine,6\n4,b,poor,2\n5,c,great,10\n6,c,,5\n"
 
 
+@pytest.mark.parametrize(
+    ("text", "given", "mend"),
+    [
+        ("".join(f"{i},{i}\n" for i in range(90)), "rows=2", "Raise dataset_args.rows=2, lower"),
+        ("20140502,1\n20140503,2\n20140504,3\n", "rows=3", "Lower .* raise dataset_args.significant_digits"),
+    ],
+)
+def test_too_few_training_rows_are_an_error_that_names_what_limits_them(table, text, given, mend):
+    with pytest.raises(UserError, match=f"has 0 training rows .*; expected at least 1. {mend}"):
+        table(f"a,y\n{text}", given)
+
+
 def test_a_prompt_writes_the_question_with_the_columns_in_braces(table):
     data = table(REVIEWS, "prompt='{text} ({film})\\nStars: '")
     assert {e.question: e.answer for e in rows(data)}["good (a)\nStars: "] == "9"
