@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 from ntl.approaches import build_approach
 from ntl.approaches.answer_format import writable_ends
 from ntl.config import Data, Evaluation, LossSettings, ModelArgs, Tabular
-from ntl.data import load_task, single_number
+from ntl.data import Example, load_task, single_number
 from ntl.data.table_files import as_texts
 from ntl.data.tasks.tabular import prompt_columns, with_targets, write_questions
 from ntl.errors import UserError
@@ -30,7 +30,7 @@ from ntl.predictions_file import LARGEST
 from ntl.scores import interval_levels, reading_metric
 from ntl.served import ServedApproach, is_address
 from ntl.training.outline import is_long_tailed
-from ntl.training.run_folder import CHECKPOINT, RunFolder, read_trained
+from ntl.training.run_folder import CHECKPOINT, RunFolder, check_table, read_trained
 from ntloss.decoding import interval_margin
 from ntloss.numbers import NumberFormat
 from ntloss.numbers.parsing import number_texts, parse_number
@@ -75,6 +75,7 @@ class Predictor:
         generation: How answers are decoded; see `ntl.config.Evaluation`.
         has_distribution: Whether a median and an interval can be read: not from a regression head.
         run: The run's folder, if the model is the last one of a run.
+        table: Hash of the table that a run was trained on, if it is known.
     """
 
     def __init__(
@@ -85,9 +86,10 @@ class Predictor:
         generation: Evaluation,
         has_distribution: bool,
         run: RunFolder | None = None,
+        table: str | None = None,
     ):
         self.name, self.approach, self.generation, self.run = name, approach, generation, run
-        self.is_table = isinstance(data, Tabular)
+        self.is_table, self._table_hash = isinstance(data, Tabular), table
         self.data = with_targets(data) if self.is_table else data
         self.targets = self.data.target if self.is_table and len(self.data.target) > 1 else []
         self.has_distribution = has_distribution and not self.targets
@@ -113,7 +115,8 @@ class Predictor:
 
     def save(self, folder: str | Path) -> None:
         """Copy the run, without its checkpoints, to a folder that does not exist, which `ntl.load` loads."""
-        if self.run is None or Path(folder).exists():
+        folder = Path(folder).expanduser()
+        if self.run is None or folder.exists():
             raise UserError(
                 f"{self.name} cannot be saved in {folder}; expected a run, and a folder that does not exist. "
                 "Choose another folder."
@@ -245,17 +248,23 @@ class Predictor:
     def _validation(self, level: float) -> tuple[pd.DataFrame, list[float]]:
         """Return the intervals of the validation rows, which the run may have answered, and their truths."""
         held = None if self.run is None else self.run.evaluation(self.generation.name)
-        examples = None if self.generation.samples is None else load_task(self.data).validation
+        examples = None if self.generation.samples is None else self._load_validation()
         if held is not None and held.is_complete() and level == self.generation.interval:
             known = [(p.lower, p.upper, p.true) for p in held.predictions("validation")]
             has_all = examples is None or len(known) == len(examples)  # evaluation.samples may leave some out
             if known and has_all and None not in [number for row in known for number in row]:
                 table = pd.DataFrame(known, columns=["lower", "upper", "true"])
                 return table, table["true"].tolist()
-        examples = load_task(self.data).validation if examples is None else examples
+        examples = self._load_validation() if examples is None else examples
         truths = [single_number(example.answer, "calibrate=true", "omit calibrate") for example in examples]
         questions = [example.question for example in examples]
         return pd.concat(self.batches(questions, level, Margin())), truths
+
+    def _load_validation(self) -> Sequence[Example]:
+        """Load the run's validation rows; a UserError if its table has changed, and so their choice."""
+        advice = "Restore it, pass calibrate=FILE with truth=COLUMN, or omit calibrate."
+        check_table(self.data, self._table_hash, f"{self.name} was trained", advice)
+        return load_task(self.data).validation
 
     def answer(self, questions: Sequence[str], level: float, margin: Margin) -> pd.DataFrame:
         """Answer one batch of questions; see `predict`."""
@@ -325,7 +334,7 @@ def load(run: str | Path, prompt: str | None = None, format: int | str | None = 
         if form is not None:
             written = {"number_width": form.digits, "number_places": form.decimals}
             model = replace(model, number_format="padded", **written)
-        loss, generation = LossSettings(), Evaluation(beams=1, max_new_tokens=16)
+        loss, generation, table = LossSettings(), Evaluation(beams=1, max_new_tokens=16), None
         data = Tabular(dataset_name="", prompt=prompt, target=[], significant_digits=None)
         if is_address(run):
             served = ServedApproach(str(run), form)
@@ -336,6 +345,7 @@ def load(run: str | Path, prompt: str | None = None, format: int | str | None = 
         assert trained is not None
         model, loss = trained.config.model_args, trained.config.loss
         generation, data = trained.config.evaluation, trained.config.dataset_args
+        table = trained.record.table
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     approach = build_approach(model, loss)
@@ -343,7 +353,7 @@ def load(run: str | Path, prompt: str | None = None, format: int | str | None = 
         approach.fit(["-1" if form.signed else "1"])
     approach.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     own = folder if prompt is None and folder.path == path else None
-    return Predictor(str(run), approach, data, generation, model.writes_digits, own)
+    return Predictor(str(run), approach, data, generation, model.writes_digits, own, table)
 
 
 def read_format(given: str, is_run: bool) -> NumberFormat:

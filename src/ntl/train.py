@@ -27,7 +27,15 @@ from ntl.config import Config, read_config
 from ntl.data.files import only_writer_in
 from ntl.errors import UserError, describe
 from ntl.program import is_first_process, run_hydra, run_program
-from ntl.training.run_folder import ERROR, EvaluationFolder, Metrics, RunFolder, RunRecord, read_trained
+from ntl.training.run_folder import (
+    ERROR,
+    EvaluationFolder,
+    Metrics,
+    RunFolder,
+    RunRecord,
+    hash_table,
+    read_trained,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -243,7 +251,8 @@ def as_trained(config: Config, path: str) -> tuple[Config, RunRecord]:
     asked = {key: config.given[key] for key in ("dataset_args", "evaluation")}
     given = {**trained.record.config, **asked}
     kept = {key: getattr(config, key) for key in ("dataset_args", "evaluation", "training_args")}
-    record = replace(trained.record, dataset=config.dataset_args.title)
+    data = config.dataset_args
+    record = replace(trained.record, dataset=data.title, table=hash_table(data))
     return replace(trained.config, given=given, **kept), record
 
 
@@ -332,6 +341,7 @@ def new_record(config: Config) -> RunRecord:
         seed=config.training_args.seed,
         job=config.job,
         config=config.given,
+        table=hash_table(config.dataset_args),
         versions={"ntloss": ntloss.__version__, **{package: version(package) for package in packages}},
     )
 

@@ -272,3 +272,48 @@ def test_a_validation_set_that_training_has_answered_is_not_answered_again(table
     code, _, err = fit(capsys, "houses.csv", "target=price", **{"training_args.eval_strategy": "steps"})
     assert (code, asked) == (0, [20, 20]), err
     assert len(RunFolder(Path("outputs/houses-price")).evaluation("test").predictions("validation")) == 20
+
+
+def test_a_table_that_has_changed_is_not_split_anew(table, capsys):
+    def changed(*words, **keys):
+        code, _, err = fit(capsys, "houses.csv", "target=price", *words, **keys)
+        return (code, "houses.csv has changed since the run in outputs/houses-price began" in err)
+
+    run = RunFolder("outputs/houses-price")
+    assert fit(capsys, "houses.csv", "target=price")[0] == 0
+    table.sort_values("price", ascending=False).to_csv("houses.csv", index=False)
+    assert changed() == changed("evaluation.name=again") == (2, True)
+    run.update(status="running")
+    assert changed() == (2, True)
+    run.update(status="finished")
+    rows = table.head(2)
+    assert len(ntl.load(run.path).predict(rows, calibrate=True)) == 2  # its validation rows are answered
+    for model in (run.path, run.last_checkpoint()):
+        with pytest.raises(UserError, match=r"houses\.csv has changed since .* was trained"):
+            ntl.load(model).predict(rows, level=0.5, calibrate=True)
+    held = run.record().table
+    run.update(table=None)  # a run of an older version
+    assert len(ntl.load(run.path).predict(rows, level=0.5, calibrate=True)) == 2
+    assert changed() == (0, False)
+    run.update(table=held)
+    Path("houses.csv").rename("others.csv")
+    with pytest.raises(UserError, match=r"houses\.csv cannot be read"):  # it is gone
+        ntl.load(run.path).predict(rows, level=0.5, calibrate=True)
+    elsewhere = {
+        "model_args": "pretrained",
+        "model_args.model_name_or_path": run,
+        "training_args": "eval",
+        "training_args.use_cpu": True,
+        "dataset_args": "tabular",
+        "dataset_args.file": "others.csv",
+        "dataset_args.names": True,
+        "dataset_args.validation_size": 20,
+        "dataset_args.test_size": 20,
+        "evaluation.name": "others",
+    }
+    assert train.main([f"{key}={value}" for key, value in elsewhere.items()]) == 0, capsys.readouterr().err
+    others = run.evaluation("others").record().table
+    assert others not in (None, held)
+    Path("others.csv").rename("houses.csv")
+    assert changed("training_args.overwrite_output_dir=true") == (0, False)
+    assert run.record().table == others

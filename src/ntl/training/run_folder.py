@@ -10,6 +10,7 @@
 Files are written atomically: if a run is killed, each file holds either its old or its new content.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -19,7 +20,7 @@ from urllib.parse import quote
 
 from omegaconf.errors import OmegaConfBaseException
 
-from ntl.config import Config, read_config
+from ntl.config import Config, Data, Tabular, read_config
 from ntl.data.files import write_atomically, write_json
 from ntl.errors import UserError, describe
 
@@ -49,6 +50,7 @@ class RunRecord:
         parameters: Number of the model's parameters.
         versions: Maps each package to its version.
         questions: Maps each test set of an evaluation to the fingerprint of its questions.
+        table: Hash of the table's file, see `hash_table`.
     """
 
     label: str = ""
@@ -64,6 +66,7 @@ class RunRecord:
     parameters: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     questions: Mapping[str, str] = field(default_factory=dict)
+    table: str | None = None
 
 
 class Prediction(NamedTuple):
@@ -224,6 +227,22 @@ def read_trained(path: Path | str) -> Trained | None:
             f"{folder.record_path} has a configuration that cannot be read ({describe(error)}). Repeat "
             "the run."
         ) from None
+
+
+def hash_table(data: Data) -> str | None:
+    """Hash the file of a table; None for other datasets, for the sample, and for a file that is gone."""
+    if not isinstance(data, Tabular) or data.file == "sample":
+        return None
+    try:
+        return hashlib.sha256(Path(data.file).expanduser().read_bytes()).hexdigest()
+    except OSError:
+        return None  # loading the task says so
+
+
+def check_table(data: Data, before: str | None, begun: str, advice: str) -> None:
+    """Raise a UserError if a table has changed since a run, which recorded its hash, `begun`."""
+    if isinstance(data, Tabular) and before and hash_table(data) not in (None, before):
+        raise UserError(f"{data.file} has changed since {begun}; expected the same table. {advice}")
 
 
 def find_unfinished(folder: Path) -> list[RunFolder]:

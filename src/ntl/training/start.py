@@ -8,7 +8,7 @@ from ntl.config import Config, read_config
 from ntl.data.files import is_leftover
 from ntl.errors import UserError
 from ntl.program import is_first_process
-from ntl.training.run_folder import ERROR, RunFolder
+from ntl.training.run_folder import ERROR, RunFolder, check_table
 
 # Keys that do not affect what is learned, by group.
 INDEPENDENT = {
@@ -34,7 +34,7 @@ def decide(config: Config, folder: RunFolder) -> Start:
     """Decide what is left of a run.
 
     Raises:
-        UserError: The folder holds a run with other settings, or files of something else.
+        UserError: The folder holds a run with other settings or another table, or files of something else.
     """
     training = config.training_args
     resume = training.resume_from_checkpoint
@@ -55,6 +55,11 @@ def decide(config: Config, folder: RunFolder) -> Start:
                 f"{folder} holds a run with other settings: {key} is {there!r} there, {here!r} here. Pass "
                 "another training_args.output_dir, or training_args.overwrite_output_dir=true to replace it."
             )
+        check_table(
+            config.dataset_args, record.table, f"the run in {folder} began",
+            "Pass another training_args.output_dir, or training_args.overwrite_output_dir=true to replace "
+            "the run.",
+        )  # fmt: skip
         if record.status in ("trained", "finished"):
             return Start("nothing" if _is_evaluated(config, folder) else "evaluate")
         checkpoint = checkpoint or folder.last_checkpoint()
