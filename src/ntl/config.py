@@ -592,14 +592,14 @@ def run_folder(_root_: DictConfig) -> str:
     folder = training.get("output_dir")
     if training.get("do_only_eval"):
         own = model.get("model_name_or_path")
-        folder = folder or (own if own and Path(own).is_dir() else None)
-        return str(Path(folder or "outputs/evaluations", _root_.evaluation.name))
+        folder = folder or (own if own and Path(own).expanduser().is_dir() else None)
+        return str(Path(folder or "outputs/evaluations", _root_.evaluation.name).expanduser())
     if folder is None:
         written = "" if model.get("number_format") == "plain" else str(model.get("number_format"))
         parts = (model.get("name"), written, _loss_name(_root_), training.get("special_name"))
         name = "_".join(str(part) for part in parts if part)
         folder = Path("outputs", data.get("dataset_name", "none"), training.get("trial") or "", name)
-    return str(folder)
+    return str(Path(folder).expanduser())
 
 
 def _loss_name(root: DictConfig) -> str:
@@ -615,7 +615,7 @@ def sweep_folder(_root_: DictConfig) -> str:
     """Return the folder of a sweep: the resolver `ntl.sweep_folder` of `hydra.sweep.dir`."""
     training, data = _root_.get("training_args") or {}, _root_.get("dataset_args") or {}
     default = Path("outputs", data.get("dataset_name", "none"), training.get("trial") or "", "sweep")
-    return str(training.get("output_dir") or default)
+    return str(Path(training.get("output_dir") or default).expanduser())
 
 
 def job_folder(overrides: str) -> str:

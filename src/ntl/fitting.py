@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ntl.data.files import only_writer_in, write_atomically
-from ntl.errors import UserError, unknown_key
+from ntl.errors import UserError, unknown_key, writing_to
 from ntl.program import GROUPS, HELP_OPTIONS, find_overrides, literal
 from ntl.train import run, train
 
@@ -130,7 +130,7 @@ def fit(table: Any, target: str, **keys: Any) -> Predictor:
     from ntl.predictor import load
     from ntl.training.run_folder import RunFolder
 
-    path = Path(table) if isinstance(table, str | Path) else _stored(table, keys)
+    path = Path(table).expanduser() if isinstance(table, str | Path) else _stored(table, keys)
     given = [_override(key, value) for key, value in {"target": target, **keys}.items()]
     _check_target(str(path), str(target))
     if not {"output", WORDS["output"]} & {*keys}:
@@ -140,7 +140,7 @@ def fit(table: Any, target: str, **keys: Any) -> Predictor:
         config = compose_config([literal(each) for each in overrides([str(path), *given])], "fit")
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(f"the keys cannot be used: {error}") from None
-    folder = RunFolder(str(config.training_args.output_dir))
+    folder = RunFolder(Path(str(config.training_args.output_dir)).expanduser())
     with _printing(), only_writer_in(folder.path):
         run(config, folder)
     return load(folder.path)
@@ -163,11 +163,13 @@ def _stored(table: Any, keys: Any) -> Path:
             f"the table is a {type(table).__name__}; expected a DataFrame or the path of a table. Convert it."
         )
     content = as_texts(table).to_csv(index=False, lineterminator="\n")
-    folder = Path(keys.get("dataset_args.cache_dir", "outputs/cache")) / "tables"
+    folder = Path(keys.get("dataset_args.cache_dir", "outputs/cache")).expanduser() / "tables"
     path = folder / f"{hashlib.sha256(content.encode()).hexdigest()[:16]}.csv"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
+    advice = "Pass another dataset_args.cache_dir."
+    with writing_to(folder, "a folder that can be written to", advice):
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content)
     return path
 
 

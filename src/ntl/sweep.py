@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,12 +22,13 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from ntl.config import job_folder
-from ntl.errors import UserError, describe
+from ntl.errors import UserError, describe, writing_to
 from ntl.terminal import console
 from ntl.training.run_folder import ERROR, RunFolder, RunRecord
 
@@ -34,16 +38,20 @@ _started: list[Watch] = []  # that of this process: a thread cannot be sent to t
 
 
 class SweepCallback(Callback):
-    """Shows the progress of a sweep's runs, and reports them at the end."""
+    """Checks the folder of a run or a sweep; shows the progress of a sweep, and reports it at the end."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Check the folder, before Hydra writes into it."""
+        with _hydra_ends():
+            _check_folder(config.hydra.run)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check what the report will test, and start to watch the folder of the sweep."""
+        """Check the folder and what the report will test, and start to watch the folder."""
         from ntl.report.contrasts import read_contrasts
 
-        try:
+        with _hydra_ends():
             read_contrasts(OmegaConf.to_container(config.contrasts, resolve=True))
-        except UserError as error:  # Hydra would only warn of it
-            raise SystemExit(2) from error
+            _check_folder(config.hydra.sweep)
         _started.append(Watch(Path(config.hydra.sweep.dir), name_runs(config)))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
@@ -63,6 +71,26 @@ class SweepCallback(Callback):
             ok = False
         if stop() or not ok:
             raise SystemExit(1)
+
+
+@contextmanager
+def _hydra_ends() -> Iterator[None]:
+    """Let a UserError in a callback end the program: Hydra only warns of all but SystemExit."""
+    try:
+        yield
+    except UserError as error:
+        raise SystemExit(2) from error
+
+
+def _check_folder(settings: DictConfig) -> None:
+    """Raise a UserError if a folder of Hydra, its key `dir`, cannot be written to."""
+    try:
+        folder = Path(settings.dir)
+    except OmegaConfBaseException:
+        return  # Hydra will explain it
+    with writing_to(folder, "a folder that can be written to", "Choose another one."):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
 
 
 class Watch:

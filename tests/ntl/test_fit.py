@@ -228,6 +228,26 @@ def test_python_fits_a_data_frame_and_returns_what_it_has_fitted(table, capsys, 
         ntl.fit(table, target=4, model="llama", **{"weights.layers": 1})
 
 
+def test_python_reads_and_writes_below_the_users_home(table, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    Path("home").mkdir()
+    Path("houses.csv").rename("home/houses.csv")
+    model = ntl.fit("~/houses.csv", target="price", model="llama", output="~/run", **SMALL)
+    assert model.name == str(tmp_path / "home/run")
+    model.save("~/copy")
+    assert ntl.load("~/copy").report.equals(model.report)
+    with pytest.raises(UserError, match="a folder that does not exist"):
+        model.save("~/copy")
+    assert not Path("~").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_an_error(table):
+    Path("outputs").write_text("")
+    given = {key: value for key, value in SMALL.items() if "cache_dir" not in key}
+    with pytest.raises(UserError, match=r"outputs/cache/tables cannot be written .* dataset_args\.cache_dir"):
+        ntl.fit(table, target="price", model="llama", **given)
+
+
 def test_an_interrupted_run_is_continued_only_if_something_is_saved(table, capsys, monkeypatch):
     def interrupt(*given):
         raise KeyboardInterrupt

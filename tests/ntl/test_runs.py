@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import re
 import shutil
 import time
 
@@ -145,6 +146,35 @@ def test_a_folder_with_other_files_is_not_changed(overwrite, tmp_path):
     assert main(small(tmp_path, f"training_args.overwrite_output_dir={overwrite}")) == 2
     assert (tmp_path / "run/thesis.tex").read_text() == "years of work"
     assert not (tmp_path / "run/run.json").exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+@pytest.mark.parametrize("sweep", [[], ["-m"]])
+def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(sweep, place, tmp_path, capsys):
+    (tmp_path / "file").write_text("kept")
+    assert main([*sweep, *small(tmp_path, f"training_args.output_dir={tmp_path}/{place}")]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert re.fullmatch(
+        rf"ntl train: {tmp_path}/{place} cannot be written \(.*\); expected a folder .*", err
+    ), err
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_folder_below_the_users_home_is_written_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    home = ["training_args.output_dir='~/run'"]
+    assert main(small(tmp_path, *home, steps=0)) == 0, capsys.readouterr().err
+    assert RunFolder(tmp_path / "home/run").record().status == "finished"
+    sweep = ["-m", "hydra/launcher=basic", "training_args.output_dir='~/sweep'", "training_args.seed=1"]
+    assert main(small(tmp_path, *sweep, steps=0)) == 0, capsys.readouterr().err
+    assert [path.parent.parent for path in (tmp_path / "home").glob("sweep/*/run.json")] == [
+        tmp_path / "home/sweep"
+    ]
+    again = ["training_args=eval", "model_args.model_name_or_path='~/run'", "training_args.output_dir=null"]
+    assert main(small(tmp_path, *again, "evaluation.name=again")) == 0, capsys.readouterr().err
+    assert results(tmp_path / "home/run", "again")
+    assert not (tmp_path / "~").exists()
 
 
 def test_a_record_of_an_older_version_is_read_with_defaults_for_missing_keys(run, tmp_path):
