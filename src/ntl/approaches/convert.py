@@ -65,7 +65,9 @@ def write_model(source: str, folder: Path, key: str) -> bool:
 def _identity(source: str) -> dict[str, Any]:
     """Return what tells two sources apart; a file is known by its name and its size."""
     path = Path(source).expanduser()
-    return {"source": path.name, "bytes": path.stat().st_size} if path.is_file() else {"source": source}
+    if path.is_file():
+        return {"source": path.name, "bytes": path.stat().st_size}
+    return {"source": Path(source).as_posix()}  # without a slash at its end
 
 
 def _load(source: str, key: str) -> tuple[Any, Any]:
