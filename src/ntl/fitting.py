@@ -115,7 +115,7 @@ def fit(table: Any, target: str, **keys: Any) -> Predictor:
         **keys: `prompt`, `model`, `scale` and `output`, as on the command line (see `ntl fit --help`), and
             any key of `ntl train`, as in `**{"training_args.max_steps": 100}`. Default of `output`: a folder
             in `outputs` that is named after the column and a hash of table and keys, so that the same call
-            continues, or returns what it has done.
+            continues, or returns what it has done. None means not given for these four.
 
     Returns:
         The trained model, as `ntl.load` returns it; `report` has its errors, and `save` copies it.
@@ -130,6 +130,8 @@ def fit(table: Any, target: str, **keys: Any) -> Predictor:
     from ntl.predictor import load
     from ntl.training.run_folder import RunFolder
 
+    optional = (*WORDS, WORDS["output"])
+    keys = {key: value for key, value in keys.items() if value is not None or key not in optional}
     path = Path(table).expanduser() if isinstance(table, str | Path) else _stored(table, keys)
     given = [_override(key, value) for key, value in {"target": target, **keys}.items()]
     _check_target(str(path), str(target))

@@ -241,6 +241,19 @@ def test_python_reads_and_writes_below_the_users_home(table, tmp_path, monkeypat
     assert not Path("~").exists()
 
 
+def test_in_python_none_means_not_given(table, monkeypatch):
+    asked = []
+    monkeypatch.setattr("ntl.fitting.run", lambda config, folder: asked.append((str(folder), config)))
+    monkeypatch.setattr("ntl.predictor.load", str)
+    none = {"output": None, "prompt": None, "scale": None, "training_args.output_dir": None}
+    found = ntl.fit(table, target="price", model="llama", **none, **SMALL)
+    assert found == ntl.fit(table, target="price", model="llama", **SMALL)
+    ((folder, config), other) = asked
+    assert (folder, config) == other
+    assert re.fullmatch(r"outputs/price-[0-9a-f]{8}", folder)
+    assert config.dataset_args.prompt is None
+
+
 def test_a_cache_that_cannot_be_written_is_an_error(table):
     Path("outputs").write_text("")
     given = {key: value for key, value in SMALL.items() if "cache_dir" not in key}
