@@ -31,6 +31,11 @@ def write_answers(model: str, options: Mapping[str, str]) -> int:
     written = [] if predictor.is_table else [WRITTEN]
     renamed = _rename({*PREDICTED, *predictor.targets, *written} & {*table.columns}, table)
     level = predictor.level(asked)
+    if predictor.targets and "truth" in options:
+        raise UserError(
+            f"truth={options['truth']} is one column, and {predictor.name} answers with several numbers: "
+            f"{', '.join(predictor.targets)}; expected a model of one. Omit truth."
+        )
     if asked is None and not level:
         say(f"{predictor.name} has no distribution of one number, so there is no interval")
     has_labels = options.get("calibrate", "true") != "true"  # in another table, whose column is `truth`

@@ -1,7 +1,7 @@
 """A trained model to predict with, in Python: `ntl.load` loads it, and `ntl predict` uses it.
 
 model = ntl.load("outputs/sentiment")
-model.predict(pd.read_csv("new.csv"))  # a DataFrame: greedy, median, lower, upper, number_probability
+model.predict(["I love it"])  # a DataFrame: greedy, median, lower, upper, number_probability
 """
 
 import math
@@ -160,10 +160,11 @@ class Predictor:
     def table(self, rows: Any) -> pd.DataFrame:
         """Make a table of texts of rows, as `read_table` does; plain texts are put into one column."""
         if isinstance(rows, pd.DataFrame):
-            return as_texts(rows)
+            return self._with_columns(as_texts(rows))
         rows = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, (str, Mapping)) else [None]
         if rows and all(isinstance(row, Mapping) for row in rows):
-            return as_texts(pd.DataFrame(rows, dtype=object))  # whole numbers beside gaps stay whole
+            table = as_texts(pd.DataFrame(rows, dtype=object))  # whole numbers beside gaps stay whole
+            return self._with_columns(table)
         if not all(isinstance(row, str) for row in rows):
             raise UserError(
                 "the rows are neither a DataFrame nor a list of only dicts or only texts; expected one of "
@@ -176,6 +177,12 @@ class Predictor:
                 "text. Pass a table (data=FILE), or a list of dicts in Python."
             )
         return pd.DataFrame({columns[0]: rows})
+
+    def _with_columns(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Check a table that `questions` would take for whole questions, which only plain texts may be."""
+        if self.is_table and list(table.columns) == [QUESTION]:
+            write_questions(table.head(0), self.data, self._columns)  # raises if another column is missing
+        return table
 
     def batches(self, questions: Sequence[str], level: float, margin: Margin) -> Iterator[pd.DataFrame]:
         """Yield the predictions of questions, `generation.batch_size` at a time."""
@@ -319,9 +326,12 @@ def load(run: str | Path, prompt: str | None = None, format: int | str | None = 
     folder = RunFolder(path.parent if path.name.startswith(CHECKPOINT) else path)
     if folder.holds_run() == (prompt is not None):
         is_run = "is a run, which has its own prompt" if prompt else "holds no run (no run.json)"
+        inside = sorted(record.parent for record in (*path.glob("*/run.json"), *path.glob("*/*/run.json")))
+        hint = f" It contains runs, such as {inside[0]}." if inside else ""
         raise UserError(
-            f"{run} {is_run}; expected a folder that `ntl train` or `ntl compare` wrote, or any other model "
-            'together with a prompt. Correct the folder, or pass (or omit) prompt="... {column} ...".'
+            f"{run} {is_run}; expected a folder that `ntl fit`, `ntl train` or `ntl compare` wrote, or any "
+            f"other model together with a prompt.{hint} Correct the folder, or pass (or omit) "
+            'prompt="... {column} ...".'
         )
     if prompt is not None and not prompt_columns(prompt):
         raise UserError(

@@ -334,7 +334,7 @@ def test_models_without_a_distribution_say_that_there_is_no_interval(head, table
     expected = {"regression": ["greedy"], "several": ["lat", "lon"]}[head]
     assert (code, [*pd.read_csv(io.StringIO(out))]) == (0, ["when", "note", *expected])
     assert "no interval" in err
-    for options in ("level=0.9", "calibrate=true"):
+    for options in ("level=0.9", "calibrate=true", *(["truth=note"] if head == "several" else [])):
         code, _, err = predict(capsys, run, f"data={tmp_path}/rows.csv", options)
         assert code == 2
         assert "Omit" in err
@@ -531,6 +531,27 @@ def test_a_prompt_is_also_written_around_a_column_called_question(table, tmp_pat
     assert model.questions(model.table([{"question": "a"}])) == ["a\nSize: "]
     with pytest.raises(UserError, match="names no column"):
         ntl.load(tmp_path, prompt="Size: ")
+
+
+def test_only_plain_texts_are_whole_questions(table, tmp_path, capsys):
+    pd.read_csv(table).rename(columns={"when": "question"}).to_csv(tmp_path / "renamed.csv", index=False)
+    columns = ["dataset_args.columns=[question,note]", "dataset_args.names=true"]
+    run = trained(tmp_path / "renamed.csv", tmp_path, "dataset_args.target=y", *columns)
+    model = ntl.load(run)
+    assert model.questions(model.table(["a, note: b, y: "])) == ["a, note: b, y: "]
+    for rows in ([{"question": "a"}], pd.DataFrame({"question": ["a"]})):
+        with pytest.raises(UserError, match="the table has no column 'note'"):
+            model.predict(rows)
+    (tmp_path / "rows.csv").write_text("question\na\n")
+    code, _, err = predict(capsys, run, f"data={tmp_path}/rows.csv")
+    assert (code, "the table has no column 'note'" in err) == (2, True)
+
+
+def test_a_folder_around_runs_is_an_error_that_names_one(run, capsys):
+    code, _, err = predict(capsys, run.parent, "text=a")
+    assert code == 2
+    assert "expected a folder that `ntl fit`, `ntl train` or `ntl compare` wrote" in err
+    assert f"It contains runs, such as {run}." in err
 
 
 def test_standard_input_may_begin_with_a_byte_order_mark(run, capsys, monkeypatch):
