@@ -138,11 +138,16 @@ class ModelArgs:
     label_smoother_sigma: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.number_format == "plain" and (self.number_scale != "plain" or self.number_digits is not None):
-            raise UserError(
-                "model_args.number_scale and model_args.number_digits are of padded answers. Pass "
-                "model_args.number_format=padded, or omit them."
-            )
+        of_padded = {
+            "number_scale": ("plain", self.number_scale),
+            "number_digits": (None, self.number_digits),
+        }
+        for key, (plain, value) in of_padded.items():
+            if self.number_format == "plain" and value != plain:
+                raise UserError(
+                    f"model_args.{key}={value} is of padded answers, and model_args.number_format is plain. "
+                    f"Pass model_args.{key}={plain or 'null'}, or model_args.number_format=padded."
+                )
         if self.model_name_or_path is not None and self.config_overrides:
             raise UserError(
                 f"model_args.config_overrides is {self.config_overrides}, but the shape of "

@@ -228,6 +228,36 @@ def test_python_fits_a_data_frame_and_returns_what_it_has_fitted(table, capsys, 
         ntl.fit(table, target=4, model="llama", **{"weights.layers": 1})
 
 
+def test_the_advice_for_several_targets_leads_to_a_run(table, capsys):
+    words = ["dataset_args.target=[size,price]", "output=several"]
+    steps = {
+        "or model_args.number_format=plain with model_args.number_digits=null.": "model_args.number_format=plain",
+        "Pass model_args.number_digits=null, or model_args": "model_args.number_digits=null",
+        "is not a number. Pass for example loss.options={sigma: 1.0}.": "loss.options={sigma: 1.0}",
+        "or pass evaluation.read=[greedy].": "evaluation.read=[greedy]",
+    }
+    for advice, followed in steps.items():
+        code, _, err = fit(capsys, "houses.csv", *words)
+        assert (code, advice in err) == (2, True), err
+        words.append(followed)
+    assert fit(capsys, "houses.csv", *words)[0] == 0
+    code, _, err = fit(capsys, "houses.csv", "target=price", "scale=log", "model_args.number_format=plain")
+    assert (code, "model_args.number_scale=log is of padded answers" in err) == (2, True), err
+
+
+def test_a_regression_head_is_one_word(table, capsys):
+    code, out, err = fit(capsys, "houses.csv", "target=price", "objective=head")
+    assert (code, "error of a regression head" in out) == (0, True), err
+
+
+def test_numbers_that_are_too_long_for_quantiles_are_learned_as_logarithms(table, capsys):
+    table.assign(price=[f"{price}e28" for price in table["price"]]).to_csv("houses.csv", index=False)
+    code, _, err = fit(capsys, "houses.csv", "target=price")
+    assert (code, "in total. For long numbers, pass model_args.number_scale=log" in err) == (2, True), err
+    code, _, err = fit(capsys, "houses.csv", "target=price", "scale=log")
+    assert code == 0, err
+
+
 def test_python_reads_and_writes_below_the_users_home(table, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     Path("home").mkdir()

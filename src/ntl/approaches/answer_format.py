@@ -65,10 +65,11 @@ class AnswerFormat:
                 # New dictionaries, because copies of the configuration share the old one.
                 self._config.ntl = {**ntl, **self._choose([*answers])}
         except ValueError as error:
+            without = " with model_args.number_digits=null" if ntl.get("number_digits") is not None else ""
             raise UserError(
                 f"number_format=padded does not fit the training answers: {error}. Pass a larger "
                 "model_args.number_width or model_args.number_places, null to take them from the training "
-                "answers, or model_args.number_format=plain."
+                f"answers, or model_args.number_format=plain{without}."
             ) from error
         self.processor(0)
 

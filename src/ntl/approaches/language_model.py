@@ -146,7 +146,9 @@ class LanguageModel:
                 first, last = HLGauss.for_answers(numbers).schedule
             except ValueError as error:
                 reason = f"loss.options={{sigma: auto}} does not fit the training answers: {error}"
-                raise UserError(f"{reason} Pass for example loss.options={{sigma: 1.0}}.") from None
+                raise UserError(
+                    f"{reason.rstrip('.')}. Pass for example loss.options={{sigma: 1.0}}."
+                ) from None
             self.model.config.ntl = {**self.model.config.ntl, SIGMA: [first, last]}
             self.objective = _objective(self.vocabulary, self._loss, self.model.config.ntl)
 
@@ -256,7 +258,10 @@ class LanguageModel:
                 read = number_quantiles(self.model, inputs, self.vocabulary, levels, **options)
             except (ValueError, TypeError) as error:
                 reason = f"quantiles cannot be read from this model: {error}"
-                raise UserError(f"{reason} Alternatively, pass evaluation.read=[greedy].") from error
+                wide = self.number_format is not None and not self.answer_format.is_log
+                scale = " For long numbers, pass model_args.number_scale=log (scale=log)." if wide else ""
+                advice = f"{scale} Alternatively, pass evaluation.read=[greedy]."
+                raise UserError(f"{reason.rstrip('.')}.{advice}") from error
         ends = ("values", "lower", "upper")
         return replace(read, **{name: self.answer_format.unscaled(getattr(read, name)) for name in ends})
 
