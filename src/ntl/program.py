@@ -176,14 +176,32 @@ def literal(override: str) -> str:
     return override
 
 
+def load_settings(path: Path) -> Any:
+    """Load a YAML file of settings as a DictConfig; a UserError says why it cannot be used."""
+    import yaml
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        content, settings = yaml.safe_load(path.read_text("utf-8")), OmegaConf.load(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; expected a YAML file with settings. Correct it.") from None
+    except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
+        reason = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
+        raise UserError(
+            f"{path} cannot be read ({reason}); expected a YAML file with settings. Correct it."
+        ) from None
+    if not isinstance(content, dict):
+        held = "nothing" if content is None else f"the {type(content).__name__} {str(content)[:40]!r}"
+        raise UserError(f"{path} holds {held}; expected settings, such as margin: 5.0. Correct it.")
+    return settings
+
+
 def _store_preset(path: Path) -> list[str]:
     """Make a file a choice of the group `preset`, and return the arguments that choose it."""
     from hydra.core.config_store import ConfigStore
-    from omegaconf import OmegaConf
 
-    if not path.is_file():
-        raise UserError(f"{path} does not exist; expected a YAML file with settings.")
-    ConfigStore.instance().store(path.stem, OmegaConf.load(path), "preset", "_global_")
+    ConfigStore.instance().store(path.stem, load_settings(path), "preset", "_global_")
     return ["--config-dir", str(path.parent), f"preset={path.stem}"]
 
 

@@ -38,6 +38,11 @@ class Contrast:
 def read_contrasts(given: Sequence[Mapping[str, Any]]) -> list[Contrast]:
     """Read the list `contrasts` of a sweep's YAML; a UserError names an unknown key or metric."""
     keys = [field.name for field in fields(Contrast)]
+    if not isinstance(given, list | tuple) or not all(isinstance(each, Mapping) for each in given):
+        raise UserError(
+            f"contrasts: {given!r} is no list of mappings; expected some such as - {{of: ntl_was, minus: "
+            "ce}, or []. Correct it."
+        )
     for each in given:
         if unknown := [key for key in each if key not in keys]:
             raise unknown_key("contrasts: ", unknown[0], keys)

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from ntl.errors import UserError, writing_to
-from ntl.program import run_program
+from ntl.program import load_settings, run_program
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +38,7 @@ def _report(arguments: Sequence[str]) -> int:
         raise UserError(f"{', '.join(missing)} is no folder; expected folders of finished runs. Correct it.")
     study: Any = {}
     if given.study is not None:
-        if not given.study.is_file():
-            raise UserError(f"--study {given.study} does not exist; expected a YAML file.")
-        study = OmegaConf.to_container(OmegaConf.load(given.study))
+        study = OmegaConf.to_container(load_settings(given.study))
     declared = {key: study[key] for key in ("contrasts", "margin") if key in study}
     report(given.folders, given.output, given.evaluation, **declared)
     return 0
@@ -71,6 +69,8 @@ def report(
     from ntl.report.tables import latex_report, long_csv, markdown_report
 
     declared = read_contrasts(contrasts)
+    if not isinstance(margin, int | float):
+        raise UserError(f"margin: {margin!r} is no number; expected per cent, such as 5.0. Correct it.")
     datasets, left_out = load_datasets(folders, name, in_order)
     tested, missing = compare_rows(datasets, declared, margin)
     left_out += missing

@@ -112,6 +112,12 @@ def test_a_malformed_contrast_is_an_error(contrast, expected):
         read_contrasts([contrast])
 
 
+@pytest.mark.parametrize("given", [None, "ce", {"of": "ce", "minus": "head"}, ["ce"]])
+def test_contrasts_that_are_no_list_of_mappings_are_an_error(given):
+    with pytest.raises(UserError, match="is no list of mappings"):
+        read_contrasts(given)
+
+
 def test_one_seed_has_no_interval(tmp_path):
     for objective in ("ce", "ntl_was"):
         make_run(tmp_path / objective, objective, 0, objective=objective, metrics={"mae": 5.0})
