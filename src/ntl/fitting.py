@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ntl.data.files import only_writer_in, write_atomically
 from ntl.errors import UserError, unknown_key, writing_to
-from ntl.program import GROUPS, HELP_OPTIONS, find_overrides, literal
+from ntl.program import GROUPS, HELP_OPTIONS, escape, find_overrides, literal
 from ntl.train import run, train
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def overrides(arguments: Sequence[str]) -> list[str]:
     if len(tables) != 1:
         found = " and ".join(tables) or "none"
         raise UserError(f"expected one table, given {found}. Pass it first: ntl fit TABLE.csv target=COLUMN.")
-    given, translated = {}, [f"dataset_args.file={quoted(tables[0])}"]
+    given, translated = {}, [f"dataset_args.file={escape(quoted(tables[0]))}"]
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if argument in tables:

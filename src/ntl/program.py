@@ -18,7 +18,7 @@ from ntl.terminal import print_error, print_keys
 HELP_OPTIONS = {"-h", "--help"}
 # Hydra refuses `+` before a key that exists; the paper's commands have it before this one.
 WITH_PLUS = "+model_args.number_token_loss_function="
-TEXTS = ("dataset_args.prompt", "model_args.separator")
+TEXTS = ("dataset_args.prompt", "dataset_args.target", "model_args.separator")
 # Hydra deletes a group with ~; objectives and presets are empty instead, because sweeps choose among them.
 GROUPS = (
     "dataset_args", "model_args", "weights", "loss", "training_args", "evaluation", "objective", "preset",
@@ -170,10 +170,13 @@ def _print_page(command: str) -> None:
 
 
 def literal(override: str) -> str:
-    """Escape `${` in texts that models read, where it stands for itself."""
-    if override.partition("=")[0] in TEXTS:
-        return re.sub(r"(?<!\\)\$\{", r"\\${", override)
-    return override
+    """Escape `${` in texts that models read and in the target, where it stands for itself."""
+    return escape(override) if override.partition("=")[0] in TEXTS else override
+
+
+def escape(text: str) -> str:
+    """Escape `${`, with which Hydra begins an interpolation."""
+    return re.sub(r"(?<!\\)\$\{", r"\\${", text)
 
 
 def load_settings(path: Path) -> Any:

@@ -231,7 +231,7 @@ def test_python_fits_a_data_frame_and_returns_what_it_has_fitted(table, capsys, 
 def test_the_advice_for_several_targets_leads_to_a_run(table, capsys):
     words = ["dataset_args.target=[size,price]", "output=several"]
     steps = {
-        "or model_args.number_format=plain with model_args.number_digits=null.": "model_args.number_format=plain",
+        "number_format=plain with model_args.number_digits=null.": "model_args.number_format=plain",
         "Pass model_args.number_digits=null, or model_args": "model_args.number_digits=null",
         "is not a number. Pass for example loss.options={sigma: 1.0}.": "loss.options={sigma: 1.0}",
         "or pass evaluation.read=[greedy].": "evaluation.read=[greedy]",
@@ -243,6 +243,15 @@ def test_the_advice_for_several_targets_leads_to_a_run(table, capsys):
     assert fit(capsys, "houses.csv", *words)[0] == 0
     code, _, err = fit(capsys, "houses.csv", "target=price", "scale=log", "model_args.number_format=plain")
     assert (code, "model_args.number_scale=log is of padded answers" in err) == (2, True), err
+
+
+def test_a_file_and_a_target_may_look_like_interpolations(table, capsys):
+    table.rename(columns={"price": "${price}"}).to_csv("${houses}.csv", index=False)
+    code, _, err = fit(capsys, "${houses}.csv", "target=${price}", output="run")
+    assert code == 0, err
+    assert "is finished already" in fit(capsys, "${houses}.csv", "target=${price}", output="run")[1]
+    model = ntl.fit("${houses}.csv", "${price}", model="llama", output="run", **SMALL)
+    assert model.data.target == ["${price}"]
 
 
 def test_a_regression_head_is_one_word(table, capsys):
