@@ -184,35 +184,72 @@ def whole_numbers():
     return metrics.pivot_table(index=["dataset", "objective", "seed"], columns="metric", values="value")
 
 
-def test_tables_of_the_study_on_whole_numbers_are_those_of_its_runs():
-    metrics, keys = whole_numbers(), ("median_mae", "mae", "crps")
-    ce, mine, head = names = ["smollm2", "smollm2 + HL-Gauss", "smollm2 regression head"]
+def whole_number_tables():
+    """The cells of each table of the study on whole numbers, without its heading."""
     text = (RESULTS / "whole_numbers" / "README.md").read_text("utf-8")
     rows = [[cell.strip(" *") for cell in row.split("|")[1:-1]] for row in re.findall(r"^\|.*$", text, re.M)]
-    measured, contrasts = (rows[i + 2 :] for i in [i for i, row in enumerate(rows) if row[0] == "table"])
+    starts = [i for i, row in enumerate(rows) if row[0] == "table"]
+    return [rows[start + 2 : end] for start, end in zip(starts, [*starts[1:], starts[-1] + 6], strict=True)]
+
+
+def assert_measured(cell, runs, keys=("median_mae", "mae", "crps")):
+    """Compare a cell, such as `7.99; 8.79; 5.71; 92 %`, with means of runs."""
+    values = [runs[key].mean() for key in keys]
+    values += [100 * runs["interval_coverage"].mean()] if len(keys) > 1 else []
+    shown = [float(x) for x in cell.removesuffix(" %").split(";")]
+    for i, (x, y) in enumerate(zip(shown, values, strict=True)):
+        assert abs(x - y) <= (0.51 if i == 3 else 0.0051), cell
+
+
+def assert_share(cell, values):
+    """Compare a cell, such as `5.0 ± 3.9`, with the mean and the 95 % interval of values."""
+    half = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
+    shown = cell.replace("−", "-").split(" ± ")
+    assert all(abs(float(x) - y) <= 0.051 for x, y in zip(shown, (mean(values), half), strict=True)), cell
+
+
+def test_tables_of_the_study_on_whole_numbers_are_those_of_its_runs():
+    metrics, keys = whole_numbers(), ("median_mae", "mae", "crps")
+    ce, mine, was, head = names = [
+        "smollm2", "smollm2 + HL-Gauss", "smollm2 + NTL-WAS", "smollm2 regression head"
+    ]  # fmt: skip
+    measured, contrasts, _ = whole_number_tables()
     found = []
-    for table, (_, seeds, *cells, constant) in zip(
-        WHOLE_NUMBERS, measured[: len(WHOLE_NUMBERS)], strict=True
-    ):
+    for table, (_, seeds, *cells, others, constant) in zip(WHOLE_NUMBERS, measured, strict=True):
         of = {name: metrics.loc[table, name] for name in names if name in metrics.loc[table].index}
         assert int(seeds) == len(of[ce])
         assert float(constant) == round(of[ce]["constant_mae"].mean(), 2)
-        assert [cell != "–" for cell in cells] == [name in of for name in names]
-        for (name, runs), cell in zip(of.items(), cells, strict=False):
-            values = [runs[key].mean() for key in (("mae",) if name == head else keys)]
-            values += [] if name == head else [100 * runs["interval_coverage"].mean()]
-            shown = [float(x) for x in cell.removesuffix(" %").split(";")]
-            assert all(
-                abs(x - y) <= (0.51 if i == 3 else 0.0051)
-                for i, (x, y) in enumerate(zip(shown, values, strict=True))
-            )
+        for name, cell in zip(names, cells, strict=True):
+            assert (cell != "–") == (name in of)
+            if name in of:
+                assert_measured(cell, of[name], ("mae",) if name == head else keys)
+        for other in others.split("; ") if others != "–" else []:
+            name, _, error = other.partition(" ")
+            errors = metrics.loc[table.partition(",")[0], name]["mae"]  # the same rows, whatever the steps
+            assert float(error) == round(errors[of[ce].index].mean(), 2)
         pairs = [(of[mine][key], of[ce][key]) for key in keys]
-        pairs += [(of[mine]["median_mae"], of[head]["mae"])] if head in of else []
-        found.append([100 * (one - other).dropna() / other.mean() for one, other in pairs])
-    found.insert(4, [[row[i].mean() for row in found[:4]] for i in range(4)])
-    for row, shares in zip(contrasts[: len(found)], found, strict=True):
-        assert [cell != "–" for cell in row[1:]] == [i < len(shares) for i in range(4)]
-        for cell, values in zip(row[1:], shares, strict=False):
-            half = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
-            shown = cell.replace("−", "-").split(" ± ")
-            assert all(abs(float(x) - y) <= 0.051 for x, y in zip(shown, (mean(values), half), strict=True))
+        pairs.append((of[mine]["median_mae"], of[was]["median_mae"]) if was in of else None)
+        pairs.append((of[mine]["median_mae"], of[head]["mae"]) if head in of else None)
+        found.append([pair and 100 * (pair[0] - pair[1]).dropna() / pair[1].mean() for pair in pairs])
+    found.insert(4, [[row[i].mean() for row in found[:4]] for i in range(5)])
+    for row, shares in zip(contrasts, found, strict=True):
+        for cell, values in zip(row[1:], shares, strict=True):
+            assert (cell == "–") == (values is None)
+            if values is not None:
+                assert_share(cell, values)
+
+
+def test_widths_and_single_digits_of_the_study_on_whole_numbers_are_those_of_its_runs():
+    metrics = whole_numbers()
+    rule, *others = names = [
+        "smollm2 + HL-Gauss", "smollm2 + HL-Gauss, fixed", "smollm2 + Gaussian on digits"
+    ]  # fmt: skip
+    for table, (_, seeds, *cells) in zip(WHOLE_NUMBERS[:4], whole_number_tables()[2], strict=True):
+        shared = metrics.loc[table, others[0]].index
+        of = {name: metrics.loc[table, name].loc[shared] for name in names}
+        assert int(seeds) == len(shared)
+        for name, cell in zip(names, cells, strict=False):
+            assert_measured(cell, of[name])
+        for name, cell in zip(others, cells[3:], strict=True):
+            one, other = of[rule]["median_mae"], of[name]["median_mae"]
+            assert_share(cell, 100 * (one - other) / other.mean())
