@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ntloss.metrics.accumulator import Accumulator, count_rows, read_answers
-from ntloss.numbers.parsing import Which, as_float, exact_number
+from ntloss.numbers.parsing import Which, as_float, exact_number, parse_number
 
 
 class NumericMetrics(Accumulator):
@@ -74,7 +74,8 @@ class NumericMetrics(Accumulator):
             raise ValueError(f"metrics={given!r}: expected a list of some of {', '.join(METRICS)}")
         if clip is not None and not as_float(clip) > 0:
             raise ValueError(f"clip={clip}: expected a number above 0, or None for no limit")
-        read_answers([""], "which", which)  # raises now for an unknown `which`
+        if not callable(which):
+            parse_number("", which)  # raises now for an unknown `which`
         super().__init__(0, 4, joined=True)  # prediction, target, whether they match exactly, or nearly
         self.names = tuple(name for name in METRICS if name in names)
         self.which = which

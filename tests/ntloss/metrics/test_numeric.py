@@ -195,6 +195,7 @@ def test_the_option_which_applies_to_predictions_and_targets():
     assert compute(["1 2", "3 4"], ["1 5", "3 6"], which="first")["accuracy"] == 1
     assert compute(["1 2"], ["1 2"], which="whole")["skipped"] == 1
     assert compute(["abc"], ["a"], which=lambda text: float(len(text)))["mae"] == 2
+    assert compute(["abc"], ["a"], which=lambda text: float(ord(text[0])))["mae"] == 0  # only of given texts
 
 
 @pytest.mark.parametrize(
