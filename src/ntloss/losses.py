@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,8 +43,11 @@ class BaseLoss(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED:
+            own = type(self).__name__
+            if name not in inspect.signature(type(self)).parameters:
+                raise AttributeError(f"{own} has no {name}")
             raise AttributeError(
-                f"{name} is fixed when a loss is made: make a new {type(self).__name__} with {name}={value!r}"
+                f"{name} is fixed when a loss is made: make a new {own} with {name}={value!r}"
             )
         super().__setattr__(name, value)
 

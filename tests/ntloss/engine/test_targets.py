@@ -103,6 +103,16 @@ def test_an_option_that_is_assigned_later_is_an_error(kind, digits):
 
 
 @pytest.mark.parametrize("kind", ALL)
+def test_no_argument_is_advised_that_a_loss_does_not_have(kind, digits):
+    options = {"softcap", "chunk_size", "z_loss", "reweigh"} - set(inspect.signature(kind).parameters)
+    assert options
+    for name in options:
+        with pytest.raises(AttributeError, match=name) as error:
+            setattr(kind(digits), name, 3.0)
+        assert f"{name}=" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize(
     ("criterion", "error", "says"),
     [
