@@ -387,7 +387,7 @@ def interval_margin(
         >>> interval_margin([0, 0, 0, 0], [10, 10, 10, 10], [5, 9, 11, 14], coverage=0.6)
         1.0
     """
-    ends = [torch.as_tensor(given).detach().to("cpu", torch.float64) for given in (lower, upper, truths)]
+    ends = [torch.as_tensor(x, dtype=torch.float64, device="cpu").detach() for x in (lower, upper, truths)]
     low, high, true = ends
     if not 0 < coverage < 1:
         raise ValueError(f"coverage={coverage}: expected a share above 0 and below 1, such as 0.9")

@@ -34,6 +34,11 @@ def test_the_margin_is_the_smallest_score_with_enough_coverage():
         assert interval_margin([0.0] * 4, [10.0] * 4, truths, coverage) == approx(score)
 
 
+def test_python_floats_keep_their_digits():
+    ends, truths = [1e8] * 4, [1e8 + 2] * 4  # float32 holds multiples of 8 here
+    assert interval_margin(ends, ends, truths, 0.6) == 2
+
+
 def test_the_ranks_of_bounds_are_kept_for_a_bounded_number_of_samples():
     assert _ranks(100, 0.5) == (approx(0.4), approx(0.61))
     assert _ranks(0, 0.5) == (0, 2)
