@@ -33,6 +33,7 @@ class FormServer(ThreadingHTTPServer):
         self.requests: list[tuple[str, Any]] = []
         self.keys: list[str | None] = []
         self.without_logprobs = False
+        self.as_list = False  # of "openai": the likeliest tokens, as in chat completions
         self.lost: set[int] = set()
         self.open = self.most_open = 0
         self.counting = threading.Lock()
@@ -85,6 +86,12 @@ class FormServer(ThreadingHTTPServer):
             choices = [{"index": i, "text": text} for i, text in enumerate(texts)]
             return {"choices": choices[::-1]}
         return self.next_tokens(path, body)
+
+    def named(self, row, count):
+        likeliest = [(self.texts[t], row[t]) for t in self.likeliest(row, count)]
+        if not self.as_list:
+            return {"top_logprobs": [dict(likeliest)]}
+        return {"content": [{"top_logprobs": [{"token": t, "logprob": p} for t, p in likeliest]}]}
 
     def next_tokens(self, path, body):
         prompts = body["input_ids" if self.kind == "sglang" else "prompt"]
@@ -151,13 +158,7 @@ class FormServer(ThreadingHTTPServer):
             "choices": [
                 {
                     "index": i,
-                    "logprobs": None
-                    if self.without_logprobs
-                    else {
-                        "top_logprobs": [
-                            {self.texts[t]: row[t] for t in self.likeliest(row, body["logprobs"])}
-                        ]
-                    },
+                    "logprobs": None if self.without_logprobs else self.named(row, body["logprobs"]),
                 }
                 for i, row in enumerate(rows)
             ]

@@ -1,6 +1,7 @@
 """Numbers of served models: as of the model in torch, within bounds, and errors of servers."""
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -67,6 +68,17 @@ def test_numbers_of_a_server_are_those_of_its_model_in_torch(kind, format, serve
     in_torch, of_server = read(model, format=format), read(served, format=format)
     assert_close(fields(of_server), fields(in_torch), DISTRIBUTION)
     assert_close(fields(read(served, batch_of(PROMPTS), format)), fields(in_torch), DISTRIBUTION)
+
+
+def test_tokens_of_one_text_in_a_servers_list_are_added_up(serve, model):
+    texts = ["1" if text == "12" else text for text in TEXTS]
+    server = serve("openai", texts=texts)
+    server.as_list = True
+    served = ServedModel(server.url, top=len(TEXTS), check_tokenizer=False)
+    found = number_quantiles(served, ["Z"], DIGITS, format=NumberFormat(digits=1))
+    log_probs = next_token(model, torch.tensor([16]))([])
+    expected = sum(math.exp(p) for text, p in zip(texts, log_probs, strict=True) if text in "0123456789")
+    assert_close(found.starts, torch.tensor([expected], dtype=torch.float64), DISTRIBUTION)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from ntloss.decoding.served.transport import Request
 
 Prefix = tuple[int, ...] | str
@@ -123,7 +125,12 @@ def in_order(answers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _log_probs(pairs: Iterable[tuple[Any, Any]]) -> dict[int | str, float]:
-    found = {token: -math.inf if p is None or p < _IMPOSSIBLE else float(p) for token, p in pairs}
+    found: dict[int | str, list[float]] = {}  # several tokens may have one text
+    for token, p in pairs:
+        found.setdefault(token, []).append(-math.inf if p is None or p < _IMPOSSIBLE else float(p))
     if not found:
         raise ValueError("no tokens")
-    return found
+    return {
+        token: each[0] if len(each) == 1 else float(torch.tensor(each, dtype=torch.float64).logsumexp(0))
+        for token, each in found.items()
+    }
