@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -51,6 +51,7 @@ class NumberAwareModel:
         losses: `loss`, and with `chunked` the same loss from logits, for evaluation.
         loss: the loss of training batches; its `weight` also applies to evaluation.
         shift, chunked: see `make_number_aware`.
+        restores: what `undo` calls besides, such as a function that restores a trainer.
         terms: `LossTerms` of the last batch, detached; None before the first. Under gradient accumulation,
             this micro-batch's share.
         num_items: the count that the last batch was called with, or None.
@@ -67,6 +68,7 @@ class NumberAwareModel:
         self.terms: LossTerms | None = None
         self.num_items: Tensor | float | None = None
         self.active = True
+        self.restores: list[Callable[[], None]] = []
         self.__signature__ = inspect.signature(model.forward)  # trainers and `generate` read it
         self._names = tuple(self.__signature__.parameters)
         self._calls_loss_function = calls_loss_function(type(model))
@@ -95,7 +97,7 @@ class NumberAwareModel:
         return f"{criterion}{replaced}, λ {float(self.loss.weight):g}, {count:,} number tokens{undone}"
 
     def undo(self) -> None:
-        """Restore the model's own loss.
+        """Restore the model's own loss, and the trainer if one was made number-aware.
 
         Raises:
             ValueError: it is already restored.
@@ -112,6 +114,8 @@ class NumberAwareModel:
             delattr(self.model, name)
             if value is not None:
                 setattr(self.model, name, value)
+        while self.restores:
+            self.restores.pop()()
 
     def __enter__(self) -> NumberAwareModel:
         return self
@@ -130,7 +134,7 @@ class NumberAwareModel:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NumberAwareModel:
         twin = memo[id(self)] = object.__new__(type(self))
-        vars(twin).update(copy.deepcopy(vars(self), memo))
+        vars(twin).update(copy.deepcopy({**vars(self), "restores": []}, memo))  # the trainer is not copied
         return twin
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:

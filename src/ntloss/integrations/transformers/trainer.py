@@ -163,16 +163,26 @@ def make_trainer_number_aware(
 def extend(trainer: Any) -> None:
     """Make a trainer evaluate both terms, collate columns for the loss, and check whose loss it uses.
 
-    If the criterion has a schedule, the trainer follows it.
+    If the criterion has a schedule, the trainer follows it. The handle's `undo` restores the trainer.
     """
-    if not isinstance(trainer, _NumberAware):
-        own = type(trainer)
-        # A class of its own, because `super()` in the methods above must reach the trainer's, which may be
-        # any subclass. A Trainer has no hook for what they change, and the caller has made it already.
-        trainer.__class__ = type(own.__name__, (_NumberAware, own), {"__module__": own.__module__})
-    handle = handle_of(trainer.model)
-    if handle is not None and annealed_parts(handle.loss.objective.criterion):
-        trainer.add_callback(AnnealCallback(handle.loss.objective.criterion))
+    handle, own = handle_of(trainer.model), type(trainer)
+    if handle is None or isinstance(trainer, _NumberAware):
+        return
+    # A class of its own, because `super()` in the methods above must reach the trainer's, which may be
+    # any subclass. A Trainer has no hook for what they change, and the caller has made it already.
+    trainer.__class__ = type(own.__name__, (_NumberAware, own), {"__module__": own.__module__})
+    annealing = AnnealCallback(handle.loss.objective.criterion)
+    if annealing.parts:
+        trainer.add_callback(annealing)
+
+    def restore() -> None:
+        trainer.__class__ = own
+        if annealing in trainer.callback_handler.callbacks:
+            trainer.remove_callback(annealing)
+        if trainer._signature_columns is not None:  # the columns that it keeps of a dataset
+            trainer._signature_columns = [c for c in trainer._signature_columns if c not in OF_NUMBERS]
+
+    handle.restores.append(restore)
 
 
 def check_is_trainer(trainer: Any) -> None:

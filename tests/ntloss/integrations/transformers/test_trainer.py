@@ -17,7 +17,7 @@ from integration_cases import (
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close
 from transformers import LlamaForCausalLM, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
-from ntloss import NTLCrossEntropyLoss
+from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.integrations.transformers import (
     WeightScheduleCallback,
     handle_of,
@@ -95,6 +95,20 @@ def test_weight_zero_and_undo_restore_stock_training(kind, weight, one, tmp_path
     assert_close(weights[0], weights[1], TRAINED)
     moved = [(weights[1][name] - weight).abs().max() for name, weight in one["llama"].weights.items()]
     assert max(moved) > 10 * CLOSE  # the number term changes training
+
+
+def test_undo_restores_the_trainer_and_a_second_call_changes_nothing(tmp_path):
+    trainer = trainer_for(cases.llama(), tmp_path)
+    callbacks, kind = [*trainer.callback_handler.callbacks], type(trainer)
+    for _ in range(2):
+        handle = make_trainer_number_aware(trainer, cases.DIGITS, HLGauss((8.0, 1.0)))
+        made = [*trainer.callback_handler.callbacks]
+        assert len(made) == len(callbacks) + 1
+        assert make_trainer_number_aware(trainer) is handle
+        assert trainer.callback_handler.callbacks == made
+        handle.undo()
+        assert type(trainer) is kind
+        assert trainer.callback_handler.callbacks == callbacks
 
 
 def number_aware_t5():
