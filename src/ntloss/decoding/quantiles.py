@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -12,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ntloss.callers import warn_caller
 from ntloss.decoding import any_length, fixed_width
 from ntloss.decoding.models import Continuations, run_prompts
 from ntloss.decoding.served import ServedModel
@@ -201,12 +201,11 @@ def _of_walks(walked: list[Tensor], levels: Tensor, walks: int) -> tuple[dict[st
     mean, low, high = (side.mean(-1) for side in means)
     likely, ended = starts[0][:, 0], ends[0][:, 0]
     if bool((rest := (likely >= _LEAST_START) & (1 - ended >= _MOST_CUT_OFF)).any()):
-        warnings.warn(
+        warn_caller(
             f"after {int(rest.sum())} of {len(rest)} medians, the model writes further digits, a point or "
             f"thousands (with probability {float((1 - ended)[rest].max()):.2g} for one): pass a format of "
             "more digits or decimals, or format=None for numbers of any length",
             UnlikelyNumberWarning,
-            stacklevel=4,
         )
     error = torch.maximum(high - mean, mean - low)  # NaN without walks
     if walks:
@@ -244,12 +243,11 @@ def _of_sample(sample: list[Tensor], levels: Tensor, shifts: Tensor) -> tuple[di
     """Return the same for numbers of any length."""
     found, weights, cut_off, unknown = sample
     if bool((cut := (weights * cut_off).sum(-1) / weights.sum(-1)).gt(_MOST_CUT_OFF).any()):
-        warnings.warn(
+        warn_caller(
             f"for {int((cut > _MOST_CUT_OFF).sum())} of {len(cut)} prompts, a comma and thousands follow the "
             f"number (with probability {float(cut.nan_to_num().max()):.2g} for one), and are cut off: pass "
             "format=NumberFormat(thousands=',') to read them",
             UnlikelyNumberWarning,
-            stacklevel=4,
         )
     kept = torch.where(found.isnan(), 0, weights)
     shares = kept / kept.sum(-1, keepdim=True)  # NaN where there is no number
@@ -319,12 +317,11 @@ def _warn_of_starts(root: Continuations, vocabulary: NumberVocabulary, starts: T
         shown = f"token {token}" if text is None else repr(text)
         is_skipped = token in vocabulary.pieces and not any(c in "+-.,0123456789" for c in text or "")
         skip = f", or pass prefix_ids=tokenizer.encode({shown}, add_special_tokens=False)" * is_skipped
-        warnings.warn(
+        warn_caller(
             f"after {int(rare.sum())} of {len(starts)} prompts the model hardly writes such a number (with "
             f"probability {float(starts[row]):.2g} after prompt {row}, where {shown} is likeliest): "
             f"end the prompt where the number begins, such as with the first words of the answer{skip}",
             UnlikelyNumberWarning,
-            stacklevel=4,
         )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ntloss.callers import warn_caller
 from ntloss.numbers.grammar import DIGITS, MARKS, PIECE, POINT, SIGNS, count_digits
 from ntloss.numbers.parsing import as_float, parse_number
 from ntloss.numbers.texts import TokenTexts, cannot_encode, encode_each, texts_of_tokenizer
@@ -399,4 +399,4 @@ def warn_without_point(vocabulary: NumberVocabulary) -> None:
 @functools.cache
 def warn_once(message: str, category: type[Warning] = NumberTokensLeftOutWarning) -> None:
     """Warn once in a process, by default of number tokens that are left out."""
-    warnings.warn(message, category, stacklevel=4)
+    warn_caller(message, category)

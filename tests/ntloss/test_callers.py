@@ -1,0 +1,38 @@
+"""Warnings name the line of the user's program, from whichever function they come."""
+
+import pytest
+import tiny_tokenizers as tiny
+from decoding_cases import make_model
+
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntloss.decoding import UnlikelyNumberWarning, number_quantiles, read_number
+from ntloss.integrations.transformers import make_number_aware
+from ntloss.numbers import NumberTokensLeftOutWarning
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, tokenizer: NumberVocabulary.from_tokenizer(tokenizer),
+        lambda model, tokenizer: NTLCrossEntropyLoss(tokenizer),
+        lambda model, tokenizer: make_number_aware(model, tokenizer),
+    ],
+)
+def test_a_warning_of_left_out_tokens_points_at_the_call(call):
+    tokenizer = tiny.byte_level()
+    with pytest.warns(NumberTokensLeftOutWarning) as warned:
+        call(make_model("llama", len(tokenizer)), tokenizer)
+    assert {each.filename for each in warned} == {__file__}
+
+
+def test_a_warning_of_unlikely_numbers_points_at_the_call():
+    tokenizer = tiny.byte_level()
+    model = make_model("llama", len(tokenizer))
+    inputs = tokenizer("a", return_tensors="pt")
+    for call in (
+        lambda: read_number(model, tokenizer, "a"),
+        lambda: number_quantiles(model, dict(inputs), tokenizer),
+    ):
+        with pytest.warns(UnlikelyNumberWarning) as warned:
+            call()
+        assert {each.filename for each in warned} == {__file__}
