@@ -38,7 +38,10 @@ def write_answers(model: str, options: Mapping[str, str]) -> int:
         )
     if asked is None and not level:
         say(f"{predictor.name} has no distribution of one number, so there is no interval")
-    has_labels = options.get("calibrate", "true") != "true"  # in another table, whose column is `truth`
+    has_labels = options.get("calibrate", "true") not in (
+        "true",
+        "false",
+    )  # in another table, whose column is `truth`
     is_scored = "truth" in options and (options["truth"] in table or not has_labels)
     truths = read_truths(table, options["truth"]) if is_scored else []
     margin = _margin(predictor, level, options)
@@ -91,17 +94,19 @@ def _rename(taken: Iterable[str], table: pd.DataFrame) -> dict[str, str]:
 
 
 def _margin(predictor: Predictor, level: float, options: Mapping[str, str]) -> Margin:
-    """Return the margin that `calibrate` asks for, and say what it is."""
-    if "calibrate" not in options:
+    """Return the margin that `calibrate` asks for, by default that of `ntl fit`, and say what it is."""
+    asked, labelled = options.get("calibrate"), None
+    if asked == "false":
         return Margin()
-    labelled = None
-    if options["calibrate"] != "true":
-        table = read_table(options["calibrate"], "calibrate")
+    if asked not in (None, "true"):
+        table = read_table(asked, "calibrate")
         labelled = (table, read_truths(table, options["truth"]))
     with warnings.catch_warnings(record=True) as caught:
-        margin = predictor.margin(level, labelled)
-    for line in (*(warning.message for warning in caught), f"the intervals are {margin}"):
-        say(str(line))
+        margin = predictor.margin(level, labelled) if asked else predictor.default_margin(level)
+    for warning in caught:
+        say(str(warning.message))
+    if asked or margin.size:
+        say(f"the intervals are {margin}")
     return margin
 
 

@@ -29,9 +29,10 @@ with OpenAI's /v1/completions; its key is read from the environment variable NTL
   output=answers.csv     where to write; without it, standard output. The same command continues an
                          interrupted one, and answers only the rows that are not in this file yet
   level=0.9              share of the distribution in the interval; level=none: neither median nor interval
-  calibrate=true         widens or narrows the intervals to hold that share of the run's validation answers;
-                         calibrate=labelled.csv: of the answers in a table's column truth=... (by a factor
-                         where these have a long tail)
+  calibrate=true         widens or narrows the intervals to hold that share of the run's validation answers
+                         (by a factor where these have a long tail); the default for runs of `ntl fit`.
+                         calibrate=labelled.csv: of the answers in a table's column truth=...;
+                         calibrate=false: the model's own intervals
   truth=price            column with the true answers, to print the errors
   prompt="{text} ... "   the question, with names of columns in braces; for models that are not runs
   digits=3               how many digits all answers have, or format=+00.0, a sign, two digits and a decimal;
@@ -39,7 +40,7 @@ with OpenAI's /v1/completions; its key is read from the environment variable NTL
 
 examples:
   ntl predict outputs/demo/ce/seed0 text="What a wonderful surprise!"
-  ntl predict outputs/sentiment data=new.csv output=answers.csv calibrate=true
+  ntl predict outputs/sentiment data=new.csv output=answers.csv
 """
 KEYS = ("data", "text", "output", "level", "calibrate", "prompt", "truth", "digits", "format")
 ADVICE = "With output=FILE, the same command continues."
@@ -83,9 +84,7 @@ def _options(given: Sequence[str]) -> dict[str, str]:
         raise UserError(f"data=FILE and text=TEXT say what to answer; expected one of them, given {count}.")
     if "digits" in options and "format" in options:
         raise UserError("digits=N and format=FORM both say how answers are written; expected one of them.")
-    if options.get("calibrate") == "false":
-        del options["calibrate"]
-    elif options.get("calibrate", "true") != "true" and "truth" not in options:
+    if options.get("calibrate", "true") not in ("true", "false") and "truth" not in options:
         raise UserError(
             f"calibrate={options['calibrate']} needs a column of true answers; expected true, false, or "
             "a table together with truth=COLUMN. Correct it, or add truth."

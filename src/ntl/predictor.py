@@ -124,7 +124,7 @@ class Predictor:
         shutil.copytree(self.run.path, folder, ignore=shutil.ignore_patterns(f"{CHECKPOINT}*"))
 
     def predict(
-        self, rows: Any, level: float | None = None, calibrate: bool = False, progress: bool = False
+        self, rows: Any, level: float | None = None, calibrate: bool | None = None, progress: bool = False
     ) -> pd.DataFrame:
         """Answer rows.
 
@@ -136,6 +136,8 @@ class Predictor:
             calibrate: Whether to correct the interval with `ntloss.decoding.interval_margin`, by the run's
                 validation data, so that it holds this share of answers; by a factor where these have a long
                 tail. It keeps the median, and its ends are numbers that the answers' format can write.
+                Default: True for runs on a table that read medians, as those of `ntl fit` do, if there are
+                enough validation rows.
             progress: Whether to show a bar.
 
         Returns:
@@ -148,7 +150,8 @@ class Predictor:
             UserError: A column is missing, there are no rows, or the model has no distribution to read.
         """
         table, level = self.table(rows), self.level(level)
-        margin = self.margin(level) if calibrate else Margin()
+        margin = self.default_margin(level) if calibrate is None else Margin()
+        margin = self.margin(level) if calibrate else margin
         parts, size = self.batches(self.questions(table), level, margin), self.generation.batch_size
         bar = tqdm(parts, total=math.ceil(len(table) / size), unit=" batches", disable=not progress)
         index = rows.index if isinstance(rows, pd.DataFrame) else table.index
@@ -236,11 +239,7 @@ class Predictor:
         else:
             truths = [*labelled[1]]
             found = pd.concat(self.batches(self.questions(labelled[0]), level, Margin()))
-        by_factor, floor = is_long_tailed(truths), min(truths)
-        ends = [found["lower"].to_numpy(float), found["upper"].to_numpy(float), np.array(truths, dtype=float)]
-        if by_factor:
-            ends = [np.log(np.maximum(end, floor)) for end in ends]
-        margin = Margin(interval_margin(*(list(end) for end in ends), level), by_factor, floor)
+        margin = find_margin(found, truths, level)
         rows = f"{len(truths)} {'validation' if labelled is None else 'labelled'} rows"
         if math.isinf(margin.size):
             needed = math.ceil(round(level / (1 - level), 9))  # 0.9 / (1 - 0.9) exceeds 9 by rounding
@@ -251,6 +250,19 @@ class Predictor:
         if len(truths) < FEW_ROWS:
             warnings.warn(f"{rows}: the margin is uncertain. Use {FEW_ROWS} or more.", stacklevel=2)
         return margin
+
+    def default_margin(self, level: float) -> Margin:
+        """Return the margin of a run on a table that read medians, and none of any other model.
+
+        If it cannot be computed, such as from too few rows, a warning says so, and there is none.
+        """
+        if not level or not self.is_table or self.run is None or not self.generation.quantile_readings:
+            return Margin()
+        try:
+            return self.margin(level)
+        except UserError as error:
+            warnings.warn(f"the intervals are not calibrated: {error}", stacklevel=3)
+            return Margin()
 
     def _validation(self, level: float) -> tuple[pd.DataFrame, list[float]]:
         """Return the intervals of the validation rows, which the run may have answered, and their truths."""
@@ -289,21 +301,29 @@ class Predictor:
         found["greedy"] = np.array([parse_number(text) for text in texts], dtype=float)
         if read is not None:
             lower, median, upper = read.values.sort(-1).values.cpu().numpy().T
-            found |= {"median": median, **self._moved(lower, median, upper, margin)}
+            found |= {"median": median, **moved(self.approach, lower, median, upper, margin)}
             found["number_probability"] = read.starts.cpu().numpy().round(4)
         return pd.DataFrame(found)
 
-    def _moved(self, lower: Any, median: Any, upper: Any, margin: Margin) -> dict[str, Any]:
-        """Move the ends of intervals outwards, to numbers that the format writes and not past the median."""
-        if margin.size:
-            lower, upper = margin.move(lower, upper)
-            lower, upper = np.minimum(lower, median), np.maximum(upper, median)
-            if (form := self.approach.number_format) is not None:
-                own = getattr(self.approach, "answer_format", None)
-                lower, upper = (
-                    writable_ends(form, lower, upper) if own is None else own.outwards(lower, upper)
-                )
-        return {"lower": lower, "upper": upper}
+
+def find_margin(found: pd.DataFrame, truths: Sequence[float], level: float) -> Margin:
+    """Compute the margin with which the intervals of a table, `lower` and `upper`, hold a share of truths."""
+    by_factor, floor = is_long_tailed(truths), min(truths)
+    ends = [found["lower"].to_numpy(float), found["upper"].to_numpy(float), np.array(truths, dtype=float)]
+    if by_factor:
+        ends = [np.log(np.maximum(end, floor)) for end in ends]
+    return Margin(interval_margin(*(list(end) for end in ends), level), by_factor, floor)
+
+
+def moved(approach: Any, lower: Any, median: Any, upper: Any, margin: Margin) -> dict[str, Any]:
+    """Move the ends of intervals outwards, to numbers that the format writes and not past the median."""
+    if margin.size:
+        lower, upper = margin.move(lower, upper)
+        lower, upper = np.minimum(lower, median), np.maximum(upper, median)
+        if (form := approach.number_format) is not None:
+            own = getattr(approach, "answer_format", None)
+            lower, upper = writable_ends(form, lower, upper) if own is None else own.outwards(lower, upper)
+    return {"lower": lower, "upper": upper}
 
 
 def load(run: str | Path, prompt: str | None = None, format: int | str | None = None) -> Predictor:

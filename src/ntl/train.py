@@ -189,8 +189,12 @@ def run(config: Config, folder: RunFolder) -> dict[str, Metrics]:
         folder.update(status="finished")
     log.info(f"Metrics and predictions are in {evaluation}")
     if is_run and data.columns:
-        calibrate = " calibrate=true" if config.evaluation.quantile_readings else ""
-        log.info(f"To predict: {shlex.join(['ntl', 'predict', str(folder), 'data=new.csv'])}{calibrate}")
+        if config.evaluation.quantile_readings and arguments.should_save:
+            from ntl.calibration import describe_calibration
+
+            for line in describe_calibration(approach, evaluation, config.evaluation.interval):
+                log.info(line)
+        log.info(f"To predict: {shlex.join(['ntl', 'predict', str(folder), 'data=new.csv'])}")
     return results
 
 

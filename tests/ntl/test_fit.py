@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from approach_cases import make, save_pretrained
 from tolerances import approx
 
@@ -82,13 +83,45 @@ def test_a_table_gives_a_model_its_errors_and_the_command_that_predicts(table, c
     (command,) = re.findall(r"^To predict: ntl (.*)$", out, re.MULTILINE)
     table.drop(columns="price").head(3).to_csv("new.csv", index=False)
     assert main(shlex.split(command)) == 0
-    found = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    printed = capsys.readouterr()
+    assert "at each end" in printed.err  # calibrated by default
+    found = pd.read_csv(io.StringIO(printed.out))
     assert [*found][-5:] == ["greedy", "median", "lower", "upper", "number_probability"]
     assert (found[["lower", "upper"]].to_numpy() % 1 == 0).all()
     report = ntl.load("outputs/houses-price").report
     assert f"{report.loc['test', 'median']:,.0f}" == reported[1]
     code, out, _ = fit(capsys, "houses.csv", "target=price")
     assert (code, "is finished already" in out) == (0, True)
+
+
+@pytest.mark.parametrize("width", [100.0, 10_000.0])
+def test_a_run_ends_with_the_coverage_of_its_own_and_of_calibrated_intervals(
+    table, capsys, monkeypatch, width
+):
+    def read(self, model, questions, evaluation, levels):
+        values = torch.tensor([2000 + width * (level - 0.5) for level in levels], dtype=torch.float64)
+        return ["2000"] * len(questions), SimpleNamespace(
+            values=values.expand(len(questions), -1), starts=torch.ones(len(questions))
+        )
+
+    monkeypatch.setattr("ntl.approaches.decoder_only.DecoderOnly.read", read)
+    code, out, err = fit(capsys, "houses.csv", "target=price")
+    assert code == 0, err
+    run = RunFolder("outputs/houses-price")
+    own, calibrated = re.findall(r"^test.*90 % interval covers (\d+) %", out, re.MULTILINE)
+    held = pd.DataFrame(run.evaluation("test").predictions("test"))
+    model, questions, ends = ntl.load(run.path), held["question"].tolist(), ["lower", "upper"]
+    assert model.predict(questions, calibrate=False)[ends].to_numpy() == approx(held[ends].to_numpy())
+    with pytest.warns(UserWarning, match="20 validation rows"):  # too few for this level
+        found = model.predict(questions, level=0.99)[ends].to_numpy()
+    assert found == approx(model.predict(questions, level=0.99, calibrate=False)[ends].to_numpy())
+    rows = held.drop(columns=ends).join(model.predict(questions)[ends])
+    for said, found in ((own, held), (calibrated, rows)):
+        inside = (found["lower"] <= found["true"]) & (found["true"] <= found["upper"])
+        assert said == f"{100 * inside.mean():.0f}"
+    validation = pd.DataFrame(run.evaluation("test").predictions("validation"))
+    inside = (validation["lower"] <= validation["true"]) & (validation["true"] <= validation["upper"])
+    assert ("warning: " in out) == (inside.mean() < 0.8) == (width == 100.0)
 
 
 def test_logarithms_are_learned_and_predictions_are_numbers_again(table, capsys):

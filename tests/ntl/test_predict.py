@@ -189,7 +189,7 @@ def test_the_ends_of_long_tailed_answers_are_moved_by_a_factor(run, monkeypatch,
         found_margin = model.margin(0.9)
     assert found_margin.by_factor == margin.by_factor
     assert found_margin.size == approx(margin.size)
-    moved = model._moved(*(np.array([end]) for end in (2.0, 5.0, 9.0)), margin)
+    moved = ntl.predictor.moved(model.approach, *(np.array([end]) for end in (2.0, 5.0, 9.0)), margin)
     assert [*moved.values()] == ([[0.0], [90.0]] if margin.by_factor else [[0.0], [11.0]])
 
 
