@@ -363,8 +363,7 @@ def make_trainer(
     cache = Path(config.dataset_args.cache_dir).expanduser()
     with arguments.main_process_first(desc="tokenize"):
         training, validation = (
-            tokenize(examples, approach, config.model_args, cache)
-            for examples in (data.train, data.validation)
+            tokenize(examples, approach, cache) for examples in (data.train, data.validation)
         )
         if arguments.max_steps:
             training = add_states(training, approach, cache, config.weights.state_cache_gb)

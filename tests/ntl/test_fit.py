@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 import torch
 from approach_cases import make, save_pretrained
-from tolerances import approx
+from safetensors.torch import load_file
+from tolerances import TRAINED_BY_ADAM, approx, assert_close
 
 import ntl
 from ntl import train
@@ -138,6 +139,17 @@ def test_logarithms_are_learned_and_predictions_are_numbers_again(table, capsys)
     assert found["median"].dtype == "int64"
     lower, upper = form.outwards(np.array([0.0, 55.5]), np.array([1e12, 56.5]))
     assert [*lower, *upper] == approx([1.0, 55, 9977e6, 57])  # of 9.999, the largest logarithm
+
+
+def test_a_run_on_another_scale_learns_other_labels_than_the_run_before(table, capsys):
+    """Both scales write one digit and three decimals, so only the scale tells their labels apart."""
+    table.assign(price=[f"{1 + i / 49:.3f}" for i in range(150)]).to_csv("houses.csv", index=False)
+    assert fit(capsys, "houses.csv", "target=price", output="plain")[0] == 0
+    assert fit(capsys, "houses.csv", "target=price", "scale=log", output="after")[0] == 0
+    fresh = {"output": "alone", "dataset_args.cache_dir": "fresh"}
+    assert fit(capsys, "houses.csv", "target=price", "scale=log", **fresh)[0] == 0
+    after, alone = (load_file(f"{folder}/model.safetensors") for folder in ("after", "alone"))
+    assert_close(after, alone, TRAINED_BY_ADAM)
 
 
 def test_dates_and_zip_codes_keep_their_digits():

@@ -7,7 +7,6 @@ from typing import Any
 from datasets import Dataset
 
 from ntl.approaches import Approach
-from ntl.config import ModelArgs
 from ntl.data import Example, fingerprint
 from ntl.data.cache import cache_key, writing
 from ntl.errors import UserError
@@ -17,8 +16,8 @@ FORMAT = 2  # version of the cache's format; changing it invalidates all caches
 BATCH = 1000
 
 
-def tokenize(examples: Sequence[Example], approach: Approach, model: ModelArgs, cache_dir: Path) -> Dataset:
-    """Encode examples with the approach that is built from these settings, or load them from the cache.
+def tokenize(examples: Sequence[Example], approach: Approach, cache_dir: Path) -> Dataset:
+    """Encode examples, or load them from the cache.
 
     Returns:
         One memory-mapped row per example: the columns of `Approach.encode`, and `length`, the length of the
@@ -27,18 +26,15 @@ def tokenize(examples: Sequence[Example], approach: Approach, model: ModelArgs, 
     identity = {
         "format": FORMAT,
         "data": getattr(examples, "fingerprint", None) or fingerprint(examples),
-        "encoding": [
-            *(str(model.family), model.encoding, model.head),
-            *(model.log_scale_embeddings, model.separator, model.chat_template),
-        ],
-        "number_format": str(approach.number_format),
-        "tokenizer": approach.tokenizer.backend_tokenizer.to_str(),
+        "approach": type(approach).__qualname__,
+        "described": approach.model.config.ntl,  # all that encoding depends on is saved with the model
+        "tokenizer": [approach.tokenizer.backend_tokenizer.to_str(), approach.tokenizer.chat_template],
         # Encoding rejects rows that are too long for the model.
         "longest": getattr(approach.model.config, "max_position_embeddings", None),
     }
     learns_ratings = getattr(approach, "learns_ratings", False)
     if learns_ratings:
-        identity["ratings"] = True
+        identity["ratings"] = [example.ratings for example in examples]
         if without := next((e.question for e in examples if not e.ratings), None):
             raise UserError(
                 f"loss.ratings=true needs ratings of each training row, and {without!r} has none; expected a "

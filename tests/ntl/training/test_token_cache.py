@@ -1,8 +1,10 @@
-from approach_cases import ANSWERS, QUESTIONS, make, model_args
+from approach_cases import ANSWERS, QUESTIONS, make
 
+from ntl.config import LossSettings
 from ntl.data import Example
 from ntl.encodings.digits import character_tokenizer
 from ntl.training.token_cache import tokenize
+from ntloss.integrations.collator import NUMBER_SAMPLES
 
 CHAT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[bot]"
 
@@ -11,10 +13,9 @@ def test_plain_and_padded_labels_are_cached_separately(tmp_path):
     examples = [Example(question, answer) for question, answer in zip(QUESTIONS, ANSWERS, strict=True)]
     lengths = []
     for number_format in ("plain", "padded"):
-        settings = model_args(number_format=number_format)
         approach = make(number_format=number_format)
         approach.fit(ANSWERS)
-        rows = tokenize(examples, approach, settings, tmp_path)
+        rows = tokenize(examples, approach, tmp_path)
         lengths.append({len(row["labels"]) for row in rows})
     assert lengths == [{2, 3, 4, 5}, {8}]
 
@@ -28,6 +29,23 @@ def test_prompts_of_different_kinds_are_cached_separately(tmp_path):
     for kind in kinds:
         settings = {"family": "decoder_only", "tokenizer": str(tmp_path), **kind}
         approach = make("llama-tiny", **settings)
-        rows = tokenize([Example("a", "1")], approach, model_args(**settings), tmp_path / "cache")
+        rows = tokenize([Example("a", "1")], approach, tmp_path / "cache")
         lengths.append(len(rows[0]["input_ids"]))
     assert lengths == [len("a|1|"), len("a is 1|"), len("[user]a[bot] is 1|")]
+
+
+def test_other_chat_templates_and_other_ratings_are_not_served_from_the_cache(tmp_path):
+    tokenizer = character_tokenizer()
+    lengths = []
+    for template in (CHAT, f"Be brief. {CHAT}"):
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(tmp_path)
+        approach = make("llama-tiny", family="decoder_only", tokenizer=str(tmp_path), chat_template=True)
+        lengths.append(len(tokenize([Example("a", "1")], approach, tmp_path / "cache")[0]["input_ids"]))
+    assert lengths[1] == lengths[0] + len("Be brief. ")
+    approach = make(
+        "llama-tiny", LossSettings("hl_gauss", {"sigma": 1.0}, ratings=True), family="decoder_only"
+    )
+    for ratings in ((1.0, 3.0), (2.0, 2.0)):
+        row = tokenize([Example("a", "2", ratings=ratings)], approach, tmp_path / "cache")[0]
+        assert row[NUMBER_SAMPLES] == [*ratings]
