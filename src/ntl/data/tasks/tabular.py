@@ -36,7 +36,7 @@ def load(settings: Tabular) -> TaskData:
 
     Returns:
         Training, validation and one test set. Missing values are written as `?`. Rows without a target are
-        left out, and so are training rows whose question is in the validation or test set.
+        left out, and so are training rows whose question or group is in the validation or test set.
 
     Raises:
         UserError: The file cannot be read, a column is missing, a target is not a finite number, or there are
@@ -61,17 +61,18 @@ def load(settings: Tabular) -> TaskData:
     note = f"left out: {', '.join(parts)}" if parts else None
     rows = rows[-(settings.rows or len(rows)) :]
     test, rest = rows[-settings.test_size :], rows[: -settings.test_size]
-    groups = questions if settings.group_by is None else _groups(table[settings.group_by])
-    if settings.group_by is not None:
-        rest = _without(rest, test, groups)
+    groups = [*range(len(table))] if settings.group_by is None else _groups(table[settings.group_by])
+    rest = _without(rest, test, groups)
     validation, rest = rest[-settings.validation_size :], rest[: -settings.validation_size]
-    train = _without(rest, [*validation, *test], groups)
+    held_out = [*validation, *test]
+    train = _without(_without(rest, held_out, groups), held_out, questions)
     needed = settings.train_size or 1
     if len(train) < needed:
+        kept_apart = " and ".join(filter(None, ("question", settings.group_by)))
         mend = f"Raise dataset_args.rows={settings.rows}" if beyond > 0 else "Lower dataset_args.train_size"
         raise UserError(
-            f"{file} has {len(train)} training rows whose {settings.group_by or 'question'} is in neither "
-            f"the validation nor the test set; expected at least {needed}. {mend}, lower validation_size or "
+            f"{file} has {len(train)} training rows whose {kept_apart} is in neither the "
+            f"validation nor the test set; expected at least {needed}. {mend}, lower validation_size or "
             "test_size, add columns to the question that distinguish the rows, or raise "
             "dataset_args.significant_digits, to which the numbers of the question are rounded."
         )
@@ -180,7 +181,7 @@ def with_targets(settings: Tabular) -> Tabular:
 
 
 def _without(rows: Sequence[int], held_out: Sequence[int], groups: Sequence[Any]) -> list[int]:
-    """Return the rows that share their group, or their question, with no row that is held out."""
+    """Return the rows that share no group, or no question, with the rows that are held out."""
     taken = {groups[i] for i in held_out}
     return [i for i in rows if groups[i] not in taken]
 

@@ -175,6 +175,14 @@ def test_rows_of_one_group_are_in_one_split(table):
         assert len(set.union(*films)) == sum(map(len, films))
 
 
+def test_a_question_that_is_repeated_in_other_groups_is_not_both_in_training_and_tested(table):
+    text = "film,y,a\n" + "".join(f"{i // 2},{i},{i % 25}\n" for i in range(100))
+    data = table(text, "columns=[a]", "group_by=film", "validation_size=5", "test_size=6")
+    trained = {e.question for e in data.train}
+    assert trained
+    assert not trained & {e.question for e in (*data.validation, *data.tests["test"])}
+
+
 @pytest.mark.parametrize("missing", ["", "NA"])  # NA is missing among numbers
 def test_each_row_without_a_group_is_a_group_of_its_own(table, missing):
     text = "film,y,a\n" + "".join(f"{missing if i % 2 else i // 4},{i},{i}\n" for i in range(40))
