@@ -17,17 +17,24 @@ import numpy as np
 
 from ntl.config import Evaluation
 from ntl.data import Example, format_number
-from ntloss.metrics import METRICS, NumericMetrics, QuantileMetrics
+from ntloss.metrics import NumericMetrics, QuantileMetrics
 from ntloss.numbers.parsing import number_texts, parse_number
 
 # Metrics of correct answers, in order of preference.
 RIGHT = ("exact_final_answer", "exact_number", "exact_match")
 ERRORS = ("mae", "log_mae")
-METRIC_NAMES = (
-    *METRICS, *RIGHT, "final_answer_accuracy", "bleu", "rouge1", "rouge2", "rougeL", "crps", "rater_crps",
-    "interval_coverage", "interval_width", "interval_score", "number_mass", "answered", "km", "ill_formed",
-    "outside_format", "loss", "ce", "ce_numbers", "ce_text", "ntl", "number", "perplexity",
-)  # fmt: skip
+# Every metric of an evaluation, and whether a larger value is better. None: neither larger nor smaller values
+# are, as of counts, or of a coverage, which is best where it equals `evaluation.interval`.
+_LARGER_IS_BETTER: dict[str, bool | None] = {
+    **dict.fromkeys(("mae", "medae", "rmse", "log_mae", "log_rmse", "invalid", "invalid_rate"), False),
+    **dict.fromkeys(("loss", "ce", "ce_numbers", "ce_text", "ntl", "number", "perplexity"), False),
+    **dict.fromkeys(("crps", "rater_crps", "interval_score", "km", "ill_formed"), False),
+    **dict.fromkeys((*RIGHT, "accuracy", "accuracy_of_valid", "final_answer_accuracy", "answered"), True),
+    **dict.fromkeys(("r2", "log_r2", "pearson", "spearman", "number_mass"), True),
+    **dict.fromkeys(("bleu", "rouge1", "rouge2", "rougeL"), True),
+    **dict.fromkeys(("count", "skipped", "outside_format", "interval_coverage", "interval_width"), None),
+}
+METRIC_NAMES = (*_LARGER_IS_BETTER,)
 EARTH_RADIUS = 6371.0  # km
 SPACED = 20
 """Number of equally spaced quantiles.
@@ -265,20 +272,23 @@ def is_metric(name: str) -> bool:
         >>> [is_metric(name) for name in ("crps", "median_rmse", "latitude_mae", "coverage_95", "maee")]
         [True, True, True, True, False]
     """
-    plain = re.sub(r"^(median|mean|constant|noise)_", "", name)
-    return plain in METRIC_NAMES or re.fullmatch(r".+_mae|coverage_\d+", name) is not None
+    return _plain(name) in METRIC_NAMES or re.fullmatch(r".+_mae|coverage_\d+", name) is not None
 
 
-def is_better_larger(metric: str) -> bool:
-    """Return whether a larger value of a metric is better.
+def larger_is_better(metric: str) -> bool | None:
+    """Return whether a larger value of a metric is better; None if neither is, or the metric is unknown.
 
     Example:
-        >>> is_better_larger("eval_accuracy"), is_better_larger("median_mae")
-        (True, False)
+        >>> larger_is_better("eval_accuracy"), larger_is_better("median_mae"), larger_is_better("coverage_95")
+        (True, False, None)
     """
-    return metric.endswith(("accuracy", "exact_number", "exact_match", "exact_final_answer", "answered")) or (
-        metric.rpartition("_")[2] in ("r2", "bleu", "rouge1", "rouge2", "rougeL")
-    )
+    name = metric.removeprefix("eval_")
+    return False if name.endswith("_mae") else _LARGER_IS_BETTER.get(_plain(name))
+
+
+def _plain(name: str) -> str:
+    """Return the name of a metric without that of a reading."""
+    return re.sub(r"^(median|mean|constant|noise)_", "", name)
 
 
 def interval_levels(interval: float) -> tuple[float, float]:

@@ -278,7 +278,7 @@ def trainer_arguments(config: Config, folder: RunFolder) -> Any:
     from transformers import Seq2SeqTrainingArguments
 
     from ntl.errors import unknown_key
-    from ntl.scores import is_better_larger
+    from ntl.scores import larger_is_better
 
     given = config.training_args.of_trainer()
     known = [*Seq2SeqTrainingArguments.__dataclass_fields__]
@@ -286,7 +286,12 @@ def trainer_arguments(config: Config, folder: RunFolder) -> Any:
         raise unknown_key("training_args.", unknown[0], known)
     best = given["metric_for_best_model"]
     if given["greater_is_better"] is None and best is not None:
-        given["greater_is_better"] = is_better_larger(best)
+        given["greater_is_better"] = larger_is_better(best)
+        if given["greater_is_better"] is None:
+            raise UserError(
+                f"training_args.metric_for_best_model={best}: whether larger values are better is not known. "
+                "Pass training_args.greater_is_better=true or false."
+            )
     if given["lr_scheduler_type"] == "reduce_lr_on_plateau":
         mode = "max" if given["greater_is_better"] else "min"
         published = {"factor": 0.5, "patience": 5}

@@ -205,6 +205,7 @@ INVALID = [
     ("training_args.max_stepz=1", "max_steps"),
     ("training_args.overwrite_output_dir=maybe", "overwrite_output_dir"),
     ("training_args.lr_scheduler_type=cosin", "cosin"),
+    ("training_args.metric_for_best_model=interval_coverage", "greater_is_better"),
     ("evaluation.beamz=1", "Did you mean beams"),
     ("evaluation.interval=1", "interval"),
     ("evaluation.read=[mode]", "greedy, median, mean"),

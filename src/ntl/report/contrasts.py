@@ -10,7 +10,7 @@ from scipy.stats import ttest_1samp
 
 from ntl.errors import UserError, unknown_key
 from ntl.report.groups import READINGS, Dataset, Group, settings_of
-from ntl.scores import METRIC_NAMES, is_better_larger, is_metric
+from ntl.scores import METRIC_NAMES, is_metric, larger_is_better
 from ntl.terminal import format_setting
 
 SIGNIFICANT = 0.05
@@ -130,8 +130,9 @@ def _difference(datasets: Sequence[Dataset], contrast: Contrast, margin: float) 
 
 def _verdict(row: pd.Series, margin: float) -> str:
     if row["p_holm"] < SIGNIFICANT:
-        better = (row["difference"] > 0) == is_better_larger(row["metric"])
-        return f"{'higher' if row['difference'] > 0 else 'lower'} ({'better' if better else 'worse'})"
+        is_higher, larger_is = row["difference"] > 0, larger_is_better(row["metric"])
+        judged = "" if larger_is is None else " (better)" if is_higher == larger_is else " (worse)"
+        return f"{'higher' if is_higher else 'lower'}{judged}"
     if row["is_equivalent"]:
         return f"no effect within ± {margin:g} %"
     half = (row["percent_upper"] - row["percent_lower"]) / 2

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pandas as pd
 
 from ntl.report.groups import Dataset, mean_and_interval, split_readings
+from ntl.scores import larger_is_better
 
 NOT_AVAILABLE = "n/a"
 TESTS_PER_TABLE = 2
@@ -30,26 +31,25 @@ CONTRAST_NOTE = (
 LOG_NOTE = " log MAE and log R²: of sign(x)·log10(|x| + 1), as in the paper, over valid predictions."
 
 
-# Maps each metric to the heading of its column, and to which value is best: the largest (`max`), the smallest
-# (`min`) or none.
+# Maps each metric to the heading of its column.
 COLUMNS = {
-    "exact_final_answer": ("exact final answer", "max"),
-    "final_answer_accuracy": ("final answer", "max"),
-    "exact_number": ("exact", "max"),
-    "accuracy": ("accuracy", "max"),
-    "log_mae": ("log MAE", "min"),
-    "log_r2": ("log R²", "max"),
-    "invalid_rate": ("invalid", "min"),
-    "mae": ("MAE", "min"),
-    "rmse": ("RMSE", "min"),
-    "r2": ("R²", "max"),
-    "exact_match": ("exact match", "max"),
-    "bleu": ("BLEU", "max"),
-    "rougeL": ("ROUGE-L", "max"),
-    "crps": ("CRPS", "min"),
-    "rater_crps": ("CRPS, ratings", "min"),
-    "interval_coverage": ("coverage", ""),
-    "interval_width": ("width", ""),
+    "exact_final_answer": "exact final answer",
+    "final_answer_accuracy": "final answer",
+    "exact_number": "exact",
+    "accuracy": "accuracy",
+    "log_mae": "log MAE",
+    "log_r2": "log R²",
+    "invalid_rate": "invalid",
+    "mae": "MAE",
+    "rmse": "RMSE",
+    "r2": "R²",
+    "exact_match": "exact match",
+    "bleu": "BLEU",
+    "rougeL": "ROUGE-L",
+    "crps": "CRPS",
+    "rater_crps": "CRPS, ratings",
+    "interval_coverage": "coverage",
+    "interval_width": "width",
 }
 FINAL_ANSWER = ("exact_final_answer", "final_answer_accuracy")
 NUMBERS = ("exact_number", "accuracy", "log_mae", "log_r2", "invalid_rate")
@@ -214,9 +214,8 @@ def _table(
     }
     for test in tests:
         for metric in metrics_of(dataset, test):
-            heading, best = COLUMNS[metric]
-            values = [group.values(test, metric) for group in groups]
-            columns[test, heading] = cells = _mean_cells(values, best)
+            heading, values = COLUMNS[metric], [group.values(test, metric) for group in groups]
+            columns[test, heading] = cells = _mean_cells(values, larger_is_better(metric))
             if metric in ("mae", "log_mae") and len(groups) > 1 and not _is_constant(cells):
                 columns[test, f"{heading} vs {groups[0].label}"] = _difference_cells(values)
     constant = {names: cells for names, cells in columns.items() if _is_constant(cells)}
@@ -241,13 +240,13 @@ def _uncertainty(dataset: Dataset, test: str) -> list[str]:
     return [name for name in UNCERTAINTY if any(name in metrics for metrics in dataset.metrics(test))]
 
 
-def _mean_cells(values: Sequence[pd.Series], best: str) -> list[str]:
+def _mean_cells(values: Sequence[pd.Series], larger: bool | None) -> list[str]:
     """Format means and intervals; the best mean is bold if its interval overlaps with no other row's."""
     found = [mean_and_interval(row) for row in values]
     cells = [NOT_AVAILABLE if mean is None else round_significant(mean, width) for mean, width in found]
     known = [(i, mean, width) for i, (mean, width) in enumerate(found) if mean is not None]
-    if best and len(known) > 1 and all(width is not None for _, _, width in known):
-        i, mean, width = (max if best == "max" else min)(known, key=lambda row: row[1])
+    if larger is not None and len(known) > 1 and all(width is not None for _, _, width in known):
+        i, mean, width = (max if larger else min)(known, key=lambda row: row[1])
         if all(abs(mean - other) > width + theirs for j, other, theirs in known if j != i):
             cells[i] = f"**{cells[i]}**"
     return cells
@@ -276,7 +275,7 @@ def _references(dataset: Dataset, test: str) -> str:
     }
     errors = {words: dataset.reference(test, f"{name}_{metric}") for name, words in answers.items()}
     parts = [f"{round_significant(error)} {words}" for words, error in errors.items() if error is not None]
-    return f"Reference {COLUMNS[metric][0]} on {test}: {'; '.join(parts)}." if parts else ""
+    return f"Reference {COLUMNS[metric]} on {test}: {'; '.join(parts)}." if parts else ""
 
 
 def _note(datasets: Sequence[Dataset]) -> str:

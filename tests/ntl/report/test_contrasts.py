@@ -42,6 +42,25 @@ def test_differences_are_those_of_a_paired_t_test(datasets):
     assert row["verdict"] == "lower (better)"
 
 
+@pytest.mark.parametrize(
+    ("metric", "verdict"),
+    [
+        ("pearson", "higher (better)"),
+        ("median_spearman", "higher (better)"),
+        ("accuracy_of_valid", "higher (better)"),
+        ("crps", "higher (worse)"),
+        ("interval_coverage", "higher"),
+    ],
+)
+def test_the_verdict_follows_the_direction_of_the_metric(metric, verdict, tmp_path):
+    for objective, value in (("ce", 0.5), ("ntl_was", 0.8)):
+        for seed in range(3):
+            metrics = {metric: value + seed / 100 * value}
+            make_run(tmp_path / f"{objective}{seed}", objective, seed, metrics=metrics, objective=objective)
+    contrast = {"of": "ntl_was", "minus": "ce", "metric": metric}
+    assert compare(load_datasets([tmp_path])[0], contrast)["verdict"][0] == verdict
+
+
 def test_p_values_are_corrected_for_the_number_of_contrasts(datasets):
     both = [{"of": "ntl_was", "minus": "ce"}, {"of": "ce", "minus": "T5 + NTL-WAS"}]
     found = compare(datasets, *both, {"of": "ce", "minus": "ce"})

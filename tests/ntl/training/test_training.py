@@ -30,6 +30,7 @@ def run(tmp_path, capsys):
     ("options", "best", "rates"),
     [
         (["metric_for_best_model=accuracy"], 2, [1.0, 1.0, 1.0, 0.5]),
+        (["metric_for_best_model=spearman"], 2, [1.0, 1.0, 1.0, 0.5]),
         (["metric_for_best_model=mae"], 1, [1.0, 1.0, 0.5, 0.25]),
         (["metric_for_best_model=loss"], 1, [1.0, 1.0, 0.5, 0.25]),
         (["metric_for_best_model=accuracy", "greater_is_better=false"], 1, [1.0, 1.0, 0.5, 0.25]),
@@ -39,11 +40,10 @@ def test_the_best_checkpoint_and_the_schedule_follow_the_direction_of_the_metric
     run, monkeypatch, options, best, rates
 ):
     values = iter([0.1, 0.3, 0.2, 0.1])  # at steps 1 to 4
-    measured = {"loss": 1.0, "count": 1}
 
     def measure(*_):
-        value = next(values, 0.0)
-        return EvaluationResult({**measured, **dict.fromkeys(("loss", "mae", "accuracy"), value)}, [])
+        metrics = dict.fromkeys(("loss", "mae", "accuracy", "spearman"), next(values, 0.0))
+        return EvaluationResult({"count": 1, **metrics}, [])
 
     monkeypatch.setattr("ntl.evaluation.evaluate", measure)
     options = [f"training_args.{option}" for option in options]
