@@ -1,5 +1,6 @@
 """Test declared contrasts: differences between two rows of a report, paired by seed."""
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -104,7 +105,8 @@ def _difference(datasets: Sequence[Dataset], contrast: Contrast, margin: float) 
     pairs = (of - minus).dropna()
     if pairs.empty:
         raise UserError(f"no seed has {contrast.metric} on {test} in both rows.")
-    percent = 100 / abs(minus[pairs.index].mean())
+    mean = abs(minus[pairs.index].mean())
+    percent = 100 / mean if mean else math.nan if pairs.any() else 0.0  # of 0, equal values differ by 0 %
     found: dict[str, Any] = {"dataset": dataset.name} if len(datasets) > 1 else {}
     found |= {
         "of": _name(contrast.of), "minus": _name(contrast.minus), "metric": contrast.metric, "test": test,
@@ -135,8 +137,10 @@ def _verdict(row: pd.Series, margin: float) -> str:
         return f"{'higher' if is_higher else 'lower'}{judged}"
     if row["is_equivalent"]:
         return f"no effect within ± {margin:g} %"
+    if row["seeds"] < 2:
+        return "undecided (one seed)"
     half = (row["percent_upper"] - row["percent_lower"]) / 2
-    return f"undecided ± {half:.1f} %" if half == half else "undecided (one seed)"
+    return "undecided" if math.isnan(half) else f"undecided ± {half:.1f} %"
 
 
 def _choose(datasets: Sequence[Dataset], contrast: Contrast) -> Dataset:

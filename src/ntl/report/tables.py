@@ -107,7 +107,11 @@ def _contrast_columns(tested: pd.DataFrame) -> Columns:
                 "metric": f"{row['metric']} on {row['test']}",
                 "seeds": str(row["seeds"]),
                 "difference": round_significant(row["difference"], width, signed=True),
-                "per cent": round_significant(row["percent"], percent_width, signed=True),
+                "per cent": (
+                    NOT_AVAILABLE  # the second row's mean is 0
+                    if math.isnan(row["percent"])
+                    else round_significant(row["percent"], percent_width, signed=True)
+                ),
                 "p, Holm": NOT_AVAILABLE if math.isnan(row["p_holm"]) else f"{row['p_holm']:.2g}",
                 "verdict": row["verdict"],
             }

@@ -145,6 +145,22 @@ def test_one_seed_has_no_interval(tmp_path):
     assert pd.isna(found["p_holm"][0])
 
 
+@pytest.mark.parametrize(
+    ("values", "verdict"), [((0.0, 0.0, 0.0), "no effect within ± 5 %"), ((0.0, 0.5, 0.0), "undecided")]
+)
+def test_several_seeds_that_are_zero_have_a_verdict_of_their_own(values, verdict, tmp_path, capsys):
+    for objective, exact in (("ce", (0.0, 0.0, 0.0)), ("ntl_was", values)):
+        for seed, value in enumerate(exact):
+            metrics = {"accuracy": 0.5, "exact_number": value}
+            make_run(tmp_path / f"{objective}{seed}", objective, seed, metrics=metrics, objective=objective)
+    report(
+        [tmp_path],
+        tmp_path / "report",
+        contrasts=[{"of": "ntl_was", "minus": "ce", "metric": "exact_number"}],
+    )
+    assert f"| {verdict} |" in capsys.readouterr().out
+
+
 def test_contrasts_of_several_datasets_stand_in_one_table_and_name_theirs(datasets, tmp_path, capsys):
     for objective, mae in (("ce", 4.0), ("ntl_was", 3.0)):
         path, metrics = tmp_path / f"other/{objective}", {"accuracy": 0.5, "mae": mae}
