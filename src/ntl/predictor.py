@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from ntl.approaches import build_approach
 from ntl.approaches.answer_format import writable_ends
-from ntl.config import Data, Evaluation, LossSettings, ModelArgs, Tabular
+from ntl.config import Data, Evaluation, LossSettings, ModelArgs, Tabular, read_config
 from ntl.data import Example, load_task, single_number
 from ntl.data.table_files import as_texts
 from ntl.data.tasks.tabular import prompt_columns, with_targets, write_questions
@@ -30,7 +30,8 @@ from ntl.predictions_file import LARGEST
 from ntl.scores import interval_levels, reading_metric
 from ntl.served import ServedApproach, is_address
 from ntl.training.outline import is_long_tailed
-from ntl.training.run_folder import CHECKPOINT, RunFolder, check_table, read_trained
+from ntl.training.run_folder import CHECKPOINT, EvaluationFolder, RunFolder, check_table, read_trained
+from ntl.training.start import find_own_evaluation
 from ntloss.decoding import interval_margin
 from ntloss.numbers import NumberFormat
 from ntloss.numbers.parsing import number_texts, parse_number
@@ -106,8 +107,12 @@ class Predictor:
 
     @property
     def report(self) -> pd.DataFrame:
-        """The errors on held-out rows, by test set: of each reading and of a constant, and the intervals'."""
-        metrics = {} if self.run is None else self.run.evaluation(self.generation.name).metrics()
+        """The errors on held-out rows, by test set: of each reading and of a constant, and the intervals'.
+
+        It is empty if the run was not evaluated on its own data, or since then on others.
+        """
+        held = self._own_evaluation()
+        metrics = {} if held is None else held.metrics()
         names = {reading: reading_metric(reading, "mae") for reading in ("median", "greedy", "constant")}
         names |= {"coverage": "interval_coverage", "width": "interval_width", "rows": "count"}
         rows = {test: {name: m.get(key) for name, key in names.items()} for test, m in metrics.items()}
@@ -266,9 +271,9 @@ class Predictor:
 
     def _validation(self, level: float) -> tuple[pd.DataFrame, list[float]]:
         """Return the intervals of the validation rows, which the run may have answered, and their truths."""
-        held = None if self.run is None else self.run.evaluation(self.generation.name)
+        held = self._own_evaluation()
         examples = None if self.generation.samples is None else self._load_validation()
-        if held is not None and held.is_complete() and level == self.generation.interval:
+        if held is not None and level == read_config(held.record().config).evaluation.interval:
             known = [(p.lower, p.upper, p.true) for p in held.predictions("validation")]
             has_all = examples is None or len(known) == len(examples)  # evaluation.samples may leave some out
             if known and has_all and None not in [number for row in known for number in row]:
@@ -278,6 +283,10 @@ class Predictor:
         truths = [single_number(example.answer, "calibrate=true", "omit calibrate") for example in examples]
         questions = [example.question for example in examples]
         return pd.concat(self.batches(questions, level, Margin())), truths
+
+    def _own_evaluation(self) -> EvaluationFolder | None:
+        """Return the evaluation of the run on its own data; see `find_own_evaluation`."""
+        return None if self.run is None else find_own_evaluation(self.run, self.generation.name)
 
     def _load_validation(self) -> Sequence[Example]:
         """Load the run's validation rows; a UserError if its table has changed, and so their choice."""

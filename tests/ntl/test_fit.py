@@ -13,7 +13,7 @@ import pytest
 import torch
 from approach_cases import make, save_pretrained
 from safetensors.torch import load_file
-from tolerances import TRAINED_BY_ADAM, approx, assert_close
+from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, approx, assert_close
 
 import ntl
 from ntl import train
@@ -64,6 +64,23 @@ def fit(capsys, *words, **keys):
     code = main(["fit", *words, "model=llama", *(f"{key}={value}" for key, value in given.items())])
     printed = capsys.readouterr()
     return code, printed.out, " ".join(printed.err.split())
+
+
+def evaluate(run, file, **keys):
+    """Evaluate a run on a table, into the folder of the run's own evaluation unless it is named."""
+    given = {
+        "model_args": "pretrained",
+        "model_args.model_name_or_path": run,
+        "training_args": "eval",
+        "training_args.use_cpu": True,
+        "dataset_args": "tabular",
+        "dataset_args.file": file,
+        "dataset_args.names": True,
+        "dataset_args.validation_size": 20,
+        "dataset_args.test_size": 20,
+        **keys,
+    }
+    return train.main([f"{key}={value}" for key, value in given.items()])
 
 
 def test_a_table_gives_a_model_its_errors_and_the_command_that_predicts(table, capsys):
@@ -150,6 +167,28 @@ def test_a_run_on_another_scale_learns_other_labels_than_the_run_before(table, c
     assert fit(capsys, "houses.csv", "target=price", "scale=log", **fresh)[0] == 0
     after, alone = (load_file(f"{folder}/model.safetensors") for folder in ("after", "alone"))
     assert_close(after, alone, TRAINED_BY_ADAM)
+
+
+def test_later_evaluations_change_neither_calibration_nor_report(table, capsys):
+    def calibrated():
+        model = ntl.load("outputs/houses-price")
+        return model.report, model.predict(table.head(5), level=0.9, calibrate=True).to_numpy(float)
+
+    assert fit(capsys, "houses.csv", "target=price")[0] == 0
+    report, before = calibrated()
+    assert report.loc["test", "rows"] == 20
+    assert fit(capsys, "houses.csv", "target=price", "evaluation.interval=0.5")[0] == 0
+    assert_close(calibrated()[1], before, ONE_COMPUTATION)
+    table.assign(price=table["price"] % 7).to_csv("others.csv", index=False)
+    readings = {"evaluation.beams": 1, "evaluation.read": "[greedy,median]"}
+    assert evaluate("outputs/houses-price", "others.csv", **readings) == 0, capsys.readouterr().err
+    report, after = calibrated()
+    assert report.empty
+    assert_close(after, before, ONE_COMPUTATION)
+    assert fit(capsys, "houses.csv", "target=price")[0] == 0
+    report, after = calibrated()
+    assert report.loc["test", "rows"] == 20
+    assert_close(after, before, ONE_COMPUTATION)
 
 
 def test_dates_and_zip_codes_keep_their_digits():
@@ -416,19 +455,7 @@ def test_a_table_that_has_changed_is_not_split_anew(table, capsys):
     Path("houses.csv").rename("others.csv")
     with pytest.raises(UserError, match=r"houses\.csv cannot be read"):  # it is gone
         ntl.load(run.path).predict(rows, level=0.5, calibrate=True)
-    elsewhere = {
-        "model_args": "pretrained",
-        "model_args.model_name_or_path": run,
-        "training_args": "eval",
-        "training_args.use_cpu": True,
-        "dataset_args": "tabular",
-        "dataset_args.file": "others.csv",
-        "dataset_args.names": True,
-        "dataset_args.validation_size": 20,
-        "dataset_args.test_size": 20,
-        "evaluation.name": "others",
-    }
-    assert train.main([f"{key}={value}" for key, value in elsewhere.items()]) == 0, capsys.readouterr().err
+    assert evaluate(run, "others.csv", **{"evaluation.name": "others"}) == 0, capsys.readouterr().err
     others = run.evaluation("others").record().table
     assert others not in (None, held)
     Path("others.csv").rename("houses.csv")

@@ -8,7 +8,7 @@ from ntl.config import Config, read_config
 from ntl.data.files import is_leftover
 from ntl.errors import UserError
 from ntl.program import is_first_process
-from ntl.training.run_folder import ERROR, RunFolder, check_table
+from ntl.training.run_folder import ERROR, EvaluationFolder, RunFolder, check_table
 
 # Keys that do not affect what is learned, by group.
 INDEPENDENT = {
@@ -87,15 +87,30 @@ def _learning(config: Config) -> dict[str, Any]:
     return values
 
 
+def find_own_evaluation(folder: RunFolder, name: str) -> EvaluationFolder | None:
+    """Return the complete evaluation of a run on its own data; None if it is of other data or another model.
+
+    An evaluation on other data, which `training_args=eval` asks for, may have replaced it.
+    """
+    evaluation = folder.evaluation(name)
+    if not evaluation.is_complete():
+        return None
+    run, done = folder.record(), evaluation.record()
+    tables = {run.table, done.table} - {None}
+    if len(tables) > 1 or run.steps != done.steps:
+        return None
+    return None if find_differences(read_config(run.config), read_config(done.config)) else evaluation
+
+
 def _is_evaluated(config: Config, folder: RunFolder) -> bool:
     """Return whether the folder holds the evaluation that is asked for."""
-    evaluation = folder.evaluation(config.evaluation.name)
-    if not evaluation.is_complete():
+    evaluation = find_own_evaluation(folder, config.evaluation.name)
+    if evaluation is None:
         return False
     done = read_config(evaluation.record().config)
     without = ("name", "batch_size", "samples_during_training")
     asked, held = ({k: v for k, v in vars(c.evaluation).items() if k not in without} for c in (config, done))
-    return asked == held and not any(key.startswith("dataset_args") for key in find_differences(config, done))
+    return asked == held
 
 
 def _check_new(folder: RunFolder) -> None:
