@@ -177,6 +177,8 @@ def run(config: Config, folder: RunFolder) -> dict[str, Metrics]:
         if arguments.should_save:
             continues = start.checkpoint is not None and folder.holds_run()
             seconds = folder.record().train_seconds if continues else 0.0
+            if config.training_args.overwrite_output_dir:
+                folder.clear()
             folder.write(record, train_seconds=seconds)
         PartialState().wait_for_everyone()
         trainer.train_from(start.checkpoint)

@@ -139,6 +139,26 @@ def test_a_run_with_other_settings_is_kept_until_it_is_overwritten(run, tmp_path
     assert RunFolder(run).record().config["training_args"]["learning_rate"] == 1
 
 
+def test_overwriting_removes_the_run_and_nothing_else_and_only_if_the_new_one_can_start(run, tmp_path):
+    assert main(answer(tmp_path, run, "evaluation.name=again")) == 0
+    shutil.copytree(run, run / "inner")
+    (run / "answers.csv").write_text("predicted")
+    (run / "notes").mkdir()
+    (run / "notes/metrics.json").write_text("mine")
+    inner = sorted((run / "inner").rglob("*"))
+    overwrite = small(tmp_path, "training_args.overwrite_output_dir=true", steps=1)
+    assert main([*overwrite, "model_args.family=decoder_only"]) == 2
+    assert RunFolder(run).record().status == "finished"
+    assert results(run, "again")
+    assert main(overwrite) == 0
+    assert RunFolder(run).record().steps == 1
+    assert not (run / "checkpoint-2").exists()
+    assert not results(run, "again")
+    assert sorted((run / "inner").rglob("*")) == inner
+    assert (run / "answers.csv").read_text() == "predicted"
+    assert (run / "notes/metrics.json").read_text() == "mine"
+
+
 @pytest.mark.parametrize("overwrite", ["false", "true"])
 def test_a_folder_with_other_files_is_not_changed(overwrite, tmp_path):
     (tmp_path / "run").mkdir()

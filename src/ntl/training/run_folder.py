@@ -12,6 +12,7 @@ Files are written atomically: if a run is killed, each file holds either its old
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -28,6 +29,12 @@ VERSION = 2  # of run.json and evaluation.json
 ERROR = "error.txt"  # says why a run of a sweep failed
 CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
 STATE = "trainer_state.json"  # transformers writes it last
+# What the lab and transformers write into a run's folder, besides evaluations and what Hydra writes.
+WRITTEN = (
+    "run.json", "learning_curve.jsonl", f"{CHECKPOINT}[0-9]*", STATE, "training_args.bin", "config.json",
+    "generation_config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "runs/*/events.out.tfevents.*",
+)  # fmt: skip
 
 Metrics = dict[str, float | None]
 T = TypeVar("T")
@@ -120,6 +127,18 @@ class RunFolder:
     def update(self, **changes: Any) -> RunRecord:
         """Change some values of `run.json`."""
         return self.write(self.record(), **changes)
+
+    def clear(self) -> None:
+        """Remove a run with its checkpoints and evaluations, and no other files that are in its folder."""
+        for path in [path for name in WRITTEN for path in self.path.glob(name)]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        for path in [path.parent for path in self.path.glob("*/evaluation.json")]:
+            EvaluationFolder(path).clear()
+            if not any(path.iterdir()):
+                path.rmdir()
 
     def evaluation(self, name: str) -> "EvaluationFolder":
         """Return the folder of an evaluation; it need not exist."""

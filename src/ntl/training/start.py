@@ -1,13 +1,11 @@
 """Decide what is left of a run in its folder."""
 
-import shutil
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ntl.config import Config, read_config
 from ntl.data.files import is_leftover
 from ntl.errors import UserError
-from ntl.program import is_first_process
 from ntl.training.run_folder import ERROR, EvaluationFolder, RunFolder, check_table
 
 # Keys that do not affect what is learned, by group.
@@ -43,10 +41,7 @@ def decide(config: Config, folder: RunFolder) -> Start:
         raise UserError(f"training_args.resume_from_checkpoint={resume} is not the folder of a checkpoint.")
     if not folder.holds_run():
         _check_new(folder)
-    elif training.overwrite_output_dir:
-        if is_first_process():
-            clear(folder)
-    else:
+    elif not training.overwrite_output_dir:
         record = folder.record()
         before = read_config(record.config)
         if changed := find_differences(before, config):
@@ -125,12 +120,3 @@ def _check_new(folder: RunFolder) -> None:
 def _is_ours(path: Path) -> bool:
     """Return whether Hydra, the log or the lock of this run made a file, or a killed run left it."""
     return path.name in (HYDRA, ERROR) or path.suffix == ".log" or is_leftover(path)
-
-
-def clear(folder: RunFolder) -> None:
-    """Remove a run, but not what this one has written already."""
-    for path in folder.path.iterdir():
-        if path.is_dir() and not path.is_symlink() and path.name != HYDRA:
-            shutil.rmtree(path)
-        elif not _is_ours(path):
-            path.unlink()
