@@ -38,7 +38,7 @@ _ALWAYS_KNOWN = ("num_labels", "tie_word_embeddings", "rope_theta", "rope_scalin
 def load_source(settings: ModelArgs) -> ModelSource:
     """Load what a model is built from, except for its weights; by default, the checkpoint's tokenizer."""
     if settings.model_name_or_path is not None and settings.model_name_or_path.endswith(GGUF):
-        settings = replace(settings, checkpoint=convert_gguf(settings.model_name_or_path))
+        settings = replace(settings, model_name_or_path=convert_gguf(settings.model_name_or_path))
     checkpoint = _read_config(settings) if settings.model_name_or_path is not None else None
     if settings.tokenizer_name_or_path is None and settings.model_name_or_path is not None:
         tokenizer = load_tokenizer(settings.model_name_or_path, CHECKPOINT_KEY)

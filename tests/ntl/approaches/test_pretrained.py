@@ -26,6 +26,12 @@ def test_a_decoder_is_recognized_and_its_weights_are_unchanged(tiny):
     assert_identical(approach.model.state_dict(), original.state_dict())
 
 
+def test_a_gguf_file_is_loaded_from_what_it_is_converted_into(tiny, monkeypatch):
+    monkeypatch.setattr("ntl.approaches.pretrained.convert_gguf", {"model.gguf": str(tiny)}.get)
+    loaded = pretrained("model.gguf").model.state_dict()
+    assert_identical(loaded, AutoModelForCausalLM.from_pretrained(tiny).state_dict())
+
+
 def test_an_encoder_decoder_other_than_t5_is_trained_saved_and_loaded(tmp_path):
     shape = {"d_model": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "vocab_size": 98}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_start_token_id": 1}
