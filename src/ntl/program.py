@@ -24,6 +24,7 @@ GROUPS = (
     "dataset_args", "model_args", "weights", "loss", "training_args", "evaluation", "objective", "preset",
     "run_specific_config@_global_",
 )  # fmt: skip
+STUDY = "study"  # the choice of the group preset that a file becomes, whatever its name
 NO_GROUP = {f"{group}=null": f"~{group}" for group in ("dataset_args", "model_args", "weights", "loss")}
 NO_GROUP |= {f"{group}=null": f"{group}=none" for group in ("objective", "preset")}
 
@@ -204,8 +205,8 @@ def _store_preset(path: Path) -> list[str]:
     """Make a file a choice of the group `preset`, and return the arguments that choose it."""
     from hydra.core.config_store import ConfigStore
 
-    ConfigStore.instance().store(path.stem, load_settings(path), "preset", "_global_")
-    return ["--config-dir", str(path.parent), f"preset={path.stem}"]
+    ConfigStore.instance().store(STUDY, load_settings(path), "preset", "_global_")
+    return ["--config-dir", str(path.parent), f"preset={STUDY}"]
 
 
 def _name_jobs_by(overrides: Sequence[str], options: Sequence[str]) -> list[str]:

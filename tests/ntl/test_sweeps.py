@@ -249,6 +249,14 @@ margin: 1.0e+9
     assert (tmp_path / "again/contrasts.csv").exists()
 
 
+@pytest.mark.parametrize("name", ["demo", "none", "my study"])
+def test_a_study_may_have_the_name_of_a_preset_of_the_lab(name, tmp_path, capsys):
+    study = tmp_path / f"{name}.yaml"
+    study.write_text("training_args: {learning_rate: 0.125}")
+    assert train([str(study), "--cfg", "job"]) == 0, capsys.readouterr().err
+    assert "learning_rate: 0.125" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("sweep", ["loss=ntl_was,nope", "training_args.seed=[1,2", "evaluation.beamz=1,2"])
 def test_an_invalid_sweep_is_an_error_with_code_2_or_fails_each_run(sweep, tmp_path, capsys):
     assert train(["--multirun", *scaled_down(tmp_path), sweep]) != 0
