@@ -14,6 +14,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from ntl.errors import UserError
@@ -511,8 +512,13 @@ def compose_config(overrides: Sequence[str], command: str = "train") -> Config:
         overrides: Overrides of Hydra, such as `dataset_args=arithmetic`.
         command: `train`, `compare` or `fit`.
     """
-    with initialize_config_module("ntl.conf", version_base="1.3"):
-        return read_config(compose(command, [*overrides]))
+    outer = GlobalHydra.instance().hydra  # of a Hydra application that calls this function
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_module("ntl.conf", version_base="1.3"):
+            return read_config(compose(command, [*overrides]))
+    finally:
+        GlobalHydra.instance().hydra = outer
 
 
 def _read(kind: type, given: Mapping[str, Any]) -> Any:

@@ -50,7 +50,7 @@ def overrides(arguments: Sequence[str]) -> list[str]:
         ["dataset_args.file='houses.csv'", 'dataset_args.target=price', "dataset_args.prompt='{a}: '",
          "training_args.output_dir='out'", "model_args.model_name_or_path='.'"]
     """
-    tables = [each for each in find_overrides(arguments) if "=" not in each or os.path.isfile(each)]
+    tables = [each for each in find_overrides(arguments) if _is_table(each)]
     if not arguments or (not tables and {*HELP_OPTIONS, "--hydra-help", "--info"} & {*arguments}):
         return [*(arguments or ["--help"])]
     if len(tables) != 1:
@@ -71,6 +71,11 @@ def overrides(arguments: Sequence[str]) -> list[str]:
         name = _slug(f"{Path(tables[0]).stem}-{given[WORDS['target']]}")
         translated.append(f"{WORDS['output']}={quoted(f'outputs/{name}')}")
     return translated
+
+
+def _is_table(argument: str) -> bool:
+    """Return whether an argument is a path and no override, such as key=value or ~group (without one)."""
+    return os.path.isfile(os.path.expanduser(argument)) or re.match(r"[^=]*=|~[^/]", argument) is None
 
 
 def _check_target(file: str, target: str | None) -> None:

@@ -7,11 +7,13 @@ import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
+import hydra
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from approach_cases import make, save_pretrained
+from hydra.core.global_hydra import GlobalHydra
 from safetensors.torch import load_file
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, approx, assert_close
 
@@ -336,6 +338,26 @@ def test_a_file_and_a_target_may_look_like_interpolations(table, capsys):
     assert "is finished already" in fit(capsys, "${houses}.csv", "target=${price}", output="run")[1]
     model = ntl.fit("${houses}.csv", "${price}", model="llama", output="run", **SMALL)
     assert model.data.target == ["${price}"]
+
+
+def test_a_group_can_be_deleted_beside_the_table(table, capsys):
+    given = {key: value for key, value in SMALL.items() if not key.startswith("weights.")}
+    words = ["fit", "houses.csv", "target=price", "model=llama", "~weights"]
+    assert main([*words, *(f"{key}={value}" for key, value in given.items())]) == 0, capsys.readouterr().err
+    assert "weights" not in RunFolder("outputs/houses-price").record().config
+
+
+def test_python_fits_inside_a_hydra_application(table, monkeypatch):
+    fitted = []
+
+    @hydra.main(config_path="pkg://ntl.conf", version_base="1.3")
+    def application(_):
+        fitted.append(ntl.fit(table, target="price", model="llama", **SMALL))
+        assert GlobalHydra.instance().is_initialized()  # still the application's
+
+    monkeypatch.setattr("sys.argv", ["application"])
+    application()
+    assert fitted[0].report.loc["test", "rows"] == 20
 
 
 def test_a_regression_head_is_one_word(table, capsys):
