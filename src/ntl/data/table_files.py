@@ -32,7 +32,7 @@ def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
 
     Raises:
         UserError: The file cannot be read, has no rows, a row has more fields than the header, or a quote
-            is not closed.
+            is not closed at the end of its field.
     """
     path = Path("-" if isinstance(file, io.StringIO) else file).expanduser()
     ending = path.suffix.lower()
@@ -137,20 +137,22 @@ def _read_csv(text: str, separator: str) -> pd.DataFrame:
 
 
 def _csv_rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield each row after the number of its last line; a ValueError if a quote is not closed."""
-    lines = [*io.StringIO(text, newline=""), ""]  # a row with an unclosed quote swallows the empty line, too
-    rows = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+    """Yield each row after the number of its last line; a ValueError if a quote is not closed where it ends.
+
+    A loose quote would swallow the rows up to the next one, so only quotes around whole fields are read.
+    """
+    rows = csv.reader(
+        io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True
+    )
     first = 1
     try:
         for row in rows:
-            if rows.line_num == len(lines):
-                if row:
-                    raise csv.Error("unexpected end of the file")
-                return
             yield rows.line_num, row
             first = rows.line_num + 1
     except csv.Error as error:
         raise ValueError(
             f"line {first}: the row that begins here cannot be read to its end ({error}); expected a closing "
-            "quote in each field that begins with a double quote"
+            "quote at the end of each field that begins with a double quote, and two double quotes for one "
+            f"inside it. A file without quoting is read by pandas.read_csv(file, sep={separator!r}, "
+            "quoting=3), whose table ntl.fit takes"
         ) from None

@@ -54,10 +54,18 @@ def test_a_quote_that_is_not_closed_is_an_error_that_names_where_its_row_begins(
             read_table(io.StringIO(cut), "data")
 
 
+@pytest.mark.parametrize("row", ['"Best" house\t1', '"Best house\t1\na "good" one\t2\n"fine" too\t3'])
+def test_a_loose_quote_is_an_error_and_merges_no_rows(tmp_path, row):
+    path = tmp_path / "table.tsv"
+    path.write_text(f"text\ty\nfirst\t0\n{row}\nlast\t4\n")
+    with pytest.raises(UserError, match="line 3: "):
+        read_table(path, "data")
+
+
 def test_quotes_inside_a_field_and_fields_of_several_lines_are_read():
-    text = 'a,b\n"Best" house,5" pipe\n"one\n\n""two""\n", "x, y"\n'
+    text = 'a,b\n"""Best"" house",5" pipe\n"one\n\n""two""\n", "x, y"\n'
     assert read_table(io.StringIO(text), "data").to_numpy().tolist() == [
-        ["Best house", '5" pipe'],
+        ['"Best" house', '5" pipe'],
         ['one\n\n"two"\n', "x, y"],
     ]
 
