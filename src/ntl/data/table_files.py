@@ -141,9 +141,7 @@ def _csv_rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
 
     A loose quote would swallow the rows up to the next one, so only quotes around whole fields are read.
     """
-    rows = csv.reader(
-        io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True
-    )
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
     first = 1
     try:
         for row in rows:

@@ -35,8 +35,10 @@ def load(settings: Tabular) -> TaskData:
     """Read a table and split its rows, as `ntl.config.Tabular` says.
 
     Returns:
-        Training, validation and one test set. Missing values are written as `?`. Rows without a target are
-        left out, and so are training rows whose question is in the validation or test set.
+        Training, validation and one test set. Missing values are written as `?`. Left out, and counted in
+        `note`, are rows without a target, rows that repeat a question and its answer, and training rows whose
+        question is in the validation or test set. These are few in a split at random, which keeps the rows
+        of one question together.
 
     Raises:
         UserError: The file cannot be read, a column is missing, a target is not a finite number, or there are
@@ -49,29 +51,41 @@ def load(settings: Tabular) -> TaskData:
     columns = {name: "number" if _is_numeric(table[name]) else "text" for name in _columns(table, settings)}
     questions = write_questions(table, settings, columns)
     answers = [SEPARATOR.join(map(_answer, values)) for values in table[targets].itertuples(index=False)]
+    ratings = _ratings(table, settings.ratings)
+    examples = [
+        Example(question, answer, ratings=ratings.get(i, ()))
+        for i, (question, answer) in enumerate(zip(questions, answers, strict=True))
+    ]
+    groups = [questions] if settings.group_by is None else [questions, _groups(table[settings.group_by])]
     longest = settings.longest or math.inf
-    rows = [i for i in _order(table, settings) if len(questions[i]) <= longest]
-    beyond = len(rows) - (settings.rows or len(rows))
+    short = [i for i in _order(table, settings, groups[-1]) if len(questions[i]) <= longest]
+    last = {examples[i]: i for i in short}
+    distinct = [i for i in short if last[examples[i]] == i]
+    rows = distinct[-(settings.rows or len(distinct)) :]
+    test, others = rows[-settings.test_size :], rows[: -settings.test_size]
+    # Of a split by time, the rows before the test set are the validation set, whatever they ask.
+    rest = _without(others, test, groups if settings.split_by is None else groups[1:])
+    validation, others = rest[-settings.validation_size :], rest[: -settings.validation_size]
+    train = _without(others, [*validation, *test], groups)
+    shared = len(rows) - len(test) - len(validation) - len(train)
+    alike = "a question" if settings.group_by is None else f"a question or {settings.group_by}"
     left_out = {
         f"without {' or '.join(targets)}": len(whole) - len(table),
-        f"with a question of more than {settings.longest} characters": len(table) - len(rows),
-        f"beyond dataset_args.rows={settings.rows}": beyond,
+        f"with a question of more than {settings.longest} characters": len(table) - len(short),
+        "that repeat a question and its answer": len(short) - len(distinct),
+        f"beyond dataset_args.rows={settings.rows}": len(distinct) - len(rows),
+        f"with {alike} of the validation or test set": shared,
     }
     parts = [f"{count:,} rows {why}" for why, count in left_out.items() if count > 0]
     note = f"left out: {', '.join(parts)}" if parts else None
-    rows = rows[-(settings.rows or len(rows)) :]
-    test, rest = rows[-settings.test_size :], rows[: -settings.test_size]
-    groups = questions if settings.group_by is None else _groups(table[settings.group_by])
-    if settings.group_by is not None:
-        rest = _without(rest, test, groups)
-    validation, rest = rest[-settings.validation_size :], rest[: -settings.validation_size]
-    train = _without(rest, [*validation, *test], groups)
     needed = settings.train_size or 1
     if len(train) < needed:
-        mend = f"Raise dataset_args.rows={settings.rows}" if beyond > 0 else "Lower dataset_args.train_size"
+        kept_apart = " and ".join(filter(None, ("question", settings.group_by)))
+        is_limited = len(rows) < len(distinct)
+        mend = f"Raise dataset_args.rows={settings.rows}" if is_limited else "Lower dataset_args.train_size"
         raise UserError(
-            f"{file} has {len(train)} training rows whose {settings.group_by or 'question'} is in neither "
-            f"the validation nor the test set; expected at least {needed}. {mend}, lower validation_size or "
+            f"{file} has {len(train)} training rows whose {kept_apart} is in neither the "
+            f"validation nor the test set; expected at least {needed}. {mend}, lower validation_size or "
             "test_size, add columns to the question that distinguish the rows, or raise "
             "dataset_args.significant_digits, to which the numbers of the question are rounded."
         )
@@ -79,14 +93,10 @@ def load(settings: Tabular) -> TaskData:
         train = np.random.default_rng(settings.train_seed).permutation(train).tolist()
     # The rows next to the held-out ones: those of a split by time are the latest.
     train = train[-(settings.train_size or len(train)) :]
-    ratings = _ratings(table, settings.ratings)
-    train, validation, test = (
-        [Example(questions[i], answers[i], ratings=ratings.get(i, ())) for i in part]
-        for part in (train, validation, test)
-    )
+    learned, held_out, tested = ([examples[i] for i in part] for part in (train, validation, test))
     several = tuple(targets) if len(targets) > 1 else ()
     return TaskData(
-        train, validation, {"test": test}, not several, targets=several, columns=columns, note=note
+        learned, held_out, {"test": tested}, not several, targets=several, columns=columns, note=note
     )
 
 
@@ -179,10 +189,12 @@ def with_targets(settings: Tabular) -> Tabular:
     return replace(settings, **named, target=[*map(str, targets)])
 
 
-def _without(rows: Sequence[int], held_out: Sequence[int], groups: Sequence[Any]) -> list[int]:
-    """Return the rows that share their group, or their question, with no row that is held out."""
-    taken = {groups[i] for i in held_out}
-    return [i for i in rows if groups[i] not in taken]
+def _without(rows: Sequence[int], held_out: Sequence[int], groups: Sequence[Sequence[Any]]) -> list[int]:
+    """Return the rows that share their question, and each other group, with no row that is held out."""
+    for group in groups:
+        taken = {group[i] for i in held_out}
+        rows = [i for i in rows if group[i] not in taken]
+    return [*rows]
 
 
 def _check_columns(table: pd.DataFrame, settings: Tabular) -> None:
@@ -221,7 +233,7 @@ def _check_numbers(table: pd.DataFrame, settings: Tabular) -> None:
             )
 
 
-def _order(table: pd.DataFrame, settings: Tabular) -> Sequence[int]:
+def _order(table: pd.DataFrame, settings: Tabular, groups: Sequence[Any]) -> Sequence[int]:
     """Return the rows in random order, groups together, or sorted by a column, rows without a value first.
 
     Raises:
@@ -230,10 +242,11 @@ def _order(table: pd.DataFrame, settings: Tabular) -> Sequence[int]:
     split_by = settings.split_by
     if split_by is None:
         order = np.random.default_rng(settings.data_seed).permutation(len(table))
-        if settings.group_by is not None:
-            codes = pd.factorize(pd.Series(_groups(table[settings.group_by]), dtype=object).iloc[order])[0]
-            order = order[np.argsort(codes, kind="stable")]  # groups in the order of their first rows
-        return order.tolist()
+        # A group stands where its first row does, so large ones are not more often first.
+        codes, _ = pd.factorize(pd.Series(groups, dtype=object))
+        _, first = np.unique(codes, return_index=True)
+        place = np.argsort(order)
+        return order[np.argsort(place[first[codes[order]]], kind="stable")].tolist()
     column = table[split_by].reset_index(drop=True)
     dates = pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True)
     for values in (pd.to_numeric(column, errors="coerce"), dates):

@@ -134,6 +134,26 @@ def test_a_table_that_cannot_be_used_is_an_error_with_the_reason(table, text, ov
         table(text, *overrides)
 
 
+def questions_by_part(data):
+    return [{e.question for e in part} for part in (data.train, data.validation, data.tests["test"])]
+
+
+def test_rows_that_share_a_question_are_used_and_on_one_side_of_the_split(table):
+    text = "weekday,hour,y\n" + "".join(f"{i % 7},{i % 24},{i}\n" for i in range(2000))
+    data = table(text, "validation_size=200", "test_size=200")
+    parts = questions_by_part(data)
+    assert len(set.union(*parts)) == sum(map(len, parts))
+    assert len(rows(data)) > 1950
+    assert f"{2000 - len(rows(data))} rows with a question" in data.note
+
+
+def test_a_row_that_repeats_a_question_and_its_answer_is_left_out_and_counted(table):
+    data = table("a,y\n1,1\n" + "".join(f"{i},{i}\n" for i in range(9)) + "1,2\n")
+    found = [(e.question, e.answer) for e in rows(data)]
+    assert len(set(found)) == len(found)
+    assert "left out: 1 rows that repeat" in data.note
+
+
 REVIEWS = "id,film,text,y\n1,a,good,9\n2,a,bad,1\n3,b,fine,6\n4,b,poor,2\n5,c,great,10\n6,c,,5\n"
 
 
