@@ -58,8 +58,9 @@ class TaskData:
         final_answer_marker: Marker before the final answer (`####` in GSM8K), or None if solutions have no
             marked final answer.
         targets: Names of the numbers in an answer, if there are several, separated by commas.
-        columns: Columns that a question is made from, each `number` or `text`; empty if it is not.
-        note: What was left out when the data were read, or None.
+        columns: Columns that a question is made from, each `number`, `text` or, if its numbers are all
+            written with two places after the point, `0.00`; empty if it is not made from columns.
+        note: What was left out or rounded when the data were read, or None.
     """
 
     train: Sequence[Example]

@@ -48,7 +48,7 @@ def load(settings: Tabular) -> TaskData:
     whole = read_table(SAMPLE if file == "sample" else file, "dataset_args.file")
     table, settings = usable_rows(whole, settings)
     targets = settings.target
-    columns = {name: "number" if _is_numeric(table[name]) else "text" for name in _columns(table, settings)}
+    columns = {name: _kind(table[name]) for name in _columns(table, settings)}
     questions = write_questions(table, settings, columns)
     answers = [SEPARATOR.join(map(_answer, values)) for values in table[targets].itertuples(index=False)]
     ratings = _ratings(table, settings.ratings)
@@ -77,7 +77,8 @@ def load(settings: Tabular) -> TaskData:
         f"with {alike} of the validation or test set": shared,
     }
     parts = [f"{count:,} rows {why}" for why, count in left_out.items() if count > 0]
-    note = f"left out: {', '.join(parts)}" if parts else None
+    notes = [f"left out: {', '.join(parts)}"] if parts else []
+    notes += _rounded(table, columns, settings.significant_digits)
     needed = settings.train_size or 1
     if len(train) < needed:
         kept_apart = " and ".join(filter(None, ("question", settings.group_by)))
@@ -96,8 +97,9 @@ def load(settings: Tabular) -> TaskData:
     learned, held_out, tested = ([examples[i] for i in part] for part in (train, validation, test))
     several = tuple(targets) if len(targets) > 1 else ()
     return TaskData(
-        learned, held_out, {"test": tested}, not several, targets=several, columns=columns, note=note
-    )
+        learned, held_out, {"test": tested}, not several, targets=several, columns=columns,
+        note="; ".join(notes) or None,
+    )  # fmt: skip
 
 
 def usable_rows(table: pd.DataFrame, settings: Tabular) -> tuple[pd.DataFrame, Tabular]:
@@ -131,7 +133,7 @@ def write_questions(table: pd.DataFrame, settings: Tabular, columns: Mapping[str
     Args:
         table: Texts; see `ntl.data.table_files.read_table`.
         settings: `prompt`, `names`, `target` and `significant_digits`; see `load`.
-        columns: Columns of the question, each `number` or `text`; see `TaskData`.
+        columns: Columns of the question, with their kinds; see `TaskData`.
 
     Returns:
         One question per row. Missing values are written as `?` or, beside names, `unknown`.
@@ -145,7 +147,7 @@ def write_questions(table: pd.DataFrame, settings: Tabular, columns: Mapping[str
                 f"the table has no column {name!r}, which the question is made from; expected the columns "
                 f"{', '.join(columns)}, given {', '.join(table.columns)}. Add or rename the column."
             )
-        if kind == "number" and not _is_numeric(table[name]):
+        if kind != "text" and not _is_numeric(table[name]):
             given = _with_gaps(table[name])
             row = (pd.to_numeric(given, errors="coerce").isna() & given.notna()).to_numpy().argmax()
             raise UserError(
@@ -286,12 +288,57 @@ def _is_numeric(column: pd.Series) -> bool:
     return pd.to_numeric(given, errors="coerce").notna().sum() == given.notna().sum()
 
 
+def _kind(column: pd.Series) -> str:
+    """Return how a column is written; see `TaskData.columns`. Nothing is known of an empty one: it is text.
+
+    Numbers are written in one way, so that a row is the same question in a file and in a data frame, whose
+    numbers have no trailing zeros. Where this would lose characters, the column is text.
+    """
+    given = _with_gaps(column).dropna().astype(str).str.strip()
+    is_id = given.str.fullmatch(r"[+-]?(0[0-9].*|[0-9]{16,}(\.0*)?)")
+    if given.empty or not _is_numeric(column) or is_id.any():
+        return "text"
+    # pandas writes the whole numbers of a column as 4.0
+    has_zeros = given.str.fullmatch(r".*\.[0-9]*0") & ~given.str.fullmatch(r".*[0-9]\.0")
+    places = given.str.partition(".")[2].str.len()
+    if not has_zeros.any():
+        return "number"
+    return f"0.{'0' * places.max()}" if places.nunique() == 1 else "text"
+
+
 def _texts(column: pd.Series, kind: str, digits: int | None, missing: str) -> pd.Series:
-    if kind == "number":
+    if kind != "text":
         column = _with_gaps(column)
         if digits is not None:
-            column = pd.to_numeric(column).map(lambda x: _round(x, digits), na_action="ignore")
+            written = {text: _number(text, kind, digits) for text in column.dropna().unique()}
+            column = column.map(written)
     return column.astype(object).where(column.notna(), missing)
+
+
+def _number(text: str, kind: str, digits: int) -> str:
+    """Write a number as its column is written; see `_round` and `TaskData.columns`.
+
+    Example:
+        >>> _number("1.5", "number", 4), _number("1.5", "0.00", 4), _number("1234.50", "0.00", 4)
+        ('1.5', '1.50', '1234')
+    """
+    written = _round(float(text), digits)
+    places = len(kind.partition(".")[2])
+    whole, _, after = written.partition(".")
+    return f"{whole}.{after:0<{places}}" if places and float(written) == float(text) else written
+
+
+def _rounded(table: pd.DataFrame, columns: Mapping[str, str], digits: int | None) -> list[str]:
+    """Say which columns lose digits in the question, each with an example."""
+    found = []
+    for name, kind in columns.items():
+        if kind == "text" or digits is None:
+            continue
+        texts = _with_gaps(table[name]).dropna().unique()
+        pairs = ((text, _number(text, kind, digits)) for text in texts)
+        example = next((pair for pair in pairs if float(pair[0]) != float(pair[1])), None)
+        found += [] if example is None else [f"{name} (from {example[0]} to {example[1]})"]
+    return [f"rounded to {digits} significant digits: {', '.join(found)}"] if found else []
 
 
 def _round(number: float, digits: int) -> str:
