@@ -156,6 +156,18 @@ def test_a_named_index_of_a_parquet_file_is_a_column(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "lists", [[[0, 1], [2, 3]], [[0, 1], []], [["x"], None], [[[1]], [[2]]], [{"b": [1]}, {"b": [2]}]]
+)
+def test_lists_of_a_parquet_file_are_texts(tmp_path, lists):
+    frame = pd.DataFrame({"a": lists, "y": [3, 4]})
+    frame.to_parquet(tmp_path / "table.parquet")
+    found = read_table(tmp_path / "table.parquet", "data")
+    assert found.equals(as_texts(frame))
+    assert found["a"].dropna().tolist() == [str(each) for each in lists if each is not None]
+    assert found["y"].tolist() == ["3", "4"]
+
+
+@pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("array.jsonl", '[{"a": 1}, {"a": 2}]', "line 1: it is not an object"),
