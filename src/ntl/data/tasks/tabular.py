@@ -98,7 +98,7 @@ def load(settings: Tabular) -> TaskData:
     several = tuple(targets) if len(targets) > 1 else ()
     return TaskData(
         learned, held_out, {"test": tested}, not several, targets=several, columns=columns,
-        note="; ".join(notes) or None,
+        clip=None, note="; ".join(notes) or None,
     )  # fmt: skip
 
 
