@@ -421,7 +421,7 @@ class Tabular(Sizes, Data):
     prompt: str | None = None
     columns: list[str] | None = None  # without a prompt: of the question; null: all but the target
     names: bool = False  # without a prompt: whether the columns are named, "carat: 0.23, cut: Ideal, price: "
-    significant_digits: int | None = 4  # of the question's numbers; null: as they are written
+    significant_digits: int | None = 15  # of the question's numbers; null: as they are written
     longest: int | None = None  # characters of a question; rows with longer ones are left out; null: none
     rows: int | None = None  # most rows that are used, drawn at random or the last by split_by; null: all
     # null: at random; a column, such as a date: the rows with its largest values are the test set

@@ -139,7 +139,7 @@ def evaluate_tests(
         metrics = result.metrics
         if data.number_metrics:
             train = [example.answer for example in evenly_spaced(data.train, REFERENCE_ANSWERS)]
-            metrics |= reference_scores(train, examples)
+            metrics |= reference_scores(train, examples, data.clip)
         if writes:
             folder.write_results(test, metrics, result.predictions)
         yield test, metrics
@@ -221,7 +221,7 @@ def _result(
     texts, answers = [text for text, _ in answered], [example.answer for example in examples]
     metrics: Metrics = {"count": len(examples), **losses}
     if data.number_metrics:
-        metrics |= number_scores(texts, answers)
+        metrics |= number_scores(texts, answers, data.clip)
     if data.targets:
         metrics |= target_scores(texts, answers, data.targets)
     metrics |= text_scores(texts, answers)
@@ -229,7 +229,7 @@ def _result(
         metrics |= final_answer_scores(texts, answers, data.final_answer_marker)
     if evaluation.quantile_readings:
         found = [read for _, read in answered if read is not None]
-        metrics |= reading_scores(found, answers, evaluation)
+        metrics |= reading_scores(found, answers, evaluation, data.clip)
         if all(example.ratings for example in examples):
             metrics["rater_crps"] = rater_crps(found, [example.ratings for example in examples])
     shown = ("lower", "median", "upper", *(["mean"] if "mean" in evaluation.quantile_readings else []))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ntl.config import Evaluation
-from ntl.data import Example, format_number
+from ntl.data import PAPERS_CLIP, Example, format_number
 from ntloss.metrics import NumericMetrics, QuantileMetrics
 from ntloss.numbers.parsing import number_texts, parse_number
 
@@ -63,15 +63,23 @@ class Distribution(NamedTuple):
     mass: float
 
 
-def number_scores(texts: Sequence[str], answers: Sequence[str]) -> Scores:
+def number_scores(texts: Sequence[str], answers: Sequence[str], clip: float | None = PAPERS_CLIP) -> Scores:
     """Score the last number of each text, following the paper's protocol.
+
+    Args:
+        texts: What the model wrote.
+        answers: The true answers.
+        clip: See `TaskData.clip`.
 
     Returns:
         `exact_number` (see `exact_share`) and all metrics of `ntloss.metrics.NumericMetrics`. Undefined
         metrics are None.
     """
     last = ([next(reversed(number_texts(text)), None) for text in side] for side in (texts, answers))
-    return {"exact_number": exact_share(*last), **_finite(NumericMetrics().update(texts, answers).compute())}
+    return {
+        "exact_number": exact_share(*last),
+        **_finite(NumericMetrics(clip=clip).update(texts, answers).compute()),
+    }
 
 
 def target_scores(
@@ -109,12 +117,15 @@ def reading_metric(reading: str, metric: str) -> str:
     return metric if reading == "greedy" else f"{reading}_{metric}"
 
 
-def reference_scores(train: Sequence[str], examples: Sequence[Example]) -> Scores:
+def reference_scores(
+    train: Sequence[str], examples: Sequence[Example], clip: float | None = PAPERS_CLIP
+) -> Scores:
     """Score two references that a model's errors are compared with.
 
     Args:
         train: Training answers.
         examples: Examples of a test set, with the answers without their noise if these are known.
+        clip: See `TaskData.clip`.
 
     Returns:
         `constant_mae` and `constant_log_mae`: the errors of always answering the median of the training
@@ -134,7 +145,7 @@ def reference_scores(train: Sequence[str], examples: Sequence[Example]) -> Score
     true = [parse_number(example.answer) for example in examples]
     scores: Scores = {}
     for name, predicted in references.items():
-        found = NumericMetrics(metrics=["mae", "log_mae"]).update(predicted, true).compute()
+        found = NumericMetrics(metrics=["mae", "log_mae"], clip=clip).update(predicted, true).compute()
         scores |= {f"{name}_{metric}": value for metric, value in _finite(found).items()}
     return scores
 
@@ -226,7 +237,12 @@ def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: st
     }
 
 
-def reading_scores(read: Sequence[Distribution], answers: Sequence[str], evaluation: Evaluation) -> Scores:
+def reading_scores(
+    read: Sequence[Distribution],
+    answers: Sequence[str],
+    evaluation: Evaluation,
+    clip: float | None = PAPERS_CLIP,
+) -> Scores:
     """Score each reading and the distributions behind them. All answers must be single numbers.
 
     Returns:
@@ -246,7 +262,7 @@ def reading_scores(read: Sequence[Distribution], answers: Sequence[str], evaluat
     for reading in evaluation.quantile_readings:
         numbers = [getattr(d, reading) for d in read]
         texts = [format_number(number) if math.isfinite(number) else "" for number in numbers]
-        scored = number_scores(texts, answers)
+        scored = number_scores(texts, answers, clip)
         metrics |= {reading_metric(reading, name): scored[name] for name in scored if name != "count"}
     return metrics
 

@@ -322,6 +322,15 @@ def test_standard_input_is_read_as_a_table_or_as_texts(table, tmp_path_factory, 
     assert "no lines on standard input" in predict(capsys, run, "-")[2]
 
 
+def test_a_column_that_was_empty_in_training_may_have_values_later(table, tmp_path, capsys):
+    rows = pd.read_csv(table)[["when", "y"]].assign(later=None)
+    rows.to_csv(tmp_path / "table.csv", index=False)
+    run = trained(tmp_path / "table.csv", tmp_path, "dataset_args.target=y")
+    rows.head(2).assign(later=["12", "soon"]).to_csv(tmp_path / "new.csv", index=False)
+    code, out, err = predict(capsys, run, f"data={tmp_path}/new.csv", "level=none")
+    assert (code, len(pd.read_csv(io.StringIO(out)))) == (0, 2), err
+
+
 @pytest.mark.parametrize("head", ["regression", "several"])
 def test_models_without_a_distribution_say_that_there_is_no_interval(head, table, tmp_path, capsys):
     given = ["dataset_args.target=y", "model_args=vanilla_t5_regression_head", *SMALL[-3:]]

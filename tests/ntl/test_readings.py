@@ -1,17 +1,20 @@
 from dataclasses import replace
+from statistics import mean, median
 
 import pytest
 import torch
 from approach_cases import ANSWERS, GREEDY, QUESTIONS, make, overfit
+from data_cases import rows, tabular
 from fake_approach import FakeApproach
 from published_commands import scaled_down
 from tolerances import approx, assert_close
 
 from ntl.data import Example, TaskData
 from ntl.errors import UserError
-from ntl.evaluation import check_readings, evaluate
+from ntl.evaluation import check_readings, evaluate, evaluate_tests
 from ntl.scores import SPACED_LEVELS
 from ntl.train import main
+from ntl.training.run_folder import EvaluationFolder, RunRecord
 from ntloss.decoding import NumberQuantiles
 from ntloss.numbers import NumberFormat
 from tests.ntl.conftest import shared
@@ -101,6 +104,20 @@ def test_batching_does_not_change_the_quantiles():
     alone = [approach.quantiles(approach.model, [q], SPACED_LEVELS) for q in QUESTIONS]
     assert_close(together.starts, torch.cat([read.starts for read in alone]))
     assert_close(together.values, torch.cat([read.values for read in alone]))
+
+
+def test_errors_of_a_table_are_not_clipped(tmp_path):
+    table = "ends,y\n" + "".join(f"{i}e13 {2 * i}e13,{i}7000000000000\n" for i in range(1, 9))
+    (tmp_path / "table.csv").write_text(table)
+    data = tabular(f"file={tmp_path}/table.csv", "target=y", "validation_size=1", "test_size=3")
+    approach = UniformApproach({example.question: "0" for example in rows(data)})
+    folder = EvaluationFolder(tmp_path / "run")
+    metrics = dict(evaluate_tests(approach, data, ALL, folder, RunRecord("T5")))["test"]
+    constant = median(float(example.answer) for example in data.train)
+    answers = [(1.5e13 * float(e.question.partition("e")[0]), float(e.answer)) for e in data.tests["test"]]
+    assert metrics["mae"] == approx(mean(y for _, y in answers))
+    assert metrics["median_mae"] == approx(mean(abs(x - y) for x, y in answers))
+    assert metrics["constant_mae"] == approx(mean(abs(constant - y) for _, y in answers))
 
 
 def test_a_model_that_cannot_write_a_number_has_no_readings():

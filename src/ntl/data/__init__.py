@@ -26,6 +26,8 @@ from typing import NamedTuple
 from ntl.config import Data
 from ntl.errors import UserError
 
+PAPERS_CLIP = 1e10
+
 
 class Example(NamedTuple):
     """A question and its answer, both text.
@@ -58,8 +60,11 @@ class TaskData:
         final_answer_marker: Marker before the final answer (`####` in GSM8K), or None if solutions have no
             marked final answer.
         targets: Names of the numbers in an answer, if there are several, separated by commas.
-        columns: Columns that a question is made from, each `number` or `text`; empty if it is not.
-        note: What was left out when the data were read, or None.
+        columns: Columns that a question is made from, each `number`, `text` or, if its numbers are all
+            written with two places after the point, `0.00`; empty if it is not made from columns.
+        clip: Largest absolute value of the numbers that errors are computed of, None for no limit. Default:
+            the paper's 1e10.
+        note: What was left out or rounded when the data were read, or None.
     """
 
     train: Sequence[Example]
@@ -69,6 +74,7 @@ class TaskData:
     final_answer_marker: str | None = None
     targets: Sequence[str] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
+    clip: float | None = PAPERS_CLIP
     note: str | None = None
 
     @cached_property

@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterator
 from itertools import chain, count
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from pandas.api.types import is_object_dtype
 
@@ -32,7 +34,7 @@ def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
 
     Raises:
         UserError: The file cannot be read, has no rows, a row has more fields than the header, or a quote
-            is not closed.
+            is not closed at the end of its field.
     """
     path = Path("-" if isinstance(file, io.StringIO) else file).expanduser()
     ending = path.suffix.lower()
@@ -59,6 +61,7 @@ def as_texts(table: pd.DataFrame) -> pd.DataFrame:
 
     Names and texts lose their leading blanks, and empty texts are missing values. Whole numbers of a column
     with gaps have no point. A column of truth values, such as `TRUE` and `FALSE`, holds `True` and `False`.
+    Lists are written as in Python.
     Columns without a name are named by their place, such as `Unnamed: 0`, or left out if they are empty.
 
     Raises:
@@ -71,7 +74,8 @@ def as_texts(table: pd.DataFrame) -> pd.DataFrame:
         )
     for name in filter(lambda name: is_object_dtype(table[name]), table):
         # `convert_dtypes` would round whole numbers beside gaps.
-        table[name] = pd.Series(pd.array(table[name].tolist()), table.index)
+        values = [str(_plain(value)) if _is_nested(value) else value for value in table[name]]
+        table[name] = pd.Series(pd.array(values), table.index)
     table = table.convert_dtypes()
     table = pd.DataFrame({name: _column_texts(table[name]) for name in table}, table.index)
     return table.drop(columns=[n for n in table if n.startswith(UNNAMED) and table[n].isna().all()])
@@ -93,6 +97,19 @@ def _column_texts(column: pd.Series) -> pd.Series:
     if texts.dropna().str.lower().isin(["true", "false"]).all():
         texts = texts.str.capitalize().astype(object)
     return texts
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, list | tuple | set | dict | np.ndarray)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with lists in place of arrays, as which a Parquet file's lists are read."""
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
 def _with_index(table: pd.DataFrame) -> pd.DataFrame:
@@ -137,20 +154,20 @@ def _read_csv(text: str, separator: str) -> pd.DataFrame:
 
 
 def _csv_rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield each row after the number of its last line; a ValueError if a quote is not closed."""
-    lines = [*io.StringIO(text, newline=""), ""]  # a row with an unclosed quote swallows the empty line, too
-    rows = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+    """Yield each row after the number of its last line; a ValueError if a quote is not closed where it ends.
+
+    A loose quote would swallow the rows up to the next one, so only quotes around whole fields are read.
+    """
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
     first = 1
     try:
         for row in rows:
-            if rows.line_num == len(lines):
-                if row:
-                    raise csv.Error("unexpected end of the file")
-                return
             yield rows.line_num, row
             first = rows.line_num + 1
     except csv.Error as error:
         raise ValueError(
             f"line {first}: the row that begins here cannot be read to its end ({error}); expected a closing "
-            "quote in each field that begins with a double quote"
+            "quote at the end of each field that begins with a double quote, and two double quotes for one "
+            f"inside it. A file without quoting is read by pandas.read_csv(file, sep={separator!r}, "
+            "quoting=3), whose table ntl.fit takes"
         ) from None

@@ -54,10 +54,18 @@ def test_a_quote_that_is_not_closed_is_an_error_that_names_where_its_row_begins(
             read_table(io.StringIO(cut), "data")
 
 
+@pytest.mark.parametrize("row", ['"Best" house\t1', '"Best house\t1\na "good" one\t2\n"fine" too\t3'])
+def test_a_loose_quote_is_an_error_and_merges_no_rows(tmp_path, row):
+    path = tmp_path / "table.tsv"
+    path.write_text(f"text\ty\nfirst\t0\n{row}\nlast\t4\n")
+    with pytest.raises(UserError, match="line 3: "):
+        read_table(path, "data")
+
+
 def test_quotes_inside_a_field_and_fields_of_several_lines_are_read():
-    text = 'a,b\n"Best" house,5" pipe\n"one\n\n""two""\n", "x, y"\n'
+    text = 'a,b\n"""Best"" house",5" pipe\n"one\n\n""two""\n", "x, y"\n'
     assert read_table(io.StringIO(text), "data").to_numpy().tolist() == [
-        ["Best house", '5" pipe'],
+        ['"Best" house', '5" pipe'],
         ['one\n\n"two"\n', "x, y"],
     ]
 
@@ -145,6 +153,18 @@ def test_a_named_index_of_a_parquet_file_is_a_column(tmp_path):
     for frame in (held.set_index("id", drop=False), held.set_index(pd.Index(["x", "z"]))):
         frame.to_parquet(path)
         assert read_table(path, "data").equals(as_texts(held))
+
+
+@pytest.mark.parametrize(
+    "lists", [[[0, 1], [2, 3]], [[0, 1], []], [["x"], None], [[[1]], [[2]]], [{"b": [1]}, {"b": [2]}]]
+)
+def test_lists_of_a_parquet_file_are_texts(tmp_path, lists):
+    frame = pd.DataFrame({"a": lists, "y": [3, 4]})
+    frame.to_parquet(tmp_path / "table.parquet")
+    found = read_table(tmp_path / "table.parquet", "data")
+    assert found.equals(as_texts(frame))
+    assert found["a"].dropna().tolist() == [str(each) for each in lists if each is not None]
+    assert found["y"].tolist() == ["3", "4"]
 
 
 @pytest.mark.parametrize(

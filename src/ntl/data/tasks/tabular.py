@@ -35,8 +35,10 @@ def load(settings: Tabular) -> TaskData:
     """Read a table and split its rows, as `ntl.config.Tabular` says.
 
     Returns:
-        Training, validation and one test set. Missing values are written as `?`. Rows without a target are
-        left out, and so are training rows whose question or group is in the validation or test set.
+        Training, validation and one test set. Missing values are written as `?`. Left out, and counted in
+        `note`, are rows without a target, rows that repeat a question and its answer, and training rows whose
+        question is in the validation or test set. These are few in a split at random, which keeps the rows
+        of one question together.
 
     Raises:
         UserError: The file cannot be read, a column is missing, a target is not a finite number, or there are
@@ -46,30 +48,42 @@ def load(settings: Tabular) -> TaskData:
     whole = read_table(SAMPLE if file == "sample" else file, "dataset_args.file")
     table, settings = usable_rows(whole, settings)
     targets = settings.target
-    columns = {name: "number" if _is_numeric(table[name]) else "text" for name in _columns(table, settings)}
+    columns = {name: _kind(table[name]) for name in _columns(table, settings)}
     questions = write_questions(table, settings, columns)
     answers = [SEPARATOR.join(map(_answer, values)) for values in table[targets].itertuples(index=False)]
+    ratings = _ratings(table, settings.ratings)
+    examples = [
+        Example(question, answer, ratings=ratings.get(i, ()))
+        for i, (question, answer) in enumerate(zip(questions, answers, strict=True))
+    ]
+    groups = [questions] if settings.group_by is None else [questions, _groups(table[settings.group_by])]
     longest = settings.longest or math.inf
-    rows = [i for i in _order(table, settings) if len(questions[i]) <= longest]
-    beyond = len(rows) - (settings.rows or len(rows))
+    short = [i for i in _order(table, settings, groups[-1]) if len(questions[i]) <= longest]
+    last = {examples[i]: i for i in short}
+    distinct = [i for i in short if last[examples[i]] == i]
+    rows = distinct[-(settings.rows or len(distinct)) :]
+    test, others = rows[-settings.test_size :], rows[: -settings.test_size]
+    # Of a split by time, the rows before the test set are the validation set, whatever they ask.
+    rest = _without(others, test, groups if settings.split_by is None else groups[1:])
+    validation, others = rest[-settings.validation_size :], rest[: -settings.validation_size]
+    train = _without(others, [*validation, *test], groups)
+    shared = len(rows) - len(test) - len(validation) - len(train)
+    alike = "a question" if settings.group_by is None else f"a question or {settings.group_by}"
     left_out = {
         f"without {' or '.join(targets)}": len(whole) - len(table),
-        f"with a question of more than {settings.longest} characters": len(table) - len(rows),
-        f"beyond dataset_args.rows={settings.rows}": beyond,
+        f"with a question of more than {settings.longest} characters": len(table) - len(short),
+        "that repeat a question and its answer": len(short) - len(distinct),
+        f"beyond dataset_args.rows={settings.rows}": len(distinct) - len(rows),
+        f"with {alike} of the validation or test set": shared,
     }
     parts = [f"{count:,} rows {why}" for why, count in left_out.items() if count > 0]
-    note = f"left out: {', '.join(parts)}" if parts else None
-    rows = rows[-(settings.rows or len(rows)) :]
-    test, rest = rows[-settings.test_size :], rows[: -settings.test_size]
-    groups = [*range(len(table))] if settings.group_by is None else _groups(table[settings.group_by])
-    rest = _without(rest, test, groups)
-    validation, rest = rest[-settings.validation_size :], rest[: -settings.validation_size]
-    held_out = [*validation, *test]
-    train = _without(_without(rest, held_out, groups), held_out, questions)
+    notes = [f"left out: {', '.join(parts)}"] if parts else []
+    notes += _rounded(table, columns, settings.significant_digits)
     needed = settings.train_size or 1
     if len(train) < needed:
         kept_apart = " and ".join(filter(None, ("question", settings.group_by)))
-        mend = f"Raise dataset_args.rows={settings.rows}" if beyond > 0 else "Lower dataset_args.train_size"
+        is_limited = len(rows) < len(distinct)
+        mend = f"Raise dataset_args.rows={settings.rows}" if is_limited else "Lower dataset_args.train_size"
         raise UserError(
             f"{file} has {len(train)} training rows whose {kept_apart} is in neither the "
             f"validation nor the test set; expected at least {needed}. {mend}, lower validation_size or "
@@ -80,15 +94,12 @@ def load(settings: Tabular) -> TaskData:
         train = np.random.default_rng(settings.train_seed).permutation(train).tolist()
     # The rows next to the held-out ones: those of a split by time are the latest.
     train = train[-(settings.train_size or len(train)) :]
-    ratings = _ratings(table, settings.ratings)
-    train, validation, test = (
-        [Example(questions[i], answers[i], ratings=ratings.get(i, ())) for i in part]
-        for part in (train, validation, test)
-    )
+    learned, held_out, tested = ([examples[i] for i in part] for part in (train, validation, test))
     several = tuple(targets) if len(targets) > 1 else ()
     return TaskData(
-        train, validation, {"test": test}, not several, targets=several, columns=columns, note=note
-    )
+        learned, held_out, {"test": tested}, not several, targets=several, columns=columns,
+        clip=None, note="; ".join(notes) or None,
+    )  # fmt: skip
 
 
 def usable_rows(table: pd.DataFrame, settings: Tabular) -> tuple[pd.DataFrame, Tabular]:
@@ -122,7 +133,7 @@ def write_questions(table: pd.DataFrame, settings: Tabular, columns: Mapping[str
     Args:
         table: Texts; see `ntl.data.table_files.read_table`.
         settings: `prompt`, `names`, `target` and `significant_digits`; see `load`.
-        columns: Columns of the question, each `number` or `text`; see `TaskData`.
+        columns: Columns of the question, with their kinds; see `TaskData`.
 
     Returns:
         One question per row. Missing values are written as `?` or, beside names, `unknown`.
@@ -136,7 +147,7 @@ def write_questions(table: pd.DataFrame, settings: Tabular, columns: Mapping[str
                 f"the table has no column {name!r}, which the question is made from; expected the columns "
                 f"{', '.join(columns)}, given {', '.join(table.columns)}. Add or rename the column."
             )
-        if kind == "number" and not _is_numeric(table[name]):
+        if kind != "text" and not _is_numeric(table[name]):
             given = _with_gaps(table[name])
             row = (pd.to_numeric(given, errors="coerce").isna() & given.notna()).to_numpy().argmax()
             raise UserError(
@@ -180,10 +191,12 @@ def with_targets(settings: Tabular) -> Tabular:
     return replace(settings, **named, target=[*map(str, targets)])
 
 
-def _without(rows: Sequence[int], held_out: Sequence[int], groups: Sequence[Any]) -> list[int]:
-    """Return the rows that share no group, or no question, with the rows that are held out."""
-    taken = {groups[i] for i in held_out}
-    return [i for i in rows if groups[i] not in taken]
+def _without(rows: Sequence[int], held_out: Sequence[int], groups: Sequence[Sequence[Any]]) -> list[int]:
+    """Return the rows that share their question, and each other group, with no row that is held out."""
+    for group in groups:
+        taken = {group[i] for i in held_out}
+        rows = [i for i in rows if group[i] not in taken]
+    return [*rows]
 
 
 def _check_columns(table: pd.DataFrame, settings: Tabular) -> None:
@@ -222,7 +235,7 @@ def _check_numbers(table: pd.DataFrame, settings: Tabular) -> None:
             )
 
 
-def _order(table: pd.DataFrame, settings: Tabular) -> Sequence[int]:
+def _order(table: pd.DataFrame, settings: Tabular, groups: Sequence[Any]) -> Sequence[int]:
     """Return the rows in random order, groups together, or sorted by a column, rows without a value first.
 
     Raises:
@@ -231,10 +244,11 @@ def _order(table: pd.DataFrame, settings: Tabular) -> Sequence[int]:
     split_by = settings.split_by
     if split_by is None:
         order = np.random.default_rng(settings.data_seed).permutation(len(table))
-        if settings.group_by is not None:
-            codes = pd.factorize(pd.Series(_groups(table[settings.group_by]), dtype=object).iloc[order])[0]
-            order = order[np.argsort(codes, kind="stable")]  # groups in the order of their first rows
-        return order.tolist()
+        # A group stands where its first row does, so large ones are not more often first.
+        codes, _ = pd.factorize(pd.Series(groups, dtype=object))
+        _, first = np.unique(codes, return_index=True)
+        place = np.argsort(order)
+        return order[np.argsort(place[first[codes[order]]], kind="stable")].tolist()
     column = table[split_by].reset_index(drop=True)
     dates = pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True)
     for values in (pd.to_numeric(column, errors="coerce"), dates):
@@ -274,12 +288,57 @@ def _is_numeric(column: pd.Series) -> bool:
     return pd.to_numeric(given, errors="coerce").notna().sum() == given.notna().sum()
 
 
+def _kind(column: pd.Series) -> str:
+    """Return how a column is written; see `TaskData.columns`. Nothing is known of an empty one: it is text.
+
+    Numbers are written in one way, so that a row is the same question in a file and in a data frame, whose
+    numbers have no trailing zeros. Where this would lose characters, the column is text.
+    """
+    given = _with_gaps(column).dropna().astype(str).str.strip()
+    is_id = given.str.fullmatch(r"[+-]?(0[0-9].*|[0-9]{16,}(\.0*)?)")
+    if given.empty or not _is_numeric(column) or is_id.any():
+        return "text"
+    # pandas writes the whole numbers of a column as 4.0
+    has_zeros = given.str.fullmatch(r".*\.[0-9]*0") & ~given.str.fullmatch(r".*[0-9]\.0")
+    places = given.str.partition(".")[2].str.len()
+    if not has_zeros.any():
+        return "number"
+    return f"0.{'0' * places.max()}" if places.nunique() == 1 else "text"
+
+
 def _texts(column: pd.Series, kind: str, digits: int | None, missing: str) -> pd.Series:
-    if kind == "number":
+    if kind != "text":
         column = _with_gaps(column)
         if digits is not None:
-            column = pd.to_numeric(column).map(lambda x: _round(x, digits), na_action="ignore")
+            written = {text: _number(text, kind, digits) for text in column.dropna().unique()}
+            column = column.map(written)
     return column.astype(object).where(column.notna(), missing)
+
+
+def _number(text: str, kind: str, digits: int) -> str:
+    """Write a number as its column is written; see `_round` and `TaskData.columns`.
+
+    Example:
+        >>> _number("1.5", "number", 4), _number("1.5", "0.00", 4), _number("1234.50", "0.00", 4)
+        ('1.5', '1.50', '1234')
+    """
+    written = _round(float(text), digits)
+    places = len(kind.partition(".")[2])
+    whole, _, after = written.partition(".")
+    return f"{whole}.{after:0<{places}}" if places and float(written) == float(text) else written
+
+
+def _rounded(table: pd.DataFrame, columns: Mapping[str, str], digits: int | None) -> list[str]:
+    """Say which columns lose digits in the question, each with an example."""
+    found = []
+    for name, kind in columns.items():
+        if kind == "text" or digits is None:
+            continue
+        texts = _with_gaps(table[name]).dropna().unique()
+        pairs = ((text, _number(text, kind, digits)) for text in texts)
+        example = next((pair for pair in pairs if float(pair[0]) != float(pair[1])), None)
+        found += [] if example is None else [f"{name} (from {example[0]} to {example[1]})"]
+    return [f"rounded to {digits} significant digits: {', '.join(found)}"] if found else []
 
 
 def _round(number: float, digits: int) -> str:

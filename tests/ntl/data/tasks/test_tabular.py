@@ -1,6 +1,10 @@
+import pandas as pd
 import pytest
 from data_cases import rows, tabular
 
+from ntl.config import Tabular
+from ntl.data.table_files import as_texts
+from ntl.data.tasks.tabular import write_questions
 from ntl.errors import UserError
 
 
@@ -33,7 +37,9 @@ def test_the_same_seed_gives_the_same_split_and_another_seed_a_different_one():
 
 
 def test_questions_are_short_text_with_missing_values_marked(table):
-    data = table('a,b,y\n2000.0833333,"Big, red",1\n5380000,,2\nNA,x,3\n0.000123456,é,4\n')
+    data = table(
+        'a,b,y\n2000.0833333,"Big, red",1\n5380000,,2\nNA,x,3\n0.000123456,é,4\n', "significant_digits=4"
+    )
     assert {e.question: e.answer for e in rows(data)} == {
         "2000,Big, red": "1",
         "5380000,?": "2",
@@ -42,6 +48,44 @@ def test_questions_are_short_text_with_missing_values_marked(table):
     }
     data = table("a,y\n2000.0833333,1\n1,2\n2,3\n", "significant_digits=null")
     assert "2000.0833333" in {e.question for e in rows(data)}
+
+
+@pytest.mark.parametrize("given", [(), ("significant_digits=null",)])
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("1234567890123", "1234567890124", "1234567890125"),
+        ("12345678901234567890", "12345678901234567891", "3"),
+        ("02139", "10001", "2139"),
+        ("1.10", "1.20", "2.50"),
+        ("1.10", "1.1", "3"),
+        ("137171", "137172", "5"),
+    ],
+)
+def test_no_character_of_ids_codes_and_whole_numbers_is_lost(table, values, given):
+    text = "a,y\n" + "".join(f"{value},{y}\n" for y, value in enumerate(values))
+    data = table(text, *given)
+    assert {e.question for e in rows(data)} == {*values}
+    assert data.note is None
+
+
+def test_a_column_whose_numbers_are_rounded_is_named(table):
+    text = "when,size,y\n2000.0833333,1,1\n2000.5,2,2\n2001,3,3\n"
+    note = table(text, "significant_digits=4").note
+    assert "when" in note
+    assert "size" not in note
+
+
+@pytest.mark.parametrize("digits", [4, 15])
+def test_a_file_and_its_data_frame_have_the_same_questions(tmp_path, digits):
+    frame = pd.DataFrame(
+        {"a": [1.5, 25.0, 3.25], "b": [1.0, None, 3.0], "c": [0.1 + 0.2, 2.0, 1e-7], "y": [1, 2, 3]}
+    )
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    sizes = ("validation_size=1", "test_size=1", f"significant_digits={digits}")
+    data = tabular(f"file={tmp_path}/table.csv", "target=y", *sizes)
+    settings = Tabular(significant_digits=digits, target=["y"])
+    assert {*write_questions(as_texts(frame), settings, data.columns)} == {e.question for e in rows(data)}
 
 
 def test_na_is_a_text_among_texts_and_missing_among_numbers(table):
@@ -134,6 +178,26 @@ def test_a_table_that_cannot_be_used_is_an_error_with_the_reason(table, text, ov
         table(text, *overrides)
 
 
+def questions_by_part(data):
+    return [{e.question for e in part} for part in (data.train, data.validation, data.tests["test"])]
+
+
+def test_rows_that_share_a_question_are_used_and_on_one_side_of_the_split(table):
+    text = "weekday,hour,y\n" + "".join(f"{i % 7},{i % 24},{i}\n" for i in range(2000))
+    data = table(text, "validation_size=200", "test_size=200")
+    parts = questions_by_part(data)
+    assert len(set.union(*parts)) == sum(map(len, parts))
+    assert len(rows(data)) > 1950
+    assert f"{2000 - len(rows(data))} rows with a question" in data.note
+
+
+def test_a_row_that_repeats_a_question_and_its_answer_is_left_out_and_counted(table):
+    data = table("a,y\n1,1\n" + "".join(f"{i},{i}\n" for i in range(9)) + "1,2\n")
+    found = [(e.question, e.answer) for e in rows(data)]
+    assert len(set(found)) == len(found)
+    assert "left out: 1 rows that repeat" in data.note
+
+
 REVIEWS = "id,film,text,y\n1,a,good,9\n2,a,bad,1\n3,b,fine,6\n4,b,poor,2\n5,c,great,10\n6,c,,5\n"
 
 
@@ -141,7 +205,11 @@ REVIEWS = "id,film,text,y\n1,a,good,9\n2,a,bad,1\n3,b,fine,6\n4,b,poor,2\n5,c,gr
     ("text", "given", "mend"),
     [
         ("".join(f"{i},{i}\n" for i in range(90)), "rows=2", "Raise dataset_args.rows=2, lower"),
-        ("20140502,1\n20140503,2\n20140504,3\n", "rows=3", "Lower .* raise dataset_args.significant_digits"),
+        (
+            "20140502,1\n20140503,2\n20140504,3\n",
+            "significant_digits=4",
+            "Lower .* raise dataset_args.significant_digits",
+        ),
     ],
 )
 def test_too_few_training_rows_are_an_error_that_names_what_limits_them(table, text, given, mend):
