@@ -19,7 +19,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from ntl.approaches import IGNORE, Batch, Levels, ModelSource, Row, Share, Texts
+from ntl.approaches import IGNORE, NUMBER_SAMPLES, Batch, Levels, ModelSource, Row, Share, Texts
 from ntl.approaches.answer_format import AnswerFormat
 from ntl.approaches.batches import generation_mode, is_sharded, pad, pad_questions, plain_cross_entropy
 from ntl.approaches.pretrained import build_model
@@ -29,7 +29,6 @@ from ntl.encodings.regression_transformer import RegressionTransformerEncoding, 
 from ntl.errors import UserError
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, Reweighed, get_criterion
 from ntloss.decoding import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
-from ntloss.integrations.collator import NUMBER_SAMPLES
 from ntloss.numbers import NumberFormat, NumberTokensLeftOutWarning
 from ntloss.numbers.parsing import parse_number
 

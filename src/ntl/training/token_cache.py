@@ -6,11 +6,10 @@ from typing import Any
 
 from datasets import Dataset
 
-from ntl.approaches import Approach
+from ntl.approaches import NUMBER_SAMPLES, Approach
 from ntl.data import Example, fingerprint
 from ntl.data.cache import cache_key, writing
 from ntl.errors import UserError
-from ntloss.integrations.collator import NUMBER_SAMPLES
 
 FORMAT = 2  # version of the cache's format; changing it invalidates all caches
 BATCH = 1000

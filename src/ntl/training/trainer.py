@@ -28,7 +28,7 @@ from ntl.approaches import Approach
 from ntl.errors import UserError
 from ntl.scores import describe_metrics
 from ntl.training.run_folder import CHECKPOINT, STATE, RunFolder
-from ntloss.integrations.transformers import AnnealCallback
+from ntloss.criteria.criterion import annealed_parts
 
 RECORD_EVERY = 2.0  # seconds between two updates of run.json
 log = logging.getLogger(__name__)
@@ -211,6 +211,27 @@ class Bar(ProgressCallback):
         """Show the loss beside the bar."""
         if self.training_bar is not None and "loss" in (logs or {}):
             self.training_bar.set_postfix_str(f"loss {logs['loss']:.4g}")
+
+
+class AnnealCallback(TrainerCallback):
+    """Calls a criterion's `anneal` before each optimizer step, with the share of the steps that are done.
+
+    Attributes:
+        parts: the parts of the criterion that have a schedule; empty if none has.
+    """
+
+    def __init__(self, criterion: Any):
+        self.parts = annealed_parts(criterion)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        """Anneal before the micro-batches of a step; a resumed run continues at its step."""
+        for part in self.parts:
+            part.anneal(state.global_step / state.max_steps)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Anneal to the last value."""
+        for part in self.parts:
+            part.anneal(1.0)
 
 
 class RecordProgress(TrainerCallback):

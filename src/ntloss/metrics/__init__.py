@@ -1,4 +1,4 @@
-"""Metrics over any number of batches and ranks: of predicted numbers, quantiles and tokens.
+"""Metrics over any number of batches and ranks: of predicted numbers and quantiles.
 
     metrics = NumericMetrics()
     for batch in batches:
@@ -11,12 +11,10 @@
 from ntloss.metrics.accumulator import gather
 from ntloss.metrics.intervals import QuantileMetrics
 from ntloss.metrics.numeric import METRICS, NumericMetrics
-from ntloss.metrics.tokens import TokenMetrics
 
 __all__ = [
     "NumericMetrics",
     "QuantileMetrics",
-    "TokenMetrics",
     # names of the metrics that NumericMetrics computes
     "METRICS",
     "gather",

@@ -1,11 +1,10 @@
 """Metrics of several ranks, and of batches that are forgotten."""
 
 import torch
-from criterion_cases import DIGITS
 from processes import results_of
 from tolerances import approx
 
-from ntloss.metrics import NumericMetrics, QuantileMetrics, TokenMetrics
+from ntloss.metrics import NumericMetrics, QuantileMetrics
 
 ROWS = [(float(i) if i % 4 else None, float(i % 7)) for i in range(11)]
 
@@ -18,36 +17,24 @@ def quantiles():
     return QuantileMetrics().update([[1.0, 2.0, 3.0], [0.0, 5.0, 9.0]], [2.5, -1.0])
 
 
-def tokens():
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(12, (30,), generator=generator)
-    metrics = TokenMetrics(DIGITS, places=range(2))
-    return metrics.update(torch.randn(30, 12, generator=generator), labels, labels % 3)
-
-
 def results(metrics):
-    return [*(metric.compute() for metric in metrics), metrics[-1].compute_by_place()]
+    return [metric.compute() for metric in metrics]
 
 
 def gather_on_rank(rank):
     own = numeric(ROWS[:8] if rank == 0 else ROWS[8:])
-    # The other rank has one batch of numbers, and none of quantiles and tokens.
-    others = (
-        (quantiles(), tokens()) if rank == 0 else (QuantileMetrics(), TokenMetrics(DIGITS, places=range(2)))
-    )
-    return results(tuple(metrics.gathered() for metrics in (own, *others))), own.compute()["count"]
+    # The other rank has one batch of numbers, and none of quantiles.
+    other = quantiles() if rank == 0 else QuantileMetrics()
+    return results([metrics.gathered() for metrics in (own, other)]), own.compute()["count"]
 
 
 def test_gathered_metrics_of_unequal_ranks_match_a_single_process(tmp_path):
-    alone = results((numeric(ROWS), quantiles(), tokens()))
+    alone = results([numeric(ROWS), quantiles()])
     gathered = results_of(gather_on_rank, (), tmp_path)
     for of_rank, _ in gathered:
-        for one, other in zip(of_rank[:3], alone[:3], strict=True):
+        for one, other in zip(of_rank, alone, strict=True):
             assert list(one) == list(other)
             assert one == approx(other, dtype=torch.float64)
-        assert [of_rank[3][place] for place in range(2)] == [
-            approx(alone[3][place], dtype=torch.float64) for place in range(2)
-        ]
     assert [count for _, count in gathered] == [8, 3]
 
 
@@ -70,7 +57,7 @@ def test_an_update_does_not_copy_the_batches_before_it():
 
 
 def test_reset_discards_all_batches():
-    for metrics in (numeric(ROWS), quantiles(), tokens()):
+    for metrics in (numeric(ROWS), quantiles()):
         metrics.reset()
         assert set(list(metrics.compute().values())[:2]) == {0}
     metrics = numeric(ROWS)

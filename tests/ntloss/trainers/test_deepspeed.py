@@ -2,7 +2,7 @@
 
 import os
 
-import integration_cases as cases
+import trainer_cases as cases
 import loops_worker
 import pytest
 import torch
@@ -11,7 +11,6 @@ from processes import results_of
 from tolerances import TRAINED, assert_close
 
 from ntloss import NTLCrossEntropyLoss
-from ntloss.integrations.transformers import make_number_aware
 
 ACCUMULATE, RATE = 2, 0.1
 PARTS = 2 * ACCUMULATE  # over which DeepSpeed averages
@@ -33,7 +32,7 @@ def engine_of(model, stage, rows):
     return engine, deepspeed.zero.GatheredParameters(list(model.parameters()), enabled=stage == 3)
 
 
-def by_counts(rank, stage):
+def by_counts(rank, stage, folder):
     model, loss_fn = loops_worker.Model().float(), NTLCrossEntropyLoss(DIGITS)
     engine, gathered = engine_of(model, stage, BATCH)
     loader = loops_worker.micro_batches(rank, 2, ACCUMULATE)
@@ -47,33 +46,33 @@ def by_counts(rank, stage):
         return loops_worker.weights(model)
 
 
-def by_model(rank, stage):
-    """Train a number-aware Llama for one step, with its loss from hidden states."""
+def by_model(rank, stage, folder):
+    """Train a Llama for one step, with a trainer's loss from hidden states."""
     model = cases.llama()
-    handle = make_number_aware(model, cases.DIGITS, chunked=True)
+    trainer = cases.number_aware_trainer(model, folder, "chunked", ddp_backend="gloo")
+    trainer.args.average_tokens_across_devices = False  # no factor of the ranks, which is in PARTS
     engine, gathered = engine_of(model, stage, cases.ROWS)
     size = cases.ROWS // (2 * ACCUMULATE)
     mine = [cases.batch(size, (2 * micro + rank) * size) for micro in range(ACCUMULATE)]
     items = loops_worker.items_in_step([inputs["labels"][:, 1:] for inputs in mine], world=2)
     for inputs in mine:
-        assert handle.chunked
-        engine.backward(engine(**inputs, num_items_in_batch=items).loss * PARTS)
+        engine.backward(trainer.compute_loss(engine, inputs, num_items_in_batch=items) * PARTS)
         engine.step()
     with gathered:
         return loops_worker.weights(model)
 
 
-def work(rank):
+def work(rank, folder):
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed
 
     deepspeed.init_distributed("gloo")
-    return {(way.__name__, stage): way(rank, stage) for way in (by_counts, by_model) for stage in (0, 2, 3)}
+    return {(way.__name__, stage): way(rank, stage, folder) for way in (by_counts, by_model) for stage in (0, 2, 3)}
 
 
 def test_two_processes_train_the_same_weights_as_one(tmp_path):
     pytest.importorskip("deepspeed")
-    of_two = results_of(work, (), tmp_path, seconds=300)
+    of_two = results_of(work, (tmp_path,), tmp_path, seconds=300)
     expected = {"by_counts": loops_worker.train_on_means(loops_worker.Model().float())}
     model = cases.llama()
     inputs = cases.batch(cases.ROWS, 0)

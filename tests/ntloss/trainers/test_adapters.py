@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import integration_cases as cases
 import pytest
 import torch
-from integration_cases import DIGITS, batch, gradients, number_aware_trainer
+import trainer_cases as cases
 from tolerances import TRAINED, assert_close
 from torch.torch_version import TorchVersion
-
-from ntloss.integrations.transformers import make_number_aware
+from trainer_cases import batch, gradients, number_aware_trainer
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft")
@@ -38,42 +36,33 @@ def adapted(name, adapter, model=None):
     return peft.get_peft_model(model, lora(adapter)).train()
 
 
-@pytest.mark.parametrize("patched", ["before", "after"])
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("name", cases.MODELS)
-def test_adapters_get_the_same_gradients_from_hidden_states_as_from_logits(name, adapter, patched):
+def test_adapters_get_the_same_gradients_from_hidden_states_as_from_logits(name, adapter, tmp_path):
     model = adapted(name, adapter)
-    with make_number_aware(model, DIGITS):
-        outputs, expected = gradients(model, **batch())
-    if patched == "before":
-        model = cases.MODELS[name]()
-        make_number_aware(model, DIGITS, chunked=True)
-        model = adapted(name, adapter, model)
-    else:
-        make_number_aware(model, DIGITS, chunked=True)
+    loss, expected = gradients(number_aware_trainer(model, tmp_path), **batch())
+    chunked = number_aware_trainer(model, tmp_path, "chunked")
     for _ in range(2):
-        again, found = gradients(model, **batch())
-        assert_close(again.loss, outputs.loss)
+        again, found = gradients(chunked, **batch())
+        assert_close(again, loss)
         assert all(expected[key].abs().max() > 0 for key in expected)
         assert_close(found, expected)
-    plain = cases.MODELS[name]()
-    make_number_aware(plain, DIGITS)
-    with model.disable_adapter():
-        assert_close(model(**batch()).loss, plain(**batch()).loss)
-    model.eval()
-    assert model(**batch()).logits.shape[-1] == cases.VOCAB
+    plain = number_aware_trainer(cases.MODELS[name](), tmp_path)
+    with model.disable_adapter(), torch.no_grad():
+        found = chunked.compute_loss(model, batch())
+    assert_close(found, gradients(plain, **batch())[0])
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-def test_merging_an_adapter_does_not_change_the_loss(chunked):
-    model = adapted("llama", "head, too")
-    make_number_aware(model, DIGITS, chunked=chunked)
-    loss = model(**batch()).loss
-    model.merge_adapter()
-    assert_close(model(**batch()).loss, loss)
+@pytest.mark.parametrize("way", cases.WAYS)
+def test_merging_an_adapter_does_not_change_the_loss(way, tmp_path):
+    trainer = number_aware_trainer(adapted("llama", "head, too"), tmp_path, way)
+    before = trainer.compute_loss(trainer.model, batch()).detach()
+    trainer.model.merge_adapter()
+    with torch.no_grad():
+        assert_close(trainer.compute_loss(trainer.model, batch()), before)
 
 
-@pytest.mark.parametrize("way", ["own loss", "chunked"])
+@pytest.mark.parametrize("way", cases.WAYS)
 @pytest.mark.parametrize("name", cases.MODELS)
 def test_only_adapters_are_trained(name, way, tmp_path):
     trained = []
@@ -88,12 +77,24 @@ def test_only_adapters_are_trained(name, way, tmp_path):
     assert_close(trained[1], trained[0], TRAINED)
 
 
-def test_an_adapter_without_separate_low_rank_weights_needs_logits():
+def test_an_adapter_without_separate_low_rank_weights_needs_logits(tmp_path):
     config = peft.LoraConfig(r=2, target_modules=["lm_head"], use_dora=True)
     model = peft.get_peft_model(cases.llama(), config).train()
-    handle = make_number_aware(model, DIGITS, chunked=True)
-    with pytest.raises(ValueError, match=r"no variant such as DoRA.*Use chunked=False"):
-        model(**batch())
-    handle.undo()
-    make_number_aware(model, DIGITS)
-    assert model(**batch()).loss > 0
+    with pytest.raises(ValueError, match="chunked=False"):
+        gradients(number_aware_trainer(model, tmp_path, "chunked"), **batch())
+    assert gradients(number_aware_trainer(model, tmp_path), **batch())[0] > 0
+
+
+@pytest.mark.parametrize("way", cases.WAYS)
+@pytest.mark.parametrize("name", cases.MODELS)
+def test_tokens_of_a_prompt_that_is_learned_are_left_out(name, way, tmp_path):
+    kind = {"llama": "CAUSAL_LM", "t5": "SEQ_2_SEQ_LM"}[name]
+    config = peft.PromptTuningConfig(task_type=kind, num_virtual_tokens=3)
+    torch.manual_seed(0)
+    model = peft.get_peft_model(cases.MODELS[name](), config).train()
+    stock = model(**batch()).loss
+    weights = torch.ones(4, cases.LENGTH)
+    trainer = number_aware_trainer(model, tmp_path, way, {"weight": 0.0})
+    loss, found = gradients(trainer, **batch(), loss_weights=weights, number_weights=weights)
+    assert_close(loss, stock.detach())
+    assert found.keys() == {name for name, weight in model.named_parameters() if weight.requires_grad}

@@ -1,6 +1,6 @@
 """A number token loss in torchtitan: `--module my_runs --config llama3_8b_ntl`, with a file `my_runs.py`:
 
-from ntloss.integrations.torchtitan import with_number_loss
+from ntloss.trainers.torchtitan import with_number_loss
 from torchtitan.models.llama3.config_registry import llama3_8b
 
 def llama3_8b_ntl():
@@ -18,7 +18,6 @@ from torch.distributed.tensor import DTensor
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria.criterion import annealed_parts, needs_of
 from ntloss.criteria.registry import as_criterion
-from ntloss.integrations.options import describe_unknown
 from ntloss.tokenizer_loading import load_tokenizer
 
 try:
@@ -27,7 +26,7 @@ try:
     from torchtitan.distributed.spmd_types import current_spmd_mesh, spmd_mesh_size
     from torchtitan.distributed.utils import get_spmd_backend
 except ImportError as missing:
-    raise ImportError("ntloss.integrations.torchtitan needs torchtitan 0.3: " + str(missing)) from missing
+    raise ImportError("ntloss.trainers.torchtitan needs torchtitan 0.3: " + str(missing)) from missing
 
 
 class NumberLoss(BaseLoss):  # type: ignore[misc]
@@ -76,11 +75,9 @@ def with_number_loss(config: Any, **options: Any) -> Any:
     """Replace cross-entropy in a `Trainer.Config` by a `NumberLoss` with these options, and return it.
 
     Raises:
-        TypeError: an unknown option; the message lists the valid ones.
+        TypeError: an unknown option.
         ValueError: its loss is not cross-entropy; a criterion on whole numbers, which chunks could cut.
     """
-    if message := describe_unknown(options, ("weight", "criterion")):
-        raise TypeError(message)
     chunked = isinstance(config.loss, ChunkedLossWrapper.Config)
     own = config.loss.loss_fn if chunked else config.loss
     if not isinstance(own, CrossEntropyLoss.Config):

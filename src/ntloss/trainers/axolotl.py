@@ -1,7 +1,7 @@
 """A number token loss in axolotl: a plug-in, and its keys in axolotl's YAML file.
 
 plugins:
-  - ntloss.integrations.axolotl.NumberLoss
+  - ntloss.trainers.axolotl.NumberLoss
 ntl_weight: 0.3
 ntl_criterion: wasserstein
 """
@@ -12,15 +12,15 @@ from typing import Any
 
 from pydantic import BaseModel, model_validator
 
-from ntloss.integrations.options import options_from_config
-from ntloss.integrations.transformers.trainer import make_trainer_number_aware
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntloss.trainers import make_number_aware
 
 try:
     from axolotl.integrations.base import BasePlugin
 except ImportError as missing:
-    raise ImportError("ntloss.integrations.axolotl needs axolotl 0.19: " + str(missing)) from missing
+    raise ImportError("ntloss.trainers.axolotl needs axolotl 0.19: " + str(missing)) from missing
 
-# Keys whose loss does not use the model's own.
+# Keys whose loss does not use the model's logits.
 _OTHER_LOSSES = (
     "liger_cross_entropy",
     "liger_fused_linear_cross_entropy",
@@ -31,10 +31,10 @@ _OTHER_LOSSES = (
 
 
 class NumberLossArgs(BaseModel):
-    """Keys of axolotl's YAML file: `ntl_` and an option of `ntloss.integrations.options.options_from_config`.
+    """Keys of axolotl's YAML file: `ntl_` and an option of `NTLCrossEntropyLoss`.
 
     Raises:
-        ValueError: an unknown or invalid option, or a key that replaces the model's loss.
+        ValueError: an invalid option, or a key with another loss.
     """
 
     ntl_weight: float | None = None
@@ -42,11 +42,11 @@ class NumberLossArgs(BaseModel):
     ntl_normalize_by: str | None = None
     ntl_mode: str | None = None
     ntl_label_smoothing: float | None = None
-    ntl_z_loss: float | None = None
 
     @model_validator(mode="after")
     def _check(self) -> NumberLossArgs:
-        _options(vars(self))
+        digits = NumberVocabulary.from_mapping({digit: digit for digit in range(10)}, vocab_size=10)
+        NTLCrossEntropyLoss(digits, **_options(vars(self)))  # raises long before training starts
         return self
 
     @model_validator(mode="before")
@@ -56,23 +56,23 @@ class NumberLossArgs(BaseModel):
         if others:
             raise ValueError(
                 f"{', '.join(others)} replaces the model's loss, and the number term would be lost: omit it, "
-                "or the plug-in ntloss.integrations.axolotl.NumberLoss"
+                "or the plug-in ntloss.trainers.axolotl.NumberLoss"
             )
         return data
 
 
 class NumberLoss(BasePlugin):  # type: ignore[misc]
-    """Makes the trainer's model number-aware; evaluations also log `eval_ce` and `eval_ntl`."""
+    """Makes the trainer number-aware; evaluations also log `eval_ce` and `eval_ntl`."""
 
     def get_input_args(self) -> str:
         """Name the class of the plug-in's keys."""
         return f"{NumberLossArgs.__module__}.{NumberLossArgs.__qualname__}"
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
-        """Make the trainer's model number-aware."""
-        make_trainer_number_aware(trainer, **_options(cfg))
+        """Make the trainer number-aware."""
+        make_number_aware(trainer, **_options(cfg))
 
 
 def _options(cfg: Any) -> dict[str, Any]:
     given = {key: cfg[key] for key in NumberLossArgs.model_fields if cfg.get(key) is not None}
-    return options_from_config({key.removeprefix("ntl_"): value for key, value in given.items()})
+    return {key.removeprefix("ntl_"): value for key, value in given.items()}

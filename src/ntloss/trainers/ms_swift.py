@@ -2,7 +2,7 @@
 
 `plugin.py` is a file of your own, because ms-swift puts the folder of a plug-in on Python's path:
 
-    from ntloss.integrations.ms_swift import register_number_loss
+    from ntloss.trainers.ms_swift import register_number_loss
 
     register_number_loss(weight=0.3, criterion="wasserstein")
 """
@@ -15,12 +15,11 @@ from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria.criterion import annealed_parts
-from ntloss.integrations.options import options_from_config
 
 try:
     from swift.loss import BaseLoss, loss_map
 except ImportError as missing:
-    raise ImportError("ntloss.integrations.ms_swift needs ms-swift 4.6: " + str(missing)) from missing
+    raise ImportError("ntloss.trainers.ms_swift needs ms-swift 4.6: " + str(missing)) from missing
 
 
 def register_number_loss(name: str = "ntl", **options: Any) -> None:
@@ -31,13 +30,14 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
 
     Args:
         name: the new loss type. Default: "ntl".
-        options: see `ntloss.integrations.options.options_from_config`: weight, criterion, normalize_by, ...
+        options: of `NTLCrossEntropyLoss`: weight, criterion, normalize_by, mode, label_smoothing.
 
     Raises:
         TypeError, ValueError: an unknown or invalid option; when training starts, sequence parallelism, or
             packed rows with a criterion on whole numbers.
     """
-    options = options_from_config(options)
+    digits = NumberVocabulary.from_mapping({digit: digit for digit in range(10)}, vocab_size=10)
+    NTLCrossEntropyLoss(digits, **options)  # raises long before training starts
 
     class NumberLoss(BaseLoss):  # type: ignore[misc]
         def __init__(self, args: Any, trainer: Any) -> None:

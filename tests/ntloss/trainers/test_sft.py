@@ -1,27 +1,22 @@
 """TRL's SFTTrainer with a number-aware loss trains as without, plus the number term."""
 
-import importlib
-import sys
-import warnings
 from typing import Any
 
-import integration_cases as cases
 import pytest
 import tiny_tokenizers
 import torch
+import trainer_cases as cases
 from processes import results_of
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close
 from transformers import PrinterCallback
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel
-from ntloss.integrations.transformers import handle_of, make_number_aware, make_trainer_number_aware
-from ntloss.numbers.spans import sequence_ids_of
-from tests.ntloss.integrations.transformers.test_model import make
+from ntloss.numbers import sequence_ids_of
+from ntloss.trainers import make_number_aware
+from tests.ntloss.trainers.test_models import make
 
 trl = pytest.importorskip("trl", "1.15", reason="needs TRL 1.15, which needs Python 3.11")
 datasets = pytest.importorskip("datasets")
-
-from ntloss.integrations.trl import make_sft_number_aware  # noqa: E402  # it imports trl
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -52,9 +47,9 @@ def sft(folder, peft_config=None, model=None, rows=None, **options):
     return cases.in_order(trainer)
 
 
-def number_aware_sft(folder, weight=0.7, **options):
+def number_aware_sft(folder, weight=0.7, chunked=None, **options):
     trainer = sft(folder, **options)
-    make_sft_number_aware(trainer, weight=weight)
+    make_number_aware(trainer, weight=weight, chunked=chunked)
     return trainer
 
 
@@ -79,12 +74,13 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("chunked", [None, False])
 @pytest.mark.parametrize("way", WAYS)
-def test_weight_zero_trains_and_logs_the_same_as_the_stock_loss(way, tmp_path):
+def test_weight_zero_trains_and_logs_the_same_as_the_stock_loss(way, chunked, tmp_path):
     if way == "whole text" and cases.COUNTS_FIRST_LABEL:
         pytest.skip("this release also counts the first label, which nothing predicts")
     expected = trained(sft(tmp_path, **WAYS[way]))
-    trainer = number_aware_sft(tmp_path, weight=0.0, **WAYS[way])
+    trainer = number_aware_sft(tmp_path, weight=0.0, chunked=chunked, **WAYS[way])
     assert_same_training(trained(trainer), expected, "entropy", "mean_token_accuracy", "num_tokens")
 
 
@@ -130,7 +126,7 @@ def test_packed_sequences_are_separated(tmp_path):
     logits = model(
         **unlabelled, use_cache=False
     ).logits  # as the trainer calls it, because masks depend on it
-    handle = make_sft_number_aware(trainer, criterion=NumberLevel())
+    handle = make_number_aware(trainer, NumberLevel())
     loss_fn = NTLCrossEntropyLoss(handle.loss.vocabulary, NumberLevel(), shift=True)
     sequence_ids = sequence_ids_of(inputs["position_ids"])
     expected = loss_fn(logits, inputs["labels"], sequence_ids=sequence_ids)
@@ -140,7 +136,7 @@ def test_packed_sequences_are_separated(tmp_path):
 def peft_config_of(adapter):
     if adapter == "none":
         return None
-    from tests.ntloss.integrations.transformers.test_adapters import lora  # skips the test without PEFT
+    from tests.ntloss.trainers.test_adapters import lora  # skips the test without PEFT
 
     return lora(adapter, task_type="CAUSAL_LM")
 
@@ -155,7 +151,7 @@ def test_the_loss_of_completions_equals_the_loss_from_their_logits(adapter, tmp_
         pytest.skip("this release of TRL refuses this adapter")
     model, inputs = trainer.model.train(), next(iter(trainer.get_train_dataloader()))
     logits = model(**{key: value for key, value in inputs.items() if key != "labels"}).logits
-    handle = make_sft_number_aware(trainer, weight=0.7)
+    handle = make_number_aware(trainer, weight=0.7)
     loss = NTLCrossEntropyLoss(handle.loss.vocabulary, weight=0.7, shift=True)(logits, inputs["labels"])
     assert (inputs["labels"] == -100).any()
     found_loss = trainer.compute_loss(model, dict(inputs))
@@ -171,106 +167,49 @@ def test_the_loss_of_completions_equals_the_loss_from_their_logits(adapter, tmp_
 def test_evaluation_keeps_the_trainers_metrics_and_undo_restores_its_loss(tmp_path):
     trainer = sft(tmp_path)
     stock = trainer.evaluate()
-    handle = make_sft_number_aware(trainer, weight=0.7)
+    handle = make_number_aware(trainer, weight=0.7)
     metrics = trainer.evaluate()
     assert metrics["eval_loss"] > stock["eval_loss"]
     assert metrics["eval_entropy"] == approx(stock["eval_entropy"], ONE_COMPUTATION)
     assert metrics["eval_ce"] == approx(stock["eval_loss"])
     assert metrics["eval_ce"] + 0.7 * metrics["eval_ntl"] == approx(metrics["eval_loss"])
     handle.undo()
-    assert handle_of(trainer.model) is None
     again = trainer.evaluate()
     assert again["eval_loss"] == approx(stock["eval_loss"], ONE_COMPUTATION)
     assert "eval_ce" not in again
 
 
-@pytest.mark.parametrize("undone", ["before", "after"])
-def test_a_second_trainer_of_the_same_model_is_number_aware(undone, tmp_path):
-    model = cases.llama(vocab_size=VOCAB)
-    first = sft(tmp_path, model=model, bf16=True)  # accelerate wraps the forward, and never unwraps it
-    handle = make_sft_number_aware(first)
-    first.train()
-    weights = {key: weight.clone() for key, weight in model.state_dict().items()}
-    if undone == "before":
-        handle.undo()
-    second = sft(tmp_path, model=model, bf16=True)
-    if undone == "after":
-        handle.undo()
-    make_sft_number_aware(second)
-    found, logs = trained(second)
-    fresh = cases.llama(vocab_size=VOCAB)
-    fresh.load_state_dict(weights)
-    alone = sft(tmp_path, model=fresh, bf16=True)
-    make_sft_number_aware(alone)
-    expected, expected_logs = trained(alone)
-    # In bfloat16, steps drift apart; a loss without the number term is smaller by far more than that.
-    assert logs[0]["loss"] == approx(expected_logs[0]["loss"], HALF_PRECISION)
-    assert_close(found, expected, HALF_PRECISION)
+def test_mixed_precision_training_is_close_to_the_stock_trainers(tmp_path):
+    expected = trained(sft(tmp_path, bf16=True))
+    found = trained(number_aware_sft(tmp_path, weight=0.0, bf16=True))
+    assert found[1][0]["loss"] == approx(expected[1][0]["loss"], HALF_PRECISION)
+    assert_close(found[0], expected[0], HALF_PRECISION)
 
 
-@pytest.mark.parametrize(
-    ("when", "adapter", "bf16"),
-    [
-        ("before the trainer", "none", True),
-        ("before the trainer", "attention alone", False),
-        ("after it", "none", False),
-        ("after it", "attention alone", True),
-    ],
-)
-def test_make_number_aware_is_an_error_for_an_sft_trainer(when, adapter, bf16, tmp_path):
-    model = cases.llama(vocab_size=VOCAB)
-    config = peft_config_of(adapter)
-    if when == "before the trainer":
-        handle = make_number_aware(model, tiny_tokenizers.llama_like())
-        trainer = sft(tmp_path, model=model, peft_config=config, bf16=bf16, max_steps=1)
-    else:
-        trainer = sft(tmp_path, model=model, peft_config=config, bf16=bf16, max_steps=1)
-        handle = make_number_aware(model, tiny_tokenizers.llama_like())
-    with pytest.raises(ValueError, match=r"call handle.undo\(\), and then .*make_sft_number_aware"):
-        trainer.train()
-    handle.undo()
-    handle = make_sft_number_aware(trainer)
-    trainer.train()
-    assert handle.terms.ntl > 0
+@pytest.mark.parametrize("column", ["loss_weights", "number_weights"])
+def test_weights_of_tokenized_rows_are_used(column, tmp_path):
+    tokenizer = tiny_tokenizers.llama_like()
+    rows = [{"input_ids": tokenizer(f"{i} a {i * i}").input_ids} for i in range(24)]
+    rows = [{**row, column: [i % 3 / 2 for i in range(len(row["input_ids"]))]} for row in rows]
+    trainer = number_aware_sft(tmp_path, rows=rows)
+    inputs = next(iter(trainer.get_train_dataloader()))
+    logits = trainer.model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
+    loss_fn = NTLCrossEntropyLoss(trainer.compute_loss.__self__.loss.vocabulary, weight=0.7, shift=True)
+    expected = loss_fn(logits, inputs["labels"], **{column: inputs[column]}).detach()
+    assert_close(trainer.compute_loss(trainer.model, dict(inputs)).detach(), expected)
 
 
-def test_a_number_aware_model_in_an_sft_trainer_is_an_error(tmp_path):
-    model = cases.llama(vocab_size=VOCAB)
-    make_number_aware(model, tiny_tokenizers.llama_like())
-    with pytest.raises(ValueError, match="already number-aware: call undo"):
-        make_sft_number_aware(sft(tmp_path, model=model))
+def test_another_objective_of_trl_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="dft"):
+        make_number_aware(sft(tmp_path, loss_type="dft"))
+    with pytest.raises(ValueError, match="label_smoothing_factor"):
+        make_number_aware(sft(tmp_path, label_smoothing_factor=0.1))
 
+    class DPOTrainer(type(sft(tmp_path)).__mro__[1]):
+        """Stands for a trainer of TRL with another objective."""
 
-def test_metrics_that_are_switched_off_are_logged_as_nan(tmp_path):
-    trainer = sft(tmp_path, max_steps=1)
-    make_sft_number_aware(trainer, metrics=False)
-    _, logs = trained(trainer)
-    assert logs[0]["loss"] > 0
-    assert logs[0]["entropy"] != logs[0]["entropy"]
-
-
-def test_invalid_arguments_are_errors(tmp_path):
-    with pytest.raises(TypeError, match="make_trainer_number_aware"):
-        make_sft_number_aware(cases.trainer_for(cases.llama(), tmp_path))
-    with pytest.raises(TypeError, match="always computed from hidden states: omit it"):
-        make_sft_number_aware(sft(tmp_path), chunked=True)
-    with pytest.raises(ValueError, match="expected 'nll'"):
-        make_sft_number_aware(sft(tmp_path, loss_type="dft"))
-    with pytest.raises(ValueError, match="make_sft_number_aware"):
-        make_trainer_number_aware(sft(tmp_path))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        smoothed = sft(tmp_path, label_smoothing_factor=0.1)
-    with pytest.raises(ValueError, match="label_smoothing= to make_number_aware"):
-        make_sft_number_aware(smoothed)
-    assert handle_of(smoothed.model) is None
-
-
-def test_an_older_trl_is_an_error_that_names_the_version(monkeypatch):
-    import trl.trainer.utils
-
-    monkeypatch.delattr(trl.trainer.utils, "FusedCausalLMOutput")  # as before TRL 1.15
-    monkeypatch.setattr(trl, "__version__", "1.14.0")
-    monkeypatch.delitem(sys.modules, "ntloss.integrations.trl")
-    with pytest.raises(ImportError, match=r"TRL 1\.14\.0 is too old: .*1\.15.*Python 3\.11.*pip install"):
-        importlib.import_module("ntloss.integrations.trl")
+    DPOTrainer.__module__ = "trl.trainer.dpo_trainer"
+    other = object.__new__(DPOTrainer)
+    other.compute_loss_func = None
+    with pytest.raises(TypeError, match="DPOTrainer"):
+        make_number_aware(other)

@@ -1,6 +1,6 @@
-"""Small models, batches and training runs to test the integrations with, in one process or two.
+"""Small models, batches and training runs to test `ntloss.trainers` with, in one process or two.
 
-    python tests/ntloss/integration_cases.py
+    python tests/ntloss/trainer_cases.py
 
 prints how far loss and weights are from those of one process with a batch of 8, for each way to split it.
 """
@@ -29,8 +29,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from ntloss import NumberVocabulary
-from ntloss.integrations.transformers import make_number_aware, make_trainer_number_aware
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntloss.trainers import make_number_aware
 
 # Older releases of transformers also count the first label of causal models, which nothing predicts, and log
 # losses with four decimals.
@@ -99,11 +99,12 @@ def gradients_of(model):
     return {name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None}
 
 
-def gradients(model, **inputs):
-    model.zero_grad()
-    outputs = model(**inputs)
-    outputs.loss.backward()
-    return outputs, gradients_of(model)
+def gradients(trainer, **inputs):
+    """Loss, and gradients of the trainer's model, of one batch."""
+    trainer.model.zero_grad()
+    loss = trainer.compute_loss(trainer.model.train(), inputs)
+    loss.backward()
+    return loss.detach(), gradients_of(trainer.model)
 
 
 # Plain gradient descent, which does not depend on how a batch is split.
@@ -137,9 +138,10 @@ def trainer_for(
     return in_order(trainer)
 
 
-def number_aware_trainer(model, folder, way="own loss", **options):
+def number_aware_trainer(model, folder, way="logits", loss=(), **options):
+    """A trainer with a number-aware loss; `loss` holds the arguments of `make_number_aware`."""
     trainer = trainer_for(model, folder, **options)
-    make_trainer_number_aware(trainer, DIGITS, chunked=way == "chunked")
+    make_number_aware(trainer, **{"vocabulary": DIGITS, "chunked": way == "chunked", **dict(loss)})
     return trainer
 
 
@@ -159,14 +161,14 @@ class Setting:
     """How a model is trained, always on the same rows.
 
     Args:
-        way: "own loss" or "chunked"; "stock" for the model without a number term.
+        way: "logits" or "chunked"; "stock" for the model without a number term.
         accumulate: micro-batches of a step, on each rank.
         ranks: processes.
         sharded: "no", in a Trainer; otherwise in a plain loop: "model" or "head" (a group by itself) with
             FSDP2; "tensor" with transformers' tensor parallelism, whose ranks share a batch.
     """
 
-    way: str = "own loss"
+    way: str = "logits"
     accumulate: int = 1
     ranks: int = 1
     sharded: str = "no"
@@ -186,7 +188,7 @@ class Setting:
         return ROWS // self.accumulate // self.data_ranks
 
 
-WAYS = ("own loss", "chunked")
+WAYS = ("logits", "chunked")
 ALONE = [Setting(way, accumulate) for way in WAYS for accumulate in (1, 4)]
 TOGETHER = [Setting(way, accumulate, 2) for way in WAYS for accumulate in (1, 2)]
 TOGETHER += [
@@ -248,10 +250,12 @@ def _with_tensor_parallelism(model, folder):
 
 
 def _train_sharded(name, model, setting, folder):
+    # Only its loss is used: on the CPU, accelerate shards no models, and a Trainer refuses sharded ones.
+    trainer = number_aware_trainer(model, folder, setting.way, ddp_backend="gloo")
+    trainer.args.average_tokens_across_devices = setting.data_ranks > 1  # multiplies by the ranks
     if setting.sharded == "tensor":
         model = _with_tensor_parallelism(model, folder)
-    make_number_aware(model, DIGITS, chunked=setting.way == "chunked")
-    if setting.sharded != "tensor":
+    else:
         _shard(name, model, setting)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     size, data_rank = setting.rows, dist.get_rank() % setting.data_ranks
@@ -266,15 +270,32 @@ def _train_sharded(name, model, setting, folder):
             dist.all_reduce(items)
         total = torch.zeros(())
         for inputs in mine:
-            loss = model(**inputs, num_items_in_batch=items).loss
-            (loss * setting.data_ranks).backward()  # FSDP averages over the ranks
-            total += loss.detach()
+            loss = trainer.compute_loss(model, inputs, num_items_in_batch=items)
+            loss.backward()  # FSDP averages over the ranks
+            total += loss.detach() / setting.data_ranks
         if setting.data_ranks > 1:
             dist.all_reduce(total)
         losses.append(total.item())
         optimizer.step()
         optimizer.zero_grad()
     return Trained(losses, {key: _whole(w).detach() for key, w in model.state_dict().items()})
+
+
+def train_plainly(name, criterion=None, steps=STEPS, anneal=None):
+    """Train in a loop of plain torch, whose loss is written here, with all rows of a step as one batch."""
+    model, rows, losses = MODELS[name](), samples(ROWS * steps), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    loss_fn = NTLCrossEntropyLoss(DIGITS, criterion, shift=name == "llama")
+    for step in range(steps):
+        inputs = stack(rows[step * ROWS : (step + 1) * ROWS])
+        if anneal is not None:
+            anneal(step / steps)
+        loss = loss_fn(model(**inputs).logits, inputs["labels"])
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return Trained(losses, {key: w.detach().clone() for key, w in model.state_dict().items()})
 
 
 def _whole(weight):

@@ -1,0 +1,19 @@
+"""Number-aware losses in trainers; docs/integrations.md shows how to use them.
+
+make_number_aware(trainer)  # a Trainer or Seq2SeqTrainer of transformers, an SFTTrainer of TRL
+
+module          for
+number_aware    `make_number_aware`: a trainer's `compute_loss` gets a number-aware loss
+models          how a model is called for logits alone, and what else its own loss holds
+columns         the dataset columns `loss_weights` and `number_weights`
+chunked         the loss in the model's head, so that logits are never whole
+rewards         `number_reward` for TRL's GRPOTrainer, and `compute_score` for verl
+ms_swift        ms-swift 4.6, as an external plug-in
+llamafactory    LLaMA-Factory 0.9.5, as a command
+axolotl         axolotl 0.19, as a plug-in
+torchtitan      torchtitan 0.3, as a function of its configuration
+"""
+
+from ntloss.trainers.number_aware import NumberAware, make_number_aware
+
+__all__ = ["make_number_aware", "NumberAware"]

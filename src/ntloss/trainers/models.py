@@ -1,0 +1,170 @@
+"""How a model of transformers is called for its logits alone, and what else its own loss holds."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+from torch import Tensor, nn
+
+from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
+
+# Embeddings are padded for speed and for future tokens, by less than this.
+_PADDING_SHARE, _PADDING_TOKENS = 1.1, 1024
+_ROUTER_WEIGHTS = ("router_aux_loss_coef", "aux_loss_coef", "moe_loss_weight")
+
+
+def without_wrappers(model: Any) -> Any:
+    """Return the model inside torch.compile, DistributedDataParallel, FSDP, DeepSpeed and PEFT wrappers.
+
+    Raises:
+        TypeError: there is no model of transformers inside.
+    """
+    given = type(model).__name__
+    # Wrappers forward their model's attributes, so only their classes tell them from it.
+    while not hasattr(type(model), "get_output_embeddings"):
+        if hasattr(type(model), "get_base_model"):
+            model = model.get_base_model()
+            continue
+        inside = getattr(model, "_modules", {})
+        names = [name for name in ("_orig_mod", "module", "_fsdp_wrapped_module") if name in inside]
+        if not names:
+            raise TypeError(f"expected a model of transformers, given {given}")
+        model = inside[names[0]]
+    return model
+
+
+def find_head(model: Any) -> nn.Module:
+    """Return the linear module that computes a model's logits.
+
+    Raises:
+        ValueError: the model has none.
+    """
+    head: nn.Module | None = model.get_output_embeddings()
+    weight = getattr(head, "weight", None)
+    if head is None or not isinstance(weight, Tensor) or weight.dim() not in (1, 2):
+        given = "none" if head is None else f"{type(head).__name__} without a weight [vocab, hidden]"
+        raise ValueError(
+            f"no head found: {type(model).__name__}.get_output_embeddings() returns {given}. Expected a "
+            "language model with a linear head, such as one from AutoModelForCausalLM."
+        )
+    return head
+
+
+def vocabulary_of(model: Any, numbers: Any) -> NumberVocabulary:
+    """Return the number tokens of a tokenizer or `NumberVocabulary`, for the rows of a model's head.
+
+    Raises:
+        TypeError: neither a tokenizer nor a vocabulary.
+        ValueError: another model's tokenizer or vocabulary.
+    """
+    # Sharded by DeepSpeed, the weight itself is an empty tensor.
+    weight: Any = find_head(model).weight
+    rows = int(getattr(weight, "ds_shape", weight.shape)[0])
+    again = f"NumberVocabulary.from_tokenizer(tokenizer, vocab_size={rows})"
+    if isinstance(numbers, NumberVocabulary):
+        if numbers.vocab_size != rows:
+            raise ValueError(
+                f"the vocabulary has {numbers.vocab_size:,} tokens, the model's head {rows:,} rows: does it "
+                f"belong to another model? If the model's embeddings are padded: {again}."
+            )
+        return numbers
+    if not hasattr(numbers, "get_vocab"):
+        return as_vocabulary(numbers)  # whose error says what was expected
+    ids = numbers.get_vocab().values()
+    if max(ids) >= rows:
+        raise ValueError(
+            f"the tokenizer has token ids up to {max(ids):,}, the model's head {rows:,} rows: expected the "
+            "model's own tokenizer. If tokens were added to it: model.resize_token_embeddings("
+            "len(tokenizer))."
+        )
+    if rows > _PADDING_SHARE * len(ids) + _PADDING_TOKENS:
+        raise ValueError(
+            f"the tokenizer has {len(ids):,} tokens, the model's head {rows:,} rows, far more than padding: "
+            f"expected the model's own tokenizer. If it is the right one: {again}."
+        )
+    return NumberVocabulary.from_tokenizer(numbers, vocab_size=rows)
+
+
+def shifts_labels(model: Any) -> bool:
+    """Whether a model's position i predicts label i + 1.
+
+    Raises:
+        ValueError: its own loss is not cross-entropy of its logits, or its class does not tell.
+    """
+    parents = [parent for parent in type(model).__mro__ if "forward" in vars(parent)]
+    forwards = [inspect.unwrap(vars(parent)["forward"]) for parent in parents]
+    names = {name for forward in forwards for name in forward.__code__.co_names}
+    known = ("CrossEntropyLoss", "cross_entropy", "loss_f")  # loss_function, loss_fct, mlm_loss_fct, loss_fn
+    if not any(part in name for part in known for name in names):
+        raise ValueError(
+            f"{type(model).__name__}.forward computes no cross-entropy that could be made number-aware: "
+            "expected a language model"
+        )
+    if model.config.is_encoder_decoder or getattr(model, "loss_type", None) == "ForMaskedLM":
+        return False
+    if "loss_function" not in names:
+        raise ValueError(
+            f"{type(model).__name__} computes its loss inline and is not an encoder-decoder: whether it "
+            "shifts labels is unknown. Pass shift=True if position i predicts label i + 1, else shift=False."
+        )
+    return True  # transformers, too, treats unknown loss types as those of causal models
+
+
+def inputs_without_labels(model: Any, inputs: dict[str, Any], labels: Tensor) -> dict[str, Any]:
+    """Return the inputs of a call that gives the logits of a call with labels.
+
+    An encoder-decoder derives its decoder's inputs from labels, which here is done before the call.
+
+    Raises:
+        ValueError: the decoder's inputs are unknown, or the call would add a loss of routers inline.
+    """
+    if not model.config.is_encoder_decoder:
+        return inputs
+    if inputs.get("output_router_logits") or getattr(model.config, "output_router_logits", False):
+        raise ValueError(
+            f"{type(model).__name__} adds its routers' loss where it computes its own, which would be lost: "
+            "omit output_router_logits"
+        )
+    if "use_cache" in inspect.signature(model.forward).parameters:
+        inputs = {**inputs, "use_cache": False}
+    if any(inputs.get(name) is not None for name in ("decoder_input_ids", "decoder_inputs_embeds")):
+        return inputs
+    ids = _decoder_inputs(model, labels)
+    inputs = {**inputs, "decoder_input_ids": ids}
+    if type(model).__name__ == "EncoderDecoderModel":  # the only class that masks the ids that it derives
+        inputs.setdefault("decoder_attention_mask", (ids != model.config.pad_token_id).to(ids.dtype))
+    return inputs
+
+
+def _decoder_inputs(model: Any, labels: Tensor) -> Any:
+    for name in ("prepare_decoder_input_ids_from_labels", "_shift_right"):
+        if hasattr(model, name):
+            return getattr(model, name)(labels)
+    for parent in type(model).__mro__:  # M2M100, Whisper, Blenderbot: a function of the module
+        if shift := getattr(sys.modules.get(parent.__module__), "shift_tokens_right", None):
+            return shift(labels, model.config.pad_token_id, model.config.decoder_start_token_id)
+    raise ValueError(
+        f"{type(model).__name__} has no prepare_decoder_input_ids_from_labels: expected 'decoder_input_ids' "
+        "in the batch, besides the labels"
+    )
+
+
+def routers_loss(model: Any, outputs: Any) -> Tensor | None:
+    """Return the weighted loss of a mixture's routers, which a call with labels adds; None without one.
+
+    Raises:
+        ValueError: its weight is unknown.
+    """
+    found: Tensor | None = outputs.get("aux_loss")
+    if found is None:
+        return None
+    for owner in (model, model.config, model.config.get_text_config()):
+        for name in _ROUTER_WEIGHTS:
+            if isinstance(weight := getattr(owner, name, None), float | int):
+                return weight * found
+    raise ValueError(
+        f"{type(model).__name__} has a loss of its routers, whose weight is unknown: expected one of "
+        f"{', '.join(_ROUTER_WEIGHTS)}. Omit output_router_logits to train without it."
+    )

@@ -1,0 +1,108 @@
+"""Rewards for reinforcement learning, in TRL's `GRPOTrainer` and verl: how close a completion's number is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ntloss.numbers import parse_number
+
+
+def _log_error(x: float, true: float) -> float:
+    return abs(math.copysign(math.log10(abs(x) + 1), x) - math.copysign(math.log10(abs(true) + 1), true))
+
+
+def _absolute_error(x: float, true: float) -> float:
+    return abs(x - true)
+
+
+_ERRORS: dict[str, Callable[[float, float], float]] = {"log": _log_error, "absolute": _absolute_error}
+
+
+def number_reward(
+    column: str = "answer", *, error: str = "log", scale: float = 1.0, invalid: float = -1.0
+) -> Callable[..., list[float | None]]:
+    r"""Make a reward function for a `GRPOTrainer`: how close a completion's last number is to the true one.
+
+    The reward is $\exp(-e / scale)$, from 1 for the true number down to 0.
+
+    Args:
+        column: the dataset's column with the true numbers, as numbers or as texts of one number.
+        error: $e$ for the completion's number $\hat x$ and the true one $x$. "log" (default):
+            $|s(\hat x) - s(x)|$ with $s(x) = \mathrm{sign}(x) \log_{10}(|x| + 1)$; "absolute": $|\hat x - x|$.
+        scale: error at which the reward is $\exp(-1) \approx 0.37$. Default: 1, with "log" a factor of ten.
+        invalid: reward of a completion without a number. Default: -1.
+
+    Returns:
+        A function with the signature that `GRPOTrainer(reward_funcs=...)` expects. It takes completions as
+        texts or as messages, of which the last one counts, and returns one reward for each; None for a row
+        whose true number is None, which the trainer leaves out.
+
+    Raises:
+        ValueError: an unknown `error`; when called, a true number that is neither finite nor a text of one
+            number.
+        KeyError: when called, a dataset without the column.
+
+    Example:
+        >>> from ntloss.trainers.rewards import number_reward
+        >>> reward = number_reward("answer", error="absolute", scale=10.0)
+        >>> reward(completions=["It is 42.", "No idea.", "7"], answer=["42", 42, None])
+        [1.0, -1.0, None]
+    """
+    if error not in _ERRORS:
+        raise ValueError(f"error={error!r}: expected one of {', '.join(_ERRORS)}")
+    error_of = _ERRORS[error]
+
+    def reward_of(completion: Any, truth: Any) -> float | None:
+        if truth is None:
+            return None
+        true = parse_number(truth, "whole") if isinstance(truth, str) else float(truth)
+        if true is None or not math.isfinite(true):
+            raise ValueError(f"{column}={truth!r}: expected a finite number, or a text of one")
+        found = parse_number(completion if isinstance(completion, str) else completion[-1]["content"])
+        return invalid if found is None else math.exp(-error_of(found, true) / scale)
+
+    def number_reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        return [reward_of(*each) for each in zip(completions, columns[column], strict=True)]
+
+    return number_reward
+
+
+def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Any = None,
+    *,
+    reward_router_address: Any = None,
+    reward_model_tokenizer: Any = None,
+    **options: Any,
+) -> float:
+    """Reward one completion, with the signature of verl's `reward.custom_reward_function`.
+
+    In verl's configuration: `path: pkg://ntloss.trainers.rewards`, `name: compute_score`, and options under
+    `reward_kwargs`.
+
+    Args:
+        data_source, extra_info, reward_router_address, reward_model_tokenizer: passed by verl, not used.
+        solution_str: the completion.
+        ground_truth: the true number, or a text of one.
+        options: see `number_reward`: error, scale, invalid.
+
+    Returns:
+        The reward, from 0 to 1, or `invalid`.
+
+    Raises:
+        TypeError: an unknown option.
+        ValueError: `ground_truth` is neither a finite number nor a text of one.
+
+    Example:
+        >>> compute_score("prices", "It is 42.", "52", error="absolute", scale=10.0)
+        0.36787944117144233
+    """
+    if ground_truth is None:
+        raise ValueError("ground_truth=None: expected a finite number, or a text of one")
+    (found,) = number_reward("ground_truth", **options)([solution_str], ground_truth=[ground_truth])
+    assert found is not None
+    return found

@@ -1,0 +1,286 @@
+"""The trainer's loss of every kind of model is the model's own plus the number term."""
+
+import inspect
+from typing import Any
+
+import accelerate
+import pytest
+import tiny_tokenizers
+import torch
+import torch.nn.functional as F
+import trainer_cases as cases
+import transformers
+from tolerances import ONE_COMPUTATION, approx, assert_close
+from trainer_cases import DIGITS, VOCAB, batch, gradients, number_aware_trainer
+
+from ntloss import NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, NumberVocabulary
+from ntloss.numbers import sequence_ids_of
+from ntloss.trainers import make_number_aware
+from ntloss.trainers.chunked import to_device
+
+_CAUSAL: dict[str, dict[str, Any]] = {
+    "Llama": {},
+    "Qwen3": {"head_dim": 8, "num_key_value_heads": 2},
+    "Mistral": {"num_key_value_heads": 2},
+    "Gemma2": {"final_logit_softcapping": 3.0, "head_dim": 8, "num_key_value_heads": 2},
+    "Gemma3": {"final_logit_softcapping": 3.0, "head_dim": 8, "num_key_value_heads": 2},
+    "RecurrentGemma": {"logits_soft_cap": 3.0, "num_hidden_layers": 3, "attention_window_size": 8},
+    "Cohere": {"logit_scale": 0.3},
+    "Granite": {"logits_scaling": 4.0},
+    "MiniCPM3": {  # scales before its head
+        "q_lora_rank": 8,
+        "kv_lora_rank": 8,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 8,
+        "num_key_value_heads": 2,
+        "dim_model_base": 2,
+    },
+    "Phi": {},  # a head with a bias
+    "Mixtral": {
+        "num_key_value_heads": 2,
+        "num_local_experts": 2,
+        "output_router_logits": True,
+        "router_aux_loss_coef": 0.5,
+    },
+    "Mamba": {"state_size": 4},
+    "GPT2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0},
+}
+_OF_BART = {
+    "d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1,
+    "encoder_attention_heads": 2, "decoder_attention_heads": 2, "dropout": 0.0, "decoder_start_token_id": 2,
+}  # fmt: skip
+_OF_T5 = {
+    "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0,
+    "decoder_start_token_id": 0,
+}  # fmt: skip
+_ENCODER_DECODER = {"T5": _OF_T5, "MT5": _OF_T5, **dict.fromkeys(("Bart", "MBart", "Pegasus"), _OF_BART)}
+_ENCODER_DECODER["Marian"] = {**_OF_BART, "pad_token_id": 0}
+_DROPOUTS = ("attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
+_ENCODER_DECODER["M2M100"] = {**_OF_BART, **dict.fromkeys(_DROPOUTS, 0.0), "pad_token_id": 0}
+_SIZES = {
+    "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 32,
+    "attention_dropout": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+}  # fmt: skip
+# transformers 4 computes Mamba's loss inline, so that it is unknown whether labels are shifted.
+NOT_YET = {
+    name: pytest.mark.skip(reason=reason)
+    for name, missing, reason in (
+        (
+            "Mamba",
+            "loss_function" not in inspect.unwrap(transformers.MambaForCausalLM.forward).__code__.co_names,
+            "this release's needs shift=True",
+        ),
+        ("MiniCPM3", not hasattr(transformers, "MiniCPM3Config"), "this release does not have it"),
+    )
+    if missing
+}
+_MASKED = {"Bert": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}}
+MODELS = [pytest.param(name, marks=NOT_YET.get(name, ())) for name in (*_CAUSAL, *_ENCODER_DECODER, *_MASKED)]
+
+
+def make(name, **options):
+    torch.manual_seed(0)
+    own = _CAUSAL.get(name) or _ENCODER_DECODER.get(name) or _MASKED.get(name) or {}
+    shared = {} if name in _ENCODER_DECODER else _SIZES
+    config = getattr(transformers, f"{name}{'Text' if name == 'Gemma3' else ''}Config")(
+        **{"vocab_size": VOCAB, **shared, **own, **options}
+    )
+    kind = "ForConditionalGeneration" if name in _ENCODER_DECODER else "ForCausalLM"
+    kind = {"GPT2": "LMHeadModel", "Marian": "MTModel", "Bert": "ForMaskedLM"}.get(name, kind)
+    model = getattr(transformers, name + kind)(config).train()
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.normal_()
+    return model
+
+
+
+@pytest.fixture(params=cases.WAYS)
+def way(request):
+    return request.param
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_loss_is_the_models_own_plus_the_weighted_number_term(name, way, tmp_path):
+    model, inputs = make(name), batch()
+    stock = model(**inputs)
+    labels = inputs["labels"]
+    if name in _CAUSAL:
+        labels = F.pad(labels[:, 1:], (0, 1), value=-100)
+    share = torch.isin(labels, torch.tensor(DIGITS.token_ids)).sum() / (labels != -100).sum()
+    expected = stock.loss + 0.7 * share * NumberTokenLoss(DIGITS)(stock.logits, labels)
+    model.zero_grad()
+    expected.backward()
+    wanted = cases.gradients_of(model)
+    trainer = number_aware_trainer(model, tmp_path, way, {"weight": 0.7})
+    for _ in range(2):  # the first call also checks the head
+        loss, found = gradients(trainer, **inputs)
+        assert_close(loss, expected)
+        assert_close(found, wanted)
+
+
+def two_parts(first, second, **options):
+    """A model of two others, which are made by themselves."""
+    encoder, decoder = (transformers.BertConfig(vocab_size=VOCAB, **_SIZES, **_MASKED["Bert"], **each) for each in (first, second))
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    config.pad_token_id, config.decoder_start_token_id = 0, 1
+    torch.manual_seed(0)
+    return transformers.EncoderDecoderModel(config).train()
+
+
+def git():
+    torch.manual_seed(0)
+    sizes = {k: v for k, v in _SIZES.items() if "dropout" not in k}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+    config = transformers.GitConfig(vocab_size=VOCAB, vision_config=vision, **sizes, **_MASKED["Bert"])
+    return transformers.GitForCausalLM(config).train()
+
+
+def test_a_decoder_made_of_an_encoder_masks_padding_as_its_own_loss_does(way, tmp_path):
+    model, inputs = two_parts({}, {"is_decoder": True, "add_cross_attention": True}), batch()
+    inputs["labels"][:, :3] = -100  # before labels that count, so that the decoder's padding matters
+    trainer = number_aware_trainer(model, tmp_path, way, {"weight": 0.0})
+    assert_close(gradients(trainer, **inputs)[0], model(**inputs).loss.detach())
+
+
+def test_logits_of_images_before_the_text_are_left_out(way, tmp_path):
+    model, inputs = git(), batch()
+    inputs["pixel_values"] = torch.randn(4, 3, 8, 8)
+    trainer = number_aware_trainer(model, tmp_path, way, {"weight": 0.0})
+    assert_close(gradients(trainer, **inputs)[0], model(**inputs).loss.detach())
+
+
+def test_labels_that_are_already_shifted_are_not_shifted_again(way, tmp_path):
+    trainer, inputs = number_aware_trainer(cases.llama(), tmp_path, way), batch()
+    shifted = F.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
+    expected = gradients(trainer, **inputs)[0]
+    assert_close(gradients(trainer, **inputs, shift_labels=shifted)[0], expected, ONE_COMPUTATION)
+    with pytest.raises(ValueError, match="shift_labels"):
+        gradients(trainer, **inputs, shift_labels=shifted, number_weights=torch.ones(4, cases.LENGTH))
+
+
+def test_numbers_of_packed_sequences_are_separated(way, tmp_path):
+    model = cases.llama()
+    trainer = number_aware_trainer(model, tmp_path, way, {"criterion": NumberLevel()})
+    ids = torch.tensor([[20, 4, 5, 6, 7, 8, 9, 21]])  # one number of six digits, or two of three
+    inputs = {"input_ids": ids, "position_ids": torch.arange(8).view(1, -1) % 4}
+    logits = model(**inputs).logits.detach()
+    loss_fn = NTLCrossEntropyLoss(DIGITS, NumberLevel(), shift=True)
+    loss = gradients(trainer, **inputs, labels=ids)[0]
+    assert_close(loss, loss_fn(logits, ids, sequence_ids=sequence_ids_of(inputs["position_ids"])))
+    assert loss.item() != approx(loss_fn(logits, ids).item())
+
+
+@pytest.mark.parametrize("options", [{"label_smoothing": 0.1}, {"mode": "replace"}], ids=str)
+def test_options_apply_in_training_and_evaluation(options, way, tmp_path):
+    model, inputs = cases.llama(), batch()
+    expected = NTLCrossEntropyLoss(DIGITS, shift=True, **options)(model(**inputs).logits, inputs["labels"])
+    trainer = number_aware_trainer(model, tmp_path, way, options)
+    assert_close(gradients(trainer, **inputs)[0], expected.detach())
+    assert_close(trainer.compute_loss(model.eval(), inputs), expected)
+
+
+class _Louder(transformers.LlamaForCausalLM):
+    """A model that transforms its logits in a way that its configuration does not show."""
+
+    def forward(self, *args, labels=None, **kwargs):
+        outputs = super().forward(*args, **kwargs)
+        outputs.logits = 3 * outputs.logits
+        if labels is not None:
+            outputs["loss"] = self.loss_function(outputs.logits, labels, VOCAB)
+        return outputs
+
+
+def mobile_bert():
+    sizes = {"hidden_size": 16, "embedding_size": 8, "intermediate_size": 16, "true_hidden_size": 16}
+    return transformers.MobileBertForMaskedLM(
+        transformers.MobileBertConfig(
+            vocab_size=VOCAB, num_hidden_layers=1, num_attention_heads=2, use_bottleneck=False, **sizes
+        )
+    )
+
+
+def fsmt():
+    sizes = {"src_vocab_size": VOCAB, "tgt_vocab_size": VOCAB, "pad_token_id": 0, **_OF_BART}
+    return transformers.FSMTForConditionalGeneration(transformers.FSMTConfig(**sizes))
+
+
+@pytest.mark.parametrize(
+    "make_model",
+    [lambda: _Louder(cases.llama().config), mobile_bert, fsmt],
+    ids=["other logits", "the head's weight alone", "an embedding for a head"],
+)
+def test_an_unsupported_head_is_an_error_with_chunked(make_model, tmp_path):
+    trainer = number_aware_trainer(make_model(), tmp_path)
+    gradients(trainer, **batch())
+    make_number_aware(trainer, vocabulary=DIGITS, chunked=True)
+    with pytest.raises(ValueError, match="chunked=False"):
+        gradients(trainer, **batch())
+
+
+def test_infinite_or_nan_logits_do_not_make_a_head_unsupported(way, tmp_path):
+    model, inputs = cases.llama(), batch()
+    model.lm_head.bias = torch.nn.Parameter(torch.zeros(VOCAB))
+    with torch.no_grad():
+        model.lm_head.bias[VOCAB - 1] = -torch.inf
+    inputs["labels"][inputs["labels"] == VOCAB - 1] = -100
+    expected = model(**inputs).loss.detach()
+    trainer = number_aware_trainer(model, tmp_path, way, {"weight": 0.0})
+    assert_close(gradients(trainer, **inputs)[0], expected)
+    with torch.no_grad():
+        model.lm_head.weight.fill_(torch.nan)
+    assert gradients(trainer, **inputs)[0].isnan()  # not an error about the head
+
+
+def test_counts_on_the_cpu_are_not_copied_to_the_heads_device():
+    count, labels = torch.tensor(3.0), torch.zeros(1, 4, dtype=torch.long)
+    assert to_device(labels, torch.device("meta")).device.type == "meta"
+    assert to_device(count, torch.device("meta")) is count
+
+
+def test_a_model_spread_by_accelerate_keeps_its_hooks(way, tmp_path):
+    model, inputs = cases.llama(), batch()
+    expected = gradients(number_aware_trainer(model, tmp_path, way), **inputs)[0]
+    model = accelerate.dispatch_model(model, {"model": "cpu", "lm_head": "cpu"}, "cpu", force_hooks=True)
+    hooked = model.lm_head.forward
+    assert_close(gradients(number_aware_trainer(model, tmp_path, way), **inputs)[0], expected, ONE_COMPUTATION)
+    assert model.lm_head.forward is hooked
+
+
+def test_a_routers_loss_that_is_added_inline_is_an_error(tmp_path):
+    config = transformers.SwitchTransformersConfig(vocab_size=VOCAB, num_experts=2, **_OF_T5)
+    trainer = number_aware_trainer(transformers.SwitchTransformersForConditionalGeneration(config), tmp_path)
+    gradients(trainer, **batch())
+    with pytest.raises(ValueError, match="output_router_logits"):
+        gradients(trainer, **batch(), output_router_logits=True)
+
+
+def prophet_net():
+    sizes = {"hidden_size": 16, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    return transformers.ProphetNetForConditionalGeneration(transformers.ProphetNetConfig(vocab_size=VOCAB, **sizes))
+
+
+@pytest.mark.parametrize(
+    ("make_model", "options", "message"),
+    [
+        (cases.llama, {"vocabulary": NumberVocabulary.from_mapping({d: d for d in range(9)}, 12)}, "vocab_size=48"),
+        (cases.llama, {"vocabulary": tiny_tokenizers.llama_like()}, "tokenizer"),
+        (lambda: cases.llama(vocab_size=4000), {"vocabulary": tiny_tokenizers.llama_like()}, "vocab_size=4000"),
+        (cases.llama, {"vocabulary": "gpt2"}, "NumberVocabulary"),
+        (lambda: cases.llama().model, {}, "head"),
+        (lambda: transformers.BartForCausalLM(make("Bart").config), {}, "shift=True"),
+        (prophet_net, {}, "ProphetNet"),
+    ],
+    ids=["vocabulary", "tokenizer", "small tokenizer", "no tokenizer", "no head", "inline and causal", "no loss"],
+)
+def test_a_model_that_does_not_fit_is_an_error(make_model, options, message, tmp_path):
+    with pytest.raises((ValueError, TypeError), match=message):
+        number_aware_trainer(make_model(), tmp_path, loss=options)
+
+
+def test_a_tokenizers_vocabulary_is_padded_to_the_models_width(tmp_path):
+    tokenizer = tiny_tokenizers.llama_like()
+    trainer = number_aware_trainer(cases.llama(vocab_size=320), tmp_path, loss={"vocabulary": tokenizer})
+    ids = torch.tensor(tokenizer(["1 2 3 4", "5 6 7 8"])["input_ids"])
+    assert gradients(trainer, input_ids=ids, labels=ids)[0] > 0

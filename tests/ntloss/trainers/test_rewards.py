@@ -1,0 +1,140 @@
+"""Rewards for reinforcement learning: how near the number of a completion is to the true one."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import tiny_tokenizers
+import trainer_cases as cases
+from hypothesis import given
+from hypothesis import strategies as st
+from tolerances import approx
+from transformers import PrinterCallback
+
+from ntloss.trainers.rewards import compute_score, number_reward
+
+ERRORS = ("log", "absolute")
+
+
+def rewards(completions, answers, *names, **options):
+    return number_reward(*names, **options)(prompts=[], completions=completions, answer=answers)
+
+
+def test_the_reward_is_the_exponential_of_the_negative_error():
+    answers = [10] * 4
+    texts = ["It is 10.", "It is 12.", "It is 0.", "It is -10."]
+    assert rewards(texts, answers, error="absolute", scale=5.0) == approx(
+        [math.exp(-x / 5) for x in (0, 2, 10, 20)]
+    )
+    eleven = math.log10(11)
+    logarithms = [0, math.log10(13) - eleven, eleven, 2 * eleven]
+    assert rewards(texts, answers, scale=0.5) == approx([math.exp(-2 * x) for x in logarithms])
+
+
+def test_a_completion_without_a_number_gets_its_own_reward():
+    assert rewards(["No idea.", ""], [1] * 2) == [-1.0] * 2
+    assert rewards(["No idea."], [1], invalid=-3.0) == [-3.0]
+
+
+@pytest.mark.parametrize("answer", [1234, 1234.0, np.int64(1234), "1234", "1,234", " 1234 "], ids=repr)
+def test_answers_are_numbers_or_texts_of_one(answer):
+    assert rewards(["It is 1,234."], [answer]) == [1.0]
+
+
+@pytest.mark.parametrize("answer", ["", "unknown", "so 2 + 2 = 4", "1/2", math.nan, -math.inf, "9" * 400], ids=str)
+def test_a_truth_that_is_not_one_number_is_an_error(answer):
+    with pytest.raises(ValueError, match="answer="):
+        rewards(["It is 2."], [answer])
+    with pytest.raises(ValueError, match="ground_truth="):
+        compute_score("prices", "2", answer)
+
+
+def test_a_row_without_an_answer_has_no_reward():
+    assert rewards(["It is 1.", "no number"], [None] * 2) == [None, None]
+
+
+def test_the_last_message_of_a_conversation_counts():
+    says = [{"role": "assistant", "content": "It is 3."}]
+    more = [*says, {"role": "user", "content": "Sure? Or 4?"}, {"role": "assistant", "content": "It is 3."}]
+    assert rewards([says, more], [3, 3]) == [1.0, 1.0]
+
+
+@given(
+    st.sampled_from(ERRORS),
+    st.floats(allow_nan=False, allow_infinity=False) | st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(1e-300, 1e300),
+)
+def test_rewards_lie_between_zero_and_one(error, predicted, answer, scale):
+    (reward,) = rewards([repr(predicted)], [answer], error=error, scale=scale)
+    assert reward is not None
+    assert 0 <= reward <= 1
+    if predicted == answer:
+        assert reward == 1
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_nearer_number_gets_a_larger_reward(error):
+    found = rewards([str(x) for x in (7, 8, 20, 300, "9" * 400)], [7] * 5, error=error, scale=3.0)
+    assert all(nearer > farther for nearer, farther in itertools.pairwise(found))
+
+
+def test_an_unknown_error_and_a_missing_column_are_errors():
+    with pytest.raises(ValueError, match="squared"):
+        number_reward(error="squared")
+    with pytest.raises(KeyError, match="truth"):
+        rewards(["1"], [1], "truth")
+
+
+def grpo(folder, reward, **options):
+    trl = pytest.importorskip("trl", "1.15", reason="needs TRL 1.15, which needs Python 3.11")
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    tokenizer = tiny_tokenizers.llama_like()
+    tokenizer.pad_token = tokenizer.eos_token = "<unk>"
+    own = {"num_generations": 4, "max_completion_length": 12, "bf16": False, "gradient_checkpointing": False}
+    trainer = trl.GRPOTrainer(
+        cases.llama(vocab_size=300),
+        reward,
+        trl.GRPOConfig(str(folder), **cases.PLAIN_STEPS | own | {"per_device_train_batch_size": 8} | options),
+        train_dataset=datasets.Dataset.from_list(
+            [{"prompt": f"{i} plus {i} is", "answer": None if i % 4 == 3 else str(2 * i)} for i in range(8)]
+        ),
+        processing_class=tokenizer,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+def test_a_grpo_trainer_logs_and_learns_from_the_rewards(tmp_path):
+    reward, returned = number_reward("answer"), []
+
+    def recorded(**columns):
+        returned.append(reward(**columns))
+        return returned[-1]
+
+    recorded.__name__ = reward.__name__
+    trainer = grpo(tmp_path, recorded)
+    before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
+    trainer.train()
+    logged = [entry for entry in trainer.state.log_history if "reward" in entry]
+    assert len(logged) == len(returned) == cases.STEPS
+    assert any(None in values for values in returned)
+    assert any(value is not None and value > 0 for values in returned for value in values)
+    for entry, values in zip(logged, returned, strict=True):
+        scored = [value for value in values if value is not None]
+        mean = sum(scored) / len(scored)
+        assert entry["reward"] == entry["rewards/number_reward/mean"] == approx(mean)
+    assert any(not weight.equal(before[name]) for name, weight in trainer.model.state_dict().items())
+
+
+@pytest.mark.parametrize("true", ["52", 52])
+def test_verls_signature_gives_the_same_reward(true):
+    options = {"error": "absolute", "scale": 10.0}
+    passed = {"data_source": "prices", "extra_info": {"num_turns": 2}, "reward_router_address": "x"}
+    found = compute_score(solution_str="It is 42.", ground_truth=true, **passed, **options)
+    assert [found] == number_reward(**options)(["It is 42."], answer=[52])
+    with pytest.raises(TypeError, match="unknown"):
+        compute_score("prices", "4", "4", unknown=1)

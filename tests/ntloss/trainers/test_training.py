@@ -1,0 +1,366 @@
+"""A number-aware trainer trains what a plain loop does, however a batch is split, and `undo` restores it."""
+
+import pickle
+
+import pytest
+import torch
+import trainer_cases as cases
+from processes import results_of
+from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close, assert_identical
+from trainer_cases import ALONE, MODELS, ROWS, STEPS, TOGETHER, Setting, number_aware_trainer, train, train_with
+from transformers import LlamaForCausalLM, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
+
+from ntloss import HLGauss, NTLCrossEntropyLoss
+from ntloss.trainers import make_number_aware
+from ntloss.trainers.number_aware import NumberLabelsMissingWarning
+
+CLOSE = TRAINED[torch.float32]
+EITHER_MODEL = pytest.mark.parametrize("name", MODELS)
+EITHER_WAY = pytest.mark.parametrize("way", cases.WAYS)
+
+
+@pytest.fixture(scope="module")
+def one():
+    """A plain loop over batches of 8."""
+    return {name: cases.train_plainly(name) for name in MODELS}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Results of two processes, for every setting."""
+    return cases.trained_together(tmp_path_factory.mktemp("two"))
+
+
+def assert_same(trained, expected):
+    losses, weights = trained.differences(expected)
+    assert losses < CLOSE * max(expected.losses) + cases.LOSS_ROUNDING
+    assert weights < CLOSE
+
+
+@EITHER_MODEL
+def test_training_changes_weights_by_much_more_than_the_tolerance(name, one):
+    before = MODELS[name]().state_dict()
+    moved = [(one[name].weights[key] - weight).abs().max() for key, weight in before.items()]
+    assert min(moved) > 10 * CLOSE
+
+
+@pytest.mark.parametrize("setting", ALONE, ids=str)
+@EITHER_MODEL
+def test_a_trainer_trains_the_weights_of_a_plain_loop(name, setting, one, tmp_path):
+    # Some micro-batches have no numbers, some no label at all.
+    assert_same(train(name, setting, tmp_path), one[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [(name, setting) for name in MODELS for setting in TOGETHER if cases.possible(name, setting)],
+    ids=str,
+)
+def test_two_processes_train_the_weights_of_a_plain_loop(name, setting, one, two):
+    assert_same(two[name, setting], one[name])
+
+
+@EITHER_WAY
+@EITHER_MODEL
+def test_a_falling_width_follows_the_steps_of_training(name, way, tmp_path):
+    criterion = HLGauss((2.0, 0.2))
+    expected = cases.train_plainly(name, criterion, steps=6, anneal=criterion.anneal)
+    loss = {"criterion": HLGauss((2.0, 0.2))}
+    trainer = number_aware_trainer(MODELS[name](), tmp_path, way, loss, accumulate=2, max_steps=6)
+    trainer.train_dataset = cases.samples(6 * ROWS)
+    assert_same(train_with(trainer), expected)
+    trainer.evaluate(cases.samples())
+    assert float(loss["criterion"].sigma) == approx(0.2)
+
+
+class _NoCounts(LlamaForCausalLM):
+    accepts_loss_kwargs = False
+
+
+@pytest.mark.parametrize("way", ["weight of zero", "undone", "undone by another's undo", "with block"])
+@pytest.mark.parametrize("kind", [LlamaForCausalLM, _NoCounts])
+def test_weight_zero_and_undo_train_as_the_stock_trainer(kind, way, one, tmp_path):
+    if way == "weight of zero" and kind is _NoCounts:
+        pytest.skip("stock training depends on how a batch is split")
+    weights = []
+    for patched in (False, True):
+        model = kind(cases.llama().config)
+        model.load_state_dict(cases.llama().state_dict())
+        trainer = cases.trainer_for(model, tmp_path, accumulate=4)
+        before = dict(vars(trainer))
+        if patched:
+            handle = make_number_aware(trainer, weight=0.0 if "zero" in way else 0.3, vocabulary=cases.DIGITS)
+            if way == "with block":
+                with handle:
+                    pass
+            elif "undone" in way:
+                if "another" in way:
+                    handle = make_number_aware(trainer, "crps", vocabulary=cases.DIGITS)
+                handle.undo()
+            if "zero" not in way:
+                after = vars(trainer)
+                assert after.keys() - before.keys() == set()
+                assert all(after[name] is value for name, value in before.items() if name != "_signature_columns")
+        weights.append(train_with(trainer).weights)
+    assert_close(weights[0], weights[1], TRAINED)
+    moved = [(weights[1][name] - weight).abs().max() for name, weight in one["llama"].weights.items()]
+    assert max(moved) > 10 * CLOSE  # the number term changes training
+
+
+def test_a_second_call_replaces_the_first(one, tmp_path):
+    trainer = number_aware_trainer(cases.llama(), tmp_path, loss={"weight": 7.0})
+    callbacks = list(trainer.callback_handler.callbacks)
+    make_number_aware(trainer, vocabulary=cases.DIGITS)
+    assert trainer.callback_handler.callbacks == callbacks
+    assert_same(train_with(trainer), one["llama"])
+
+
+def test_a_trainer_keeps_its_class_and_can_be_pickled(tmp_path):
+    trainer = number_aware_trainer(cases.llama(), tmp_path)
+    assert type(trainer) is Trainer
+    del trainer._get_train_sampler  # a function of these tests
+    again = pickle.loads(pickle.dumps(trainer))
+    inputs = cases.batch()
+    losses = [each.compute_loss(each.model, dict(inputs)) for each in (trainer, again)]
+    assert_close(losses[1], losses[0], ONE_COMPUTATION)
+
+
+class _Simple(Trainer):
+    """Calls the model without counts, as many notebooks do."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        outputs = model(**inputs)
+        return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+
+class _Adding(Trainer):
+    """Adds to the loss."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        self.calls = getattr(self, "calls", 0) + 1
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+@pytest.mark.parametrize("kind", [_Simple, _Adding])
+def test_a_compute_loss_of_a_subclass_is_called_with_the_number_aware_loss(kind, one, tmp_path):
+    trainer = number_aware_trainer(cases.llama(), tmp_path, cls=kind, accumulate=4)
+    assert_same(train_with(trainer), one["llama"])
+    assert kind is _Simple or trainer.calls == 4 * STEPS
+
+
+def simple_on_two(_rank, folder):
+    trainer = number_aware_trainer(cases.llama(), folder, cls=_Simple, ddp_backend="gloo", **cases.split(1, 2))
+    with pytest.raises(ValueError, match="num_items_in_batch"):
+        trainer.train()
+
+
+def test_a_compute_loss_without_counts_is_an_error_in_several_processes(tmp_path):
+    results_of(simple_on_two, (tmp_path,), tmp_path)
+
+
+@EITHER_WAY
+def test_mixed_precision_training_is_close(way, one, tmp_path):
+    trainer = number_aware_trainer(cases.llama(), tmp_path, way, bf16=True)
+    trained = train_with(trainer)
+    assert trained.losses[0] == approx(one["llama"].losses[0], HALF_PRECISION)
+    assert_close(trained.weights, one["llama"].weights, HALF_PRECISION)
+
+
+@EITHER_WAY
+def test_a_compiled_model_trains_the_same_weights(way, one, tmp_path):
+    torch.compiler.reset()
+    options = {"torch_compile": True, "torch_compile_backend": "aot_eager"}
+    assert_same(train_with(number_aware_trainer(cases.llama(), tmp_path, way, **options)), one["llama"])
+
+
+@EITHER_WAY
+def test_resumed_training_reaches_the_same_weights(way, one, tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 2}
+    number_aware_trainer(cases.llama(), tmp_path, way, accumulate=4, **options).train()
+    second = number_aware_trainer(cases.llama(), tmp_path, way, accumulate=4)
+    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert_close(dict(second.model.state_dict()), one["llama"].weights, TRAINED)
+
+
+def test_a_trainer_with_model_init_trains_the_same_weights(one, tmp_path):
+    def make(_, *args, **kwargs):
+        return Trainer(None, *args, model_init=lambda: cases.llama(), **kwargs)
+
+    assert_same(train_with(number_aware_trainer(None, tmp_path, cls=make, accumulate=2)), one["llama"])
+
+
+def test_the_weight_may_be_assigned_at_each_step(tmp_path):
+    trainer = number_aware_trainer(cases.llama(), tmp_path, "chunked", accumulate=4)
+    handle = make_number_aware(trainer, weight=0.0, vocabulary=cases.DIGITS)
+
+    class Schedule(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            handle.loss.weight = state.global_step / 2
+
+    trainer.add_callback(Schedule())
+    trained = train_with(trainer)
+    model, losses = cases.llama(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=cases.RATE)
+    for step in range(STEPS):
+        inputs = cases.stack(cases.samples()[step * ROWS : (step + 1) * ROWS])
+        loss = NTLCrossEntropyLoss(cases.DIGITS, weight=step / 2, shift=True)(
+            model(**inputs).logits, inputs["labels"]
+        )
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert trained.losses == cases.logged(losses)
+
+
+@EITHER_WAY
+@EITHER_MODEL
+def test_a_step_without_labels_changes_no_weights(name, way, tmp_path):
+    model = MODELS[name]()
+    before = {key: weight.clone() for key, weight in model.state_dict().items()}
+    trainer = number_aware_trainer(model, tmp_path, way, accumulate=4, max_steps=1)
+    for row in trainer.train_dataset:
+        row["labels"][:] = -100
+    with pytest.warns(NumberLabelsMissingWarning):
+        trained = train_with(trainer)
+    assert trained.losses == [0.0]
+    assert_identical(dict(model.state_dict()), before)
+
+
+# Evaluation
+
+
+def terms_of(model, rows, **options):
+    """Both terms over all rows, as one batch."""
+    inputs = cases.stack(rows)
+    shift = not model.config.is_encoder_decoder
+    loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=shift, return_terms=True, **options)
+    with torch.no_grad():
+        terms = loss_fn(model.eval()(**inputs).logits, inputs["labels"])
+    return {"loss": terms.loss.item(), "ce": terms.ce.item(), "ntl": terms.ntl.item()}
+
+
+@pytest.mark.parametrize("options", [{}, {"normalize_by": "numbers"}, {"mode": "replace"}], ids=str)
+@pytest.mark.parametrize("size", [1, 5, 24])
+@EITHER_WAY
+@EITHER_MODEL
+def test_an_evaluation_does_not_depend_on_the_size_of_its_batches(name, way, size, options, tmp_path):
+    model = MODELS[name]()
+    trainer = number_aware_trainer(model, tmp_path, way, options, per_device_eval_batch_size=size)
+    rows = cases.samples()
+    metrics = trainer.evaluate(rows)
+    for term, value in terms_of(model, rows, **options).items():
+        assert metrics[f"eval_{term}"] == approx(value), term
+        assert trainer.state.log_history[-1][f"eval_{term}"] == metrics[f"eval_{term}"]
+
+
+@EITHER_WAY
+def test_prediction_and_several_evaluation_sets_have_logits_and_terms(way, tmp_path):
+    model, rows = cases.llama(), cases.samples()
+    trainer = number_aware_trainer(model, tmp_path, way, per_device_eval_batch_size=5)
+    trainer.eval_dataset = {"short": rows[4:ROWS], "long": rows}
+    metrics = trainer.evaluate()
+    for dataset, part in trainer.eval_dataset.items():
+        assert metrics[f"eval_{dataset}_ce"] == approx(terms_of(model, part)["ce"])
+    predictions, _, predicted = trainer.predict(rows)
+    logits = predictions[0] if isinstance(predictions, tuple) else predictions
+    assert logits.shape[-1] == cases.VOCAB
+    assert predicted["test_ntl"] == approx(terms_of(model, rows)["ntl"])
+    unlabelled = [{key: value for key, value in row.items() if key != "labels"} for row in rows]
+    assert "test_ce" not in trainer.predict(unlabelled).metrics
+
+
+def evaluate_on_two(_rank, folder):
+    # Five rows: the sampler repeats one to give both processes as many.
+    options = {"ddp_backend": "gloo", "per_device_eval_batch_size": 3}
+    return number_aware_trainer(cases.llama(), folder, **options).evaluate(cases.samples(13)[8:])
+
+
+def test_rows_that_a_distributed_evaluation_repeats_count_once(tmp_path):
+    wanted = terms_of(cases.llama(), cases.samples(13)[8:])
+    for metrics in results_of(evaluate_on_two, (tmp_path,), tmp_path):
+        assert {term: metrics[f"eval_{term}"] for term in wanted} == approx(wanted)
+
+
+def test_a_metric_of_compute_metrics_goes_before_ours(tmp_path):
+    trainer = number_aware_trainer(cases.llama(), tmp_path)
+    trainer.compute_metrics = lambda _: {"ce": -1.0}
+    metrics = trainer.evaluate(cases.samples())
+    assert metrics["eval_ce"] == -1.0
+    assert metrics["eval_ntl"] > 0
+
+
+@EITHER_WAY
+def test_predict_with_generate_has_the_number_aware_loss(way, tmp_path):
+    model = cases.t5()
+    options = {"arguments": Seq2SeqTrainingArguments, "predict_with_generate": True}
+    trainer = number_aware_trainer(model, tmp_path, way, cls=Seq2SeqTrainer, **options)
+    rows = [{**row, "number_weights": torch.ones(cases.LENGTH)} for row in cases.samples()[4:ROWS]]
+    prediction = trainer.predict(rows, max_new_tokens=3)
+    assert prediction.predictions.shape[0] == len(rows)
+    assert prediction.metrics["test_loss"] == approx(terms_of(model, cases.samples()[4:ROWS])["loss"])
+
+
+# What is said
+
+
+def test_the_share_of_number_tokens_is_logged_before_the_first_step(tmp_path):
+    trainer = number_aware_trainer(cases.llama(), tmp_path)
+    random_state = torch.get_rng_state()
+    trainer.train()
+    labels = torch.cat([row["labels"] for row in trainer.train_dataset])
+    labels = labels[labels != -100]
+    share = torch.isin(labels, torch.tensor(cases.DIGITS.token_ids)).float().mean().item()
+    first = trainer.state.log_history[0]
+    assert first["step"] == 0
+    assert first["number_share"] == approx(share)
+    assert random_state is not None
+
+
+def test_a_handle_says_what_the_loss_does(tmp_path):
+    trainer = cases.trainer_for(cases.llama(), tmp_path)
+    with make_number_aware(trainer, weight=0.25, vocabulary=cases.DIGITS, chunked=True) as handle:
+        for part in ("cross-entropy", "0.25", "NTL-WAS", "10 number tokens", "hidden states"):
+            assert part in repr(handle)
+    assert "undone" in repr(handle)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor"),
+        ({"compute_loss_func": lambda *_, **__: None}, "compute_loss_func"),
+    ],
+)
+def test_options_of_the_trainer_with_another_loss_are_errors(options, name, tmp_path):
+    with pytest.raises(ValueError, match=name):
+        make_number_aware(cases.trainer_for(cases.llama(), tmp_path, **options), vocabulary=cases.DIGITS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("args.use_liger_kernel", True, "use_liger_kernel"),
+        ("args._n_gpu", 2, "2 GPUs"),
+        ("accelerator.parallelism_config", type("Config", (), {"sp_enabled": True})(), "Ulysses"),
+    ],
+)
+def test_setups_that_lose_or_distort_the_number_term_are_errors(name, value, message, tmp_path, monkeypatch):
+    trainer = cases.trainer_for(cases.llama(), tmp_path)
+    owner, attribute = name.split(".")
+    # Real ones would need the library, or several GPUs.
+    if attribute == "parallelism_config":
+        monkeypatch.setattr(type(trainer.accelerator), attribute, value, raising=False)
+    else:
+        setattr(getattr(trainer, owner), attribute, value)
+    with pytest.raises(ValueError, match=message):
+        make_number_aware(trainer, vocabulary=cases.DIGITS)
+
+
+def test_a_model_or_a_trainer_without_a_tokenizer_is_an_error(tmp_path):
+    with pytest.raises(TypeError, match="LlamaForCausalLM"):
+        make_number_aware(cases.llama())
+    with pytest.raises(ValueError, match="vocabulary"):
+        make_number_aware(cases.trainer_for(cases.llama(), tmp_path))
+    with pytest.raises(TypeError, match="wieght"):
+        make_number_aware(cases.trainer_for(cases.llama(), tmp_path), vocabulary=cases.DIGITS, wieght=0.1)
