@@ -47,8 +47,7 @@ def _integrations(measured: Sequence[Measurement]) -> str:
     found = _of(measured, table="integrations")
     if not found:
         return ""
-    text = "Forward, backward and AdamW, over the stock model's; with the callback, a step that it measures, "
-    text += "of which by default there is one in ten:\n\n"
+    text = "Forward, backward and AdamW, over the stock model's:\n\n"
     return text + markdown(*training.table(found))
 
 

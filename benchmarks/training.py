@@ -18,9 +18,7 @@ import torch
 from ntloss import NumberVocabulary
 
 STOCK, OURS, CHUNKED = "transformers", "make_number_aware", "make_number_aware, chunked"
-# A step that the callback measures, by default one in ten.
-MEASURED = "make_number_aware, NumberMetricsCallback"
-CONTENDERS = (STOCK, OURS, CHUNKED, MEASURED)
+CONTENDERS = (STOCK, OURS, CHUNKED)
 # Rows of a training batch, and tokens per row.
 MODELS = {"cpu": {"T5": (16, 64), "Llama": (8, 128)}, "cuda": {"Llama 1B": (2, 4096)}}
 VOCAB, SHARE = {"cpu": 32_000, "cuda": 128_256}, 0.3
@@ -29,11 +27,11 @@ VOCAB, SHARE = {"cpu": 32_000, "cuda": 128_256}, 0.3
 def measurements(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure time and peak memory of each contender on each model."""
     made, device = [], options.device
-    # The callback's measuring is of the host.
-    names = CONTENDERS if device == "cpu" else CONTENDERS[:-1]
     for model in MODELS[device]:
         print(f"integrations: {model}", file=sys.stderr)
-        steps = {name: measure.Contender(training_step(model, name, options.quick, device)) for name in names}
+        steps = {
+            name: measure.Contender(training_step(model, name, options.quick, device)) for name in CONTENDERS
+        }
         for step in steps.values():
             step.run()
         # Differences of a few per cent need as many rounds as the table on_off.
@@ -41,7 +39,9 @@ def measurements(options: argparse.Namespace) -> list[dict[str, Any]]:
         peaks: dict[str, int | None] = {}
         if not options.no_memory:
             if device == "cpu":
-                builders = {name: partial(build_and_warm_up, model, name, options.quick) for name in names}
+                builders = {
+                    name: partial(build_and_warm_up, model, name, options.quick) for name in CONTENDERS
+                }
                 peaks = measure.peaks_in_fresh_processes(builders)
             else:
                 peaks = {name: measure.peak_memory(step, device) for name, step in steps.items()}
@@ -64,37 +64,37 @@ def measurements(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def training_step(name: str, contender: str, quick: bool, device: str = "cpu") -> Callable[[], None]:
     """Make a function that runs forward, backward and AdamW once."""
-    from ntloss.integrations.transformers import make_number_aware
-
     torch.manual_seed(0)
     vocab = 200 if quick else VOCAB[device]
     model = build(name, vocab, quick).to(device)
     rows, tokens = (2, 8) if quick else MODELS[device][name]
     ids = torch.randint(10, vocab, (rows, tokens))
     ids = torch.where(torch.rand(rows, tokens) < SHARE, ids % 10, ids).to(device)
-    digits = NumberVocabulary.from_mapping({d: str(d) for d in range(10)}, vocab_size=vocab)
-    if contender != STOCK:
-        make_number_aware(model, digits, chunked=contender == CHUNKED)
-    if contender == MEASURED:
-        _attach_callback(model)
+    compute_loss = _trainer(model, contender, vocab, device).compute_loss
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def step() -> None:
-        model(input_ids=ids, labels=ids).loss.backward()
+        compute_loss(model, {"input_ids": ids, "labels": ids}).backward()
         optimizer.step()
         optimizer.zero_grad()
 
     return step
 
 
-def _attach_callback(model: Any) -> None:
-    from transformers import Trainer, TrainingArguments
+def _trainer(model: Any, contender: str, vocab: int, device: str) -> Any:
+    from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArguments
 
-    from ntloss.integrations.callback import NumberMetricsCallback
+    from ntloss.trainers import make_number_aware
 
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(model, TrainingArguments(folder, use_cpu=True, report_to="none"))
-    NumberMetricsCallback().attach(trainer)
+        arguments = TrainingArguments(folder, use_cpu=device == "cpu", report_to="none")
+        trainer = Trainer(model, arguments)
+    for printing in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(printing)
+    if contender != STOCK:
+        digits = NumberVocabulary.from_mapping({d: str(d) for d in range(10)}, vocab_size=vocab)
+        make_number_aware(trainer, vocabulary=digits, chunked=contender == CHUNKED)
+    return trainer
 
 
 def build(name: str, vocab: int, quick: bool = False) -> Any:

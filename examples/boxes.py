@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from tiny import causal_batch, make_llama, make_tokenizer, report
 
-from ntloss import NumberVocabulary
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.decoding import number_quantiles
-from ntloss.integrations.transformers import make_number_aware
 from ntloss.numbers import NumberFormat
 
 
@@ -60,16 +59,20 @@ def main() -> None:
     torch.manual_seed(0)
     tokenizer = make_tokenizer()
     model = make_llama(tokenizer)
-    handle = make_number_aware(model, tokenizer)
+    loss_fn = NTLCrossEntropyLoss(tokenizer, shift=True, return_terms=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     held_out = make_boxes(64, seed=0)
+
+    def terms_of(boxes: list[tuple[str, str]]) -> Any:
+        inputs = causal_batch(tokenizer, boxes)
+        labels = inputs.pop("labels")
+        return loss_fn(model(**inputs).logits, labels)
 
     for step in range(arguments.steps + 1):
         if step in (0, arguments.steps):
             with torch.no_grad():
-                loss = model(**causal_batch(tokenizer, held_out)).loss
-            report("before" if step == 0 else "after", loss, handle.terms.ce, handle.terms.ntl)
-        model(**causal_batch(tokenizer, make_boxes(32, seed=1 + step))).loss.backward()
+                report("before" if step == 0 else "after", *terms_of(held_out))
+        terms_of(make_boxes(32, seed=1 + step)).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 

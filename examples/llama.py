@@ -4,17 +4,28 @@
     python examples/llama.py --chunked
 
 With `--chunked` the loss is computed from hidden states, and the logits of a training batch are never in
-memory. The callback logs how well numbers are predicted, to all trackers of the trainer.
+memory. A callback raises the weight of the number term over the first steps.
 """
 
 import argparse
 import tempfile
+from typing import Any
 
 from tiny import causal_batch, make_llama, make_texts, make_tokenizer, report
-from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
-from ntloss.integrations.callback import NumberMetricsCallback
-from ntloss.integrations.transformers import WeightScheduleCallback, make_trainer_number_aware
+from ntloss.trainers import NumberAware, make_number_aware
+
+
+class WarmUp(TrainerCallback):
+    """Raises the weight of the number term linearly over the first steps."""
+
+    def __init__(self, handle: NumberAware, steps: int) -> None:
+        self.loss, self.full, self.steps = handle.loss, float(handle.loss.weight), steps
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Set the weight before the micro-batches of a step."""
+        self.loss.weight = self.full * min(state.global_step / self.steps, 1.0)
 
 
 def main() -> None:
@@ -52,18 +63,13 @@ def main() -> None:
         )
         trainer.remove_callback(PrinterCallback)
         # The one line; it returns a handle with the loss, and undo().
-        handle = make_trainer_number_aware(trainer, weight=0.3, chunked=arguments.chunked)
-        # Optional: a schedule for the weight, and metrics of numbers in the logs.
-        warmup = max(arguments.steps // 4, 1)
-        trainer.add_callback(WeightScheduleCallback(handle.loss, lambda step: min(step / warmup, 1.0)))
-        NumberMetricsCallback().attach(trainer)
+        handle = make_number_aware(trainer, weight=0.3, chunked=arguments.chunked)
+        print(handle)
+        trainer.add_callback(WarmUp(handle, max(arguments.steps // 4, 1)))
 
         def evaluate(when: str) -> None:
             metrics = trainer.evaluate()
             report(when, metrics["eval_loss"], metrics["eval_ce"], metrics["eval_ntl"])
-            print(f"        error per digit {metrics['eval_number_error']:.3f},", end=" ")
-            print(f"of units {metrics['eval_number_error_place_0']:.3f},", end=" ")
-            print(f"of tens {metrics['eval_number_error_place_1']:.3f}")
 
         evaluate("before")
         trainer.train()

@@ -3,7 +3,7 @@
     python examples/multiple_choice.py --steps 60
 
 That (2) lies between (1) and (3) says nothing about how wrong it is. The column `number_weights` keeps names
-out of the number term; cross-entropy learns them as before. `make_trainer_number_aware` puts the column into
+out of the number term; cross-entropy learns them as before. `make_number_aware` puts the column into
 the batches.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from tiny import make_llama, make_texts, make_tokenizer, report
 from transformers import DataCollatorForSeq2Seq, PrinterCallback, Trainer, TrainingArguments, set_seed
 
-from ntloss.integrations.transformers import make_trainer_number_aware
+from ntloss.trainers import make_number_aware
 
 NAMES = re.compile(r"\(\d+\)")
 
@@ -83,7 +83,7 @@ def main() -> None:
             processing_class=tokenizer,
         )
         trainer.remove_callback(PrinterCallback)
-        make_trainer_number_aware(trainer, weight=0.3)  # the one line
+        make_number_aware(trainer, weight=0.3)  # the one line
         for when in ("before", "after"):
             metrics = trainer.evaluate()
             report(when, metrics["eval_loss"], metrics["eval_ce"], metrics["eval_ntl"])

@@ -23,8 +23,7 @@ from transformers import (
     set_seed,
 )
 
-from ntloss.integrations.callback import NumberMetricsCallback
-from ntloss.integrations.transformers import make_trainer_number_aware
+from ntloss.trainers import make_number_aware
 
 
 def main() -> None:
@@ -81,8 +80,7 @@ def main() -> None:
             processing_class=tokenizer,
         )
         trainer.remove_callback(PrinterCallback)
-        make_trainer_number_aware(trainer, weight=0.3)  # the one line
-        NumberMetricsCallback().attach(trainer)
+        make_number_aware(trainer, weight=0.3)  # the one line
         for when in ("before", "after"):
             metrics = trainer.evaluate()
             report(when, metrics["eval_loss"], metrics["eval_ce"], metrics["eval_ntl"])

@@ -15,8 +15,7 @@ from tiny import make_llama, make_texts, make_tokenizer, report
 from transformers import PrinterCallback, set_seed
 from trl import SFTConfig, SFTTrainer
 
-from ntloss.integrations.callback import NumberMetricsCallback
-from ntloss.integrations.trl import make_sft_number_aware
+from ntloss.trainers import make_number_aware
 
 
 def dataset(count: int, seed: int) -> Dataset:
@@ -65,8 +64,7 @@ def main() -> None:
             peft_config=adapter,
         )
         trainer.remove_callback(PrinterCallback)
-        make_sft_number_aware(trainer, weight=0.3)  # the one line
-        NumberMetricsCallback().attach(trainer)
+        make_number_aware(trainer, weight=0.3)  # the one line
         for when in ("before", "after"):
             metrics = trainer.evaluate()
             report(when, metrics["eval_loss"], metrics["eval_ce"], metrics["eval_ntl"])

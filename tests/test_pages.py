@@ -13,7 +13,7 @@ from pages import ROOT, blocks, readers_names, run_as_pasted, snippets
 TESTED = {
     "docs/chat_models.md": "tests/ntloss/decoding/test_chat_models_page.py",
     **{
-        f"docs/{page}.md": "tests/ntloss/integrations/test_page.py"
+        f"docs/{page}.md": "tests/ntloss/trainers/test_page.py"
         for page in ("integrations", "transformers", "trl", "own_loop")
     },
     "docs/own_criterion.md": "tests/ntloss/criteria/test_own_criterion_page.py",

@@ -4,7 +4,7 @@ from typing import Any
 
 from torchtitan.models.llama3 import config_registry
 
-from ntloss.integrations.torchtitan import with_number_loss
+from ntloss.trainers.torchtitan import with_number_loss
 
 
 def llama3_8b_ntl() -> Any:

@@ -3,11 +3,12 @@
 import pytest
 import tiny_tokenizers as tiny
 from decoding_cases import make_model
+from transformers import Trainer
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.decoding import UnlikelyNumberWarning, number_quantiles, read_number
-from ntloss.integrations.transformers import make_number_aware
 from ntloss.numbers import NumberTokensLeftOutWarning
+from ntloss.trainers import make_number_aware
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,7 @@ from ntloss.numbers import NumberTokensLeftOutWarning
     [
         lambda model, tokenizer: NumberVocabulary.from_tokenizer(tokenizer),
         lambda model, tokenizer: NTLCrossEntropyLoss(tokenizer),
-        lambda model, tokenizer: make_number_aware(model, tokenizer),
+        lambda model, tokenizer: make_number_aware(Trainer(model, processing_class=tokenizer)),
     ],
 )
 def test_a_warning_of_left_out_tokens_points_at_the_call(call):

@@ -26,37 +26,46 @@ def config_of(tmp_path, **changes):
 
 def logged_loss(folder):
     state = json.loads((folder / "trainer_state.json").read_text())
-    return float(state["log_history"][0]["loss"])
+    return next(float(entry["loss"]) for entry in state["log_history"] if "loss" in entry)
 
 
-def test_a_callback_trains_on_cross_entropy_and_the_number_term(tmp_path):
-    from llamafactory.train.tuner import run_exp
-    from transformers import AutoTokenizer, TrainerCallback
+def test_run_exp_trains_on_cross_entropy_and_the_number_term(tmp_path):
+    from transformers import AutoTokenizer, Qwen2ForCausalLM
 
-    from ntloss.integrations.llamafactory import NumberLossCallback
-
-    calls = []
-
-    class Spy(TrainerCallback):
-        def on_train_begin(self, args, state, control, **kwargs):
-            kwargs["model"].register_forward_hook(
-                lambda model, args, inputs, outputs: calls.append(
-                    (outputs.logits.detach(), inputs["labels"])
-                ),
-                with_kwargs=True,
-            )
+    from ntloss.trainers import llamafactory
 
     config = {key: value for key, value in config_of(tmp_path).items() if not key.startswith("ntl_")}
-    run_exp(config, callbacks=[NumberLossCallback(weight=0.3), Spy()])
+    calls, forward = [], Qwen2ForCausalLM.forward
+
+    def recorded(model, *args, **inputs):
+        outputs = forward(model, *args, **inputs)
+        calls.append((outputs.logits.detach(), inputs["input_ids"]))
+        return outputs
+
+    Qwen2ForCausalLM.forward = recorded
+    try:
+        llamafactory.run_exp(config, weight=0.3)
+    finally:
+        Qwen2ForCausalLM.forward = forward
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     assert len(calls) == 2
-    assert abs(logged_loss(tmp_path / "run") - expected_loss(tokenizer, calls, 0.3)) < TOLERANCE
+    # The labels are those of the answers, which follow the last marker of a turn.
+    marker = tokenizer("<|im_start|>assistant\n").input_ids
+    masked = []
+    for logits, ids in calls:
+        labels = ids.clone()
+        for row in labels:
+            starts = [i for i in range(len(row)) if row[i : i + len(marker)].tolist() == marker]
+            row[: starts[-1] + len(marker)] = -100
+            row[row == tokenizer.pad_token_id] = -100
+        masked.append((logits, labels))
+    assert abs(logged_loss(tmp_path / "run") - expected_loss(tokenizer, masked, 0.3)) < TOLERANCE
 
 
 def run(tmp_path, **changes):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config_of(tmp_path, **changes)))
     config = str(tmp_path / "config.yaml")
-    command = [sys.executable, "-m", "ntloss.integrations.llamafactory", "train", config]
+    command = [sys.executable, "-m", "ntloss.trainers.llamafactory", "train", config]
     return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
 
 
@@ -73,8 +82,9 @@ def test_the_command_reads_its_keys_from_the_yaml_file(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ntl_lambda": 0.3}, "unknown option 'lambda' of the number token loss: expected weight, criterion"),
-        ({"use_dft_loss": True}, "the trainer did not use the model's loss"),
+        ({"ntl_lambda": 0.3}, "lambda"),
+        ({"use_dft_loss": True}, "compute_loss_func"),
+        ({"use_unsloth": True}, "use_unsloth"),
     ],
 )
 def test_what_would_train_without_the_term_is_an_error(tmp_path, changes, message):

@@ -24,7 +24,7 @@ def build(folder, chunked=False, **options):
     from torchtitan.components.loss import CrossEntropyLoss
     from torchtitan.models.llama3 import config_registry
 
-    from ntloss.integrations.torchtitan import with_number_loss
+    from ntloss.trainers.torchtitan import with_number_loss
 
     config = config_registry.llama3_debugmodel()
     config.hf_assets_path = str(folder)

@@ -4,6 +4,8 @@ make_number_aware(trainer)  # a Trainer or Seq2SeqTrainer of transformers, an SF
 
 module          for
 number_aware    `make_number_aware`: a trainer's `compute_loss` gets a number-aware loss
+answering       the model that the trainer's own methods get: called with labels, it has the loss
+evaluation      sums of the loss's terms over an evaluation
 models          how a model is called for logits alone, and what else its own loss holds
 columns         the dataset columns `loss_weights` and `number_weights`
 chunked         the loss in the model's head, so that logits are never whole

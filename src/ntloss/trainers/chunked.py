@@ -73,9 +73,10 @@ class ChunkedHead:
                 vars(head)["forward"] = replaced
         if call.terms is None:
             raise ValueError(
-                f"{type(model).__name__}.forward never calls its head: use chunked=False, which computes the logits"
+                f"{type(model).__name__}.forward never calls its head: use chunked=False, which computes the "
+                "logits"
             )
-        if not self.checked:
+        if not self.checked and call.probed is not None:
             _check_transform(call.probed, outputs["logits"].detach(), transform, type(model).__name__)
             self.checked = True
         nothing = outputs["logits"][..., :0, :].sum().to(call.terms.loss)
@@ -102,7 +103,9 @@ class ChunkedHead:
         if not self.checked:
             with torch.no_grad():
                 logits = call.own_forward(first).abs()
-                largest = float(torch.where(logits.isfinite(), logits, 0).max())  # a bias of -inf disables tokens
+                largest = float(
+                    torch.where(logits.isfinite(), logits, 0).max()
+                )  # a bias of -inf disables tokens
             first = first * (_PROBE / largest) if largest > 0 else first  # so that a soft cap has an effect
         logits = call.own_forward(first)
         call.probed = logits.detach() if call.final_bias is None else logits.detach() + final_bias
@@ -158,7 +161,7 @@ def entropy_and_hits(
     labels = labels.reshape(-1)
     positions = (labels != -100).nonzero().squeeze(-1)
     entropy = hits = torch.zeros((), device=labels.device)
-    for rows in positions.split(max(rows_for(len(positions), vocab_size, labels.device), 1)):
+    for rows in torch.split(positions, max(rows_for(len(positions), vocab_size, labels.device), 1)):
         log_probs = logits_of(rows).float().log_softmax(-1)
         entropy = entropy - torch.where(log_probs > -torch.inf, log_probs.exp() * log_probs, 0).sum()
         hits = hits + (log_probs.argmax(-1) == labels[rows]).sum()

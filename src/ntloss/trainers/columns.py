@@ -18,7 +18,9 @@ def check_names(names: Iterable[str]) -> None:
     """Raise a ValueError if a column's name is almost that of a column of weights."""
     for name in set(names) - {*COLUMNS}:
         for meant in difflib.get_close_matches(name.lower(), COLUMNS, n=1, cutoff=_ALIKE):
-            raise ValueError(f"the column {name!r} would be ignored: did you mean {meant!r}? If not, rename it.")
+            raise ValueError(
+                f"the column {name!r} would be ignored: did you mean {meant!r}? If not, rename it."
+            )
 
 
 def check_dataset(dataset: Any) -> None:
@@ -94,7 +96,9 @@ def _places(tokens: list[Tensor], labels: Tensor) -> Tensor:
     if len(labels) == len(tokens) and max(lengths) <= width:
         for left in (False, True):
             pads = [(width - n, 0) if left else (0, width - n) for n in lengths]
-            layouts.append(torch.stack([F.pad(own, pad, value=-1) for own, pad in zip(index, pads, strict=True)]))
+            layouts.append(
+                torch.stack([F.pad(own, pad, value=-1) for own, pad in zip(index, pads, strict=True)])
+            )
     if len(labels) == 1 and ends[-1] <= width:
         layouts.append(F.pad(torch.arange(ends[-1]), (0, width - ends[-1]), value=-1)[None])
     # A collator may ignore some of a row's labels. Most ignore padding, too; others pad labels with a token.

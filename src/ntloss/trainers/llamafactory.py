@@ -37,8 +37,8 @@ def run_exp(args: dict[str, Any], **options: Any) -> None:
     refused = [name for name in _REFUSED if args.get(name)]
     if refused or args.get("stage") not in ("sft", "pt"):
         raise ValueError(
-            f"{', '.join(refused) or 'stage'}: expected stage sft or pt, without {', '.join(_REFUSED)}, which would "
-            "train without the number term"
+            f"{', '.join(refused) or 'stage'}: expected stage sft or pt, without {', '.join(_REFUSED)}, "
+            "which would train without the number term"
         )
     # LLaMA-Factory has no hook for a trainer or a loss, so its workflows get trainers that are number-aware.
     places = ((of_pt, "CustomTrainer"), (of_sft, "CustomSeq2SeqTrainer"))

@@ -30,7 +30,8 @@ def number_reward(
     Args:
         column: the dataset's column with the true numbers, as numbers or as texts of one number.
         error: $e$ for the completion's number $\hat x$ and the true one $x$. "log" (default):
-            $|s(\hat x) - s(x)|$ with $s(x) = \mathrm{sign}(x) \log_{10}(|x| + 1)$; "absolute": $|\hat x - x|$.
+            $|s(\hat x) - s(x)|$ with $s(x) = \mathrm{sign}(x) \log_{10}(|x| + 1)$; "absolute":
+            $|\hat x - x|$.
         scale: error at which the reward is $\exp(-1) \approx 0.37$. Default: 1, with "log" a factor of ten.
         invalid: reward of a completion without a number. Default: -1.
 

@@ -1,10 +1,10 @@
 from approach_cases import ANSWERS, QUESTIONS, make
 
+from ntl.approaches import NUMBER_SAMPLES
 from ntl.config import LossSettings
 from ntl.data import Example
 from ntl.encodings.digits import character_tokenizer
 from ntl.training.token_cache import tokenize
-from ntloss.integrations.collator import NUMBER_SAMPLES
 
 CHAT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[bot]"
 

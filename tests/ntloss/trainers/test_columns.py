@@ -109,15 +109,19 @@ def test_a_collator_may_make_the_column_itself(tmp_path):
 def test_a_column_that_is_almost_called_so_is_an_error(where, column, tmp_path):
     wrong = column.removesuffix("s")
     rows = [{**row, wrong: torch.zeros(LENGTH)} for row in cases.samples()]
-    trainer = cases.trainer_for(cases.llama(), tmp_path, remove_unused_columns=where == "rows")
-    if where == "dataset":
-        trainer.train_dataset = datasets.Dataset.from_list([{k: v.tolist() for k, v in row.items()} for row in rows])
-    elif where == "rows":
-        trainer.train_dataset = rows
-    with pytest.raises(ValueError, match=column):
+    as_lists = [{k: v.tolist() for k, v in row.items()} for row in rows]
+    dataset = datasets.Dataset.from_list(as_lists) if where == "dataset" else rows
+    trainer = cases.trainer_for(cases.llama(), tmp_path, remove_unused_columns=where != "batch")
+
+    def train():
+        if where != "batch":
+            trainer.train_dataset = dataset
         make_number_aware(trainer, vocabulary=DIGITS)
-        trainer.train_dataset = rows
+        trainer.train_dataset = dataset
         trainer.train()
+
+    with pytest.raises(ValueError, match=column):
+        train()
 
 
 # Collators

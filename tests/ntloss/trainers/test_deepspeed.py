@@ -2,10 +2,10 @@
 
 import os
 
-import trainer_cases as cases
 import loops_worker
 import pytest
 import torch
+import trainer_cases as cases
 from loops_worker import BATCH, DIGITS
 from processes import results_of
 from tolerances import TRAINED, assert_close
@@ -67,7 +67,11 @@ def work(rank, folder):
     import deepspeed
 
     deepspeed.init_distributed("gloo")
-    return {(way.__name__, stage): way(rank, stage, folder) for way in (by_counts, by_model) for stage in (0, 2, 3)}
+    return {
+        (way.__name__, stage): way(rank, stage, folder)
+        for way in (by_counts, by_model)
+        for stage in (0, 2, 3)
+    }
 
 
 def test_two_processes_train_the_same_weights_as_one(tmp_path):

@@ -95,7 +95,6 @@ def make(name, **options):
     return model
 
 
-
 @pytest.fixture(params=cases.WAYS)
 def way(request):
     return request.param
@@ -122,7 +121,10 @@ def test_the_loss_is_the_models_own_plus_the_weighted_number_term(name, way, tmp
 
 def two_parts(first, second, **options):
     """A model of two others, which are made by themselves."""
-    encoder, decoder = (transformers.BertConfig(vocab_size=VOCAB, **_SIZES, **_MASKED["Bert"], **each) for each in (first, second))
+    encoder, decoder = (
+        transformers.BertConfig(vocab_size=VOCAB, **_SIZES, **_MASKED["Bert"], **each)
+        for each in (first, second)
+    )
     config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
     config.pad_token_id, config.decoder_start_token_id = 0, 1
     torch.manual_seed(0)
@@ -132,7 +134,14 @@ def two_parts(first, second, **options):
 def git():
     torch.manual_seed(0)
     sizes = {k: v for k, v in _SIZES.items() if "dropout" not in k}
-    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+    vision = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 8,
+        "patch_size": 4,
+    }
     config = transformers.GitConfig(vocab_size=VOCAB, vision_config=vision, **sizes, **_MASKED["Bert"])
     return transformers.GitForCausalLM(config).train()
 
@@ -244,7 +253,9 @@ def test_a_model_spread_by_accelerate_keeps_its_hooks(way, tmp_path):
     expected = gradients(number_aware_trainer(model, tmp_path, way), **inputs)[0]
     model = accelerate.dispatch_model(model, {"model": "cpu", "lm_head": "cpu"}, "cpu", force_hooks=True)
     hooked = model.lm_head.forward
-    assert_close(gradients(number_aware_trainer(model, tmp_path, way), **inputs)[0], expected, ONE_COMPUTATION)
+    assert_close(
+        gradients(number_aware_trainer(model, tmp_path, way), **inputs)[0], expected, ONE_COMPUTATION
+    )
     assert model.lm_head.forward is hooked
 
 
@@ -258,21 +269,39 @@ def test_a_routers_loss_that_is_added_inline_is_an_error(tmp_path):
 
 def prophet_net():
     sizes = {"hidden_size": 16, "num_encoder_layers": 1, "num_decoder_layers": 1}
-    return transformers.ProphetNetForConditionalGeneration(transformers.ProphetNetConfig(vocab_size=VOCAB, **sizes))
+    return transformers.ProphetNetForConditionalGeneration(
+        transformers.ProphetNetConfig(vocab_size=VOCAB, **sizes)
+    )
 
 
 @pytest.mark.parametrize(
     ("make_model", "options", "message"),
     [
-        (cases.llama, {"vocabulary": NumberVocabulary.from_mapping({d: d for d in range(9)}, 12)}, "vocab_size=48"),
+        (
+            cases.llama,
+            {"vocabulary": NumberVocabulary.from_mapping({d: d for d in range(9)}, 12)},
+            "vocab_size=48",
+        ),
         (cases.llama, {"vocabulary": tiny_tokenizers.llama_like()}, "tokenizer"),
-        (lambda: cases.llama(vocab_size=4000), {"vocabulary": tiny_tokenizers.llama_like()}, "vocab_size=4000"),
+        (
+            lambda: cases.llama(vocab_size=4000),
+            {"vocabulary": tiny_tokenizers.llama_like()},
+            "vocab_size=4000",
+        ),
         (cases.llama, {"vocabulary": "gpt2"}, "NumberVocabulary"),
         (lambda: cases.llama().model, {}, "head"),
         (lambda: transformers.BartForCausalLM(make("Bart").config), {}, "shift=True"),
         (prophet_net, {}, "ProphetNet"),
     ],
-    ids=["vocabulary", "tokenizer", "small tokenizer", "no tokenizer", "no head", "inline and causal", "no loss"],
+    ids=[
+        "vocabulary",
+        "tokenizer",
+        "small tokenizer",
+        "no tokenizer",
+        "no head",
+        "inline and causal",
+        "no loss",
+    ],
 )
 def test_a_model_that_does_not_fit_is_an_error(make_model, options, message, tmp_path):
     with pytest.raises((ValueError, TypeError), match=message):

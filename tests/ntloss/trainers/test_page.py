@@ -3,14 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-import integration_cases as cases
 import pytest
-from integration_cases import DIGITS, ROWS, batch, samples, trainer_for
+import trainer_cases as cases
 from pages import snippets
-from torch.utils.data import DataLoader
-from transformers import default_data_collator
+from trainer_cases import DIGITS, batch, samples, trainer_for
 
-from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
+from ntloss.trainers.number_aware import handle_of
 
 PAGES = ["integrations.md", "transformers.md", "trl.md", "own_loop.md"]
 SNIPPETS = [snippet for page in PAGES for snippet in snippets(f"docs/{page}")]
@@ -38,12 +36,12 @@ def surroundings(folder):
         return made
 
     def make_sft_trainer(*_, **__):
-        from tests.ntloss.integrations.test_trl import sft  # skips without TRL
+        from tests.ntloss.trainers.test_sft import sft  # skips without TRL
 
         return sft(folder, max_steps=1)
 
     def make_grpo_trainer(_, reward, **__):
-        from tests.ntloss.integrations.test_rewards import grpo  # skips without TRL
+        from tests.ntloss.trainers.test_rewards import grpo  # skips without TRL
 
         return grpo(folder, reward, max_steps=1)
 
@@ -60,21 +58,18 @@ def surroundings(folder):
         "GRPOTrainer": make_grpo_trainer,
         "dataset": Rows(samples()),
         "is_name": lambda token: token == 3,
-        "DataLoader": lambda dataset, **options: DataLoader(dataset.rows[:ROWS], **options),
-        "collator": default_data_collator,
     }
 
 
-def test_the_pages_have_a_snippet_for_each_integration():
-    calls = ["make_trainer_number_aware(", "make_number_aware(", "make_sft_number_aware("]
-    more = [
+def test_the_pages_have_a_snippet_for_each_way():
+    calls = [
+        "make_number_aware(",
+        "SFTTrainer(",
         "compute_loss_func=",
         "num_items_in_batch=items",
-        ".attach(",
-        "NumberWeightsCollator(",
         "number_reward(",
     ]
-    for call in calls + more:
+    for call in [*calls, "number_weights", "handle.loss.weight ="]:
         assert any(call in snippet for snippet in SNIPPETS), call
 
 
@@ -82,25 +77,20 @@ def test_the_pages_have_a_snippet_for_each_integration():
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=[f"snippet {i}" for i in range(len(SNIPPETS))])
 def test_a_snippet_runs_and_its_loss_is_number_aware(snippet, tmp_path):
     names = surroundings(tmp_path)
-    if "integrations.trl" in snippet or "GRPOTrainer" in snippet:
+    if "SFTTrainer" in snippet or "GRPOTrainer" in snippet:
         pytest.importorskip("trl", "1.15")
-    if "attach(trainer)" in snippet:
-        names["trainer"] = names["Trainer"](names["model"])
-        make_trainer_number_aware(names["trainer"])
     exec(snippet, names)
-    if "GRPOTrainer(" in snippet:
-        assert "rewards/number_reward/mean" in names["trainer"].state.log_history[0]
-        return
-    if "compute_loss_func" in snippet:
-        assert len(names["trainer"].state.log_history) > 1
-        return
-    if "number_weights" in snippet:
-        assert "number_weights" in next(iter(names["trainer"].get_train_dataloader()))
-    if (trainer := names.get("trainer")) is not None:
-        if "trainer.train()" not in snippet:
-            trainer.train()
-        assert handle_of(trainer.model).terms.ntl > 0
-    elif (handle := names.get("handle")) is not None:
-        assert handle.terms.ntl > 0
-    else:
+    trainer = names.get("trainer")
+    if trainer is None:
         assert names["model"].lm_head.weight.grad.abs().max() > 0
+        return
+    assert len(trainer.state.log_history) > 1  # it has trained
+    if "GRPOTrainer(" in snippet:
+        assert "rewards/number_reward/mean" in trainer.state.log_history[0]
+    elif "make_number_aware" in snippet:
+        assert handle_of(trainer) is not None
+        assert trainer.state.log_history[0]["number_share"] > 0
+    if "number_weights" in snippet:
+        assert "number_weights" in next(iter(trainer.get_train_dataloader()))
+    if "WarmUp" in snippet:
+        assert names["handle"].loss.weight == 0.0

@@ -42,7 +42,9 @@ def test_answers_are_numbers_or_texts_of_one(answer):
     assert rewards(["It is 1,234."], [answer]) == [1.0]
 
 
-@pytest.mark.parametrize("answer", ["", "unknown", "so 2 + 2 = 4", "1/2", math.nan, -math.inf, "9" * 400], ids=str)
+@pytest.mark.parametrize(
+    "answer", ["", "unknown", "so 2 + 2 = 4", "1/2", math.nan, -math.inf, "9" * 400], ids=str
+)
 def test_a_truth_that_is_not_one_number_is_an_error(answer):
     with pytest.raises(ValueError, match="answer="):
         rewards(["It is 2."], [answer])

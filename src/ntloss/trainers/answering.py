@@ -1,0 +1,125 @@
+"""What a trainer's own methods get in place of its model: called with labels, it has a number-aware loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ntloss.numbers import sequence_ids_of
+from ntloss.trainers.chunked import entropy_and_hits, to_device
+from ntloss.trainers.columns import COLUMNS
+from ntloss.trainers.models import inputs_without_labels, routers_loss, without_wrappers
+
+IGNORED = -100  # label of positions that a Trainer does not count
+_OF_LOSS = (*COLUMNS, "labels", "shift_labels", "num_items_in_batch", "fused_lm_head")
+
+
+class Answering:
+    """A model that is called without labels, and whose loss is computed from its logits or hidden states.
+
+    Args:
+        handle: a `NumberAware`, which holds the loss, and the sums of a running evaluation.
+        model: the trainer's model, with its wrappers.
+        weights: columns of weights that are not among the inputs of its calls.
+
+    Attributes:
+        num_items: the trainer's count of the labels of a step, for a trainer that does not pass it on.
+    """
+
+    def __init__(self, handle: Any, model: Any, weights: Mapping[str, Tensor] | None = None) -> None:
+        self.handle, self.model, self.weights = handle, model, dict(weights or {})
+        self.num_items: Tensor | int | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        """Call the model. With labels, its outputs have this loss; for an SFTTrainer, see `_for_sft`."""
+        handle, given = self.handle, {**given, **self.weights}
+        inputs = {name: value for name, value in given.items() if name not in _OF_LOSS}
+        if given.get("labels") is None:
+            return self.model(*args, **inputs)
+        is_sft = given.get("fused_lm_head", False)
+        num_items = self._num_items(given)
+        model = without_wrappers(self.model)
+        inputs = inputs_without_labels(model, inputs, given["labels"])
+        labels, beside = align(given, handle.shift)
+        if handle.sums is not None:
+            labels = handle.sums.without_repeated_rows(labels)
+        beside["num_items_in_batch"] = num_items
+        if handle.head is not None and (self.model.training or is_sft):
+            outputs, terms, measured = handle.head(model, self.model, args, inputs, labels, beside, is_sft)
+        else:
+            outputs = self.model(*args, **{**inputs, "return_dict": True})
+            logits = outputs["logits"][..., -labels.shape[-1] :, :]  # prompts and images may stand before
+            beside = {name: to_device(value, logits.device) for name, value in beside.items()}
+            labels = labels.to(logits.device)
+            terms = handle.loss(logits, labels, **beside)
+            rows = logits.detach().flatten(0, -2)
+            measured = entropy_and_hits(labels, rows.shape[-1], rows.__getitem__) if is_sft else None
+        routers = routers_loss(model, outputs)
+        if handle.sums is not None:
+            handle.sums.add(labels, beside, terms, routers)
+        if is_sft:
+            return _for_sft(outputs, terms.loss, labels != IGNORED, num_items, measured)
+        outputs["loss"] = terms.loss if routers is None else terms.loss + routers.to(terms.loss.device)
+        return outputs
+
+    def _num_items(self, given: Mapping[str, Any]) -> Any:
+        if "num_items_in_batch" in given or self.num_items is None:
+            return given.get("num_items_in_batch")
+        trainer = self.handle.trainer
+        if trainer.args.world_size > 1 and not given.get("fused_lm_head"):
+            raise ValueError(
+                f"{type(trainer).__name__}.compute_loss calls the model without num_items_in_batch, so it is "
+                "unknown whether it multiplies the loss by the number of processes: call "
+                "super().compute_loss(...) in it"
+            )
+        return self.num_items
+
+
+def align(given: Mapping[str, Any], shift: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return the label of each position, and what else the loss reads, as keywords of its call.
+
+    Raises:
+        ValueError: columns of weights beside labels that are shifted already.
+    """
+    labels, shifted, position_ids = given["labels"], given.get("shift_labels"), given.get("position_ids")
+    beside = {name: given.get(name) for name in COLUMNS}
+    if shifted is not None and any(weights is not None for weights in beside.values()):
+        raise ValueError(
+            f"{' and '.join(COLUMNS)} are aligned with labels, but the batch has shift_labels, as with "
+            "context parallelism, which splits labels: omit the columns, or shift_labels"
+        )
+    sequence_ids = None
+    if position_ids is not None and position_ids.shape == labels.shape:
+        sequence_ids = sequence_ids_of(position_ids)
+    if shift:
+        labels, sequence_ids = _shift(labels, IGNORED), _shift(sequence_ids, -1)
+        beside = {name: _shift(weights, 0) for name, weights in beside.items()}
+    return labels if shifted is None else shifted, {**beside, "sequence_ids": sequence_ids}
+
+
+def _shift(given: Any, fill: float) -> Any:
+    return None if given is None else F.pad(given, (0, 1), value=fill)[..., 1:]
+
+
+def _for_sft(outputs: Any, loss: Tensor, mask: Tensor, num_items: Any, measured: Any) -> SimpleNamespace:
+    """Return what TRL's fused head does: log-probabilities of the labels in place of logits.
+
+    The trainer sums them, changes the sign, divides by its count, and adds the loss of routers itself.
+    """
+    count = torch.as_tensor(mask.sum() if num_items is None else num_items).clamp(min=1)
+    entropy, hits = measured
+    return SimpleNamespace(
+        log_probs=-loss * count.to(loss.device),
+        entropy=entropy,
+        is_top1=hits,
+        label_mask=mask,
+        aux_loss=outputs.get("aux_loss"),
+    )

@@ -1,0 +1,61 @@
+"""Sums of the terms of a loss over an evaluation, because the mean of batches is not the mean of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ntloss import LossTerms, NTLCrossEntropyLoss
+
+
+class TermSums:
+    """Sums of both terms and of a mixture's routers over the batches of an evaluation.
+
+    Args:
+        trainer: the trainer that evaluates.
+        loss: its loss.
+    """
+
+    def __init__(self, trainer: Any, loss: NTLCrossEntropyLoss) -> None:
+        self.trainer, self.loss = trainer, loss
+        # Of cross-entropy, number term and routers' loss; then what the first and the second are divided by.
+        self._sums = torch.zeros(5, dtype=torch.float64)
+
+    def add(
+        self, labels: Tensor, beside: Mapping[str, Any], terms: LossTerms, routers: Tensor | None
+    ) -> None:
+        """Add a batch: the labels and keywords that the loss was called with, and what it returned."""
+        names = ("loss_weights", "sequence_ids", "number_weights")
+        items, numbers = self.loss.normalizers(labels, *(beside[name] for name in names))
+        if self.loss.options.normalize_by == "items" or self.loss.options.mode == "replace":
+            numbers = items
+        divisor = beside["num_items_in_batch"]
+        of_items = items if divisor is None else torch.as_tensor(divisor, device=items.device)
+        # A mean over numbers was multiplied by the batch's share of the items.
+        of_numbers = numbers * torch.where(items > 0, of_items / items, 0)
+        routers = items.new_zeros(()) if routers is None else routers * items
+        found = (terms.ce * of_items, terms.ntl * of_numbers, routers, items, numbers)
+        self._sums += torch.stack([each.detach().sum().to("cpu", torch.float64) for each in found])
+
+    def means(self) -> dict[str, float]:
+        """Return `loss`, `ce` and `ntl` over all processes, each of which calls this; {} without labels."""
+        device = self.trainer.args.device
+        sums = self._sums.to(device, torch.float32 if device.type == "mps" else torch.float64)
+        found = self.trainer.accelerator.reduce(sums, reduction="sum").tolist()
+        ce, ntl, routers, items, numbers = found
+        if not items:
+            return {}
+        ce, ntl = ce / items, ntl / numbers if numbers else 0.0
+        return {"loss": ce + float(self.loss.weight) * ntl + routers / items, "ce": ce, "ntl": ntl}
+
+    def without_repeated_rows(self, labels: Tensor) -> Tensor:
+        """Ignore the rows that a distributed sampler repeats to fill the last batch."""
+        state = self.trainer.accelerator.gradient_state
+        own = state.remainder - self.trainer.args.process_index * len(labels)  # rows that are not repeated
+        if not state.end_of_dataloader or state.remainder <= 0 or own >= len(labels):
+            return labels
+        repeated = torch.arange(len(labels), device=labels.device) >= own
+        return labels.masked_fill(repeated.unsqueeze(-1), -100)
