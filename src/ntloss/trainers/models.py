@@ -12,6 +12,8 @@ from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
 # Embeddings are padded for speed and for future tokens, by less than this.
 _PADDING_SHARE, _PADDING_TOKENS = 1.1, 1024
+# What derives a decoder's inputs from labels: methods of a model, and a function of its module.
+_DERIVE = ("prepare_decoder_input_ids_from_labels", "_shift_right", "shift_tokens_right")
 _ROUTER_WEIGHTS = ("router_aux_loss_coef", "aux_loss_coef", "moe_loss_weight")
 
 
@@ -93,9 +95,7 @@ def shifts_labels(model: Any) -> bool:
     Raises:
         ValueError: its own loss is not cross-entropy of its logits, or its class does not tell.
     """
-    parents = [parent for parent in type(model).__mro__ if "forward" in vars(parent)]
-    forwards = [inspect.unwrap(vars(parent)["forward"]) for parent in parents]
-    names = {name for forward in forwards for name in forward.__code__.co_names}
+    names = _names_in_forward(model)
     known = ("CrossEntropyLoss", "cross_entropy", "loss_f")  # loss_function, loss_fct, mlm_loss_fct, loss_fn
     if not any(part in name for part in known for name in names):
         raise ValueError(
@@ -110,6 +110,13 @@ def shifts_labels(model: Any) -> bool:
             "shifts labels is unknown. Pass shift=True if position i predicts label i + 1, else shift=False."
         )
     return True  # transformers, too, treats unknown loss types as those of causal models
+
+
+def _names_in_forward(model: Any) -> set[str]:
+    """Return the names that the forward of a model's class, or of a parent, looks up."""
+    parents = [parent for parent in type(model).__mro__ if "forward" in vars(parent)]
+    forwards = [inspect.unwrap(vars(parent)["forward"]) for parent in parents]
+    return {name for forward in forwards for name in forward.__code__.co_names}
 
 
 def inputs_without_labels(model: Any, inputs: dict[str, Any], labels: Tensor) -> dict[str, Any]:
@@ -131,6 +138,8 @@ def inputs_without_labels(model: Any, inputs: dict[str, Any], labels: Tensor) ->
         inputs = {**inputs, "use_cache": False}
     if any(inputs.get(name) is not None for name in ("decoder_input_ids", "decoder_inputs_embeds")):
         return inputs
+    if not _names_in_forward(model) & {*_DERIVE}:  # FSMT shifts the source's ids
+        return inputs
     ids = _decoder_inputs(model, labels)
     inputs = {**inputs, "decoder_input_ids": ids}
     if type(model).__name__ == "EncoderDecoderModel":  # the only class that masks the ids that it derives
@@ -139,11 +148,11 @@ def inputs_without_labels(model: Any, inputs: dict[str, Any], labels: Tensor) ->
 
 
 def _decoder_inputs(model: Any, labels: Tensor) -> Any:
-    for name in ("prepare_decoder_input_ids_from_labels", "_shift_right"):
+    for name in _DERIVE[:2]:
         if hasattr(model, name):
             return getattr(model, name)(labels)
     for parent in type(model).__mro__:  # M2M100, Whisper, Blenderbot: a function of the module
-        if shift := getattr(sys.modules.get(parent.__module__), "shift_tokens_right", None):
+        if shift := getattr(sys.modules.get(parent.__module__), _DERIVE[2], None):
             return shift(labels, model.config.pad_token_id, model.config.decoder_start_token_id)
     raise ValueError(
         f"{type(model).__name__} has no prepare_decoder_input_ids_from_labels: expected 'decoder_input_ids' "
