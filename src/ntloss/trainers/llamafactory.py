@@ -35,7 +35,7 @@ def run_exp(args: dict[str, Any], **options: Any) -> None:
     digits = NumberVocabulary.from_mapping({digit: digit for digit in range(10)}, vocab_size=10)
     NTLCrossEntropyLoss(digits, **options)  # raises long before training starts
     refused = [name for name in _REFUSED if args.get(name)]
-    if refused or args.get("stage") not in ("sft", "pt"):
+    if refused or args.get("stage", "sft") not in ("sft", "pt"):
         raise ValueError(
             f"{', '.join(refused) or 'stage'}: expected stage sft or pt, without {', '.join(_REFUSED)}, "
             "which would train without the number term"
