@@ -22,7 +22,8 @@ from measure import Contender
 from torch import Tensor
 
 import ntloss
-from ntloss.engine.objective import Objective
+from ntloss.criteria import CRITERIA
+from ntloss.engine.terms import NumberTerm
 
 PUBLISHED = Path(__file__).resolve().parent.parent / ".published"
 WEIGHT = 0.3
@@ -30,8 +31,8 @@ WEIGHT = 0.3
 CE = "F.cross_entropy"
 HEAD = "head + F.cross_entropy"
 OURS = "NTLCrossEntropyLoss"
-OURS_LINEAR = "NTLLinearCrossEntropyLoss"
-COMPILED, IN_PLACE, OFF = ", compiled", ", in place", ", NTL off"
+OURS_HIDDEN = "NTLCrossEntropyLoss.from_hidden"
+COMPILED, OFF = ", compiled", ", NTL off"
 OLD, OLD_PLAIN = "CE + ntloss 0.3.2", "CE + ntloss 0.3.2, reweigh=False"
 TORCH_LINEAR, TORCH_CHUNKED = "F.linear_cross_entropy", "F.linear_cross_entropy, chunked"
 LIGER, LIGER_LINEAR, CUT = "Liger CE", "Liger fused linear CE", "cut-cross-entropy"
@@ -119,29 +120,35 @@ def number_texts(count: int) -> list[str]:
     return texts
 
 
-def criteria() -> dict[str, Any]:
-    """Return every criterion of the library that is not composed of others, by name, by default as it is."""
-    made_of_others = {"per_number", "place_weighted", "reweighed", "weighted_sum"}
-    needed = {"hl_gauss": {"sigma": 1.0}}
-    names = [name for name in ntloss.criterion_names() if name not in made_of_others]
-    return {name: ntloss.get_criterion(name, **needed.get(name, {})) for name in names}
+def criterion_of(name: str, numbers: int) -> dict[str, Any]:
+    """Return a criterion of the library, by name; with tokens of several digits, NTL-WAS is squashed."""
+    options: dict[str, dict[str, Any]] = {"hl_gauss": {"sigma": 1.0}}
+    if numbers > 10:
+        options["ntl_was"] = {"squash": 2.0}
+    return {"name": name, **options.get(name, {})}
+
+
+def criteria(numbers: int) -> list[str]:
+    """Return the names of the criteria that can be used with so many number tokens."""
+    of_digits = ("ntl_mse", "ntl_mae", "ntl_huber", "crps", "smoothed_wasserstein", "ntil")
+    return [name for name in CRITERIA if numbers == 10 or name not in of_digits]
 
 
 def build(name: str, inputs: Inputs, criterion: str | None = None) -> Contender:
     """Build a contender.
 
     Args:
-        name: One of this module's names. Ours take the suffixes `COMPILED`, `IN_PLACE` and `OFF`.
+        name: One of this module's names. Ours take the suffixes `COMPILED` and `OFF`.
         inputs: Inputs of the case.
-        criterion: Key of `criteria()`, for ours. Default: the library's default.
+        criterion: One of `criteria(...)`, for ours. Default: the library's default.
 
     Raises:
         UnavailableError: A dependency of the contender is missing.
     """
     if COMPILED in name:
         _need_compiler(inputs.case.device)
-    base = name.replace(COMPILED, "").replace(IN_PLACE, "").replace(OFF, "")
-    if base in (OURS, OURS_LINEAR):
+    base = name.replace(COMPILED, "").replace(OFF, "")
+    if base in (OURS, OURS_HIDDEN):
         return _ours(name, base, inputs, criterion)
     loss: Callable[..., Tensor] = _OTHERS[base](inputs)
     if COMPILED in name:
@@ -154,26 +161,22 @@ def build(name: str, inputs: Inputs, criterion: str | None = None) -> Contender:
 
 
 def _ours(name: str, base: str, inputs: Inputs, criterion: str | None) -> Contender:
-    vocabulary = inputs.vocabulary()
-    made = criteria()["wasserstein" if criterion is None else criterion]
-    # The more expensive setting, wherever a criterion allows it.
-    has_worst = getattr(made, "worst", lambda _: None)(vocabulary.value_tensor()) is not None
-    options: dict[str, Any] = {"criterion": ntloss.Reweighed(made) if has_worst else made}
-    if IN_PLACE in name:
-        options["inplace_backward"] = True
-    module = getattr(ntloss, base)(vocabulary, weight=WEIGHT, **options).to(inputs.case.device)
+    made = criterion_of(criterion or "ntl_was", inputs.case.numbers)
+    module = ntloss.NTLCrossEntropyLoss(inputs.vocabulary(), made, WEIGHT, mode="add").to(inputs.case.device)
     if OFF in name:
-        module.tables.token_ids = module.tables.token_ids[:0]
-    loss = torch.compile(module, dynamic=False) if COMPILED in name else module
+        module.term.tables.token_ids = module.term.tables.token_ids[:0]
+    loss: Callable[..., Tensor] = torch.compile(module, dynamic=False) if COMPILED in name else module
+    if base == OURS_HIDDEN:
+        loss = module.from_hidden
 
     def run(*tensors: Tensor) -> object:
         if OFF not in name:
             return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
         # Off: the same path without number tokens and without the criterion.
-        with patch.object(Objective, "forward", _cross_entropy_alone):
+        with patch.object(NumberTerm, "forward", _no_number_term):
             return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
 
-    return _destroying(run, inputs) if IN_PLACE in name else Contender(lambda: run(*inputs.tensors))
+    return Contender(lambda: run(*inputs.tensors))
 
 
 def _destroying(run: Callable[..., object], inputs: Inputs) -> Contender:
@@ -187,10 +190,9 @@ def _destroying(run: Callable[..., object], inputs: Inputs) -> Contender:
     return Contender(lambda: run(*own), refill)
 
 
-def _cross_entropy_alone(_: object, readout: Any, targets: Any, weight: object) -> ntloss.LossTerms:
-    row_max, shifted_lse, label_logit, *_ = readout
-    ce = ((shifted_lse + (row_max - label_logit)) * targets.ce_weights).sum()
-    return ntloss.LossTerms(ce, ce.detach(), ce.detach())
+def _no_number_term(_: object, readout: Any, *__: object, **___: object) -> Tensor:
+    nothing: Tensor = readout.label_logit.new_zeros(())
+    return nothing
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -22,8 +22,8 @@ from ntl.config import compose_config
 from ntl.data import Example, load_task
 
 LOSSES = (
-    "ntl_was", "crps", "ntl_mse", "ntl_mae", "ntl_huber", "gaussian", "hl_gauss", "dist2", "digit_entropy",
-    "smmd", "ntil", "number_level", "raft",
+    "ntl_was", "crps", "ntl_mse", "ntl_mae", "ntl_huber", "gaussian_smoothing", "hl_gauss", "dist2",
+    "del_loss", "smmd", "ntil", "number_level", "raft",
 )  # fmt: skip
 MODELS = ("vanilla_t5_regression_head", "xval")  # which predict a number as a number
 STOCK, BASELINE = "stock", "ce"

@@ -7,8 +7,7 @@
 
 The tables are also written to `--output` as Markdown and JSON:
 
-    dense          losses of about 32 million logits; 1, 10 and 50 % of the labels are numbers; ours with
-                   `Reweighed`, the more expensive setting
+    dense          losses of about 32 million logits; 1, 10 and 50 % of the labels are numbers
     linear         losses of hidden states and a head
     on_off         ours with the number term and without, at 10 and at 1,110 number tokens
     integrations   training steps of a small T5 and Llama
@@ -33,14 +32,14 @@ import contenders as c
 import measure
 import torch
 import training
-from contenders import COMPILED, IN_PLACE, OFF, OURS, OURS_LINEAR, Case
+from contenders import COMPILED, OFF, OURS, OURS_HIDDEN, Case
 from report import insert, render
 
-DENSE = [c.CE, c.CE + COMPILED, OURS, OURS + COMPILED, OURS + IN_PLACE, OURS + OFF, c.OLD, c.OLD_PLAIN]
+DENSE = [c.CE, c.CE + COMPILED, OURS, OURS + COMPILED, OURS + OFF, c.OLD, c.OLD_PLAIN]
 DENSE_ON_CUDA = [*DENSE[:-2], c.LIGER]
-LINEAR = [c.HEAD, OURS_LINEAR, OURS_LINEAR + OFF, c.TORCH_LINEAR, c.TORCH_CHUNKED]
+LINEAR = [c.HEAD, OURS_HIDDEN, OURS_HIDDEN + OFF, c.TORCH_LINEAR, c.TORCH_CHUNKED]
 LINEAR_ON_CUDA = [*LINEAR, c.HEAD + COMPILED, c.LIGER_LINEAR, c.CUT]
-PATHS = [OURS, OURS + COMPILED, OURS + IN_PLACE]
+PATHS = [OURS, OURS + COMPILED]
 SHARES = (0.01, 0.1, 0.5)
 
 # (tokens, V) and (tokens, hidden, V). On the CPU, the logits have about 32 million elements; on a GPU, the
@@ -119,7 +118,7 @@ def on_off(like: Case, size: str) -> Iterator[Comparison]:
             yield Comparison("on_off", case, [name for path in PATHS for name in (path + OFF, path)])
         for tokens, hidden, vocab_size in HEADS[size][:3:2]:
             case = replace(like, tokens=tokens, hidden=hidden, vocab_size=vocab_size, numbers=numbers)
-            yield Comparison("on_off", case, [OURS_LINEAR + OFF, OURS_LINEAR])
+            yield Comparison("on_off", case, [OURS_HIDDEN + OFF, OURS_HIDDEN])
 
 
 def criteria(like: Case, size: str) -> Iterator[Comparison]:
@@ -127,7 +126,8 @@ def criteria(like: Case, size: str) -> Iterator[Comparison]:
     tokens, vocab_size = LOGITS[size][min(1, len(LOGITS[size]) - 1)]
     for numbers in (10, 1110):
         case = replace(like, tokens=tokens, vocab_size=vocab_size, numbers=numbers)
-        yield Comparison("criteria", case, [c.CE, OURS + OFF], memory=True, criteria=tuple(c.criteria()))
+        names = tuple(c.criteria(numbers))
+        yield Comparison("criteria", case, [c.CE, OURS + OFF], memory=True, criteria=names)
 
 
 TABLES = {"dense": dense, "linear": linear, "on_off": on_off, "criteria": criteria}
@@ -153,7 +153,7 @@ def compare(comparison: Comparison, results: Results, arguments: argparse.Namesp
             results.skip(name, str(error))
             continue
         except Exception as error:
-            if name.startswith((OURS, OURS_LINEAR)):
+            if name.startswith((OURS, OURS_HIDDEN)):
                 raise
             results.skip(f"{name} at {case}", f"{type(error).__name__}: {error}".splitlines()[0])
             continue

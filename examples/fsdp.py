@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, DistributedSampler
 
-from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
+from ntloss import LossTerms, NTLCrossEntropyLoss, NumberVocabulary
 
 
 def main() -> None:
@@ -42,8 +42,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
-    kind = NTLLinearCrossEntropyLoss if arguments.chunked else NTLCrossEntropyLoss
-    loss_fn = kind(vocabulary, weight=0.3, shift=True, return_terms=True)
+    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
 
     def compute(batch: dict[str, Tensor], items: Tensor | None = None) -> LossTerms:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -52,7 +51,9 @@ def main() -> None:
         # The model's own head computes the logits of one position only.
         hidden_states = model(**inputs, output_hidden_states=True, logits_to_keep=1).hidden_states[-1]
         # The root's own parameters, including the head, stay gathered until they have their gradients.
-        return loss_fn(hidden_states, model.lm_head.weight, batch["labels"], num_items_in_batch=items)
+        return loss_fn.from_hidden(
+            hidden_states, model.lm_head.weight, batch["labels"], num_items_in_batch=items
+        )
 
     def evaluate(when: str) -> None:
         with torch.no_grad():

@@ -13,7 +13,7 @@ from tiny import causal_batch, causal_batches, make_texts, make_tokenizer, repor
 from torch import Tensor
 from transformers import MambaConfig, MambaForCausalLM
 
-from ntloss import LossTerms, NTLLinearCrossEntropyLoss, NumberVocabulary
+from ntloss import LossTerms, NTLCrossEntropyLoss, NumberVocabulary
 
 
 def main() -> None:
@@ -33,11 +33,11 @@ def main() -> None:
     )
     model = MambaForCausalLM(config)
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=config.vocab_size)
-    loss_fn = NTLLinearCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
+    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
 
     def compute(batch: dict[str, Tensor]) -> LossTerms:
         hidden_states = model.backbone(batch["input_ids"], attention_mask=batch["attention_mask"])[0]
-        return loss_fn(hidden_states, model.lm_head.weight, batch["labels"])
+        return loss_fn.from_hidden(hidden_states, model.lm_head.weight, batch["labels"])
 
     held_out = causal_batch(tokenizer, make_texts(64, seed=0))
     with torch.no_grad():

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
+from ntloss import LossTerms, NTLCrossEntropyLoss, NumberVocabulary
 
 PLAN = {
     "model.layers.*.self_attn.q_proj": ColwiseParallel(),
@@ -48,13 +48,12 @@ def main() -> None:
 
     # vocab_size is the width of all shards together.
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
-    kind = NTLLinearCrossEntropyLoss if arguments.chunked else NTLCrossEntropyLoss
-    loss_fn = kind(vocabulary, weight=0.3, shift=True, return_terms=True)
+    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
 
     def compute(batch: dict[str, Tensor]) -> LossTerms:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         if arguments.chunked:
-            return loss_fn(model.model(**inputs)[0], model.lm_head.weight, batch["labels"])
+            return loss_fn.from_hidden(model.model(**inputs)[0], model.lm_head.weight, batch["labels"])
         return loss_fn(model(**inputs).logits, batch["labels"])
 
     def evaluate(when: str) -> None:

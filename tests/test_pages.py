@@ -20,7 +20,7 @@ TESTED = {
     "docs/uncertainty.md": "tests/ntloss/decoding/test_uncertainty_page.py",
     "docs/served_models.md": "tests/ntloss/decoding/test_served_models_page.py",
     "docs/csv_to_intervals.md": "tests/ntl/test_csv_page.py",
-    "docs/scores.md": "tests/ntloss/metrics/test_scores_page.py",
+    "docs/scores.md": "tests/test_scores_page.py",
     "docs/fused_kernels.md": "tests/ntloss/test_fused_kernels.py",
 }
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

@@ -94,9 +94,9 @@ def test_a_figure_has_both_color_schemes_and_links_to_its_full_size(build_site, 
 def test_a_name_of_the_reference_has_a_page_and_its_first_sentence_in_the_modules_table(build_site, tmp_path):
     build_site.write_reference(tmp_path / "reference")
     table = (tmp_path / "reference" / "ntloss.md").read_text(encoding="utf-8")
-    assert "| [`NumberTokenLoss`](ntloss.NumberTokenLoss.md) | Number token loss of any criterion" in table
-    page = (tmp_path / "reference" / "ntloss.NumberTokenLoss.md").read_text(encoding="utf-8")
-    assert "\n::: ntloss.NumberTokenLoss\n" in page
+    assert "| [`NTLCrossEntropyLoss`](ntloss.NTLCrossEntropyLoss.md) | Cross-entropy plus" in table
+    page = (tmp_path / "reference" / "ntloss.NTLCrossEntropyLoss.md").read_text(encoding="utf-8")
+    assert "\n::: ntloss.NTLCrossEntropyLoss\n" in page
 
 
 def test_cards_have_labels_and_module_names_break_at_their_dots(build_site, tmp_path):

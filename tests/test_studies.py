@@ -52,7 +52,7 @@ def test_a_run_of_a_sweep_has_the_weight_that_was_selected_for_its_loss(tmp_path
     assert compare.main([str(ROOT / "studies/small_models/sums.yaml"), *overrides]) == 0
     (path,) = (tmp_path / "out").glob("*/run.json")
     loss = json.loads(path.read_text())["config"]["loss"]
-    assert (loss["criterion"], loss["weight"], loss["normalize_by"]) == ("wasserstein", 0.1, "numbers")
+    assert (loss["criterion"], loss["weight"], loss["normalize_by"]) == ("ntl_was", 0.1, "numbers")
 
 
 def test_models_without_language_read_the_rows_of_each_seed_and_trees_their_columns(

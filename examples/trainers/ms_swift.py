@@ -2,4 +2,4 @@
 
 from ntloss.trainers.ms_swift import register_number_loss
 
-register_number_loss(weight=0.3, criterion="wasserstein")
+register_number_loss(weight=0.3, criterion="ntl_was")

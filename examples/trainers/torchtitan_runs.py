@@ -9,4 +9,4 @@ from ntloss.trainers.torchtitan import with_number_loss
 
 def llama3_8b_ntl() -> Any:
     """Llama 3 8B with a number token loss."""
-    return with_number_loss(config_registry.llama3_8b(), weight=0.3, criterion="wasserstein")
+    return with_number_loss(config_registry.llama3_8b(), weight=0.3, criterion="ntl_was")

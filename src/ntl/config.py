@@ -33,14 +33,17 @@ Reading = StrEnum("Reading", "greedy median mean")
 Annotations = StrEnum("Annotations", "remove keep")
 
 LOSS_OF_MODEL = "from_model_args"  # the value of loss.criterion that leaves the loss to model_args
-EXPECTED_VALUE = {None: "squared", "mse": "squared", "mae": "absolute", "huber": "huber"}
+OF_FUNCTION = {None: "ntl_mse", "mse": "ntl_mse", "mae": "ntl_mae", "huber": "ntl_huber"}
+# The paper's Gaussian smoothing together with its smoothed Wasserstein loss.
+SMOOTHED = "ntl.criteria:gaussian_and_wasserstein"
 MAX_JOBS = 4  # runs at a time by default; one of a small model takes about 0.7 GiB
-# Names in tables of encodings and criteria, and of the losses of `expected_value`.
+# Names in tables of encodings and criteria.
 NAMES = {
-    "rt": "RT", "xval": "xVal", "t5": "T5", "wasserstein": "NTL-WAS", "crps": "CRPS",
-    "gaussian_cross_entropy": "Gaussian smoothing", "smoothed_wasserstein": "smoothed NTL-WAS",
-    "hl_gauss": "HL-Gauss", "dist2": "DIST2", "digit_entropy": "DEL", "smmd": "SMMD", "ntil": "NTIL",
-    "number_level": "number-level NTL", "squared": "NTL-MSE", "absolute": "NTL-MAE", "huber": "NTL-Huber",
+    "rt": "RT", "xval": "xVal", "t5": "T5", "ntl_was": "NTL-WAS", "crps": "CRPS",
+    "gaussian_smoothing": "Gaussian smoothing", "smoothed_wasserstein": "smoothed NTL-WAS",
+    "hl_gauss": "HL-Gauss", "dist2": "DIST2", "del_loss": "DEL", "smmd": "SMMD", "ntil": "NTIL",
+    "number_level": "number-level NTL", "ntl_mse": "NTL-MSE", "ntl_mae": "NTL-MAE", "raft": "RAFT",
+    "ntl_huber": "NTL-Huber", SMOOTHED: "Gaussian smoothing + smoothed NTL-WAS",
 }  # fmt: skip
 
 
@@ -77,29 +80,20 @@ class Evaluation:
 class LossSettings:
     """Which loss to minimize in addition to cross-entropy, or in place of it at number tokens."""
 
-    # a name from ntloss.criterion_names(), as in loss=ce loss.criterion=smmd; null: cross-entropy alone
+    # a name of ntloss.criteria.CRITERIA, as in loss=ce loss.criterion=smmd, or one of your own, such as
+    # my_module:my_function; null: cross-entropy alone
     criterion: str | None = None
     options: dict[str, Any] = field(default_factory=dict)  # arguments of the criterion, such as {sigma: 1.0}
     weight: float = 0.3  # λ
-    reweigh: bool = False  # whether probability on text costs more than the worst number
     mode: Mode = Mode.add  # replace: the criterion replaces cross-entropy at number positions
     # what the criterion is divided by: number tokens, as in the paper, or items, all labels, as cross-entropy
     normalize_by: NormalizeBy = NormalizeBy.numbers
     label_smoothing: float = 0.0
-    ratings: bool = False  # hl_gauss: learn the distribution of dataset_args.ratings in place of the answer
-
-    def __post_init__(self) -> None:
-        if self.ratings and self.criterion != "hl_gauss":
-            raise UserError(
-                f"loss.ratings=true is given with loss.criterion={self.criterion}, which learns one answer a "
-                "row; expected hl_gauss. Pass loss=hl_gauss, or omit loss.ratings."
-            )
 
     @property
     def title(self) -> str:
         """The criterion's name in tables, such as `NTL-WAS`; empty without a criterion."""
-        name = _criterion_name(self.criterion, self.options) if self.criterion is not None else ""
-        return f"{name}, ratings" if self.ratings else name
+        return "" if self.criterion is None else NAMES.get(self.criterion, self.criterion)
 
 
 @dataclass
@@ -178,20 +172,17 @@ class ModelArgs:
             if not self.number_token_loss:
                 return LossSettings()
             if self.number_token_loss_with_wasserstein:
-                return LossSettings("wasserstein", weight=weight)
-            options = {"loss": EXPECTED_VALUE[self.number_token_loss_function]}
-            return LossSettings("expected_value", options, weight=weight)
+                return LossSettings("ntl_was", weight=weight)
+            return LossSettings(OF_FUNCTION[self.number_token_loss_function], weight=weight)
         sigma = {"sigma": self.label_smoother_sigma}
         if not self.number_token_loss:
-            return LossSettings("gaussian_cross_entropy", sigma, weight=1.0, mode=Mode.replace)
+            return LossSettings("gaussian_smoothing", sigma, weight=1.0, mode=Mode.replace)
         if not self.number_token_loss_with_wasserstein:
             raise UserError(
                 "model_args.gaussian_label_smoother=true is given together with NTL-MSE; expected it alone "
                 "or with model_args.number_token_loss_with_wasserstein=true."
             )
-        parts = [{"name": "gaussian_cross_entropy", **sigma}, {"name": "smoothed_wasserstein", **sigma}]
-        options = {"criteria": parts, "weights": [1.0, weight]}
-        return LossSettings("weighted_sum", options, weight=1.0, mode=Mode.replace)
+        return LossSettings(SMOOTHED, {**sigma, "weight": weight}, weight=1.0, mode=Mode.replace)
 
 
 @dataclass
@@ -582,18 +573,6 @@ def check_combination(config: Config) -> None:
             f"{found[0]} needs a language model that writes numbers in digits, which {name} does not. Omit "
             "it, or pass model_args.number_encoding=none."
         )
-
-
-def _criterion_name(criterion: str, options: Mapping[str, Any]) -> str:
-    if criterion == "expected_value":
-        loss = options.get("loss", "squared")
-        if options.get("over") == "vocabulary":
-            return "RAFT" if loss == "squared" else f"RAFT ({loss})"
-        return NAMES.get(loss, criterion)
-    if criterion == "weighted_sum":
-        parts = [{"name": p} if isinstance(p, str) else p for p in options.get("criteria", ())]
-        return " + ".join(_criterion_name(part["name"], part) for part in parts) or criterion
-    return NAMES.get(criterion, criterion)
 
 
 def run_folder(_root_: DictConfig) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ntl.config import Evaluation
 from ntl.data import PAPERS_CLIP, Example, format_number
-from ntloss.metrics import NumericMetrics, QuantileMetrics
+from ntl.metrics import NumericMetrics, QuantileMetrics
 from ntloss.numbers.parsing import number_texts, parse_number
 
 # Metrics of correct answers, in order of preference.
@@ -72,7 +72,7 @@ def number_scores(texts: Sequence[str], answers: Sequence[str], clip: float | No
         clip: See `TaskData.clip`.
 
     Returns:
-        `exact_number` (see `exact_share`) and all metrics of `ntloss.metrics.NumericMetrics`. Undefined
+        `exact_number` (see `exact_share`) and all metrics of `ntl.metrics.NumericMetrics`. Undefined
         metrics are None.
     """
     last = ([next(reversed(number_texts(text)), None) for text in side] for side in (texts, answers))
@@ -249,7 +249,7 @@ def reading_scores(
         The metrics of `number_scores` for each reading, prefixed with its name (`median_mae`); `crps`;
         `interval_coverage`, `interval_width` and `interval_score` of the intervals; `coverage_95`,
         `coverage_85`, ... of the central intervals between the spaced quantiles, see
-        `ntloss.metrics.QuantileMetrics`; and the mean of `mass` as `number_mass`.
+        `ntl.metrics.QuantileMetrics`; and the mean of `mass` as `number_mass`.
     """
     true = [math.nan if number is None else number for number in map(parse_number, answers)]
     found = QuantileMetrics(SPACED_LEVELS).update([d.spaced for d in read], true).compute()

@@ -11,67 +11,57 @@ from importlib import import_module as _import_module
 
 if _typing.TYPE_CHECKING:
     from ntloss.criteria import (
-        CRPS,
-        SMMD,
-        CriterionInput,
-        DigitEntropy,
-        Dist2,
-        ExpectedValue,
-        GaussianCrossEntropy,
         HLGauss,
-        Needs,
-        NumberLevel,
-        Reweighed,
-        Wasserstein,
-        criterion_names,
-        get_criterion,
+        crps,
+        del_loss,
+        dist2,
+        gaussian_smoothing,
         ntil,
-        register_criterion,
+        ntl_huber,
+        ntl_mae,
+        ntl_mse,
+        ntl_was,
+        number_level,
+        raft,
+        smmd,
+        smoothed_wasserstein,
     )
-    from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
-    from ntloss.engine.objective import LossTerms
-    from ntloss.losses import NumberTokenLoss
+    from ntloss.engine.terms import LossTerms
+    from ntloss.losses import NTLCrossEntropyLoss
     from ntloss.numbers.vocabulary import NumberVocabulary
     from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
 
 __version__ = "1.0.0"
 
-# Metrics are in ntloss.metrics, further criteria in ntloss.criteria.
 __all__ = [
     # which tokens are numbers
     "NumberVocabulary",
-    # cross-entropy and number term together: nn.Modules
+    # cross-entropy and number term together
     "NTLCrossEntropyLoss",
-    "NTLLinearCrossEntropyLoss",
     "LossTerms",
-    # the number term alone
-    "NumberTokenLoss",
+    # criteria: how wrong a number is; ntloss.criteria has what they are made of
+    "ntl_was",
+    "ntl_mse",
+    "ntl_mae",
+    "ntl_huber",
+    "crps",
+    "number_level",
+    "HLGauss",
+    # criteria of others
+    "gaussian_smoothing",
+    "smoothed_wasserstein",
+    "dist2",
+    "del_loss",
+    "smmd",
+    "ntil",
+    "raft",
     # the losses of ntloss 0.3.2
     "NTLoss",
     "NTLossDotProduct",
     "NumberLevelLoss",
-    # criteria: how wrong a number is
-    "Wasserstein",
-    "CRPS",
-    "ExpectedValue",
-    "SMMD",
-    "GaussianCrossEntropy",
-    "Dist2",
-    "DigitEntropy",
-    "HLGauss",
-    "NumberLevel",
-    "ntil",
-    "Reweighed",
-    # criteria by name
-    "get_criterion",
-    "register_criterion",
-    "criterion_names",
-    # for your own criterion
-    "CriterionInput",
-    "Needs",
 ]
 
-_HOMES = ("criteria", "cross_entropy", "engine.objective", "losses", "numbers.vocabulary", "published")
+_HOMES = ("criteria", "engine.terms", "losses", "numbers.vocabulary", "published")
 
 
 if not _typing.TYPE_CHECKING:

@@ -1,151 +1,222 @@
-"""The base class of all losses, and the module that computes a number token loss alone."""
+"""The loss: cross-entropy and a number term together, at the cost of cross-entropy or less.
+
+Each call has the same stages: targets from the labels, a readout of the logits, the loss of each position,
+the reduction.
+"""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imports no compiler yet
 
-from ntloss.criteria import Criterion
-from ntloss.engine.linear import check_head, check_overflow
-from ntloss.engine.objective import Objective
+from ntloss.criteria import Criterion, HLGauss
+from ntloss.criteria.signature import check_unit, name_of, replaces_cross_entropy
+from ntloss.engine.hidden import SummarizeHidden, SumOfBlocks, local_head, rows_for
 from ntloss.engine.readout import (
-    COMPUTED_IN,
-    IDENTITY,
-    Query,
     Readout,
+    Selection,
     Transform,
-    summarize_block,
     summarize_logits,
+    values_are_hidden,
+    without_autocast,
 )
-from ntloss.engine.tables import NumberTables
-from ntloss.engine.targets import BatchInfo, TargetOptions, Targets, check_logits, prepare_targets
+from ntloss.engine.shards import check_same_labels, local_columns
+from ntloss.engine.targets import (
+    DIVISORS,
+    MODES,
+    REDUCTIONS,
+    Targets,
+    check_choice,
+    check_logits,
+    check_weight,
+    prepare_targets,
+)
+from ntloss.engine.terms import LossTerms, NumberTerm
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
-# Options are read when a loss is made, so assigning one later would silently have no effect.
-_FIXED = {
-    "vocabulary", "criterion", "reweigh", "mode", "ignore_index", "label_smoothing", "z_loss", "softcap",
-    "logit_scale", "reduction", "normalize_by", "shift", "chunk_size", "drop_ignored", "inplace_backward",
-    "squash_factor", "loss_function", "float_level",
-}  # fmt: skip
 
+class NTLCrossEntropyLoss(nn.Module):
+    r"""Cross-entropy plus $\lambda$ times a number token loss.
 
-class BaseLoss(nn.Module):
-    """Base class of all losses, which holds the objective."""
+    Call it on logits, or call `from_hidden` with the hidden states and the head's weight, which never holds
+    the logits of all tokens. On logits, both terms share one pass, and cost less together than
+    `torch.nn.functional.cross_entropy` alone on the CPU (docs/benchmarks.md); GPUs use Triton kernels
+    (docs/fused_kernels.md). Beyond the logits, it needs one buffer of their size for their gradient.
 
-    def __init__(self, objective: Objective) -> None:
-        super().__init__()
-        self.objective = objective
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED:
-            own = type(self).__name__
-            if name not in inspect.signature(type(self)).parameters:
-                raise AttributeError(f"{own} has no {name}")
-            raise AttributeError(
-                f"{name} is fixed when a loss is made: make a new {own} with {name}={value!r}"
-            )
-        super().__setattr__(name, value)
-
-    @property
-    def criterion(self) -> Criterion:
-        """How wrong a number is."""
-        return self.objective.criterion
-
-    @property
-    def tables(self) -> NumberTables:
-        """Tensors of the number tokens."""
-        return self.objective.tables
-
-    @property
-    def vocabulary(self) -> NumberVocabulary:
-        """The number tokens."""
-        return self.objective.tables.vocabulary
-
-
-class NumberTokenLoss(BaseLoss):
-    """Number token loss of any criterion, to be added to cross-entropy.
+    The arguments are attributes. `vocabulary` and `criterion` cannot be changed afterwards, because tables
+    are computed from them; the others may be assigned at any time.
 
     Args:
-        vocabulary, criterion: see `NTLCrossEntropyLoss`.
+        vocabulary: the number tokens, or a tokenizer, which is passed to `NumberVocabulary.from_tokenizer`.
+        criterion: how wrong a number is: a function whose parameters are among `ntloss.criteria.READABLE`, an
+            `HLGauss`, a name of `ntloss.criteria.CRITERIA`, a mapping of `name` and options, or
+            `"package.module:function"`. Default: "ntl_was".
+        weight: $\lambda$ of the number term. Default: 0.3, and 1 with `mode="replace"`. Under
+            `torch.compile`, where a changing float recompiles, pass a scalar tensor and fill it in place; it
+            gets no gradient.
+        mode: "add" adds the number term to cross-entropy. "replace" uses it instead of cross-entropy at
+            number labels. Default: as the source of the criterion does: "replace" for `HLGauss`,
+            `gaussian_smoothing` and `raft`, "add" for all others.
+        ignore_index: label of positions to ignore. Default: -100.
+        label_smoothing: label smoothing of cross-entropy, from 0 (default) to 1.
+        reduction: "mean" (default) divides by the total weight of the positions, see `normalize_by`; "sum";
+            "none".
+        normalize_by: what "mean" divides the number term by. "items" (default): the total weight of all
+            positions that are not ignored, as cross-entropy, so that the loss of a number token is
+            cross-entropy + $\lambda$ times the criterion. "numbers": the total weight of the number terms,
+            the paper's mean; $\lambda$ then acts as $\lambda$ / share of number tokens. Without effect on
+            `mode="replace"`, which divides by the items.
+        shift: compare each position with the next position's label, for a causal model's unshifted labels.
+            Default: False, each position has its own label.
+        return_terms: return a `LossTerms`. Default: the loss alone.
+        return_lse: return a `LossTerms` with `lse`, the log-sum-exp of each position's logits, for example to
+            add a z-loss. With `from_hidden`, this takes a fourth matrix product. Default: False.
+        group: process group over which plain logits, or the rows of a plain head, are sharded along the
+            vocabulary, in the order of its ranks. A `DTensor` that is sharded along it needs none.
 
-    Source: "Regress, Don't Guess", ICML 2025.
+    Raises:
+        TypeError: the criterion is none, or reads what is not in `READABLE`.
+        ValueError: an option is out of range, or the criterion does not suit the vocabulary: NTL-WAS in units
+            of hundreds would outweigh cross-entropy.
+
+    Source: "Regress, Don't Guess", ICML 2025; `from_hidden`: gradients in the forward pass as in
+    Liger-Kernel, 2024.
 
     Example:
-        >>> from ntloss import ExpectedValue, NumberTokenLoss, NumberVocabulary
+        >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
-        >>> loss = NumberTokenLoss(digits, ExpectedValue("absolute"))
-        >>> loss(torch.zeros(2, 12), torch.tensor([0, 11]))  # the mean of 0 to 9 is 4.5; 11 is text
-        tensor(4.5000)
+        >>> loss_fn = NTLCrossEntropyLoss(digits, weight=0.5, return_terms=True)
+        >>> logits = torch.full((1, 12), -1e4)
+        >>> logits[0, 3] = 0.0  # certain of 3
+        >>> terms = loss_fn(logits, torch.tensor([4]))
+        >>> terms.ce.item(), terms.ntl.item(), terms.loss.item()
+        (10000.0, 1.0, 10000.5)
     """
+
+    weight: float | Tensor
 
     def __init__(
         self,
         vocabulary: NumberVocabulary | Any,
-        criterion: Criterion | str | Mapping[str, Any] | None = None,
+        criterion: Criterion | str | Mapping[str, Any] = "ntl_was",
+        weight: float | Tensor | None = None,
+        *,
+        mode: str | None = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        normalize_by: str = "items",
+        shift: bool = False,
+        return_terms: bool = False,
+        return_lse: bool = False,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
-        super().__init__(Objective(as_vocabulary(vocabulary), criterion))
+        super().__init__()
+        self.term = NumberTerm(as_vocabulary(vocabulary), criterion)
+        check_unit(self.criterion, self.vocabulary.distinct_values)
+        self.mode = mode or ("replace" if replaces_cross_entropy(self.criterion) else "add")
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+        self.reduction = reduction
+        self.normalize_by = normalize_by
+        self.shift = shift
+        self.return_terms = return_terms
+        self.return_lse = return_lse
+        self.group = group
+        for name, choices in (("mode", MODES), ("reduction", REDUCTIONS), ("normalize_by", DIVISORS)):
+            check_choice(name, getattr(self, name), choices)
+        if not 0 <= label_smoothing <= 1:
+            raise ValueError(f"label_smoothing={label_smoothing!r}: expected 0 to 1")
+        weight = (0.3 if self.mode == "add" else 1.0) if weight is None else weight
+        check_weight(weight)
+        if isinstance(weight, Tensor):  # as a buffer it moves with the loss
+            self.register_buffer("weight", weight, persistent=False)
+        else:
+            self.weight = weight
 
-    def _prepare_targets(
-        self, labels: Tensor, inputs: Tensor, batch: BatchInfo, reduction: str, ignore_index: int
-    ) -> Targets:
-        if inputs.device != self.objective.device:
-            self.objective.move_tables(inputs.device)
-        options = TargetOptions(ignore_index, reduction, normalize_by="numbers")
-        return prepare_targets(labels, inputs, self.tables, self.objective.needs, batch, options)
+    @property
+    def vocabulary(self) -> NumberVocabulary:
+        """The number tokens."""
+        return self.term.tables.vocabulary
+
+    @property
+    def criterion(self) -> Criterion:
+        """How wrong a number is."""
+        return self.term.criterion
+
+    @property
+    def finds_numbers(self) -> bool:
+        """Whether the criterion depends on which tokens form a number, and so on where sequences end."""
+        return self.term.tables.kinds is not None
+
+    def anneal(self, progress: float) -> None:
+        """Set the criterion for a share of training: narrow an `HLGauss` whose width falls.
+
+        Other criteria do not change. Call it before each step; trainers do.
+
+        Args:
+            progress: steps done / all steps, from 0 to 1.
+        """
+        if isinstance(self.criterion, HLGauss) and self.criterion.schedule is not None:
+            self.criterion.anneal(progress)
 
     def forward(
         self,
         logits: Tensor,
         labels: Tensor,
         loss_weights: Tensor | None = None,
-        reduction: str = "mean",
-        ignore_index: int = -100,
+        num_items_in_batch: Tensor | float | None = None,
         sequence_ids: Tensor | None = None,
-    ) -> Tensor:
-        """Compute the loss of the positions whose label is a number token.
+        number_weights: Tensor | None = None,
+    ) -> Tensor | LossTerms:
+        """Compute the loss from logits.
 
         Args:
             logits: `[..., vocab]`, any float dtype. Softmax and sums are computed in float32 or float64.
             labels: `[...]`, token ids.
-            loss_weights: `[...]`, weight of each position, 0 or more. Default: 1.
-            reduction: "mean" (default) divides by the total weight of the number labels; "sum"; "none".
-            ignore_index: label of positions to ignore. Default: -100.
-            sequence_ids: see `NTLCrossEntropyLoss.forward`.
+            loss_weights: `[...]`, weight of each position in both terms, 0 or more. Default: 1. For criteria
+                on whole numbers, a number has the weight of its first token, also in `number_weights`.
+            num_items_in_batch: divisor of "mean": the total weight of the positions that are not ignored,
+                over all accumulated micro-batches and ranks. It makes the sum of their losses that of one
+                large batch, however it is split. Default: the total weight of this call. With
+                `normalize_by="numbers"`, the number term is the mean of this call times its share of the
+                items, which depends on how a batch is split; `normalizers` has an exact form.
+            sequence_ids: `[...]`, integers, for criteria on whole numbers if a row packs several sequences:
+                adjacent positions with equal ids belong to one sequence
+                (`ntloss.numbers.sequence_ids_of` makes them from position ids). Default: each row is one
+                sequence.
+            number_weights: `[...]`, factor of the number term alone, on top of `loss_weights`: 0 for numbers
+                that are names, such as multiple-choice answers, identifiers or dates. They do not change the
+                count of items; `normalize_by="numbers"` divides by the total of `loss_weights *
+                number_weights` over number labels. With `mode="replace"`, a number label of weight w, from 0
+                to 1, gets w times the number term and 1 - w times cross-entropy. Default: 1.
 
         Returns:
-            A scalar, or `[...]` for "none" (0 where the label is not a number), in float32 or float64.
-            Without number labels, a zero with a graph.
+            A scalar, or `[...]` for "none", in float32 or float64. With `return_terms` or `return_lse`, a
+            `LossTerms`. Without number labels, the number term is a zero that supports `backward()`.
 
         Raises:
             TypeError: the logits are not floating-point, or the labels are not token ids.
-            ValueError: shapes, devices, labels or weights do not fit, or the reduction is unknown.
+            ValueError: shapes, devices, labels or weights do not fit, or a count is given that the loss does
+                not divide by.
         """
-        check_logits(logits, self.vocabulary.vocab_size)
-        batch = BatchInfo(loss_weights, sequence_ids=sequence_ids)
-        targets = self._prepare_targets(labels, logits, batch, reduction, ignore_index)
-        flat, token_ids = logits.reshape(-1, logits.shape[-1]), self.tables.token_ids
-        # Without gradients, only the rows of number labels are read. That copies them, so they must be few.
-        rows = None if torch.is_grad_enabled() and logits.requires_grad else targets.number_rows
-        rows = rows if rows is not None and 2 * len(rows) < len(flat) else None
-        if not self.objective.needs.log_normalizer:
-            # The backward pass of index_select along the last dimension is three times slower than gather's.
-            number_logits, rows = flat.gather(-1, token_ids.expand(len(flat), -1)), None
-            readout = Readout.from_number_logits(number_logits)
-        elif rows is None:
-            readout = summarize_logits(flat, Query(targets.labels, token_ids, IDENTITY))
-        else:
-            readout = summarize_block(flat, Query(targets.labels, token_ids, IDENTITY), positions=rows)
-            targets = targets.select(rows)
-        term = self.objective.number_term(readout, targets)
-        if reduction != "none":
-            return term
-        term = term if rows is None else term.new_zeros(len(flat)).index_copy(0, rows, term)
-        return term.reshape(labels.shape)
+        shard = None
+        if self.group is not None or type(logits) is not Tensor:
+            logits, shard = local_columns(logits, -1, self.vocabulary.vocab_size, self.group)
+        check_logits(logits, self.vocabulary.vocab_size if shard is None else shard.size)
+        if shard is not None:
+            check_same_labels(labels, shard.group)
+        targets = self._targets(
+            labels, logits, loss_weights, num_items_in_batch, sequence_ids, number_weights
+        )
+        selection = Selection(self.term.tables.token_ids, mean=self.label_smoothing > 0)
+        readout = summarize_logits(logits, targets.labels, selection, shard)
+        return self._result(self._terms(readout, targets), labels, readout, targets)
 
     def from_hidden(
         self,
@@ -153,60 +224,216 @@ class NumberTokenLoss(BaseLoss):
         lm_head_weight: Tensor,
         labels: Tensor,
         bias: Tensor | None = None,
-        log_normalizer: Tensor | None = None,
         loss_weights: Tensor | None = None,
-        reduction: str = "mean",
-        ignore_index: int = -100,
+        num_items_in_batch: Tensor | float | None = None,
+        sequence_ids: Tensor | None = None,
+        number_weights: Tensor | None = None,
         *,
         softcap: float | None = None,
         logit_scale: float = 1.0,
-        sparse_grad: bool = True,
-        sequence_ids: Tensor | None = None,
-    ) -> Tensor:
-        """Compute the loss from hidden states, beside a kernel that computes cross-entropy without logits.
+        chunk_size: int | None = None,
+    ) -> Tensor | LossTerms:
+        """Compute the loss from hidden states and the head's weight, without the logits of all tokens.
 
-        Only the number tokens' logits, `hidden_states @ lm_head_weight[number tokens].T`, are computed.
-        docs/fused_kernels.md has examples with Liger-Kernel, cut-cross-entropy and `F.linear_cross_entropy`.
+        The head is applied to chunks of tokens. For "mean" and "sum" this computes the gradients, too, with
+        the three matrix products that whole logits need; a second `backward` through the same graph is then
+        an error. For "none", for `return_lse`, and for criteria on whole numbers, which look at all positions
+        at once, the backward pass recomputes the logits: a fourth product. Under `torch.compile` it causes
+        one graph break. It counts the positions that are not ignored, which synchronizes with the device.
 
         Args:
             hidden_states: `[..., hidden]`, inputs of the head.
             lm_head_weight: `[vocab, hidden]`.
             labels: `[...]`, token ids.
             bias: `[vocab]`. Default: none.
-            log_normalizer: `[...]`, logsumexp of the logits over the vocabulary, with its graph; criteria
-                that see probability on text need it. If a kernel does not return it, add the
-                label's logit to the kernel's loss of each token.
-            loss_weights, reduction, ignore_index, sequence_ids: see `forward`.
-            softcap, logit_scale: see `NTLLinearCrossEntropyLoss`.
-            sparse_grad: make the gradient of the head's weight sparse (a few rows); autograd adds it to the
-                kernel's dense gradient. Pass False if the weight gets no other gradient and its optimizer
-                needs a dense one. Default: True.
+            loss_weights, num_items_in_batch, sequence_ids, number_weights: see `forward`.
+            softcap: replace logits by `softcap * tanh(logits / softcap)`, as in Gemma's head. Default: None.
+            logit_scale: factor of the logits, applied before the soft cap, as in Cohere's head. Default: 1.
+            chunk_size: number of tokens in a chunk. Default: on the CPU 512, reduced so that a chunk holds at
+                most an eighth of the logits or 2^24 logits, whichever is larger; on accelerators an eighth of
+                the tokens, at most 2^29 logits but at least 256 tokens.
+
+        Returns, Raises: see `forward`.
+
+        Example:
+            >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+            >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+            >>> head = torch.nn.Linear(8, 12, bias=False)
+            >>> loss_fn = NTLCrossEntropyLoss(digits)
+            >>> loss = loss_fn.from_hidden(torch.randn(2, 5, 8), head.weight, torch.randint(12, (2, 5)))
+            >>> loss.backward()
+        """
+        if not torch.compiler.is_compiling() and values_are_hidden():
+            raise RuntimeError(
+                "from_hidden computes gradients in its forward pass, which torch.func cannot transform: call "
+                "the loss on the logits"
+            )
+        if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
+            raise ValueError(f"chunk_size={chunk_size!r}: expected 1 or more tokens, or None")
+        return self._from_hidden(
+            hidden_states,
+            lm_head_weight,
+            labels,
+            bias,
+            (loss_weights, num_items_in_batch, sequence_ids, number_weights),
+            Transform(logit_scale, softcap).check(),
+            chunk_size,
+        )
+
+    @_disable_dynamo  # a single graph break: it cannot be traced
+    def _from_hidden(
+        self,
+        hidden_states: Tensor,
+        lm_head_weight: Tensor,
+        labels: Tensor,
+        bias: Tensor | None,
+        beside: tuple[Any, ...],
+        transform: Transform,
+        chunk_size: int | None,
+    ) -> Tensor | LossTerms:
+        vocab_size = self.vocabulary.vocab_size
+        hidden, head = local_head(hidden_states, lm_head_weight, bias, vocab_size, self.group)
+        if head.shard is not None:
+            check_same_labels(labels, head.shard.group)
+        targets = self._targets(labels, hidden, *beside)
+        hidden = hidden.reshape(-1, hidden.shape[-1])
+        kept = targets.counted.nonzero().squeeze(-1)
+        if len(kept) < len(hidden):  # leave ignored positions out of the matrix products
+            hidden, targets = hidden.index_select(0, kept), targets.select(kept)
+        rows = chunk_size or rows_for(len(hidden), len(head.weight), hidden.device)
+        selection = Selection(self.term.tables.token_ids, transform, mean=self.label_smoothing > 0)
+        inputs = hidden, head.weight, head.bias, head, selection, rows
+        one_pass = self.reduction != "none" and not self.return_lse and "numbers" not in self.term.reads
+        with without_autocast(hidden.device):
+            if one_pass:
+                self._check_needs_no_gradient(targets)
+                further = targets, self._terms, torch.is_grad_enabled()
+                terms = LossTerms(*SumOfBlocks.apply(*inputs, *further))  # type: ignore[no-untyped-call]
+                return self._result(terms, labels)
+            readout = Readout(*SummarizeHidden.apply(*inputs, targets.labels))  # type: ignore[no-untyped-call]
+        return self._result(self._terms(readout, targets), labels, readout, targets, kept)
+
+    def normalizers(
+        self,
+        labels: Tensor,
+        loss_weights: Tensor | None = None,
+        sequence_ids: Tensor | None = None,
+        number_weights: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        r"""Compute the divisors of `reduction="mean"`, to be summed over micro-batches and ranks.
+
+        The first is the `num_items_in_batch` of `forward`. A mean over numbers that does not depend on how a
+        batch is split is `normalize_by="items"` with the weight $\lambda \cdot items / numbers$.
+
+        Args:
+            labels, loss_weights, sequence_ids, number_weights: `[...]`, as passed to `forward`.
 
         Returns:
-            See `forward`.
+            items: scalar, total weight of the positions that are not ignored.
+            numbers: scalar, `loss_weights * number_weights` summed over the positions whose
+                label is a number token; for criteria on whole numbers, over the first token of each number.
 
-        Raises:
-            ValueError: `log_normalizer` is needed and missing; see `forward` for others.
+        Example:
+            >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+            >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+            >>> loss = NTLCrossEntropyLoss(digits)
+            >>> items, numbers = loss.normalizers(torch.tensor([[3, 11, 4, -100]]))
+            >>> items.item(), numbers.item()
+            (3.0, 2.0)
         """
-        transform = Transform(logit_scale, softcap).check()
-        check_head(hidden_states, lm_head_weight, bias, self.vocabulary.vocab_size)
-        needed = self.objective.needs.log_normalizer
-        if needed and (log_normalizer is None or log_normalizer.shape != hidden_states.shape[:-1]):
-            given = None if log_normalizer is None else list(log_normalizer.shape)
+        # Sums in float64, which is exact for any count, whatever the dtype of the logits.
+        inputs = torch.empty(*labels.shape, 0, dtype=self.term.tables.values.dtype, device=labels.device)
+        targets = self._targets(
+            labels, inputs, loss_weights, None, sequence_ids, number_weights, reduction="sum"
+        )
+        return targets.item_weights.sum(), targets.number_weights.sum()
+
+    def extra_repr(self) -> str:
+        """The criterion and the options that say what is minimized, for `print(model)`."""
+        return f"{name_of(self.criterion)}, weight={self.weight}, mode={self.mode!r}"
+
+    def _targets(
+        self,
+        labels: Tensor,
+        inputs: Tensor,
+        loss_weights: Tensor | None,
+        num_items_in_batch: Tensor | float | None,
+        sequence_ids: Tensor | None,
+        number_weights: Tensor | None,
+        reduction: str | None = None,
+    ) -> Targets:
+        term = self.term
+        if inputs.device != term.tables.values.device:
+            term.move_to(inputs.device)
+        return prepare_targets(
+            labels,
+            inputs,
+            term.tables,
+            term.reads,
+            term.decimals,
+            ignore_index=self.ignore_index,
+            reduction=reduction or self.reduction,
+            mode=self.mode,
+            normalize_by=self.normalize_by,
+            shift=self.shift,
+            loss_weights=loss_weights,
+            number_weights=number_weights,
+            sequence_ids=sequence_ids,
+            num_items_in_batch=num_items_in_batch,
+        )
+
+    def _terms(self, readout: Readout, targets: Targets) -> LossTerms:
+        """Compute the weighted terms of the positions: their sums, or with "none" one by one, flat."""
+        ce = readout.shifted_lse + (readout.row_max - readout.label_logit)
+        if self.label_smoothing:
+            smooth = readout.shifted_lse + (readout.row_max - readout.mean_logit)
+            ce = (1 - self.label_smoothing) * ce + self.label_smoothing * smooth
+        # Positions without weight contribute exactly zero, even if their cross-entropy is infinite.
+        ce = ce.masked_fill(targets.ce_weights == 0, 0) * targets.ce_weights
+        if targets.shape is None:
+            ce = ce.sum()
+        ntl = self.term(readout, targets, replaces_cross_entropy=self.mode == "replace")
+        weight = self.weight.detach().to(ntl.dtype) if isinstance(self.weight, Tensor) else self.weight
+        weighted = weight * ntl
+        # 0 times infinity is NaN, but a weight of 0 switches the term off.
+        return LossTerms(ce + weighted.masked_fill(ntl.isinf() & weighted.isnan(), 0), ce, ntl)
+
+    def _result(
+        self,
+        terms: LossTerms,
+        labels: Tensor,
+        readout: Readout | None = None,
+        targets: Targets | None = None,
+        kept: Tensor | None = None,
+    ) -> Tensor | LossTerms:
+        """Return what the caller asked for, in the labels' shape where there is one loss a position."""
+        if self.return_lse and readout is not None and targets is not None:
+            lse = (readout.row_max + readout.shifted_lse).masked_fill(~targets.counted, 0)
+            terms = terms._replace(lse=_in_shape_of(labels, lse, kept))
+        if self.reduction == "none":
+            loss, ce, ntl = (_in_shape_of(labels, term, kept) for term in terms[:3])
+            terms = terms._replace(loss=loss, ce=ce, ntl=ntl)
+        if not (self.return_terms or self.return_lse):
+            return terms.loss
+        return terms._replace(ce=terms.ce.detach(), ntl=terms.ntl.detach())
+
+    def _check_needs_no_gradient(self, targets: Targets) -> None:
+        """Raise a ValueError if an input that gets no gradient in the forward pass needs one."""
+        if not torch.is_grad_enabled():
+            return
+        trained = isinstance(self.criterion, nn.Module) and any(
+            parameter.requires_grad for parameter in self.criterion.parameters()
+        )
+        if trained or (targets.ce_weights + targets.number_weights).requires_grad:
+            culprit = "the criterion's parameters" if trained else "loss_weights or number_weights"
             raise ValueError(
-                f"log_normalizer: given {given}, expected shape {list(hidden_states.shape[:-1])}: the "
-                f"criterion {self.criterion!r} needs the logsumexp of all logits. Pass it, or make the loss "
-                "with a criterion that does not need it."
+                f"{culprit} need a gradient, which from_hidden does not give them with "
+                f"reduction={self.reduction!r}: detach them, use reduction='none', or call the loss on logits"
             )
-        batch = BatchInfo(loss_weights, sequence_ids=sequence_ids)
-        targets = self._prepare_targets(labels, hidden_states, batch, reduction, ignore_index)
-        # Only an embedding look-up gives a matrix a sparse gradient.
-        rows = F.embedding(self.tables.token_ids, lm_head_weight, sparse=sparse_grad)
-        number_bias = None if bias is None else bias[self.tables.token_ids]
-        number_logits = F.linear(hidden_states.reshape(-1, hidden_states.shape[-1]), rows, number_bias)
-        if number_logits.dtype == torch.float16:
-            check_overflow(number_logits.amax(-1), targets.counted)
-        number_logits = transform.apply(number_logits.to(COMPUTED_IN[rows.dtype]))
-        readout = Readout.from_number_logits(number_logits, log_normalizer if needed else None)
-        term = self.objective.number_term(readout, targets)
-        return term.reshape(labels.shape) if reduction == "none" else term
+
+
+def _in_shape_of(labels: Tensor, flat: Tensor, kept: Tensor | None) -> Tensor:
+    """Give the values of all positions, or of those that were kept, the labels' shape; others are 0."""
+    if kept is not None and len(kept) < labels.numel():
+        flat = flat.new_zeros(labels.numel()).index_copy(0, kept, flat)
+    return flat.reshape(labels.shape)

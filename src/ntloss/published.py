@@ -6,22 +6,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from ntloss.criteria import Criterion, ExpectedValue, NumberLevel, Reweighed, Wasserstein, worst_of
-from ntloss.engine.objective import criterion_input
-from ntloss.engine.readout import IDENTITY, Query, summarize_logits
-from ntloss.engine.targets import check_logits
-from ntloss.losses import NumberTokenLoss
+from ntloss.criteria import Criterion, ntl_was, number_level
+from ntloss.criteria.signature import reads_of
+from ntloss.engine.readout import Readout, Selection, summarize_logits
+from ntloss.engine.targets import REDUCTIONS, check_choice, check_logits, prepare_targets
+from ntloss.engine.terms import NumberTerm, read_distribution
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 
-class _PublishedLoss(NumberTokenLoss):
-    """Base class of the published losses: the constructor from a tokenizer, and the published attributes."""
+def reweighed(criterion: Criterion, worst: float) -> Criterion:
+    r"""Add a penalty for probability on text, which costs more than the worst number.
+
+    $m \cdot loss + 1.01 \cdot worst \cdot (1 - m)$ with $m$ the total probability of the number tokens, for
+    a whole number at its first token. Without it, a criterion sees only the distribution *within* the number
+    tokens, however small $m$ is. Nothing balances the penalty where the label ends a number, so it makes
+    numbers too long (docs/differences.md). The published classes use it by default.
+
+    Args:
+        criterion: the criterion to reweigh.
+        worst: its largest loss.
+
+    Source: the package ntloss since 0.1 (not in the paper).
+    """
+
+    made = partial(_reweighed, criterion=criterion, worst=worst)
+    names = [*reads_of(criterion), "log_mass"]
+    parameters = [Parameter(name, Parameter.KEYWORD_ONLY) for name in names]
+    if "decimals" in signature(criterion).parameters:
+        parameters.append(signature(criterion).parameters["decimals"])
+    made.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return made
+
+
+def _reweighed(log_mass: Tensor, criterion: Criterion, worst: float, **read: Any) -> Tensor:
+    mass = log_mass.exp()
+    # 1 - mass loses precision where mass is near 1; the gradient of expm1 loses it where mass is far below 1.
+    on_text = torch.where(log_mass > -1, -torch.expm1(log_mass), 1 - mass)
+    return mass * criterion(**read) + (1.01 * worst) * on_text
+
+
+class _PublishedLoss(nn.Module):
+    """Base class of the published losses: made from a tokenizer, called on logits, with their attributes."""
 
     def __init__(
         self,
@@ -30,8 +63,10 @@ class _PublishedLoss(NumberTokenLoss):
         digit_level: bool,
         reweigh: bool,
         criterion: Criterion,
+        worst_cost: Callable[[Tensor], float],
         space_prefixed: bool,
     ) -> None:
+        super().__init__()
         if not isinstance(tokenizer, NumberVocabulary):
             tokenizer = NumberVocabulary.from_tokenizer(
                 tokenizer, digit_level=digit_level, space_prefixed=space_prefixed, vocab_size=vocab_size
@@ -41,13 +76,73 @@ class _PublishedLoss(NumberTokenLoss):
                 f"vocab_size={vocab_size}, digit_level={digit_level}, space_prefixed={space_prefixed}: "
                 "a NumberVocabulary determines these. Pass them where you make the vocabulary."
             )
-        super().__init__(tokenizer, Reweighed(criterion) if reweigh else criterion)
-        self._within = criterion  # the number tokens alone
+        self._reweigh = reweigh
+        self._worst = worst_cost(tokenizer.value_tensor())
+        self.term = NumberTerm(tokenizer, reweighed(criterion, self._worst) if reweigh else criterion)
+
+    def forward(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        loss_weights: Tensor | None = None,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+        sequence_ids: Tensor | None = None,
+    ) -> Tensor:
+        """Compute the loss of the positions whose label is a number token.
+
+        Args:
+            logits: `[..., vocab]`, any float dtype. Softmax and sums are computed in float32 or float64.
+            labels: `[...]`, token ids.
+            loss_weights: `[...]`, weight of each position, 0 or more. Default: 1.
+            reduction: "mean" (default) divides by the total weight of the number labels; "sum"; "none".
+            ignore_index: label of positions to ignore. Default: -100.
+            sequence_ids: see `NTLCrossEntropyLoss.forward`.
+
+        Returns:
+            A scalar, or `[...]` for "none" (0 where the label is not a number), in float32 or float64.
+            Without number labels, a zero that supports `backward()`.
+
+        Raises:
+            TypeError: the logits are not floating-point, or the labels are not token ids.
+            ValueError: shapes, devices, labels or weights do not fit, or the reduction is unknown.
+        """
+        check_logits(logits, self.vocab_size)
+        check_choice("reduction", reduction, REDUCTIONS)
+        if logits.device != self.term.tables.values.device:
+            self.term.move_to(logits.device)
+        targets = prepare_targets(
+            labels,
+            logits,
+            self.term.tables,
+            self.term.reads,
+            self.term.decimals,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            mode="add",
+            normalize_by="numbers",
+            loss_weights=loss_weights,
+            sequence_ids=sequence_ids,
+        )
+        token_ids = self.term.tables.token_ids
+        if self.reweigh:
+            readout = summarize_logits(logits, targets.labels, Selection(token_ids))
+        else:
+            flat = logits.reshape(-1, logits.shape[-1])
+            # The backward pass of index_select along the last dimension is three times slower than gather's.
+            readout = Readout.from_number_logits(flat.gather(-1, token_ids.expand(len(flat), -1)))
+        term: Tensor = self.term(readout, targets)
+        return term.reshape(labels.shape) if reduction == "none" else term
+
+    @property
+    def vocabulary(self) -> NumberVocabulary:
+        """The number tokens."""
+        return self.term.tables.vocabulary
 
     @property
     def reweigh(self) -> bool:
         """Whether probability on text costs more than the worst number."""
-        return isinstance(self.criterion, Reweighed)
+        return self._reweigh
 
     @property
     def vocab_size(self) -> int:
@@ -62,24 +157,23 @@ class _PublishedLoss(NumberTokenLoss):
     @property
     def is_number_token(self) -> Tensor:
         """`[vocab]`, bool, True for number tokens."""
-        return self.tables.value_of_token >= 0
+        return self.term.tables.value_of_token >= 0
 
     @property
     def number_token_ids(self) -> Tensor:
         """`[number tokens]`, token ids, ascending."""
-        return self.tables.token_ids.sort().values
+        return self.term.tables.token_ids.sort().values
 
     @property
     def number_values(self) -> Tensor:
         """`[vocab]`, value of each token, NaN for text, float32."""
-        values = self.tables.values.to(torch.float32)[self.tables.value_of_token]
+        values = self.term.tables.values.to(torch.float32)[self.term.tables.value_of_token]
         return torch.where(self.is_number_token, values, torch.nan)
 
     @property
     def max_dist(self) -> Tensor:
         """Scalar, the criterion's worst cost."""
-        worst = worst_of(self._within, self.vocabulary.value_tensor())
-        return torch.tensor(worst, device=self.tables.values.device)
+        return torch.tensor(self._worst, device=self.term.tables.values.device)
 
 
 class NTLoss(_PublishedLoss):
@@ -92,7 +186,7 @@ class NTLoss(_PublishedLoss):
         vocab_size: width of the model's logits. Default: the tokenizer's.
         digit_level: whether the ten digits alone are numbers (default), or every token that is a number.
         reweigh: make probability on text cost more than the worst number. Default: True; False in the paper.
-        squash_factor: see `Wasserstein`. Default: None.
+        squash_factor: see `squash` of `ntl_was`. Default: None.
         space_prefixed: include tokens such as `▁4` and `Ġ4`. Default: False, as published. A
             `NumberVocabulary` determines this itself.
 
@@ -122,14 +216,24 @@ class NTLoss(_PublishedLoss):
         *,
         space_prefixed: bool = False,
     ) -> None:
-        criterion = Wasserstein(squash_factor)
-        super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, space_prefixed)
+        self._squash_factor = squash_factor
+        criterion = partial(ntl_was, squash=squash_factor)
+
+        def worst_cost(values: Tensor) -> float:
+            return float(values[-1] - values[0] if squash_factor is None else squash_factor)
+
+        super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, worst_cost, space_prefixed)
 
     @property
     def squash_factor(self) -> float | None:
         """Ratio of the largest to the smallest cost of a wrong digit."""
-        factor: float | None = vars(self._within)["squash_factor"]
-        return factor
+        return self._squash_factor
+
+
+def _of_expected_value(
+    probs: Tensor, values: Tensor, target: Tensor, loss_function: Callable[..., Tensor]
+) -> Tensor:
+    return loss_function((probs * values).sum(-1), values[target])
 
 
 class NTLossDotProduct(_PublishedLoss):
@@ -166,13 +270,22 @@ class NTLossDotProduct(_PublishedLoss):
         *,
         space_prefixed: bool = False,
     ) -> None:
-        criterion = ExpectedValue(loss_function)
-        super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, space_prefixed)
+        self._loss_function = elementwise = loss_function
+        if "reduction" in signature(loss_function).parameters:
+            elementwise = partial(loss_function, reduction="none")
+        criterion = partial(_of_expected_value, loss_function=elementwise)
+
+        def worst_cost(values: Tensor) -> float:
+            # Mistaking the smallest value for the largest, or vice versa.
+            ends = torch.stack([values[0], values[-1]])
+            return float(elementwise(ends, ends.flip(0)).abs().max())
+
+        super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, worst_cost, space_prefixed)
 
     @property
     def loss_function(self) -> Callable[..., Tensor]:
         """Loss of the expected digit."""
-        return getattr(self._within, "loss", F.l1_loss)  # NumberLevelLoss has another criterion
+        return self._loss_function
 
     def predict_numbers(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Predict the expected value of the number at every position.
@@ -185,20 +298,22 @@ class NTLossDotProduct(_PublishedLoss):
             nt_mass: `[...]`, total probability of the number tokens.
         """
         check_logits(logits, self.vocab_size)
-        if logits.device != self.objective.device:
-            self.objective.move_tables(logits.device)
+        if logits.device != self.term.tables.values.device:
+            self.term.move_to(logits.device)
         shape = logits.shape[:-1]
         unused = logits.new_zeros(shape.numel(), dtype=torch.int64)  # in place of labels and targets
-        readout = summarize_logits(logits, Query(unused, self.tables.token_ids, IDENTITY))
+        tables = self.term.tables
+        readout = summarize_logits(logits, unused, Selection(tables.token_ids))
         # torch 2.7 does not compile a slice of a named tuple.
         normalizer = (readout.row_max, readout.shifted_lse)
-        x = criterion_input(self.tables, readout.number_logits, unused, normalizer)
-        assert x.log_mass is not None  # because the log-normalizer is given
-        return (x.probs * x.values).sum(-1).reshape(shape), x.log_mass.exp().reshape(shape)
+        found = read_distribution(tables, readout.number_logits, unused, normalizer)
+        assert found.log_mass is not None  # because the log-normalizer is given
+        yhat = (found.log_probs.exp() * found.values).sum(-1)
+        return yhat.reshape(shape), found.log_mass.exp().reshape(shape)
 
 
 class NumberLevelLoss(NTLossDotProduct):
-    r"""Symmetric relative error of the expected number, one loss for each whole number (`NumberLevel`).
+    r"""Symmetric relative error of the expected number, one loss for each whole number (`number_level`).
 
     A drop-in for the class of `ntloss` 0.3.2 that is also right for numbers of more than 20 digits. It reads
     as many digits as the *label* has: cross-entropy beside it has to penalize a model that would stop after
@@ -238,11 +353,19 @@ class NumberLevelLoss(NTLossDotProduct):
         space_prefixed: bool = False,
     ) -> None:
         # In 0.3.2 this class extends NTLossDotProduct, for its predict_numbers, and has another criterion.
-        criterion = NumberLevel(decimals=float_level)
-        _PublishedLoss.__init__(self, tokenizer, vocab_size, True, reweigh, criterion, space_prefixed)
+        self._float_level = float_level
+        self._loss_function = F.l1_loss
+        criterion = partial(number_level, decimals=float_level)
+
+        def worst_cost(values: Tensor) -> float:
+            return 1.0  # the largest relative error
+
+        _PublishedLoss.__init__(
+            self, tokenizer, vocab_size, True, reweigh, criterion, worst_cost, space_prefixed
+        )
         self.max_number_length = max_number_length
 
     @property
     def float_level(self) -> bool:
         """Whether a single point between digits belongs to the number."""
-        return self.objective.needs.decimals
+        return self._float_level

@@ -17,7 +17,7 @@ QUESTIONS = ["1 + 1", "12 + 3", "0.5 * 3", "-7 - 8", "5 - 5", "99 * 99"]
 ANSWERS = ["2", "15", "1.5", "-15", "0", "9801"]
 GREEDY = Evaluation(beams=1, max_new_tokens=12)
 BEAMS = Evaluation(beams=3, max_new_tokens=12)
-NTL = LossSettings(criterion="wasserstein")
+NTL = LossSettings(criterion="ntl_was")
 CE = LossSettings()
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4}
 GPT2 |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)

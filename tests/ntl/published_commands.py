@@ -13,22 +13,22 @@ _MATHEMATICS = "run_specific_config@_global_=mathematics_dataset_run {model} dat
 
 # Maps the arguments of each command to its criterion, the criterion's options and λ.
 TRAINING = {
-    "dataset_args=mathematics_dataset model_args=vanilla_t5_ntl training_args=train": ("squared", 0.3),
+    "dataset_args=mathematics_dataset model_args=vanilla_t5_ntl training_args=train": ("ntl_mse", 0.3),
     "model_args=vanilla_t5_ntl training_args=train training_args.per_device_train_batch_size=8 "
-    "model_args.number_token_loss_weight=0.3": ("squared", 0.3),
+    "model_args.number_token_loss_weight=0.3": ("ntl_mse", 0.3),
     _MATHEMATICS.format(model="model_args=vanilla_t5"): (None, None),
-    _MATHEMATICS.format(model="model_args=vanilla_t5_ntl"): ("squared", 0.3),
+    _MATHEMATICS.format(model="model_args=vanilla_t5_ntl"): ("ntl_mse", 0.3),
     _MATHEMATICS.format(
         model="model_args=vanilla_t5_ntl model_args.number_token_loss_with_wasserstein=true"
-    ): ("wasserstein", 0.3),
-    _ARITHMETIC.format(weight=0.3): ("squared", 0.3),
-    _ARITHMETIC.format(weight=0.8): ("squared", 0.8),
-    _ARITHMETIC.format(weight=2.0): ("squared", 2.0),
-    _FUNCTION.format(name="mae", upper="MAE"): ("absolute", 0.3),
-    _FUNCTION.format(name="huber", upper="HUBER"): ("huber", 0.3),
+    ): ("ntl_was", 0.3),
+    _ARITHMETIC.format(weight=0.3): ("ntl_mse", 0.3),
+    _ARITHMETIC.format(weight=0.8): ("ntl_mse", 0.8),
+    _ARITHMETIC.format(weight=2.0): ("ntl_mse", 2.0),
+    _FUNCTION.format(name="mae", upper="MAE"): ("ntl_mae", 0.3),
+    _FUNCTION.format(name="huber", upper="HUBER"): ("ntl_huber", 0.3),
     "run_specific_config@_global_=gsm8k_runs model_args=vanilla_t5 dataset_args=gsm8k": (None, None),
     "run_specific_config@_global_=gsm8k_runs model_args=vanilla_t5_ntl dataset_args=gsm8k "
-    "model_args.number_token_loss_weight=0.3": ("wasserstein", 0.3),
+    "model_args.number_token_loss_weight=0.3": ("ntl_was", 0.3),
 }
 DEBUG = "model_args=vanilla_t5 training_args=train run_specific_config@_global_=debug_config"
 EVALUATION = "model_args=vanilla_t5_ntl training_args=eval model_args.model_name_or_path={checkpoint}"

@@ -114,7 +114,7 @@ def test_help_behind_a_choice_explains_its_keys(capsys):
         "dataset_args=tabular: A table as text",
         "dataset_args.target=y +the column to predict",
         "dataset_args.longest=null +characters of a question; rows with longer ones",
-        "loss.criterion=wasserstein +a name from",
+        "loss.criterion=ntl_was +a name of",
         "loss.mode=add +add, replace; replace: the criterion replaces",
     ):
         assert re.search(f"^{line}", printed, re.MULTILINE), line

@@ -1,4 +1,4 @@
-"""Runs of the lab with Gaussian targets on whole numbers: sigma from the answers, and ratings as targets."""
+"""Runs of the lab with Gaussian targets on whole numbers: sigma from the answers."""
 
 import json
 
@@ -30,34 +30,10 @@ def table(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("more", [[], ["loss.ratings=true"]])
-def test_sigma_follows_the_answers_and_is_logged_and_saved(table, more, tmp_path, capsys):
-    assert main([*table, *more]) == 0, capsys.readouterr().err
+def test_sigma_follows_the_answers_and_is_logged_and_saved(table, tmp_path, capsys):
+    assert main(table) == 0, capsys.readouterr().err
     printed = capsys.readouterr().out
     first, last = json.loads((tmp_path / "run" / "config.json").read_text())["ntl"]["sigma"]
     assert first == approx(0.55 * 8.1650, 0.05)  # 40, 50 and 60 equally often
     assert last == approx(first / 8)
     assert f"sigma {first:.4g}" in printed
-
-
-def test_ratings_change_the_loss(table, tmp_path, capsys):
-    losses = {}
-    for name, more in {"answers": [], "ratings": ["loss.ratings=true"]}.items():
-        assert main([*table, *more, f"training_args.output_dir={tmp_path}/{name}"]) == 0, (
-            capsys.readouterr().err
-        )
-        line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("step 1:"))
-        losses[name] = line
-    assert losses["answers"] != losses["ratings"]
-
-
-@pytest.mark.parametrize(
-    ("more", "key"),
-    [
-        (["loss=ce", "loss.ratings=true"], "hl_gauss"),
-        (["loss.ratings=true", "dataset_args.ratings=null"], "ratings"),
-    ],
-)
-def test_ratings_without_the_loss_or_the_column_are_errors(table, more, key, capsys):
-    assert main([*table, *more]) != 0
-    assert key in capsys.readouterr().err

@@ -5,34 +5,36 @@ import oracle
 import torch
 
 from ntloss import (
-    CRPS,
-    SMMD,
-    CriterionInput,
-    Dist2,
-    ExpectedValue,
-    GaussianCrossEntropy,
     NumberVocabulary,
-    Wasserstein,
+    crps,
+    dist2,
+    gaussian_smoothing,
+    ntl_mse,
+    ntl_was,
+    smmd,
+    smoothed_wasserstein,
 )
-from ntloss.criteria import SmoothedWasserstein
+from ntloss.criteria.signature import reads_of
 
 DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
 
 
-def make_input(probs, values, target):
+def call(criterion, probs, values, target, **options):
+    """Call a criterion with one position's distribution; all of its probability is on numbers."""
     log_probs = torch.as_tensor(probs, dtype=torch.float64).log().clamp(min=-1e30).reshape(1, -1)
-    return CriterionInput(
-        log_probs,
-        torch.as_tensor(values, dtype=torch.float64),
-        torch.tensor([target]),
-        log_mass=torch.zeros(1, dtype=torch.float64),
-        logits=log_probs,
-    )
+    given = {
+        "probs": log_probs.exp(),
+        "log_probs": log_probs,
+        "logits": log_probs,
+        "log_mass": torch.zeros(1, dtype=torch.float64),
+        "form_log_probs": None,
+        "values": torch.as_tensor(values, dtype=torch.float64),
+        "target": torch.tensor([target]),
+    }
+    return criterion(**{name: given[name] for name in reads_of(criterion)}, **options)
 
 
 SPACED = [0.0, 1.0, 2.0, 4.0, 7.0]
-
-
 SPACED_VALUES = torch.tensor(SPACED, dtype=torch.float64)
 
 
@@ -60,16 +62,21 @@ def median_of_targets():
     return np.diff(middle, prepend=0.0)
 
 
-# criterion: the distribution with the lowest expected loss for an uncertain label
+# what minimizes the expected loss for an uncertain label: (criterion, options, distribution)
 BAYES = {
-    "all on the median": (Wasserstein(), one_hot(3)),
-    "anything whose mean is the mean": (ExpectedValue(), np.array([0, 0, 0.7, 0, 0.3])),
-    "the labels' distribution": (SMMD(squash_factor=None), UNSURE),
-    "the labels' distribution by CRPS": (CRPS(), UNSURE),
+    "all on the median": (ntl_was, {}, one_hot(3)),
+    "anything whose mean is the mean": (ntl_mse, {}, np.array([0, 0, 0.7, 0, 0.3])),
+    "the labels' distribution": (smmd, {"squash": None}, UNSURE),
+    "the labels' distribution by CRPS": (crps, {}, UNSURE),
     "the labels' distribution, smoothed": (
-        GaussianCrossEntropy(),
+        gaussian_smoothing,
+        {},
         sum(UNSURE[k] * smoothed(k) for k in range(len(SPACED))),
     ),
-    "the same with DIST2's targets": (Dist2(), sum(UNSURE[k] * dist2_target(k) for k in range(len(SPACED)))),
-    "the median of the cumulated targets": (SmoothedWasserstein(), median_of_targets()),
+    "the same with DIST2's targets": (
+        dist2,
+        {},
+        sum(UNSURE[k] * dist2_target(k) for k in range(len(SPACED))),
+    ),
+    "the median of the cumulated targets": (smoothed_wasserstein, {}, median_of_targets()),
 }

@@ -12,7 +12,7 @@ from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 
 VOCAB, HIDDEN, LENGTH, STEPS, BATCH = 16, 6, 5, 3, 8
 DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=VOCAB)
@@ -72,8 +72,8 @@ def items_in_step(labels, world=1):
 
 def train(model, rank, world, accumulate, chunked, sync):
     """Train three steps; `sync` is called before each micro-batch with whether it is the step's last."""
-    kind = NTLLinearCrossEntropyLoss if chunked else NTLCrossEntropyLoss
-    loss_fn = kind(DIGITS)
+    loss_fn = NTLCrossEntropyLoss(DIGITS)
+    loss_of = loss_fn.from_hidden if chunked else loss_fn
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
     loader = micro_batches(rank, world, accumulate)
     for step in batched(loader, accumulate):
@@ -82,7 +82,7 @@ def train(model, rank, world, accumulate, chunked, sync):
             sync(batch is step[-1])
             output = model(batch["ids"], chunked)
             inputs = (output, model.head.weight) if chunked else (output,)
-            loss = loss_fn(*inputs, batch["labels"], num_items_in_batch=items)
+            loss = loss_of(*inputs, batch["labels"], num_items_in_batch=items)
             (loss * world).backward()  # gradients are averaged over the ranks
         optimizer.step()
         optimizer.zero_grad()

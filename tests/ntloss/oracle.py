@@ -151,8 +151,8 @@ def expected_value(x, loss="squared"):
     return REGRESSION[loss](x.p @ x.values - x.label)
 
 
-def raft(x, loss="squared"):
-    return REGRESSION[loss](x.mass * x.p @ x.values - x.label)
+def raft(x):
+    return (x.mass * x.p @ x.values - x.label) ** 2
 
 
 def squared_distance(x):
@@ -168,13 +168,12 @@ def gaussian_cross_entropy(x, sigma=1.0):
     return loss if x.form is None else loss + x.z[x.k] - x.form
 
 
-def hl_gauss_target(x, sigma, relative=0.0, leading_zeros=False, samples=()):
+def hl_gauss_target(x, sigma, relative=0.0, leading_zeros=False):
     """Integrate the Gaussian over the numbers that each value stands for, in units of the last digit."""
     if not x.own or len(x.own) not in x.forms[float(x.label)]:
         return [float(j == x.k) for j in range(len(x.values))]
     unit = Fraction(10) ** (x.place - x.behind)
     y, first = int(x.own + x.tail), len(x.whole) == len(x.own + x.tail)
-    others = [int(x.whole) + (Fraction(s) - int(x.whole) * unit) / unit for s in samples] or [int(x.whole)]
     masses = []
     for v in x.values.tolist():
         digits = f"{int(abs(v)):0{len(x.own)}d}"
@@ -183,12 +182,9 @@ def hl_gauss_target(x, sigma, relative=0.0, leading_zeros=False, samples=()):
             allowed = allowed and digits[0] != "0"
         low = int(digits) * 10 ** len(x.tail) - Fraction(1, 2)
         high = low + 10 ** len(x.tail)
-        mass = 0.0
-        for other in others:
-            width = math.hypot(sigma / unit, relative * abs(other)) * math.sqrt(2) or 1e-300
-            away = other - int(x.whole)
-            a, b = (float(edge - y - away) / width for edge in (low, high))
-            mass += math.erfc(a) - math.erfc(b) if a > 0 else math.erf(b) - math.erf(a)
+        width = math.hypot(sigma / unit, relative * int(x.whole)) * math.sqrt(2) or 1e-300
+        a, b = (float(edge - y) / width for edge in (low, high))
+        mass = math.erfc(a) - math.erfc(b) if a > 0 else math.erf(b) - math.erf(a)
         masses.append(mass if allowed else 0.0)
     return [mass / math.fsum(masses) for mass in masses]
 
@@ -205,17 +201,16 @@ def smoothed_wasserstein(x, sigma=1.0):
     return sum(step * gap for step, gap in zip(steps, x.values.diff(), strict=True))
 
 
-def dist2_target(values, k, tau=1.0, distance="squared"):
-    d = (values - values[k]).abs()
-    return (-(d**2 if distance == "squared" else d) / tau).softmax(-1)
+def dist2_target(values, k, tau=1.0):
+    return (-((values - values[k]) ** 2) / tau).softmax(-1)
 
 
-def dist2(x, tau=1.0, distance="squared"):
-    q = dist2_target(x.values, x.k, tau, distance)
+def dist2(x, tau=1.0):
+    q = dist2_target(x.values, x.k, tau)
     return torch.xlogy(q, q).sum() - (q * x.log_p).sum()
 
 
-def digit_entropy(x):
+def del_loss(x):
     terms = [
         x.p[j] * (torch.logaddexp(z, torch.zeros_like(z)) - (z if j == x.k else 0)) for j, z in enumerate(x.z)
     ]
@@ -231,22 +226,17 @@ def smmd(x, sigma=2.0, squash=9.0):
     return error @ matrix @ error + error @ smoothness @ error
 
 
-def place_weighted(x, of=wasserstein, weighting="exponential", base=1.2):
-    weights = {
-        "exponential": base**x.behind,
-        "linear": x.behind + 1,
-        "decimal": 2 * (x.place + 1) if x.place >= 0 else 1.02 ** (x.place - 1),
-    }
-    return weights[weighting] * of(x)
+def weighted_by_digits_after(x, base=1.2):
+    return base**x.behind * wasserstein(x)
+
+
+def del_loss_by_place(x):
+    return (2 * (x.place + 1) if x.place >= 0 else 1.02 ** (x.place - 1)) * del_loss(x)
 
 
 # --- one loss per number --------------------------------------------------------------------------
 
 Number = Sequence[Position]
-
-
-def per_number(span, of=wasserstein):
-    return torch.stack([of(x) for x in span]).mean()
 
 
 def number_level(span):
@@ -255,32 +245,25 @@ def number_level(span):
     return (predicted - true).abs() / (predicted + true + EPSILON)
 
 
-def read_number(span, temperature, hard):
-    """Read the predicted number (if `hard`, the argmax with the softmax's gradient) and the true one."""
+def read_number(span, temperature):
+    """Read the predicted number, the argmax with the gradient of a softmax, and the true one."""
     digits = []
     for x in span:
         soft = (x.log_p / temperature).softmax(-1) @ x.values.abs()
-        digits.append(x.values.abs()[x.log_p.argmax()] + soft - soft.detach() if hard else soft)
+        digits.append(x.values.abs()[x.log_p.argmax()] + soft - soft.detach())
     read = sum(digit * 10.0**x.place for digit, x in zip(digits, span, strict=True))
     return read, sum(x.label.abs() * 10.0**x.place for x in span)
 
 
-def relative_error(span, temperature=0.1, hard=True):
-    read, true = read_number(span, temperature, hard)
-    return (read - true).abs() / (torch.maximum(read, true) + 1)
+def ntil(span, base=1.2, relative=0.2, magnitude=0.2, temperature=0.1):
+    read, true = read_number(span, temperature)
+    error = (read - true).abs() / (torch.maximum(read, true) + 1)
+    ratio = torch.log((torch.maximum(read, true) + 1) / (torch.minimum(read, true) + 1))
+    of_digits = torch.stack([weighted_by_digits_after(x, base) for x in span]).mean()
+    return of_digits + relative * error + magnitude * ratio
 
 
-def magnitude(span, temperature=0.1, hard=True):
-    read, true = read_number(span, temperature, hard)
-    return torch.log((torch.maximum(read, true) + 1) / (torch.minimum(read, true) + 1))
-
-
-def ntil(span, hard=True):
-    parts = relative_error(span, hard=hard), magnitude(span, hard=hard)
-    return per_number(span, place_weighted) + 0.2 * parts[0] + 0.2 * parts[1]
-
-
-PER_NUMBER = {per_number, number_level, relative_error, magnitude, ntil}
+PER_NUMBER = {number_level, ntil}
 
 
 # --- combined losses ------------------------------------------------------------------------------
@@ -298,7 +281,7 @@ class Term:
     """
 
     formula: Callable[..., Tensor] = wasserstein
-    reweigh: bool = True
+    reweigh: bool = False
     decimals: bool = False
     options: tuple[tuple[str, Any], ...] = ()
 
@@ -309,7 +292,7 @@ class Term:
     @functools.cache  # noqa: B019  # a few terms, for as long as the tests run
     def worst(self, values):
         """The largest loss of a certain prediction; 1 for relative errors of numbers of any length."""
-        if self.formula in (number_level, relative_error):
+        if self.formula is number_level:
             return 1.0
         columns = range(len(values))
         return max(float(self([certain_of(values, j, k)])) for j in columns for k in columns)
@@ -324,7 +307,7 @@ def certain_of(values, j, k):
 
 @dataclass(frozen=True)
 class Combined:
-    """The options of a combined loss, with the library's defaults, but reweighed.
+    """The options of a combined loss, with the library's defaults.
 
     Args:
         cross_entropy: factor of cross-entropy, 0 for a number term alone.
@@ -337,7 +320,6 @@ class Combined:
     mode: str = "add"
     ignore_index: int = -100
     label_smoothing: float = 0.0
-    z_loss: float = 0.0
     softcap: float | None = None
     logit_scale: float = 1.0
     reduction: str = "mean"
@@ -417,8 +399,6 @@ def combined(
             loss = number_term(number, z, lse, flat.tolist(), number_values, options)
             ntl = ntl + torch.eye(len(flat), dtype=torch.float64)[first] * term_weights[first] * loss
     loss = ce + options.weight * ntl
-    if options.z_loss:
-        loss = loss + options.z_loss * item_weights * torch.where(item_weights > 0, lse, 0) ** 2
     up = torch.tensor(np.asarray(upstream, dtype=np.float64)).reshape(-1)
     (gradient,) = torch.autograd.grad((loss * up).sum(), leaf)
     terms = [term.detach().numpy() for term in (loss, ce, ntl)]

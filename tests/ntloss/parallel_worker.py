@@ -10,7 +10,7 @@ from typing import Any
 import combined_cases
 import torch
 import torch.distributed as dist
-from combined_cases import NUMBERS, REWEIGHED, VOCAB, Case, leaves_of, make_case, numbers_case
+from combined_cases import NUMBERS, VOCAB, Case, leaves_of, make_case, numbers_case
 from covering import covering
 from processes import join
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 
 LAYOUTS = {
     "spread": NUMBERS,
@@ -47,12 +47,10 @@ def trials():
             "reduction": ["mean", "sum", "none"],
             "transform": [(None, 1.0), (2.0, 1.0), (3.0, 0.5)],
             "label_smoothing": [0.0, 0.1],
-            "z_loss": [0.0, 0.01],
             "gone": [False, True],
             "mode": ["add", "replace"],
             "weighted": [False, True],
-            "reweigh": [True, False],
-            "criterion": ["wasserstein", "squared", "user's own"],
+            "criterion": ["ntl_was", "ntl_mse", "raft", "user's own"],
             "bias": [True, False],
         }
     )
@@ -81,7 +79,7 @@ def trials():
             of_numbers = numbers_case(criterion, mode=mode, reduction="none")
             of_numbers = replace(of_numbers, number_weights=weights.view_as(of_numbers.labels))
             special[f"number weights, {criterion}, {mode}"] = of_numbers
-    for criterion in ("gaussian", "smmd", "entropy places", "number_level", "ntil"):
+    for criterion in ("gaussian", "smmd", "del_loss by place", "number_level", "ntil"):
         # Criteria on whole numbers keep the graph of all positions, as "none" does.
         reduction = "none" if criterion in ("number_level", "ntil") else "mean"
         special[criterion] = numbers_case(criterion, reduction=reduction, softcap=4.0)
@@ -127,7 +125,7 @@ def of_shard(shard, mesh, placements):
 def compute(trial, rank, world, group, mesh):
     """Compute the trial's terms, this rank's gradients, and the collectives of both passes."""
     case, mine = trial.case, columns(rank, world)
-    path = "logits" if trial.kind.startswith("logits") else "linear"
+    path = "logits" if trial.kind.startswith("logits") else "hidden"
     whole = leaves_of(case, path, trial.dtype)
     leaves: dict[str, Tensor | None] = {}
     for name, leaf in whole.items():
@@ -145,7 +143,7 @@ def compute(trial, rank, world, group, mesh):
     with Collectives() as backward:
         loss.backward()
     return {
-        "terms": [term.detach() for term in terms],
+        "terms": [term.detach() for term in terms[:3]],
         "gradients": {n: None if leaf is None else local_gradient(leaf) for n, leaf in leaves.items()},
         "forward": forward.sizes,
         "backward": backward.sizes,
@@ -157,9 +155,10 @@ def frozen_hidden_states(rank, world, group):
     case, mine = make_case(6), columns(rank, world)
     counts = {}
     for reduction in ("mean", "none"):
-        module = NTLLinearCrossEntropyLoss(NUMBERS, group=group, reduction=reduction)
+        loss_fn = NTLCrossEntropyLoss(NUMBERS, group=group, reduction=reduction)
         with Collectives() as seen:
-            module(case.hidden, case.weight[mine].requires_grad_(), case.labels).sum().backward()
+            head = case.weight[mine].requires_grad_()
+            loss_fn.from_hidden(case.hidden, head, case.labels).sum().backward()
         counts[reduction] = seen.sizes
     return counts
 
@@ -169,12 +168,12 @@ def errors(rank, world, group, mesh):
     case, mine = make_case(4), columns(rank, world)
     logits, head = case.logits(), case.weight
     dense = NTLCrossEntropyLoss(NUMBERS, group=group)
-    linear = NTLLinearCrossEntropyLoss(NUMBERS, group=group)
+    linear = dense.from_hidden
     whole = DTensor.from_local(case.hidden, mesh, [Replicate()])
     by_rows = DTensor.from_local(logits[:1], mesh, [Shard(0)])
     by_hidden = DTensor.from_local(head, mesh, [Shard(1)])
     hidden_by_rows = DTensor.from_local(case.hidden[:1], mesh, [Shard(0)])
-    plain = NTLLinearCrossEntropyLoss(NUMBERS, REWEIGHED)
+    plain = NTLCrossEntropyLoss(NUMBERS).from_hidden
     attempts = {
         "whole logits with a group": lambda: dense(logits, case.labels),
         "whole head with a group": lambda: linear(case.hidden, head, case.labels),
@@ -203,7 +202,7 @@ def different_batches(rank, world, group):
     vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=4 * world + 8)
     each = -(-vocabulary.vocab_size // world)
     held = min(each, vocabulary.vocab_size - rank * each)
-    loss_fn = NTLLinearCrossEntropyLoss(vocabulary, group=group)
+    loss_fn = NTLCrossEntropyLoss(vocabulary, group=group).from_hidden
     messages = []
     # Other labels, then another number of labels, on each rank.
     for labels in (torch.full((4,), rank), torch.zeros(1 + rank, dtype=torch.int64)):
@@ -218,21 +217,20 @@ def different_batches(rank, world, group):
 
 def data_parallel(rank, world):
     """Give each rank its own batch; that of rank 0 has no numbers, that of the last rank no labels."""
-    case = make_case(world, 5, seed=3, bias=False, z_loss=0.01)
+    case = make_case(world, 5, seed=3, bias=False)
     labels = case.labels
     labels[0], labels[-1] = 2, -100
     results: dict[str, Any] = {"case": case}
     hidden, head = case.hidden[rank].clone().requires_grad_(), case.weight.clone().requires_grad_()
-    for name in ("logits", "linear"):
-        kind = NTLCrossEntropyLoss if name == "logits" else NTLLinearCrossEntropyLoss
-        module = kind(NUMBERS, case.made(), z_loss=0.01)
-        items, _ = module.normalizers(labels[rank])
+    loss_fn = NTLCrossEntropyLoss(NUMBERS)
+    for name in ("logits", "hidden"):
+        items, _ = loss_fn.normalizers(labels[rank])
         dist.all_reduce(items)
         hidden.grad = head.grad = None
         if name == "logits":
-            loss = module(hidden @ head.T, labels[rank], num_items_in_batch=items)
+            loss = loss_fn(hidden @ head.T, labels[rank], num_items_in_batch=items)
         else:
-            loss = module(hidden, head, labels[rank], num_items_in_batch=items)
+            loss = loss_fn.from_hidden(hidden, head, labels[rank], num_items_in_batch=items)
         loss.backward()
         dist.all_reduce(head.grad)
         results[name] = {"hidden": hidden.grad, "head": head.grad, "loss": loss.detach()}
@@ -248,9 +246,9 @@ def groups_of_two(rank, world):
     head = case.weight[mine].contiguous()
     by_group = head.clone().requires_grad_()
     hidden = case.hidden.clone().requires_grad_()
-    NTLLinearCrossEntropyLoss(NUMBERS, REWEIGHED, group=pairs[pair])(hidden, by_group, case.labels).backward()
+    NTLCrossEntropyLoss(NUMBERS, group=pairs[pair]).from_hidden(hidden, by_group, case.labels).backward()
     by_mesh = of_shard(head, mesh, [Replicate(), Shard(0)]).requires_grad_()
-    NTLLinearCrossEntropyLoss(NUMBERS, REWEIGHED)(case.hidden, by_mesh, case.labels).backward()
+    NTLCrossEntropyLoss(NUMBERS).from_hidden(case.hidden, by_mesh, case.labels).backward()
     return {"seed": pair, "hidden": hidden.grad, "group": by_group.grad, "mesh": local_gradient(by_mesh)}
 
 

@@ -1,4 +1,4 @@
-"""NumberTokenLoss: random vocabularies and batches against the oracle, and properties of the module."""
+"""The published classes: random vocabularies and batches against the oracle; and properties of all losses."""
 
 import copy
 import pickle
@@ -11,7 +11,7 @@ import pytest
 import tiny_tokenizers
 import torch
 import torch.nn.functional as F
-from combined_cases import CRITERIA, REWEIGHED, values_of
+from combined_cases import values_of
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Combined, Term
@@ -27,21 +27,41 @@ from tolerances import (
 from torch import Tensor
 
 from ntloss import (
-    Dist2,
-    ExpectedValue,
-    GaussianCrossEntropy,
     NTLCrossEntropyLoss,
     NTLoss,
     NTLossDotProduct,
-    NumberTokenLoss,
     NumberVocabulary,
-    Reweighed,
-    Wasserstein,
+    dist2,
+    gaussian_smoothing,
+    ntl_was,
+    smoothed_wasserstein,
 )
-from ntloss.criteria import SmoothedWasserstein
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 REDUCTIONS = ["mean", "sum", "none"]
+
+
+def pinball(prediction, target):
+    return torch.maximum(0.9 * (target - prediction), 0.1 * (prediction - target))
+
+
+# name -> (class and options, the oracle's formula and options)
+KINDS = {
+    "ntl_was": (partial(NTLoss), oracle.wasserstein, {}),
+    "squashed": (partial(NTLoss, squash_factor=3.0), oracle.wasserstein, {"squash": 3.0}),
+    "squared": (partial(NTLossDotProduct), oracle.expected_value, {}),
+    "absolute": (
+        partial(NTLossDotProduct, loss_function=F.l1_loss),
+        oracle.expected_value,
+        {"loss": "absolute"},
+    ),
+    "huber": (
+        partial(NTLossDotProduct, loss_function=F.huber_loss),
+        oracle.expected_value,
+        {"loss": "huber"},
+    ),
+    "pinball": (partial(NTLossDotProduct, loss_function=pinball), oracle.expected_value, {"loss": "pinball"}),
+}
 
 
 @st.composite
@@ -76,12 +96,11 @@ def cases(draw, minus_infinity=False):
         "fractions": np.round(rng.random(shape) * 8) / 8,
         "bools": rng.random(shape) < 0.5,
     }[weights]
-    names = ["wasserstein", "squashed", "squared", "absolute", "huber", "pinball", "user's own"]
     return {
         "vocabulary": NumberVocabulary.from_mapping(values, vocab_size=vocab),
         "logits": np.asarray(logits),
         "labels": np.asarray(labels),
-        "criterion": draw(st.sampled_from(names)),
+        "kind": draw(st.sampled_from(sorted(KINDS))),
         "reweigh": draw(st.booleans()),
         "options": {"reduction": draw(st.sampled_from(REDUCTIONS)), "ignore_index": ignore_index},
         "weights": drawn,
@@ -89,8 +108,8 @@ def cases(draw, minus_infinity=False):
 
 
 def term_of(case):
-    term = CRITERIA[case["criterion"]][1]
-    return Term(term.formula, case["reweigh"], options=term.options)
+    _, formula, options = KINDS[case["kind"]]
+    return Term(formula, case["reweigh"], options=tuple(options.items()))
 
 
 def worst_of(case):
@@ -103,15 +122,14 @@ def ours(case, dtype=torch.float64, **changes):
     logits = torch.from_numpy(np.array(case["logits"])).to(dtype).requires_grad_()
     weights = None if case["weights"] is None else torch.from_numpy(np.asarray(case["weights"]))
     labels = torch.from_numpy(np.asarray(case["labels"]))
-    criterion = CRITERIA[case["criterion"]][0]
-    loss = NumberTokenLoss(case["vocabulary"], Reweighed(criterion) if case["reweigh"] else criterion)
+    loss = KINDS[case["kind"]][0](case["vocabulary"], reweigh=case["reweigh"])
     return loss(logits, labels, weights, **case["options"]), logits
 
 
 def number_term(logits, labels, vocabulary, term=None, **options):
     weights = options.pop("weights", None)
     alone = {"cross_entropy": 0.0, "weight": 1.0, "normalize_by": "numbers"}
-    options = {**alone, "number": term or Term(), **options}
+    options = {**alone, "number": term or Term(reweigh=True), **options}
     rows = logits.detach().double().numpy() if isinstance(logits, Tensor) else logits
     return oracle.combined(
         rows, np.asarray(labels), values_of(vocabulary), Combined(**options), weights=weights
@@ -180,7 +198,7 @@ class TestBatches:
         assert each.sum() > 1000
         wanted = {"none": each, "sum": each.sum(), "mean": each.sum() / (labels < 10).sum().item()}
         for reduction, value in wanted.items():
-            loss = NumberTokenLoss(digits, REWEIGHED)(logits.requires_grad_(), labels, reduction=reduction)
+            loss = NTLoss(digits)(logits.requires_grad_(), labels, reduction=reduction)
             assert_close(loss, value, VALUE_TOLERANCE[dtype])
 
     @pytest.mark.parametrize("certainty", [5.0, 15.0, 20.0, 30.0])
@@ -206,13 +224,13 @@ class TestBatches:
         vocabulary = NumberVocabulary.from_mapping({i: i * i for i in range(5)}, vocab_size=5)
         logits, labels = batch(5, 7)
         wanted = number_term(logits, labels, vocabulary, Term(reweigh=reweigh))
-        loss = NumberTokenLoss(vocabulary, REWEIGHED if reweigh else None)(logits, labels)
+        loss = NTLoss(vocabulary, reweigh=reweigh)(logits, labels)
         assert_matches_oracle(loss, logits, (wanted.ntl, wanted.gradient), torch.float64, 16.0)  # 4 squared
 
     def test_the_loss_of_a_single_number_is_zero(self, batch):
         vocabulary = NumberVocabulary.from_mapping({1: 5.0}, vocab_size=3)
         logits, _ = batch(3, 2)
-        loss = NumberTokenLoss(vocabulary)(logits, torch.tensor([1, 1]))
+        loss = NTLoss(vocabulary, reweigh=False)(logits, torch.tensor([1, 1]))
         loss.backward()
         assert loss.item() == 0
         assert (logits.grad == 0).all()
@@ -233,38 +251,10 @@ class TestBatches:
         # 1e300 is finite for float(), but not in float32, in which the loss is computed.
         try:
             vocabulary = NumberVocabulary.from_mapping({0: 0.0, 1: "1", 2: largest}, vocab_size=4)
-            loss = NumberTokenLoss(vocabulary)(torch.zeros(1, 4), torch.tensor([1]))
+            loss = NTLoss(vocabulary)(torch.zeros(1, 4), torch.tensor([1]))
         except ValueError:
             return
         assert loss.isfinite()
-
-
-class TestWithoutGradients:
-    """Without gradients, the CPU reads only the logits of number labels, if they are few."""
-
-    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-    @pytest.mark.parametrize("weighted", [False, True])
-    @pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 1.0])
-    def test_the_loss_is_the_same(self, share, weighted, reduction, irregular):
-        generator = torch.Generator().manual_seed(0)
-        shape = (3, 40)
-        logits = torch.randn(*shape, irregular.vocab_size, generator=generator)
-        texts = [i for i in range(irregular.vocab_size) if i not in irregular.token_ids]
-        pick = torch.rand(shape, generator=generator) < share
-        numbers, text = (
-            torch.tensor(ids)[torch.randint(len(ids), shape, generator=generator)]
-            for ids in (irregular.token_ids, texts)
-        )
-        labels = torch.where(pick, numbers, text)
-        labels[0, :3] = -100
-        weights = torch.rand(shape, generator=generator) if weighted else None
-        loss_fn = NTLoss(irregular)
-        wanted = loss_fn(logits.clone().requires_grad_(), labels, weights, reduction)
-        with torch.no_grad():
-            got = loss_fn(logits.clone().requires_grad_(), labels, weights, reduction)
-        for loss in (got, loss_fn(logits, labels, weights, reduction)):
-            assert not loss.requires_grad
-            assert_close(loss, wanted.detach())
 
 
 class TestModule:
@@ -273,8 +263,8 @@ class TestModule:
             NTLoss(vocabulary),
             NTLoss(vocabulary, squash_factor=3.0),
             NTLossDotProduct(vocabulary, loss_function=F.huber_loss),
-            NumberTokenLoss(vocabulary, ExpectedValue("absolute")),
-            NTLCrossEntropyLoss(vocabulary, Wasserstein(3.0)),
+            NTLCrossEntropyLoss(vocabulary, partial(ntl_was, squash=3.0)),
+            NTLCrossEntropyLoss(vocabulary, "number_level"),
         ]
 
     def test_has_no_state_and_no_parameters(self, digits):
@@ -284,10 +274,11 @@ class TestModule:
             loss.load_state_dict({})
 
     def test_can_be_copied_and_pickled(self, irregular, batch):
-        logits, labels = batch(irregular.vocab_size, 5)
+        logits, labels = batch(irregular.vocab_size, 1, 5)
+        given = logits, labels
         for loss in self.losses(irregular):
             for clone in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
-                assert_repeats(partial(loss, logits, labels), partial(clone, logits, labels))
+                assert_repeats(partial(loss, *given), partial(clone, *given))
 
     @pytest.mark.parametrize("make", ["sentence_piece", "byte_level"])
     def test_can_be_pickled_when_made_from_a_tokenizer(self, make, batch):
@@ -300,7 +291,7 @@ class TestModule:
         assert_repeats(partial(loss, logits, labels), partial(clone, logits, labels))
 
     def test_tables_keep_their_dtype_under_half(self, irregular, batch):
-        logits, labels = batch(irregular.vocab_size, 5)
+        logits, labels = batch(irregular.vocab_size, 1, 5)
         for loss in self.losses(irregular):
             reference = loss(logits, labels)
             before = {name: buffer.dtype for name, buffer in loss.named_buffers()}
@@ -311,7 +302,7 @@ class TestModule:
                 assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
     def test_moves_to_another_device_and_back(self, irregular, batch):
-        logits, labels = batch(irregular.vocab_size, 5)
+        logits, labels = batch(irregular.vocab_size, 1, 5)
         for loss in self.losses(irregular):
             reference = loss(logits, labels)
             loss.to("meta")
@@ -322,20 +313,17 @@ class TestModule:
             loss.to("meta").to_empty(device="cpu")  # as sharded training initializes modules
             assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
-    @pytest.mark.parametrize(
-        "criterion", [Dist2(), GaussianCrossEntropy(), SmoothedWasserstein()], ids=lambda c: type(c).__name__
-    )
+    @pytest.mark.parametrize("criterion", [dist2, gaussian_smoothing, smoothed_wasserstein])
     def test_tables_of_the_criterion_move_to_the_device_of_the_logits(self, batch, criterion):
         vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         logits, labels = batch(12, 5)
-        for make in (NumberTokenLoss, NTLCrossEntropyLoss):
-            loss = make(vocabulary, criterion)
-            reference = loss(logits, labels)
-            assert loss(logits.to("meta"), labels.to("meta")).device.type == "meta"
-            assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
+        loss = NTLCrossEntropyLoss(vocabulary, criterion)
+        reference = loss(logits, labels)
+        assert loss(logits.to("meta"), labels.to("meta")).device.type == "meta"
+        assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
     def test_may_be_made_on_the_meta_device(self, irregular, batch):
-        logits, labels = batch(irregular.vocab_size, 5)
+        logits, labels = batch(irregular.vocab_size, 1, 5)
         reference = NTLoss(irregular)(logits, labels)
         with torch.device("meta"):
             loss = NTLoss(irregular)
@@ -345,7 +333,7 @@ class TestModule:
         # Tables that are built in inference mode cannot be saved for backward.
         vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         logits, labels = batch(12, 5)
-        loss = NumberTokenLoss(vocabulary)
+        loss = NTLCrossEntropyLoss(vocabulary, dist2)
         with torch.inference_mode():
             loss(logits, labels)
         loss(logits, labels).backward()
@@ -358,7 +346,7 @@ class TestModule:
         assert logits.grad.isfinite().all()
 
     def test_default_dtype_of_the_process_changes_nothing(self, irregular, batch):
-        logits, labels = batch(irregular.vocab_size, 5, dtype=torch.float32)
+        logits, labels = batch(irregular.vocab_size, 1, 5, dtype=torch.float32)
         plain = [loss(logits, labels) for loss in self.losses(irregular)]
         torch.set_default_dtype(torch.float64)
         try:

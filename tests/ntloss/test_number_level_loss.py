@@ -15,9 +15,7 @@ import ntloss
 from ntloss import NTLossDotProduct, NumberLevelLoss, NumberVocabulary
 
 TEXTS = [*"0123456789", ".", "a", "b", None]
-VOCABULARY = NumberVocabulary.from_mapping(
-    dict(enumerate(TEXTS[:11])), vocab_size=len(TEXTS), digit_level=True
-)
+VOCABULARY = NumberVocabulary.from_mapping(dict(enumerate(TEXTS[:11])), vocab_size=len(TEXTS))
 
 
 def texts_to_labels(*rows):

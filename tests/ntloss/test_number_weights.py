@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from combined_cases import LINEAR_PATHS, NUMBERS, PATHS, REWEIGHED, assert_matches, numbers_case
+from combined_cases import HIDDEN_PATHS, NUMBERS, PATHS, assert_matches, numbers_case
 from criterion_cases import DIGITS
 from tolerances import assert_close, assert_identical
 
-from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntloss import NTLCrossEntropyLoss, NTLoss, NumberVocabulary
 
 EITHER_MODE = pytest.mark.parametrize("mode", ["add", "replace"])
 
@@ -22,19 +22,17 @@ def some_weights(shape, seed=0):
     )
 
 
-def weighted_case(name="wasserstein", **options):
+def weighted_case(name="ntl_was", **options):
     case = numbers_case(name, **options)
     return replace(case, number_weights=some_weights(case.labels.shape))
 
 
 @EITHER_MODE
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(
-    "name", ["wasserstein", "raft", "places", "per number", "number_level decimals", "ntil"]
-)
+@pytest.mark.parametrize("name", ["ntl_was", "raft", "by digits after", "number_level decimals", "ntil"])
 def test_value_and_gradient_are_those_of_the_definition(name, path, mode):
-    chunks = {"chunk_size": 5} if path in LINEAR_PATHS else {}
-    for options in ({"weighted": True}, {"reduction": "none"}, {"reduction": "sum", "z_loss": 0.01}):
+    chunks = {"chunk_size": 5} if path in HIDDEN_PATHS else {}
+    for options in ({"weighted": True}, {"reduction": "none"}, {"reduction": "sum"}):
         assert_matches(weighted_case(name, mode=mode, **options), path, **chunks)
 
 
@@ -56,7 +54,7 @@ def loss_and_gradient(loss, logits, labels, **given):
 
 
 def test_numbers_of_weight_zero_cost_what_cross_entropy_does():
-    case = numbers_case("wasserstein")
+    case = numbers_case("ntl_was")
     nothing = torch.zeros(case.labels.shape)
     expected = torch.nn.functional.cross_entropy(case.logits().flatten(0, 1), case.labels.flatten())
     for mode in ("add", "replace"):
@@ -76,7 +74,7 @@ def test_a_weight_above_one_never_subtracts_cross_entropy_where_values_are_not_c
 
 
 @EITHER_MODE
-@pytest.mark.parametrize("name", ["wasserstein", "number_level"])
+@pytest.mark.parametrize("name", ["ntl_was", "number_level"])
 def test_the_gradient_does_not_depend_on_how_a_batch_is_split(name, mode):
     case = weighted_case(name, mode=mode, weighted=True)
     loss = NTLCrossEntropyLoss(NUMBERS, **case.arguments())
@@ -120,26 +118,22 @@ def test_weights_of_text_and_of_ignored_positions_are_not_read():
 
 
 @pytest.mark.parametrize(
-    ("weights", "mode", "message"),
+    ("weights", "mode"),
     [
-        (torch.ones(3), "add", r"number_weights of shape \[3\]: expected that of the labels, \[1, 3\]"),
-        (torch.tensor([[1.0, -0.5, 1.0]]), "add", r"number_weights contain -0.5: expected finite weights"),
-        (torch.tensor([[1.0, math.nan, 1.0]]), "add", "number_weights contain nan: expected finite"),
-        (torch.tensor([[1.0, math.inf, 1.0]]), "add", "number_weights contain inf: expected finite"),
-        (
-            torch.tensor([[1.0, 1.5, 1.0]]),
-            "replace",
-            r"number_weights contain 1.5: expected weights from 0 to 1",
-        ),
-        ([[1.0, 1.0, 1.0]], "add", "number_weights: expected a real tensor, given list"),
+        (torch.ones(3), "add"),
+        (torch.tensor([[1.0, -0.5, 1.0]]), "add"),
+        (torch.tensor([[1.0, math.nan, 1.0]]), "add"),
+        (torch.tensor([[1.0, math.inf, 1.0]]), "add"),
+        (torch.tensor([[1.0, 1.5, 1.0]]), "replace"),
+        ([[1.0, 1.0, 1.0]], "add"),
     ],
 )
-def test_weights_that_do_not_fit_raise(weights, mode, message):
+def test_weights_that_do_not_fit_raise(weights, mode):
     loss = NTLCrossEntropyLoss(DIGITS, mode=mode)
     error = TypeError if isinstance(weights, list) else ValueError
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match="number_weights"):
         loss(torch.zeros(1, 3, 12), torch.tensor([[3, 4, 11]]), number_weights=weights)
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match="number_weights"):
         loss.normalizers(torch.tensor([[3, 4, 11]]), number_weights=weights)
 
 
@@ -149,14 +143,14 @@ def test_reweighing_makes_numbers_too_long():
     labels = torch.tensor([*range(10), *[10] * 10])  # each digit once, the end of the number ten times
 
     def probability_of_a_digit(reweigh):
-        criterion = REWEIGHED if reweigh else None
-        loss = NTLCrossEntropyLoss(vocabulary, criterion, normalize_by="numbers")
+        ntl_fn = NTLoss(vocabulary, reweigh=reweigh)
         logits = torch.zeros(11, dtype=torch.float64, requires_grad=True)
         optimizer = torch.optim.LBFGS([logits], max_iter=200, line_search_fn="strong_wolfe")
 
         def step():
             optimizer.zero_grad()
-            value = loss(logits.expand(20, -1), labels)
+            rows = logits.expand(20, -1)
+            value = torch.nn.functional.cross_entropy(rows, labels) + 0.3 * ntl_fn(rows, labels)
             value.backward()
             return value
 

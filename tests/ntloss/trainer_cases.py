@@ -281,7 +281,7 @@ def _train_sharded(name, model, setting, folder):
     return Trained(losses, {key: _whole(w).detach() for key, w in model.state_dict().items()})
 
 
-def train_plainly(name, criterion=None, steps=STEPS, anneal=None):
+def train_plainly(name, criterion="ntl_was", steps=STEPS, anneal=None):
     """Train in a loop of plain torch, whose loss is written here, with all rows of a step as one batch."""
     model, rows, losses = MODELS[name](), samples(ROWS * steps), []
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)

@@ -17,7 +17,7 @@ sys.path.insert(0, str(PLAYGROUND))
 
 import make_data  # noqa: E402
 
-from ntloss import NumberTokenLoss, NumberVocabulary, get_criterion  # noqa: E402
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary, ntl_was  # noqa: E402
 from ntloss.decoding import number_quantiles  # noqa: E402
 from ntloss.decoding.fixed_width import choose  # noqa: E402
 from ntloss.numbers import NumberFormat, number_texts  # noqa: E402
@@ -25,29 +25,26 @@ from ntloss.numbers import NumberFormat, number_texts  # noqa: E402
 # The page's losses: criterion and options of the library. Cross-entropy is PyTorch's.
 LOSSES: dict[str, tuple[str, dict[str, Any]] | None] = {
     "cross_entropy": None,
-    "wasserstein": ("wasserstein", {}),
+    "ntl_was": ("ntl_was", {}),
     "crps": ("crps", {}),
-    "expected_value": ("expected_value", {}),
-    "expected_value_absolute": ("expected_value", {"loss": "absolute"}),
-    "expected_value_vocabulary": ("expected_value", {"over": "vocabulary"}),
-    "gaussian_cross_entropy": ("gaussian_cross_entropy", {}),
+    "ntl_mse": ("ntl_mse", {}),
+    "ntl_mae": ("ntl_mae", {}),
+    "raft": ("raft", {}),
+    "gaussian_smoothing": ("gaussian_smoothing", {}),
     "smoothed_wasserstein": ("smoothed_wasserstein", {}),
     "dist2": ("dist2", {}),
     "smmd": ("smmd", {}),
-    "digit_entropy": ("digit_entropy", {}),
+    "del_loss": ("del_loss", {}),
     "hl_gauss": ("hl_gauss", {"sigma": 1.0}),
     "number_level": ("number_level", {}),
-    "relative_error": ("relative_error", {}),
-    "magnitude": ("magnitude", {}),
     "ntil": ("ntil", {}),
 }
-LEFT_OUT = {"per_number", "place_weighted", "reweighed", "weighted_sum"}
 TEXT = 10
 DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=11)
 # Typed numbers: one token per character, and one that ends the answer.
 CHARACTERS = (*"0123456789.-+", "end")
 CHARACTER_TOKENS = NumberVocabulary.from_mapping(dict(enumerate(CHARACTERS[:-1])), vocab_size=len(CHARACTERS))
-WHOLE_NUMBERS = ("ntil", "number_level", "relative_error", "magnitude")
+WHOLE_NUMBERS = ("ntil", "number_level")
 # Published with cl100k_base and Llama 3 (one to three digits), and with Qwen 2 and later (one digit).
 SPLITTING = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}"
@@ -99,10 +96,11 @@ def of_loss(name, logits, labels, **options):
     if given is None:
         each = F.cross_entropy(z.expand(10, -1), torch.arange(10), reduction="none")
     else:
-        criterion = get_criterion(given[0], **{**given[1], **options})
-        # Each label is a row of its own, so that a whole number has one digit.
-        loss = NumberTokenLoss(DIGITS, criterion)
-        each = loss(z.expand(10, 1, -1), torch.arange(10)[:, None], reduction="none")[:, 0]
+        criterion = {"name": given[0], **given[1], **options}
+        # In place of cross-entropy, the loss of a number label is the number term alone. Each label is a row
+        # of its own, so that a whole number has one digit.
+        loss = NTLCrossEntropyLoss(DIGITS, criterion, mode="replace", reduction="none")
+        each = loss(z.expand(10, 1, -1), torch.arange(10)[:, None])[:, 0]
     total = (each * torch.tensor(labels, dtype=torch.float64)).sum()
     (gradient,) = torch.autograd.grad(total, z)
     return {"loss": total.item(), "gradient": gradient.tolist()}
@@ -136,6 +134,18 @@ def write_tokens(truth, said, padded):
     return labels, [*spoken, *["end"] * len(labels)][: len(labels)]
 
 
+def weighted_by_place(probs, values, target, digits_after):
+    return ntl_was(probs, values, target) * 1.2**digits_after
+
+
+def number_terms(vocabulary, criterion, logits, ids):
+    """The number term of each position of a row, and their mean."""
+    options: dict[str, Any] = {"mode": "add", "normalize_by": "numbers", "return_terms": True}
+    each = NTLCrossEntropyLoss(vocabulary, criterion, reduction="none", **options)(logits, ids)
+    mean = NTLCrossEntropyLoss(vocabulary, criterion, **options)(logits, ids)
+    return each.ntl[0].tolist(), mean.ntl.item()
+
+
 def of_typed(labels, said, sure, sigma=2.0, padded=True):
     """Every loss of a number: of each of its tokens, None where it does not look, and of all."""
     tokens = list(CHARACTERS)
@@ -145,25 +155,24 @@ def of_typed(labels, said, sure, sigma=2.0, padded=True):
     logits = probs.log()
     each = F.cross_entropy(logits[0], ids[0], reduction="none")
     found = {"cross_entropy": {"tokens": each.tolist(), "whole": each.mean().item()}}
-    for name, given in {**LOSSES, "place_weighted": ("place_weighted", {"criterion": "wasserstein"})}.items():
+    for name, given in {**LOSSES, "place_weighted": (weighted_by_place, {})}.items():
         if given is None:
             continue
         whole = name in WHOLE_NUMBERS
-        options = {**given[1], "decimals": True} if whole or name == "place_weighted" else given[1]
+        options = {**given[1], "decimals": True} if whole else given[1]
         if name == "hl_gauss":
             options = {"sigma": sigma, "leading_zeros": padded}
-        loss = NumberTokenLoss(CHARACTER_TOKENS, get_criterion(given[0], **options))
-        row = loss(logits, ids, reduction="none")[0].tolist()
+        row, mean = number_terms(CHARACTER_TOKENS, {"name": given[0], **options}, logits, ids)
         seen = [None if whole or not label.isdigit() else x for label, x in zip(labels, row, strict=True)]
-        found[name] = {"tokens": seen, "whole": loss(logits, ids).item()}
+        found[name] = {"tokens": seen, "whole": mean}
     return found
 
 
 def of_targets(digits, sigma):
     """HL-Gauss's targets of a whole number's digits `[digits, 10]`, from the gradient at uniform logits."""
     z = torch.zeros(1, len(digits), 11, dtype=torch.float64, requires_grad=True)
-    loss = NumberTokenLoss(DIGITS, get_criterion("hl_gauss", sigma=sigma))
-    each = loss(z, torch.tensor([[int(digit) for digit in digits]]), reduction="none")
+    loss = NTLCrossEntropyLoss(DIGITS, {"name": "hl_gauss", "sigma": sigma}, reduction="none")
+    each = loss(z, torch.tensor([[int(digit) for digit in digits]]))
     (gradient,) = torch.autograd.grad(each.sum(), z)
     return (1 / 11 - gradient[0, :, :10]).tolist()
 

@@ -61,8 +61,8 @@ def slide(page, selector, value):
 
 def test_ntl_mse_is_blind_between_3_and_5(page):
     page.get_by_role("button", name="Half on 3, half on 5").click()
-    assert cost(page, "expected_value") == 0
-    assert cost(page, "wasserstein") > 0.9
+    assert cost(page, "ntl_mse") == 0
+    assert cost(page, "ntl_was") > 0.9
     assert page.locator("#bars .push path").count() == 0
     page.get_by_role("button", name="Train").click()
     assert "nothing moves" in page.locator("#train-note").inner_text()
@@ -165,7 +165,7 @@ def test_the_keyboard_chooses_the_correct_digit_and_the_loss(page):
     page.keyboard.press("ArrowRight")
     assert "right" in bar(page, "5").get_attribute("class").split()
     assert page.locator("#schematic-note").inner_text().startswith("Carry every bar to 5")
-    page.locator('#loss-table input[value="wasserstein"]').focus()
+    page.locator('#loss-table input[value="ntl_was"]').focus()
     page.keyboard.press("ArrowDown")
     assert page.locator(".loss.chosen .loss-name").inner_text() == "CRPS"
     assert page.locator("#costs dd").nth(1).inner_text() == page.locator('[data-loss="crps"]').inner_text()

@@ -8,6 +8,7 @@ import page_cases
 import pytest
 
 import ntloss
+from ntloss.criteria import make_criterion
 
 ROOT = Path(__file__).parents[2]
 SCREENS = ((390, 844), (1280, 900))
@@ -57,10 +58,10 @@ def test_the_first_screen_has_figure_result_and_next_steps(open_page, size):
 
 def test_the_first_figure_shows_what_the_library_charges(page):
     shown = {}
-    for name, title in (("cross_entropy", "Cross-entropy"), ("wasserstein", "NTL-WAS")):
+    for name, title in (("cross_entropy", "Cross-entropy"), ("ntl_was", "NTL-WAS")):
         page.locator("#hero-loss .pill", has_text=title).click()
         shown[name] = page.locator(".said .cost strong").all_inner_texts()
-    assert shown == {"cross_entropy": ["4.5", "4.5"], "wasserstein": ["1.2", "4.7"]}
+    assert shown == {"cross_entropy": ["4.5", "4.5"], "ntl_was": ["1.2", "4.7"]}
     labels = [float(digit == 4) for digit in range(10)]
     for i, said in enumerate((3, 9)):
         logits = page.evaluate(f"lossState.PRESETS[{i}].state.logits")
@@ -74,7 +75,7 @@ def test_the_first_figure_begins_with_cross_entropy_and_moves_to_ntl_was(open_pa
     page.add_init_script(WATCH_FIRST_FIGURE)
     page.reload()
     page.wait_for_function("seen.length === 2")
-    assert page.evaluate("seen") == [["cross_entropy", "Cross-entropy"], ["wasserstein", "NTL-WAS"]]
+    assert page.evaluate("seen") == [["cross_entropy", "Cross-entropy"], ["ntl_was", "NTL-WAS"]]
 
 
 def test_the_result_is_that_of_the_evidence(page):
@@ -105,14 +106,14 @@ def test_the_first_screen_links_to_files_of_the_repository(page):
 
 
 def test_captions_follow_the_state_and_not_the_example(page):
-    assert {cost(page, "cross_entropy"), cost(page, "wasserstein"), "4.722"} <= {*numbers(caption(page))}
+    assert {cost(page, "cross_entropy"), cost(page, "ntl_was"), "4.722"} <= {*numbers(caption(page))}
     page.locator('#target input[value="8"]').check()
-    assert cost(page, "wasserstein") in numbers(caption(page))
+    assert cost(page, "ntl_was") in numbers(caption(page))
     pressed = page.locator("#presets [aria-pressed=true]")
     assert pressed.count() == 0
     preset(page, "Half on 3, half on 5")
     assert pressed.all_inner_texts() == ["Half on 3, half on 5"]
-    assert {cost(page, "expected_value"), cost(page, "wasserstein"), "4.00"} <= {*numbers(caption(page))}
+    assert {cost(page, "ntl_mse"), cost(page, "ntl_was"), "4.00"} <= {*numbers(caption(page))}
 
 
 def test_probability_on_text_gives_ntl_was_no_gradient(page):
@@ -128,7 +129,7 @@ def test_the_trained_loss_is_the_one_of_the_arrows(page):
     parts = float(shown["Cross-entropy"]) + 0.3 * float(shown["NTL-WAS"])
     assert abs(float(shown["Trained: CE + 0.3 × NTL-WAS"]) - parts) < 0.001
     page.locator("#objective .pill", has_text="alone").click()
-    assert costs(page)["Trained: NTL-WAS"] == cost(page, "wasserstein")
+    assert costs(page)["Trained: NTL-WAS"] == cost(page, "ntl_was")
     page.locator("#objective .pill", has_text="λ").click()
     page.locator("#lambda").fill("1.5")
     parts = float(shown["Cross-entropy"]) + 1.5 * float(shown["NTL-WAS"])
@@ -143,7 +144,7 @@ def test_hl_gauss_takes_the_place_of_cross_entropy_and_has_a_slider_for_sigma(pa
     logits, labels = page.evaluate("[lossState.get().logits, lossState.labels()]")
     found = page_cases.of_loss("hl_gauss", logits, labels, sigma=3.2)["loss"]
     assert cost(page, "hl_gauss") == f"{found:.3f}"
-    assert page.locator(".chosen code").inner_text() == 'criterion=get_criterion("hl_gauss", sigma=3.2)'
+    assert page.locator(".chosen code").inner_text() == "criterion=HLGauss(3.2)"
 
 
 def test_the_costs_stay_in_view_beside_the_bars(open_page):
@@ -177,8 +178,8 @@ def test_a_row_explains_itself_and_its_criterion_can_be_copied(open_page):
         chosen.get_by_role("button", name="Copy").click()
         page.wait_for_function("document.querySelector('.chosen .code-line button').textContent === 'Copied'")
         line = page.evaluate("navigator.clipboard.readText()")
-        made = eval(f"dict({line})", {"get_criterion": ntloss.get_criterion})["criterion"]
-        assert repr(made) == repr(ntloss.get_criterion(given[0], **given[1]))
+        made = make_criterion(eval(f"dict({line})", {"HLGauss": ntloss.HLGauss})["criterion"])
+        assert repr(made) == repr(make_criterion({"name": given[0], **given[1]}))
 
 
 # The address

@@ -22,7 +22,7 @@ def row(page, name):
 def test_typed_numbers_show_the_losses_of_each_token_and_of_the_number(page):
     type_numbers(page, "405", "398")
     assert (row(page, "Truth"), row(page, "Off by")) == (["4", "0", "5", "405"], ["1", "9", "3", "7"])
-    expected = page_cases.of_typed(["4", "0", "5"], ["3", "9", "8"], 0.9)["wasserstein"]
+    expected = page_cases.of_typed(["4", "0", "5"], ["3", "9", "8"], 0.9)["ntl_was"]
     *tokens, whole = map(float, row(page, "NTL-WAS"))
     assert [*tokens, whole] == approx(
         [*expected["tokens"], expected["whole"]], dtype=torch.float32, tolerance=LEARNED

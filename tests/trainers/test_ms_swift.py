@@ -76,7 +76,7 @@ def test_an_unknown_option_is_an_error_before_training(tmp_path):
 @pytest.mark.parametrize(
     ("template", "criterion", "message"),
     [
-        ({"sequence_parallel_size": 2, "padding_free": False}, "wasserstein", "sequence_parallel_size=2"),
+        ({"sequence_parallel_size": 2, "padding_free": False}, "ntl_was", "sequence_parallel_size=2"),
         ({"sequence_parallel_size": 1, "padding_free": True}, "number_level", "expected --packing false"),
     ],
 )

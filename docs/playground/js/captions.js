@@ -52,7 +52,7 @@ const captions = (() => {
     const other = Math.abs(said - target) > 1 ? beside : farthest;
     const swapped = [...logits];
     [swapped[said], swapped[other]] = [logits[other], logits[said]];
-    const both = ["cross_entropy", loss === "cross_entropy" ? "wasserstein" : loss].map((name) => {
+    const both = ["cross_entropy", loss === "cross_entropy" ? "ntl_was" : loss].map((name) => {
       const costs = [lossState.evaluate(name), lossState.evaluate(name, swapped)];
       const [now, then] = costs.map((result) => short(result.loss));
       return `${inText(name)} would ${now === then ? `stay at ${now}` : `go from ${now} to ${then}`}`;
@@ -73,11 +73,11 @@ const captions = (() => {
     if (Math.abs(mean - target) < 0.05 && probs[target] < 0.3)
       return (
         `The mean of the digits is ${mean.toFixed(2)}, yet only ${percent(probs[target])} is on ${target}. NTL-MSE charges ` +
-        `${short(lossState.evaluate("expected_value").loss)}: it sees the mean alone. NTL-WAS charges ` +
-        `${short(lossState.evaluate("wasserstein").loss)}.`
+        `${short(lossState.evaluate("ntl_mse").loss)}: it sees the mean alone. NTL-WAS charges ` +
+        `${short(lossState.evaluate("ntl_was").loss)}.`
       );
     if (indexOfLargest(probs.slice(0, 10)) !== target) return nearAndFar(state);
-    const costs = ["cross_entropy", "wasserstein"].map((name) => short(lossState.evaluate(name).loss));
+    const costs = ["cross_entropy", "ntl_was"].map((name) => short(lossState.evaluate(name).loss));
     return (
       `The likeliest digit is right, with ${percent(probs[target])}. Cross-entropy charges ${costs[0]} for the rest, ` +
       `wherever it lies; NTL-WAS ${costs[1]}, by distance.`

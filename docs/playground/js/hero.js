@@ -5,7 +5,7 @@
   const { html, svg, text, byId, show, radios, onResize } = drawing;
   const TARGET = 4;
   const LABELS = losses.VALUES.map((v) => (v === TARGET ? 1 : 0));
-  const OPTIONS = [["cross_entropy", "Cross-entropy"], ["wasserstein", "NTL-WAS"]];
+  const OPTIONS = [["cross_entropy", "Cross-entropy"], ["ntl_was", "NTL-WAS"]];
   const PAUSE = 1600; // milliseconds in which the first screen shows cross-entropy
 
   /** The two guesses are the page's first two examples. */
@@ -15,7 +15,7 @@
     return { panel, said: Number(panel.dataset.said), probs: losses.softmax(logits), costs };
   });
   const largest = Math.max(...guesses.flatMap(({ costs }) => Object.values(costs)));
-  let chosen = "wasserstein";
+  let chosen = "ntl_was";
   let timer = 0;
 
   const heightOf = (width) => (width > 200 ? 168 : 124);
@@ -69,7 +69,7 @@
     const [near, far] = guesses.map(({ costs }) => costs);
     const words = (each) => `${near[each].toFixed(1)} and ${far[each].toFixed(1)}`;
     if (name === "cross_entropy")
-      return `Cross-entropy sees only the probability on ${TARGET}: ${words(name)}. NTL-WAS charges ${words("wasserstein")}.`;
+      return `Cross-entropy sees only the probability on ${TARGET}: ${words(name)}. NTL-WAS charges ${words("ntl_was")}.`;
     const times = (far[name] / near[name]).toFixed(0);
     return `NTL-WAS sees the distance: ${words(name)}, ${times} times as much. Cross-entropy charges ${words("cross_entropy")}.`;
   }
@@ -102,8 +102,8 @@
     }),
   );
   address.part({
-    write: () => ({ first: chosen === "wasserstein" ? "" : chosen }),
-    read: ({ first = "wasserstein" }) => {
+    write: () => ({ first: chosen === "ntl_was" ? "" : chosen }),
+    read: ({ first = "ntl_was" }) => {
       if (!OPTIONS.some(([name]) => name === first)) throw new Error(`the first figure has no loss “${first}”.`);
       if (first !== chosen) set(first);
     },

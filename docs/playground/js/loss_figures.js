@@ -60,8 +60,8 @@
 
   const CURVES = [
     ["cross_entropy", "Cross-entropy", "curve-a"],
-    ["expected_value", "NTL-MSE", "curve-b"],
-    ["wasserstein", "NTL-WAS", "curve-c"],
+    ["ntl_mse", "NTL-MSE", "curve-b"],
+    ["ntl_was", "NTL-WAS", "curve-c"],
     ["crps", "CRPS", "curve-d"],
     ["hl_gauss", "HL-Gauss", "curve-e"],
   ];

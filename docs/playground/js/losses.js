@@ -177,20 +177,18 @@ const losses = (() => {
 
   const CRITERIA = {
     cross_entropy: crossEntropy,
-    wasserstein,
+    ntl_was: wasserstein,
     crps,
-    expected_value: (x, target) => expectedValue(x, target, 2),
-    expected_value_absolute: (x, target) => expectedValue(x, target, 1),
-    expected_value_vocabulary: expectedValueOverVocabulary,
-    gaussian_cross_entropy: (x, target) => targetsEntropy(x, bell(target, 2)),
+    ntl_mse: (x, target) => expectedValue(x, target, 2),
+    ntl_mae: (x, target) => expectedValue(x, target, 1),
+    raft: expectedValueOverVocabulary,
+    gaussian_smoothing: (x, target) => targetsEntropy(x, bell(target, 2)),
     smoothed_wasserstein: smoothedWasserstein,
     dist2,
     smmd,
-    digit_entropy: digitEntropy,
+    del_loss: digitEntropy,
     hl_gauss: hlGauss,
     number_level: numberLevel,
-    relative_error: relativeError,
-    magnitude,
     ntil,
   };
 

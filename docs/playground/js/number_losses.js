@@ -158,15 +158,13 @@ const numberLosses = (() => {
     );
     const entropies = labels.map((label, i) => -Math.log(chanceOf(label, said[i], sure)));
     found.cross_entropy = { tokens: entropies, whole: mean(entropies) };
-    const distances = found.wasserstein.tokens;
+    const distances = found.ntl_was.tokens;
     found.place_weighted = atDigits(({ index, behind }) => PLACE_BASE ** behind * distances[index]);
     const level = logRatio(digits, (digit) => digit.mean, (digit) => digit.behind, EPSILON);
     const size = Math.abs(logRatio(digits, (digit) => digit.likeliest, (digit) => digit.place, 1));
     const ofNumber = (whole) => ({ tokens: none, whole });
     found.number_level = ofNumber(Math.tanh(Math.abs(level) / 2));
-    found.magnitude = ofNumber(size);
-    found.relative_error = ofNumber(-Math.expm1(-size));
-    found.ntil = ofNumber(found.place_weighted.whole + 0.2 * found.relative_error.whole + 0.2 * size);
+    found.ntil = ofNumber(found.place_weighted.whole - 0.2 * Math.expm1(-size) + 0.2 * size);
     return found;
   }
 

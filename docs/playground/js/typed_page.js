@@ -6,22 +6,20 @@
   const { isDigit, END } = numberLosses;
   const LOSSES = [
     ["cross_entropy", "Cross-entropy"],
-    ["wasserstein", "NTL-WAS"],
+    ["ntl_was", "NTL-WAS"],
     ["hl_gauss", "HL-Gauss"],
     ["place_weighted", "… weighted by place"],
     ["ntil", "NTIL"],
     ["number_level", "NumberLevel"],
-    ["relative_error", "Relative error"],
-    ["magnitude", "Magnitude"],
     ["crps", "CRPS"],
-    ["expected_value", "NTL-MSE"],
-    ["expected_value_absolute", "NTL-MAE"],
-    ["expected_value_vocabulary", "RAFT"],
-    ["gaussian_cross_entropy", "Gaussian CE"],
+    ["ntl_mse", "NTL-MSE"],
+    ["ntl_mae", "NTL-MAE"],
+    ["raft", "RAFT"],
+    ["gaussian_smoothing", "Gaussian CE"],
     ["smoothed_wasserstein", "Smoothed NTL-WAS"],
     ["dist2", "Dist2"],
     ["smmd", "SMMD"],
-    ["digit_entropy", "DEL"],
+    ["del_loss", "DEL"],
   ];
   const FEW = 6;
   const EXAMPLES = [
@@ -91,12 +89,12 @@
     const far = farNumber(truth);
     if (far === null || apart(far, truth) <= apart(number, truth)) return [];
     const other = judge(far).losses;
-    if (other.wasserstein.whole >= losses.wasserstein.whole) return [];
+    if (other.ntl_was.whole >= losses.ntl_was.whole) return [];
     const charges = (name) => `${short(other[name].whole)} for ${minus(far)} and ${short(losses[name].whole)} for ${minus(number)}`;
     const weights = other.ntil.whole < losses.ntil.whole ? " NTIL's weights, 1.2 per place, are too small to change the order." : "";
     const found = [
       `${minus(far)} is ${apart(far, truth)} off, but has only one wrong digit, by one. NTL-WAS charges ` +
-        `${charges("wasserstein")}: a loss on digits does not know place value.${weights}`,
+        `${charges("ntl_was")}: a loss on digits does not know place value.${weights}`,
     ];
     if (other.number_level.whole > losses.number_level.whole)
       found.push(`NumberLevel looks at the whole number and charges the farther one more: ${charges("number_level")}.`);
@@ -139,7 +137,7 @@
     const judged = judge(state.said);
     drawTable(judged);
     byId("typed-note").replaceChildren(...explain(judged).map((sentence) => html("li", {}, sentence)));
-    const cost = `NTL-WAS ${short(judged.losses.wasserstein.whole)}`;
+    const cost = `NTL-WAS ${short(judged.losses.ntl_was.whole)}`;
     byId("typed-sure").setAttribute("aria-valuetext", `${percent(state.sure)}, ${cost}`);
     document.querySelectorAll("#typed-examples button").forEach((button, i) => {
       const [, truth, said, padded] = EXAMPLES[i];

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ntl.approaches.lora import Lora
 
 IGNORE = -100
-NUMBER_SAMPLES = "number_samples"  # column of a batch, if ratings are learned
 CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for it
 
 Row = Mapping[str, Any]

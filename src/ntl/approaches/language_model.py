@@ -1,6 +1,5 @@
 """T5 as a language model: digits as tokens, the unchanged tokenizer, or tokens of digit and place."""
 
-import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import register_fsdp_forward_method
-from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoModelForSeq2SeqLM,
     DynamicCache,
@@ -19,15 +17,17 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from ntl.approaches import IGNORE, NUMBER_SAMPLES, Batch, Levels, ModelSource, Row, Share, Texts
+from ntl.approaches import IGNORE, Batch, Levels, ModelSource, Row, Share, Texts
 from ntl.approaches.answer_format import AnswerFormat
 from ntl.approaches.batches import generation_mode, is_sharded, pad, pad_questions, plain_cross_entropy
 from ntl.approaches.pretrained import build_model
 from ntl.config import Evaluation, LossSettings, Mode
+from ntl.criteria import in_any_unit
 from ntl.encodings.digits import TextEncoding
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
-from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, Reweighed, get_criterion
+from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
+from ntloss.criteria import make_criterion
 from ntloss.decoding import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
 from ntloss.numbers import NumberFormat, NumberTokensLeftOutWarning
 from ntloss.numbers.parsing import parse_number
@@ -115,7 +115,7 @@ class LanguageModel:
             self.model = build_model(self.model_class, source)
             digits = source.settings.encoding == "digits"
             self.vocabulary = number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
-        self._loss, self.learns_ratings = loss, loss.ratings
+        self._loss = loss
         self.objective = _objective(self.vocabulary, loss, self.model.config.ntl)
         self._weight = self.objective.weight
         self._by_numbers = loss.normalize_by == "numbers" and loss.mode == "add"
@@ -159,11 +159,7 @@ class LanguageModel:
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Pad rows into `input_ids`, `attention_mask` and `labels`; see `Approach.collate`."""
         labels = pad([row["labels"] for row in rows], IGNORE, left=self.pads_left)
-        batch = {**self._pad([row["input_ids"] for row in rows]), "labels": labels}
-        if NUMBER_SAMPLES in rows[0]:  # training rows, if ratings are learned
-            samples = [torch.tensor(row[NUMBER_SAMPLES]) for row in rows]
-            batch[NUMBER_SAMPLES] = pad_sequence(samples, batch_first=True, padding_value=math.nan)
-        return batch
+        return {**self._pad([row["input_ids"] for row in rows]), "labels": labels}
 
     def count(self, batch: Batch) -> Tensor:
         """Count the labels, the items that the number term is averaged over, and the number tokens."""
@@ -183,8 +179,7 @@ class LanguageModel:
         # Divided by the items, and weighted with items / numbers, the term is a mean over the step's numbers.
         scale = items / numbers.clamp(min=1) if self._by_numbers else items.new_ones(())
         self.objective.weight = self._weight * scale
-        samples = batch.get(NUMBER_SAMPLES)
-        loss, ce, ntl = self.objective(logits, labels, num_items_in_batch=items, number_samples=samples)
+        loss, ce, ntl, _ = self.objective(logits, labels, num_items_in_batch=items)
         ntl = ntl * scale.to(ntl)
         if torch.is_grad_enabled():
             return Share(loss, {"ce": ce, "ntl": ntl})
@@ -286,17 +281,16 @@ def _objective(
 ) -> NTLCrossEntropyLoss:
     """Make the loss, given the model's `config.ntl`; a UserError says which of its settings is invalid."""
     if loss.criterion is None:
-        loss = replace(loss, criterion="wasserstein", options={}, weight=0.0, mode=Mode.add, reweigh=False)
+        loss = replace(loss, criterion="ntl_was", options={}, weight=0.0, mode=Mode.add)
     options = dict(loss.options)
     if loss.criterion == "hl_gauss":
         if options.get("sigma") == AUTO:
             options["sigma"] = ntl.get(SIGMA, 1.0)  # the training answers, which decide, are not known yet
         options.setdefault("leading_zeros", ntl["number_format"] == "padded")
     try:
-        criterion = get_criterion(loss.criterion, **options)
         return NTLCrossEntropyLoss(
             vocabulary,
-            Reweighed(criterion) if loss.reweigh else criterion,
+            in_any_unit(make_criterion({"name": loss.criterion, **options})),
             loss.weight,
             mode=str(loss.mode),
             ignore_index=IGNORE,

@@ -6,10 +6,9 @@ from typing import Any
 
 from datasets import Dataset
 
-from ntl.approaches import NUMBER_SAMPLES, Approach
+from ntl.approaches import Approach
 from ntl.data import Example, fingerprint
 from ntl.data.cache import cache_key, writing
-from ntl.errors import UserError
 
 FORMAT = 2  # version of the cache's format; changing it invalidates all caches
 BATCH = 1000
@@ -31,27 +30,16 @@ def tokenize(examples: Sequence[Example], approach: Approach, cache_dir: Path) -
         # Encoding rejects rows that are too long for the model.
         "longest": getattr(approach.model.config, "max_position_embeddings", None),
     }
-    learns_ratings = getattr(approach, "learns_ratings", False)
-    if learns_ratings:
-        identity["ratings"] = [example.ratings for example in examples]
-        if without := next((e.question for e in examples if not e.ratings), None):
-            raise UserError(
-                f"loss.ratings=true needs ratings of each training row, and {without!r} has none; expected a "
-                "column of numbers, dataset_args.ratings. Name it, or omit loss.ratings."
-            )
     key = cache_key(identity)
     texts = getattr(examples, "dataset", None)
     if texts is None:
         texts = Dataset.from_dict(
             {"question": [e.question for e in examples], "answer": [e.answer for e in examples]}
-            | ({"ratings": [list(e.ratings) for e in examples]} if learns_ratings else {})
         )
 
     def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
         columns = approach.encode(batch["question"], batch["answer"])
         ids = [column for column in columns.values() if column and isinstance(column[0], list)]
-        if learns_ratings:
-            columns[NUMBER_SAMPLES] = batch["ratings"]
         return {**columns, "length": [max(map(len, row)) for row in zip(*ids, strict=True)]}
 
     path = cache_dir / f"{key}.arrow"

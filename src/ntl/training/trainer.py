@@ -28,7 +28,7 @@ from ntl.approaches import Approach
 from ntl.errors import UserError
 from ntl.scores import describe_metrics
 from ntl.training.run_folder import CHECKPOINT, STATE, RunFolder
-from ntloss.criteria.criterion import annealed_parts
+from ntloss import HLGauss, NTLCrossEntropyLoss
 
 RECORD_EVERY = 2.0  # seconds between two updates of run.json
 log = logging.getLogger(__name__)
@@ -71,12 +71,11 @@ class ApproachTrainer(Seq2SeqTrainer):
             self.add_callback(Bar())
         if args.should_save:
             self.add_callback(RecordProgress(self.record_progress))
-        criterion = approach.objective.objective.criterion if hasattr(approach, "objective") else None
-        annealing = AnnealCallback(criterion)
-        self.annealed = annealing.parts
+        criterion = approach.objective.criterion if hasattr(approach, "objective") else None
+        self.annealed = criterion if isinstance(criterion, HLGauss) and criterion.schedule else None
         self.last_measured: tuple[int, Any] | None = None  # the step, and what was found
-        if self.annealed:
-            self.add_callback(annealing)
+        if self.annealed is not None:
+            self.add_callback(AnnealCallback(approach.objective))
         self._seconds_before = self._started = 0.0
         self._terms: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self._updates = 0  # since the terms were last logged
@@ -190,8 +189,8 @@ class ApproachTrainer(Seq2SeqTrainer):
             for name in sorted(self._terms):
                 total = self.accelerator.reduce(self._terms[name].to(self.args.device), reduction="sum")
                 logs[name] = total.item() / self._updates
-            if self.annealed:
-                logs["sigma"] = self.annealed[0].sigma.item()
+            if self.annealed is not None:
+                logs["sigma"] = self.annealed.sigma.item()
             self._terms.clear()
             self._updates = 0
         super().log(logs, start_time)
@@ -214,24 +213,18 @@ class Bar(ProgressCallback):
 
 
 class AnnealCallback(TrainerCallback):
-    """Calls a criterion's `anneal` before each optimizer step, with the share of the steps that are done.
+    """Calls a loss's `anneal` before each optimizer step, with the share of the steps that are done."""
 
-    Attributes:
-        parts: the parts of the criterion that have a schedule; empty if none has.
-    """
-
-    def __init__(self, criterion: Any):
-        self.parts = annealed_parts(criterion)
+    def __init__(self, loss: NTLCrossEntropyLoss):
+        self.loss = loss
 
     def on_step_begin(self, args, state, control, **kwargs):
         """Anneal before the micro-batches of a step; a resumed run continues at its step."""
-        for part in self.parts:
-            part.anneal(state.global_step / state.max_steps)
+        self.loss.anneal(state.global_step / state.max_steps)
 
     def on_train_end(self, args, state, control, **kwargs):
         """Anneal to the last value."""
-        for part in self.parts:
-            part.anneal(1.0)
+        self.loss.anneal(1.0)
 
 
 class RecordProgress(TrainerCallback):

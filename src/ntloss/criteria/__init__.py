@@ -1,62 +1,73 @@
 """Criteria: how wrong the predicted distribution over numbers is at each position.
 
-A criterion is any callable that takes a `CriterionInput` and returns one loss per position. It never sees
-logits of the vocabulary's width: it is plain PyTorch on `[positions, values]`, differentiated by autograd.
-docs/criteria.md lists all.
+A criterion is a function that returns one loss for each position, and the names of its parameters say what it
+reads (`READABLE`):
+
+    def squared_error(probs, values, target):
+        return (probs * (values - values[target].unsqueeze(-1)) ** 2).sum(-1)
+
+    loss_fn = NTLCrossEntropyLoss(tokenizer, squared_error)
+
+It never sees logits of the vocabulary's width: it is plain PyTorch on `[positions, values]`, differentiated
+by autograd. Parameters with a default are options: `functools.partial(dist2, tau=2.0)`. What is made of
+others is ordinary Python: `ntl_was(probs, values, target) * 1.2**digits_after`.
 """
 
-from ntloss.criteria.combine import PerNumber, PlaceWeighted, Reweighed, WeightedSum, ntil, place_weights
-from ntloss.criteria.criterion import (
-    Criterion,
-    CriterionInput,
-    Needs,
-    Tabulated,
-    bind,
-    needs_of,
-    spans_of,
-    worst_of,
-)
-from ntloss.criteria.distances import CRPS, SMMD, ExpectedValue, Wasserstein
-from ntloss.criteria.entropies import DigitEntropy, Dist2, GaussianCrossEntropy, SmoothedWasserstein
 from ntloss.criteria.hl_gauss import HLGauss
-from ntloss.criteria.registry import criterion_names, get_criterion, register_criterion
-from ntloss.criteria.whole_numbers import Magnitude, NumberLevel, RelativeError
+from ntloss.criteria.signature import CRITERIA, READABLE, Criterion, make_criterion
+from ntloss.criteria.targets import (
+    cramer_distance,
+    cross_entropy,
+    exponential,
+    gaussian,
+    kl_divergence,
+    made_once,
+    wasserstein_distance,
+)
+from ntloss.criteria.tokens import (
+    crps,
+    del_loss,
+    dist2,
+    gaussian_smoothing,
+    ntl_huber,
+    ntl_mae,
+    ntl_mse,
+    ntl_was,
+    raft,
+    smmd,
+    smoothed_wasserstein,
+)
+from ntloss.criteria.whole_numbers import ntil, number_level
 
 __all__ = [
-    # criterion.py: what a criterion is, and helpers for writing one
-    "Criterion",
-    "CriterionInput",
-    "Needs",
-    "Tabulated",
-    "bind",
-    "needs_of",
-    "spans_of",
-    "worst_of",
-    # distances.py: distance from the label's value
-    "Wasserstein",
-    "CRPS",
-    "ExpectedValue",
-    "SMMD",
-    # entropies.py: smoothed targets, and the entropy of each digit
-    "GaussianCrossEntropy",
-    "SmoothedWasserstein",
-    "Dist2",
-    "DigitEntropy",
+    # tokens.py: one loss for each number token
+    "ntl_was",
+    "ntl_mse",
+    "ntl_mae",
+    "ntl_huber",
+    "crps",
+    "gaussian_smoothing",
+    "smoothed_wasserstein",
+    "dist2",
+    "del_loss",
+    "smmd",
+    "raft",
+    # whole_numbers.py: one loss for each whole number
+    "number_level",
+    "ntil",
     # hl_gauss.py: Gaussian targets on whole numbers
     "HLGauss",
-    # whole_numbers.py: one loss a number
-    "NumberLevel",
-    "RelativeError",
-    "Magnitude",
-    # combine.py: made of others
-    "Reweighed",
-    "PlaceWeighted",
-    "PerNumber",
-    "WeightedSum",
-    "ntil",
-    "place_weights",
-    # registry.py: by name
-    "get_criterion",
-    "register_criterion",
-    "criterion_names",
+    # targets.py: what they are made of
+    "gaussian",
+    "exponential",
+    "cross_entropy",
+    "kl_divergence",
+    "wasserstein_distance",
+    "cramer_distance",
+    "made_once",
+    # signature.py: what a criterion reads, and criteria by name
+    "Criterion",
+    "READABLE",
+    "CRITERIA",
+    "make_criterion",
 ]

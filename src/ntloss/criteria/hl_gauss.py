@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.criteria.criterion import CriterionInput, Needs, spans_of
-from ntloss.criteria.entropies import cross_entropy_of_all
-from ntloss.numbers.spans import NumberSpans, Remainders
+from ntloss.criteria.targets import cross_entropy
+from ntloss.numbers.spans import NumberDigits
 
 # In widths of a cell; beyond it, the target is uniform to rounding.
 _WIDEST = 1e12
@@ -35,9 +34,9 @@ class HLGauss:
     infinity, and is smallest if the probabilities are q. As sigma decreases it approaches cross-entropy; as
     sigma grows the target becomes uniform.
 
-    It takes the place of cross-entropy at number positions: combined losses choose `mode="replace"` for it
-    unless told otherwise. The model learns the distribution of $y + N(0, \sigma^2)$ among numbers of the
-    label's length and sign, so its intervals are wider than those of the labels. Use it where near misses are
+    It takes the place of cross-entropy at number labels. The targets are smoothed, so the learned
+    distribution is wider than that of the labels, by about the final sigma. Digits after a wrong prefix are
+    not trained, because each target is conditioned on the label's own digits. Use it where near misses are
     acceptable, not where answers are right or wrong.
 
     The target covers numbers with the label's length and sign. A first digit of 0 is left out of numbers
@@ -70,9 +69,6 @@ class HLGauss:
         [2.93, 3.93]
     """
 
-    needs = Needs(log_normalizer=True, remainders=True, decimals=True)
-    mode = "replace"
-
     def __init__(
         self,
         sigma: float | Tensor | tuple[float, float],
@@ -94,8 +90,7 @@ class HLGauss:
             raise ValueError(f"relative={relative!r}: expected a share of the number, 0 or more")
         self.relative = float(relative)
         self.leading_zeros = leading_zeros
-        if not decimals:
-            self.needs = Needs(log_normalizer=True, remainders=True)
+        self.decimals = decimals
 
     @classmethod
     def for_answers(cls, answers: Iterable[float], **options: Any) -> HLGauss:
@@ -168,84 +163,70 @@ class HLGauss:
         self._sigma.fill_(sigma)
         return sigma
 
-    def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position: `[positions]`."""
-        return cross_entropy_of_all(self.targets(x), x, self)
+    def __call__(
+        self,
+        log_probs: Tensor,
+        log_mass: Tensor,
+        values: Tensor,
+        target: Tensor,
+        digits: NumberDigits,
+        form_log_probs: Tensor | None = None,
+    ) -> Tensor:
+        """Compute the loss of each position: `[positions]`; see `ntloss.criteria.READABLE`."""
+        return cross_entropy(self.targets(values, target, digits), log_probs, log_mass, form_log_probs)
 
-    def targets(self, x: CriterionInput) -> Tensor:
-        """Compute the target of each position, given the true digits before it: `[positions, values]`.
-
-        Raises:
-            ValueError: the input has no spans with remainders.
-        """
-        spans = spans_of(x, self)
-        if spans.remainders is None or x.has_form is None:
-            raise ValueError(
-                f"spans.remainders or has_form is None, but {self!r} reads both: make the input with "
-                "ntloss.numbers.spans.measure_remainders, or use a loss"
-            )
-        masses = self._masses(x, spans, spans.remainders)
+    def targets(self, values: Tensor, target: Tensor, digits: NumberDigits) -> Tensor:
+        """Compute the target of each position, given the true digits before it: `[positions, values]`."""
+        masses = self._masses(values, target, digits)
         # If every cell has mass 0, the target is the label.
-        is_label = torch.zeros_like(masses).scatter(-1, x.target.unsqueeze(-1), 1)
+        is_label = torch.zeros_like(masses).scatter(-1, target.unsqueeze(-1), 1)
         total = masses.sum(-1, keepdim=True)
         return torch.where(total > 0, masses / torch.where(total > 0, total, 1), is_label)
 
-    def _masses(self, x: CriterionInput, spans: NumberSpans, behind: Remainders) -> Tensor:
+    def _masses(self, values: Tensor, target: Tensor, digits: NumberDigits) -> Tensor:
         """Compute the Gaussian's mass in the cell of each value, 0 for values that cannot stand here."""
-        label = x.target_values.abs()
-        steps = x.values.abs() - label.unsqueeze(-1)  # in units of the token's last digit, as all below
-        half = torch.pow(10.0, -spans.place_from_end.to(behind.remainder)) / 2
+        label = values[target].abs()
+        steps = values.abs() - label.unsqueeze(-1)  # in units of the token's last digit, as all below
+        half = torch.pow(10.0, -digits.after.to(digits.remainder)) / 2
         below, above = (
-            (side + half).to(label).unsqueeze(-1) for side in (behind.remainder, behind.complement)
+            (side + half).to(label).unsqueeze(-1) for side in (digits.remainder, digits.complement)
         )
-        # From y to the edges of each cell. Those next to y are sums of the digits behind it, which are
+        # From y to the edges of each cell. Those next to y are sums of the digits after it, which are
         # precise in numbers of any length; the others are whole steps away from them.
         lower = torch.where(steps > 0, steps - 1 + above, steps - below)
         upper = torch.where(steps < 0, steps + 1 - below, steps + above)
-        unit = torch.pow(10.0, -spans.place.to(behind.magnitude))
-        if behind.deviations is None:
-            masses = _mass(lower, upper, self._sigma_in_units(behind.magnitude, unit).to(label).unsqueeze(-1))
-        else:
-            is_sample, unit = ~behind.deviations.isnan(), unit.unsqueeze(-1)
-            away = torch.where(is_sample, behind.deviations, 0)
-            sigma = self._sigma_in_units((behind.magnitude.unsqueeze(-1) + away).abs(), unit).to(label)
-            away = (away * unit).to(label).unsqueeze(-1)
-            lower, upper = lower.unsqueeze(-2) - away, upper.unsqueeze(-2) - away
-            masses = (_mass(lower, upper, sigma.unsqueeze(-1)) * is_sample.unsqueeze(-1)).sum(-2)
-        return torch.where(self._may_stand(x, spans, label), masses, 0)
+        masses = _mass(lower, upper, self._sigma_in_units(digits).to(label).unsqueeze(-1))
+        return torch.where(self._may_stand(values, target, digits), masses, 0)
 
-    def _sigma_in_units(self, magnitude: Tensor, unit: Tensor) -> Tensor:
+    def _sigma_in_units(self, digits: NumberDigits) -> Tensor:
         """Compute the target's standard deviation in units of each token's last digit."""
+        unit = torch.pow(10.0, -digits.place.to(digits.magnitude))
         sigma = self._sigma.detach().to(unit.dtype) * unit
         if self.relative:
-            sigma = torch.hypot(sigma, self.relative * (magnitude * unit))
+            sigma = torch.hypot(sigma, self.relative * (digits.magnitude * unit))
         return sigma.clamp(max=_WIDEST)
 
-    def _may_stand(self, x: CriterionInput, spans: NumberSpans, label: Tensor) -> Tensor:
+    def _may_stand(self, values: Tensor, target: Tensor, digits: NumberDigits) -> Tensor:
         """Find the values that fit the label's length and sign: `[positions, values]`, bool."""
-        assert x.has_form is not None  # `targets` has checked it
-        longest = x.has_form.shape[-1]
-        digits = spans.digits.clamp(1, longest)
-        fits = x.has_form.t()[digits - 1]
-        negative = (x.target_values < 0).unsqueeze(-1)
-        fits = fits & torch.where(negative, x.values <= 0, x.values >= 0)
+        length = digits.length.clamp(1, digits.has_length.shape[-1])
+        fits = digits.has_length.t()[length - 1]
+        negative = (values[target] < 0).unsqueeze(-1)
+        fits = fits & torch.where(negative, values <= 0, values >= 0)
         if not self.leading_zeros:
             # The smallest first token without a leading zero; 0 itself is a number of one digit.
-            smallest = torch.pow(10.0, (digits - 1).to(label))
-            first = spans.starts & (spans.place + digits > 1) & (label >= smallest)
-            fits = fits & ~(first.unsqueeze(-1) & (x.values.abs() < smallest.unsqueeze(-1)))
-        is_label = torch.zeros_like(fits).scatter(-1, x.target.unsqueeze(-1), True)
-        # A token with a point or an exponent of its own, or text, has no neighbours.
-        return torch.where(fits.gather(-1, x.target.unsqueeze(-1)), fits, is_label)
+            smallest = torch.pow(10.0, (length - 1).to(values))
+            first = digits.starts & (digits.place + length > 1) & (values[target].abs() >= smallest)
+            fits = fits & ~(first.unsqueeze(-1) & (values.abs() < smallest.unsqueeze(-1)))
+        is_label = torch.zeros_like(fits).scatter(-1, target.unsqueeze(-1), True)
+        # A token with a point or an exponent of its own, or text, has no neighbors.
+        return torch.where(fits.gather(-1, target.unsqueeze(-1)), fits, is_label)
 
     def __repr__(self) -> str:
         sigma = self.schedule or (float(self._sigma),)
         shown = ", ".join(f"{value:.3g}" for value in sigma)
         options = [f"sigma=({shown})" if self.schedule else f"sigma={shown}"]
         options += [f"relative={self.relative:g}"] * bool(self.relative)
-        options += ["leading_zeros=True"] * self.leading_zeros + ["decimals=False"] * (
-            not self.needs.decimals
-        )
+        options += ["leading_zeros=True"] * self.leading_zeros + ["decimals=False"] * (not self.decimals)
         return f"HLGauss({', '.join(options)})"
 
 

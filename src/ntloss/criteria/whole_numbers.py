@@ -1,169 +1,123 @@
-r"""Losses on whole numbers: one for each number, at its first token.
+r"""Criteria with one loss for each whole number, at its first token.
 
-All compare $\hat x = \sum_t \hat d_t 10^{place_t}$, computed from the predicted digits, with the label's
-number $x$, on a logarithmic scale that fits numbers of any length (`log_ratio`). Under teacher forcing they
-see as many digits as the *labels* have, so they cannot tell if the model would have stopped earlier or gone
-on.
+They compare $\hat x = \sum_t \hat d_t 10^{place_t}$, computed from the predicted digits, with the label's
+number $x$, on a logarithmic scale that fits numbers of any length. They see as many digits as the *label*
+has, so they cannot tell if the model would have stopped earlier or gone on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from ntloss.criteria.criterion import CriterionInput, Needs, check_positive, spans_of
+from ntloss.criteria.tokens import ntl_was
 from ntloss.numbers.spans import NumberSpans, log_ratio
 
 # In units of a number's last digit, as in the published package.
 _EPSILON = torch.finfo(torch.float32).eps
+# Base 1.2 reaches this weight after 379 digits. It keeps weights finite.
+_LARGEST_WEIGHT = 1e30
 
 
-def at_starts(of_numbers: Tensor, spans: NumberSpans) -> Tensor:
-    """Put the loss of each number at its first token, and zero elsewhere: `[positions]`."""
-    return torch.where(spans.starts, of_numbers[spans.number], 0)
-
-
-class _OnWholeNumbers:
-    decimals: bool
-
-    @property
-    def needs(self) -> Needs:
-        """Whole numbers, and decimals if requested."""
-        return Needs(per_number=True, decimals=self.decimals)
-
-
-@dataclass(frozen=True)
-class NumberLevel(_OnWholeNumbers):
+def number_level(
+    probs: Tensor, values: Tensor, target: Tensor, numbers: NumberSpans, decimals: bool = False
+) -> Tensor:
     r"""Symmetric relative error between the expected and the true whole number.
 
     $|\hat x - x| / (\hat x + x + \epsilon)$ with $\hat x = \sum_t E[d_t] \, 10^{place_t}$ and
     $\epsilon = 1.2 \cdot 10^{-7}$ units of the number's last digit. It ranges from 0 to 1, and is zero
-    whenever $\hat x = x$, even if digits are uncertain, because each digit contributes its mean.
-
-    Use it if the size of a number matters more than each digit. If all digits are uncertain, most of the
-    gradient goes to the first one. `NumberLevelLoss` is the published class with this criterion.
+    whenever $\hat x = x$, even if digits are uncertain, because each digit contributes its mean. Use it if
+    the size of a number matters more than each digit. `NumberLevelLoss` is the published class with it.
 
     Args:
-        decimals: a point between two digits belongs to their number. Default: False: `12.34` is 12 and 34.
+        probs, values, target, numbers: see `ntloss.criteria.READABLE`.
+        decimals: a point between two digits belongs to their number. Default: False: `12.34` is 12 and 34,
+            as published.
+
+    Returns:
+        `[positions]`, the loss of each number at its first token, 0 elsewhere.
 
     Source: the package ntloss since 0.2, `NumberLevelLoss`.
 
     Example:
-        >>> from ntloss import NumberLevel, NumberTokenLoss, NumberVocabulary
+        >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
-        >>> loss = NumberTokenLoss(digits, NumberLevel())
+        >>> loss_fn = NTLCrossEntropyLoss(digits, number_level, return_terms=True, reduction="none")
         >>> logits = torch.full((1, 2, 16), -1e4)
-        >>> logits[0, 0, 1] = logits[0, 1, 2] = 0.0  # certain of 12
-        >>> round(loss(logits, torch.tensor([[3, 6]])).item(), 4)  # 24 / 48
-        0.5
+        >>> logits[0, 0, 1] = logits[0, 1, 2] = 0.0  # certain of 12, and the label is 36
+        >>> loss_fn(logits, torch.tensor([[3, 6]])).ntl  # 24 / 48
+        tensor([[0.5000, 0.0000]])
     """
-
-    decimals: bool = False
-
-    def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each number, at its first token: `[positions]`."""
-        spans = spans_of(x, self)
-        # Half of epsilon on either side: (a - b) / (a + b) = tanh((log a - log b) / 2).
-        predicted = (x.probs * x.values.abs()).sum(-1)
-        true = x.target_values.abs()
-        ratio = log_ratio(predicted, true, spans.place_from_end, spans, _EPSILON / 2)
-        return at_starts(torch.tanh(ratio.abs() / 2), spans)
-
-    def worst(self, values: Tensor) -> float:
-        """Return 1, the largest relative error."""
-        return 1.0
+    # Half of epsilon on either side: (a - b) / (a + b) = tanh((log a - log b) / 2).
+    predicted, true = (probs * values.abs()).sum(-1), values[target].abs()
+    ratio = log_ratio(predicted, true, numbers.place_from_end, numbers, _EPSILON / 2)
+    return _at_first_token(torch.tanh(ratio.abs() / 2), numbers)
 
 
-@dataclass(frozen=True)
-class _FromDigits(_OnWholeNumbers):
-    """Base class of criteria that read the number from the most likely digits."""
+def ntil(
+    probs: Tensor,
+    log_probs: Tensor,
+    values: Tensor,
+    target: Tensor,
+    numbers: NumberSpans,
+    base: float = 1.2,
+    relative: float = 0.2,
+    magnitude: float = 0.2,
+    temperature: float = 0.1,
+    decimals: bool = False,
+) -> Tensor:
+    r"""Numerical Token Integrity Loss (NTIL): digits weighted by place, and the whole number.
 
-    temperature: float = 0.1
-    hard: bool = True
-    decimals: bool = False
+    $mean_t \, b^{r_t} W_t + relative \cdot R + magnitude \cdot M$ for each number, where $W_t$ is `ntl_was`
+    of a digit with $r_t$ digits after it, $R = |\hat x - x| / (\max(\hat x, x) + 1)$ and
+    $M = \log((\max(\hat x, x) + 1) / (\min(\hat x, x) + 1))$, with $\hat x$ made of the most likely digits
+    and the gradient of a softmax at a low temperature. It is 0 or more, and zero exactly if all digits are
+    certain and right.
 
-    def __post_init__(self) -> None:
-        check_positive("temperature", self.temperature)
-
-    def _log_ratio(self, x: CriterionInput) -> Tensor:
-        spans, values = spans_of(x, self), x.values.abs()
-        read = (torch.softmax(x.log_probs / self.temperature, -1) * values).sum(-1)
-        if self.hard:
-            # Straight-through: the value of the most likely digit, with the gradient of the softmax.
-            read = read + (values[x.log_probs.argmax(-1)] - read).detach()
-        return log_ratio(read, x.target_values.abs(), spans.place, spans, 1.0)
-
-
-@dataclass(frozen=True)
-class RelativeError(_FromDigits):
-    r"""Relative error between the predicted and the true whole number (NTIL).
-
-    $|\hat x - x| / (\max(\hat x, x) + 1)$ with $\hat x$ made of the most likely digits, and the gradient of a
-    softmax at low temperature. It ranges from 0 to 1, and is zero whenever the most likely digits are right,
-    however uncertain. So use it beside a loss on tokens.
+    The published code differs: it averages over the digits and numbers of each row before it averages over
+    rows, adds a little Gumbel noise to the argmax, and multiplies the loss by the detached ratio of the
+    batch's cross-entropy to its NTIL. This makes the gradient depend on how a batch is split, so it is left
+    out here.
 
     Args:
-        temperature: temperature of the softmax that replaces the argmax; a lower temperature is closer to the
-            argmax and gives fewer digits a gradient. Default: 0.1, as published.
-        hard: use the value of the argmax and the gradient of the softmax (straight-through). False uses the
-            softmax for both. Default: True, as published.
+        probs, log_probs, values, target, numbers: see `ntloss.criteria.READABLE`.
+        base: b, base of the weights by place, 1 or more. Default: 1.2, as published.
+        relative, magnitude: weights of R and M. Default: 0.2 and 0.2, as published.
+        temperature: temperature of the softmax, above 0. Default: 0.1, as published.
         decimals: a point between two digits belongs to their number. Default: False.
 
-    Raises:
-        ValueError: `temperature` is not above 0.
+    Returns:
+        `[positions]`, the loss of each number at its first token, 0 elsewhere.
 
-    Source: NTIL, ACL 2025, sequence-level terms.
-
-    Example:
-        >>> from ntloss import NumberTokenLoss, NumberVocabulary
-        >>> from ntloss.criteria import RelativeError
-        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
-        >>> loss = NumberTokenLoss(digits, RelativeError())
-        >>> logits = torch.zeros(1, 2, 16)
-        >>> logits[0, 0, 1] = logits[0, 1, 9] = 1.0  # most likely 19
-        >>> round(loss(logits, torch.tensor([[1, 4]])).item(), 4)  # 5 / 20
-        0.25
-    """
-
-    def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each number, at its first token: `[positions]`."""
-        # 1 - (min + 1) / (max + 1)
-        error = -torch.expm1(-self._log_ratio(x).abs())
-        return at_starts(error, spans_of(x, self))
-
-    def worst(self, values: Tensor) -> float:
-        """Return 1, the largest relative error."""
-        return 1.0
-
-
-@dataclass(frozen=True)
-class Magnitude(_FromDigits):
-    r"""Difference in order of magnitude between the predicted and the true whole number (NTIL).
-
-    $\log((\max(\hat x, x) + 1) / (\min(\hat x, x) + 1))$. It ranges from 0 to about 2.3 per digit of the
-    number. It is zero if `RelativeError` is, and keeps growing where that saturates.
-
-    Args:
-        temperature, hard, decimals: see `RelativeError`.
-
-    Raises:
-        ValueError: `temperature` is not above 0.
-
-    Source: NTIL, ACL 2025, sequence-level terms.
+    Source: "Advancing Sequential Numerical Prediction in Autoregressive Models", ACL 2025.
 
     Example:
-        >>> from ntloss import NumberTokenLoss, NumberVocabulary
-        >>> from ntloss.criteria import Magnitude
+        >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
-        >>> logits = torch.zeros(1, 2, 16)
-        >>> logits[0, 0, 1] = logits[0, 1, 9] = 1.0  # most likely 19
-        >>> loss = NumberTokenLoss(digits, Magnitude())
-        >>> round(loss(logits, torch.tensor([[0, 1]])).item(), 4)  # log(20 / 2)
-        2.3026
+        >>> loss_fn = NTLCrossEntropyLoss(digits, ntil, return_terms=True, reduction="sum")
+        >>> logits = torch.full((1, 2, 16), -1e4)
+        >>> logits[0, 0, 1] = logits[0, 1, 9] = 0.0  # certain of 19, and the label is 14
+        >>> loss_fn(logits, torch.tensor([[1, 4]])).ntl  # 5 / 2 + 0.2 * 5 / 20 + 0.2 * log(20 / 15)
+        tensor(2.6075)
     """
+    weights = torch.pow(base, numbers.place_from_end.to(probs)).clamp(max=_LARGEST_WEIGHT)
+    of_digits = _mean_over_digits(ntl_was(probs, values, target) * weights, numbers)
+    # Straight-through: the value of the most likely digit, with the gradient of the softmax.
+    magnitudes = values.abs()
+    soft = (torch.softmax(log_probs / temperature, -1) * magnitudes).sum(-1)
+    read = soft + (magnitudes[log_probs.argmax(-1)] - soft).detach()
+    ratio = log_ratio(read, magnitudes[target], numbers.place, numbers, 1.0).abs()
+    of_numbers = of_digits - relative * torch.expm1(-ratio) + magnitude * ratio
+    return _at_first_token(of_numbers, numbers)
 
-    def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each number, at its first token: `[positions]`."""
-        return at_starts(self._log_ratio(x).abs(), spans_of(x, self))
+
+def _mean_over_digits(loss: Tensor, numbers: NumberSpans) -> Tensor:
+    """Average the loss over the tokens of each number; that of number i is at index i."""
+    is_digit = numbers.digits > 0
+    nothing = torch.zeros_like(loss)
+    count = nothing.scatter_add(0, numbers.number, is_digit.to(loss))
+    return nothing.scatter_add(0, numbers.number, torch.where(is_digit, loss, 0)) / count.clamp(min=1)
+
+
+def _at_first_token(of_numbers: Tensor, numbers: NumberSpans) -> Tensor:
+    return torch.where(numbers.starts, of_numbers[numbers.number], 0)

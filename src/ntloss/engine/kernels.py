@@ -35,14 +35,14 @@ _LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 def summarize(
     logits: Tensor, labels: Tensor, token_ids: Tensor, scale: float, softcap: float | None, mean: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Compute the `readout.Readout` of a `Query` in one pass; logits may have any strides.
+    """Compute the `readout.Readout` of a selection in one pass; logits may have any strides.
 
     Positions with label -1 are not read: their readout is zero.
     """
     rows, vocab_size = logits.shape
     row_max = torch.empty(rows, dtype=torch.promote_types(logits.dtype, torch.float32), device=logits.device)
     shifted_lse, label_logit = torch.empty_like(row_max), torch.empty_like(row_max)
-    mean_logit = torch.empty_like(row_max) if mean else row_max.new_empty(0)
+    mean_logit = torch.empty_like(row_max) if mean else torch.zeros_like(row_max)
     number_logits = row_max.new_empty(rows, len(token_ids))
     if rows:
         with _on(logits.device):
@@ -55,8 +55,8 @@ def summarize(
 
 
 def write(
-    grad: Tensor, logits: Tensor, labels: Tensor, token_ids: Tensor, readout: Sequence[Tensor],
-    scale: float, softcap: float | None, grads: Sequence[Tensor],
+    grad: Tensor, logits: Tensor, labels: Tensor, token_ids: Tensor, scale: float, softcap: float | None,
+    mean: bool, readout: Sequence[Tensor], grads: Sequence[Tensor],
 ) -> None:  # fmt: skip
     """Write the gradient of the logits in one pass; see `readout.write_gradient`.
 
@@ -65,7 +65,6 @@ def write(
     """
     row_max, shifted_lse, number_logits = readout
     rows, vocab_size = logits.shape
-    mean = len(grads[3]) > 0
     if rows:
         with _on(logits.device):
             write_rows[(rows,)](

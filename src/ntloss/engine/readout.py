@@ -28,7 +28,7 @@ CHUNK = 1 << 20
 # to some inputs may not reach it, and gradient penalties and Hessians would silently lack second derivatives.
 NOT_TWICE = (
     "a number-aware loss cannot be differentiated twice: call backward without create_graph=True, or use "
-    "torch.func (grad, hessian) with NTLCrossEntropyLoss or NumberTokenLoss"
+    "torch.func (grad, hessian) with NTLCrossEntropyLoss"
 )
 # The logarithm of a larger probability is exact to rounding.
 SAFE_PROBABILITY = 1e-20
@@ -51,16 +51,16 @@ class Readout(NamedTuple):
     shifted_lse: Tensor  # `[positions]`, logsumexp of logits - row_max over the vocabulary
     label_logit: Tensor  # `[positions]`
     number_logits: Tensor  # `[positions, number tokens]`, in the order of the token ids
-    mean_logit: Tensor  # `[positions]`, mean over the vocabulary; empty unless requested
+    mean_logit: Tensor  # `[positions]`, mean over the vocabulary; zeros unless selected
 
     @classmethod
     def from_number_logits(cls, number_logits: Tensor, log_normalizer: Tensor | None = None) -> Readout:
         """Make a readout for the number term alone; pass the log-normalizer `[...]` if it needs the mass."""
-        nothing = number_logits.new_empty(0)
+        nothing = number_logits.new_zeros(len(number_logits))
         if log_normalizer is None:
             return cls(nothing, nothing, nothing, number_logits, nothing)
         shifted_lse = log_normalizer.reshape(-1).to(number_logits.dtype)
-        return cls(torch.zeros_like(shifted_lse), shifted_lse, nothing, number_logits, nothing)
+        return cls(nothing, shifted_lse, nothing, number_logits, nothing)
 
 
 class Transform(NamedTuple):
@@ -98,23 +98,24 @@ COMPUTED_IN = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torc
 COMPUTED_IN[torch.float64] = torch.float64
 
 
-class Query(NamedTuple):
-    """What to read of logits."""
+class Selection(NamedTuple):
+    """What a loss reads of each position's logits, besides the label's logit and the log-sum-exp."""
 
-    labels: Tensor  # `[positions]`, token ids in the vocabulary, or -1 where ignored: kernels skip the row
     token_ids: Tensor  # `[number tokens]`
-    transform: Transform
-    mean: bool = False  # also read the mean logit, for label smoothing
+    transform: Transform = IDENTITY
+    mean: bool = False  # also the mean logit, for label smoothing
 
 
 class Columns(Protocol):
     """The columns of sharded logits that this rank holds: `shards.Shard`."""
 
-    def summarize(self, logits: Tensor, query: Query) -> Readout:
+    def summarize(self, logits: Tensor, labels: Tensor, selection: Selection) -> Readout:
         """Summarize this rank's columns together with the other ranks, without a graph."""
 
-    def localize(self, query: Query, grads: Sequence[Tensor]) -> tuple[Query, Sequence[Tensor]]:
-        """Restrict a query, and the gradients of its readout, to this rank's columns."""
+    def localize(
+        self, labels: Tensor, selection: Selection, grads: Sequence[Tensor]
+    ) -> tuple[Tensor, Selection, Sequence[Tensor]]:
+        """Restrict labels, a selection and the gradients of its readout to this rank's columns."""
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
@@ -148,34 +149,39 @@ def keeps_softmax(logits: Tensor, transform: Transform = IDENTITY) -> bool:
 
 
 def summarize_logits(
-    logits: Tensor, query: Query, inplace: bool = False, shard: Columns | None = None
+    logits: Tensor, labels: Tensor, selection: Selection, shard: Columns | None = None
 ) -> Readout:
     """Summarize logits `[..., vocab]`, or with a shard this rank's columns of them, differentiably.
 
-    The query has no transform: models transform their logits themselves. This needs one buffer of the
-    logits' size, which becomes their gradient; none without a gradient or with `inplace`, which writes the
-    gradient over the logits (in eager mode only).
+    `labels` are `[positions]`, token ids in the vocabulary, or -1 where ignored. The selection has no
+    transform: models transform their logits themselves. This needs one buffer of the logits' size, which
+    becomes their gradient; none without a gradient.
     """
     logits = logits.reshape(-1, logits.shape[-1])
     by_operators = logits.device.type != "cpu" and not uses_kernels(logits)
     if shard is None and values_are_hidden() and (by_operators or not torch.compiler.is_compiling()):
         # The compiler fuses this into few passes over the logits. torch.func transforms operators only.
-        return summarize_plainly(logits, query)
+        return summarize_plainly(logits, labels, selection)
     keep = torch.is_grad_enabled() and logits.requires_grad
-    further = query.mean, keep, inplace, shard
-    readout = _SummarizeLogits.apply(logits, *query[:2], *further)  # type: ignore[no-untyped-call]
-    return Readout(*readout)
+    arguments = logits, labels, selection.token_ids, selection.mean, keep, shard
+    return Readout(*_SummarizeLogits.apply(*arguments))  # type: ignore[no-untyped-call]
 
 
-def summarize_plainly(logits: Tensor, query: Query, softmax: Tensor | None = None) -> Readout:
+def summarize_plainly(
+    logits: Tensor, labels: Tensor, selection: Selection, softmax: Tensor | None = None
+) -> Readout:
     """Summarize logits by PyTorch's operators; see `summarize_block`."""
     logits = logits.to(COMPUTED_IN[logits.dtype])
-    if query.transform != IDENTITY:
-        logits = query.transform.apply(logits)
-    labels = query.labels.clamp(min=0).unsqueeze(-1)
+    if selection.transform != IDENTITY:
+        logits = selection.transform.apply(logits)
+    labels = labels.clamp(min=0).unsqueeze(-1)
     label_logit = logits.gather(-1, labels).squeeze(-1)
-    number_logits = logits.index_select(-1, query.token_ids)
-    mean_logit = logits.mean(-1) if query.mean else logits.new_empty(0)
+    number_logits = logits.index_select(-1, selection.token_ids)
+    mean_logit = logits.mean(-1) if selection.mean else torch.zeros_like(label_logit)
+    # Three ways to one log-sum-exp. Without a buffer for the softmax, the sum of exponentials is taken
+    # directly. With one, the softmax is needed for the gradient anyway, and any of its probabilities gives
+    # the log-sum-exp without another pass: the label's where the logits are still there to check it, the
+    # largest where the softmax overwrites them.
     if softmax is None:
         row_max, shifted_lse = _from_exponentials(logits)
     elif softmax.data_ptr() == logits.data_ptr() or logits.device.type != "cpu":
@@ -198,21 +204,19 @@ class _SummarizeLogits(torch.autograd.Function):
         token_ids: Tensor,
         mean: bool,
         keep: bool,
-        inplace: bool,
         shard: Columns | None,
     ) -> tuple[Tensor, ...]:
         if shard is not None:
-            readout, softmax = shard.summarize(logits, Query(labels, token_ids, IDENTITY, mean)), None
+            readout, softmax = shard.summarize(logits, labels, Selection(token_ids, mean=mean)), None
         else:
-            keep = keep and not inplace and keeps_softmax(logits)
             summarize = _SUMMARIZE if torch.compiler.is_compiling() else summarize_with_softmax
-            *columns, softmax = summarize(logits, labels, token_ids, mean, keep)
+            *columns, softmax = summarize(logits, labels, token_ids, mean, keep and keeps_softmax(logits))
             readout = Readout(*columns)
         used = (*readout[:2], *([readout.number_logits] if uses_kernels(logits) else []))
         ctx.save_for_backward(logits, softmax, labels, token_ids, *used)
         ctx.mark_non_differentiable(readout.row_max)
         ctx.set_materialize_grads(False)
-        ctx.inplace, ctx.shard, ctx.softmax_spent = inplace, shard, False
+        ctx.mean, ctx.shard, ctx.softmax_spent = mean, shard, False
         return tuple(readout)
 
     @staticmethod
@@ -220,60 +224,55 @@ class _SummarizeLogits(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError(NOT_TWICE)
         logits, softmax, labels, token_ids, *used = ctx.saved_tensors
-        if ctx.inplace and ctx.softmax_spent:
-            raise RuntimeError(
-                "backward was called a second time, but the first call wrote the gradient over the logits. "
-                "Compute the loss again, or omit inplace_backward."
-            )
         is_softmax = softmax is not None and softmax.numel() > 0
         if is_softmax and ctx.softmax_spent:  # in an earlier backward pass through a retained graph
             grad = torch.softmax(logits, -1)
         else:
             # `.data`, so that autograd does not reject the change of a saved tensor.
-            grad = softmax.data if is_softmax else logits.data if ctx.inplace else torch.empty_like(logits)
+            grad = softmax.data if is_softmax else torch.empty_like(logits)
         ctx.softmax_spent = True
-        query, write = Query(labels, token_ids, IDENTITY), write_gradient
-        if torch.compiler.is_compiling():
-            write = _WRITE_GRADIENT
-        grads: Sequence[Tensor] = grads_of_readout(given, used[0], len(token_ids))
+        selection = Selection(token_ids, mean=ctx.mean)
+        grads: Sequence[Tensor] = _without_none(given, used[0], len(token_ids))
         if ctx.shard is not None:
-            query, grads = ctx.shard.localize(query, grads)
-        write(grad, logits, *query[:2], *query.transform, used, list(grads), is_softmax)
-        return grad, *[None] * 6
+            labels, selection, grads = ctx.shard.localize(labels, selection, grads)
+        write = _WRITE_GRADIENT if torch.compiler.is_compiling() else write_gradient
+        write(grad, logits, labels, *flat(selection), used, list(grads), is_softmax)
+        return grad, *[None] * 5
 
 
-def grads_of_readout(given: Sequence[Tensor | None], row_max: Tensor, numbers: int) -> list[Tensor]:
-    """Replace gradients of a readout that are None by zeros; that of the mean logit stays empty."""
-    shapes = ((len(row_max),), (len(row_max),), (len(row_max), numbers), (0,))
+def _without_none(given: Sequence[Tensor | None], row_max: Tensor, numbers: int) -> list[Tensor]:
+    """Replace gradients of a readout that are None by zeros."""
+    shapes = ((len(row_max),), (len(row_max),), (len(row_max), numbers), (len(row_max),))
     pairs = zip(given, shapes, strict=True)
     return [row_max.new_zeros(shape) if grad is None else grad for grad, shape in pairs]
 
 
-def summarize_block(
-    logits: Tensor, query: Query, softmax: Tensor | None = None, positions: Tensor | None = None
-) -> Readout:
-    """Summarize logits without a graph, or only those at some `positions`.
+def flat(selection: Selection) -> tuple[Tensor, float, float | None, bool]:
+    """Return the arguments of `write_gradient` that a selection stands for; operators take no records."""
+    return selection.token_ids, *selection.transform, selection.mean
 
-    `softmax` is a buffer for it in float32 or float64, which may be the logits themselves; not for kernels,
-    and not with `positions`.
+
+def summarize_block(
+    logits: Tensor, labels: Tensor, selection: Selection, softmax: Tensor | None = None
+) -> Readout:
+    """Summarize logits without a graph.
+
+    `softmax` is a buffer for it in float32 or float64, which may be the logits themselves; not for kernels.
     """
-    if uses_kernels(logits) and positions is None:
+    if uses_kernels(logits):
         from ntloss.engine import kernels  # Triton takes long to import
 
-        labels, token_ids, transform, mean = query
-        return Readout(*kernels.summarize(logits, labels, token_ids, *transform, mean))
-    whole = softmax is not None and query.transform == IDENTITY  # no copies are needed
-    count = len(logits if positions is None else positions)
+        return Readout(*kernels.summarize(logits, labels, *flat(selection)))
+    whole = softmax is not None and selection.transform == IDENTITY  # no copies are needed
+    count = len(logits)
     rows = max(1, count if whole else CHUNK // logits.shape[-1])
-    if positions is None and count <= rows:
-        return summarize_plainly(logits, query, softmax)
+    if count <= rows:
+        return summarize_plainly(logits, labels, selection, softmax)
     parts = []
-    for start in range(0, max(count, 1), rows):
-        block: slice | Tensor = slice(start, start + rows)
-        if positions is not None:
-            block = positions[block]
+    for start in range(0, count, rows):
+        block = slice(start, start + rows)
         here = None if softmax is None else softmax[block]
-        parts.append(summarize_plainly(logits[block], query._replace(labels=query.labels[block]), here))
+        parts.append(summarize_plainly(logits[block], labels[block], selection, here))
     return Readout(*map(torch.cat, zip(*parts, strict=True)))
 
 
@@ -303,22 +302,18 @@ def _from_label_probability(
 
 
 def summarize_with_softmax(
-    logits: Tensor,
-    labels: Tensor,
-    token_ids: Tensor,
-    mean: bool,
-    keep_softmax: bool,
+    logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, keep_softmax: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Summarize logits, and return their softmax too if it is kept."""
     softmax = torch.empty_like(logits) if keep_softmax else None
-    readout = summarize_block(logits, Query(labels, token_ids, IDENTITY, mean), softmax)
+    readout = summarize_block(logits, labels, Selection(token_ids, mean=mean), softmax)
     return (*readout, logits.new_empty(0) if softmax is None else softmax)
 
 
 def _shapes_of_readout(
     logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, keep_softmax: bool
 ) -> tuple[Tensor, ...]:
-    readout = summarize_plainly(logits, Query(labels, token_ids, IDENTITY, mean))
+    readout = summarize_plainly(logits, labels, Selection(token_ids, mean=mean))
     return (*readout, torch.empty_like(logits) if keep_softmax else logits.new_empty(0))
 
 
@@ -329,20 +324,21 @@ def write_gradient(
     token_ids: Tensor,
     scale: float,
     softcap: float | None,
+    mean: bool,
     readout: Sequence[Tensor],
     grads: Sequence[Tensor],
     is_softmax: bool,
 ) -> None:
     """Write the gradient of the logits to a buffer `[positions, vocab]`, which may be the logits.
 
-    `readout` are `row_max`, `shifted_lse` and, for kernels, the number logits. Query
-    and `grads`, the gradients of the readout but for `row_max`, are those of this rank's columns.
-    `is_softmax` says that the buffer holds the softmax of the logits.
+    `readout` are `row_max`, `shifted_lse` and, for kernels, the number logits. Labels, token ids and `grads`,
+    the gradients of the readout but for `row_max`, are those of this rank's columns. `is_softmax` says that
+    the buffer holds the softmax of the logits.
     """
     if uses_kernels(logits):
         from ntloss.engine import kernels  # Triton takes long to import
 
-        kernels.write(grad, logits, labels, token_ids, readout, scale, softcap, grads)
+        kernels.write(grad, logits, labels, token_ids, scale, softcap, mean, readout, grads)
         return
     labels = labels.clamp(min=0)
     if not is_softmax:  # else the vocabulary is not sharded
@@ -352,17 +348,15 @@ def write_gradient(
     columns = (grad, logits, labels, *readout[:2], *grads)
     rows = max(1, len(logits) if whole else CHUNK // logits.shape[-1])
     if len(logits) <= rows:
-        _write_block(columns, token_ids, transform, is_softmax)
+        _write_block(columns, Selection(token_ids, transform, mean), is_softmax)
         return
     for start in range(0, len(logits), rows):
-        # The gradient of the mean logit is empty if it was not read; so are its blocks.
         block = [column[start : start + rows] for column in columns]
-        _write_block(block, token_ids, transform, is_softmax)
+        _write_block(block, Selection(token_ids, transform, mean), is_softmax)
 
 
-def _write_block(
-    columns: Sequence[Tensor], token_ids: Tensor, transform: Transform, is_softmax: bool
-) -> None:
+def _write_block(columns: Sequence[Tensor], selection: Selection, is_softmax: bool) -> None:
+    token_ids, transform, mean = selection
     grad, logits, labels, row_max, shifted_lse, of_lse, of_label, of_numbers, of_mean = columns
     if is_softmax:
         part = work = grad.mul_(of_lse.unsqueeze(-1))
@@ -375,7 +369,7 @@ def _write_block(
         normalizer = row_max + shifted_lse
         if not math.isfinite(normalizer.sum()):
             work.masked_fill_(((of_lse == 0) & ~normalizer.isfinite()).unsqueeze(-1), 0)
-    if len(of_mean):
+    if mean:
         work.add_(of_mean.unsqueeze(-1) / logits.shape[-1])
     work.scatter_add_(-1, labels.unsqueeze(-1), of_label.unsqueeze(-1))
     work.scatter_add_(-1, token_ids.expand(len(work), -1), of_numbers)
@@ -395,5 +389,5 @@ _WRITE_GRADIENT = torch.library.custom_op(
     write_gradient,
     mutates_args=("grad",),
     schema="(Tensor(a!) grad, Tensor logits, Tensor labels, Tensor token_ids, float scale, float? softcap, "
-    "Tensor[] readout, Tensor[] grads, bool is_softmax) -> ()",
+    "bool mean, Tensor[] readout, Tensor[] grads, bool is_softmax) -> ()",
 )

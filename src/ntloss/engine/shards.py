@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ntloss.engine.readout import Query, Readout, summarize_block
+from ntloss.engine.readout import Readout, Selection, summarize_block
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -53,40 +53,43 @@ class Shard(NamedTuple):
             )
         return cls(start, size, vocab_size, group)
 
-    def summarize(self, logits: Tensor, query: Query) -> Readout:
+    def summarize(self, logits: Tensor, labels: Tensor, selection: Selection) -> Readout:
         """Summarize this rank's columns together with the other ranks: the same readout on every rank."""
-        local_labels, label_held = self._locate(query.labels)
-        local_ids, ids_held = self._locate(query.token_ids)
-        local_labels = local_labels.where(label_held | (query.labels < 0), 0)
-        local = summarize_block(logits, query._replace(labels=local_labels, token_ids=local_ids.clamp(min=0)))
+        local_labels, label_held = self._locate(labels)
+        local_ids, ids_held = self._locate(selection.token_ids)
+        local_labels = local_labels.where(label_held | (labels < 0), 0)
+        local = summarize_block(logits, local_labels, selection._replace(token_ids=local_ids.clamp(min=0)))
         highest = local.row_max.clone()
         dist.all_reduce(highest, dist.ReduceOp.MAX, group=self.group)
-        columns = [
-            ((local.row_max - highest) + local.shifted_lse).exp().unsqueeze(-1),
-            torch.where(label_held, local.label_logit, 0).unsqueeze(-1),
-            torch.where(ids_held, local.number_logits, 0),
-        ]
-        if query.mean:
-            columns.append(local.mean_logit.unsqueeze(-1) * (self.size / self.vocab_size))
-        together = torch.cat(columns, -1)
+        together = torch.cat(
+            [
+                ((local.row_max - highest) + local.shifted_lse).exp().unsqueeze(-1),
+                torch.where(label_held, local.label_logit, 0).unsqueeze(-1),
+                local.mean_logit.unsqueeze(-1) * (self.size / self.vocab_size),
+                torch.where(ids_held, local.number_logits, 0),
+            ],
+            -1,
+        )
         dist.all_reduce(together, group=self.group)
-        label_logit, number_logits = together[:, 1].clone(), together[:, 2 : 2 + len(local_ids)].clone()
-        mean_logit = together[:, -1].clone() if query.mean else local.mean_logit
-        return Readout(highest, together[:, 0].log(), label_logit, number_logits, mean_logit)
+        total, label_logit, mean_logit = (together[:, column].clone() for column in range(3))
+        return Readout(highest, total.log(), label_logit, together[:, 3:].clone(), mean_logit)
 
-    def localize(self, query: Query, grads: Sequence[Tensor]) -> tuple[Query, Sequence[Tensor]]:
-        """Restrict a query, and the gradients of its readout, to this rank's columns."""
+    def localize(
+        self, labels: Tensor, selection: Selection, grads: Sequence[Tensor]
+    ) -> tuple[Tensor, Selection, Sequence[Tensor]]:
+        """Restrict labels, a selection and the gradients of its readout to this rank's columns."""
         grad_shifted_lse, grad_label_logit, grad_number_logits, grad_mean_logit = grads
         # Ids of other ranks become -1, with a gradient of zero.
-        labels, label_held = self._locate(query.labels)
-        token_ids, ids_held = self._locate(query.token_ids)
-        return query._replace(labels=labels, token_ids=token_ids), (
+        labels, label_held = self._locate(labels)
+        token_ids, ids_held = self._locate(selection.token_ids)
+        local_grads = (
             grad_shifted_lse,
             torch.where(label_held, grad_label_logit, 0),
             torch.where(ids_held, grad_number_logits, 0),
             # This gradient is divided by the number of columns on this rank.
             grad_mean_logit * (self.size / self.vocab_size),
         )
+        return labels, selection._replace(token_ids=token_ids), local_grads
 
     def _locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         # Local columns of token ids, -1 for those of other ranks, and whether this rank holds them.

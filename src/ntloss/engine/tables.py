@@ -19,7 +19,7 @@ class NumberTables(nn.Module):
 
     Args:
         vocabulary: the number tokens.
-        spans: also build `kinds`, which finds whole numbers in labels, and `has_form`. Default: False.
+        spans: also build `kinds`, which finds whole numbers in labels, and `has_length`. Default: False.
 
     Attributes:
         token_ids: `[number tokens]`, one token of each distinct value by ascending value, then the further
@@ -29,7 +29,7 @@ class NumberTables(nn.Module):
         value_of_label: `[vocab + 1]`, index into `values` of each number token, -1 for text and, at the end
             (index -1), for labels that are ignored.
         kinds: `[vocab]`, `numbers.spans.token_kinds`, or None unless `spans`.
-        has_form: `[values, digits]`, see `CriterionInput`; None unless `spans`.
+        has_length: `[values, lengths]`, see `numbers.spans.NumberDigits`; None unless `spans`.
         has_several_forms: whether some value has more than one token.
     """
 
@@ -38,13 +38,13 @@ class NumberTables(nn.Module):
     values_in_float32: Tensor
     value_of_label: Tensor
     kinds: Tensor | None
-    has_form: Tensor | None
+    has_length: Tensor | None
 
     def __init__(self, vocabulary: NumberVocabulary, spans: bool = False) -> None:
         super().__init__()
         self.vocabulary = vocabulary
         self.register_buffer("kinds", None)
-        self.register_buffer("has_form", None)
+        self.register_buffer("has_length", None)
         self._spans = spans
         self._build(torch.device("cpu"))
 
@@ -76,13 +76,13 @@ class NumberTables(nn.Module):
                 tables[f"level_{level}"] = torch.tensor(members)
             if self._spans:
                 tables["kinds"] = token_kinds(self.vocabulary)
-                tables["has_form"] = self._has_form(index)
+                tables["has_length"] = self._has_length(index)
             for name, table in tables.items():
                 self.register_buffer(name, table.to(device), persistent=False)
         self._levels = len(levels)
         self.has_several_forms = len(levels) > 1
 
-    def _has_form(self, index: dict[float, int]) -> Tensor:
+    def _has_length(self, index: dict[float, int]) -> Tensor:
         forms = [(index[t.value], t.digits) for t in self.vocabulary.tokens if t.is_whole]
         table = torch.zeros(len(index), max((digits for _, digits in forms), default=1), dtype=torch.bool)
         for value, digits in forms:

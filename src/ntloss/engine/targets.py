@@ -9,37 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria.criterion import Needs, check_choice
 from ntloss.engine.readout import COMPUTED_IN, values_are_hidden
 from ntloss.engine.tables import NumberTables
-from ntloss.numbers.spans import NumberSpans, find_numbers, measure_remainders
+from ntloss.numbers.spans import NumberDigits, NumberSpans, find_numbers, measure_digits
 
 MODES = ("add", "replace")
 REDUCTIONS = ("mean", "sum", "none")
 DIVISORS = ("items", "numbers")
+# What a criterion reads of the whole number that a label belongs to.
+OF_NUMBERS = ("place", "digits_after", "numbers", "digits")
 _TINY = torch.finfo(torch.float32).tiny  # a divisor in place of 0
 _Given = TypeVar("_Given", Tensor, Tensor | None)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-class BatchInfo(NamedTuple):
-    """What a call says of its batch besides the labels; see `NTLCrossEntropyLoss.forward`."""
-
-    loss_weights: Tensor | None = None
-    number_weights: Tensor | None = None
-    sequence_ids: Tensor | None = None
-    num_items: Tensor | float | None = None
-    number_samples: Tensor | None = None
-
-
-class TargetOptions(NamedTuple):
-    """The options of a loss that concern its labels; see `NTLCrossEntropyLoss`."""
-
-    ignore_index: int = -100
-    reduction: str = "mean"
-    mode: str = "add"
-    normalize_by: str = "items"
-    shift: bool = False
 
 
 class Targets(NamedTuple):
@@ -55,7 +36,8 @@ class Targets(NamedTuple):
     # position is computed: where shapes must be static (on accelerators, under `torch.compile` and
     # `torch.func`), and for criteria that look at several positions.
     number_rows: Tensor | None
-    spans: NumberSpans | None  # the number that each position belongs to, if the criterion needs it
+    spans: NumberSpans | None  # the number that each position belongs to, if the criterion reads it
+    digits: NumberDigits | None  # the digits of each label in its number, likewise
     shape: torch.Size | None  # of the losses with reduction="none"; None if they are summed
 
     def select(self, rows: Tensor | slice) -> Targets:
@@ -63,32 +45,45 @@ class Targets(NamedTuple):
         columns = [column[rows] for column in self[:6]]
         number_rows = None if self.number_rows is None else columns[-1].nonzero().squeeze(-1)
         spans = None if self.spans is None else self.spans.select(rows)
+        digits = None if self.digits is None else self.digits.select(rows)
         shape = None if self.shape is None else columns[0].shape
-        return Targets(*columns, number_rows, spans, shape)  # type: ignore[arg-type, call-arg]
+        return Targets(*columns, number_rows, spans, digits, shape)  # type: ignore[arg-type, call-arg]
 
 
 def prepare_targets(
     labels: Tensor,
     inputs: Tensor,
     tables: NumberTables,
-    needs: Needs,
-    batch: BatchInfo,
-    options: TargetOptions,
+    reads: tuple[str, ...],
+    decimals: bool,
+    *,
+    ignore_index: int,
+    reduction: str,
+    mode: str,
+    normalize_by: str,
+    shift: bool = False,
+    loss_weights: Tensor | None = None,
+    number_weights: Tensor | None = None,
+    sequence_ids: Tensor | None = None,
+    num_items_in_batch: Tensor | float | None = None,
 ) -> Targets:
     """Check labels `[...]`, shift them, find their numbers, and compute the weight of each position.
 
-    `inputs`, logits or hidden states `[..., width]`, are asked for their shape, device and dtype only. Raise
-    a TypeError or ValueError that names what does not fit.
+    `inputs`, logits or hidden states `[..., width]`, are asked for their shape, device and dtype only;
+    `reads` and `decimals` are those of the `NumberTerm`, and the keywords those of `NTLCrossEntropyLoss`.
+    Raise a TypeError or ValueError that names what does not fit.
     """
-    ignore_index, reduction, mode, _, shift = options
     check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index)
-    if any(given is not None for given in batch):
-        _check_batch(batch, labels, options)
-        _check_samples(batch, labels, needs, options.ignore_index)
-    if reduction not in REDUCTIONS:  # an argument of a call of NumberTokenLoss
-        check_choice("reduction", reduction, REDUCTIONS)
-    loss_weights, number_weights, sequence_ids, num_items, samples = batch
-    if needs.spans and sequence_ids is None and labels.dim() < 2:
+    if num_items_in_batch is not None:
+        _check_count(num_items_in_batch, reduction)
+    if sequence_ids is not None:
+        _check_beside("sequence_ids", sequence_ids, labels)
+    if loss_weights is not None:
+        _check_weights("loss_weights", loss_weights, labels)
+    if number_weights is not None:
+        _check_weights("number_weights", number_weights, labels, splits=mode == "replace")
+    reads_numbers = tables.kinds is not None
+    if reads_numbers and sequence_ids is None and labels.dim() < 2:
         raise ValueError(
             f"labels of shape {list(labels.shape)}, but the criterion looks at whole numbers and needs to "
             "know where sequences end: expected labels of shape [batch, seq], or sequence_ids of the labels' "
@@ -97,21 +92,20 @@ def prepare_targets(
     if shift:  # a position belongs to the sequence of its shifted label
         labels, sequence_ids = shift_left(labels, ignore_index), shift_left(sequence_ids, -1)
         loss_weights, number_weights = shift_left(loss_weights), shift_left(number_weights)
-    positions, spans = labels.shape, None
-    shape = positions if reduction == "none" else None
-    if needs.spans and tables.kinds is not None:
-        spans = find_numbers(labels, tables.kinds, sequence_ids, needs.decimals, ignore_index).flatten()
+    shape, spans, digits = labels.shape if reduction == "none" else None, None, None
+    if tables.kinds is not None:
+        spans = find_numbers(labels, tables.kinds, sequence_ids, decimals, ignore_index).flatten()
     labels = labels.reshape(-1).long()  # gather accepts int32 only since torch 2.8
     labels = labels.masked_fill(labels == ignore_index, -1)
     counted = labels >= 0
     target = tables.value_of_label[labels]
     is_number = target >= 0
-    if needs.remainders and spans is not None:
-        if samples is not None:  # from rows to positions
-            samples = samples.unsqueeze(-2).expand(*positions, samples.shape[-1]).flatten(0, -2)
+    if spans is not None and tables.has_length is not None and "digits" in reads:
         values = tables.values[target.clamp(min=0)].masked_fill(~is_number, 0)
-        spans = measure_remainders(spans, values, samples)
-    has_term = spans.starts if needs.per_number and spans is not None else is_number
+        digits = measure_digits(spans, values, tables.has_length)
+    # A criterion on whole numbers has one term for each number, at its first token.
+    numbers = spans if "numbers" in reads else None
+    has_term = is_number if numbers is None else numbers.starts
 
     item_weights = counted.to(COMPUTED_IN[inputs.dtype])
     if loss_weights is not None:
@@ -119,18 +113,18 @@ def prepare_targets(
     factors = None
     if number_weights is not None:
         factors = torch.where(is_number, number_weights.reshape(-1).to(item_weights), 0)
-        if needs.per_number and spans is not None:  # a number has the weight of its first token
-            of_starts = torch.where(spans.starts, factors, 0)
-            factors = torch.zeros_like(factors).scatter_add(0, spans.number, of_starts)[spans.number]
+        if numbers is not None:  # a number has the weight of its first token
+            of_starts = torch.where(numbers.starts, factors, 0)
+            factors = torch.zeros_like(factors).scatter_add(0, numbers.number, of_starts)[numbers.number]
     share = has_term if factors is None else has_term * factors
-    if reduction == "mean" and num_items is not None:
-        item_weights = _divide(item_weights, num_items)
+    if reduction == "mean" and num_items_in_batch is not None:
+        item_weights = _divide(item_weights, num_items_in_batch)
     elif reduction == "mean":  # if their sum is 0, so are the weights
         item_weights = item_weights / item_weights.sum().clamp(min=_TINY)
     term_weights = item_weights * share
-    if reduction == "mean" and mode == "add" and options.normalize_by == "numbers":
+    if reduction == "mean" and mode == "add" and normalize_by == "numbers":
         term_weights = term_weights / term_weights.sum().clamp(min=_TINY)
-        if num_items is not None:
+        if num_items_in_batch is not None:
             term_weights = term_weights * item_weights.sum()  # this call's share of the items
     ce_weights = item_weights
     if mode == "replace":
@@ -138,10 +132,10 @@ def prepare_targets(
         ce_weights = torch.where(is_number, item_weights * rest, item_weights)
     number_rows = None
     static_shapes = labels.device.type != "cpu" or values_are_hidden()
-    if not (needs.across_positions or static_shapes):
+    if numbers is None and not static_shapes:
         number_rows = term_weights.nonzero().squeeze(-1)
     columns = (labels, target, counted, item_weights, ce_weights, term_weights)
-    return Targets(*columns, number_rows, spans, shape)
+    return Targets(*columns, number_rows, spans, digits, shape)
 
 
 def _divide(weights: Tensor, count: Tensor | float) -> Tensor:
@@ -220,38 +214,43 @@ def check_labels(labels: Tensor, inputs: Tensor, vocab_size: int, ignore_index: 
         )
 
 
-def _check_batch(batch: BatchInfo, labels: Tensor, options: TargetOptions) -> None:
-    """Check what a call says besides the labels, which have been checked."""
-    loss_weights, number_weights, sequence_ids, num_items, _ = batch
-    _check_count(num_items, options.reduction)
-    tensors = {"loss_weights": loss_weights, "number_weights": number_weights, "sequence_ids": sequence_ids}
-    for name, tensor in tensors.items():
-        if tensor is None:
-            continue
-        integers = name == "sequence_ids"
-        if not isinstance(tensor, Tensor) or tensor.is_complex() or (integers and tensor.is_floating_point()):
-            expected = "a tensor of integers" if integers else "a real tensor"
-            raise TypeError(f"{name}: expected {expected}, given {given_type(tensor)}")
-        if tensor.shape != labels.shape:
-            found = f"{name} of shape {list(tensor.shape)}"
-            raise ValueError(f"{found}: expected that of the labels, {list(labels.shape)}")
-        if tensor.device != labels.device:
-            found = f"{name} are on {tensor.device}, the logits on {labels.device}"
-            raise ValueError(f"{found}: move one to the other")
-        if integers or not _reads_values(labels):
-            continue
-        # With mode="replace", a number weight splits a label between the two terms.
-        splits = name == "number_weights" and options.mode == "replace"
-        valid = (tensor >= 0) & (tensor <= (1 if splits else torch.inf)) & (tensor < torch.inf)
-        if not valid.all():  # NaN fails these comparisons too
-            expected = "weights from 0 to 1 with mode='replace'" if splits else "finite weights, 0 or more"
-            raise ValueError(f"{name} contain {tensor[~valid][0].item()}: expected {expected}")
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise a ValueError unless an option is one of several names."""
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"{name}={value!r}: expected {', '.join(others)} or {last}")
 
 
-def _check_count(count: Tensor | float | None, reduction: str) -> None:
-    """Raise a ValueError if a count is negative, or given where nothing is divided by it."""
-    if count is None:
+def _check_beside(name: str, tensor: Tensor, labels: Tensor) -> None:
+    """Raise a TypeError or ValueError unless a tensor is real, and has the labels' shape and device."""
+    integers = name == "sequence_ids"
+    if not isinstance(tensor, Tensor) or tensor.is_complex() or (integers and tensor.is_floating_point()):
+        expected = "a tensor of integers" if integers else "a real tensor"
+        raise TypeError(f"{name}: expected {expected}, given {given_type(tensor)}")
+    if tensor.shape != labels.shape:
+        found = f"{name} of shape {list(tensor.shape)}"
+        raise ValueError(f"{found}: expected that of the labels, {list(labels.shape)}")
+    if tensor.device != labels.device:
+        found = f"{name} are on {tensor.device}, the logits on {labels.device}"
+        raise ValueError(f"{found}: move one to the other")
+
+
+def _check_weights(name: str, weights: Tensor, labels: Tensor, splits: bool = False) -> None:
+    """Raise a TypeError or ValueError unless weights fit the labels and are finite, 0 or more.
+
+    `splits` says that a weight splits a label between two terms, and is at most 1.
+    """
+    _check_beside(name, weights, labels)
+    if not _reads_values(labels):
         return
+    valid = (weights >= 0) & (weights <= (1 if splits else torch.inf)) & (weights < torch.inf)
+    if not valid.all():  # NaN fails these comparisons too
+        expected = "weights from 0 to 1 with mode='replace'" if splits else "finite weights, 0 or more"
+        raise ValueError(f"{name} contain {weights[~valid][0].item()}: expected {expected}")
+
+
+def _check_count(count: Tensor | float, reduction: str) -> None:
+    """Raise a ValueError if a count is negative, or given where nothing is divided by it."""
     if reduction != "mean":
         raise ValueError(
             f"num_items_in_batch is the divisor of reduction='mean': omit it with reduction={reduction!r}"
@@ -259,43 +258,6 @@ def _check_count(count: Tensor | float | None, reduction: str) -> None:
     is_read = isinstance(count, (int, float)) or (isinstance(count, Tensor) and _reads_values(count))
     if is_read and not count >= 0:
         raise ValueError(f"num_items_in_batch={count}: expected 0 or more")
-
-
-def _check_samples(batch: BatchInfo, labels: Tensor, needs: Needs, ignore_index: int) -> None:
-    """Raise a TypeError or ValueError unless samples fit the labels' rows, and the criterion reads them."""
-    if (samples := batch.number_samples) is None:
-        return
-    if _reads_values(labels) and _packs(batch.sequence_ids, labels != ignore_index):
-        raise ValueError("number_samples belong to rows, and these pack several sequences: omit packing")
-    if not isinstance(samples, Tensor) or samples.is_complex() or samples.dtype in FLOATS[:2]:
-        expected = "a real tensor, not in half precision, which rounds numbers"
-        raise TypeError(f"number_samples: expected {expected}, given {given_type(samples)}")
-    rows = labels.shape[:-1]
-    if samples.dim() != len(rows) + 1 or samples.shape[:-1] != rows or not samples.shape[-1]:
-        raise ValueError(
-            f"number_samples of shape {list(samples.shape)}: expected {[*rows, 'samples']}, the numbers of "
-            "each row, padded with NaN"
-        )
-    if samples.device != labels.device:
-        raise ValueError(
-            f"number_samples are on {samples.device}, the labels on {labels.device}: move one to the other"
-        )
-    if not needs.remainders:
-        raise ValueError(
-            "number_samples need a criterion with targets on whole numbers, such as HLGauss(sigma): this "
-            "loss would ignore them"
-        )
-    if _reads_values(samples) and samples.isinf().any():
-        raise ValueError("number_samples contain an infinite number: expected finite ones, padded with NaN")
-
-
-def _packs(sequence_ids: Tensor | None, counted: Tensor) -> bool:
-    """Return whether a row's labels that count, `[..., seq]`, belong to several sequences."""
-    if sequence_ids is None or not counted.any():
-        return False
-    ids, limits = sequence_ids.long(), torch.iinfo(torch.int64)
-    lowest, highest = ids.masked_fill(~counted, limits.max), ids.masked_fill(~counted, limits.min)
-    return bool((lowest.amin(-1) < highest.amax(-1)).any())
 
 
 def check_weight(weight: object) -> None:

@@ -177,7 +177,7 @@ def _notes_on_large_values(vocabulary: NumberVocabulary) -> list[str]:
     return [
         f"The default criterion is in units of the values, here {smallest:,.0f} to {largest:,.0f}: the loss "
         "would outweigh cross-entropy. Choose a criterion on a scale of its own, such as "
-        "criterion=NumberLevel(), or split numbers into digits when tokenizing."
+        "criterion='number_level', or split numbers into digits when tokenizing."
     ]
 
 
@@ -192,7 +192,7 @@ def _notes_on_text(texts: Iterable[str], unseen: int) -> list[str]:
     if separated := [number for number in found if THOUSANDS in number]:
         notes.append(
             f"{len(separated):,} numbers of the text have separators of thousands, such as {separated[0]!r}: "
-            "one number for metrics, and several for criteria of whole numbers, such as NumberLevel(). Write "
+            "one number for metrics, and several for criteria of whole numbers, such as number_level. Write "
             "them without separators."
         )
     return notes

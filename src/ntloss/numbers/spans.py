@@ -27,39 +27,47 @@ from torch import Tensor
 
 from ntloss.numbers.vocabulary import NumberVocabulary
 
-# Codes of `token_kinds`: three flags, and the number of digits in the bits above them. A minus sign has none.
+# Codes of `token_kinds`: three flags, and the number of digits in the bits above them.
 _STARTS, _ENDS, _POINT, _DIGITS = 1, 2, 4, 8
-_MINUS = _STARTS | _ENDS
-# A digit further behind changes a remainder by less than the rounding of float64.
-_DIGITS_BEHIND = 20
+# A digit further on changes a remainder by less than the rounding of float64.
+_DIGITS_AFTER = 20
 # A digit is multiplied by at most 10 to this power. Otherwise, an expected digit far below 1 that precedes
 # many zeros would have an infinite gradient.
 _LARGEST_POWER = 18
 _SMALLEST_MANTISSA = 1e-12
 
 
-class Remainders(NamedTuple):
-    """What stands behind each token of a number, `[positions]`, in units of the token's last digit.
+class NumberDigits(NamedTuple):
+    """The digits of each label in its number, `[positions]`, in units of the token's last digit.
 
     The 4 of 42.5 counts tens: `remainder` is 0.25, for 2.5, and `complement`, up to the last tenth before 50,
-    is 0.74. Both are sums of the digits behind the token, so they are precise in numbers of any length.
+    is 0.74. Both are sums of the digits after the token, so they are precise in numbers of any length.
 
     Args:
-        remainder: value of the digits behind the token, from 0 to below 1.
+        length: number of digits of the label's token, 0 if the label is not a number token.
+        place: decimal place of the token's last digit: 0 for units, 1 for tens, -1 for tenths.
+        after: number of digits after this token in its number.
+        starts: bool, True at the first token of a number.
+        remainder: value of the digits after the token, from 0 to below 1.
         complement: 1 - `remainder` - the unit of the number's last digit.
         magnitude: absolute value of the whole number, in its own units, at most 1e300 (1e38 in float32).
-        deviations: `[positions, samples]`, each of the row's samples minus its number, in the direction away
-            from zero, in the number's units; NaN where a row has fewer samples. None without samples.
+        has_length: `[values, lengths]`, bool: whether a token of 1, 2, ... digits, without a point or an
+            exponent of its own, has this value.
     """
 
+    length: Tensor
+    place: Tensor
+    after: Tensor
+    starts: Tensor
     remainder: Tensor
     complement: Tensor
     magnitude: Tensor
-    deviations: Tensor | None = None
+    has_length: Tensor
 
-    def select(self, rows: Tensor | slice) -> Remainders:
-        """The remainders of some positions."""
-        return Remainders(*(None if column is None else column[rows] for column in self))  # type: ignore[arg-type]
+    def select(self, rows: Tensor | slice) -> NumberDigits:
+        """The digits of some positions."""
+        *columns, has_length = self
+        return NumberDigits(*[column[rows] for column in columns], has_length)  # type: ignore[call-arg]
 
 
 class NumberSpans(NamedTuple):
@@ -71,8 +79,6 @@ class NumberSpans(NamedTuple):
         place: decimal place of the token's last digit: 0 for units, 1 for tens, -1 for tenths.
         place_from_end: number of digits after this token in its number.
         starts: bool, True at the first token of a number.
-        after_minus: bool, True at the first token of a number if a minus sign of its own precedes it.
-        remainders: the digits behind each token; None unless `measure_remainders` added them.
     """
 
     number: Tensor
@@ -80,21 +86,14 @@ class NumberSpans(NamedTuple):
     place: Tensor
     place_from_end: Tensor
     starts: Tensor
-    after_minus: Tensor
-    remainders: Remainders | None = None
 
     def select(self, rows: Tensor | slice) -> NumberSpans:
         """The spans of some positions."""
-        number, digits, place, place_from_end, starts, after_minus, remainders = self
-        columns = (number, digits, place, place_from_end, starts, after_minus)
-        selected = None if remainders is None else remainders.select(rows)
-        return NumberSpans(*[column[rows] for column in columns], selected)  # type: ignore[arg-type, call-arg]
+        return NumberSpans(*[column[rows] for column in self])
 
     def flatten(self) -> NumberSpans:
-        """Flatten all tensors to `[positions]`; remainders are flat already."""
-        number, digits, place, place_from_end, starts, after_minus, remainders = self
-        columns = (number, digits, place, place_from_end, starts, after_minus)
-        return NumberSpans(*[column.reshape(-1) for column in columns], remainders)  # type: ignore[arg-type, call-arg]
+        """Flatten all tensors to `[positions]`."""
+        return NumberSpans(*[column.reshape(-1) for column in self])
 
 
 def token_kinds(vocabulary: NumberVocabulary) -> Tensor:
@@ -105,9 +104,6 @@ def token_kinds(vocabulary: NumberVocabulary) -> Tensor:
         kinds[token.token_id] = flags + _DIGITS * token.digits
     for token_id in vocabulary.point_ids:
         kinds[token_id] = _POINT
-    for token_id, sign in vocabulary.sign_ids.items():
-        if sign < 0:
-            kinds[token_id] = _MINUS
     return kinds
 
 
@@ -159,11 +155,10 @@ def find_numbers(
         point = _every_other(between, is_number & ~(open_to_left & (going_on | _previous(between))))
     continues = open_to_left & (going_on | _previous(point))
     starts = is_number & ~continues
-    after_minus = starts & _previous(kind == _MINUS) & with_previous
-    return _measure(digits, point, starts, after_minus)
+    return _measure(digits, point, starts)
 
 
-def _measure(digits: Tensor, point: Tensor, starts: Tensor, after_minus: Tensor) -> NumberSpans:
+def _measure(digits: Tensor, point: Tensor, starts: Tensor) -> NumberSpans:
     """Compute the decimal places from running counts over the whole batch."""
     shape = digits.shape
     digits, point, starts = digits.reshape(-1), point.reshape(-1), starts.reshape(-1)
@@ -181,31 +176,26 @@ def _measure(digits: Tensor, point: Tensor, starts: Tensor, after_minus: Tensor)
     place_from_end = torch.where(is_number, total[number] - from_start - digits, 0)
     place = torch.where(is_number, whole[number] - from_start - digits, 0)
     number = torch.where(is_number, number, 0)
-    columns = (number, digits, place, place_from_end, starts, after_minus)
-    return NumberSpans(*[column.reshape(shape) for column in columns])  # type: ignore[arg-type]
+    return NumberSpans(*[column.reshape(shape) for column in (number, digits, place, place_from_end, starts)])
 
 
-def measure_remainders(spans: NumberSpans, values: Tensor, samples: Tensor | None = None) -> NumberSpans:
-    """Add the digits behind each token, without a loop or a synchronization with the device.
+def measure_digits(spans: NumberSpans, values: Tensor, has_length: Tensor) -> NumberDigits:
+    """Measure the digits after each token, without a loop or a synchronization with the device.
 
     Args:
         spans: of all positions of the batch, `[positions]`.
         values: `[positions]`, values of the labels' tokens, 0 where they are text; float64 or float32.
-        samples: `[positions, samples]`, numbers in place of the label's own, padded with NaN; a row of NaN
-            keeps its own. Default: none.
-
-    Returns:
-        The spans with `remainders`, in the dtype of `values`.
+        has_length: see `NumberDigits`.
 
     Example:
         >>> import torch
         >>> from ntloss import NumberVocabulary
-        >>> from ntloss.numbers.spans import find_numbers, measure_remainders, token_kinds
+        >>> from ntloss.numbers.spans import find_numbers, measure_digits, token_kinds
         >>> vocabulary = NumberVocabulary.from_mapping({**{d: d for d in range(10)}, 10: "."}, vocab_size=12)
-        >>> labels = torch.tensor([[4, 2, 10, 5]])
+        >>> labels, values = torch.tensor([[4, 2, 10, 5]]), torch.tensor([4.0, 2.0, 0.0, 5.0])
         >>> spans = find_numbers(labels, token_kinds(vocabulary), decimals=True).flatten()
-        >>> remainders = measure_remainders(spans, torch.tensor([4.0, 2.0, 0.0, 5.0])).remainders
-        >>> remainders.remainder, remainders.complement
+        >>> digits = measure_digits(spans, values, has_length=torch.ones(10, 1, dtype=torch.bool))
+        >>> digits.remainder, digits.complement
         (tensor([0.2500, 0.5000, 0.0000, 0.0000]), tensor([0.7400, 0.4000, 0.0000, 0.0000]))
     """
     is_number = spans.digits > 0
@@ -215,31 +205,24 @@ def measure_remainders(spans: NumberSpans, values: Tensor, samples: Tensor | Non
     # -1 is no number, so that text and the padding at the end belong to none.
     number = torch.where(is_number, spans.number, -1)
 
-    def behind(column: Tensor, fill: int = 0) -> Tensor:
-        return F.pad(column[1:], (0, _DIGITS_BEHIND + 1), value=fill).unfold(0, _DIGITS_BEHIND + 1, 1)[
+    def following(column: Tensor, fill: int = 0) -> Tensor:
+        return F.pad(column[1:], (0, _DIGITS_AFTER + 1), value=fill).unfold(0, _DIGITS_AFTER + 1, 1)[
             : len(column)
         ]
 
     # A point may stand between the digits.
-    same = (behind(number, -1) == number.unsqueeze(-1)) & is_number.unsqueeze(-1)
-    shares = torch.pow(10.0, (behind(place) - place.unsqueeze(-1)).clamp(max=0).to(values.dtype))
+    same = (following(number, -1) == number.unsqueeze(-1)) & is_number.unsqueeze(-1)
+    shares = torch.pow(10.0, (following(place) - place.unsqueeze(-1)).clamp(max=0).to(values.dtype))
     shares = torch.where(same, shares, 0)
-    remainder, complement = ((shares * behind(column)).sum(-1) for column in (digits, nines))
+    remainder, complement = ((shares * following(column)).sum(-1) for column in (digits, nines))
 
     largest = 38 if values.dtype == torch.float32 else 300
     at_start = torch.where(spans.starts, digits + remainder, 0)
     at_start = at_start * torch.pow(10.0, place.clamp(-largest, largest - 1).to(values.dtype))
     of_numbers = torch.zeros_like(at_start).scatter_add(0, spans.number, at_start)
     magnitude = of_numbers[spans.number].clamp(max=10.0**largest)
-    deviations = None
-    if samples is not None:
-        negative = (spans.starts & (spans.after_minus | (values < 0))).to(values.dtype)
-        negative = torch.zeros_like(negative).scatter_add(0, spans.number, negative)[spans.number]
-        signed = samples.to(values.dtype) * (1 - 2 * negative).unsqueeze(-1)
-        none = samples.isnan().all(-1)  # then the number itself is the only sample
-        signed = torch.cat([torch.where(none, magnitude, signed[:, 0]).unsqueeze(-1), signed[:, 1:]], -1)
-        deviations = signed - magnitude.unsqueeze(-1)
-    return spans._replace(remainders=Remainders(remainder, complement, magnitude, deviations))
+    _, length, places, after, starts = spans
+    return NumberDigits(length, places, after, starts, remainder, complement, magnitude, has_length)
 
 
 def _every_other(points: Tensor, starts: Tensor) -> Tensor:

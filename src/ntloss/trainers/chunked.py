@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
-from ntloss.engine.linear import rows_for
+from ntloss import LossTerms, NTLCrossEntropyLoss
+from ntloss.engine.hidden import rows_for
 from ntloss.engine.readout import Transform
 from ntloss.trainers.models import find_head
 
@@ -38,7 +38,6 @@ class ChunkedHead:
 
     def __init__(self, loss: NTLCrossEntropyLoss, chunk_size: int | None) -> None:
         self.loss, self.chunk_size = loss, chunk_size
-        self.of_hidden: NTLLinearCrossEntropyLoss | None = None
         self.checked = False  # the head of the model
         self._forward = self._in_head  # one object, so that a compiled model is not compiled again
         self._call: Any = None  # what a call of the model hands to its head
@@ -114,21 +113,14 @@ class ChunkedHead:
     def _loss_of(
         self, tensors: HeadTensors, labels: Tensor, beside: dict[str, Any], transform: Transform
     ) -> LossTerms:
-        if self.of_hidden is None:
-            of = self.loss.options
-            self.of_hidden = NTLLinearCrossEntropyLoss(
-                self.loss.vocabulary,
-                self.loss.criterion,
-                mode=of.mode,
-                normalize_by=of.normalize_by,
-                label_smoothing=self.loss.objective.label_smoothing,
-                return_terms=True,
-                chunk_size=self.chunk_size,
-                softcap=transform.softcap,
-                logit_scale=transform.scale,
-            )
-        self.of_hidden.weight = self.loss.weight
-        terms: Any = self.of_hidden(**tensors._asdict(), labels=labels, **beside)
+        terms: Any = self.loss.from_hidden(
+            **tensors._asdict(),
+            labels=labels,
+            **beside,
+            softcap=transform.softcap,
+            logit_scale=transform.scale,
+            chunk_size=self.chunk_size,
+        )
         return terms  # type: ignore[no-any-return]
 
 

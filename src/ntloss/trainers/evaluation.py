@@ -30,7 +30,7 @@ class TermSums:
         """Add a batch: the labels and keywords that the loss was called with, and what it returned."""
         names = ("loss_weights", "sequence_ids", "number_weights")
         items, numbers = self.loss.normalizers(labels, *(beside[name] for name in names))
-        if self.loss.options.normalize_by == "items" or self.loss.options.mode == "replace":
+        if self.loss.normalize_by == "items" or self.loss.mode == "replace":
             numbers = items
         divisor = beside["num_items_in_batch"]
         of_items = items if divisor is None else torch.as_tensor(divisor, device=items.device)

@@ -4,7 +4,7 @@
 
     from ntloss.trainers.ms_swift import register_number_loss
 
-    register_number_loss(weight=0.3, criterion="wasserstein")
+    register_number_loss(weight=0.3, criterion="ntl_was")
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.criteria.criterion import annealed_parts
 
 try:
     from swift.loss import BaseLoss, loss_map
@@ -57,10 +56,9 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
         ) -> Tensor:
             if self.loss is None:
                 self.loss = self._make_loss(outputs.logits.shape[-1])
-            for part in annealed_parts(self.loss.objective.criterion):
-                part.anneal(self.trainer.state.global_step / self.trainer.state.max_steps)
+            self.loss.anneal(self.trainer.state.global_step / self.trainer.state.max_steps)
             if num_items_in_batch is None:
-                num_items_in_batch = (labels[..., 1:] != self.loss.options.ignore_index).sum()
+                num_items_in_batch = (labels[..., 1:] != self.loss.ignore_index).sum()
             found: Tensor = self.loss(
                 outputs.logits, labels, loss_scale, num_items_in_batch=num_items_in_batch
             )
@@ -75,7 +73,7 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
                 )
             vocabulary = NumberVocabulary.from_tokenizer(template.tokenizer, vocab_size=vocab_size)
             loss = NTLCrossEntropyLoss(vocabulary, **options, shift=True)
-            if loss.objective.needs.spans and template.padding_free:
+            if loss.finds_numbers and template.padding_free:
                 raise ValueError(
                     "this criterion looks at whole numbers, and packed rows join the last number of a text "
                     "with the first of the next: expected --packing false --padding_free false, or another "

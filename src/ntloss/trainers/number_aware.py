@@ -12,8 +12,7 @@ from torch import Tensor
 from ntloss import NTLCrossEntropyLoss
 from ntloss.callers import warn_caller
 from ntloss.criteria import Criterion
-from ntloss.criteria.criterion import annealed_parts
-from ntloss.criteria.registry import title_of
+from ntloss.criteria.signature import name_of
 from ntloss.trainers.answering import IGNORED, Answering, align
 from ntloss.trainers.chunked import ChunkedHead
 from ntloss.trainers.columns import COLUMNS, WithWeights, check_dataset, check_names
@@ -29,7 +28,7 @@ class NumberLabelsMissingWarning(UserWarning):
 
 def make_number_aware(
     trainer: Any,
-    criterion: Criterion | str | Mapping[str, Any] | None = None,
+    criterion: Criterion | str | Mapping[str, Any] = "ntl_was",
     weight: float | None = None,
     *,
     vocabulary: Any = None,
@@ -78,7 +77,7 @@ def make_number_aware(
     Example:
         >>> from ntloss.trainers import make_number_aware
         >>> make_number_aware(trainer, weight=0.3)  # doctest: +SKIP
-        The loss is cross-entropy plus 0.3 times NTL-WAS at labels that are one of 10 number tokens, ...
+        The loss is cross-entropy plus 0.3 times ntl_was at labels that are one of 10 number tokens, ...
         >>> trainer.train()  # doctest: +SKIP
     """
     is_sft = check_trainer(trainer)
@@ -89,7 +88,7 @@ def make_number_aware(
     numbers = vocabulary_of(model, getattr(numbers, "tokenizer", numbers))  # a processor has a tokenizer
     loss = NTLCrossEntropyLoss(numbers, criterion, weight, return_terms=True, **options)
     parallel = getattr(trainer.accelerator, "parallelism_config", None)
-    if getattr(parallel, "cp_enabled", False) and loss.objective.needs.spans:
+    if getattr(parallel, "cp_enabled", False) and loss.finds_numbers:
         raise ValueError(
             f"criterion={criterion!r} looks at whole numbers, which context parallelism cuts: expected "
             "another criterion, or data or tensor parallelism"
@@ -124,7 +123,6 @@ class NumberAware:
         self, trainer: Any, loss: NTLCrossEntropyLoss, shift: bool, head: ChunkedHead | None
     ) -> None:
         self.trainer, self.loss, self.shift, self.head = trainer, loss, shift, head
-        self._annealed = annealed_parts(loss.criterion)
         self._looked = False  # at the first labels
         self.sums: TermSums | None = None
         trainer._set_signature_columns_if_needed()
@@ -156,9 +154,9 @@ class NumberAware:
         self.undo()
 
     def __repr__(self) -> str:
-        term = f"{float(self.loss.weight):g} times {title_of(self.loss.criterion)}"
+        term = f"{float(self.loss.weight):g} times {name_of(self.loss.criterion)}"
         where = f"labels that are one of {len(self.loss.vocabulary.tokens):,} number tokens"
-        if self.loss.options.mode == "replace":
+        if self.loss.mode == "replace":
             said = f"cross-entropy, and in place of it {term} at {where}"
         else:
             said = f"cross-entropy plus {term} at {where}"
@@ -174,8 +172,7 @@ class NumberAware:
     ) -> Any:
         """Call the trainer's own `compute_loss`, with a model whose loss is this one."""
         state = self.trainer.state
-        for part in self._annealed:
-            part.anneal(state.global_step / state.max_steps if state.max_steps > 0 else 0.0)
+        self.loss.anneal(state.global_step / state.max_steps if state.max_steps > 0 else 0.0)
         if not self._looked and self.trainer.model.training and inputs.get("labels") is not None:
             self._looked = True
             check_names(inputs)

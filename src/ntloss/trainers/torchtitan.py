@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.criteria.criterion import annealed_parts, needs_of
-from ntloss.criteria.registry import as_criterion
+from ntloss.criteria import HLGauss, make_criterion
+from ntloss.criteria.signature import reads_of
+from ntloss.engine.targets import OF_NUMBERS
 from ntloss.tokenizer_loading import load_tokenizer
 
 try:
@@ -39,13 +40,13 @@ class NumberLoss(BaseLoss):  # type: ignore[misc]
         tokenizer: str
         global_vocab_size: int | None = None
         weight: float | None = None
-        criterion: Any = "wasserstein"
+        criterion: Any = "ntl_was"
 
     def __init__(self, config: Config, *, compile_config: Any = None) -> None:
         tokenizer, size = load_tokenizer(config.tokenizer), config.global_vocab_size
         numbers = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=size)
-        criterion = as_criterion(config.criterion)
-        if annealed_parts(criterion):
+        criterion = make_criterion(config.criterion)
+        if isinstance(criterion, HLGauss) and criterion.schedule is not None:
             raise ValueError(
                 f"criterion={criterion!r} changes over training, and the loss is not told the step: "
                 "expected a single sigma"
@@ -84,7 +85,7 @@ def with_number_loss(config: Any, **options: Any) -> Any:
         raise ValueError(f"the loss is {type(own).__qualname__}: expected CrossEntropyLoss.Config")
     size = own.global_vocab_size or config.model_spec.model.vocab_size
     ours = NumberLoss.Config(tokenizer=config.hf_assets_path, global_vocab_size=size, **options)
-    if chunked and needs_of(as_criterion(ours.criterion)).spans:
+    if chunked and set(OF_NUMBERS) & set(reads_of(make_criterion(ours.criterion))):
         raise ValueError(
             f"criterion={ours.criterion!r} looks at whole numbers, and chunks may cut them: expected another "
             "criterion, or a configuration without ChunkedLossWrapper"

@@ -182,7 +182,7 @@ def test_beam_search_gives_the_same_answers_with_and_without_a_cache(shape):
 
 
 def test_raft_s_expectation_trains_a_decoder():
-    approach = causal(loss=LossSettings("expected_value", {"over": "vocabulary"}))
+    approach = causal(loss=LossSettings("raft", weight=1.0, mode="replace"))
     grads, _, terms = gradient(approach, rows_of(approach), 6)
     assert grads.isfinite().all()
     assert terms["ntl"] > 0

@@ -20,7 +20,7 @@ def datasets(tmp_path):
         for seed, mae in enumerate(errors):
             metrics = {"accuracy": 0.5, "mae": mae}
             path = tmp_path / f"{objective}{seed}"
-            config = {"loss": {"criterion": "wasserstein" if objective == "ntl_was" else None}}
+            config = {"loss": {"criterion": "ntl_was" if objective == "ntl_was" else None}}
             make_run(path, label, seed, metrics=metrics, objective=objective, config=config)
     return load_datasets([tmp_path])[0]
 

@@ -20,7 +20,7 @@ def test_the_confidence_interval_uses_students_t(tmp_path):
 
 def test_runs_of_the_same_name_with_different_settings_are_separate_rows(tmp_path):
     for weight in (0.3, 0.8):
-        config = {"loss": {"criterion": "wasserstein", "weight": weight}}
+        config = {"loss": {"criterion": "ntl_was", "weight": weight}}
         for seed in (0, 1):
             make_run(tmp_path / f"runs/{weight}/{seed}", "T5 + NTL-WAS", seed, weight, config=config)
     assert report(tmp_path) == 0
@@ -34,7 +34,7 @@ def test_the_published_keys_and_the_group_loss_are_one_row(tmp_path):
     published = {"model_args": {"number_token_loss": True, "number_token_loss_with_wasserstein": True}}
     published["loss"] = {"criterion": "from_model_args"}
     make_run(tmp_path / "runs/a", "T5 + NTL-WAS", 0, config=published)
-    make_run(tmp_path / "runs/b", "T5 + NTL-WAS", 1, config={"loss": {"criterion": "wasserstein"}})
+    make_run(tmp_path / "runs/b", "T5 + NTL-WAS", 1, config={"loss": {"criterion": "ntl_was"}})
     assert report(tmp_path) == 0
     assert [(row["objective"], row["seeds"]) for row in rows_of(tmp_path)] == [("T5 + NTL-WAS", 2)]
 

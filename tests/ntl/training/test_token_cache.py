@@ -1,7 +1,5 @@
 from approach_cases import ANSWERS, QUESTIONS, make
 
-from ntl.approaches import NUMBER_SAMPLES
-from ntl.config import LossSettings
 from ntl.data import Example
 from ntl.encodings.digits import character_tokenizer
 from ntl.training.token_cache import tokenize
@@ -34,7 +32,7 @@ def test_prompts_of_different_kinds_are_cached_separately(tmp_path):
     assert lengths == [len("a|1|"), len("a is 1|"), len("[user]a[bot] is 1|")]
 
 
-def test_other_chat_templates_and_other_ratings_are_not_served_from_the_cache(tmp_path):
+def test_other_chat_templates_are_not_served_from_the_cache(tmp_path):
     tokenizer = character_tokenizer()
     lengths = []
     for template in (CHAT, f"Be brief. {CHAT}"):
@@ -43,9 +41,3 @@ def test_other_chat_templates_and_other_ratings_are_not_served_from_the_cache(tm
         approach = make("llama-tiny", family="decoder_only", tokenizer=str(tmp_path), chat_template=True)
         lengths.append(len(tokenize([Example("a", "1")], approach, tmp_path / "cache")[0]["input_ids"]))
     assert lengths[1] == lengths[0] + len("Be brief. ")
-    approach = make(
-        "llama-tiny", LossSettings("hl_gauss", {"sigma": 1.0}, ratings=True), family="decoder_only"
-    )
-    for ratings in ((1.0, 3.0), (2.0, 2.0)):
-        row = tokenize([Example("a", "2", ratings=ratings)], approach, tmp_path / "cache")[0]
-        assert row[NUMBER_SAMPLES] == [*ratings]

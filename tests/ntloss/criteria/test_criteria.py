@@ -1,18 +1,16 @@
-"""The criteria: each on every path against the oracle, their common properties, and documented claims."""
+"""Every criterion: its value and gradient by every path, and the properties that all of them have."""
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from combined_cases import (
-    ALONE_PATHS,
-    BOUNDED,
     CRITERIA,
-    LINEAR_PATHS,
+    HIDDEN_PATHS,
     NUMBERS,
+    OF_WHOLE_NUMBERS,
     PATHS,
     POINT,
     TEXTS,
@@ -22,68 +20,61 @@ from combined_cases import (
     numbers_case,
     run,
 )
-from criterion_cases import BAYES, SPACED, UNSURE, make_input
+from criterion_cases import BAYES, DIGITS, SPACED, UNSURE, call
+from hypothesis import given
+from hypothesis import strategies as st
 from tolerances import CANCELLATION, TWO_PATHS, approx, assert_close
 
 from ntloss import (
-    SMMD,
-    Dist2,
-    ExpectedValue,
-    GaussianCrossEntropy,
     NTLCrossEntropyLoss,
-    NumberLevel,
-    NumberTokenLoss,
     NumberVocabulary,
-    Reweighed,
-    Wasserstein,
-    ntil,
+    crps,
+    del_loss,
+    dist2,
+    gaussian_smoothing,
+    ntl_was,
+    smmd,
+    smoothed_wasserstein,
 )
-from ntloss.criteria import (
-    Magnitude,
-    PerNumber,
-    PlaceWeighted,
-    RelativeError,
-    SmoothedWasserstein,
-    WeightedSum,
-    needs_of,
-)
+from ntloss.criteria import cramer_distance, cross_entropy, gaussian, wasserstein_distance
 
-# The only criterion that depends on the level of the logits.
-SEES_THE_LEVEL = ("entropy", "entropy places")
-
-
+# The only criteria that depend on the level of the logits.
+SEES_THE_LEVEL = ("del_loss", "del_loss by place")
 # Their loss is infinite if a value that they need is masked.
-LOGARITHMS = ("gaussian", "dist2", "entropy", "hl_gauss")
+LOGARITHMS = ("gaussian", "dist2", "del_loss", "hl_gauss")
 
 
 def loss_and_gradient(name, logits, vocabulary=NUMBERS, labels=None):
-    """Compute the number term of each position, reweighed if possible, and the gradient of the sum."""
+    """Compute the number term of each position, and the gradient of the sum of the losses."""
     case = numbers_case(name)
     logits = logits.detach().clone().requires_grad_()
-    criterion = CRITERIA[name][0]
-    loss = NumberTokenLoss(vocabulary, Reweighed(criterion) if name in BOUNDED else criterion)(
-        logits, case.labels if labels is None else labels, reduction="none", sequence_ids=case.sequence_ids
+    loss_fn = NTLCrossEntropyLoss(
+        vocabulary, CRITERIA[name][0], 1.0, mode="add", reduction="none", return_terms=True
     )
-    (gradient,) = torch.autograd.grad(loss.sum(), logits)
-    return loss.detach(), gradient
+    labels = case.labels if labels is None else labels
+    terms = loss_fn(logits, labels, sequence_ids=case.sequence_ids)
+    ce = NTLCrossEntropyLoss(vocabulary, weight=0.0, reduction="none")(logits, labels)
+    # Without cross-entropy, which may be infinite.
+    (gradient,) = torch.autograd.grad((terms.loss - ce).nan_to_num(0, posinf=0).sum(), logits)
+    return terms.ntl, gradient
 
 
 @pytest.mark.parametrize("name", CRITERIA)
 class TestEveryCriterion:
-    @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
+    @pytest.mark.parametrize("path", PATHS)
     def test_value_and_gradient_equal_the_oracle(self, name, path):
-        changes = {"chunk_size": 5} if path in LINEAR_PATHS else {}
+        chunks = {"chunk_size": 5} if path in HIDDEN_PATHS else {}
         for options in (
             {"mode": "replace", "reduction": "none", "weighted": True, "softcap": 5.0},
-            {"mode": "add", "z_loss": 0.01, "weighted": True, "logit_scale": 0.5},
-            {"mode": "replace", "reduction": "sum", "reweigh": False},
+            {"mode": "add", "weighted": True, "logit_scale": 0.5},
+            {"mode": "replace", "reduction": "sum"},
         ):
-            result = assert_matches(numbers_case(name, **options), path, **changes)
+            result = assert_matches(numbers_case(name, **options), path, **chunks)
             assert options.get("reduction") != "none" or (result.ntl != 0).sum() >= 5
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
     def test_half_precision_logits_are_computed_in_float32(self, name, dtype):
-        assert_matches(numbers_case(name), "alone", dtype)
+        assert_matches(numbers_case(name), "logits", dtype)
 
     def test_a_constant_added_to_a_row_changes_nothing(self, name):
         logits = numbers_case(name).logits()
@@ -93,14 +84,14 @@ class TestEveryCriterion:
             assert (before[0] - after[0]).abs().max() > 1e-6
         else:
             assert_close(after, before, CANCELLATION)
+            assert_close(after[1].sum(-1), torch.zeros(2, 12, dtype=torch.float64), CANCELLATION, scale=1.0)
 
     def test_losses_are_not_negative_and_exactly_zero_at_text_labels(self, name):
-        loss, gradient = loss_and_gradient(name, numbers_case(name).logits())
+        loss, _ = loss_and_gradient(name, numbers_case(name).logits())
         assert (loss >= -TWO_PATHS[torch.float64]).all()
         is_text = ~torch.isin(numbers_case(name).labels, torch.tensor(list(VALUES)))
         assert not loss[is_text].any()
-        assert not gradient[is_text].any()
-        if not needs_of(CRITERIA[name][0]).across_positions:
+        if name not in OF_WHOLE_NUMBERS:
             assert (loss[~is_text] != 0).all()
 
     def test_moving_probability_between_forms_of_a_value_changes_nothing(self, name):
@@ -135,53 +126,25 @@ class TestEveryCriterion:
             assert loss.isfinite().all()
             assert loss.max() < 1000
 
-    @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
-    def test_without_numbers_the_term_is_a_zero_with_a_graph(self, name, path):
+    @pytest.mark.parametrize("path", PATHS)
+    def test_without_numbers_the_term_is_a_zero_that_supports_backward(self, name, path):
         for label in (TEXTS[3], -100):
             case = replace(numbers_case(name), labels=torch.full((2, 12), label))
             result = run(case, path)
             assert result.ntl == 0
             for gradient in result.gradients.values():
                 assert gradient.isfinite().all()
-                if label == -100 or path in ALONE_PATHS:
-                    assert not gradient.any()
+                assert label != -100 or not gradient.any()
 
-    @pytest.mark.parametrize("path", ["logits", "alone"])
-    def test_autocast_changes_nothing(self, name, path):
+    def test_autocast_changes_nothing(self, name):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert_matches(numbers_case(name), path, torch.float32)
-
-    def test_worst_is_the_largest_loss_of_a_certain_prediction(self, name):
-        criterion, term = CRITERIA[name]
-        if name not in BOUNDED:
-            with pytest.raises(ValueError, match=r"Reweighed needs a criterion with a worst cost"):
-                NumberTokenLoss(NUMBERS, Reweighed(criterion))
-            return
-        for values in (NUMBERS.distinct_values, [-3.0, 0.0, 0.5, 3.25, 1000.0], [-7.0, -4.0, -1.0, 0.0]):
-            worst = criterion.worst(torch.tensor(values, dtype=torch.float64))
-            assert worst == approx(term.worst(tuple(values)), CANCELLATION, dtype=torch.float64)
-        if needs_of(criterion).across_positions:
-            return
-        # After reweighing, text costs more.
-        text = torch.full((1, 2, VOCAB), -1e4, dtype=torch.float64)
-        text[..., TEXTS[3]] = 0.0
-        loss = NumberTokenLoss(NUMBERS, Reweighed(criterion))(text, torch.tensor([[3, 9]]))
-        assert float(loss) == approx(1.01 * criterion.worst(NUMBERS.value_tensor()))
+            assert_matches(numbers_case(name), "logits", torch.float32)
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "wasserstein",
-        "crps",
-        "raft",
-        "dist2 places",
-        "entropy places",
-        "smmd",
-        "number_level decimals",
-        "ntil",
-    ],
-)
+    "name", ["ntl_was", "ntl_was squashed", "crps", "raft", "dist2", "del_loss by place", "smmd",
+             "hl_gauss", "number_level decimals", "ntil"],
+)  # fmt: skip
 def test_criteria_compile_without_graph_breaks(name):
     torch._dynamo.reset()
     case = numbers_case(name)
@@ -196,6 +159,17 @@ def test_criteria_compile_without_graph_breaks(name):
     assert_close(differentiated(compiled), differentiated(loss))
 
 
+def test_two_losses_in_one_compiled_function_have_tables_of_their_own():
+    # They share the compiled code: a table that was made a constant of it would be the first loss's.
+    torch._dynamo.reset()
+    narrow = NTLCrossEntropyLoss(DIGITS, dist2)
+    wide = NTLCrossEntropyLoss(NumberVocabulary.from_mapping({d: d**2 for d in range(10)}, 12), dist2)
+    logits, labels = torch.randn(4, 12), torch.tensor([1, 5, 9, 11])
+    compiled = torch.compile(lambda loss: loss(logits, labels), fullgraph=True, backend="aot_eager")
+    for loss in (narrow, wide, narrow):
+        assert_close(compiled(loss), loss(logits, labels))
+
+
 def draw_distributions(generator, count):
     logits = generator.standard_normal((count, len(SPACED))) * generator.choice([0.3, 2.0, 8.0], (count, 1))
     return torch.from_numpy(logits).softmax(-1).numpy()
@@ -203,10 +177,10 @@ def draw_distributions(generator, count):
 
 @pytest.mark.parametrize("name", BAYES)
 def test_the_documented_distribution_minimizes_the_expected_loss(name):
-    criterion, best = BAYES[name]
+    criterion, options, best = BAYES[name]
 
     def expected(p):
-        return sum(UNSURE[k] * float(criterion(make_input(p, SPACED, k))) for k in range(len(SPACED)))
+        return sum(UNSURE[k] * float(call(criterion, p, SPACED, k, **options)) for k in range(len(SPACED)))
 
     lowest = expected(best)
     for p in draw_distributions(np.random.default_rng(0), 100):
@@ -214,56 +188,104 @@ def test_the_documented_distribution_minimizes_the_expected_loss(name):
             assert expected((1 - nearness) * best + nearness * p) >= lowest - TWO_PATHS[torch.float64]
 
 
-UNEVEN = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
+@given(
+    truth=st.lists(st.floats(0.01, 1), min_size=5, max_size=5),
+    predicted=st.lists(st.floats(0.01, 1), min_size=5, max_size=5),
+)
+def test_expected_crps_exceeds_its_minimum_by_the_distance_of_the_cumulative_probabilities(truth, predicted):
+    # So it is strictly proper: the distance is 0 for equal distributions alone.
+    q, p = (np.array(weights) / sum(weights) for weights in (truth, predicted))
+
+    def expected(distribution):
+        return sum(q[k] * float(call(crps, distribution, SPACED, k)) for k in range(len(SPACED)))
+
+    distance = ((p.cumsum() - q.cumsum())[:-1] ** 2 * np.diff(SPACED)).sum()
+    assert expected(p) - expected(q) == approx(distance, dtype=torch.float64, scale=7.0)
+
+
+@given(predicted=st.lists(st.floats(0.01, 1), min_size=5, max_size=5), label=st.integers(0, 4))
+def test_losses_are_a_target_and_a_distance(predicted, label):
+    values = torch.tensor(SPACED, dtype=torch.float64)
+    probs = torch.tensor([predicted], dtype=torch.float64)
+    probs = probs / probs.sum()
+    at_label = torch.eye(5, dtype=torch.float64)[[label]]
+    around = gaussian(values, 1.5)[[label]]
+    for found, wanted in (
+        (wasserstein_distance(at_label, probs, values), call(ntl_was, probs, SPACED, label)),
+        (cramer_distance(at_label, probs, values), call(crps, probs, SPACED, label)),
+        (cross_entropy(around, probs.log()), call(gaussian_smoothing, probs, SPACED, label, sigma=1.5)),
+        (wasserstein_distance(around, probs, values),
+         call(smoothed_wasserstein, probs, SPACED, label, sigma=1.5)),
+    ):  # fmt: skip
+        assert_close(found, wanted, CANCELLATION, scale=7.0)
+
+
+@pytest.mark.parametrize("criterion", [gaussian_smoothing, dist2])
+def test_a_target_that_is_ruled_out_costs_infinity_as_in_cross_entropy(criterion):
+    logits = torch.zeros(1, 12)
+    logits[0, 7] = -torch.inf
+    logits.requires_grad_()
+    loss = NTLCrossEntropyLoss(DIGITS, criterion)(logits, torch.tensor([4]))
+    loss.backward()
+    assert loss.isposinf()
+    assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(("criterion", "weight"), [(dist2, 0.0), (gaussian_smoothing, torch.tensor(0.0))])
+def test_an_infinite_loss_with_a_weight_of_0_counts_as_0(criterion, weight):
+    logits = torch.zeros(1, 12)
+    logits[0, 7] = -torch.inf
+    logits.requires_grad_()
+    terms = NTLCrossEntropyLoss(DIGITS, criterion, weight, mode="add", return_terms=True)(
+        logits, torch.tensor([4])
+    )
+    terms.loss.backward()
+    assert_close(terms.loss, terms.ce)
+    assert terms.ntl.isposinf()
+    assert logits.grad.isfinite().all()
+
+
+def test_in_place_of_cross_entropy_a_narrow_gaussian_is_cross_entropy_of_the_labels_form():
+    forms = {n: str(n) for n in range(10)} | {10 + n: f" {n}" for n in range(10)}
+    logits, labels = torch.randn(3, 22, dtype=torch.float64), torch.tensor([4, 14, 21])
+    vocabulary = NumberVocabulary.from_mapping(forms, vocab_size=22)
+    loss = NTLCrossEntropyLoss(vocabulary, {"name": "gaussian_smoothing", "sigma": 1e-3})
+    wanted = torch.nn.functional.cross_entropy(logits, labels)
+    assert_close(loss(logits, labels), wanted, TWO_PATHS[torch.float64])
+
+
+def test_del_loss_tends_to_zero_at_the_label_and_for_low_logits():
+    loss_fn = NTLCrossEntropyLoss(DIGITS, del_loss, return_terms=True)
+
+    def certain(digit, level, rest):
+        logits = torch.full((1, 12), rest, dtype=torch.float64)
+        logits[0, digit] = level
+        return float(loss_fn(logits, torch.tensor([4])).ntl)
+
+    assert certain(4, 40.0, -40.0) < TWO_PATHS[torch.float64]
+    assert certain(3, 40.0, -40.0) == approx(0.01 * 40 / 10)
+    assert certain(3, -40.0, -1e4) < TWO_PATHS[torch.float64]  # documented
+
+
+@pytest.mark.parametrize("squash", [1, 0.5, 0, -3, math.inf, math.nan])
+def test_squashing_to_a_factor_of_1_or_less_is_an_error(squash):
+    with pytest.raises(ValueError, match="squash"):
+        call(ntl_was, [0.2, 0.3, 0.5], [0.0, 1.0, 3.0], 0, squash=squash)
+
+
+@pytest.mark.parametrize("values", [[5.0], [0.0, 9.0]])
+def test_distances_that_are_all_equal_cannot_be_squashed(values):
+    for criterion in (ntl_was, smmd):
+        with pytest.raises(ValueError, match="squash"):
+            call(criterion, [1 / len(values)] * len(values), values, 0, squash=3.0)
+    call(smmd, [1 / len(values)] * len(values), values, 0, squash=None)
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        *[
-            (partial(Wasserstein, factor), f"squash_factor={factor}.*above 1")
-            for factor in (1, 1.0, 0.5, 0, -3, math.inf, math.nan)
-        ],
-        *[
-            (partial(Wasserstein(3).worst, torch.tensor(values)), "squash_factor=3.*three distinct values")
-            for values in ([5.0], [0.0, 9.0])
-        ],
-        (partial(Wasserstein(3), make_input([0.5, 0.5], [0.0, 9.0], 0)), "squash_factor=3.*three distinct"),
-        (lambda: NumberTokenLoss(NumberVocabulary.from_mapping({0: 0, 1: 5}, 3), SMMD()), "squash_factor"),
-        *[
-            (partial(ExpectedValue, loss), r"(?s)loss=.*absolute.*huber.*squared")
-            for loss in ("mse", "", None, 3)
-        ],
-        *[
-            (
-                partial(ExpectedValue(loss), make_input([0.2, 0.3, 0.5], UNEVEN, 0)),
-                r"shape \(\).*\(1,\).*one loss",
-            )
-            for loss in (torch.nn.MSELoss(), lambda p, t: ((p - t) ** 2).mean())
-        ],
-        (lambda: GaussianCrossEntropy(0.0), "expected"),
-        (lambda: SmoothedWasserstein(math.nan), "expected"),
-        (lambda: ExpectedValue(over="text"), "over='text': expected 'numbers' or 'vocabulary'"),
-        (lambda: Dist2(tau=-1.0), "expected"),
-        (lambda: Dist2(distance="cosine"), "expected"),
-        (lambda: SMMD(0.0), "expected"),
-        (lambda: SMMD(squash_factor=1.0), "expected"),
-        (lambda: RelativeError(0.0), "expected"),
-        (lambda: Magnitude(math.inf), "expected"),
-        (lambda: PlaceWeighted(Wasserstein(), "quadratic"), "expected"),
-        (lambda: PlaceWeighted(Wasserstein(), place_base=0.5), "expected"),
-        (lambda: PlaceWeighted(NumberLevel()), "expected"),
-        (lambda: PerNumber(NumberLevel()), "omit PerNumber"),
-        (lambda: WeightedSum(()), "expected"),
-        (lambda: WeightedSum((Wasserstein(),), (1.0, 2.0)), "expected"),
-        (lambda: WeightedSum((Wasserstein(),), (-1.0,)), "expected"),
-        (lambda: WeightedSum((Wasserstein(), NumberLevel())), "wrap them in PerNumber"),
-        *[
-            (partial(criterion, make_input([0.5, 0.5, 0.0], UNEVEN, 0)), "spans")
-            for criterion in (PlaceWeighted(Wasserstein()), NumberLevel(), PerNumber(Wasserstein()), ntil())
-        ],
-    ],
+    ("criterion", "option"),
+    [(gaussian_smoothing, "sigma"), (smoothed_wasserstein, "sigma"), (smmd, "sigma"), (dist2, "tau")],
 )
-def test_invalid_options_and_inputs_are_errors(make, says):
-    with pytest.raises(ValueError, match=says):
-        make()
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
+def test_a_width_that_is_not_above_0_is_an_error(criterion, option, value):
+    with pytest.raises(ValueError, match=option):
+        call(criterion, [0.2, 0.3, 0.5], [0.0, 1.0, 3.0], 0, **{option: value})

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from graphs import SYNCHRONIZING, assert_same_results, watched
 from tolerances import assert_close
 
-from ntloss import ExpectedValue, NTLCrossEntropyLoss, NTLoss, NTLossDotProduct, NumberTokenLoss
+from ntloss import NTLCrossEntropyLoss, NTLoss, NTLossDotProduct
 
 
 def user_loss(prediction, target):
@@ -19,8 +19,8 @@ LOSSES = {
     "NTLoss, plain": lambda v: NTLoss(v, reweigh=False),
     "NTLoss, squashed": lambda v: NTLoss(v, squash_factor=3.0),
     "squared, plain": lambda v: NTLossDotProduct(v, reweigh=False),
-    "huber": lambda v: NumberTokenLoss(v, ExpectedValue("huber")),
-    "user's callable": lambda v: NumberTokenLoss(v, ExpectedValue(user_loss)),
+    "huber": lambda v: NTLossDotProduct(v, loss_function=F.huber_loss, reweigh=False),
+    "user's callable": lambda v: NTLossDotProduct(v, loss_function=user_loss),
 }
 
 
@@ -68,7 +68,7 @@ def test_each_reduction_compiles(reduction, weighted, irregular):
 def test_one_graph_takes_batches_of_any_size(name, irregular):
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     if name == "combined":
-        objective = NTLCrossEntropyLoss(irregular)
+        objective = NTLCrossEntropyLoss(irregular, "dist2")
     else:
         objective = combined(LOSSES[name](irregular), weighted=True)
     compiled = torch.compile(objective, fullgraph=True, backend=counter, dynamic=True)
@@ -78,14 +78,14 @@ def test_one_graph_takes_batches_of_any_size(name, irregular):
     assert sum(len(graph.graph.nodes) > 0 for graph in counter.graphs) == 1
 
 
-def test_assigning_a_number_to_a_tensor_weight_does_not_recompile(irregular):
+def test_filling_a_tensor_weight_does_not_recompile(irregular):
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
-    loss_fn = NTLCrossEntropyLoss(irregular, weight=torch.tensor(0.3))
+    loss_fn = NTLCrossEntropyLoss(irregular, "dist2", weight=torch.tensor(0.3))
     compiled = torch.compile(loss_fn, fullgraph=True, backend=counter)
     logits, labels, _ = inputs(17, 3)
     losses = set()
     for step in range(4):
-        loss_fn.weight = 0.3 * step
+        loss_fn.weight.fill_(0.3 * step)
         losses.add(compiled(logits, labels).item())
     assert counter.frame_count == 1
     assert len(losses) == 4

@@ -4,18 +4,13 @@ import pytest
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
-from combined_cases import NUMBERS, REWEIGHED, TEXTS, make_case
+from combined_cases import NUMBERS, TEXTS, make_case
 from graphs import SYNCHRONIZING, Watch, assert_same_results
 from tolerances import assert_close
 
-from ntloss import (
-    ExpectedValue,
-    NTLCrossEntropyLoss,
-    NTLLinearCrossEntropyLoss,
-    NumberTokenLoss,
-    NumberVocabulary,
-)
-from ntloss.engine import linear, readout
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntloss.engine import hidden as hidden_path
+from ntloss.engine import readout
 
 WIDE = NumberVocabulary.from_mapping({7 * i: i for i in range(10)}, vocab_size=1009)
 
@@ -35,14 +30,13 @@ class TestLogitsSizedBuffers:
 
     def count(self, dtype, backward=True, **options):
         hidden, weight, labels = wide_batch(dtype=dtype)
-        leaf = (hidden @ weight.T).requires_grad_(backward)
-        logits = leaf.view_as(leaf)
+        logits = (hidden @ weight.T).requires_grad_(backward)
         module = NTLCrossEntropyLoss(WIDE, **options)
         with Watch() as watch:
             loss = module(logits, labels)
             if backward:
                 loss.backward()
-        return watch.buffers(logits.numel() * logits.element_size() / 2), logits, leaf
+        return watch.buffers(logits.numel() * logits.element_size() / 2)
 
     @pytest.fixture(autouse=True)
     def _few_rows_at_a_time(self, monkeypatch):
@@ -51,59 +45,43 @@ class TestLogitsSizedBuffers:
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
     @pytest.mark.parametrize(
         "options",
-        [{}, {"label_smoothing": 0.1, "z_loss": 0.1}, {"criterion": ExpectedValue()},
-         {"reduction": "sum", "mode": "replace"}],
+        [{}, {"label_smoothing": 0.1}, {"criterion": "ntl_mse"}, {"reduction": "sum", "mode": "replace"}],
         ids=str,
     )  # fmt: skip
     def test_there_is_one_which_becomes_the_gradient(self, options, dtype):
-        made, _, _ = self.count(dtype, **options)
-        assert made == 1
-
-    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-    @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}], ids=str)
-    def test_there_is_none_with_inplace_backward(self, options, dtype):
-        made, logits, leaf = self.count(dtype, inplace_backward=True, **options)
-        assert made == 0
-        assert leaf.grad.data_ptr() == logits.data_ptr()
+        assert self.count(dtype, **options) == 1
 
     def test_there_is_none_without_a_gradient(self):
         for options in ({}, {"label_smoothing": 0.1}):
-            assert self.count(torch.float32, backward=False, **options)[0] == 0
-
-    def test_a_number_loss_without_a_gradient_reads_only_number_labels(self, monkeypatch):
-        monkeypatch.setattr(readout, "CHUNK", 1 << 22)
-        hidden, weight, labels = wide_batch(tokens=400)
-        labels[20:] = 11  # text
-        loss_fn = NumberTokenLoss(WIDE, REWEIGHED)
-        with Watch() as watch, torch.no_grad():
-            loss_fn(logits := hidden @ weight.T, labels)
-        assert watch.buffers(logits.numel() * 4 / 10) == 1  # the logits themselves
+            assert self.count(torch.float32, backward=False, **options) == 0
 
     def test_there_is_one_if_all_rows_are_read_at_once(self, monkeypatch):
         monkeypatch.setattr(readout, "CHUNK", 1 << 22)
-        assert self.count(torch.float32)[0] == 1
+        assert self.count(torch.float32) == 1
 
 
-class TestLinearPath:
-    def watch(self, frozen=(), tokens=40, dtype=torch.float32, **options):
+class TestHiddenPath:
+    def watch(self, frozen=(), tokens=40, dtype=torch.float32, ignored=True, **options):
         hidden, weight, labels = wide_batch(tokens, dtype=dtype)
-        module = NTLLinearCrossEntropyLoss(WIDE, **options)
+        labels = labels if ignored else labels.clamp(min=0)
+        of_head = {name: options.pop(name) for name in ("softcap", "chunk_size") if name in options}
+        loss_fn = NTLCrossEntropyLoss(WIDE, **options)
         hidden.requires_grad_("hidden" not in frozen)
         weight.requires_grad_("weight" not in frozen)
         with Watch() as watch:
-            loss = module(hidden, weight, labels).sum()
+            loss = loss_fn.from_hidden(hidden, weight, labels, **of_head).sum()
             if loss.requires_grad:
                 loss.backward()
         return watch
 
     @pytest.mark.parametrize("reduction", ["mean", "none"])
-    @pytest.mark.parametrize("drop_ignored", [True, False])
+    @pytest.mark.parametrize("ignored", [True, False])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("options", [{}, {"softcap": 5.0, "label_smoothing": 0.1}], ids=str)
-    def test_no_buffer_is_as_large_as_all_logits(self, options, dtype, drop_ignored, reduction):
+    def test_no_buffer_is_as_large_as_all_logits(self, options, dtype, ignored, reduction):
         # With chunks of 8 of 400 tokens, the head's gradient is the largest buffer.
         watch = self.watch(
-            tokens=400, dtype=dtype, chunk_size=8, drop_ignored=drop_ignored, reduction=reduction, **options
+            tokens=400, dtype=dtype, chunk_size=8, ignored=ignored, reduction=reduction, **options
         )
         assert max(watch.bytes) <= 8 * 1009 * 4
         assert watch.buffers(400 * 1009 * dtype.itemsize / 8) == 0
@@ -111,8 +89,8 @@ class TestLinearPath:
     @pytest.mark.parametrize("tokens", [1000, 2048, 5000])
     @pytest.mark.parametrize("cap", [1, 200, 300])  # rows of logits that a chunk may always have
     def test_the_default_chunk_has_at_most_an_eighth_of_the_logits_or_the_cap(self, cap, tokens, monkeypatch):
-        monkeypatch.setattr(linear, "LOGITS_ON_CPU", cap * 1009)
-        watch = self.watch(tokens=tokens, drop_ignored=False, frozen=("weight",))
+        monkeypatch.setattr(hidden_path, "LOGITS_ON_CPU", cap * 1009)
+        watch = self.watch(tokens=tokens, ignored=False, frozen=("weight",))
         assert max(watch.bytes) == min(512, max(tokens // 8, cap)) * 1009 * 4
 
     @pytest.mark.parametrize(
@@ -122,7 +100,7 @@ class TestLinearPath:
     def test_a_chunk_on_an_accelerator_has_an_eighth_of_the_logits_within_limits(
         self, positions, vocab_size, rows
     ):
-        assert linear.rows_for(positions, vocab_size, torch.device("cuda")) == rows
+        assert hidden_path.rows_for(positions, vocab_size, torch.device("cuda")) == rows
 
     @pytest.mark.parametrize(
         ("options", "products"),
@@ -134,7 +112,7 @@ class TestLinearPath:
         for frozen, wanted in zip(
             ((), ("weight",), ("hidden",), ("hidden", "weight")), products, strict=True
         ):
-            watch = self.watch(frozen, drop_ignored=False, **options)
+            watch = self.watch(frozen, ignored=False, **options)
             assert sum(watch.products) == wanted * 40 * 1009 * 8, frozen
 
     def test_ignored_positions_are_left_out_of_the_products(self):
@@ -150,86 +128,65 @@ class TestLinearPath:
 
     def test_forward_without_gradients_computes_none(self):
         hidden, weight, labels = wide_batch()
-        module = NTLLinearCrossEntropyLoss(WIDE, drop_ignored=False)
         with torch.no_grad(), Watch() as watch:
-            module(hidden.requires_grad_(), weight.requires_grad_(), labels)
-        assert sum(watch.products) == 40 * 1009 * 8
+            NTLCrossEntropyLoss(WIDE).from_hidden(hidden.requires_grad_(), weight.requires_grad_(), labels)
+        assert sum(watch.products) == 30 * 1009 * 8
         assert "write_gradient" not in watch.operators
-
-
-class OfHead(NTLCrossEntropyLoss):
-    """The loss from logits with the arguments of the linear loss."""
-
-    def forward(self, hidden, weight, labels, _=None, *rest):
-        return super().forward(F.linear(hidden, weight), labels, *rest)
-
-
-def loss_of_head(kind, **options):
-    if kind == "linear":
-        return NTLLinearCrossEntropyLoss(WIDE, drop_ignored=False, chunk_size=16, **options)
-    return OfHead(WIDE, inplace_backward=kind == "inplace", **options)
 
 
 class TestSynchronization:
     """Meta tensors have no values: reading one raises an error, and would synchronize an accelerator."""
 
     @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-    @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}], ids=str)
-    @pytest.mark.parametrize("kind", ["logits", "inplace", "linear"])
+    @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"criterion": "hl_gauss"}], ids=str)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_an_accelerator_never_synchronizes(self, dtype, kind, options, reduction):
-        options = {**options, "reduction": reduction, "shift": True}
+    def test_an_accelerator_never_synchronizes(self, dtype, options, reduction):
+        if options.get("criterion") == "hl_gauss":
+            options = {"criterion": {"name": "hl_gauss", "sigma": 2.0}}
         labels = torch.zeros(2, 20, dtype=torch.int64, device="meta")
         weights = torch.ones(2, 20, device="meta")
         counts = [torch.ones((), device="meta")] if reduction == "mean" else []
-        hidden = torch.randn(2, 20, 8, device="meta", dtype=dtype, requires_grad=True)
-        head = torch.randn(1009, 8, device="meta", dtype=dtype, requires_grad=True)
-        module = loss_of_head(kind, **options).to("meta")
+        logits = torch.randn(2, 20, 1009, device="meta", dtype=dtype, requires_grad=True)
+        loss_fn = NTLCrossEntropyLoss(WIDE, **options, reduction=reduction, shift=True).to("meta")
         with Watch() as watch:
-            loss = module(hidden, head, labels, None, weights, *counts)
+            loss = loss_fn(logits, labels, weights, *counts)
             loss.sum().backward()
         assert loss.shape == ((2, 20) if reduction == "none" else ())
-        assert hidden.grad.shape == hidden.shape
-        assert head.grad.shape == head.shape
+        assert logits.grad.shape == logits.shape
         assert not SYNCHRONIZING & set(watch.operators)
 
-    def test_dropping_ignored_positions_is_the_only_synchronization(self, monkeypatch):
+    def test_leaving_out_ignored_positions_is_the_only_synchronization_of_hidden_states(self, monkeypatch):
         # Static shapes, as on an accelerator; in eager mode the CPU counts number labels.
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
         hidden, weight, labels = wide_batch()
-        waits = {}
-        for drop in (True, False):
-            module = NTLLinearCrossEntropyLoss(WIDE, drop_ignored=drop)
-            with Watch() as watch:
-                module(hidden.requires_grad_(), weight.requires_grad_(), labels).backward()
-            # The CPU may read values, which saves a pass over the logits.
-            at_no_cost = ("_local_scalar_dense", "is_nonzero")
-            waits[drop] = [o for o in watch.operators if o in SYNCHRONIZING and o not in at_no_cost]
-        assert waits == {True: ["nonzero"], False: []}
+        with Watch() as watch:
+            loss_fn = NTLCrossEntropyLoss(WIDE)
+            loss_fn.from_hidden(hidden.requires_grad_(), weight.requires_grad_(), labels).backward()
+        # The CPU may read values, which saves a pass over the logits.
+        at_no_cost = ("_local_scalar_dense", "is_nonzero")
+        assert [o for o in watch.operators if o in SYNCHRONIZING and o not in at_no_cost] == ["nonzero"]
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-    @pytest.mark.parametrize("kind", ["logits", "inplace", "linear"])
-    def test_cuda_never_synchronizes(self, kind):
+    def test_cuda_never_synchronizes(self):
         hidden, weight, labels = (x.cuda() for x in wide_batch())
-        given = (hidden.requires_grad_(), weight.requires_grad_(), labels)
-        module = loss_of_head(kind).cuda()
-        module(*given).backward()  # loads libraries
+        logits = (hidden @ weight.T).requires_grad_()
+        loss_fn = NTLCrossEntropyLoss(WIDE).cuda()
+        loss_fn(logits, labels).backward()  # loads libraries
         torch.cuda.set_sync_debug_mode("error")
         try:
-            module(*given).backward()
+            loss_fn(logits, labels).backward()
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    @pytest.mark.parametrize("kind", ["logits", "linear"])
-    def test_every_call_runs_the_same_operators(self, kind):
+    def test_every_call_runs_the_same_operators(self):
         # As CUDA graphs require: nothing depends on how many labels are numbers or ignored.
         hidden, weight, labels = wide_batch()
         runs = []
-        module = loss_of_head(kind)
+        loss_fn = NTLCrossEntropyLoss(WIDE)
         for batch in (labels, torch.full_like(labels, 1), torch.full_like(labels, -100)):
-            leaves = [x.clone().requires_grad_() for x in (hidden, weight)]
+            logits = (hidden @ weight.T).requires_grad_()
             with Watch() as watch:
-                module(*leaves, batch).backward()
+                loss_fn(logits, batch).backward()
             runs.append(watch.operators)
         assert runs[0] == runs[1] == runs[2]
 
@@ -238,10 +195,9 @@ class TestSynchronization:
 class TestCompile:
     OPTIONS = (
         {},
-        {"label_smoothing": 0.1, "z_loss": 0.01, "reduction": "none"},
-        {"criterion": ExpectedValue("huber"), "mode": "replace"},
+        {"label_smoothing": 0.1, "reduction": "none"},
+        {"criterion": "ntl_huber", "mode": "replace"},
         {"shift": True, "reduction": "sum"},
-        {"inplace_backward": True},
     )
 
     @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -285,11 +241,11 @@ class TestCompile:
             return
         assert_close(second, first)
 
-    def test_the_linear_path_has_at_most_one_graph_break(self):
-        module = NTLLinearCrossEntropyLoss(NUMBERS)
+    def test_the_hidden_path_has_at_most_one_graph_break(self):
+        loss_fn = NTLCrossEntropyLoss(NUMBERS)
 
         def step(hidden, weight, labels):
-            return 2 * module(torch.tanh(hidden), weight * 0.5, labels)
+            return 2 * loss_fn.from_hidden(torch.tanh(hidden), weight * 0.5, labels)
 
         case = make_case(3, 5)
         given = (case.hidden.float(), case.weight.float(), case.labels)
@@ -303,11 +259,11 @@ class TestCompile:
         ids = torch.tensor(NUMBERS.token_ids)
         for mean in (False, True):
             for dtype in (torch.float64, torch.bfloat16):
-                query = readout.Query(case.labels.flatten(), ids, readout.IDENTITY, mean)
+                selection = readout.Selection(ids, mean=mean)
                 results = []
                 for read in (readout.summarize_plainly, readout.summarize_logits):
                     logits = case.logits(dtype).requires_grad_()
-                    read_out = read(logits.flatten(0, -2), query)
+                    read_out = read(logits.flatten(0, -2), case.labels.flatten(), selection)
                     parts = [read_out.row_max + read_out.shifted_lse, *read_out[2:]]
                     sum((part.square() * 0.01).sum() for part in parts).backward()
                     results.append([*parts, logits.grad])
@@ -330,8 +286,8 @@ class TestReadBlock:
         wanted = transform.apply(logits.double())
         given = logits.clone()
         softmax = {"none": None, "new": torch.empty_like(given), "over the logits": given}[target]
-        query = readout.Query(labels, torch.tensor([3, 5]), transform, True)
-        read = readout.summarize_block(given, query, softmax)
+        selection = readout.Selection(torch.tensor([3, 5]), transform, mean=True)
+        read = readout.summarize_block(given, labels, selection, softmax)
         assert_close(read.row_max + read.shifted_lse, wanted.logsumexp(-1))
         assert_close(read.label_logit, wanted.gather(-1, labels[:, None])[:, 0])
         assert_close(read.number_logits, wanted[:, [3, 5]])

@@ -3,37 +3,28 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from combined_cases import REWEIGHED
 from tolerances import LARGE_LOGITS, approx
 
-from ntloss import (
-    ExpectedValue,
-    NTLCrossEntropyLoss,
-    NTLLinearCrossEntropyLoss,
-    NumberTokenLoss,
-    NumberVocabulary,
-    cross_entropy,
-)
+from ntloss import NTLCrossEntropyLoss, NTLoss, NumberVocabulary, losses
 from ntloss.engine import readout, shards
 
-VOCAB, POSITIONS, LARGEST = 400, 256, 299
+VOCAB, POSITIONS, LARGEST = 400, 256, 100
 # Numbers of several digits, some in two forms.
-HUNDREDS = NumberVocabulary.from_mapping(
+HUNDRED = NumberVocabulary.from_mapping(
     {**{v: str(v) for v in range(LARGEST + 1)}, **{LARGEST + 1 + v: f" {v}" for v in range(50)}}, VOCAB
 )
 SCALES = [30.0, 3000.0]
 LOGITS = {
     "logits": {},
-    "inplace": {"inplace_backward": True},
     "compiled for an accelerator": {},
     "sharded": {"group": "alone"},
 }
-HIDDEN = {"linear": {}, "linear, each position": {"reduction": "none"}, "scaled": {"logit_scale": 0.5}}
+HIDDEN = {"hidden": {}, "hidden, each position": {"reduction": "none"}, "scaled": {"logit_scale": 0.5}}
 OPTIONS = [
     {},
-    {"criterion": REWEIGHED},
-    {"criterion": ExpectedValue()},
-    {"label_smoothing": 0.1, "z_loss": 1e-4},
+    {"criterion": "raft"},
+    {"criterion": "ntl_mse"},
+    {"label_smoothing": 0.1},
 ]
 
 
@@ -47,12 +38,12 @@ def make_batch(scale):
 
 def compute(path, logits, labels, **options):
     options = {**(LOGITS | HIDDEN)[path], **options}
+    scale = options.pop("logit_scale", 1.0)
+    loss_fn = NTLCrossEntropyLoss(HUNDRED, **options)
     if path in HIDDEN:
         # An identity head does not round.
-        loss = NTLLinearCrossEntropyLoss(HUNDREDS, **options)(logits, torch.eye(VOCAB).to(logits), labels)
-    else:
-        loss = NTLCrossEntropyLoss(HUNDREDS, **options)(logits * 1, labels)
-    return loss.mean()
+        return loss_fn.from_hidden(logits, torch.eye(VOCAB).to(logits), labels, logit_scale=scale).mean()
+    return loss_fn(logits, labels).mean()
 
 
 def error_of(loss_fn, logits, size=0.0):
@@ -70,7 +61,7 @@ def one_rank(monkeypatch):
     monkeypatch.setattr(shards.dist, "all_reduce", lambda *_, **__: None)
     monkeypatch.setattr(shards.dist, "get_world_size", lambda _: 1)
     monkeypatch.setattr(shards.dist, "get_rank", lambda _: 0)
-    monkeypatch.setattr(cross_entropy, "check_same_labels", lambda *_: None)
+    monkeypatch.setattr(losses, "check_same_labels", lambda *_: None)
 
 
 @pytest.mark.exact_rounding(
@@ -81,11 +72,7 @@ def one_rank(monkeypatch):
 @pytest.mark.parametrize("path", [*LOGITS, *HIDDEN])
 def test_gradients_are_as_exact_as_those_of_cross_entropy(path, scale, options, monkeypatch):
     if path == "compiled for an accelerator":
-        monkeypatch.setattr(
-            cross_entropy,
-            "summarize_logits",
-            lambda logits, query, *_: readout.summarize_plainly(logits, query),
-        )
+        monkeypatch.setattr(losses, "summarize_logits", lambda *given: readout.summarize_plainly(*given[:3]))
     logits, labels = make_batch(scale)
     worst = LARGEST**2 if "criterion" in options else LARGEST
     torchs = error_of(lambda z: F.cross_entropy(z, labels), logits)
@@ -101,5 +88,5 @@ def test_gradients_are_as_exact_as_those_of_cross_entropy(path, scale, options, 
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_number_loss_alone_is_as_exact(scale, reweigh):
     logits, labels = make_batch(scale)
-    loss_fn = NumberTokenLoss(HUNDREDS, REWEIGHED if reweigh else None)
+    loss_fn = NTLoss(HUNDRED, reweigh=reweigh)
     assert error_of(lambda z: loss_fn(z, labels), logits, LARGEST / POSITIONS) < LARGE_LOGITS

@@ -20,7 +20,7 @@ from tolerances import (
 )
 
 from ntloss.engine import shards
-from ntloss.engine.readout import IDENTITY, Query, write_gradient
+from ntloss.engine.readout import Selection, flat, write_gradient
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="needs gloo"
@@ -53,11 +53,11 @@ def whole(name, parts):
 @pytest.mark.parametrize("world", WORLDS)
 def test_loss_and_gradients_equal_those_of_one_process(trial, world, jobs):
     ranks = [rank[trial.name] for rank in jobs[world]]
-    path = "logits" if trial.kind.startswith("logits") else "linear"
+    path = "logits" if trial.kind.startswith("logits") else "hidden"
     alone = run(trial.case, path, trial.dtype, **(trial.arguments or {}))
     terms = [alone.loss, alone.ce, alone.ntl]
     # Heads that multiply in bfloat16 round logits differently.
-    rounded = trial.dtype == torch.bfloat16 and path == "linear"
+    rounded = trial.dtype == torch.bfloat16 and path == "hidden"
     value = HALF_PRECISION if rounded else 2 * VALUE_TOLERANCE[trial.dtype]
     for rank in ranks:
         for name, got, wanted_term in zip(("loss", "ce", "ntl"), rank["terms"], terms, strict=True):
@@ -72,7 +72,7 @@ def test_loss_and_gradients_equal_those_of_one_process(trial, world, jobs):
 @pytest.mark.parametrize("world", WORLDS)
 def test_collectives_are_few_and_smaller_than_the_vocabulary(trial, world, jobs):
     case = trial.case
-    columns = 2 + len(case.vocabulary.tokens) + (case.options.label_smoothing > 0)
+    columns = 3 + len(case.vocabulary.tokens)
     positions = case.labels.numel()
     for rank in jobs[world]:
         forward, backward = rank[trial.name]["forward"], rank[trial.name]["backward"]
@@ -111,7 +111,7 @@ def test_frozen_hidden_states_need_no_collective(world, jobs):
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("kind", ["logits", "linear"])
+@pytest.mark.parametrize("kind", ["logits", "hidden"])
 def test_data_parallel_ranks_add_up_to_one_batch(kind, world, jobs):
     # One rank has no numbers, another only ignored labels.
     ranks = [rank["data parallel"] for rank in jobs[world]]
@@ -130,7 +130,7 @@ def test_process_groups_and_two_dimensional_meshes_are_supported(jobs):
     for first in (0, 2):
         pair = ranks[first : first + 2]
         alone = run(
-            make_case(6, seed=pair[0]["seed"], bias=False), "linear"
+            make_case(6, seed=pair[0]["seed"], bias=False), "hidden"
         ).gradients  # with an upstream gradient of 1.5
         for name in ("group", "mesh"):
             assert_close(1.5 * torch.cat([rank[name] for rank in pair]), alone["weight"])
@@ -186,9 +186,9 @@ def test_a_vocabulary_too_small_for_its_ranks_raises_on_all_of_them_or_none(voca
         except ValueError:
             outcomes.append("error")
             continue
-        query = Query(labels, ids, IDENTITY, mean=True)
-        read = shard.summarize(logits, query)
-        query, grads = shard.localize(query, list(map(torch.ones_like, read[1:])))
-        write_gradient(logits, logits, *query[:2], *query.transform, read, list(grads), False)
+        selection = Selection(ids, mean=True)
+        read = shard.summarize(logits, labels, selection)
+        labels, selection, grads = shard.localize(labels, selection, list(map(torch.ones_like, read[1:])))
+        write_gradient(logits, logits, labels, *flat(selection), read, list(grads), False)
         outcomes.append("worked")
     assert len(set(outcomes)) == 1

@@ -5,6 +5,7 @@ import math
 import re
 import time
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tiny_tokenizers import DIGITS, VALUES_OF_MAKES
 
-from ntloss import NTLoss, NTLossDotProduct, NumberLevel, NumberTokenLoss, NumberVocabulary
+from ntloss import NTLCrossEntropyLoss, NTLoss, NTLossDotProduct, NumberVocabulary, number_level
 from ntloss.numbers import NumberFormat, NumberTokensLeftOutWarning
 from ntloss.numbers.spans import token_kinds
 
@@ -119,12 +120,14 @@ class TestVocabSize:
 def test_decimals_without_a_point_in_the_vocabulary_are_a_warning():
     digits = {i: str(i) for i in range(10)}
     with pytest.warns(UserWarning, match="decimals=True has no effect"):
-        NumberTokenLoss(NumberVocabulary.from_mapping(digits, vocab_size=12), NumberLevel(decimals=True))
+        NTLCrossEntropyLoss(
+            NumberVocabulary.from_mapping(digits, vocab_size=12), partial(number_level, decimals=True)
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with_point = NumberVocabulary.from_mapping({**digits, 10: "."}, vocab_size=12)
-        NumberTokenLoss(with_point, NumberLevel(decimals=True))
-        NumberTokenLoss(NumberVocabulary.from_mapping(digits, vocab_size=12), NumberLevel())
+        NTLCrossEntropyLoss(with_point, partial(number_level, decimals=True))
+        NTLCrossEntropyLoss(NumberVocabulary.from_mapping(digits, vocab_size=12), number_level)
 
 
 class TestFromMapping:

@@ -9,7 +9,7 @@ from tolerances import TRAINED, approx, assert_close
 from trainer_cases import DIGITS, LENGTH, MODELS, ROWS, STEPS, number_aware_trainer, train_with
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithFlattening, default_data_collator
 
-from ntloss import NTLCrossEntropyLoss, NumberLevel
+from ntloss import NTLCrossEntropyLoss, number_level
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.columns import COLUMNS, WithWeights
 
@@ -26,7 +26,7 @@ def weighted_rows(column, count=ROWS * STEPS):
     return made
 
 
-def train_plainly(name, column, criterion=None):
+def train_plainly(name, column, criterion="ntl_was"):
     """Train in a plain loop over whole steps, whose weighted mean the loss computes."""
     model, rows = MODELS[name](), weighted_rows(column)
     optimizer = torch.optim.SGD(model.parameters(), lr=cases.RATE)
@@ -74,10 +74,10 @@ def test_two_processes_train_the_weights_of_a_plain_loop(column, tmp_path):
 
 
 def test_whole_numbers_are_weighted(tmp_path):
-    loss = {"criterion": NumberLevel()}
+    loss = {"criterion": number_level}
     trainer = number_aware_trainer(cases.llama(), tmp_path, loss=loss, accumulate=2)
     trainer.train_dataset = weighted_rows("number_weights")
-    assert_same(train_with(trainer), train_plainly("llama", "number_weights", NumberLevel()))
+    assert_same(train_with(trainer), train_plainly("llama", "number_weights", number_level))
 
 
 @EITHER_COLUMN

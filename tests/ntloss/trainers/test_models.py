@@ -13,7 +13,7 @@ import transformers
 from tolerances import ONE_COMPUTATION, approx, assert_close
 from trainer_cases import DIGITS, VOCAB, batch, gradients, number_aware_trainer
 
-from ntloss import NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, NumberVocabulary
+from ntloss import NTLCrossEntropyLoss, NTLoss, NumberVocabulary, number_level
 from ntloss.numbers import sequence_ids_of
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.chunked import to_device
@@ -108,7 +108,7 @@ def test_the_loss_is_the_models_own_plus_the_weighted_number_term(name, way, tmp
     if name in _CAUSAL:
         labels = F.pad(labels[:, 1:], (0, 1), value=-100)
     share = torch.isin(labels, torch.tensor(DIGITS.token_ids)).sum() / (labels != -100).sum()
-    expected = stock.loss + 0.7 * share * NumberTokenLoss(DIGITS)(stock.logits, labels)
+    expected = stock.loss + 0.7 * share * NTLoss(DIGITS, reweigh=False)(stock.logits, labels)
     model.zero_grad()
     expected.backward()
     wanted = cases.gradients_of(model)
@@ -174,11 +174,11 @@ def test_labels_that_are_already_shifted_are_not_shifted_again(way, tmp_path):
 
 def test_numbers_of_packed_sequences_are_separated(way, tmp_path):
     model = cases.llama()
-    trainer = number_aware_trainer(model, tmp_path, way, {"criterion": NumberLevel()})
+    trainer = number_aware_trainer(model, tmp_path, way, {"criterion": number_level})
     ids = torch.tensor([[20, 4, 5, 6, 7, 8, 9, 21]])  # one number of six digits, or two of three
     inputs = {"input_ids": ids, "position_ids": torch.arange(8).view(1, -1) % 4}
     logits = model(**inputs).logits.detach()
-    loss_fn = NTLCrossEntropyLoss(DIGITS, NumberLevel(), shift=True)
+    loss_fn = NTLCrossEntropyLoss(DIGITS, number_level, shift=True)
     loss = gradients(trainer, **inputs, labels=ids)[0]
     assert_close(loss, loss_fn(logits, ids, sequence_ids=sequence_ids_of(inputs["position_ids"])))
     assert loss.item() != approx(loss_fn(logits, ids).item())

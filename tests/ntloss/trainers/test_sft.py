@@ -10,7 +10,7 @@ from processes import results_of
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close
 from transformers import PrinterCallback
 
-from ntloss import NTLCrossEntropyLoss, NumberLevel
+from ntloss import NTLCrossEntropyLoss, number_level
 from ntloss.numbers import sequence_ids_of
 from ntloss.trainers import make_number_aware
 from tests.ntloss.trainers.test_models import make
@@ -126,8 +126,8 @@ def test_packed_sequences_are_separated(tmp_path):
     logits = model(
         **unlabelled, use_cache=False
     ).logits  # as the trainer calls it, because masks depend on it
-    handle = make_number_aware(trainer, NumberLevel())
-    loss_fn = NTLCrossEntropyLoss(handle.loss.vocabulary, NumberLevel(), shift=True)
+    handle = make_number_aware(trainer, number_level)
+    loss_fn = NTLCrossEntropyLoss(handle.loss.vocabulary, number_level, shift=True)
     sequence_ids = sequence_ids_of(inputs["position_ids"])
     expected = loss_fn(logits, inputs["labels"], sequence_ids=sequence_ids)
     assert_close(trainer.compute_loss(model, dict(inputs)), expected)

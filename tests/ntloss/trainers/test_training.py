@@ -20,7 +20,7 @@ from trainer_cases import (
 )
 from transformers import LlamaForCausalLM, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
 
-from ntloss import HLGauss, NTLCrossEntropyLoss, NumberLevel
+from ntloss import HLGauss, NTLCrossEntropyLoss, number_level
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.number_aware import NumberLabelsMissingWarning
 
@@ -335,7 +335,7 @@ def test_the_share_of_number_tokens_is_logged_before_the_first_step(tmp_path):
 def test_a_handle_says_what_the_loss_does(tmp_path):
     trainer = cases.trainer_for(cases.llama(), tmp_path)
     with make_number_aware(trainer, weight=0.25, vocabulary=cases.DIGITS, chunked=True) as handle:
-        for part in ("cross-entropy", "0.25", "NTL-WAS", "10 number tokens", "hidden states"):
+        for part in ("cross-entropy", "0.25", "ntl_was", "10 number tokens", "hidden states"):
             assert part in repr(handle)
     assert "Undone" in repr(handle)
 
@@ -370,7 +370,7 @@ def test_setups_that_lose_or_distort_the_number_term_are_errors(name, value, mes
     else:
         setattr(getattr(trainer, owner), attribute, value)
     with pytest.raises(ValueError, match=message):
-        make_number_aware(trainer, NumberLevel(), vocabulary=cases.DIGITS)
+        make_number_aware(trainer, number_level, vocabulary=cases.DIGITS)
 
 
 def test_a_model_or_a_trainer_without_a_tokenizer_is_an_error(tmp_path):

@@ -9,19 +9,19 @@ fourth product.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ntloss.engine.objective import Objective
 from ntloss.engine.readout import (
     COMPUTED_IN,
     NOT_TWICE,
-    Query,
     Readout,
+    Selection,
+    flat,
     keeps_softmax,
     summarize_block,
     values_are_hidden,
@@ -29,6 +29,7 @@ from ntloss.engine.readout import (
 )
 from ntloss.engine.shards import Shard, local_columns, unwrap_replicated
 from ntloss.engine.targets import FLOATS, Targets, given_type
+from ntloss.engine.terms import LossTerms
 
 # Number of positions at which a CPU's matrix products reach full speed.
 _ROWS_ON_CPU = 512
@@ -48,14 +49,16 @@ class Head(NamedTuple):
     bias: Tensor | None  # `[vocab]`, likewise
     shard: Shard | None  # this rank's part of the vocabulary, or None if it holds all of it
 
-    def summarize(self, logits: Tensor, query: Query, softmax: Tensor | None = None) -> Readout:
+    def summarize(
+        self, logits: Tensor, labels: Tensor, selection: Selection, softmax: Tensor | None = None
+    ) -> Readout:
         """Summarize a block of logits without a graph; see `readout.summarize_block`."""
         if self.shard is not None:
-            readout = self.shard.summarize(logits, query)
+            readout = self.shard.summarize(logits, labels, selection)
         else:
-            readout = summarize_block(logits, query, softmax)
+            readout = summarize_block(logits, labels, selection, softmax)
         if logits.dtype == torch.float16:
-            check_overflow(readout.row_max, query.labels >= 0)
+            check_overflow(readout.row_max, labels >= 0)
         return readout
 
 
@@ -153,33 +156,32 @@ class SumOfBlocks(torch.autograd.Function):
         weight_of_head: Tensor,
         bias: Tensor | None,
         head: Head,
-        query: Query,
+        selection: Selection,
         rows: int,
         targets: Targets,
-        objective: Objective,
-        weight: float | Tensor,
+        terms_of: Callable[[Readout, Targets], LossTerms],
         grad_enabled: bool,  # always False inside of a Function's forward
     ) -> tuple[Tensor, ...]:
         """Sum the terms, and compute the gradients of the loss."""
         # In float16 the gradients of a mean over many positions underflow, those of large values overflow,
         # and the factor of a GradScaler is not known yet. So each block is scaled to a largest gradient of 1.
         needed = ctx.needs_input_grad if grad_enabled else (False,) * 3
-        gradients = _Gradients(hidden, head, needed, scaled=hidden.dtype == torch.float16)
+        gradients = _Gradients(hidden, head, selection, needed, scaled=hidden.dtype == torch.float16)
         dtype = COMPUTED_IN[hidden.dtype]
-        overwrite = gradients.wanted and head.shard is None and keeps_softmax(hidden, query.transform)
-        sums = [hidden.new_zeros((), dtype=dtype)] * 3  # of LossTerms
+        overwrite = gradients.wanted and head.shard is None and keeps_softmax(hidden, selection.transform)
+        sums = [hidden.new_zeros((), dtype=dtype)] * 3  # of loss, ce and ntl
         for block, logits in _blocks(hidden, head, rows):
-            here, there = targets.select(block), query._replace(labels=query.labels[block])
-            readout = head.summarize(logits, there, logits if overwrite else None)
+            here = targets.select(block)
+            readout = head.summarize(logits, here.labels, selection, logits if overwrite else None)
             for leaf in (leaves := readout[1:]):  # row_max has no gradient
                 leaf.requires_grad_(gradients.wanted)
             with torch.set_grad_enabled(gradients.wanted):
-                terms = objective(readout, here, weight)
-            sums = [total + term.detach() for total, term in zip(sums, terms, strict=True)]
+                terms = terms_of(readout, here)
+            sums = [total + term.detach() for total, term in zip(sums, terms[:3], strict=True)]
             if gradients.wanted:
                 grads = torch.autograd.grad(terms.loss, leaves, allow_unused=True, materialize_grads=True)
                 used = *readout[:2], readout.number_logits
-                gradients.add(block, logits, there, used, grads, overwrite)
+                gradients.add(block, logits, here.labels, used, grads, overwrite)
         ctx.dtype = hidden.dtype
         ctx.gradients = gradients.finish()
         ctx.mark_non_differentiable(*sums[1:])
@@ -197,7 +199,7 @@ class SumOfBlocks(torch.autograd.Function):
             )
         gradients, ctx.gradients = ctx.gradients, None
         grads = (None if grad is None else grad.mul_(grad_loss).to(ctx.dtype) for grad in gradients)
-        return *grads, *[None] * 7
+        return *grads, *[None] * 6
 
 
 class SummarizeHidden(torch.autograd.Function):
@@ -210,17 +212,17 @@ class SummarizeHidden(torch.autograd.Function):
         weight_of_head: Tensor,
         bias: Tensor | None,
         head: Head,
-        query: Query,
+        selection: Selection,
         rows: int,
+        labels: Tensor,
     ) -> tuple[Tensor, ...]:
         """Keep the readout alone."""
-        blocks = _blocks(hidden, head, rows)
-        parts = [head.summarize(z, query._replace(labels=query.labels[block])) for block, z in blocks]
+        parts = [head.summarize(z, labels[block], selection) for block, z in _blocks(hidden, head, rows)]
         readout = Readout(*map(torch.cat, zip(*parts, strict=True)))
         used = *readout[:2], readout.number_logits
-        ctx.save_for_backward(hidden, weight_of_head, bias, query.labels, query.token_ids, *used)
+        ctx.save_for_backward(hidden, weight_of_head, bias, labels, selection.token_ids, *used)
         ctx.mark_non_differentiable(readout.row_max)
-        ctx.transform, ctx.shard, ctx.rows = query.transform, head.shard, rows
+        ctx.transform, ctx.mean, ctx.shard, ctx.rows = *selection[1:], head.shard, rows
         return tuple(readout)
 
     @staticmethod
@@ -230,14 +232,13 @@ class SummarizeHidden(torch.autograd.Function):
             raise RuntimeError(NOT_TWICE)
         hidden, weight_of_head, bias, labels, token_ids, *readout = ctx.saved_tensors
         head = Head(weight_of_head, bias, ctx.shard)
-        gradients = _Gradients(hidden, head, ctx.needs_input_grad, scaled=False)
+        selection = Selection(token_ids, ctx.transform, ctx.mean)
+        gradients = _Gradients(hidden, head, selection, ctx.needs_input_grad, scaled=False)
         for block, logits in _blocks(hidden, head, ctx.rows):
-            # The gradient of the mean logit is empty if it was not read; so are its blocks.
             of_block, here = ([column[block] for column in columns] for columns in (readout, grads))
-            query = Query(labels[block], token_ids, ctx.transform)
-            gradients.add(block, logits, query, of_block, here)
+            gradients.add(block, logits, labels[block], of_block, here)
         grads_of_inputs = (None if grad is None else grad.to(hidden.dtype) for grad in gradients.finish())
-        return *grads_of_inputs, *[None] * 3
+        return *grads_of_inputs, *[None] * 4
 
 
 def _blocks(hidden: Tensor, head: Head, rows: int) -> Iterator[tuple[slice, Tensor]]:
@@ -258,8 +259,11 @@ def _blocks(hidden: Tensor, head: Head, rows: int) -> Iterator[tuple[slice, Tens
 class _Gradients:
     """The needed gradients of hidden states, head and bias, accumulated block by block."""
 
-    def __init__(self, hidden: Tensor, head: Head, needed: Sequence[bool], scaled: bool) -> None:
+    def __init__(
+        self, hidden: Tensor, head: Head, selection: Selection, needed: Sequence[bool], scaled: bool
+    ) -> None:
         self.head = head
+        self.selection = selection
         self.inputs = hidden
         self.scaled = scaled
         self.wanted = any(needed[:3])
@@ -274,7 +278,7 @@ class _Gradients:
         self,
         block: slice,
         logits: Tensor,
-        query: Query,
+        labels: Tensor,
         readout: Sequence[Tensor],
         grads: Sequence[Tensor],
         is_softmax: bool = False,
@@ -285,9 +289,10 @@ class _Gradients:
             scale = torch.cat([grad.flatten() for grad in grads] + [grads[0].new_zeros(1)]).abs().amax()
             scale = torch.where(scale == 0, 1.0, scale)
             grads = [grad / scale for grad in grads]
+        selection = self.selection
         if self.head.shard is not None:
-            query, grads = self.head.shard.localize(query, grads)
-        write_gradient(logits, logits, *query[:2], *query.transform, list(readout), list(grads), is_softmax)
+            labels, selection, grads = self.head.shard.localize(labels, selection, grads)
+        write_gradient(logits, logits, labels, *flat(selection), list(readout), list(grads), is_softmax)
         if self.hidden is not None:
             if scale is None:
                 torch.mm(logits, self.head.weight, out=self.hidden[block])

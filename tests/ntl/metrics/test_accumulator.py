@@ -4,7 +4,7 @@ import torch
 from processes import results_of
 from tolerances import approx
 
-from ntloss.metrics import NumericMetrics, QuantileMetrics
+from ntl.metrics import NumericMetrics, QuantileMetrics
 
 ROWS = [(float(i) if i % 4 else None, float(i % 7)) for i in range(11)]
 

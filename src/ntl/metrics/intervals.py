@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.metrics.accumulator import Accumulator, count_rows, read_numbers
+from ntl.metrics.accumulator import Accumulator, count_rows, read_numbers
 from ntloss.numbers.parsing import as_float
 
 # Largest distance from 1 of two levels that add up to 1: enough for levels in float32.
@@ -53,7 +53,7 @@ class QuantileMetrics(Accumulator):
     equation 43 (interval score); Laio and Tamea, HESS 2007 (CRPS as an integral of pinball losses).
 
     Example:
-        >>> from ntloss.metrics import QuantileMetrics
+        >>> from ntl.metrics import QuantileMetrics
         >>> metrics = QuantileMetrics(quantiles=(0.05, 0.5, 0.95))
         >>> results = metrics.update([[1.0, 4.0, 6.0], [2.0, 3.0, 5.0]], [4.0, 7.0]).compute()
         >>> results["coverage_90"], results["mean_width_90"], results["pinball_0.5"]

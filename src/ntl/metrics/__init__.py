@@ -8,9 +8,9 @@
 `gather` collects the tensors of all ranks for metrics of your own.
 """
 
-from ntloss.metrics.accumulator import gather
-from ntloss.metrics.intervals import QuantileMetrics
-from ntloss.metrics.numeric import METRICS, NumericMetrics
+from ntl.metrics.accumulator import gather
+from ntl.metrics.intervals import QuantileMetrics
+from ntl.metrics.numeric import METRICS, NumericMetrics
 
 __all__ = [
     "NumericMetrics",

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.metrics.accumulator import Accumulator, count_rows, read_answers
+from ntl.metrics.accumulator import Accumulator, count_rows, read_answers
 from ntloss.numbers.parsing import Which, as_float, exact_number, parse_number
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import approx
 
-from ntloss.metrics import QuantileMetrics
+from ntl.metrics import QuantileMetrics
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 NUMBER = st.floats(-1e3, 1e3, allow_subnormal=False)

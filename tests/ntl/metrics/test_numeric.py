@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from tolerances import ONE_COMPUTATION, approx
 
-from ntloss.metrics import METRICS, NumericMetrics
+from ntl.metrics import METRICS, NumericMetrics
 
 quick = settings(deadline=None, max_examples=40, derandomize=True)
 

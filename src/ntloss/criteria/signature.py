@@ -1,0 +1,191 @@
+"""What a criterion reads, from the names of its parameters; and criteria by name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from ntloss.criteria.hl_gauss import HLGauss
+from ntloss.criteria.tokens import (
+    crps,
+    del_loss,
+    dist2,
+    gaussian_smoothing,
+    ntl_huber,
+    ntl_mae,
+    ntl_mse,
+    ntl_was,
+    raft,
+    smmd,
+    smoothed_wasserstein,
+)
+from ntloss.criteria.whole_numbers import ntil, number_level
+
+Criterion = Callable[..., Tensor]
+
+# What a criterion may read, as the names of its parameters. There is a row for each position whose label is a
+# number; rows of other positions may be there, too, because shapes are static on accelerators and under
+# `torch.compile`, and their losses are dropped. All floats are float32, or float64 for float64 logits.
+READABLE = {
+    "probs": "`[positions, values]`, the probability of each value among the number tokens",
+    "log_probs": "`[positions, values]`, the logarithm of `probs`",
+    "logits": "`[positions, values]`, the logit of each value, whose level `log_probs` does not have",
+    "log_mass": "`[positions]`, log of the total probability of the number tokens in the vocabulary",
+    "form_log_probs": "`[positions]`, log of the share of the label's own token among the tokens of its "
+    "value (`4`, `▁4`), where the criterion replaces cross-entropy and a value has several tokens, else None",
+    "values": "`[values]`, the distinct values of the number tokens, ascending",
+    "target": "`[positions]`, index of the label's value in `values`",
+    "place": "`[positions]`, decimal place of the label's last digit, a float: 0 for units, 1 for tens",
+    "digits_after": "`[positions]`, number of digits after this token in its number, a float",
+    "numbers": "`NumberSpans`, which positions form a number. A criterion that reads it sees all positions "
+    "of the batch, and returns one loss for each number, at the number's first token",
+    "digits": "`NumberDigits`, the digits of each label in its number; for targets on whole numbers",
+}
+# Criteria by name, for configuration files.
+CRITERIA: dict[str, Criterion | type[HLGauss]] = {
+    "ntl_was": ntl_was,
+    "ntl_mse": ntl_mse,
+    "ntl_mae": ntl_mae,
+    "ntl_huber": ntl_huber,
+    "crps": crps,
+    "number_level": number_level,
+    "hl_gauss": HLGauss,
+    "gaussian_smoothing": gaussian_smoothing,
+    "smoothed_wasserstein": smoothed_wasserstein,
+    "dist2": dist2,
+    "del_loss": del_loss,
+    "smmd": smmd,
+    "ntil": ntil,
+    "raft": raft,
+}
+# Those that their sources use in place of cross-entropy at number labels, not in addition to it.
+_REPLACING = (gaussian_smoothing, raft, HLGauss)
+# Those whose loss is in the unit of the values: where these reach hundreds, it outweighs cross-entropy.
+_IN_UNITS_OF_VALUES = (ntl_was, ntl_mse, ntl_mae, ntl_huber, crps, smoothed_wasserstein, ntil)
+_LARGEST_UNIT = 100
+
+
+def make_criterion(given: Criterion | str | Mapping[str, Any]) -> Criterion:
+    """Return the criterion that is meant: a function itself, or the one with a name.
+
+    Args:
+        given: a function whose parameters are among `READABLE`, or have a default; one of `CRITERIA`;
+            `"package.module:function"`, for configuration files; or a mapping of `name` and options.
+
+    Returns:
+        A function from what it reads to one loss for each position.
+
+    Raises:
+        ValueError: an unknown name or option.
+        TypeError: `given` cannot be called, or a required parameter is not among `READABLE`.
+
+    Example:
+        >>> from ntloss.criteria import make_criterion
+        >>> make_criterion({"name": "dist2", "tau": 0.5}).keywords
+        {'tau': 0.5}
+    """
+    options: dict[str, Any] = {}
+    if isinstance(given, Mapping):
+        options = dict(given)
+        if "name" not in options:
+            raise ValueError(f"criterion={options}: expected a mapping with the key name, and its options")
+        given = options.pop("name")
+    made: Any = _look_up(given) if isinstance(given, str) else given
+    if made is not HLGauss and (isinstance(made, type) or not callable(made)):
+        raise TypeError(
+            f"criterion={given!r}: expected a function, one of {', '.join(CRITERIA)}, 'module:function', or "
+            "a mapping of name and options"
+        )
+    known = [p.name for p in _parameters(made) if p.name not in READABLE]
+    if unknown := sorted(set(options) - set(known)):
+        name = getattr(made, "__name__", made)
+        raise ValueError(
+            f"{name} has no option {', '.join(unknown)}; its options: {', '.join(known) or 'none'}"
+        )
+    if made is HLGauss:
+        return HLGauss(**options)
+    criterion = cast(Criterion, partial(made, **options) if options else made)
+    reads_of(criterion)
+    return criterion
+
+
+def _look_up(name: str) -> Any:
+    if name in CRITERIA:
+        return CRITERIA[name]
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise ValueError(
+            f"criterion={name!r}: expected one of {', '.join(CRITERIA)}, or 'module:function' for one of "
+            "your own"
+        )
+    return getattr(importlib.import_module(module), attribute)
+
+
+def reads_of(criterion: Criterion) -> tuple[str, ...]:
+    """Return the names among `READABLE` that a criterion's parameters have.
+
+    Raises:
+        TypeError: a parameter without a default has another name.
+    """
+    parameters = _parameters(criterion)
+    unknown = [
+        p.name for p in parameters
+        if p.name not in READABLE and p.default is p.empty and p.kind is not p.VAR_KEYWORD
+    ]  # fmt: skip
+    if unknown:
+        raise TypeError(
+            f"criterion {name_of(criterion)} reads {', '.join(unknown)}; a criterion may read "
+            f"{', '.join(READABLE)}, and its options have defaults"
+        )
+    bound = criterion.keywords if isinstance(criterion, partial) else {}
+    return tuple(p.name for p in parameters if p.name in READABLE and p.name not in bound)
+
+
+def option_of(criterion: Criterion, name: str) -> Any:
+    """Return the value of a criterion's option, or None if it has no such option."""
+    if isinstance(criterion, HLGauss):
+        return getattr(criterion, name, None)
+    for parameter in _parameters(criterion):
+        if parameter.name == name:
+            return parameter.default
+    return None
+
+
+def name_of(criterion: Criterion) -> str:
+    """Return a criterion as a reader would write it: `ntl_was`, `dist2(tau=0.5)`, `HLGauss(sigma=2)`."""
+    if isinstance(criterion, partial):
+        options = ", ".join(f"{name}={value!r}" for name, value in criterion.keywords.items())
+        return f"{name_of(criterion.func)}({options})"
+    return str(getattr(criterion, "__name__", repr(criterion)))
+
+
+def replaces_cross_entropy(criterion: Criterion) -> bool:
+    """Return whether the source of a criterion uses it in place of cross-entropy."""
+    return isinstance(criterion, HLGauss) or _function(criterion) in _REPLACING
+
+
+def check_unit(criterion: Criterion, values: tuple[float, ...]) -> None:
+    """Raise a ValueError if a loss in the unit of the values would outweigh cross-entropy."""
+    largest = max(map(abs, values))
+    unbounded = _function(criterion) in _IN_UNITS_OF_VALUES and option_of(criterion, "squash") is None
+    if unbounded and largest > _LARGEST_UNIT:
+        raise ValueError(
+            f"criterion {name_of(criterion)} is measured in the unit of the tokens' values, here up to "
+            f"{largest:,.0f}, and would outweigh cross-entropy. Use HLGauss.for_answers(answers) or another "
+            "bounded criterion (dist2, number_level, ntl_was with squash=2.0), or a vocabulary of digits: "
+            "NumberVocabulary.from_tokenizer(tokenizer, tokens='digits')."
+        )
+
+
+def _function(criterion: Any) -> Any:
+    return criterion.func if isinstance(criterion, partial) else criterion
+
+
+def _parameters(criterion: Any) -> list[inspect.Parameter]:
+    called = criterion.forward if isinstance(criterion, nn.Module) else criterion
+    return list(inspect.signature(called).parameters.values())

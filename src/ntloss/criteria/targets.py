@@ -1,0 +1,153 @@
+r"""Target distributions around the label, and distances from them: what criteria are made of.
+
+Most losses on numbers are a target distribution $q$ over the values and a distance between $q$ and the
+predicted distribution $p$. Cross-entropy with a Gaussian target is the paper's label smoothing, the
+Kullback-Leibler divergence from an exponential target is DIST2Loss, and so on. Combine them to make a loss of
+your own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+# The log-probability of a logit of -inf, which the engine replaces by -1e30 to keep gradients finite.
+_IMPOSSIBLE = -1e29
+
+
+def made_once(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Make a function of `values` and hyperparameters compute its table once, not at each call.
+
+    The table is computed in float64 and returned in the dtype and on the device of `values`, the tensor that
+    a loss passes to its criterion at each call. Under `torch.compile` and `torch.func` the table is part of
+    the graph.
+
+    Args:
+        function: computes a table from the distinct values (`[values]`, ascending) and hashable options.
+
+    Returns:
+        The function with a memory.
+
+    Example:
+        >>> from ntloss.criteria import made_once
+        >>> @made_once
+        ... def distances(values, power):
+        ...     return (values - values.unsqueeze(-1)).abs() ** power
+        >>> def squared_error(probs, values, target):
+        ...     return (probs * distances(values, 2)[target]).sum(-1)
+        >>> squared_error(torch.tensor([[0.5, 0.5]]), torch.tensor([0.0, 3.0]), torch.tensor([1]))
+        tensor([4.5000])
+    """
+    tables_of = WeakIdKeyDictionary()
+
+    @functools.wraps(function)
+    def table(values: Tensor, *options: object) -> Tensor:
+        in_graph = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if in_graph or values.device.type == "meta":
+            return function(values.double(), *options).to(values)
+        tables: dict[object, Tensor] = tables_of.setdefault(values, {})  # type: ignore[no-untyped-call]
+        if options not in tables:
+            with torch.inference_mode(False), torch.no_grad():
+                # A copy, because a loss that was made in inference mode has values that autograd cannot save.
+                tables[options] = function(values.cpu().double().clone(), *options).to(values)
+        return tables[options]
+
+    return table
+
+
+@made_once
+def gaussian(values: Tensor, sigma: float) -> Tensor:
+    r"""Compute Gaussian targets: row k is $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$.
+
+    Args:
+        values: `[values]`, the distinct values, ascending.
+        sigma: standard deviation, in the unit of the values, above 0.
+
+    Returns:
+        `[values, values]`; index it with the criterion's `target`.
+    """
+    check_positive("sigma", sigma)
+    return torch.softmax(-(values - values.unsqueeze(-1)).square() / (2 * sigma**2), -1)
+
+
+@made_once
+def exponential(values: Tensor, tau: float) -> Tensor:
+    r"""Compute exponential targets: row k is $q_j \propto \exp(-(v_j - v_k)^2 / \tau)$, as DIST2Loss does.
+
+    Args:
+        values: `[values]`, the distinct values, ascending.
+        tau: temperature, above 0; a higher one spreads the target.
+
+    Returns:
+        `[values, values]`; index it with the criterion's `target`.
+    """
+    check_positive("tau", tau)
+    return torch.softmax(-(values - values.unsqueeze(-1)).square() / tau, -1)
+
+
+def cross_entropy(
+    target_probs: Tensor,
+    log_probs: Tensor,
+    log_mass: Tensor | None = None,
+    form_log_probs: Tensor | None = None,
+) -> Tensor:
+    r"""Compute $-\sum_j q_j \log p_j$, in nats; infinite if a value with $q_j > 0$ has probability 0.
+
+    Args:
+        target_probs: `[positions, values]`, the target q.
+        log_probs: `[positions, values]`, log of the probabilities p among the number tokens.
+        log_mass: `[positions]`. If given, $-\log m$ is added with m the total probability of the number
+            tokens, which makes p the distribution over the whole vocabulary. Default: None.
+        form_log_probs: `[positions]`, log of the share of the label's own token among the tokens of its
+            value (`4`, `▁4`), which is subtracted, so that the loss may replace cross-entropy. Default: None.
+
+    Returns:
+        `[positions]`.
+    """
+    impossible = (target_probs > 0) & (log_probs < _IMPOSSIBLE)
+    loss = torch.where(impossible, torch.inf, -target_probs * log_probs).sum(-1)
+    if log_mass is not None:
+        loss = loss + torch.where(log_mass < _IMPOSSIBLE, torch.inf, -log_mass)
+    return loss if form_log_probs is None else loss - form_log_probs
+
+
+def kl_divergence(target_probs: Tensor, log_probs: Tensor) -> Tensor:
+    r"""Compute the Kullback-Leibler divergence $\sum_j q_j (\log q_j - \log p_j)$ in nats: `[positions]`.
+
+    Args:
+        target_probs: `[positions, values]`, the target q.
+        log_probs: `[positions, values]`, log of the probabilities p among the number tokens.
+    """
+    return torch.xlogy(target_probs, target_probs).sum(-1) + cross_entropy(target_probs, log_probs)
+
+
+def wasserstein_distance(target_probs: Tensor, probs: Tensor, values: Tensor) -> Tensor:
+    r"""Compute the Wasserstein-1 distance $\sum_i |P_i - Q_i| (v_{i+1} - v_i)$: `[positions]`.
+
+    Args:
+        target_probs: `[positions, values]`, the target q, with cumulative probabilities Q.
+        probs: `[positions, values]`, the probabilities p, with cumulative probabilities P.
+        values: `[values]`, the distinct values, ascending.
+    """
+    apart = (probs - target_probs).cumsum(-1)[:, :-1]
+    return (apart.abs() * values.diff()).sum(-1)
+
+
+def cramer_distance(target_probs: Tensor, probs: Tensor, values: Tensor) -> Tensor:
+    r"""Compute the Cramér distance $\sum_i (P_i - Q_i)^2 (v_{i+1} - v_i)$: `[positions]`.
+
+    Args:
+        target_probs, probs, values: see `wasserstein_distance`.
+    """
+    apart = (probs - target_probs).cumsum(-1)[:, :-1]
+    return (apart.square() * values.diff()).sum(-1)
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise a ValueError unless an option is a finite number above 0."""
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name}={value!r}: expected a finite number above 0")

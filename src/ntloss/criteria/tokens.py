@@ -1,0 +1,371 @@
+r"""Criteria with one loss for each number token.
+
+Each function reads the predicted distribution over the values of the number tokens, $p$, at the positions
+whose label is a number, and returns one loss for each position. The names of its parameters say what it
+reads; `ntloss.criteria.READABLE` lists them. Parameters with a default are options.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ntloss.criteria.targets import (
+    check_positive,
+    cross_entropy,
+    exponential,
+    gaussian,
+    kl_divergence,
+    made_once,
+    wasserstein_distance,
+)
+
+
+def ntl_was(probs: Tensor, values: Tensor, target: Tensor, squash: float | None = None) -> Tensor:
+    r"""NTL-WAS: the Wasserstein-1 distance between the predicted distribution and the label's value.
+
+    $\sum_j p_j \, |v_j - v_k|$ for a label of value $v_k$ is the expected absolute error of a number drawn
+    from the model. It ranges from 0 to the range of the values, and is 0 only if all probability is on the
+    label's value. If the label is uncertain, it is smallest with all probability on the label's median, so
+    it sharpens the distribution beyond the truth; `crps` does not.
+
+    Args:
+        probs, values, target: see `ntloss.criteria.READABLE`.
+        squash: ratio of the largest to the smallest cost of a wrong value, above 1. The cost becomes
+            $1 + (|v_j - v_k| - c_{min})(s - 1)/(c_{max} - c_{min})$ with $c_{min}$ and $c_{max}$ the smallest
+            non-zero and the largest distance between two values. Use it for irregularly spaced or very large
+            values. Default: None, the plain distance.
+
+    Returns:
+        `[positions]`, in the unit of the values.
+
+    Raises:
+        ValueError: `squash` is not a finite number above 1, or there are fewer than three distinct values.
+
+    Source: "Regress, Don't Guess", ICML 2025, NTL-WAS; the squashing is from the package ntloss.
+
+    Example:
+        >>> probs, values = torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([0.0, 1.0, 2.0])
+        >>> ntl_was(probs, values, target=torch.tensor([0]))
+        tensor([0.7500])
+    """
+    if squash is None:
+        cost = (values - values[target].unsqueeze(-1)).abs()
+    else:
+        cost = squashed_distances(values, squash)[target]
+    return (probs * cost).sum(-1)
+
+
+@made_once
+def squashed_distances(values: Tensor, squash: float | None) -> Tensor:
+    """Compute the distances between all values, the non-zero ones mapped to 1 to `squash`, if it is given.
+
+    Args:
+        values: `[values]`, the distinct values, ascending.
+        squash: see `ntl_was`; None for plain distances.
+
+    Returns:
+        `[values, values]`.
+    """
+    distances = (values - values.unsqueeze(-1)).abs()
+    if squash is None:
+        return distances
+    if not 1 < squash < float("inf"):
+        raise ValueError(
+            f"squash={squash!r}: expected a finite number above 1 (at 1 every wrong value costs the same), "
+            "or None for the plain distance"
+        )
+    if len(values) < 3:
+        raise ValueError(
+            f"squash={squash} needs at least three distinct values, given {values.tolist()}: pass squash=None"
+        )
+    smallest, largest = values.diff().min(), values[-1] - values[0]
+    stretched = 1 + (distances - smallest) * ((squash - 1) / (largest - smallest))
+    return torch.where(distances == 0, 0.0, stretched)
+
+
+def ntl_mse(probs: Tensor, values: Tensor, target: Tensor) -> Tensor:
+    r"""NTL-MSE: the squared error of the expected value.
+
+    $(\sum_j p_j v_j - v_k)^2$ is 0 whenever the *mean* is right: half the probability on 3 and half on 5
+    costs nothing for a label of 4. Prefer `ntl_was` or `crps` unless the mean is what you read out. If the
+    label is uncertain, it is smallest for every distribution whose mean is the label's mean.
+
+    Args:
+        probs, values, target: see `ntloss.criteria.READABLE`.
+
+    Returns:
+        `[positions]`, in the squared unit of the values.
+
+    Source: "Regress, Don't Guess", ICML 2025, NTL-MSE.
+
+    Example:
+        >>> probs, values = torch.tensor([[0.5, 0.0, 0.5]]), torch.tensor([3.0, 4.0, 5.0])
+        >>> ntl_mse(probs, values, target=torch.tensor([0]))  # the mean is 4, the label 3
+        tensor([1.])
+    """
+    return ((probs * values).sum(-1) - values[target]).square()
+
+
+def ntl_mae(probs: Tensor, values: Tensor, target: Tensor) -> Tensor:
+    r"""NTL-MAE: the absolute error of the expected value, $|\sum_j p_j v_j - v_k|$.
+
+    Like `ntl_mse`, it is 0 whenever the mean is right. If the label is uncertain, it is smallest for every
+    distribution whose mean is the label's median.
+
+    Args:
+        probs, values, target: see `ntloss.criteria.READABLE`.
+
+    Returns:
+        `[positions]`, in the unit of the values.
+
+    Source: "Regress, Don't Guess", ICML 2025.
+
+    Example:
+        >>> probs, values = torch.tensor([[0.5, 0.0, 0.5]]), torch.tensor([3.0, 4.0, 5.0])
+        >>> ntl_mae(probs, values, target=torch.tensor([2]))
+        tensor([1.])
+    """
+    return ((probs * values).sum(-1) - values[target]).abs()
+
+
+def ntl_huber(probs: Tensor, values: Tensor, target: Tensor, delta: float = 1.0) -> Tensor:
+    r"""NTL-Huber: the Huber loss of the expected value, squared up to `delta` and absolute beyond it.
+
+    Args:
+        probs, values, target: see `ntloss.criteria.READABLE`.
+        delta: error at which the loss turns from squared to absolute. Default: 1.
+
+    Returns:
+        `[positions]`.
+
+    Source: "Regress, Don't Guess", ICML 2025.
+
+    Example:
+        >>> probs, values = torch.tensor([[0.5, 0.0, 0.5]]), torch.tensor([3.0, 4.0, 5.0])
+        >>> ntl_huber(probs, values, target=torch.tensor([2]))
+        tensor([0.5000])
+    """
+    return F.huber_loss((probs * values).sum(-1), values[target], reduction="none", delta=delta)
+
+
+def raft(probs: Tensor, log_mass: Tensor, values: Tensor, target: Tensor) -> Tensor:
+    r"""RAFT: the squared error of the expected value over the whole vocabulary, where text counts as 0.
+
+    $(m \sum_j p_j v_j - v_k)^2$ with $m$ the total probability of the number tokens. It takes the place of
+    cross-entropy at number labels. Where every number is one token, it is the loss of the paper; where
+    numbers have several tokens, it treats each of them as a number.
+
+    Args:
+        probs, log_mass, values, target: see `ntloss.criteria.READABLE`.
+
+    Returns:
+        `[positions]`, in the squared unit of the values.
+
+    Source: Lukasik et al., "Better autoregressive regression with LLMs via regression-aware fine-tuning",
+    ICLR 2025.
+
+    Example:
+        >>> probs, values = torch.tensor([[0.5, 0.0, 0.5]]), torch.tensor([3.0, 4.0, 5.0])
+        >>> half_on_text = torch.tensor([0.5]).log()
+        >>> raft(probs, half_on_text, values, target=torch.tensor([0]))  # 0.5 * 4 - 3
+        tensor([1.])
+    """
+    return ((probs * values).sum(-1) * log_mass.exp() - values[target]).square()
+
+
+def crps(probs: Tensor, values: Tensor, target: Tensor) -> Tensor:
+    r"""Continuous ranked probability score: the Cramér distance between prediction and label.
+
+    $\sum_j (F_j - 1[v_j \ge v_k])^2 (v_{j+1} - v_j)$ with $F$ the cumulative probability over the sorted
+    values, which is $E|X - v_k| - \frac{1}{2} E|X - X'|$ for two independent draws $X$ and $X'$ from the
+    model. It ranges from 0 to the range of the values, and is 0 only if all probability is on the label's
+    value. It is a strictly proper score: if the label is uncertain, it is smallest exactly at the label's
+    own distribution. On the levels of a rating it is the ranked probability score.
+
+    Args:
+        probs, values, target: see `ntloss.criteria.READABLE`.
+
+    Returns:
+        `[positions]`, in the unit of the values.
+
+    Source: Matheson and Winkler, Management Science 1976; the second form is from Gneiting and Raftery,
+    "Strictly Proper Scoring Rules, Prediction, and Estimation", JASA 2007, equation 21.
+
+    Example:
+        >>> probs, values = torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([0.0, 1.0, 2.0])
+        >>> crps(probs, values, target=torch.tensor([0]))  # 0.5 ** 2 + 0.25 ** 2
+        tensor([0.3125])
+    """
+    step = torch.arange(len(values) - 1, device=target.device) >= target.unsqueeze(-1)
+    return ((probs.cumsum(-1)[:, :-1] - step.to(probs)).square() * values.diff()).sum(-1)
+
+
+def gaussian_smoothing(
+    log_probs: Tensor,
+    log_mass: Tensor,
+    values: Tensor,
+    target: Tensor,
+    form_log_probs: Tensor | None = None,
+    sigma: float = 1.0,
+) -> Tensor:
+    r"""Gaussian label smoothing: cross-entropy with the label spread over values near it, in nats.
+
+    $-\sum_j q_j (z_j - lse)$ with $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$ and the $lse$ of the whole
+    vocabulary, so probability on text costs, too. It takes the place of cross-entropy at number labels. It
+    ranges from the entropy of q to infinity, and is smallest if the probabilities are q, without any on
+    text. Use it where near misses are acceptable, not where answers are either right or wrong.
+
+    Args:
+        log_probs, log_mass, values, target, form_log_probs: see `ntloss.criteria.READABLE`.
+        sigma: standard deviation of the target, in the unit of the values. As sigma decreases, the loss
+            approaches cross-entropy. Default: 1, as published.
+
+    Returns:
+        `[positions]`.
+
+    Raises:
+        ValueError: `sigma` is not above 0.
+
+    Source: "Regress, Don't Guess", ICML 2025, baseline.
+
+    Example:
+        >>> probs, values = torch.tensor([[0.5, 0.5]]), torch.tensor([0.0, 1.0])
+        >>> all_on_numbers = torch.zeros(1)
+        >>> gaussian_smoothing(probs.log(), all_on_numbers, values, torch.tensor([0]))  # log(2)
+        tensor([0.6931])
+    """
+    return cross_entropy(gaussian(values, sigma)[target], log_probs, log_mass, form_log_probs)
+
+
+def smoothed_wasserstein(probs: Tensor, values: Tensor, target: Tensor, sigma: float = 1.0) -> Tensor:
+    r"""Wasserstein-1 distance between the predicted distribution and a Gaussian around the label's value.
+
+    The target is that of `gaussian_smoothing`. The model is asked to spread its probability: its most likely
+    value is the label's, but its mean and median move inwards for labels near the ends. `ntl_was` is the
+    limit for small sigma.
+
+    Args:
+        probs, values, target: see `ntloss.criteria.READABLE`.
+        sigma: standard deviation of the target, in the unit of the values. Default: 1, as published.
+
+    Returns:
+        `[positions]`, in the unit of the values, 0 exactly if the probabilities are the target.
+
+    Raises:
+        ValueError: `sigma` is not above 0.
+
+    Source: "Regress, Don't Guess", ICML 2025, baseline.
+
+    Example:
+        >>> probs, values = torch.tensor([[0.0, 1.0, 0.0]]), torch.tensor([0.0, 1.0, 2.0])
+        >>> smoothed_wasserstein(probs, values, torch.tensor([1]))  # 1 - 1 / (1 + 2 exp(-1/2))
+        tensor([0.5481])
+    """
+    return wasserstein_distance(gaussian(values, sigma)[target], probs, values)
+
+
+def dist2(log_probs: Tensor, values: Tensor, target: Tensor, tau: float = 1.0) -> Tensor:
+    r"""DIST2Loss: the Kullback-Leibler divergence from a target that decays with the distance, in nats.
+
+    $KL(q \| p)$ with $q_j \propto \exp(-(v_j - v_k)^2 / \tau)$. It ranges from 0 to infinity, and is zero
+    exactly if p = q; the most likely value is then the label's. It sees only the distribution among the
+    number tokens; cross-entropy beside it covers the rest. The paper weights each digit by its place:
+    `dist2(log_probs, values, target) * (digits_after + 1)`.
+
+    Args:
+        log_probs, values, target: see `ntloss.criteria.READABLE`.
+        tau: temperature of the target; as it approaches 0, the loss becomes cross-entropy among the number
+            tokens. Default: 1, as published.
+
+    Returns:
+        `[positions]`.
+
+    Raises:
+        ValueError: `tau` is not above 0.
+
+    Source: DIST2Loss, ICLR 2026.
+
+    Example:
+        >>> probs, values = torch.tensor([[0.5, 0.5]]), torch.tensor([0.0, 1.0])
+        >>> dist2(probs.log(), values, torch.tensor([0]))  # q = [0.7311, 0.2689]
+        tensor([0.1109])
+    """
+    return kl_divergence(exponential(values, tau)[target], log_probs)
+
+
+def del_loss(probs: Tensor, logits: Tensor, target: Tensor) -> Tensor:
+    r"""Digit entropy loss (DEL): binary cross-entropy of each digit's logit, weighted with its probability.
+
+    $0.01 \, mean_j \; p_j \, (softplus(z_j) - [j = k] z_j)$ penalizes likely digits other than the label's.
+    Unlike all other criteria it depends on the level of the logits: it also tends to zero if all probability
+    is on a *wrong* digit and all logits are far below zero. So use it beside cross-entropy with weight 1, as
+    published. The paper multiplies it by $2 (place + 1)$ for digits before the point, and by
+    $1.02^{place - 1}$ after it.
+
+    Args:
+        probs, logits, target: see `ntloss.criteria.READABLE`.
+
+    Returns:
+        `[positions]`, 0 or more.
+
+    Source: DEL, 2026.
+
+    Example:
+        >>> probs, logits = torch.full((1, 10), 0.1), torch.zeros(1, 10)
+        >>> del_loss(probs, logits, torch.tensor([4])) * 1000  # 0.01 * log(2) / 10
+        tensor([0.6931])
+    """
+    # softplus(-z) is softplus(z) - z without the difference of large numbers.
+    target = target.unsqueeze(-1)
+    signed = logits.scatter(-1, target, -logits.gather(-1, target))
+    return 0.01 * (probs * F.softplus(signed)).mean(-1)
+
+
+def smmd(
+    probs: Tensor, values: Tensor, target: Tensor, sigma: float = 2.0, squash: float | None = 9.0
+) -> Tensor:
+    r"""Squared maximum mean discrepancy with a smoothness term (SMMD).
+
+    $r^T K r + \alpha \, r^T (D - K) r$ with $r = p - e_k$ the error of the distribution,
+    $K_{ij} = \exp(-d_{ij}^2 / 2\sigma^2)$ the kernel of the values, $D = diag(K 1)$ and
+    $\alpha = 1 / (2 \, mean(K 1))$. It ranges from 0 to a few units, and is zero exactly if all probability
+    is on the label's value. The kernel treats errors at neighboring values as nearly the same; the second
+    term penalizes differences between the errors of neighbors. Its cost grows with the square of the number
+    of values: one product with a matrix `[values, values]` for each position.
+
+    Args:
+        probs, values, target: see `ntloss.criteria.READABLE`.
+        sigma: bandwidth of the kernel in units of the (squashed) distances. Default: 2, as published.
+        squash: ratio of the largest to the smallest distance after squashing (`ntl_was`), or None for plain
+            distances. Default: 9, as published, which changes nothing on digits.
+
+    Returns:
+        `[positions]`.
+
+    Raises:
+        ValueError: an option is out of range.
+
+    Source: SMMD, ICML 2026.
+
+    Example:
+        >>> probs, values = F.one_hot(torch.tensor([3]), 10).float(), torch.arange(10.0)
+        >>> smmd(probs, values, torch.tensor([4]))  # of which 2 - 2 exp(-1/8) is the first term
+        tensor([1.3608])
+    """
+    error = probs - F.one_hot(target, len(values)).to(probs)
+    products = error @ _smmd_matrix(values, sigma, squash)
+    if not torch._C._are_functorch_transforms_active():
+        # The matrix M is symmetric, so the gradient of rᵀ M r is 2 M r. This form has it without a product in
+        # the backward pass, which autocast would compute in bfloat16.
+        error, products = 2 * error - error.detach(), products.detach()
+    return (error * products).sum(-1)
+
+
+@made_once
+def _smmd_matrix(values: Tensor, sigma: float, squash: float | None) -> Tensor:
+    check_positive("sigma", sigma)
+    kernel = torch.exp(-squashed_distances(values, squash).square() / (2 * sigma**2))
+    degrees = kernel.sum(-1)
+    return kernel + (degrees.diag() - kernel) / (2 * degrees.mean())

@@ -1,0 +1,168 @@
+"""Third stage: the number term of each position from its readout and targets, the same for every path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ntloss.criteria import Criterion, HLGauss, make_criterion
+from ntloss.criteria.signature import name_of, option_of, reads_of
+from ntloss.engine.readout import COMPUTED_IN, Readout, without_autocast
+from ntloss.engine.tables import NumberTables
+from ntloss.engine.targets import OF_NUMBERS, Targets
+from ntloss.numbers.vocabulary import NumberVocabulary, warn_without_point
+
+# Replaces logits of -inf among the number tokens: the probability is still 0, and the difference of two of
+# them is not NaN, in value or gradient.
+_MINUS_INFINITY = -1e30
+
+
+class LossTerms(NamedTuple):
+    """A combined loss and its terms.
+
+    Args:
+        loss: `ce + weight * ntl`, with a graph.
+        ce: cross-entropy, detached.
+        ntl: the unweighted number term, detached.
+        lse: `[...]` in the labels' shape, the log-sum-exp of each position's logits, with a graph, 0 where
+            ignored; None unless the loss was made with `return_lse=True`.
+    """
+
+    loss: Tensor
+    ce: Tensor
+    ntl: Tensor
+    lse: Tensor | None = None
+
+
+class Distribution(NamedTuple):
+    """The predicted distribution over the distinct values; `criteria.READABLE` describes its fields."""
+
+    log_probs: Tensor
+    logits: Tensor
+    values: Tensor
+    log_mass: Tensor | None
+    form_log_probs: Tensor | None
+
+
+class NumberTerm(nn.Module):
+    """A criterion on a vocabulary: how wrong the number is at each position.
+
+    Args:
+        vocabulary: the number tokens.
+        criterion: see `NTLCrossEntropyLoss`.
+
+    Attributes:
+        reads: the names among `criteria.READABLE` that the criterion reads.
+        decimals: whether a point between two digits belongs to their number. Default: True, unless the
+            criterion has an option `decimals`.
+    """
+
+    def __init__(self, vocabulary: NumberVocabulary, criterion: Criterion | str | Mapping[str, Any]) -> None:
+        super().__init__()
+        self.criterion = make_criterion(criterion)
+        self.reads = reads_of(self.criterion)
+        decimals = option_of(self.criterion, "decimals")
+        self.decimals = True if decimals is None else bool(decimals)
+        if decimals and not isinstance(self.criterion, HLGauss):  # requested, not a default
+            warn_without_point(vocabulary)
+        self.tables = NumberTables(vocabulary, spans=any(name in OF_NUMBERS for name in self.reads))
+
+    def move_to(self, device: torch.device) -> None:
+        """Move the tables to a device; a RuntimeError in compiled code."""
+        if torch.compiler.is_compiling():
+            raise RuntimeError(
+                f"the loss is on {self.tables.values.device}, its input on {device}: call loss.to(device) "
+                "before torch.compile"
+            )
+        self.tables.to(device)  # not the criterion's parameters: they are the caller's
+
+    def forward(self, readout: Readout, targets: Targets, replaces_cross_entropy: bool = False) -> Tensor:
+        """Compute the weighted number term: its sum or, if the targets have a shape, of each position.
+
+        A term that replaces cross-entropy also learns which form of a value the label is.
+        """
+        row_max, shifted_lse, number_logits = readout.row_max, readout.shifted_lse, readout.number_logits
+        reads_mass = "log_mass" in self.reads
+        learns_form = replaces_cross_entropy and self.tables.has_several_forms
+        label_logit = readout.label_logit if learns_form else None
+        target, weights = targets.target, targets.number_weights
+        spans, digits = targets.spans, targets.digits
+        rows = targets.number_rows
+        if rows is not None:  # with a thousand number tokens, computing all positions would cost more
+            target, weights, number_logits = target[rows], weights[rows], number_logits.index_select(0, rows)
+            if reads_mass:
+                row_max, shifted_lse = row_max[rows], shifted_lse[rows]
+            spans = None if spans is None else spans.select(rows)
+            digits = None if digits is None else digits.select(rows)
+            label_logit = None if label_logit is None else label_logit[rows]
+        else:
+            # The logits of other positions may be NaN.
+            out = ~targets.counted if "numbers" in self.reads else weights == 0
+            target, number_logits = target.clamp(min=0), number_logits.masked_fill(out.unsqueeze(-1), 0)
+            if reads_mass:
+                row_max, shifted_lse = row_max.masked_fill(out, 0), shifted_lse.masked_fill(out, 0)
+        with without_autocast(target.device):
+            normalizer = (row_max, shifted_lse) if reads_mass else None
+            given = read_distribution(self.tables, number_logits, target, normalizer, label_logit)._asdict()
+            given["target"], given["numbers"], given["digits"] = target, spans, digits
+            if "probs" in self.reads:
+                given["probs"] = given["log_probs"].exp()
+            if spans is not None:
+                # Floats, so that powers of them are as precise as the loss.
+                given["place"] = spans.place.to(given["log_probs"])
+                given["digits_after"] = spans.place_from_end.to(given["log_probs"])
+            loss = self.criterion(**{name: given[name] for name in self.reads})
+            if loss.shape != target.shape:
+                raise ValueError(
+                    f"criterion {name_of(self.criterion)} returned shape {list(loss.shape)}: expected one "
+                    f"loss for each position, {list(target.shape)}"
+                )
+            if rows is None:  # else no weight is 0
+                loss = loss.masked_fill(weights == 0, 0)
+            term = loss * weights
+        if targets.shape is None:
+            return term.sum()
+        return term if rows is None else term.new_zeros(len(targets.target)).index_copy(0, rows, term)
+
+
+def read_distribution(
+    tables: NumberTables,
+    number_logits: Tensor,
+    target: Tensor,
+    log_normalizer: tuple[Tensor, Tensor] | None = None,
+    label_logit: Tensor | None = None,
+) -> Distribution:
+    """Merge the forms of each value and normalize over the values, in float32 at least.
+
+    `number_logits` are `[positions, number tokens]`, in the order of `tables.token_ids`; `log_normalizer` is
+    `row_max` and `shifted_lse` of the `Readout`, without which there is no `log_mass`; without `label_logit`
+    there is no `form_log_probs`.
+    """
+    dtype = COMPUTED_IN[number_logits.dtype]
+    # A clamp whose backward pass is a single operator.
+    logits = F.threshold(number_logits.to(dtype), _MINUS_INFINITY, _MINUS_INFINITY)
+    has_forms, log_mass = tables.has_several_forms, None
+    if not has_forms and log_normalizer is None:
+        log_probs = torch.log_softmax(logits, -1)
+    else:
+        # Differences of large logits are more precise than their logsumexp.
+        highest = logits.detach().amax(-1)
+        shifted = logits - highest.unsqueeze(-1)
+        if has_forms:
+            shifted = tables.merge_forms(shifted)
+            logits = shifted + highest.unsqueeze(-1)
+        log_probs = torch.log_softmax(shifted, -1)
+        if log_normalizer is not None:
+            row_max, shifted_lse = log_normalizer
+            # Rounding may make the sum over the number tokens exceed the sum over the vocabulary.
+            log_mass = ((highest - row_max) + (shifted.logsumexp(-1) - shifted_lse)).clamp(max=0)
+    values = tables.values_in_float32 if dtype == torch.float32 else tables.values
+    form_log_probs = None
+    if label_logit is not None:
+        of_value = logits.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        form_log_probs = label_logit.to(dtype) - of_value
+    return Distribution(log_probs, logits, values, log_mass, form_log_probs)

@@ -1,0 +1,199 @@
+"""A criterion of one's own, and criteria by name: what the names of parameters mean."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from combined_cases import NUMBERS, make_case, numbers_case, squared_distance
+from criterion_cases import DIGITS
+from tolerances import assert_close
+
+from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, crps, dist2, ntl_was, smmd
+from ntloss.criteria import CRITERIA, READABLE, made_once, make_criterion
+from ntloss.criteria.signature import name_of, reads_of
+
+HUNDREDS = NumberVocabulary.from_mapping({n: n for n in range(1000)}, vocab_size=1001)
+OPTIONS = {"hl_gauss": {"sigma": 2.0}}
+
+
+def everything(
+    probs, log_probs, logits, log_mass, form_log_probs, values, target, place, digits_after, numbers, digits
+):
+    """Read all that there is."""
+    assert probs.shape == log_probs.shape == logits.shape == (len(target), len(values))
+    assert len(log_mass) == len(place) == len(digits_after) == len(numbers.starts) == len(digits.length)
+    return torch.zeros_like(log_mass)
+
+
+def test_a_criterion_may_read_every_name():
+    assert set(reads_of(everything)) == set(READABLE)
+    case = numbers_case("ntil")
+    for mode in ("add", "replace"):
+        loss_fn = NTLCrossEntropyLoss(NUMBERS, everything, mode=mode, return_terms=True)
+        assert loss_fn(case.logits(), case.labels).ntl == 0
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_every_name_makes_a_criterion_that_reads_what_is_readable(name):
+    criterion = make_criterion({"name": name, **OPTIONS.get(name, {})})
+    case = numbers_case("ntil")
+    assert NTLCrossEntropyLoss(NUMBERS, criterion)(case.logits(), case.labels).isfinite()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        dist2,
+        "dist2",
+        {"name": "dist2"},
+        {"name": dist2},
+        "ntloss.criteria.tokens:dist2",
+        partial(dist2, tau=1.0),
+    ],
+)
+def test_a_function_its_name_a_mapping_and_its_place_mean_the_same(given):
+    case = make_case(5)
+    wanted = NTLCrossEntropyLoss(NUMBERS, dist2)(case.logits(), case.labels)
+    assert_close(NTLCrossEntropyLoss(NUMBERS, given)(case.logits(), case.labels), wanted)
+
+
+def test_options_are_keywords_of_a_mapping_or_a_partial_function():
+    case = make_case(5)
+    found = [
+        NTLCrossEntropyLoss(NUMBERS, given)(case.logits(), case.labels)
+        for given in ("dist2", {"name": "dist2", "tau": 0.5}, partial(dist2, tau=0.5))
+    ]
+    assert abs(found[0] - found[1]) > 1e-3
+    assert_close(found[2], found[1])
+
+
+def in_turn(kind):
+    torch._dynamo.reset()
+    return torch.compile(kind, fullgraph=True, backend="aot_eager")
+
+
+@pytest.mark.parametrize("own", [squared_distance, f"{__name__}:power"])
+def test_a_criterion_of_ones_own_serves_logits_hidden_states_and_the_compiler(own, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.setattr("importlib.import_module", lambda name: __import__("sys").modules[name])
+    case = make_case(6, bias=False)
+    loss_fn = NTLCrossEntropyLoss(NUMBERS, own)
+    wanted = loss_fn(case.logits(), case.labels)
+    assert_close(loss_fn.from_hidden(case.hidden, case.weight, case.labels), wanted)
+    assert_close(in_turn(loss_fn)(case.logits(), case.labels), wanted)
+
+
+def power(probs, values, target, exponent=1.5):
+    return (probs * (values - values[target].unsqueeze(-1)).abs() ** exponent).sum(-1)
+
+
+class Learnt(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, probs, values, target):
+        return self.scale * crps(probs, values, target)
+
+
+def test_a_module_with_parameters_is_trained_from_logits_or_is_an_error():
+    case, learnt = make_case(6, bias=False), Learnt()
+    loss_fn = NTLCrossEntropyLoss(NUMBERS, learnt)
+    loss_fn(case.logits(), case.labels).backward()
+    assert learnt.scale.grad.abs() > 0
+    with pytest.raises(ValueError, match="parameters"):
+        loss_fn.from_hidden(case.hidden, case.weight, case.labels)
+    each = NTLCrossEntropyLoss(NUMBERS, learnt, reduction="none")
+    learnt.scale.grad = None
+    each.from_hidden(case.hidden, case.weight, case.labels).sum().backward()
+    assert learnt.scale.grad.abs() > 0
+
+
+def test_a_misspelled_parameter_is_an_error_that_lists_the_names():
+    def misspelled(prob, values, target):
+        return prob
+
+    with pytest.raises(TypeError, match=r"prob.*log_mass"):
+        NTLCrossEntropyLoss(NUMBERS, misspelled)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "names"),
+    [
+        ("wassersten", ValueError, "ntl_was"),
+        ({"tau": 2.0}, ValueError, "name"),
+        ({"name": "dist2", "temperature": 2.0}, ValueError, "temperature.*tau"),
+        ({"name": "hl_gauss", "width": 2.0}, ValueError, "width.*sigma"),
+        (3, TypeError, "criterion"),
+        (HLGauss, TypeError, "sigma"),
+        (Learnt, TypeError, "Learnt"),
+    ],
+)
+def test_what_is_no_criterion_is_an_error(given, error, names):
+    with pytest.raises(error, match=names):
+        NTLCrossEntropyLoss(NUMBERS, given)
+
+
+def test_one_loss_for_each_position_is_expected():
+    case = make_case(5)
+    with pytest.raises(ValueError, match="shape"):
+        NTLCrossEntropyLoss(NUMBERS, lambda probs: probs.sum())(case.logits(), case.labels)
+
+
+@pytest.mark.parametrize("given", ["ntl_was", "ntl_mse", "ntl_mae", "ntl_huber", "crps", "ntil"])
+def test_a_loss_in_units_of_hundreds_is_an_error_that_names_hl_gauss(given):
+    with pytest.raises(ValueError, match="HLGauss"):
+        NTLCrossEntropyLoss(HUNDREDS, given)
+    NTLCrossEntropyLoss(DIGITS, given)
+
+
+def test_bounded_criteria_take_units_of_hundreds():
+    for given in (partial(ntl_was, squash=2.0), dist2, smmd, HLGauss(30.0), "number_level"):
+        NTLCrossEntropyLoss(HUNDREDS, given)
+
+
+def test_the_sources_of_some_criteria_replace_cross_entropy():
+    modes = {
+        name: NTLCrossEntropyLoss(DIGITS, {"name": name, **OPTIONS.get(name, {})}).mode for name in CRITERIA
+    }
+    assert {name for name, mode in modes.items() if mode == "replace"} == {
+        "hl_gauss",
+        "gaussian_smoothing",
+        "raft",
+    }
+    assert NTLCrossEntropyLoss(DIGITS, "raft", mode="add").mode == "add"
+    assert NTLCrossEntropyLoss(DIGITS, {"name": "gaussian_smoothing", "sigma": 2.0}).mode == "replace"
+
+
+def test_a_criterion_is_named_as_a_reader_would_write_it():
+    assert name_of(ntl_was) == "ntl_was"
+    assert name_of(make_criterion({"name": "dist2", "tau": 0.5})) == "dist2(tau=0.5)"
+    assert "HLGauss(sigma=2)" in repr(NTLCrossEntropyLoss(DIGITS, HLGauss(2.0)))
+
+
+def test_tables_are_made_once_for_each_loss_and_dtype():
+    made = []
+
+    @made_once
+    def costs(values, power):
+        made.append(values)
+        return (values - values.unsqueeze(-1)).abs() ** power
+
+    def criterion(probs, values, target, power=2.0):
+        return (probs * costs(values, power)[target]).sum(-1)
+
+    case = make_case(6)
+    for options in ({}, {"power": 3.0}):
+        loss_fn = NTLCrossEntropyLoss(NUMBERS, partial(criterion, **options))
+        for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.float32):
+            with torch.inference_mode():
+                loss_fn(case.logits(dtype), case.labels)
+            loss_fn(case.logits(dtype).requires_grad_(), case.labels).backward()
+    assert len(made) == 4
+    assert {values.dtype for values in made} == {torch.float64}
+    twin = NTLCrossEntropyLoss(NUMBERS, criterion)
+    assert_close(
+        twin.to("meta")(case.logits().to("meta"), case.labels.to("meta")).shape,
+        torch.Size([]),
+    )
