@@ -14,6 +14,7 @@ from covering import covering
 from graphs import assert_same_results
 from processes import results_of
 from tolerances import GRADIENT_TOLERANCE, VALUE_TOLERANCE, assert_close
+from triton.runtime.interpreter import TensorHandle
 from triton.runtime.interpreter import interpreter_builder as builder
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
@@ -27,8 +28,15 @@ if "cpu" not in readout.KERNEL_DEVICES:  # where doctests are collected
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _quiet():
-    with np.errstate(all="ignore"):  # the interpreter computes exp and log with NumPy
+def _as_on_a_gpu():
+    """Round a multiply-add once, which the interpreter does not, and let exp and log overflow silently."""
+
+    def fma(x, y, z):
+        exact = x.data.astype(np.longdouble) * y.data + z.data
+        return TensorHandle(exact.astype(z.data.dtype), z.dtype.scalar)
+
+    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+        patch.setattr(builder, "create_fma", fma)
         yield
 
 
@@ -69,7 +77,7 @@ CASES = covering(
         "ignore_index": [-100, 9, -1],  # 9 is a number token
         "gone": [False, True],
         "chunk_size": [None, 3],
-        "piece": [4, 16, 64],  # columns and number tokens at a time
+        "piece": [1, 4, 16],  # lanes, and number tokens at a time
     }
 )
 
@@ -79,7 +87,8 @@ def test_every_path_equals_the_oracle(drawn, launches, monkeypatch):
     drawn = dict(drawn)
     dtype, chunk_size, piece = (drawn.pop(name) for name in ("dtype", "chunk_size", "piece"))
     drawn["softcap"], drawn["logit_scale"] = drawn.pop("transform")
-    monkeypatch.setattr(kernels, "block_sizes", lambda *_: (piece, piece))
+    monkeypatch.setattr(kernels, "LANES", piece)
+    monkeypatch.setattr(kernels, "MOST_NUMBERS", piece)
     if drawn["softcap"] is None and drawn["label_smoothing"]:
         drawn["gone"] = False  # cross-entropy would be infinite, which another test covers
     case = make_case(7, seed=1, **drawn)
@@ -93,7 +102,8 @@ def test_every_path_equals_the_oracle(drawn, launches, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("vocab_size", [10, 257, 1009, 4095, 4096])
-def test_vocabularies_of_any_width(vocab_size, dtype):
+def test_vocabularies_of_any_width(vocab_size, dtype, monkeypatch):
+    monkeypatch.setattr(kernels, "LANES", 64)  # 256 to 1,024 columns at a time
     case, logits = wide_case(dtype, vocab_size)
     wanted = case.expected(logits)
     # Rows of a wider buffer, at addresses that are multiples of nothing, beside values that must not count.
@@ -108,10 +118,105 @@ def test_vocabularies_of_any_width(vocab_size, dtype):
     assert not leaf.grad[1].any()
 
 
+WIDTHS = {torch.float32: 16, torch.bfloat16: 32, torch.float64: 8}  # columns at a time of two lanes
+
+
+EDGES = covering(
+    {
+        "blocks": [(0, 3), (1, -1), (1, 0), (1, 1), (3, 0), (4, 5)],
+        "dtype": list(WIDTHS),
+        "layout": ["in place", "apart", "columns first", "every other column"],
+        "softcap": [None, 30.0],
+    }
+)
+
+
+@pytest.mark.parametrize("drawn", EDGES, ids=test_cross_entropy.describe)
+def test_rows_of_any_kind_at_the_edges_of_blocks(drawn, monkeypatch):
+    blocks, dtype, layout, softcap = drawn.values()
+    monkeypatch.setattr(kernels, "LANES", 2)
+    monkeypatch.setattr(kernels, "MOST_NUMBERS", 2)
+    width = WIDTHS[dtype]
+    vocab_size = blocks[0] * width + blocks[1]
+    labels = torch.tensor(
+        [0, vocab_size - 1, min(width, vocab_size) - 1, min(width, vocab_size - 1), -1, -1, 1]
+    )
+    token_ids = torch.tensor([vocab_size - 1, 0, 1])
+    torch.manual_seed(vocab_size)
+    logits = 4 * torch.randn(len(labels), vocab_size, dtype=torch.float64)
+    logits[6] += 900
+    logits[3, 1 - vocab_size % 2 :: 2] = -torch.inf
+    logits[3, labels[3]] = 0.5
+    logits[4], logits[5, 0] = torch.nan, torch.inf
+    logits = logits.to(dtype)
+    if layout == "columns first":
+        logits = logits.t().contiguous().t()
+    elif layout == "every other column":
+        logits = logits.repeat_interleave(2, -1)[:, ::2]
+
+    counts = labels >= 0
+    leaf = logits.double().where(counts[:, None], 0).requires_grad_()
+    capped = leaf if softcap is None else softcap * torch.tanh(leaf / softcap)
+    rows = torch.arange(len(labels))
+    wanted = capped.logsumexp(-1), capped[rows, labels], capped[:, token_ids], capped.mean(-1)
+    read = kernels.summarize(logits, labels, token_ids, 1.0, softcap, True)
+    for mine, its in zip((read[0] + read[1], *read[2:]), wanted, strict=True):
+        assert_close(mine[counts], its[counts].detach(), VALUE_TOLERANCE[dtype])
+    assert not any(each[~counts].any() for each in read)
+
+    grads = [torch.randn(each.shape, dtype=read[0].dtype) for each in wanted]
+    grads = [grad * counts.view(-1, *[1] * (grad.ndim - 1)) for grad in grads]
+    grads[3][3] = 0  # the mean of a row with -inf
+    torch.autograd.backward(wanted, [grad.double() for grad in grads])
+    grad = logits if layout == "in place" else torch.full_like(logits, torch.nan)
+    used = read[0], read[1], read[3]
+    kernels.write(grad, logits, labels, token_ids, 1.0, softcap, True, used, grads)
+    assert_close(grad, leaf.grad, GRADIENT_TOLERANCE[dtype])
+    assert not grad[~counts].any()
+
+
+def test_a_row_of_minus_infinity_has_no_probability():
+    logits = torch.full((1, 9), -torch.inf)
+    read = kernels.summarize(logits, torch.tensor([3]), torch.tensor([1]), 1.0, None, False)
+    assert read[0].isfinite()
+    assert read[1].isneginf()
+    assert read[2].isneginf()
+
+
+@pytest.mark.parametrize(("offset", "softcap"), [(0.0, None), (3000.0, None), (0.0, 30.0)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_errors_are_those_that_the_page_names(dtype, offset, softcap):
+    """docs/fused_kernels.md: relative errors against float64."""
+    torch.manual_seed(0)
+    logits = (offset + 3 * torch.randn(4, 9000, dtype=torch.float64)).to(dtype)
+    labels, rows = torch.arange(4), torch.arange(4)
+    row_max, shifted_lse, label_logit, number_logits, _ = kernels.summarize(
+        logits, labels, torch.arange(10), 1.0, softcap, False
+    )
+    z = logits.double()
+    if softcap is not None:
+        z = softcap * torch.tanh(z / softcap)
+    wanted = z.logsumexp(-1) - z[rows, labels]
+    loss = (row_max.double() - label_logit) + shifted_lse
+    of_loss, of_gradient = (5e-7, 5e-6) if dtype != torch.float64 else (2e-14, 2e-13)
+    assert ((loss - wanted).abs() / wanted).max() < of_loss
+
+    grad, ones = torch.empty(z.shape, dtype=row_max.dtype), torch.ones(4, dtype=row_max.dtype)
+    kernels.write(
+        grad, logits, labels, torch.arange(10), 1.0, softcap, False, (row_max, shifted_lse, number_logits),
+        (ones, -ones, torch.zeros_like(number_logits), 0 * ones),
+    )  # fmt: skip
+    wanted = z.softmax(-1)
+    wanted[rows, labels] -= 1
+    if softcap is not None:
+        wanted *= 1 - (z / softcap) ** 2
+    assert ((grad - wanted).abs() / wanted.abs())[wanted.abs() > 1e-12].max() < of_gradient
+
+
 @pytest.mark.exact_rounding(
     "the noise of the head would move logits in the thousands by more than it measures"
 )
-@pytest.mark.parametrize("path", ["logits", "sharded", "linear"])
+@pytest.mark.parametrize("path", ["logits", "sharded", "hidden"])
 def test_readout_are_exact(path, monkeypatch):
     test_readout.one_rank.__wrapped__(monkeypatch)
     monkeypatch.setattr(test_readout, "POSITIONS", 24)
