@@ -3,7 +3,7 @@
 plugins:
   - ntloss.trainers.axolotl.NumberLoss
 ntl_weight: 0.3
-ntl_criterion: wasserstein
+ntl_criterion: ntl_was
 """
 
 from __future__ import annotations
