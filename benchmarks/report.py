@@ -107,6 +107,9 @@ def _criteria(measured: Sequence[Measurement]) -> str:
     for name in dict.fromkeys(m["criterion"] for m in found.values() if m["criterion"]):
         row = [name]
         for numbers in sizes:
+            if (numbers, name) not in found:  # a criterion of digits is not measured for more tokens
+                row += ["-"] * 3
+                continue
             mine = found[numbers, name]
             for baseline in (c.CE, OURS + OFF):
                 row.append(f"{mine['median_ms'] / found[numbers, baseline]['median_ms']:.2f}")
