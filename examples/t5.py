@@ -2,10 +2,8 @@
 
     python examples/t5.py --steps 60
 
-The tokenizer made here has single digits. T5's own writes most numbers with tokens of several digits: split
-digits when tokenizing, or use all number tokens, with
-`NumberVocabulary.from_tokenizer(tokenizer, digit_level=False, vocab_size=model.config.vocab_size)`.
-`ntloss inspect google-t5/t5-small` shows what the loss would see.
+The tokenizer made here has single digits. T5's own writes most numbers with tokens of several digits: train
+with HLGauss there, or split digits when tokenizing. `ntloss inspect google-t5/t5-small` says so.
 """
 
 import argparse

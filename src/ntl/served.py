@@ -12,7 +12,7 @@ from ntl.errors import UserError
 from ntloss.decoding import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
 from ntloss.decoding.served import ServedModel, ServerError
 from ntloss.numbers import NumberFormat
-from ntloss.numbers.grammar import grammar
+from ntloss.numbers.grammar import find_in_text
 
 T = TypeVar("T")
 
@@ -42,10 +42,9 @@ class ServedApproach:
         """Answer with what the model writes, up to the end of its first number."""
         most = generation.max_new_tokens if self.number_format is None else len(self.number_format.slots) + 2
         texts = _explained(lambda: self.server.write(questions, most))
-        found = [grammar().number.search(text) for text in texts]
+        found = [find_in_text(text) for text in texts]
         return [
-            text if number is None else text[: number.end()]
-            for text, number in zip(texts, found, strict=True)
+            text[: numbers[0].end] if numbers else text for text, numbers in zip(texts, found, strict=True)
         ]
 
     def read(

@@ -22,8 +22,9 @@ examples:
 
 `ntloss inspect --help` says what it reports; `ntl --help` is the lab that trains and compares models."""
 _INSPECT = """\
-Report what share of the digits of a text are number tokens of a tokenizer, for each token set, and which
-token set to choose. The text should be like the model's training data; without --text it is one sentence.
+Say in one line how a tokenizer writes numbers and which criterion to train with, and then what share of the
+digits of a text are tokens that are numbers. The text should be like the model's training data; without
+--text it is one sentence.
 
 TOKENIZER is one of
   a folder                that a Hugging Face tokenizer was saved to
@@ -37,7 +38,7 @@ examples:
   head -n 1000 corpus.txt | ntloss inspect tiktoken:cl100k_base --text - --json
 
 The same from Python, for any tokenizer:
-  from ntloss.numbers.inspection import inspect_tokenizer
+  from ntloss.numbers import inspect_tokenizer
   print(inspect_tokenizer(tokenizer, texts))
 The exit code is 0 on success and 2 on an error."""
 
@@ -87,9 +88,9 @@ def _inspect(given: argparse.Namespace) -> int:
         return 2
     about = {"source": given.tokenizer, "text": given.text or SENTENCE}
     if given.json:
-        print(json.dumps({**about, **dataclasses.asdict(inspection), "code": inspection.code}, indent=2))
+        print(json.dumps({**about, **dataclasses.asdict(inspection)}, indent=2))
     else:
-        print("{source}, {text!r}:".format_map(about), inspection, sep="\n")
+        print(inspection)
     return 0
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from inspect import Parameter, Signature, signature
@@ -19,7 +20,63 @@ from ntloss.criteria.signature import reads_of
 from ntloss.engine.readout import Readout, Selection, summarize_logits
 from ntloss.engine.targets import REDUCTIONS, check_choice, check_logits, prepare_targets
 from ntloss.engine.terms import NumberTerm, read_distribution
-from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.numbers.grammar import LARGEST, as_value, with_ascii_sign
+from ntloss.numbers.texts import texts_of_tokenizer
+from ntloss.numbers.vocabulary import (
+    NumberToken,
+    NumberVocabulary,
+    make_vocabulary,
+    missing_digits,
+    warn_once,
+)
+
+# What `float` reads of a token, but ASCII digits only, and no underscore.
+_NUMBER = re.compile(r"[-+\u2212]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+\u2212]?[0-9]+)?")
+
+
+def _published_vocabulary(
+    tokenizer: Any, vocab_size: int | None, digit_level: bool, space_prefixed: bool
+) -> NumberVocabulary:
+    """Find number tokens by the published rule: a token has the value that `float` reads, with its sign.
+
+    Warn once of number tokens that are not among the chosen ones.
+    """
+    texts = texts_of_tokenizer(tokenizer)
+    kept: list[NumberToken] = []
+    marked: list[NumberToken] = []
+    longer: list[NumberToken] = []
+    for token_id, text in sorted(texts.decoded.items()):
+        number = text.removeprefix(" ")
+        if not _NUMBER.fullmatch(number) or abs(value := as_value(with_ascii_sign(number))) > LARGEST:
+            continue
+        token = NumberToken(token_id, text, value)
+        if digit_level and not token.is_digit:
+            longer.append(token)
+        else:
+            (kept if texts.bare[token_id] or space_prefixed else marked).append(token)
+    if digit_level and (missing := missing_digits(kept)):
+        if set(missing).issubset(token.text.removeprefix(" ") for token in marked):
+            raise ValueError(
+                f"the digits {', '.join(missing)} have tokens only with a marker of the tokenizer, such as "
+                "'▁4', 'Ġ4' or '##4'. Pass space_prefixed=True to count those."
+            )
+        raise ValueError(
+            f"the digits {', '.join(missing)} have no token in this vocabulary. Expected all of 0 to 9. Add "
+            f"them yourself, tokenizer.add_tokens({missing}), and resize the model to match, "
+            "model.resize_token_embeddings(len(tokenizer)); or pass digit_level=False to use the numbers in "
+            "the vocabulary."
+        )
+    ways = (
+        (marked, "with a marker of the tokenizer", "space_prefixed=True"),
+        (longer, "of several characters", "digit_level=False"),
+    )
+    if left_out := [
+        f"{len(some):,} {what} (such as {some[0].text!r}; {option} counts them)"
+        for some, what, option in ways
+        if some
+    ]:
+        warn_once(f"{len(kept):,} tokens count as numbers; left out are {' and '.join(left_out)}")
+    return make_vocabulary(texts, kept, texts.vocab_size if vocab_size is None else vocab_size)
 
 
 def reweighed(criterion: Criterion, worst: float) -> Criterion:
@@ -68,9 +125,7 @@ class _PublishedLoss(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(tokenizer, NumberVocabulary):
-            tokenizer = NumberVocabulary.from_tokenizer(
-                tokenizer, digit_level=digit_level, space_prefixed=space_prefixed, vocab_size=vocab_size
-            )
+            tokenizer = _published_vocabulary(tokenizer, vocab_size, digit_level, space_prefixed)
         elif vocab_size not in (None, tokenizer.vocab_size) or not digit_level or space_prefixed:
             raise ValueError(
                 f"vocab_size={vocab_size}, digit_level={digit_level}, space_prefixed={space_prefixed}: "
@@ -152,7 +207,7 @@ class _PublishedLoss(nn.Module):
     @property
     def digit_level(self) -> bool:
         """Whether all number tokens are single digits."""
-        return all(token.is_digit for token in self.vocabulary.tokens)
+        return self.vocabulary.is_digits
 
     @property
     def is_number_token(self) -> Tensor:

@@ -39,7 +39,7 @@ def load_tokenizer(source: str) -> Any:
             f"{source}: no tokenizer could be loaded: {why[:300].rstrip('.')}. Expected a folder, a "
             "tokenizer.json, a SentencePiece .model, or a name. Load any other tokenizer (Tekken, tiktoken "
             "ranks, custom code) with its own library, and pass the object to "
-            "ntloss.numbers.inspection.inspect_tokenizer or NumberVocabulary.from_tokenizer. Without network "
+            "ntloss.numbers.inspect_tokenizer or NumberVocabulary.from_tokenizer. Without network "
             "access, pass the folder of tokenizer.save_pretrained(folder)."
         ) from error
 

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import torch
 
-from ntloss.numbers import parse_numbers
-from ntloss.numbers.grammar import grammar
+from ntloss.numbers.grammar import read_prefix
 
 END, PAD = 1, 0
 KINDS: dict[str, tuple[str, dict[str, int]]] = {
@@ -110,7 +109,7 @@ def next_token(model, question):
 
 
 def texts_of(vocabulary):
-    texts = {t.token_id: t.text for t in (*vocabulary.tokens, *vocabulary.left_out)}
+    texts = {t.token_id: t.text for t in vocabulary.tokens}
     texts |= {i: "-" if factor < 0 else "+" for i, factor in vocabulary.sign_ids.items()}
     return texts | dict.fromkeys(vocabulary.point_ids, ".")
 
@@ -163,7 +162,7 @@ def fixed_width(model, texts, width):
     return probabilities, {value: masses[value] / p for value, p in probabilities.items() if p}
 
 
-def any_length(model, vocabulary, max_digits, thousands=","):
+def any_length(model, vocabulary, max_digits, thousands=None):
     """Numbers below 10 to `max_digits` with their probability, from all token sequences.
 
     Also the probability that a number is started.
@@ -171,27 +170,23 @@ def any_length(model, vocabulary, max_digits, thousands=","):
     found: dict[float, float] = {}
     starts = 0.0
 
-    def first(text, separator=thousands):
-        begins = re.match(r"\s{0,2}[$€£¥]?\s?[-+\u2212]?[.,]?[0-9]", text)
-        return parse_numbers(text, separator)[0] if begins else None
-
     def write(written, text, probability):
         nonlocal starts
         probabilities = [math.exp(p) for p in model(written)]
-        value, ends = first(text), 1.0
+        now, ends = read_prefix(text, thousands), 1.0
         for i, token in vocabulary.pieces.items():
-            begun = grammar(thousands or ",").begun.fullmatch(text + token)
-            if begun or first(text + token, thousands or ",") != first(text, thousands or ","):
+            after = read_prefix(text + token, thousands)
+            if after.open or after[:2] != now[:2]:
                 ends -= probabilities[i]
                 longer = probability * probabilities[i]
-                if value is None and first(text + token) is not None:
+                if now.value is None and after.value is not None:
                     starts += longer
-                if begun and sum(map(str.isdigit, text + token)) <= max_digits:
+                if after.open and sum(map(str.isdigit, text + token)) <= max_digits:
                     write([*written, i], text + token, longer)
-                elif abs(first(text + token)) < 10**max_digits:
-                    found[first(text + token)] = found.get(first(text + token), 0.0) + longer
-        if value is not None and abs(value) < 10**max_digits:
-            found[value] = found.get(value, 0.0) + probability * ends
+                elif after.value is not None and abs(after.value) < 10**max_digits:
+                    found[after.value] = found.get(after.value, 0.0) + longer
+        if now.value is not None and abs(now.value) < 10**max_digits:
+            found[now.value] = found.get(now.value, 0.0) + probability * ends
 
     write([], "", 1.0)
     return found, starts

@@ -25,7 +25,7 @@ TOKENIZERS = ["tiny", "words", "t5", "gpt2"]
 ORDINARY_LOGITS = 3.0  # standard deviation
 COUNT = {"tiny": 120, "words": 20, "t5": 24, "gpt2": 16}
 
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*tokens count as numbers")
 
 
 @pytest.fixture(scope="session", params=TOKENIZERS)

@@ -9,21 +9,21 @@ import pytest
 import tiny_tokenizers
 import transformers
 
-from ntloss.numbers.inspection import inspect_tokenizer
+from ntloss.numbers import inspect_tokenizer
 from ntloss.tokenizer_loading import TokenizerLoadingError, load_tokenizer
 
 
 @pytest.mark.parametrize("source", ["", "tokenizer.json"], ids=["folder", "file"])
 def test_a_folder_and_a_tokenizer_json_are_loaded(source, tmp_path):
     tiny_tokenizers.byte_level().save_pretrained(tmp_path)
-    assert inspect_tokenizer(load_tokenizer(str(tmp_path / source))).token_sets[-1].tokens == 22
+    assert inspect_tokenizer(load_tokenizer(str(tmp_path / source))).number_tokens["numbers"] == 22
 
 
 def test_a_sentencepiece_file_is_loaded_by_its_library(tmp_path):
     pytest.importorskip("sentencepiece")
     file = other_tokenizers.sentence_piece_file(tmp_path)
     from_file = inspect_tokenizer(load_tokenizer(str(file)))
-    assert (from_file.tokenizer, from_file.token_sets[-1].tokens) == ("SentencePieceProcessor", 10)
+    assert (from_file.tokenizer, from_file.number_tokens["numbers"]) == ("SentencePieceProcessor", 10)
     assert inspect_tokenizer(load_tokenizer(str(file.rename(tmp_path / "llama2.model")))) == from_file
 
 

@@ -7,21 +7,22 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
 DIGITS = [str(d) for d in range(10)]
-# Texts that are numbers with digit_level=False, and their values.
+# Texts that are numbers, and their values; a sign is no part of a token's.
 NUMBERS = {
     "42": 42.0,
     "007": 7.0,
-    "-3": -3.0,
+    "-3": 3.0,
     "+5": 5.0,
     "3.14": 3.14,
     "3.": 3.0,
     ".5": 0.5,
     "1e3": 1000.0,
     "2E-1": 0.2,
+    "1,000": 1000.0,
 }
 # Most of these pass Python's float() or str.isdigit().
 NOT_NUMBERS = [
-    "1_000", "nan", "NaN", "inf", "-inf", "Infinity", "²", "٣", "１", "४", "1e400", "1,000", "0x10", "½",
+    "1_000", "nan", "NaN", "inf", "-inf", "Infinity", "²", "٣", "１", "४", "1e400", "0x10", "½",
     "3.1.4", "--3", "e3", "1e", "4a", "-", "+", ",", "4)", "Ⅳ", "1２",
 ]  # fmt: skip
 TEXTS = [*DIGITS, *NUMBERS, *NOT_NUMBERS, ".", "a", "the"]

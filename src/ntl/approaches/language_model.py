@@ -29,7 +29,7 @@ from ntl.errors import UserError
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria import make_criterion
 from ntloss.decoding import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
-from ntloss.numbers import NumberFormat, NumberTokensLeftOutWarning
+from ntloss.numbers import NumberFormat
 from ntloss.numbers.parsing import parse_number
 
 Past = DynamicCache | None
@@ -266,14 +266,12 @@ class LanguageModel:
 def number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: int) -> NumberVocabulary:
     """Find the number tokens that a tokenizer writes: digits or, if it does not split them, all numbers."""
     try:
-        with warnings.catch_warnings():
-            # A tokenizer that splits digits never writes the omitted tokens, such as `▁4` and `42`.
-            warnings.simplefilter("ignore", NumberTokensLeftOutWarning)
-            return NumberVocabulary.from_tokenizer(
-                tokenizer, digit_level=digits, space_prefixed=not digits, vocab_size=vocab_size
-            )
+        found = NumberVocabulary.from_tokenizer(tokenizer, "digits" if digits else "numbers", vocab_size)
     except ValueError as error:
         raise UserError(f"the tokenizer cannot be used with numbers: {error}") from error
+    # A tokenizer that splits digits never writes `▁4`.
+    kept = tuple(token for token in found.tokens if not (digits and token.starts_number))
+    return replace(found, tokens=kept)
 
 
 def _objective(

@@ -21,7 +21,7 @@ from torch import Tensor
 from ntloss.decoding.fixed_width import choose
 from ntloss.decoding.models import Continuations, advance
 from ntloss.numbers.format import NumberFormat
-from ntloss.numbers.grammar import DIGITS, POINT, Grammar, count_digits, grammar, with_ascii_sign
+from ntloss.numbers.grammar import DIGITS, POINT, count_digits, read_prefix, with_ascii_sign
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 _NEGATIVE = re.compile(f"[^{DIGITS}]*-")
@@ -50,8 +50,8 @@ def walk(
     """
     device = root.device
     # Without separators, walks go on after a comma to see whether thousands follow that are not read.
-    rule, reader = grammar(numbers.thousands or ","), grammar(numbers.thousands)
-    options, texts = _Options(vocabulary, rule, device), [""] * len(points)
+    separator = numbers.thousands or (None if numbers.thousands is None else ",")
+    options, texts = _Options(vocabulary, separator, device), [""] * len(points)
     weights, remaining = torch.ones_like(points), points
     unknown = torch.zeros_like(points, dtype=torch.bool)
     alive, nodes, last = list(range(len(texts))), questions, root
@@ -71,17 +71,17 @@ def walk(
             unknown[row] = option == len(options.texts) - 1
             fits = count_digits(texts[row]) <= numbers.max_digits
             ends = option == options.end or bool(unknown[row])
-            if not ends and fits and rule.begun.fullmatch(texts[row]) and weights[row] > 0:
+            if not ends and fits and read_prefix(texts[row], separator).open and weights[row] > 0:
                 going_on.append(i)
         if not going_on:
             break
         index = torch.tensor(going_on, device=device)
         alive, remaining = [alive[i] for i in going_on], remaining[index]
         last, nodes = advance(last, root, nodes[index], options.token_ids[chosen[index]])
-    read = [reader.first(text) for text in texts]
+    read = [read_prefix(text, numbers.thousands).value for text in texts]
     largest = 10.0**numbers.max_digits
     kept = [math.nan if number is None or abs(number) >= largest else number for number in read]
-    cut_off = [number != rule.first(text) for number, text in zip(read, texts, strict=True)]
+    cut_off = [number != read_prefix(text, separator).value for number, text in zip(read, texts, strict=True)]
     found = torch.tensor(kept, dtype=torch.float64, device=device)
     unknown &= weights > 0
     found = torch.where((weights > 0) & ~unknown, found, math.nan)
@@ -96,9 +96,9 @@ class _Options:
     of the number that a server did not return.
     """
 
-    def __init__(self, vocabulary: NumberVocabulary, rule: Grammar, device: torch.device) -> None:
+    def __init__(self, vocabulary: NumberVocabulary, thousands: str | None, device: torch.device) -> None:
         pieces = sorted(vocabulary.pieces.items(), key=lambda piece: _place(piece[1]))
-        self.rule = rule
+        self.thousands = thousands
         self.end = sum(_place(text) < _END for _, text in pieces)
         pieces.insert(self.end, (0, ""))
         self.texts = [*(text for _, text in pieces), _LETTER, ""]
@@ -114,12 +114,10 @@ class _Options:
         # Which digits were written makes no difference, except a zero in front.
         key = re.sub("(?<=[0-9])[0-9]", "0", re.sub("[1-9]", "1", text))
         if key not in self._known:
-            begun, first_text = self.rule.begun.fullmatch, self.rule.first_text
-            number = first_text(key)
-            allowed = [
-                begun(key + text) is not None or first_text(key + text) != number for text in self.texts[:-1]
-            ]
-            allowed[self.end] = number is not None
+            now = read_prefix(key, self.thousands)
+            after = [read_prefix(key + text, self.thousands) for text in self.texts[:-1]]
+            allowed = [then.open or then[:2] != now[:2] for then in after]
+            allowed[self.end] = now.value is not None
             self._known[key] = torch.tensor(allowed)
         return self._known[key]
 
@@ -142,7 +140,7 @@ _END = (1, 0.0)  # the place of the end among the options
 def _place(piece: str) -> tuple[int, float]:
     """Return the place of a token among the options, in the order of the numbers that it begins."""
     text = with_ascii_sign(piece.strip())
-    number = grammar("").first(text)
+    number = read_prefix(text, "").value
     if text.startswith("-"):
         return 0, -math.inf if number is None else number
     if text.startswith(POINT):

@@ -233,10 +233,10 @@ def _start(
 
 
 def _as_vocabulary(given: NumberVocabulary | Any, width: int | None) -> NumberVocabulary:
-    """Return a vocabulary, or all numbers of a tokenizer, because the model may write any of them."""
+    """Return a vocabulary as it is; of a tokenizer, make the one that it chooses by itself."""
     if isinstance(given, NumberVocabulary):
         return given
-    return NumberVocabulary.from_tokenizer(given, digit_level=False, vocab_size=width)
+    return NumberVocabulary.from_tokenizer(given, vocab_size=width)
 
 
 def _of_sample(sample: list[Tensor], levels: Tensor, shifts: Tensor) -> tuple[dict[str, Tensor], Tensor]:
@@ -246,7 +246,7 @@ def _of_sample(sample: list[Tensor], levels: Tensor, shifts: Tensor) -> tuple[di
         warn_caller(
             f"for {int((cut > _MOST_CUT_OFF).sum())} of {len(cut)} prompts, a comma and thousands follow the "
             f"number (with probability {float(cut.nan_to_num().max()):.2g} for one), and are cut off: pass "
-            "format=NumberFormat(thousands=',') to read them",
+            "format=NumberFormat() to read them",
             UnlikelyNumberWarning,
         )
     kept = torch.where(found.isnan(), 0, weights)

@@ -17,7 +17,7 @@ from ntloss.numbers.grammar import DIGITS
 
 @dataclass(frozen=True)
 class NumberReading:
-    """A number that a model is about to write; printed as `11 [2, 40]`. NaN if it writes none.
+    """A number that a model is about to write; printed as `11 [2, 29]`. NaN if it writes none.
 
     Args:
         median: half of the model's probability is on smaller numbers.

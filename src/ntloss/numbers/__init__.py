@@ -1,22 +1,18 @@
 """What is a number: in a vocabulary, in a row of tokens, in a text.
 
-Everything else in the library asks here.
+Everything else in the library asks here; the grammar itself is `ntloss.numbers.grammar`.
 """
 
 from ntloss.numbers.format import NumberFormat
-from ntloss.numbers.inspection import Inspection, inspect_tokenizer
+from ntloss.numbers.inspection import inspect_tokenizer
 from ntloss.numbers.parsing import number_texts, parse_number, parse_numbers
 from ntloss.numbers.spans import find_numbers, sequence_ids_of
-from ntloss.numbers.vocabulary import Coverage, NumberToken, NumberTokensLeftOutWarning, NumberVocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 __all__ = [
     # which tokens are numbers
     "NumberVocabulary",
-    "NumberToken",
-    "NumberTokensLeftOutWarning",
-    "Coverage",
     "inspect_tokenizer",
-    "Inspection",
     # numbers in rows of tokens
     "find_numbers",
     "sequence_ids_of",

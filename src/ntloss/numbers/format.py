@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.numbers.grammar import DIGITS, POINT, SIGNED, THOUSANDS, grammar, with_ascii_sign
+from ntloss.numbers.grammar import DIGITS, POINT, SEPARATORS, SIGNED, with_ascii_sign
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 # Characters of a slot of the sign; a character's index in its slot is its code, below CODES.
@@ -46,8 +46,7 @@ class NumberFormat:
         signed: fixed width: whether numbers begin with a sign. Default: False, no number is negative.
         max_digits: any length: most digits of a number; further decimals are cut off, and numbers of 10 to
             this power or more are not counted. Default: 12.
-        thousands: any length: the separator of thousands, `","` (default), `" "`, `"."` (the decimal point is
-            then a comma), or `""` for none. Numbers of fixed width have none.
+        thousands: any length: the separator of thousands, see `parse_numbers`. Default: the text decides.
 
     Raises:
         ValueError: an option is out of range, or does not apply.
@@ -62,7 +61,7 @@ class NumberFormat:
     decimals: int = 0
     signed: bool = False
     max_digits: int = _MAX_DIGITS
-    thousands: str = THOUSANDS
+    thousands: str | None = None
 
     def __post_init__(self) -> None:
         if self.digits is None:
@@ -73,13 +72,14 @@ class NumberFormat:
                 )
             if not 1 <= self.max_digits <= 300:
                 raise ValueError(f"max_digits={self.max_digits}: expected 1 to 300")
-            grammar(self.thousands)
+            if self.thousands not in (None, *SEPARATORS):
+                raise ValueError(f"thousands={self.thousands!r}: expected None or one of {SEPARATORS}")
         elif self.digits < 1 or self.decimals < 0:
             raise ValueError(
                 f"digits={self.digits}, decimals={self.decimals}: expected digits of 1 or more, and decimals "
                 "of 0 or more"
             )
-        elif (self.max_digits, self.thousands) != (_MAX_DIGITS, THOUSANDS):
+        elif (self.max_digits, self.thousands) != (_MAX_DIGITS, None):
             raise ValueError(
                 f"max_digits={self.max_digits}, thousands={self.thousands!r} apply to numbers of any length "
                 "only: omit them, or digits"

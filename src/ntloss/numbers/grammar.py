@@ -1,6 +1,12 @@
-"""How numbers are written: the characters that they are made of, and the patterns of these.
+"""What a written number is: the one grammar of texts, labels, tokens, and of a text that is being written.
 
-Parsing, vocabularies, formats and decoding all ask here.
+- `find_in_text(text)` finds the numbers of a finished text; `parsing` makes values of them.
+- `read_prefix(text)` reads a text that a model is still writing: the number so far, whether characters that
+  follow can change it, and whether what already follows makes it a part of something else (`1/2`, `3-5`).
+- `value_of_token(text)` is the value of a token that is a number.
+- `spans` reads rows of labels by the same rules, in tensors.
+
+`docs/numbers.md` has a table of what is read and how, and of what is not.
 """
 
 from __future__ import annotations
@@ -10,99 +16,341 @@ import re
 from typing import NamedTuple
 
 DIGITS = "0123456789"
-SIGNS = {"-": -1, "+": 1, "\u2212": -1}
-"""Signs with their factors; U+2212 is the minus sign of typography."""
+SIGNS = {"-": -1, "+": 1, **dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d", -1)}
+"""Signs with their factors: the minus of typography, and the hyphens and dashes that are written for it."""
 POINT = "."
-EXPONENTS = "eE"
-SEPARATORS = (",", " ", ".", "")
-"""Separators of thousands, or none. With "." the decimal point is a comma."""
-THOUSANDS = ","
-"""The default separator of thousands: in texts, in metrics and rewards, and in what a model writes."""
-CURRENCIES = "$€£¥"
-MARKS = (POINT, *SIGNS, *(f" {sign}" for sign in SIGNS), ",", *EXPONENTS, " ", *CURRENCIES)
-"""What may stand in a number or before it, besides digits."""
+SPACES = " \u00a0\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f"
+"""White space that may stand between thousands."""
+APOSTROPHES = "'\u2019"
+SEPARATORS = (",", " ", ".", "'", "")
+"""Separators of thousands that can be required, and none. With "." the decimal point is a comma."""
+CURRENCIES = "$€£¥₹₩₽₺₪"
+POWERS = {
+    **{"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "lakh": 5, "crore": 7},
+    **{"mn": 6, "mln": 6, "mio": 6, "bn": 9, "bln": 9, "mrd": 9, "tn": 12, "trn": 12},
+    **{"k": 3, "m": 6, "b": 9, "t": 12},
+}
+"""Magnitudes, with their powers of ten. Letters are read only where `_LETTER` and `_MONEY` say."""
+_LONGEST_POWER = 18  # characters; with more, the number is 0 or infinite
+LARGEST = 3.4028234663852886e38
+"""The largest value of a token: losses are computed in float32."""
 
+_WORDS = [word for word in POWERS if len(word) > 1]
+_D = "[0-9]"
 _SIGN = f"[{re.escape(''.join(SIGNS))}]"
-_EXPONENT = f"[{EXPONENTS}]{_SIGN}?"
-# What may stand before a number that a model writes: spaces and a sign of a currency.
-_LEAD = rf"\s{{0,2}}[{CURRENCIES}]?\s?"
-PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+_SPACE = f"[{SPACES}]"
+_CURRENCY = rf"(?:\\?[{CURRENCIES}])"
+_CODE = "(?:USD|EUR|GBP|JPY|CHF|CNY|INR)"
+_MONEY_BEFORE = rf"(?:(?:\b[A-Z]{{1,3}})?{_CURRENCY}{_SPACE}?|\b{_CODE}{_SPACE}?)"
+# A sign follows no letter, digit, closing bracket or percent sign, except a currency's code.
+_SIGN_BEFORE = rf"(?:(?<![\w)\]%])|(?<=\b{_CODE}))"
+_EXPONENT = rf"(?:[eE](?P<power>{_SIGN}?{_D}+)(?![0-9A-Za-z]))"
+_WORD = rf"(?:(?:{'|'.join(_WORDS)})s?)"
+# Plain letters only directly behind digits, and only those that are no usual unit; with a currency, all.
+_MAGNITUDE = rf"(?:(?:[{SPACES}-]?(?i:{_WORD})(?!\w))+|[kKM](?!\w))"
+_MONEY = rf"(?:{_SPACE}?(?i:[kmbt])(?!\w))"
+# Digits of other scripts, superscripts, subscripts and fractions: no number of ours, nor a part of one.
+_OTHER_DIGIT = (
+    r"(?:(?![0-9])\d|[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070\u2074-\u2079\u2080-\u2089\u2150-\u215f])"
+)
+_OPEN, _CLOSE = r"[(\[{]", r"[)\]}]"
+_AGAIN = rf"{_SIGN}?(?:{_CURRENCY}{_SPACE}?)?[.]?{_D}"  # another number begins
+_MORE = rf"{_SIGN}?(?:{_CURRENCY}{_SPACE}?)?\.?"  # what of it may be written so far
+# What follows a number and makes it a part of something else, up to the first digit of that.
+_JOINED = re.compile(
+    "|".join(
+        [
+            rf"\s?(?:/|\u00d7|÷|·|⋅|±|\\(?:times|cdot|div|pm)\b)\s?{_OPEN}?{_AGAIN}",  # 1/2, 3 x 10, 5 ± 1
+            rf"(?:\*\*?|\s\*\s|\^\{{?|\s?[xX]\s?){_AGAIN}",  # 2*3, 10^5, 3 x 4
+            rf"{_SPACE}{_D}+/{_D}",  # 1 1/2
+            # 3-5, 12:30, 1.2.3, \frac{1}{2}
+            rf"(?:[-\u2010-\u2014\u2212~:_{APOSTROPHES},.eE]|\}}\{{|\{{,\}}|\\,){_D}",
+            rf"{_SPACE}?{_OTHER_DIGIT}",  # 2½, 10²
+            r"[BT](?!\w)",  # billions, or bytes; trillions, or tesla
+            rf"[{SPACES}-]?(?i:hundred|thousand|million|billion|trillion)ths?(?!\w)",
+        ]
+    )
+)
+
+
+def _begins(words: list[str]) -> str:
+    """Make a pattern of the beginnings of words."""
+    return "|".join(sorted({word[:i] for word in words for i in range(1, len(word) + 1)}))
+
+
+# What of that, or of a magnitude, may be written so far.
+_TAIL = re.compile(
+    "|".join(
+        [
+            rf"[{SPACES}-]?(?i:{_begins([word + end for word in _WORDS for end in ('s', 'ths')])})?",
+            rf"\s?(?:/|\u00d7|÷|·|⋅|±|\\(?:{_begins(['times', 'cdot', 'div', 'pm'])})?)\s?{_OPEN}?{_MORE}",
+            rf"(?:\*\*?|\s\*\s?|\^\{{?|\s?[xX]\s?){_MORE}|{_SPACE}{_D}+/?",
+            rf"[-\u2010-\u2014\u2212~:_{APOSTROPHES},.]|\}}\{{?|\{{,?\}}?|\\,?|[eE]{_SIGN}?{_D}*",
+        ]
+    )
+)
+_JOINED_BEFORE = re.compile(rf"(?<={_OTHER_DIGIT})|(?<=[√±])|(?<=\\sqrt\{{)|(?<=\\pm\s)|(?<=\\pm)")
+_CURRENCY_BEHIND = re.compile(rf"{_CURRENCY}{_SPACE}?$")
+_BEFORE_WHOLE = re.compile(r"\s*")
+_AFTER_WHOLE = re.compile(rf"\s*(?:{_CURRENCY}|{_CODE}|\\?%|percent|\.)?\s*")
+_TOKEN_LEAD = re.compile(f" ?{_SIGN}?")
+SUBWORDS = frozenset(
+    word[i:j]
+    for word in [*(word + "s" for word in POWERS), "times", "cdot", "div", "pm", "x", "e"]
+    for i in range(len(word))
+    for j in range(i + 1, len(word) + 1)
+)
+"""What tokens may hold of magnitudes and of other words in a number, in lower case."""
+MARKS = tuple(f"{CURRENCIES}{APOSTROPHES}{''.join(SIGNS)}.,:/\u00d7÷·⋅±*^_~\\{{}}() \u00a0\u2009\u202f%")
+"""Characters that may stand in a number, before it, or directly behind it."""
+_PIECE = re.compile(
+    rf"[{re.escape(''.join(MARKS))}]*(?:{_D}.*|{_OTHER_DIGIT}.*|[eE]{_SIGN}?(?:{_D}.*)?)?", re.DOTALL
+)
+PLAIN = re.compile(rf"{_D}+(?:\.{_D}+)?")
 """A number in plain digits, without its sign."""
 SIGNED = re.compile(rf"[+-]?{PLAIN.pattern}")
 """A number in plain digits, as `float` reads it."""
-PIECE = re.compile(rf"(?:{_LEAD}{_SIGN}?[.,]?|{_EXPONENT})(?:[0-9].*)?", re.DOTALL)
-"""A token that can begin a number or continue one: a mark, or digits and whatever follows them."""
 
 
-class Grammar(NamedTuple):
-    """The patterns of written numbers with one separator of thousands.
+class Written(NamedTuple):
+    """A number in a text.
 
     Args:
-        number: a number in a text.
-        whole: a text that is a number; the point may be its last character.
-        begun: a text that is a number or that more characters can make one, possibly another one. What
-            follows any other text does not change the number that it begins with.
-        leading: a number at the beginning of a text, with spaces and a sign of a currency before it.
-        thousands: the separator of thousands, or "".
+        start, end: where it stands, with its sign, currency and magnitude.
+        plain: the number as `float` and `decimal.Decimal` read it.
+        alone: False if what stands directly beside it makes it a part of something else, such as a fraction,
+            a range, a date or a power.
     """
 
+    start: int
+    end: int
+    plain: str
+    alone: bool
+
+    @property
+    def value(self) -> float:
+        """The number; infinite if it is too large for float64, and never minus zero."""
+        return as_value(self.plain)
+
+
+class Prefix(NamedTuple):
+    """What a text that is still being written begins with.
+
+    Args:
+        value: the number that the text begins with, if nothing followed it; None if there is none (yet).
+        joined: whether what follows the number makes it a part of something else: the `1` of `1/2`.
+        open: whether further characters may change `value` or `joined`.
+    """
+
+    value: float | None
+    joined: bool
+    open: bool
+
+
+class _Rules(NamedTuple):
     number: re.Pattern[str]
-    whole: re.Pattern[str]
-    begun: re.Pattern[str]
-    leading: re.Pattern[str]
-    thousands: str
-
-    def plain(self, number: str) -> str:
-        """Return a number as a string that `float` accepts."""
-        number = number.replace(self.thousands, "") if self.thousands else number
-        return with_ascii_sign(number.replace(",", POINT))
-
-    def first_text(self, text: str) -> str | None:
-        """Return the number that a text begins with, behind spaces and a sign of a currency, as written."""
-        match = self.leading.match(text)
-        return None if match is None else match["number"]
-
-    def first(self, text: str) -> float | None:
-        """Return the value of the number that a text begins with."""
-        number = self.first_text(text)
-        return None if number is None else as_value(self.plain(number))
+    leading: re.Pattern[str]  # the same behind spaces
+    begun: re.Pattern[str]  # digits and separators of which more characters can make another number
 
 
 @functools.cache
-def grammar(thousands: str = THOUSANDS) -> Grammar:
-    """Make the patterns of written numbers; see `parse_numbers` for the rule and the errors."""
-    if thousands not in SEPARATORS:
-        raise ValueError(f"thousands={thousands!r}: expected ',', ' ', '.' or '' for no separator")
-    point, s = "," if thousands == POINT else re.escape(POINT), re.escape(thousands)
-    groups = rf"[1-9][0-9]{{0,2}}(?:{s}[0-9]{{3}})"
-    in_groups = rf"(?<![0-9]{s}){groups}+(?!{s}?[0-9])|" if thousands else ""
-    sign = rf"(?:(?<![\w)\]%]){_SIGN})?"
-    exponent = rf"(?:{_EXPONENT}[0-9]+(?![0-9A-Za-z]))?"
-    leading_point = rf"(?<![\w{point}]){point}[0-9]+"
-    number, whole = (
-        rf"{sign}(?:(?:{in_groups}[0-9]+)(?:{point}[0-9]{count})?|{leading_point}){exponent}"
-        for count in "+*"
+def _rules(thousands: str | None) -> _Rules:
+    """Make the patterns for one separator of thousands, or, for None, for all that the text can decide."""
+    if thousands is not None and thousands not in SEPARATORS:
+        raise ValueError(
+            f"thousands={thousands!r}: expected ',', ' ', '.', \"'\", '' for none, or None: texts decide"
+        )
+    by_text = thousands is None
+    # Each separator, and what may be written of it so far.
+    comma = [(",", ","), (r"\{,\}", r"\{,?\}?")]
+    space = [(_SPACE, _SPACE), (r"\\,", r"\\,?")]
+    apostrophe = [(f"[{APOSTROPHES}]",) * 2]
+    given = {None: [*comma, *space, *apostrophe], ",": comma, " ": space, "'": apostrophe}
+    first, point, fraction = f"[1-9]{_D}{{0,2}}", rf"(?:\.{_D}+)?", f",{_D}+"
+    ends = rf"(?![.,]?{_D})"
+    grouped, european, begun = [], [], [f"{_D}*", rf"{_D}*\.{_D}*"]
+
+    def groups(mark: str, count: str = "+") -> str:
+        return rf"(?<!{_D}{mark}){first}(?:{mark}{_D}{{3}}){count}"
+
+    for mark, part in given.get(thousands, []):
+        if mark in dict(comma):
+            grouped.append(rf"{groups(mark)}(?!{mark}?{_D}){point}")
+        else:
+            grouped.append(rf"{groups(mark)}(?!{mark}?{_D}|,{_D}){point}")
+            european.append(groups(mark) + fraction + ends)
+        begun.append(rf"{first}(?:{mark}{_D}{{3}})*(?:{part}|{mark}{_D}{{0,3}})?(?:[.,]{_D}*)?")
+    if by_text:
+        # In India, groups of two stand before the last three digits.
+        grouped.append(rf"(?<!{_D},)[1-9]{_D}?(?:,{_D}{{2}})+,{_D}{{3}}(?!,?{_D}){point}")
+        begun.append(rf"[1-9]{_D}?(?:,{_D}{{2}})*(?:,{_D}{{0,3}})?(?:\.{_D}*)?")
+        # One comma that separates no thousands, in no pair such as (3,4), is a decimal comma.
+        no_pair = rf"(?!(?:(?<={_OPEN})|(?<={_OPEN}{_SIGN})){_D}+,{_D}+{_CLOSE})"
+        no_group = rf"(?!{first},{_D}{{3}}(?!{_D}))"
+        european.append(rf"(?<!{_D}[.,]){no_pair}{no_group}{_D}+{fraction}{ends}")
+        begun.append(rf"{_D}+,{_D}*")
+    if thousands in (None, "."):
+        # One point between digits is a decimal point, unless a decimal comma follows it.
+        count = "{2,}" if by_text else "+"
+        european += [groups("[.]") + fraction + ends, groups("[.]", count) + rf"(?!\.?{_D})"]
+        begun.append(rf"{first}(?:\.{_D}{{3}})*(?:\.{_D}{{0,3}})?(?:,{_D}*)?")
+    plain = rf"{_D}+{point}|(?<![\w.])\.{_D}+"
+    if thousands == ".":
+        european += [rf"{_D}+(?:{fraction})?|(?<![\w,]){fraction}"]
+        begun.append(f"{_D}*,{_D}*")
+        plain = "(?!)"
+    body = "|".join([*grouped, f"(?P<european>{'|'.join(european or ['(?!)'])})", plain])
+
+    def number(money: str) -> str:
+        return (
+            rf"(?:{_SIGN_BEFORE}(?P<sign>{_SIGN}))?(?P<money>{money}(?P<inner>{_SIGN})?)?(?P<body>{body})"
+            rf"{_EXPONENT}?(?P<magnitude>{_MAGNITUDE}|(?(money){_MONEY}|(?!)))?"
+        )
+
+    symbol = f"{_CURRENCY}{_SPACE}?"
+    lead = rf"\s{{0,2}}{_SIGN}?(?:{symbol})?{_SIGN}?"
+    return _Rules(
+        number=re.compile(number(_MONEY_BEFORE)),
+        leading=re.compile(rf"\s{{0,2}}{number(symbol)}"),
+        begun=re.compile(f"{lead}(?:{'|'.join(begun)})"),
     )
-    digits = rf"(?:{groups}+|[0-9]+)" if thousands else "[0-9]+"
-    # A group of more than three digits is none, and its number ends before the separator.
-    group = rf"{groups}*{s}[0-9]{{0,3}}|" if thousands else ""
-    begun = (
-        rf"{_LEAD}{_SIGN}?(?:{group}[0-9]*|{digits}?{point}[0-9]*|"
-        rf"(?:{digits}(?:{point}[0-9]+)?|{point}[0-9]+){_EXPONENT}[0-9]*)"
-    )
-    leading = rf"{_LEAD}(?P<number>{number})"
-    compiled = re.compile
-    return Grammar(compiled(number), compiled(whole), compiled(begun), compiled(leading), thousands)
+
+
+def _plain(match: re.Match[str]) -> str:
+    """Write a number as `float` and `decimal.Decimal` read it."""
+    body = match["body"].replace(r"\,", "")
+    if match["european"]:
+        body = body.replace(POINT, "").replace(",", POINT)
+    digits = "".join(c for c in body if c in DIGITS or c == POINT)
+    sign = "-" if SIGNS[match["sign"] or "+"] * SIGNS[match["inner"] or "+"] < 0 else ""
+    power = with_ascii_sign(match["power"] or "")
+    if match["magnitude"] and len(power) < _LONGEST_POWER:
+        power = str(int(power or "0") + sum(POWERS[word] for word in _words_of(match["magnitude"])))
+    return f"{sign}{digits}e{power}" if power else f"{sign}{digits}"
+
+
+def _words_of(magnitude: str) -> list[str]:
+    words = re.findall("[a-z]+", magnitude.lower())
+    return [word if word in POWERS else word.removesuffix("s") for word in words]
+
+
+def with_ascii_sign(text: str) -> str:
+    """Write each minus of a text as `-`."""
+    return "".join("-" if SIGNS.get(c) == -1 else c for c in text)
+
+
+def find_in_text(text: str, thousands: str | None = None) -> list[Written]:
+    """Find all numbers of a text, from left to right.
+
+    Args:
+        text: any text.
+        thousands: the separator of thousands, see `parse_numbers`. Default: the text decides.
+
+    Returns:
+        The numbers with their places.
+
+    Raises:
+        ValueError: an unknown separator.
+
+    Example:
+        >>> [(n.plain, n.alone) for n in find_in_text("$1,234.5 on 3/4: 67 million")]
+        [('1234.5', True), ('3', False), ('4', False), ('67e6', True)]
+    """
+    found, joined_until = [], 0
+    for match in _rules(thousands).number.finditer(text):
+        start, end, plain = match.start(), match.end(), _plain(match)
+        joined = _JOINED.match(text, end)
+        alone = joined is None and start >= joined_until and _JOINED_BEFORE.match(text, start) is None
+        joined_until = joined_until if joined is None else joined.end()
+        # Accountants write negative amounts in parentheses. In sentences, only a currency tells them.
+        if text[start - 1 : start] == "(" and text[end : end + 1] == ")":
+            before, after = text[: start - 1], text[end + 1 :]
+            currency = _CURRENCY_BEHIND.search(before)
+            is_whole = not before.strip() and not after.strip()
+            if match["money"] or currency or is_whole:
+                start, end = currency.start() if currency else start - 1, end + 1
+                plain = plain if plain.startswith("-") else f"-{plain}"
+        found.append(Written(start, end, plain, alone))
+    return found
+
+
+def find_whole(text: str, thousands: str | None = None) -> str | None:
+    """Return the number that a text is, as `float` reads it; None if it is anything else.
+
+    White space, a currency, a percent sign and a point may stand around it.
+    """
+    numbers = find_in_text(text, thousands)
+    if len(numbers) != 1 or not numbers[0].alone:
+        return None
+    ((start, end, plain, _),) = numbers
+    around = _BEFORE_WHOLE.fullmatch(text[:start]) and _AFTER_WHOLE.fullmatch(text[end:])
+    return plain if around else None
+
+
+def read_prefix(text: str, thousands: str | None = None) -> Prefix:
+    """Read the beginning of a text that is still being written.
+
+    Spaces and a sign of a currency may stand before the number. What a token would change is seen from
+    `read_prefix(text + token)`: if it is not open, and has the value and `joined` of `read_prefix(text)`, the
+    number has ended before the token.
+
+    Args:
+        text: what has been written so far, from where the number may begin.
+        thousands: the separator of thousands, see `parse_numbers`. Default: the text decides.
+
+    Returns:
+        The number so far, and what may become of it.
+
+    Example:
+        >>> for text in ("$", "1", "1,", "1,234", "67 mill", "67 million", "3 apples", "1/", "1/2"):
+        ...     print(repr(text), *read_prefix(text))
+        '$' None False True
+        '1' 1.0 False True
+        '1,' 1.0 False True
+        '1,234' 1234.0 False True
+        '67 mill' 67.0 False True
+        '67 million' 67000000.0 False True
+        '3 apples' 3.0 False False
+        '1/' 1.0 False True
+        '1/2' 1.0 True False
+    """
+    rules = _rules(thousands)
+    match = rules.leading.match(text)
+    begun = rules.begun.fullmatch(text) is not None
+    if match is None:
+        return Prefix(None, False, begun)
+    joined = _JOINED.match(text, match.end()) is not None
+    return Prefix(as_value(_plain(match)), joined, begun or _TAIL.fullmatch(text, match.end()) is not None)
+
+
+def value_of_token(text: str) -> float | None:
+    """Return the value of a token that is a number, possibly behind a space; None for any other.
+
+    A sign is no part of it, because what it means depends on the text before: the number of the token `-2018`
+    is 2018, after `x = ` and after `2017`.
+    """
+    text = _TOKEN_LEAD.sub("", text, count=1)
+    number = _rules(None).number.fullmatch(text.removesuffix(POINT) if text.count(POINT) == 1 else text)
+    if (
+        number is None
+        or number["money"]
+        or number["magnitude"]
+        or number["sign"]
+        or "," in (number["european"] or "")
+    ):
+        return None
+    value = as_value(_plain(number))
+    return value if value <= LARGEST else None
+
+
+def is_piece(text: str) -> bool:
+    """Return whether a token may begin a written number, continue it, or change it from behind."""
+    return text != "" and (_PIECE.fullmatch(text) is not None or text.lstrip(" -").lower() in SUBWORDS)
 
 
 def count_digits(text: str) -> int:
     """Count the digits of a text."""
     return sum(map(text.count, DIGITS))
-
-
-def with_ascii_sign(text: str) -> str:
-    """Write a minus sign of typography as `-`."""
-    return text.replace("\u2212", "-")
 
 
 def as_value(number: str) -> float:

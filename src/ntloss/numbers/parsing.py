@@ -1,4 +1,4 @@
-"""The numbers of texts.
+"""The numbers of texts, by the grammar of `ntloss.numbers.grammar`.
 
 Python's `float` is not suitable: it accepts `nan`, `1_000` and the digits of other scripts, and rejects
 sentences.
@@ -11,30 +11,23 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from ntloss.numbers.grammar import THOUSANDS, as_value, grammar
+from ntloss.numbers.grammar import as_value, find_in_text, find_whole
 
 Which = str | Callable[[str], float | None]
 
 
-def parse_numbers(text: str, thousands: str = THOUSANDS) -> list[float]:
-    """Find all numbers of a text in ASCII digits, from left to right.
+def parse_numbers(text: str, thousands: str | None = None) -> list[float]:
+    """Find all numbers of a text, from left to right, as people and models write them.
 
-    The rule:
-
-    - A sign (`-`, `+`, or U+2212) directly before a number belongs to it, unless it follows a letter, a
-      digit, a closing bracket or a percent sign: `-3` and `2 * -3` contain -3, `5-3` and `GPT-3` contain 3.
-    - A point between digits, or before a digit and not after a digit or letter, is a decimal point; a point
-      after the last digit ends the sentence: `3.14`, `.5`, and `It is 42.` contains 42.
-    - Commas are thousands separators if groups of three digits follow one to three digits that do not start
-      with 0: `1,234,567` is one number; `1,23`, `0,123` and `1234,567` are two. A list of three-digit numbers
-      needs spaces: `1, 234`. With `thousands="."`, points are separators and commas decimal points.
-    - `e` or `E` and an integer, with or without a sign, form an exponent, unless a letter or digit follows:
-      `1.5e3`, `2E-1`.
-    - Everything else is text: digits of other scripts, `nan`, `inf`, and spaces, `_` or `'` between digits.
+    `docs/numbers.md` has a table of what is read and how. Numbers of a fraction, a date or a range are
+    numbers here, each by itself; `parse_number` returns none of them, because a part of something else is no
+    answer.
 
     Args:
         text: any text.
-        thousands: the separator of thousands: `","` (default), `" "`, `"."`, or `""` for none.
+        thousands: the separator of thousands: None (default) if each number decides it, `","`, `" "` (any
+            space), `"."` (the decimal point is then a comma), `"'"`, or `""` for none. A given separator is
+            the only one, and decimal commas are read only with `"."`, `" "` and `"'"`.
 
     Returns:
         The numbers; infinite if too large for float64.
@@ -43,13 +36,15 @@ def parse_numbers(text: str, thousands: str = THOUSANDS) -> list[float]:
         ValueError: another separator.
 
     Example:
-        >>> parse_numbers("From -1,234.5 to 2e3: 7-3, .5 and 10%.")
-        [-1234.5, 2000.0, 7.0, 3.0, 0.5, 10.0]
+        >>> parse_numbers("From -$1,234.5 to 67 million: 7-3, .5 and 10%.")
+        [-1234.5, 67000000.0, 7.0, 3.0, 0.5, 10.0]
+        >>> parse_numbers("1 200 300", thousands="")
+        [1.0, 200.0, 300.0]
     """
     return [as_value(number) for number in number_texts(text, thousands)]
 
 
-def number_texts(text: str, thousands: str = THOUSANDS) -> list[str]:
+def number_texts(text: str, thousands: str | None = None) -> list[str]:
     """Find all numbers of a text as strings, with every digit.
 
     Args:
@@ -57,28 +52,27 @@ def number_texts(text: str, thousands: str = THOUSANDS) -> list[str]:
         thousands: see `parse_numbers`.
 
     Returns:
-        The numbers of `parse_numbers` as strings that `float` and `decimal.Decimal` accept: without thousands
-        separators, and with `-` for U+2212.
+        The numbers of `parse_numbers` as strings that `float` and `decimal.Decimal` accept.
 
     Example:
         >>> number_texts("1,000,000 and 1000001.0, not 1e400")
         ['1000000', '1000001.0', '1e400']
     """
-    rule = grammar(thousands)
-    return [rule.plain(match.group()) for match in rule.number.finditer(text)]
+    return [number.plain for number in find_in_text(text, thousands)]
 
 
-def parse_number(text: str, which: Which = "last", thousands: str = THOUSANDS) -> float | None:
-    """Find one number of a text, by the rule of `parse_numbers`.
+def parse_number(text: str, which: Which = "last", thousands: str | None = None) -> float | None:
+    """Find one number of a text, by the grammar of `parse_numbers`.
 
     Args:
         text: any text.
-        which: "last" (default; the paper's protocol), "first", "whole" (the text is a single number, with or
-            without surrounding white space), or a function of the text.
+        which: "last" (default; the paper's protocol), "first", "whole" (the text is a single number; white
+            space, a currency, `%` and a point may stand around it), or a function of the text.
         thousands: see `parse_numbers`; no effect on a function.
 
     Returns:
-        The number, or None if there is none.
+        The number. None if there is none, or if it is a part of something else: of `1/2`, `2019-05-01`,
+        `3-5`, `10^6`.
 
     Raises:
         ValueError: an unknown `which` or separator.
@@ -88,6 +82,8 @@ def parse_number(text: str, which: Which = "last", thousands: str = THOUSANDS) -
     Example:
         >>> parse_number("2 + 3 = 5."), parse_number("2 + 3 = 5.", "first"), parse_number("so 5", "whole")
         (5.0, 2.0, None)
+        >>> parse_number("the answer is 1/2") is None
+        True
     """
     if callable(which):
         return which(text)
@@ -115,15 +111,14 @@ def exact_number(given: Any, which: Which = "last") -> Any:
         return number
 
 
-def _find_number(text: str, which: str, thousands: str = THOUSANDS) -> str | None:
-    rule = grammar(thousands)
+def _find_number(text: str, which: str, thousands: str | None = None) -> str | None:
     if which == "whole":
-        match = rule.whole.fullmatch(text.strip())
-        return rule.plain(match.group()) if match else None
+        return find_whole(text, thousands)
     if which not in ("last", "first"):
         raise ValueError(f"which={which!r}: expected 'last', 'first', 'whole', or a function of the text")
-    numbers = number_texts(text, thousands)
-    return numbers[-1 if which == "last" else 0] if numbers else None
+    numbers = find_in_text(text, thousands)
+    number = numbers[-1 if which == "last" else 0] if numbers else None
+    return number.plain if number is not None and number.alone else None
 
 
 def as_float(number: Any) -> float:

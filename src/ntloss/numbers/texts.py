@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ntloss.numbers.grammar import DIGITS, MARKS, count_digits
+from ntloss.numbers.grammar import DIGITS, MARKS, SUBWORDS, count_digits
 
 # SentencePiece's byte fallback: "<0x34>" decodes to "4", but "4" is never encoded to it.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -26,8 +26,10 @@ _OF_BYTE |= {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b no
 _SPELLED = {
     spelled for mark in {*MARKS, "\n"} for spelled in (mark, "".join(_OF_BYTE[b] for b in mark.encode()))
 }
-# Tokens are decoded only if they hold a digit, or consist of marks in either spelling.
-_WANTED = re.compile(f".*[{DIGITS}].*|(?:▁|{'|'.join(map(re.escape, _SPELLED))})*", re.DOTALL)
+# Tokens are decoded only if they hold a digit, consist of marks in either spelling, or may be a part of a
+# word in a number.
+_MARKERS = "▁Ġ#- "
+_DIGITS_OR_MARKS = re.compile(f".*[{DIGITS}].*|(?:▁|{'|'.join(map(re.escape, _SPELLED))})*", re.DOTALL)
 _LETTER = "[A-Za-z]"
 _BATCH = 1000  # texts; encodings take some fifty times the memory of their texts
 Encode = Callable[[list[str]], Sequence[Sequence[int]]]
@@ -47,9 +49,13 @@ def encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Seq
     return [encode(text) for text in texts]
 
 
+def _may_be_in_number(raw: str) -> bool:
+    return raw.lstrip(_MARKERS).lower() in SUBWORDS or _DIGITS_OR_MARKS.fullmatch(raw) is not None
+
+
 @dataclass(frozen=True)
 class TokenTexts:
-    """The texts of the tokens that may be numbers, signs or decimal points."""
+    """The texts of the tokens that may stand in a number, or beside it."""
 
     # Token id to its text in the middle of a text. A leading space is included only if it stands for a space
     # in the text, not if the decoder adds it.
@@ -123,7 +129,7 @@ def texts_of_tokenizer(tokenizer: Any) -> TokenTexts:
             text = to_bytes(token_id).decode() if to_bytes else tokenizer.id_to_piece(token_id)
             if re.match(_LETTER, text):
                 letter_ids.append(token_id)
-            if _WANTED.fullmatch(text) and not (_BYTE_TOKEN.fullmatch(text) and not to_bytes):
+            if _may_be_in_number(text) and not (_BYTE_TOKEN.fullmatch(text) and not to_bytes):
                 decoded[token_id] = text if to_bytes else text.replace("▁", " ")
     bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
     encode_all, decode = functools.partial(encode_each, encode), functools.partial(_piece_with, tokenizer)
@@ -158,7 +164,7 @@ def _texts_of_hugging_face(tokenizer: Any) -> TokenTexts:
     anchor = len(tokenizer.convert_tokens_to_string(["a"]))
     decoded, bare = {}, {}
     for raw, token_id in vocab.items():
-        if _WANTED.fullmatch(raw) and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
+        if _may_be_in_number(raw) and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
             text = decoded[token_id] = tokenizer.convert_tokens_to_string(["a", raw])[anchor:]
             bare[token_id] = raw == text.removeprefix(" ")
     decoded = _without_spaces_of_decoder(tokenizer, decoded, bare)

@@ -10,6 +10,7 @@ import functools
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,16 +18,14 @@ import torch
 from torch import Tensor
 
 from ntloss.callers import warn_caller
-from ntloss.numbers.grammar import DIGITS, MARKS, PIECE, POINT, SIGNS, count_digits
-from ntloss.numbers.parsing import as_float, parse_number
+from ntloss.numbers.grammar import DIGITS, LARGEST, POINT, SIGNS, count_digits, is_piece, value_of_token
+from ntloss.numbers.parsing import as_float
 from ntloss.numbers.texts import TokenTexts, cannot_encode, encode_each, texts_of_tokenizer
 
 _BEFORE = "".join([" ", *SIGNS])  # what a number token may begin with
-LARGEST = torch.finfo(torch.float32).max  # losses are computed in float32
-
-
-class NumberTokensLeftOutWarning(UserWarning):
-    """Some number tokens of a vocabulary are not in the chosen token set."""
+LONG_NUMBER = "1234567"  # more digits than a token has
+_FREQUENT = ("10", "42", "365", "2019")  # which some vocabularies have, although they split others
+TOKENS = ("digits", "numbers")
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,11 @@ class NumberToken:
         token_id: its id in the vocabulary.
         text: what it decodes to in the middle of a text, including a leading space (`" 4"`).
         value: the number.
-        bare: True if the token's own string is the number; False if it has a marker of its tokenizer (`▁4`,
-            `Ġ4`, `##4`).
     """
 
     token_id: int
     text: str
     value: float
-    bare: bool
 
     @property
     def digits(self) -> int:
@@ -67,38 +63,17 @@ class NumberToken:
         return self.text[0] in _BEFORE
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """How many digits of a text are in number tokens, the only ones that a number token loss sees.
-
-    Args:
-        digits: ASCII digit characters in the text, after the tokenizer's normalization, which may turn `４²`
-            into `42`.
-        seen: digits in the number tokens.
-    """
-
-    digits: int
-    seen: int
-
-    @property
-    def share(self) -> float:
-        """Share of the digits that are seen, from 0 to 1; NaN for a text without digits."""
-        return self.seen / self.digits if self.digits else math.nan
-
-
-@dataclass(frozen=True, eq=False)  # compared by identity, as a key of cached tables
+@dataclass(frozen=True, eq=False, repr=False)  # compared by identity, as a key of cached tables
 class NumberVocabulary:
     """The number tokens of a vocabulary, made by `from_tokenizer` or `from_mapping`.
 
     Args:
         vocab_size: width of the model's logits.
         tokens: the number tokens, by ascending id.
-        left_out: number tokens that are not in the chosen token set.
         point_ids: ids of the decimal point.
         sign_ids: ids of signs, each with its factor, -1 or +1.
-        pieces: ids and texts of all tokens that can begin a written number or continue one: number tokens,
-            signs, points, separators of thousands, `e` of exponents, spaces and signs of currencies, and
-            digits before other text (`3.`, `3)`).
+        pieces: ids and texts of all tokens that can begin a written number, continue one, or change it by
+            what stands behind it: numbers, signs, separators, currencies, `e` of exponents, magnitudes.
         letter_ids: ids of tokens that begin with a letter, which no exponent has after it.
 
     Raises:
@@ -109,6 +84,8 @@ class NumberVocabulary:
         >>> from ntloss import NumberVocabulary
         >>> digits = {10 + d: str(d) for d in range(10)}
         >>> vocabulary = NumberVocabulary.from_mapping({**digits, 30: " 4", 31: "."}, vocab_size=32)
+        >>> vocabulary
+        NumberVocabulary(11 digit tokens of 32, values 0 to 9)
         >>> vocabulary.values[4], vocabulary.values[10], vocabulary.point_ids
         (4.0, 4.0, (31,))
         >>> vocabulary.distinct_values
@@ -117,12 +94,11 @@ class NumberVocabulary:
 
     vocab_size: int
     tokens: tuple[NumberToken, ...]
-    left_out: tuple[NumberToken, ...] = ()
     point_ids: tuple[int, ...] = ()
     sign_ids: Mapping[int, int] = field(default_factory=dict)
-    pieces: Mapping[int, str] = field(default_factory=dict, repr=False)
-    letter_ids: tuple[int, ...] = field(default=(), repr=False)
-    _texts: TokenTexts = field(default=TokenTexts({}, {}, 0), repr=False)
+    pieces: Mapping[int, str] = field(default_factory=dict)
+    letter_ids: tuple[int, ...] = ()
+    _texts: TokenTexts = field(default=TokenTexts({}, {}, 0))
 
     def __post_init__(self) -> None:
         if not isinstance(self.vocab_size, int) or isinstance(self.vocab_size, bool):
@@ -158,6 +134,19 @@ class NumberVocabulary:
         """The distinct values, in ascending order: `4`, `▁4` and `04` have the same value."""
         return tuple(sorted(set(self.values)))
 
+    @property
+    def is_digits(self) -> bool:
+        """Whether all number tokens are single digits."""
+        return all(token.is_digit for token in self.tokens)
+
+    def __repr__(self) -> str:
+        kind = "digit" if self.is_digits else "number"
+        smallest, largest = (f"{self.distinct_values[i]:.15g}" for i in (0, -1))
+        return (
+            f"NumberVocabulary({len(self.tokens):,} {kind} tokens of {self.vocab_size:,}, "
+            f"values {smallest} to {largest})"
+        )
+
     def value_tensor(self) -> Tensor:
         """The distinct values, `[values]`, float64, on the CPU."""
         return torch.tensor(self.distinct_values, dtype=torch.float64, device="cpu")
@@ -168,11 +157,7 @@ class NumberVocabulary:
 
     @classmethod
     def from_tokenizer(
-        cls,
-        tokenizer: Any,
-        digit_level: bool = True,
-        space_prefixed: bool = True,
-        vocab_size: int | None = None,
+        cls, tokenizer: Any, tokens: str | None = None, vocab_size: int | None = None
     ) -> NumberVocabulary:
         """Find the number tokens of a tokenizer, which is not changed.
 
@@ -180,43 +165,53 @@ class NumberVocabulary:
             tokenizer: a Hugging Face tokenizer (any object with `get_vocab()` and
                 `convert_tokens_to_string(tokens)`), a `tiktoken.Encoding`, a mistral-common tokenizer or a
                 `sentencepiece.SentencePieceProcessor`. A Hugging Face tokenizer should also be able to
-                tokenize text: `coverage` needs this, and it shows whether a space is in the text or only
+                tokenize text: this shows how it writes numbers, and whether a space is in the text or only
                 added by the decoder.
-            digit_level: True keeps the ten ASCII digits; False keeps every token whose text is an ASCII
-                number (`42`, `-3`, `3.14`, `3.`, `.5`, `1e3`, `007`).
-            space_prefixed: True also keeps tokens with a marker of the tokenizer (`▁4`, `Ġ4`; `##4` for
-                WordPiece).
+            tokens: "digits" for the ten ASCII digits, "numbers" for every token whose text is a number (`42`,
+                `3.14`, `.5`, `1e3`, `007`), both with the tokenizer's markers (`▁4`, `Ġ4`, `##4`). Default:
+                "digits" if the tokenizer writes 1234567 digit by digit, otherwise "numbers".
             vocab_size: width of the model's logits, which is often padded. Default: the tokenizer's size.
 
         Returns:
-            The vocabulary. If number tokens are left out, a `NumberTokensLeftOutWarning` says so once.
+            The vocabulary.
 
         Raises:
             TypeError: `tokenizer` is not a tokenizer, or `vocab_size` is not an int.
-            ValueError: no token is a number, a digit has no token with `digit_level=True`, or the id of a
+            ValueError: no token is a number, a digit has no token with `tokens="digits"`, or the id of a
                 number token is outside of `vocab_size`.
         """
+        if tokens not in (None, *TOKENS):
+            raise ValueError(
+                f"tokens={tokens!r}: expected 'digits', 'numbers', or None to let the tokenizer decide"
+            )
         texts = texts_of_tokenizer(tokenizer)
-        size = texts.vocab_size if vocab_size is None else vocab_size
-        return cls.from_texts(texts, size, digit_level, space_prefixed)
+        found = find_number_tokens(texts)
+        if tokens is None:
+            tokens = choose_tokens(texts, found)
+        if tokens == "digits":
+            found = [token for token in found if token.is_digit]
+            if missing := missing_digits(found):
+                raise ValueError(
+                    f"tokens='digits': the digits {', '.join(missing)} have no token in this vocabulary. "
+                    f"Expected all of 0 to 9. Add them yourself, tokenizer.add_tokens({missing}), and resize "
+                    "the model to match, model.resize_token_embeddings(len(tokenizer)); or pass "
+                    "tokens='numbers' to use the numbers in the vocabulary."
+                )
+        return make_vocabulary(texts, found, texts.vocab_size if vocab_size is None else vocab_size)
 
     @classmethod
     def from_mapping(
         cls,
         mapping: Mapping[int, float | str],
         vocab_size: int,
-        digit_level: bool = False,
-        space_prefixed: bool = True,
         encode: Callable[[str], Sequence[int]] | None = None,
     ) -> NumberVocabulary:
         """List the number tokens directly, for any tokenizer.
 
         Args:
-            mapping: token id to its value, or to its decoded text: a number (`"4"`, `" 4"`, `"-3"`), a
-                decimal point, a sign, or another of the `pieces` of a number. Omit all other tokens.
+            mapping: token id to its value, or to its decoded text: a number (`"4"`, `" 4"`), a decimal point,
+                a sign, or another of the `pieces` of a number. Omit all other tokens.
             vocab_size: width of the model's logits.
-            digit_level: True keeps single digits only, and requires all ten.
-            space_prefixed: False leaves out texts that begin with a space.
             encode: function from a text to its token ids; needed only by `coverage`.
 
         Returns:
@@ -225,8 +220,8 @@ class NumberVocabulary:
         Raises:
             TypeError: `mapping` is not a mapping, a token id or `vocab_size` is not an int, or a value is
                 neither a number nor a text.
-            ValueError: there is no number, a digit is missing with `digit_level=True`, an id is outside of
-                `vocab_size`, a text is not a number, or a value is not finite.
+            ValueError: there is no number, an id is outside of `vocab_size`, a text is not a number, or a
+                value is not finite.
 
         Example:
             >>> NumberVocabulary.from_mapping({7: 0.5, 8: "12"}, vocab_size=10).values
@@ -234,47 +229,29 @@ class NumberVocabulary:
         """
         if not isinstance(mapping, Mapping):
             raise TypeError(f"expected a mapping {{token_id: value or text}}, given {type(mapping).__name__}")
-        decoded: dict[int, str] = {}
+        texts: dict[int, str] = {}
+        found: list[NumberToken] = []
         for token_id, given in mapping.items():
             if not isinstance(token_id, int) or isinstance(token_id, bool):
                 raise TypeError(f"token ids are ints; given {token_id!r} as a key of the mapping")
-            decoded[token_id] = _text_of_value(token_id, given)
-        bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
+            texts[token_id], value = _text_and_value(token_id, given)
+            if value is not None:
+                found.append(NumberToken(token_id, texts[token_id], value))
         encode_all = cannot_encode if encode is None else functools.partial(encode_each, encode)
-        texts = TokenTexts(decoded, bare, vocab_size, encode=encode_all)
-        return cls.from_texts(texts, vocab_size, digit_level, space_prefixed)
+        known = TokenTexts(texts, dict.fromkeys(texts, True), vocab_size, encode=encode_all)
+        return make_vocabulary(known, sorted(found, key=lambda token: token.token_id), vocab_size)
 
-    @classmethod
-    def from_texts(
-        cls, texts: TokenTexts, vocab_size: int, digit_level: bool, space_prefixed: bool
-    ) -> NumberVocabulary:
-        """Make a vocabulary of token texts; see `from_tokenizer`."""
-        kept, left_out = split_tokens(find_number_tokens(texts), digit_level, space_prefixed)
-        if digit_level and (missing := describe_missing_digits(kept, left_out)):
-            raise ValueError(missing)
-        if left_out:
-            warn_once(_describe_left_out(left_out, len(kept), digit_level))
-        marks = sorted(texts.decoded.items())
-        signs = {i: text.removeprefix(" ") for i, text in marks}  # a sign may follow a space; a point may not
-        return cls(
-            vocab_size=vocab_size,
-            tokens=tuple(kept),
-            left_out=tuple(left_out),
-            point_ids=tuple(i for i, text in marks if text == POINT),
-            sign_ids={i: SIGNS[text] for i, text in signs.items() if text in SIGNS},
-            pieces={i: text or " " for i, text in marks if PIECE.fullmatch(text)},
-            letter_ids=texts.letter_ids,
-            _texts=texts,
-        )
+    def coverage(self, texts: str | Iterable[str]) -> float:
+        """Return the share of the digits of texts that the loss will see.
 
-    def coverage(self, texts: str | Iterable[str]) -> Coverage:
-        """Count the digits of `texts` that the loss will see; check this before a long training run.
+        Check this before a long training run. The others are in tokens that are no numbers. A tokenizer's own
+        normalization comes first: it may turn `４²` into `42`.
 
         Args:
             texts: a text, or several.
 
         Returns:
-            The counts; `inspect_tokenizer` compares the token sets of a tokenizer.
+            The share, from 0 to 1; NaN for texts without ASCII digits.
 
         Raises:
             TypeError: `texts` are not texts.
@@ -284,16 +261,31 @@ class NumberVocabulary:
             >>> vocabulary = NumberVocabulary.from_mapping(
             ...     {ord(d): d for d in "0123456789"}, vocab_size=128, encode=lambda s: [ord(c) for c in s]
             ... )
-            >>> vocabulary.coverage("3.14 in 2019").share
+            >>> vocabulary.coverage("3.14 in 2019")
             1.0
         """
         used, digits = self._texts.count(texts)
-        return Coverage(digits, count_digits_of(self.tokens, used))
+        return count_digits_of(self.tokens, used) / digits if digits else math.nan
 
 
 def as_vocabulary(given: Any) -> NumberVocabulary:
-    """Return a vocabulary as it is; for a tokenizer, make the vocabulary of its default token set."""
+    """Return a vocabulary as it is; for a tokenizer, make the vocabulary that it chooses by itself."""
     return given if isinstance(given, NumberVocabulary) else NumberVocabulary.from_tokenizer(given)
+
+
+def make_vocabulary(texts: TokenTexts, tokens: Iterable[NumberToken], vocab_size: int) -> NumberVocabulary:
+    """Make a vocabulary of number tokens, and of the other tokens that stand in numbers."""
+    marks = sorted(texts.decoded.items())
+    signs = {i: text.removeprefix(" ") for i, text in marks}  # a sign may follow a space; a point may not
+    return NumberVocabulary(
+        vocab_size=vocab_size,
+        tokens=tuple(tokens),
+        point_ids=tuple(i for i, text in marks if text == POINT),
+        sign_ids={i: SIGNS[text] for i, text in signs.items() if text in SIGNS},
+        pieces={i: text or " " for i, text in marks if is_piece(text or " ")},
+        letter_ids=texts.letter_ids,
+        _texts=texts,
+    )
 
 
 def count_digits_of(tokens: Iterable[NumberToken], used: Mapping[int, int]) -> int:
@@ -301,89 +293,51 @@ def count_digits_of(tokens: Iterable[NumberToken], used: Mapping[int, int]) -> i
     return sum(used.get(token.token_id, 0) * count_digits(token.text) for token in tokens)
 
 
-def value_of(text: str) -> float | None:
-    """The number that a token's text stands for, or None if it is none that float32 can hold."""
-    number = text.removeprefix(" ")
-    if number != number.strip():
-        return None
-    value = parse_number(number, "whole", thousands="")
-    return None if value is None or abs(value) > LARGEST else value
-
-
 def find_number_tokens(texts: TokenTexts) -> list[NumberToken]:
     """The tokens whose text is a number, by ascending id."""
-    values = ((i, text, value_of(text)) for i, text in sorted(texts.decoded.items()))
-    return [NumberToken(i, text, value, texts.bare[i]) for i, text, value in values if value is not None]
+    values = ((i, text, value_of_token(text)) for i, text in sorted(texts.decoded.items()))
+    return [NumberToken(i, text, value) for i, text, value in values if value is not None]
 
 
-def split_tokens(
-    tokens: Iterable[NumberToken], digit_level: bool, space_prefixed: bool
-) -> tuple[list[NumberToken], list[NumberToken]]:
-    """Split number tokens into those in a token set and the others."""
-    kept: list[NumberToken] = []
-    others: list[NumberToken] = []
-    for token in tokens:
-        is_in_set = (token.is_digit or not digit_level) and (token.bare or space_prefixed)
-        (kept if is_in_set else others).append(token)
-    return kept, others
+def missing_digits(tokens: Iterable[NumberToken]) -> list[str]:
+    """Return those of the ten digits that have no token."""
+    return sorted(set(DIGITS) - {token.text.removeprefix(" ") for token in tokens})
 
 
-def describe_missing_digits(kept: Iterable[NumberToken], others: Iterable[NumberToken]) -> str:
-    """Say which of the ten digits a token set lacks, and what to do; nothing if it has them all."""
-    found, elsewhere = ({t.text.removeprefix(" ") for t in tokens if t.is_digit} for tokens in (kept, others))
-    missing = sorted(set(DIGITS) - found)
-    if not missing:
-        return ""
-    if elsewhere.issuperset(missing):
-        return (
-            f"the digits {', '.join(missing)} have tokens only with a marker of the tokenizer, such as "
-            "'▁4', 'Ġ4' or '##4'. Pass space_prefixed=True to count those."
-        )
-    return (
-        f"the digits {', '.join(missing)} have no token in this vocabulary. Expected all of 0 to 9. Add them "
-        f"yourself, tokenizer.add_tokens({missing}), and resize the model to match, "
-        "model.resize_token_embeddings(len(tokenizer)); or pass digit_level=False to use the numbers in the "
-        "vocabulary."
-    )
+def writing_of(texts: TokenTexts, number: str = LONG_NUMBER) -> list[str]:
+    """Return the texts of the tokens that a tokenizer writes a number with; nothing if it cannot."""
+    with suppress(ValueError):  # it has no token for a digit, and none for unknown ones
+        (ids,) = texts.encode([number])
+        return [text for i in ids if (text := texts.decoded.get(i, "")).strip()]
+    return []
 
 
-def _text_of_value(token_id: int, given: Any) -> str:
+def choose_tokens(texts: TokenTexts, found: Iterable[NumberToken]) -> str:
+    """Return "digits" if a tokenizer writes numbers digit by digit and has all ten, otherwise "numbers"."""
+    written = [text for number in (LONG_NUMBER, *_FREQUENT) for text in writing_of(texts, number)]
+    is_digits = bool(written) and all(text.strip() in tuple(DIGITS) for text in written)
+    return TOKENS[0] if is_digits and not missing_digits(found) else TOKENS[1]
+
+
+def _text_and_value(token_id: int, given: Any) -> tuple[str, float | None]:
+    """Return the text of a token of a mapping, and its value if it is a number."""
     if isinstance(given, str):
-        if value_of(given) is None and given not in MARKS:
+        value = value_of_token(given)
+        if value is None and (count_digits(given) or not is_piece(given)):
             raise ValueError(
-                f"token {token_id}: the text {given!r} is not a number. Expected an ASCII number that "
-                f"float32 can hold, such as '4', ' 4' or '3.14', or one of {', '.join(map(repr, MARKS))}. "
-                "Give the value instead of the text, or omit the token."
+                f"token {token_id}: the text {given!r} is neither a number in ASCII digits that float32 can "
+                "hold, such as '4', ' 4' or '3.14', nor a mark of numbers, such as '.', '-' or ','. Give the "
+                "value instead of the text, or omit the token."
             )
-        return given
+        return given, value
     if isinstance(given, bool) or not isinstance(given, numbers.Real):
         raise TypeError(
             f"token {token_id}: expected a number or a text, given {type(given).__name__} {given!r}"
         )
-    value = as_float(given)
+    value = as_float(given) + 0.0  # one zero
     if not abs(value) <= LARGEST:
         raise ValueError(f"token {token_id}: expected a finite value that float32 can hold, given {given!r}")
-    return str(int(value)) if value.is_integer() else repr(value)
-
-
-def _describe_left_out(left_out: Sequence[NumberToken], kept: int, digit_level: bool) -> str:
-    multiple = [token for token in left_out if digit_level and not token.is_digit]
-    marked = [token for token in left_out if token.is_digit or not digit_level]
-    parts = []
-    if marked:
-        parts.append(
-            f"{len(marked):,} with a marker of the tokenizer (such as {marked[0].text!r}): "
-            "pass space_prefixed=True to count them"
-        )
-    if multiple:
-        parts.append(
-            f"{len(multiple):,} that are not a single digit (such as {multiple[0].text!r}): pass "
-            "digit_level=False to count them, or tokenize numbers digit by digit"
-        )
-    return (
-        f"{kept:,} tokens count as numbers; {len(left_out):,} more are left out: {'; '.join(parts)}. "
-        "NumberVocabulary.coverage(texts) reports what share of the digits in a text the loss sees."
-    )
+    return str(int(value)) if value.is_integer() else repr(value), value
 
 
 def warn_without_point(vocabulary: NumberVocabulary) -> None:
@@ -391,12 +345,11 @@ def warn_without_point(vocabulary: NumberVocabulary) -> None:
     if not vocabulary.point_ids:
         warn_once(
             "decimals=True has no effect, because the vocabulary has no decimal point: 3.14 is 3 and 14. "
-            "Omit decimals, or add the token of the point, such as from_mapping({..., token_id: '.'}).",
-            UserWarning,
+            "Omit decimals, or add the token of the point, such as from_mapping({..., token_id: '.'})."
         )
 
 
 @functools.cache
-def warn_once(message: str, category: type[Warning] = NumberTokensLeftOutWarning) -> None:
-    """Warn once in a process, by default of number tokens that are left out."""
-    warn_caller(message, category)
+def warn_once(message: str) -> None:
+    """Warn once in a process."""
+    warn_caller(message, UserWarning)

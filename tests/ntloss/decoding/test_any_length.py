@@ -14,7 +14,7 @@ from tolerances import approx
 from ntloss import NumberVocabulary
 from ntloss.decoding import UnlikelyNumberWarning, number_quantiles
 from ntloss.numbers import NumberFormat, parse_numbers
-from ntloss.numbers.grammar import grammar
+from ntloss.numbers.grammar import read_prefix
 
 QUESTIONS = [[3, 4, 5], [10, 2, 3, 7, 6, 11, 4], [8]]
 QUANTILES = (0.05, 0.3, 0.5, 0.95)
@@ -135,15 +135,17 @@ def texts_with_a_number_in_front(seed, count):
 
 @pytest.mark.parametrize("name", ["t5", "gpt2", "smollm2"])
 @pytest.mark.parametrize("thousands", [",", "", ".", " "])
-@pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
+@pytest.mark.filterwarnings("ignore:.*tokens count as numbers")
 def test_numbers_of_real_tokenizers_are_read_as_metrics_read_them(name, thousands, real_tokenizer, request):
     tokenizer = request.getfixturevalue("smollm2")[0] if name == "smollm2" else real_tokenizer(name)
-    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
     given = texts_with_a_number_in_front(seed=len(name + thousands), count=75)
     rows = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in given]
     written = [tokenizer.convert_tokens_to_string(tokenizer.convert_ids_to_tokens(row)) for row in rows]
     expected = [parse_numbers(text, thousands)[0] for text in written]
-    begins = [grammar(thousands).first(text) is not None for text in written]  # ".5" does not, with points
+    begins = [
+        read_prefix(text, thousands).value is not None for text in written
+    ]  # ".5" does not, with points
     kept = [i for i, number in enumerate(expected) if begins[i] and abs(number) < 1e300]
     assert len(kept) > 120
     read = read_rows(vocabulary, [rows[i] for i in kept], NumberFormat(max_digits=300, thousands=thousands))
@@ -163,7 +165,7 @@ def test_numbers_of_real_tokenizers_are_read_as_metrics_read_them(name, thousand
         ("$1,250", 1250.0),
         ("-7.25", -7.25),
         ("42.", 42.0),
-        ("20,30", 20.0),
+        ("20,30", 20.3),
         ("045.", 45.0),
         ("1.5e3", 1500.0),
         ("\u22123", -3.0),
@@ -183,8 +185,8 @@ def test_thousands_that_are_cut_off_are_a_warning():
 
 @given(st.text("01 2,.-e$x", max_size=9), st.sampled_from([",", "", ".", " "]))
 def test_text_behind_a_number_that_has_ended_does_not_change_it(text, thousands):
-    rule = grammar(thousands)
-    longest = next((i for i in range(len(text)) if rule.begun.fullmatch(text[: i + 1]) is None), len(text))
-    if rule.first(text[: longest + 1]) is not None:
-        assert rule.first(text) == rule.first(text[: longest + 1])
-        assert rule.first(text) == parse_numbers(text, thousands)[0]
+    prefixes = [read_prefix(text[: i + 1], thousands) for i in range(len(text))]
+    ended = [prefix for prefix in prefixes if not prefix.open]
+    assert len({prefix[:2] for prefix in ended}) <= 1
+    if ended and ended[0].value is not None:
+        assert ended[0].value == parse_numbers(text, thousands)[0]

@@ -39,7 +39,7 @@ def test_the_page_runs_on_a_tiny_model(tmp_path, monkeypatch):
 def test_the_page_says_what_smollm2_writes(smollm2, monkeypatch):
     tokenizer, model = smollm2
     names = run_page(tokenizer, model, monkeypatch)
-    assert str(names["reading"]) == "11 [2, 40]"
+    assert str(names["reading"]) == "11 [2, 29]"
     assert names["reading"].starts > 0.99
     assert str(read_number(model, tokenizer, names["egg"], "It takes ", walks=640)) == "11 [2, 27]"
     tokens = tokenizer.tokenize("It costs $42, or 42.")

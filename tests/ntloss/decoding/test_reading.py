@@ -86,7 +86,7 @@ def test_a_level_and_a_tokenizer_stand_for_one_quantile_and_all_its_numbers():
     tokenizer = tiny.byte_level()
     model, width = make_model("llama", len(tokenizer)), NumberFormat(digits=2)
     inputs = tokenizer("a", return_tensors="pt")
-    numbers = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+    numbers = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
     several = number_quantiles(model, inputs, numbers, [0.5], width)
     assert_close(number_quantiles(model, inputs, tokenizer, 0.5, width).values, several.values, DISTRIBUTION)
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_read_is_an_error(changed, message):
 @pytest.mark.parametrize("make", [tiny.byte_level, tiny.sentence_piece, tiny.word_piece])
 def test_every_token_has_a_text_for_messages(make):
     tokenizer = make()
-    numbers = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False, vocab_size=2 * len(tokenizer))
-    (digit,) = [token for token in numbers.tokens if token.text.strip() == "4" and token.bare][:1]
+    numbers = NumberVocabulary.from_tokenizer(tokenizer, "numbers", vocab_size=2 * len(tokenizer))
+    (digit,) = [token for token in numbers.tokens if token.text.strip() == "4"][:1]
     assert numbers.text_of(digit.token_id).strip() == "4"
     assert numbers.text_of(2 * len(tokenizer) - 1) is None

@@ -104,7 +104,7 @@ OTHER_WIDTHS = ["7", "-1234", "0.125", "20"]
         (lambda: NumberFormat(decimals=2), "pass digits="),
         (lambda: NumberFormat(signed=True), "pass digits="),
         (lambda: NumberFormat(max_digits=0), "expected 1 to 300"),
-        (lambda: NumberFormat(thousands="'"), "expected ',', ' ', '.' or ''"),
+        (lambda: NumberFormat(thousands=";"), "thousands"),
         (lambda: NumberFormat(digits=3, thousands=""), "apply to numbers of any length only"),
         (lambda: NumberFormat().write("7"), "expected a format with digits"),
     ],

@@ -16,7 +16,7 @@ from ntloss import NTLoss, NTLossDotProduct, NumberVocabulary
 from ntloss.numbers.inspection import SENTENCE, inspect_tokenizer
 from ntloss.numbers.spans import find_numbers, token_kinds
 
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*tokens count as numbers")
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,7 @@ def gsm8k():
 
 def places_of_numbers(tokenizer, text):
     """Decimal places of the digits of each number in a text."""
-    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
     ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
     spans = find_numbers(ids, token_kinds(vocabulary), decimals=True)
     places = spans.place[spans.digits > 0].tolist()
@@ -119,7 +119,7 @@ class TestDecodersThatPutSpacesBetweenTokens:
         tokenizer = tiny_tokenizers.MAKES[make]()
         tokenizer.add_tokens(["0"])
         texts, expected = (
-            {token.token_id: token.text for token in NumberVocabulary.from_tokenizer(t, False).tokens}
+            {token.token_id: token.text for token in NumberVocabulary.from_tokenizer(t, "numbers").tokens}
             for t in (tokenizer, before)
         )
         assert texts == expected
@@ -153,33 +153,31 @@ class TestTiktoken:
 
     def test_finds_numbers_and_ignores_special_and_unused_ids(self):
         encoding = other_tokenizers.tiny_encoding()
-        vocabulary = NumberVocabulary.from_tokenizer(encoding, digit_level=False)
+        vocabulary = NumberVocabulary.from_tokenizer(encoding, "numbers")
         assert vocabulary.vocab_size == 2002
         read = {token.token_id: token.text for token in vocabulary.tokens}
         assert read == {encoding.encode_single_token(n): n for n in (*DIGITS, *NUMBERS_UP_TO_999)}
-        assert all(token.bare for token in vocabulary.tokens)
         assert vocabulary.point_ids == (ord("."),)
         assert dict(vocabulary.sign_ids) == {ord("-"): -1, ord("+"): 1}
         # "42", "3", "14", "201", "9"
-        coverage = vocabulary.coverage(SENTENCE)
-        assert (coverage.digits, coverage.seen) == (9, 9)
+        assert vocabulary.coverage(SENTENCE) == 1
 
-    @pytest.mark.parametrize("digit_level", [True, False])
+    @pytest.mark.parametrize("tokens", ["digits", "numbers"])
     def test_matches_the_vocabulary_of_the_hugging_face_tokenizer(
-        self, digit_level, real_tokenizer, tokenizer_folder, gsm8k
+        self, tokens, real_tokenizer, tokenizer_folder, gsm8k
     ):
-        theirs = NumberVocabulary.from_tokenizer(real_tokenizer("gpt2"), digit_level)
+        theirs = NumberVocabulary.from_tokenizer(real_tokenizer("gpt2"), tokens)
         ours = NumberVocabulary.from_tokenizer(
-            other_tokenizers.gpt2_encoding(tokenizer_folder / "gpt2"), digit_level
+            other_tokenizers.gpt2_encoding(tokenizer_folder / "gpt2"), tokens
         )
-        for name in ("vocab_size", "tokens", "left_out", "point_ids", "sign_ids", "pieces", "letter_ids"):
+        for name in ("vocab_size", "tokens", "point_ids", "sign_ids", "pieces", "letter_ids"):
             assert getattr(ours, name) == getattr(theirs, name)
         assert ours.coverage(gsm8k) == theirs.coverage(gsm8k)
 
     def test_special_tokens_in_a_text_are_encoded_as_text_even_after_unpickling(self):
         vocabulary = NumberVocabulary.from_tokenizer(other_tokenizers.tiny_encoding())
-        assert vocabulary.coverage("<|endoftext|> <|4|>").share == 1
-        assert pickle.loads(pickle.dumps(vocabulary)).coverage("<|endoftext|> <|4|>").share == 1
+        assert vocabulary.coverage("<|endoftext|> <|4|>") == 1
+        assert pickle.loads(pickle.dumps(vocabulary)).coverage("<|endoftext|> <|4|>") == 1
 
 
 class TestMistralCommon:
@@ -195,12 +193,12 @@ class TestMistralCommon:
 
     def test_the_id_of_each_digit_is_the_one_the_tokenizer_encodes_it_to(self, tokenizer):
         inner = tokenizer.instruct_tokenizer.tokenizer
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
         assert vocabulary.vocab_size == inner.n_words
         assert {token.text: token.token_id for token in vocabulary.tokens} == {
             digit: inner.encode(digit, bos=False, eos=False)[-1] for digit in DIGITS
         }
-        assert vocabulary.coverage(SENTENCE).share == 1
+        assert vocabulary.coverage(SENTENCE) == 1
 
     def test_all_wrappers_of_a_tokenizer_give_the_same_vocabulary(self, tokenizer):
         layers = [
@@ -221,19 +219,18 @@ class TestMistralCommon:
 
         path = other_tokenizers.sentence_piece_file(tmp_path, split_digits=False)
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        ours = NumberVocabulary.from_tokenizer(processor, digit_level=False)
-        theirs = NumberVocabulary.from_tokenizer(SentencePieceTokenizer(path), digit_level=False)
+        ours = NumberVocabulary.from_tokenizer(processor, "numbers")
+        theirs = NumberVocabulary.from_tokenizer(SentencePieceTokenizer(path), "numbers")
         assert ours.tokens == theirs.tokens
         assert max(token.digits for token in ours.tokens) > 1
-        assert {token.bare for token in ours.tokens} == {True, False}
         assert ours.coverage(SENTENCE) == theirs.coverage(SENTENCE)
 
 
 def test_sentence_piece_matches_hugging_face_on_t5(real_tokenizer, tokenizer_folder, gsm8k):
     sentencepiece = pytest.importorskip("sentencepiece")
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer_folder / "t5" / "spiece.model"))
-    ours = NumberVocabulary.from_tokenizer(processor, digit_level=False)
-    theirs = NumberVocabulary.from_tokenizer(real_tokenizer("t5"), digit_level=False)
+    ours = NumberVocabulary.from_tokenizer(processor, "numbers")
+    theirs = NumberVocabulary.from_tokenizer(real_tokenizer("t5"), "numbers")
     assert ours.tokens == theirs.tokens
     assert ours.coverage(gsm8k) == theirs.coverage(gsm8k)
 
@@ -241,7 +238,7 @@ def test_sentence_piece_matches_hugging_face_on_t5(real_tokenizer, tokenizer_fol
 class TestTheTokenizerIsNeverChanged:
     def test_by_making_a_vocabulary_or_a_loss(self, tiny_tokenizer, tmp_path):
         before = saved_bytes(tiny_tokenizer, tmp_path / "before"), dict(tiny_tokenizer.get_vocab())
-        NumberVocabulary.from_tokenizer(tiny_tokenizer, digit_level=False).coverage([SENTENCE, "", "7"])
+        NumberVocabulary.from_tokenizer(tiny_tokenizer, "numbers").coverage([SENTENCE, "", "7"])
         inspect_tokenizer(tiny_tokenizer)
         NTLoss(tiny_tokenizer)
         NTLossDotProduct(tiny_tokenizer, digit_level=False)
@@ -250,8 +247,8 @@ class TestTheTokenizerIsNeverChanged:
     def test_when_digits_are_missing_and_the_error_says_what_to_do(self, tmp_path):
         tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
         before, length = saved_bytes(tokenizer, tmp_path / "before"), len(tokenizer)
-        for make, missing in [(NTLoss, DIGITS), (NumberVocabulary.from_tokenizer, ["0"])]:
-            with pytest.raises(ValueError, match=f"digits {', '.join(missing)} have no token.*add_tokens"):
+        for make in (NTLoss, lambda tokenizer: NumberVocabulary.from_tokenizer(tokenizer, "digits")):
+            with pytest.raises(ValueError, match="add_tokens"):
                 make(tokenizer)
         assert saved_bytes(tokenizer, tmp_path / "after") == before
         assert len(tokenizer) == length
@@ -262,7 +259,7 @@ class TestTheTokenizerIsNeverChanged:
         tokenizer.backend_tokenizer.enable_padding(length=20, pad_id=5)
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
         before = saved_bytes(tokenizer, tmp_path / "before")
-        assert vocabulary.coverage("1234567890").digits == vocabulary.coverage("1234567890").seen
+        assert vocabulary.coverage("1234567890") == 1
         assert saved_bytes(tokenizer, tmp_path / "after") == before
 
 

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from tiny_tokenizers import DIGITS, VALUES_OF_MAKES
 
 from ntloss import NTLCrossEntropyLoss, NTLoss, NTLossDotProduct, NumberVocabulary, number_level
-from ntloss.numbers import NumberFormat, NumberTokensLeftOutWarning
+from ntloss.numbers import NumberFormat
+from ntloss.numbers.grammar import is_piece
 from ntloss.numbers.spans import token_kinds
 
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*tokens count as numbers")
 
 
 VALUES_OF_DIGITS = {d: float(d) for d in DIGITS}
@@ -40,27 +41,40 @@ class TestTinyTokenizers:
     def test_finds_all_numbers_with_and_without_a_marker_and_nothing_else(self, make):
         # Excludes texts that float() accepts (NOT_NUMBERS), special tokens and bytes such as <0x34>.
         tokenizer = tiny_tokenizers.MAKES[make]()
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
         assert by_raw_text(tokenizer, vocabulary) == VALUES_OF_MAKES.get(make, VALUES_OF_DIGITS)
-        assert vocabulary.left_out == ()
 
-    def test_digit_level_keeps_only_the_ten_digits(self, tiny_tokenizer):
-        with_spaces = NumberVocabulary.from_tokenizer(tiny_tokenizer)
-        assert with_spaces.distinct_values == tuple(float(d) for d in range(10))
-        assert set(fields(with_spaces, "digits")) == {1}
-        bare = NumberVocabulary.from_tokenizer(tiny_tokenizer, space_prefixed=False)
-        assert by_raw_text(tiny_tokenizer, bare) == VALUES_OF_DIGITS
+    def test_digits_are_the_ten_digits_with_and_without_a_marker(self, tiny_tokenizer):
+        digits = NumberVocabulary.from_tokenizer(tiny_tokenizer, "digits")
+        assert digits.distinct_values == tuple(float(d) for d in range(10))
+        assert set(fields(digits, "digits")) == {1}
+        assert digits.is_digits
+        with pytest.raises(ValueError, match="tokens"):
+            NumberVocabulary.from_tokenizer(tiny_tokenizer, "all")
+
+    @pytest.mark.parametrize(
+        ("make", "by_digit"),
+        [("llama_like", True), ("qwen_like", True), ("llama_3_like", False), ("word_piece", False)],
+    )
+    def test_digits_are_chosen_where_the_tokenizer_writes_digit_by_digit(self, make, by_digit):
+        tokenizer = tiny_tokenizers.MAKES[make]()
+        assert NumberVocabulary.from_tokenizer(tokenizer).is_digits == by_digit
+
+    def test_a_vocabulary_prints_as_one_short_line(self, tiny_tokenizer):
+        shown = repr(NumberVocabulary.from_tokenizer(tiny_tokenizer, "numbers"))
+        assert "\n" not in shown
+        assert len(shown) < 100
 
     def test_digits_counts_the_digits_of_a_token_without_its_exponent(self):
         tokenizer = tiny_tokenizers.sentence_piece()
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
         digits = by_raw_text(tokenizer, vocabulary, "digits")
         for text, count in {"42": 2, "007": 3, "-3": 1, "3.14": 3, "3.": 1, ".5": 1, "2E-1": 1}.items():
             assert digits[text] == digits["▁" + text] == count, text
 
     def test_tokens_with_a_space_or_a_sign_start_a_number(self):
         tokenizer = tiny_tokenizers.sentence_piece()
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
         starts = by_raw_text(tokenizer, vocabulary, "starts_number")
         assert all(starts[raw] == (raw[0] in "▁-+") for raw in starts)
 
@@ -74,7 +88,7 @@ class TestTinyTokenizers:
     def test_special_tokens_are_not_numbers(self):
         tokenizer = tiny_tokenizers.sentence_piece()
         tokenizer.add_special_tokens({"bos_token": "77"})
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
         assert tokenizer.bos_token_id not in vocabulary.token_ids
 
 
@@ -82,11 +96,11 @@ class TestRealTokenizers:
     @pytest.mark.parametrize("name", ["t5", "gpt2"])
     def test_values_match_the_decoded_texts_and_no_plain_number_is_missed(self, name, real_tokenizer):
         tokenizer = real_tokenizer(name)
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
         assert len(vocabulary.tokens) > 500
         marker = {"t5": "▁", "gpt2": "Ġ"}[name]
         for raw, value in by_raw_text(tokenizer, vocabulary).items():
-            assert float(raw.removeprefix(marker)) == value
+            assert float(raw.removeprefix(marker).lstrip("-+").replace(",", "")) == value
         plain = {i for raw, i in tokenizer.get_vocab().items() if raw.isascii() and raw.isdigit()}
         assert plain <= set(vocabulary.token_ids)
 
@@ -141,10 +155,14 @@ class TestFromMapping:
         assert vocabulary.point_ids == (2,)
         assert dict(vocabulary.sign_ids) == {1: -1, 4: -1, 0: 1, 8: -1}
 
+    def test_a_sign_in_a_text_is_no_part_of_the_value_but_one_in_a_value_is(self):
+        vocabulary = NumberVocabulary.from_mapping({0: "-3", 1: " -2018", 2: -3}, vocab_size=3)
+        assert vocabulary.values == (3.0, 2018.0, -3.0)
+
     def test_the_minus_sign_of_typography_is_a_minus_sign(self):
         mapping = {0: "\u22123", 1: "3", 2: "\u2212", 3: " \u22123"}
         vocabulary = NumberVocabulary.from_mapping(mapping, vocab_size=4)
-        assert vocabulary.values == (-3.0, 3.0, -3.0)
+        assert vocabulary.values == (3.0, 3.0, 3.0)
         assert fields(vocabulary, "starts_number") == [True, False, True]
         assert [len(tokens) for tokens in NumberFormat(1, signed=True).tokens(vocabulary)] == [4, 1]
         ascii_signs = {i: text.replace("\u2212", "-") for i, text in mapping.items()}
@@ -152,10 +170,11 @@ class TestFromMapping:
         assert token_kinds(vocabulary).tolist() == expected.tolist()
 
     @pytest.mark.parametrize(
-        "text", ["abc", "", "\n4", "4\n", "- ", " .", "１", "²", "nan", "inf", "1e400", "1_000", "1,000"]
+        "text",
+        ["abc", "", "\n4", "4\n", "nan", "inf", "1e400", "1_000", "1,00", "3rd"],
     )
     def test_a_text_that_is_not_a_number_is_an_error(self, text):
-        with pytest.raises(ValueError, match=rf"token 1: .*{re.escape(repr(text))} is not a number"):
+        with pytest.raises(ValueError, match=rf"token 1: .*{re.escape(repr(text))}"):
             NumberVocabulary.from_mapping({0: "4", 1: text}, vocab_size=2)
 
     @given(text=st.text(alphabet="0123456789+-.eE_naif", min_size=1, max_size=6))
@@ -166,8 +185,8 @@ class TestFromMapping:
             value = math.nan
         mapping = {0: text, 1: "1"}
         if abs(value) <= torch.finfo(torch.float32).max and "_" not in text:
-            assert NumberVocabulary.from_mapping(mapping, vocab_size=2).values == (value, 1.0)
-        elif text in (".", "-", "+", "e", "E"):
+            assert NumberVocabulary.from_mapping(mapping, vocab_size=2).values == (abs(value), 1.0)
+        elif is_piece(text) and not any(c in "0123456789" for c in text):
             assert NumberVocabulary.from_mapping(mapping, vocab_size=2).values == (1.0,)
         else:
             with pytest.raises(ValueError, match="token 0"):
@@ -175,7 +194,7 @@ class TestFromMapping:
 
     @given(text=st.text(min_size=1, max_size=3))
     def test_digits_of_other_scripts_are_an_error(self, text):
-        assume(not text.isascii() and text not in "€£¥")
+        assume(not text.isascii() and not is_piece(text))
         with pytest.raises(ValueError, match="token 0"):
             NumberVocabulary.from_mapping({0: text, 1: "1"}, vocab_size=2)
 
@@ -220,8 +239,8 @@ class TestFromMapping:
 NO_DIGITS = str.maketrans("0123456789", "ghijklmnop")
 
 
-@pytest.mark.parametrize("digit_level", [True, False])
-def test_a_vocabulary_of_256k_tokens_takes_under_a_second(digit_level):
+@pytest.mark.parametrize("tokens", [None, "digits", "numbers"])
+def test_a_vocabulary_of_256k_tokens_takes_under_a_second(tokens):
     # 4,000 numbers, more than in most real vocabularies, and as many words that contain a digit.
     words = []
     for i in range(256_000):
@@ -232,54 +251,56 @@ def test_a_vocabulary_of_256k_tokens_takes_under_a_second(digit_level):
     times = []
     for _ in range(3):
         start = time.process_time()
-        NumberVocabulary.from_tokenizer(tokenizer, digit_level=digit_level)
+        NumberVocabulary.from_tokenizer(tokenizer, tokens)
         times.append(time.process_time() - start)
     assert min(times) < 1
 
 
-def warnings_of(call):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        call()
-    return [str(w.message) for w in caught if issubclass(w.category, NumberTokensLeftOutWarning)]
+def test_missing_digits_are_an_error_whose_advice_works():
+    tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
+    assert not NumberVocabulary.from_tokenizer(tokenizer).is_digits
+    with pytest.raises(ValueError, match="digits"):
+        NumberVocabulary.from_tokenizer(tokenizer, "digits")
+    tokenizer.add_tokens(DIGITS)
+    assert len(NumberVocabulary.from_tokenizer(tokenizer, "digits").distinct_values) == 10
 
 
-class TestMissingDigits:
-    def test_the_error_for_missing_bare_digits_suggests_space_prefixed(self):
-        mapping = {d: f" {d}" if d in (3, 7) else str(d) for d in range(10)}
-        with pytest.raises(ValueError, match=r"digits 3, 7 .*space_prefixed=True"):
-            NumberVocabulary.from_mapping(mapping, 10, digit_level=True, space_prefixed=False)
+class TestPublishedTokens:
+    """The published classes choose tokens by options of their own."""
 
-    def test_following_the_advice_of_the_error_works(self):
-        tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
-        tokenizer.add_tokens(DIGITS)
-        assert len(NumberVocabulary.from_tokenizer(tokenizer).distinct_values) == 10
-
-
-class TestWarningForTokensLeftOut:
     @pytest.mark.parametrize(
-        ("digit_level", "space_prefixed", "advice"),
+        ("options", "advice"),
         [
-            (True, False, ["space_prefixed=True", "digit_level=False"]),
-            (True, True, ["digit_level=False"]),
-            (False, False, ["space_prefixed=True"]),
+            ({}, ["space_prefixed=True", "digit_level=False"]),
+            ({"space_prefixed": True}, ["digit_level=False"]),
+            ({"digit_level": False}, ["space_prefixed=True"]),
+            ({"digit_level": False, "space_prefixed": True}, []),
         ],
     )
-    def test_is_given_once_with_the_advice_that_helps(self, digit_level, space_prefixed, advice):
+    def test_one_warning_names_the_options_that_count_the_others(self, options, advice):
         tokenizer = tiny_tokenizers.byte_level()
-        call = lambda: NumberVocabulary.from_tokenizer(tokenizer, digit_level, space_prefixed)  # noqa: E731
-        (message,) = warnings_of(call)
-        assert [a for a in ("space_prefixed=True", "digit_level=False") if a in message] == advice
-        assert warnings_of(call) == []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                NTLoss(tokenizer, **options)
+        messages = " ".join(str(warning.message) for warning in caught)
+        assert len(caught) == bool(advice)
+        assert [a for a in ("space_prefixed=True", "digit_level=False") if a in messages] == advice
 
-    def test_is_not_given_if_nothing_is_left_out(self):
-        tokenizer = tiny_tokenizers.byte_level()
-        assert warnings_of(lambda: NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)) == []
+    def test_digits_with_a_marker_alone_are_an_error_that_names_the_option(self):
+        tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
+        with pytest.raises(ValueError, match="digits"):
+            NTLoss(tokenizer)
 
-    def test_the_drop_in_classes_default_to_bare_digits(self):
+    def test_they_default_to_bare_digits(self):
         tokenizer = tiny_tokenizers.byte_level()
         for kind in (NTLoss, NTLossDotProduct):
             assert kind(tokenizer).number_token_ids.tolist() == sorted(
                 tokenizer.convert_tokens_to_ids(DIGITS)
             )
             assert len(kind(tokenizer, space_prefixed=True).number_token_ids) == 20
+
+    def test_a_sign_belongs_to_the_value(self):
+        tokenizer = tiny_tokenizers.sentence_piece()
+        loss = NTLoss(tokenizer, digit_level=False)
+        assert loss.number_values[tokenizer.convert_tokens_to_ids(["-3"])].item() == -3

@@ -13,8 +13,7 @@ from torch import Tensor
 from ntloss.decoding.models import NextTokens
 from ntloss.decoding.served.forms import FORMS, Prefix, Returned, in_order
 from ntloss.decoding.served.transport import Connection, Request, ServerError
-from ntloss.numbers.grammar import PIECE
-from ntloss.numbers.texts import TokenTexts
+from ntloss.numbers.grammar import is_piece
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 _MOST_PARTS = 16  # requests that a list of token ids may be split into
@@ -163,10 +162,8 @@ class ServedModel:
                     f"{self} joins the texts of tokens in another way than one by one. Make the vocabulary "
                     "of the served model's tokenizer: NumberVocabulary.from_tokenizer(tokenizer)"
                 )
-            decoded = {i: text for i, text in zip(ids, texts, strict=True) if text and PIECE.fullmatch(text)}
-        bare = {i: not text.startswith(" ") for i, text in decoded.items()}
-        size = max(decoded, default=0) + 1
-        found = NumberVocabulary.from_texts(TokenTexts(decoded, bare, size), size, False, True)
+            decoded = {i: text for i, text in zip(ids, texts, strict=True) if is_piece(text)}
+        found = NumberVocabulary.from_mapping(decoded, max(decoded, default=0) + 1)
         self._checked.add(found)
         return found
 
@@ -176,7 +173,7 @@ class ServedModel:
         if len(token_ids) > most * _MOST_PARTS:
             raise ValueError(
                 f"{len(token_ids):,} tokens: expected at most {most * _MOST_PARTS:,} for {self.form.name}, "
-                f"which returns {most} a request. Pass a vocabulary of fewer tokens (digit_level=True), or "
+                f"which returns {most} a request. Pass a vocabulary of fewer tokens (tokens='digits'), or "
                 "serve the model with SGLang, which has no such limit."
             )
         batches = self._batches(prefixes)
