@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ntloss.criteria.tokens import ntl_was
-from ntloss.numbers.spans import NumberSpans, log_ratio
+from ntloss.numbers.characters import NumberSpans
+from ntloss.numbers.spans import log_ratio
 
 # In units of a number's last digit, as in the published package.
 _EPSILON = torch.finfo(torch.float32).eps

@@ -101,7 +101,7 @@ SUBWORDS = frozenset(
     for j in range(i + 1, len(word) + 1)
 )
 """What tokens may hold of magnitudes and of other words in a number, in lower case."""
-MARKS = tuple(f"{CURRENCIES}{APOSTROPHES}{''.join(SIGNS)}.,:/\u00d7÷·⋅±*^_~\\{{}}() \u00a0\u2009\u202f%")
+MARKS = tuple(f"{CURRENCIES}{APOSTROPHES}{''.join(SIGNS)}.,:/\u00d7÷·⋅±*^_~\\{{}}()[] \u00a0\u2009\u202f%")
 """Characters that may stand in a number, before it, or directly behind it."""
 _PIECE = re.compile(
     rf"[{re.escape(''.join(MARKS))}]*(?:{_D}.*|{_OTHER_DIGIT}.*|[eE]{_SIGN}?(?:{_D}.*)?)?", re.DOTALL
@@ -166,8 +166,8 @@ def _rules(thousands: str | None) -> _Rules:
     space = [(_SPACE, _SPACE), (r"\\,", r"\\,?")]
     apostrophe = [(f"[{APOSTROPHES}]",) * 2]
     given = {None: [*comma, *space, *apostrophe], ",": comma, " ": space, "'": apostrophe}
-    first, point, fraction = f"[1-9]{_D}{{0,2}}", rf"(?:\.{_D}+)?", f",{_D}+"
-    ends = rf"(?![.,]?{_D})"
+    first, point, fraction = f"[1-9]{_D}{{0,2}}", rf"(?:\.{_D}+)?", rf"(?:,|\{{,\}}){_D}+"
+    ends = rf"(?!(?:[.,]|\{{,\}})?{_D})"
     grouped, european, begun = [], [], [f"{_D}*", rf"{_D}*\.{_D}*"]
 
     def groups(mark: str, count: str = "+") -> str:
@@ -175,9 +175,9 @@ def _rules(thousands: str | None) -> _Rules:
 
     for mark, part in given.get(thousands, []):
         if mark in dict(comma):
-            grouped.append(rf"{groups(mark)}(?!{mark}?{_D}){point}")
+            grouped.append(rf"{groups(mark)}(?!(?:{mark})?{_D}){point}")
         else:
-            grouped.append(rf"{groups(mark)}(?!{mark}?{_D}|,{_D}){point}")
+            grouped.append(rf"{groups(mark)}(?!(?:{mark})?{_D}|,{_D}){point}")
             european.append(groups(mark) + fraction + ends)
         begun.append(rf"{first}(?:{mark}{_D}{{3}})*(?:{part}|{mark}{_D}{{0,3}})?(?:[.,]{_D}*)?")
     if by_text:
@@ -186,9 +186,9 @@ def _rules(thousands: str | None) -> _Rules:
         begun.append(rf"[1-9]{_D}?(?:,{_D}{{2}})*(?:,{_D}{{0,3}})?(?:\.{_D}*)?")
         # One comma that separates no thousands, in no pair such as (3,4), is a decimal comma.
         no_pair = rf"(?!(?:(?<={_OPEN})|(?<={_OPEN}{_SIGN})){_D}+,{_D}+{_CLOSE})"
-        no_group = rf"(?!{first},{_D}{{3}}(?!{_D}))"
+        no_group = rf"(?!{first}(?:,|\{{,\}}){_D}{{3}}(?!{_D}))"
         european.append(rf"(?<!{_D}[.,]){no_pair}{no_group}{_D}+{fraction}{ends}")
-        begun.append(rf"{_D}+,{_D}*")
+        begun.append(rf"{_D}+(?:,|\{{,?\}}?){_D}*")
     if thousands in (None, "."):
         # One point between digits is a decimal point, unless a decimal comma follows it.
         count = "{2,}" if by_text else "+"
@@ -220,7 +220,7 @@ def _plain(match: re.Match[str]) -> str:
     """Write a number as `float` and `decimal.Decimal` read it."""
     body = match["body"].replace(r"\,", "")
     if match["european"]:
-        body = body.replace(POINT, "").replace(",", POINT)
+        body = body.replace("{,}", ",").replace(POINT, "").replace(",", POINT)
     digits = "".join(c for c in body if c in DIGITS or c == POINT)
     sign = "-" if SIGNS[match["sign"] or "+"] * SIGNS[match["inner"] or "+"] < 0 else ""
     power = with_ascii_sign(match["power"] or "")

@@ -1,17 +1,17 @@
 """Find whole numbers in labels, and the decimal place of each digit.
 
 A language model writes `2019` as several tokens. Losses on whole numbers, and losses that weight a digit by
-its place, need to know where a number starts and ends and where its decimal point is. The rules:
+its place, need to know where a number starts and ends and where its decimal point is. A row of labels is read
+as the text that its tokens make, by the grammar of `ntloss.numbers.grammar`: `1,234` is one number, and so
+are `1 234`, `1.234,5` and `67 million`. What differs:
 
-- Consecutive number tokens form one number; a token of several digits counts with its length.
-- A token that begins with a space or a sign (` 12`, `-3`) starts a new number.
+- A token that begins with a space (` 12`) starts a new number, because many tokenizers put one before each.
 - Signs are ignored: the number of `-3`, and of `-`, `3`, is its magnitude.
-- With `decimals`, a single point between two digits belongs to the number. A number has at most one: it ends
-  before a second point, after which a new number starts. `12.3.4` is 12.3 and 4, and `1.2.3.4` is 1.2 and
-  3.4, as in `parse_numbers`. Without `decimals`, every point ends a number: 12, 3 and 4.
-- Thousands separators and exponents end a number: `1,234` is 1 and 234, `2e5` is 2 and 5. Write numbers
-  without them where that matters.
-- A token with a point or an exponent of its own (`3.14`, `1e3`) is a whole number by itself.
+- Without `decimals`, a decimal point or comma ends a number: `12.5` is 12 and 5.
+- What stands before a number is known only where it is a token of numbers, too: a decimal comma or a point
+  before the first digit needs that.
+- Of `12.3.4`, the first point is decimal: 12.3 and 4. An exponent is a number of its own, unless it is in
+  the token of its number.
 - A number ends at positions with `ignore_index`, at the end of a row, and at the end of a packed sequence. A
   truncated number is the number that its remaining digits form.
 """
@@ -25,10 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ntloss.numbers.characters import NumberSpans, codes_of_tokens, read_labels
 from ntloss.numbers.vocabulary import NumberVocabulary
 
-# Codes of `token_kinds`: three flags, and the number of digits in the bits above them.
-_STARTS, _ENDS, _POINT, _DIGITS = 1, 2, 4, 8
 # A digit further on changes a remainder by less than the rounding of float64.
 _DIGITS_AFTER = 20
 # A digit is multiplied by at most 10 to this power. Otherwise, an expected digit far below 1 that precedes
@@ -70,41 +69,9 @@ class NumberDigits(NamedTuple):
         return NumberDigits(*[column[rows] for column in columns], has_length)  # type: ignore[call-arg]
 
 
-class NumberSpans(NamedTuple):
-    """The whole number that each position belongs to; all tensors have the labels' shape or `[positions]`.
-
-    Args:
-        number: index of the number in the batch, from 0; also 0 where `digits` is 0.
-        digits: number of digits of the label's token, 0 if the label is not a number token.
-        place: decimal place of the token's last digit: 0 for units, 1 for tens, -1 for tenths.
-        place_from_end: number of digits after this token in its number.
-        starts: bool, True at the first token of a number.
-    """
-
-    number: Tensor
-    digits: Tensor
-    place: Tensor
-    place_from_end: Tensor
-    starts: Tensor
-
-    def select(self, rows: Tensor | slice) -> NumberSpans:
-        """The spans of some positions."""
-        return NumberSpans(*[column[rows] for column in self])
-
-    def flatten(self) -> NumberSpans:
-        """Flatten all tensors to `[positions]`."""
-        return NumberSpans(*[column.reshape(-1) for column in self])
-
-
 def token_kinds(vocabulary: NumberVocabulary) -> Tensor:
-    """Encode what `find_numbers` needs to know about each token: `[vocab]`, int32, 0 for text."""
-    kinds = torch.zeros(vocabulary.vocab_size, dtype=torch.int32, device="cpu")
-    for token in vocabulary.tokens:
-        flags = _STARTS * (token.starts_number or not token.is_whole) + _ENDS * (not token.is_whole)
-        kinds[token.token_id] = flags + _DIGITS * token.digits
-    for token_id in vocabulary.point_ids:
-        kinds[token_id] = _POINT
-    return kinds
+    """Encode what `find_numbers` needs to know about each token: `[vocab, longest]`, int8."""
+    return codes_of_tokens(vocabulary)
 
 
 def find_numbers(
@@ -138,45 +105,7 @@ def find_numbers(
         >>> spans.starts.int()
         tensor([[1, 0, 0, 0, 0, 1]], dtype=torch.int32)
     """
-    counted = labels != ignore_index
-    kind = torch.where(counted, kinds[torch.where(counted, labels, 0)], 0).to(torch.int64)
-    digits = kind // _DIGITS
-    is_number = digits > 0
-    with_previous = torch.ones_like(is_number)
-    if sequence_ids is not None:
-        with_previous = F.pad(sequence_ids[..., 1:] == sequence_ids[..., :-1], (1, 0), value=False)
-    # The first position of a row has no previous one: False is shifted in.
-    going_on = _previous(is_number & (kind & _ENDS == 0)) & with_previous
-    open_to_left = is_number & (kind & _STARTS == 0)
-    point = torch.zeros_like(is_number)
-    if decimals:
-        next_is_open = F.pad((open_to_left & with_previous)[..., 1:], (0, 1), value=False)
-        between = (kind == _POINT) & going_on & next_is_open
-        point = _every_other(between, is_number & ~(open_to_left & (going_on | _previous(between))))
-    continues = open_to_left & (going_on | _previous(point))
-    starts = is_number & ~continues
-    return _measure(digits, point, starts)
-
-
-def _measure(digits: Tensor, point: Tensor, starts: Tensor) -> NumberSpans:
-    """Compute the decimal places from running counts over the whole batch."""
-    shape = digits.shape
-    digits, point, starts = digits.reshape(-1), point.reshape(-1), starts.reshape(-1)
-    positions = len(digits)
-    before = digits.cumsum(0) - digits  # number of digits in the batch before this position
-    inside = (digits > 0) | point
-    # Positions outside of numbers share an extra bin.
-    number = torch.where(inside, starts.cumsum(0) - 1, positions)
-    empty = digits.new_zeros(positions + 1)
-    first = empty.scatter_add(0, number, torch.where(starts, before, 0))
-    total = empty.scatter_add(0, number, digits)
-    from_start = before - first[number]
-    whole = total.scatter_reduce(0, number, torch.where(point, from_start, total[number]), "amin")
-    is_number = digits > 0
-    place_from_end = torch.where(is_number, total[number] - from_start - digits, 0)
-    place = torch.where(is_number, whole[number] - from_start - digits, 0)
-    number = torch.where(is_number, number, 0)
-    return NumberSpans(*[column.reshape(shape) for column in (number, digits, place, place_from_end, starts)])
+    return read_labels(labels, kinds, sequence_ids, decimals, ignore_index)
 
 
 def measure_digits(spans: NumberSpans, values: Tensor, has_length: Tensor) -> NumberDigits:
@@ -199,9 +128,10 @@ def measure_digits(spans: NumberSpans, values: Tensor, has_length: Tensor) -> Nu
         (tensor([0.2500, 0.5000, 0.0000, 0.0000]), tensor([0.7400, 0.4000, 0.0000, 0.0000]))
     """
     is_number = spans.digits > 0
-    digits = torch.where(is_number, values.abs(), 0)
+    digits = spans.value.to(values.dtype)
     place = torch.where(is_number, spans.place, 0)
-    nines = torch.where(is_number, torch.pow(10.0, spans.digits.to(values.dtype)) - 1 - digits, 0)
+    nines = torch.pow(10.0, spans.digits.to(values.dtype)) - 1
+    nines = nines * torch.pow(10.0, -spans.behind_point.to(values.dtype)) - digits
     # -1 is no number, so that text and the padding at the end belong to none.
     number = torch.where(is_number, spans.number, -1)
 
@@ -217,23 +147,19 @@ def measure_digits(spans: NumberSpans, values: Tensor, has_length: Tensor) -> Nu
     remainder, complement = ((shares * following(column)).sum(-1) for column in (digits, nines))
 
     largest = 38 if values.dtype == torch.float32 else 300
-    at_start = torch.where(spans.starts, digits + remainder, 0)
-    at_start = at_start * torch.pow(10.0, place.clamp(-largest, largest - 1).to(values.dtype))
-    of_numbers = torch.zeros_like(at_start).scatter_add(0, spans.number, at_start)
+    from_here = (digits + remainder) * torch.pow(10.0, place.clamp(-largest, largest - 1).to(values.dtype))
+    of_numbers = torch.zeros_like(from_here).scatter_reduce(0, spans.number, from_here, "amax")
     magnitude = of_numbers[spans.number].clamp(max=10.0**largest)
-    _, length, places, after, starts = spans
-    return NumberDigits(length, places, after, starts, remainder, complement, magnitude, has_length)
-
-
-def _every_other(points: Tensor, starts: Tensor) -> Tensor:
-    # The first, third, ... point after each start; the second one ends a number.
-    count = points.cumsum(-1)
-    before = torch.where(starts, count, 0).cummax(-1).values
-    return points & ((count - before) % 2 == 1)
-
-
-def _previous(flags: Tensor) -> Tensor:
-    return F.pad(flags[..., :-1], (1, 0), value=False)
+    return NumberDigits(
+        spans.digits,
+        spans.place,
+        spans.place_from_end,
+        spans.starts,
+        remainder,
+        complement,
+        magnitude,
+        has_length,
+    )
 
 
 def sequence_ids_of(position_ids: Tensor) -> Tensor:

@@ -151,6 +151,11 @@ class NumberVocabulary:
         """The distinct values, `[values]`, float64, on the CPU."""
         return torch.tensor(self.distinct_values, dtype=torch.float64, device="cpu")
 
+    @property
+    def texts(self) -> Mapping[int, str]:
+        """The texts of all tokens that hold a digit, or a mark that may stand beside one."""
+        return self._texts.decoded
+
     def text_of(self, token_id: int) -> str | None:
         """The text of any token, or None where it is unknown."""
         return self._texts.text_of(token_id)

@@ -1,16 +1,18 @@
 """Whole numbers in labels: their tokens, the decimal place of each digit, and numbers of any length."""
 
 import math
+import re
+from decimal import Decimal
 
 import numpy as np
-import oracle
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tolerances import approx, assert_close
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntloss.numbers.grammar import find_in_text
 from ntloss.numbers.parsing import parse_numbers
 from ntloss.numbers.spans import find_numbers, log_ratio, sequence_ids_of, token_kinds
 
@@ -66,7 +68,10 @@ def places_of(row, **options):
         ("12.3.4", True, [[1, 0, -1], [0]]),
         ("1.2.3.4.5_6.7", True, [[0, -1], [0, -1], [0], [0, -1]]),
         (["1", ".", "2", ".", " 4", ".", "5"], True, [[0, -1], [0, -1]]),
-        ("1,234", False, [[0], [2, 1, 0]]),
+        ("1,234", False, [[3, 2, 1, 0]]),
+        ("1,23", False, [[0], [1, 0]]),
+        ("_1,2", True, [[0], [0]]),  # a pair in brackets, or a decimal comma
+        (["12", ",", "007", ".", "5"], True, [[3, 0, -1]]),
         ("-12", False, [[1, 0]]),
         (["1", "2", " 4"], False, [[1, 0], [0]]),
         ([" 4", "2"], False, [[1, 0]]),
@@ -77,7 +82,8 @@ def places_of(row, **options):
         (["-8", "2"], False, [[1, 0]]),
         (["3", "-8"], False, [[0], [0]]),
         (["1e3", "1"], True, [[0], [0]]),
-        (["1", ".5"], True, [[0], [0]]),
+        (["1", ".5"], True, [[0, 0]]),
+        (["3.14", "1"], True, [[0, -3]]),
     ],
 )
 def test_spans_follow_the_documented_rules(row, decimals, expected):
@@ -99,25 +105,75 @@ def test_position_ids_give_sequence_ids():
     assert sequence_ids_of(position_ids).tolist() == [[0, 0, 0, 1, 2, 2], [0] * 6]
 
 
-tokens = st.sampled_from([*range(len(TEXTS)), TEXT, IGNORED])
-rows = st.integers(1, 14).flatmap(
-    lambda length: st.lists(st.lists(tokens, min_size=length, max_size=length), min_size=1, max_size=3)
+PIECES = [*"0123456789", *".,' -()/%", "\u00a0", "12", "007", "345", "{,}", " million", "k", " word"]
+IN_TEXT = NumberVocabulary.from_mapping(
+    {i: text for i, text in enumerate(PIECES) if text != " word"}, vocab_size=len(PIECES)
 )
+pieces = st.lists(st.sampled_from([*range(10), *range(10), *range(len(PIECES))]), min_size=1, max_size=9)
 
 
-@settings(max_examples=200, deadline=None)
-@given(rows, st.booleans(), st.randoms())
-def test_matches_the_token_by_token_oracle(labels, decimals, random):
-    sequence_ids = np.cumsum([[random.random() < 0.2 for _ in row] for row in labels], -1)
-    found, spans = spans_by_row(
-        torch.tensor(labels), decimals=decimals, sequence_ids=torch.from_numpy(sequence_ids)
-    )
-    for b, row in enumerate(labels):
-        texts = [None if y == IGNORED else TEXTS[y] or "text" for y in row]
-        reader = oracle.Reader(texts, sequence_ids[b], decimals)
-        assert [[tuple(entry) for entry in number] for number in reader.numbers()] == found[b]
-    ordinals = spans.number[spans.starts].tolist()
-    assert ordinals == list(range(len(ordinals)))
+def numbers_of(labels, vocabulary, **options):
+    """The numbers of a row, from the values and places of their tokens."""
+    spans = find_numbers(torch.tensor([labels]), token_kinds(vocabulary), decimals=True, **options)
+    found: dict[int, Decimal] = {}
+    for t in spans.digits[0].nonzero().flatten().tolist():
+        number, value, place = (column[0, t].item() for column in (spans.number, spans.value, spans.place))
+        found[number] = found.get(number, Decimal(0)) + Decimal(f"{value:.15g}") * Decimal(10) ** place
+    return [*found.values()]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(pieces, min_size=1, max_size=3))
+def test_rows_of_labels_are_read_as_their_texts(sequences):
+    labels, ids, expected = list[int](), list[int](), list[Decimal]()
+    for i, sequence in enumerate(sequences):
+        row = [PIECES.index(" word"), PIECES.index(" "), *sequence]
+        text = "".join(PIECES[piece] for piece in row)
+        found = find_in_text(text)
+        # Parts of something else, and magnitudes behind others; what stands behind a word is not known.
+        assume(all(number.alone for number in found))
+        assume(not re.search(r"(million|k) ?(million|k)|word[0-9]|[(][0-9{},]+[)]", text))
+        expected += [abs(Decimal(number.plain)) for number in found]
+        labels, ids = labels + row, ids + [i] * len(row)
+    assert numbers_of(labels, IN_TEXT, sequence_ids=torch.tensor([ids])) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        ("1,234", 1234), ("12,345,678.5", 12345678.5), ("1.234,56", 1234.56), ("1\u00a0234", 1234),
+        ("1'234.5", 1234.5), ("12,34,567", 1234567), ("1{,}234", 1234), ("3,14", 3.14), ("67 million", 67e6),
+        ("3k", 3000), ("-2018", 2018),
+    ],
+)  # fmt: skip
+def test_tokenizers_of_every_kind_lead_to_the_same_number(written, number, real_tokenizer):
+    for name in ("t5", "gpt2"):
+        tokenizer = real_tokenizer(name)
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+        labels = tokenizer(f"It is {written}.", add_special_tokens=False)["input_ids"]
+        if name == "t5" and any(mark in written for mark in "{'\u00a0"):
+            continue  # unknown to it, or a space that begins a number
+        assert [float(found) for found in numbers_of(labels, vocabulary)] == [number], name
+
+
+def test_t5_reads_a_range_as_two_years(real_tokenizer):
+    tokenizer = real_tokenizer("t5")
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+    labels = tokenizer("in 2017-2018", add_special_tokens=False)["input_ids"]
+    assert tokenizer.convert_ids_to_tokens(labels)[-1] == "-2018"
+    assert dict(zip(vocabulary.token_ids, vocabulary.values, strict=True))[labels[-1]] == 2018
+    assert numbers_of(labels, vocabulary) == [2017, 2018]
+
+
+def test_finding_numbers_is_one_graph():
+    torch._dynamo.reset()
+    labels = torch.randint(0, len(TEXTS), (3, 40))
+    ids = torch.arange(40).div(15, rounding_mode="floor").expand(3, -1)
+    compiled = torch.compile(find_numbers, fullgraph=True, backend="aot_eager")
+    for found, expected in zip(
+        compiled(labels, KINDS, ids, True)[:7], find_numbers(labels, KINDS, ids, True)[:7], strict=True
+    ):
+        assert found.equal(expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
