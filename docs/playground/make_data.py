@@ -288,14 +288,14 @@ def make_tokenizers(folders: Mapping[str, Path]) -> Path:
 
 def inspect(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     """What `ntloss inspect` says about a tokenizer and each sentence, and the sentences' tokens."""
-    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False, space_prefixed=True)
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
     kinds = {token.token_id: "digit" if token.is_digit else "number" for token in vocabulary.tokens}
-    found = [inspect_tokenizer(tokenizer, sentence) for sentence in SENTENCES]
     sentences = []
-    for sentence, inspection in zip(SENTENCES, found, strict=True):
+    for sentence in SENTENCES:
+        inspection = inspect_tokenizer(tokenizer, sentence)
         ids = tokenizer(sentence, add_special_tokens=False)["input_ids"]
         pieces = tokenizer.convert_ids_to_tokens(ids)
-        chosen, (reason, *notes) = inspection.recommended, inspection.notes
+        digits = sum(c in "0123456789" for c in sentence)
         sentences.append(
             {
                 "text": sentence,
@@ -303,23 +303,21 @@ def inspect(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
                     [p.replace("▁", " ").replace("Ġ", " "), kinds.get(i, "")]
                     for i, p in zip(ids, pieces, strict=True)
                 ],
-                "digits": inspection.digits,
+                "digits": digits,
                 "rows": [
-                    {"digit_level": row.digit_level, "space_prefixed": row.space_prefixed, "seen": row.seen}
-                    for row in inspection.token_sets
+                    {"tokens": tokens, "seen": round((share or 0) * digits)}
+                    for tokens, share in inspection.coverage.items()
                 ],
-                "recommendation": {
-                    "digit_level": chosen.digit_level,
-                    "space_prefixed": chosen.space_prefixed,
-                    "reason": reason,
-                    "code": inspection.code,
-                },
-                "notes": notes,
+                "chosen": inspection.tokens,
+                "verdict": inspection.verdict,
+                "notes": list(inspection.notes),
             }
         )
-    numbers = found[0].token_sets[-1]
-    about = {"vocab_size": found[0].vocab_size, "number_tokens": numbers.tokens, "values": numbers.values}
-    return {**about, "sentences": sentences}
+    return {
+        "vocab_size": inspection.vocab_size,
+        "number_tokens": len(vocabulary.tokens),
+        "sentences": sentences,
+    }
 
 
 # Stored answers

@@ -242,7 +242,7 @@ def test_an_extra_digit_moves_the_mean_and_not_the_median(page):
 
 def test_each_tokenizer_shows_the_digits_that_the_loss_sees(page):
     def recommended():
-        return page.locator("#coverage tr", has_text="recommended").inner_text()
+        return page.locator("#coverage tr", has_text="chosen").inner_text()
 
     pick(page, "tokenizer", "T5")
     assert "0 of 9" in page.locator("#coverage tbody tr").first.inner_text()
@@ -250,7 +250,7 @@ def test_each_tokenizer_shows_the_digits_that_the_loss_sees(page):
     assert page.locator("#tokens .number").count() == 4
     pick(page, "tokenizer", "T5, digits split")
     assert page.locator("#tokens .digit").count() == 9
-    assert "digit_level=True" in page.locator("#recommendation").inner_text()
+    assert "digit by digit" in page.locator("#recommendation").inner_text()
     page.locator("#sentence").select_option(label="Version 2.10 of 3 May needs 16GB.")
     assert (
         page.locator("#tokens").inner_text().replace("·", " ").strip() == "Version 2.10 of 3 May needs 16GB."
@@ -266,7 +266,7 @@ def test_tokenizers_of_today_split_a_text_of_ones_own(page):
     notes = page.locator("#tokenizer-notes").inner_text()
     assert "Only the rule on digits is shown" in notes
     assert "1234567 becomes 123 and 456 and 7" in notes
-    assert "digit_level=False" in page.locator("#recommendation").inner_text()
+    assert "groups of digits" in page.locator("#recommendation").inner_text()
     pick(page, "tokenizer", "Qwen")
     assert page.locator("#tokens .digit").count() == 9
     pick(page, "tokenizer", "GPT-2")

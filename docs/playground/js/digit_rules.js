@@ -53,25 +53,19 @@ const digitRules = (() => {
     if (!digitLevel) {
       for (const run of shifted(pieces).slice(0, 1))
         notes.push(`Groups are counted from the left: ${run.join("")} becomes ${run.join(" and ")}. A digit's place in its token depends on the length of the number.`);
-      notes.push(
-        "The default criterion is in units of the values, here 0 to 999: the loss would outweigh cross-entropy. Choose a " +
-          "criterion on a scale of its own, such as criterion=NumberLevel().",
-      );
     }
     return {
       text,
       tokens: pieces.map((piece) => [piece, !isNumber(piece) ? "" : piece.length === 1 ? "digit" : "number"]),
       digits,
       rows: [
-        { digit_level: true, space_prefixed: false, seen: single },
-        { digit_level: false, space_prefixed: false, seen: numbers.join("").length },
+        { tokens: "digits", seen: single },
+        { tokens: "numbers", seen: numbers.join("").length },
       ],
-      recommendation: {
-        digit_level: digitLevel,
-        space_prefixed: false,
-        code: `NumberVocabulary.from_tokenizer(tokenizer, digit_level=${digitLevel ? "True" : "False"})`,
-        reason: "A space before a number is a token of its own.",
-      },
+      chosen: digitLevel ? "digits" : "numbers",
+      verdict: digitLevel
+        ? "Numbers are written digit by digit. Train with HLGauss.for_answers(answers); crps and ntl_was work."
+        : "Numbers are written in groups of digits. Train with HLGauss.for_answers(answers), which knows the place of a token's digits.",
       notes,
     };
   }

@@ -17,12 +17,7 @@
     return html("span", { class: `token ${unseen ? "unseen" : kind}` }, ...content);
   }
 
-  const SETTINGS = {
-    "true,false": "single digits (NTLoss)",
-    "true,true": "… and after spaces",
-    "false,false": "any length",
-    "false,true": "… and after spaces",
-  };
+  const KINDS = { digits: "the ten digits", numbers: "all numbers" };
 
   const isRule = () => state.chosen < RULES.length;
 
@@ -41,24 +36,20 @@
   }
 
   function update() {
-    const [about, { tokens, rows, digits, recommendation, notes }] = look();
+    const [about, { tokens, rows, digits, chosen, verdict, notes }] = look();
     byId("tokens").replaceChildren(...tokens.map(chip));
-    const isBest = (row) =>
-      recommendation && row.digit_level === recommendation.digit_level && row.space_prefixed === recommendation.space_prefixed;
     fillTable(
       byId("coverage"),
-      ["Counted as numbers", "digits seen", "share", "advice"],
+      ["Counted as numbers", "digits seen", "share", ""],
       rows.map((row) => [
-        SETTINGS[`${row.digit_level},${row.space_prefixed}`],
+        KINDS[row.tokens],
         `${row.seen} of ${digits}`,
         digits ? percent(row.seen / digits) : "–",
-        isBest(row) ? "recommended" : "",
+        row.tokens === chosen ? "chosen" : "",
       ]),
     );
-    const advice = recommendation ? [" Use ", html("code", {}, recommendation.code)] : [];
-    byId("recommendation").replaceChildren(about, ...advice);
-    const remarks = recommendation ? [recommendation.reason, ...notes] : notes;
-    byId("tokenizer-notes").replaceChildren(...remarks.map((remark) => html("li", {}, remark)));
+    byId("recommendation").replaceChildren(about, ` ${verdict}`);
+    byId("tokenizer-notes").replaceChildren(...notes.map((note) => html("li", {}, note)));
   }
 
   function fillFields() {
