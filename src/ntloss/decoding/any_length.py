@@ -25,7 +25,7 @@ from ntloss.numbers.grammar import DIGITS, POINT, count_digits, read_prefix, wit
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 _NEGATIVE = re.compile(f"[^{DIGITS}]*-")
-_LETTER = "a"  # stands for all of them
+_LETTER = "q"  # stands for all that begin no word of numbers
 
 
 class Sample(NamedTuple):
