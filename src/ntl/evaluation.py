@@ -24,6 +24,7 @@ from ntl.approaches.batches import encoded_rows, evaluation_mode
 from ntl.config import Evaluation
 from ntl.data import Example, TaskData, evenly_spaced, single_number
 from ntl.errors import UserError
+from ntl.protocol import last_number
 from ntl.scores import (
     SPACED,
     SPACED_LEVELS,
@@ -39,7 +40,6 @@ from ntl.scores import (
     text_scores,
 )
 from ntl.training.run_folder import EvaluationFolder, Metrics, Prediction, RunRecord
-from ntloss.numbers.parsing import parse_number
 
 REFERENCE_ANSWERS = 10_000  # training answers whose median is the constant guess
 
@@ -243,7 +243,7 @@ def _result(
 
 def _number(text: str) -> float | None:
     """Return the last number of a text, clipped to the range of float64 because JSON has no infinity."""
-    number = parse_number(text)
+    number = last_number(text)
     return None if number is None else max(-sys.float_info.max, min(number, sys.float_info.max))
 
 

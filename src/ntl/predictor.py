@@ -27,6 +27,7 @@ from ntl.data.table_files import as_texts
 from ntl.data.tasks.tabular import prompt_columns, with_targets, write_questions
 from ntl.errors import UserError
 from ntl.predictions_file import LARGEST
+from ntl.protocol import last_number, numbers_of
 from ntl.scores import interval_levels, reading_metric
 from ntl.served import ServedApproach, is_address
 from ntl.training.outline import is_long_tailed
@@ -34,7 +35,6 @@ from ntl.training.run_folder import CHECKPOINT, EvaluationFolder, RunFolder, che
 from ntl.training.start import find_own_evaluation
 from ntloss.decoding import interval_margin
 from ntloss.numbers import NumberFormat
-from ntloss.numbers.parsing import number_texts, parse_number
 
 QUESTION = "question"  # the column of a plain text, unless a prompt names another one
 FEW_ROWS = 50  # validation rows below which the margin that calibrates intervals is a rough estimate
@@ -303,11 +303,11 @@ class Predictor:
             texts = self.approach.answer(*asked)
         found: dict[str, Any] = {} if self.is_table else {WRITTEN: texts}
         if self.targets:
-            numbers = [list(map(float, number_texts(text))) for text in texts]
+            numbers = [list(map(float, numbers_of(text))) for text in texts]
             none = [math.nan] * len(self.targets)
             columns = zip(*(row if len(row) == len(none) else none for row in numbers), strict=True)
             return pd.DataFrame(found | dict(zip(self.targets, columns, strict=True)))
-        found["greedy"] = np.array([parse_number(text) for text in texts], dtype=float)
+        found["greedy"] = np.array([last_number(text) for text in texts], dtype=float)
         if read is not None:
             lower, median, upper = read.values.sort(-1).values.cpu().numpy().T
             found |= {"median": median, **moved(self.approach, lower, median, upper, margin)}

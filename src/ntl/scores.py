@@ -18,7 +18,7 @@ import numpy as np
 from ntl.config import Evaluation
 from ntl.data import PAPERS_CLIP, Example, format_number
 from ntl.metrics import NumericMetrics, QuantileMetrics
-from ntloss.numbers.parsing import number_texts, parse_number
+from ntl.protocol import last_number, numbers_of
 
 # Metrics of correct answers, in order of preference.
 RIGHT = ("exact_final_answer", "exact_number", "exact_match")
@@ -75,7 +75,7 @@ def number_scores(texts: Sequence[str], answers: Sequence[str], clip: float | No
         `exact_number` (see `exact_share`) and all metrics of `ntl.metrics.NumericMetrics`. Undefined
         metrics are None.
     """
-    last = ([next(reversed(number_texts(text)), None) for text in side] for side in (texts, answers))
+    last = ([next(reversed(numbers_of(text)), None) for text in side] for side in (texts, answers))
     return {
         "exact_number": exact_share(*last),
         **_finite(NumericMetrics(clip=clip).update(texts, answers).compute()),
@@ -92,7 +92,7 @@ def target_scores(
         target and, if the targets are `latitude` and `longitude`, `km`, the mean distance on the globe.
     """
     pairs = [
-        [list(map(float, number_texts(text))) for text in pair] for pair in zip(texts, answers, strict=True)
+        [list(map(float, numbers_of(text))) for text in pair] for pair in zip(texts, answers, strict=True)
     ]
     read = [pair for pair in pairs if len(pair[0]) == len(pair[1]) == len(targets)]
     found, true = np.array(read, dtype=float).reshape(-1, 2, len(targets)).swapaxes(0, 1)
@@ -142,7 +142,7 @@ def reference_scores(
     references = {} if constant is None else {"constant": [constant] * len(examples)}
     if None not in (expected := [example.expected for example in examples]):
         references["noise"] = expected
-    true = [parse_number(example.answer) for example in examples]
+    true = [last_number(example.answer) for example in examples]
     scores: Scores = {}
     for name, predicted in references.items():
         found = NumericMetrics(metrics=["mae", "log_mae"], clip=clip).update(predicted, true).compute()
@@ -152,7 +152,7 @@ def reference_scores(
 
 def median_answer(answers: Sequence[str]) -> float | None:
     """Return the median of the answers that hold a number, None if there is none."""
-    known = [number for number in map(parse_number, answers) if number is not None]
+    known = [number for number in map(last_number, answers) if number is not None]
     return median(known) if known else None
 
 
@@ -163,7 +163,7 @@ def exact_share(predicted: Sequence[str | None], true: Sequence[str | None]) -> 
     rounded to floats nor clipped.
 
     Args:
-        predicted: Numbers from `ntloss.numbers.number_texts`. None means that there is none, which is wrong.
+        predicted: Numbers from `ntl.protocol.numbers_of`. None means that there is none, which is wrong.
         true: The true numbers. Pairs whose true number is None are skipped.
 
     Returns:
@@ -218,7 +218,7 @@ def final_answer(text: str, marker: str) -> str | None:
         >>> final_answer("2 + 3 = 5 #### 1,005 apples", "####"), final_answer("so 5", "####")
         ('1005', None)
     """
-    return next(iter(number_texts(text.partition(marker)[2])), None)
+    return next(iter(numbers_of(text.partition(marker)[2])), None)
 
 
 def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: str) -> Scores:
@@ -251,7 +251,7 @@ def reading_scores(
         `coverage_85`, ... of the central intervals between the spaced quantiles, see
         `ntl.metrics.QuantileMetrics`; and the mean of `mass` as `number_mass`.
     """
-    true = [math.nan if number is None else number for number in map(parse_number, answers)]
+    true = [math.nan if number is None else number for number in map(last_number, answers)]
     found = QuantileMetrics(SPACED_LEVELS).update([d.spaced for d in read], true).compute()
     scores = {name: value for name, value in found.items() if name.startswith(("crps", "coverage_"))}
     ends = [(d.lower, d.upper) for d in read]

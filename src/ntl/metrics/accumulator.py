@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ntl.protocol import last_number
 from ntloss.numbers.parsing import Which, as_float, parse_number
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ def read_numbers(given: Any, name: str) -> Tensor:
         raise type(error)(f"{name}: {error}") from error
 
 
+def _read(text: str, which: Which) -> float | None:
+    return last_number(text) if which == "last" else parse_number(text, which)
+
+
 def read_answers(given: Any, name: str, which: Which) -> tuple[Tensor, list[Any]]:
     """Return the numbers of texts or numbers, `[batch]`, and what they were given as, if in a list."""
     if getattr(getattr(given, "dtype", None), "kind", "") in tuple("fiub"):  # of a NumPy array
@@ -103,7 +108,7 @@ def read_answers(given: Any, name: str, which: Which) -> tuple[Tensor, list[Any]
         items = list(given) if is_list else []
         if not is_list or len({isinstance(item, str) for item in items if item is not None}) > 1:
             raise TypeError(f"{name}: given {given!r:.100}; expected a list of texts, or of numbers or None")
-        given = [parse_number(item, which) if isinstance(item, str) else item for item in items]
+        given = [_read(item, which) if isinstance(item, str) else item for item in items]
     numbers = read_numbers(given, name)
     if numbers.dim() != 1:
         raise ValueError(f"{name} of shape {list(numbers.shape)}: expected [batch]")

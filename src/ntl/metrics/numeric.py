@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ntl.metrics.accumulator import Accumulator, count_rows, read_answers
+from ntl.protocol import numbers_of
 from ntloss.numbers.parsing import Which, as_float, exact_number, parse_number
 
 
@@ -47,7 +48,8 @@ class NumericMetrics(Accumulator):
     answers only easy questions has a small error. A metric with nothing to average over is NaN.
 
     Args:
-        which: which number of a text to compare, on both sides; see `parse_number`. Default: "last".
+        which: which number of a text to compare, on both sides; see `parse_number`. Default: "last", by the
+            paper's protocol (`ntl.protocol`).
         clip: largest absolute value, or None for no limit. Default: 1e10, as in the paper.
         metrics: names of the metrics to compute. Default: all.
 
@@ -111,12 +113,17 @@ class NumericMetrics(Accumulator):
             sides = (of_predicted or predicted.tolist(), of_true or true.tolist())
             for i, (one, other) in enumerate(zip(*sides, strict=True)):
                 if too_large[i]:
-                    equal[i] = exact[i] = exact_number(one, self.which) == exact_number(other, self.which)
+                    equal[i] = exact[i] = self._exact(one) == self._exact(other)
                 if isinstance(one, str) and isinstance(other, str):
                     exact[i] = one.strip() == other.strip()
         close = torch.isclose(predicted, true, rtol=1e-5, atol=1e-8) & (predicted.isfinite() | equal)
         self._add(torch.stack([predicted, true, exact.double(), close.double()], -1))
         return self
+
+    def _exact(self, given: Any) -> Any:
+        if isinstance(given, str) and self.which == "last":
+            return exact_number(next(reversed(numbers_of(given)), ""), "whole")
+        return exact_number(given, self.which)
 
     def compute(self) -> dict[str, float]:
         """Compute the metrics of all batches so far.
