@@ -1,7 +1,7 @@
 """The number of an answer by the paper's protocol, on which all published results of the lab rest.
 
-It is the last number of the decoded text. Only commas separate thousands, and a number counts although it is a
-part of something else: the answer `1/2` is 2, where `ntloss.numbers.parse_number` says None.
+It is the last number of the decoded text. Only commas separate thousands, and a number counts although it is
+a part of something else: the answer `1/2` is 2, where `ntloss.numbers.parse_number` says None.
 """
 
 from ntloss.numbers import number_texts

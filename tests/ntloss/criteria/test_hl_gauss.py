@@ -220,3 +220,22 @@ class TestSigma:
             repr(pickle.loads(pickle.dumps(criterion)))
             == "HLGauss(sigma=(8, 1), relative=0.1, leading_zeros=True)"
         )
+
+
+@pytest.mark.parametrize("written", ["1,234", "1\u00a0234", "1'234", "1.234,5", "12,34,567"])
+def test_separators_of_thousands_do_not_change_the_targets(written):
+    texts = [*"0123456789", *".,'", "\u00a0", "word"]
+    vocabulary = NumberVocabulary.from_mapping(dict(enumerate(texts[:-1])), vocab_size=len(texts))
+    loss = NTLCrossEntropyLoss(vocabulary, HLGauss.for_answers([1234, 2100, 1890, 3020]), reduction="none")
+    logits = torch.randn(1, 1, len(texts), dtype=torch.float64).expand(1, len(written) + 1, -1)
+
+    def losses(text):
+        labels = [len(texts) - 1, *map(texts.index, text)]
+        found = loss(logits[:, : len(labels)], torch.tensor([labels]))[0]
+        return [found[i] for i, label in enumerate(labels) if label < 10]
+
+    decimal = "," if written == "1.234,5" else None
+    plain = (
+        written.replace(".", "").replace(",", ".") if decimal else "".join(c for c in written if c.isdigit())
+    )
+    assert_close(torch.stack(losses(written)), torch.stack(losses(plain)))
