@@ -32,6 +32,7 @@ _CODES = {
     **dict.fromkeys(")]}", _CLOSE),
     **{".": _POINT, ",": _COMMA},
 }
+_BEHIND = 4  # characters behind the last one of the longest row, more than any rule looks ahead
 _LONGEST = 8  # characters of a token that is no number: what is further inside stands beside no other token
 _EDGE = rf"[{DIGITS}.,{re.escape(SPACES + APOSTROPHES)}]*"
 _MIDDLE = re.compile(rf"({_EDGE})(.*?)({_EDGE})", re.DOTALL)
@@ -162,7 +163,10 @@ def _side_by_side(chars: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
     at = used.cumsum(-1) - 1
     moved = torch.full_like(F.pad(chars, (0, 1)), _WORD)
     moved = moved.scatter(-1, torch.where(used, at, chars.shape[-1]), torch.where(used, chars, _WORD))
-    return moved[:, :-1], at.clamp(min=0)
+    moved = moved[:, :-1]
+    if chars.device.type == "cpu" and not torch.compiler.is_compiling():  # a GPU would have to be waited for
+        moved = moved[:, : int(at.max()) + 1 + _BEHIND]
+    return moved, at.clamp(min=0)
 
 
 def _numbers(chars: Tensor, decimals: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
