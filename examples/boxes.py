@@ -14,8 +14,8 @@ import torch
 from tiny import causal_batch, make_llama, make_tokenizer, report
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.decoding import number_quantiles
 from ntloss.numbers import NumberFormat
+from ntloss.reading import number_quantiles
 
 
 def make_boxes(count: int, seed: int) -> list[tuple[str, str]]:

@@ -23,7 +23,7 @@ def benchmarks(monkeypatch):
     threads = torch.get_num_threads()
     yield losses, measure, report
     torch.set_num_threads(threads)
-    for name in ("losses", "measure", "report", "contenders", "training", "lab_step", "decoding"):
+    for name in ("losses", "measure", "report", "contenders", "training", "lab_step", "reading"):
         sys.modules.pop(name, None)
 
 
@@ -130,23 +130,25 @@ def test_the_gpu_command_reports_a_missing_gpu(benchmarks, capsys):
     assert losses.parse(["--device", "cuda"]).tables == ["dense", "linear", "on_off", "integrations"]
 
 
-def test_the_decoding_benchmark_times_the_walk_and_reads_a_model(benchmarks, monkeypatch, tmp_path, capsys):
+def test_the_reading_benchmark_times_the_walk_and_reads_a_model(benchmarks, monkeypatch, tmp_path, capsys):
     pytest.importorskip("transformers")
     monkeypatch.syspath_prepend(str(BENCHMARKS.parent / "examples"))
-    import decoding
+    import reading
     import tiny
 
     tokenizer = tiny.make_tokenizer()
     tokenizer.save_pretrained(tmp_path)
     torch.manual_seed(0)
     tiny.make_llama(tokenizer).save_pretrained(tmp_path)
-    monkeypatch.setattr(decoding, "QUESTIONS", 3)
-    monkeypatch.setattr(decoding, "PROMPTS", ("2+2=",))
-    assert decoding.main(["--quick", "--model", str(tmp_path), "--output", str(tmp_path)]) == 0
-    results = json.loads((tmp_path / "decoding.json").read_text())
+    monkeypatch.setattr(reading, "QUESTIONS", 3)
+    monkeypatch.setattr(reading, "BATCH", 3)
+    monkeypatch.setattr(reading, "PROMPTS", ("2+2=",))
+    assert reading.main(["--quick", "--model", str(tmp_path), "--output", str(tmp_path)]) == 0
+    results = json.loads((tmp_path / "reading.json").read_text())
     assert results["walk"]["ratio"] > 0
+    assert results["batch"][0]["ratio"] > 0
     (row,) = results["model"]
-    assert row["walks"] == sorted(row["walks"])
+    assert row["values"] == sorted(row["values"])
     assert row["samples"] == sorted(row["samples"])
     assert "| 2+2= |" in capsys.readouterr().out
 

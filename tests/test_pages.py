@@ -11,16 +11,17 @@ from pages import ROOT, blocks, readers_names, run_as_pasted, snippets
 
 # Pages whose blocks have tests of their own, which say more than that they run.
 TESTED = {
-    "docs/chat_models.md": "tests/ntloss/decoding/test_chat_models_page.py",
+    "docs/chat_models.md": "tests/ntloss/reading/test_chat_models_page.py",
     **{
         f"docs/{page}.md": "tests/ntloss/trainers/test_page.py"
         for page in ("integrations", "transformers", "trl", "own_loop")
     },
     "docs/own_criterion.md": "tests/ntloss/criteria/test_own_criterion_page.py",
-    "docs/uncertainty.md": "tests/ntloss/decoding/test_uncertainty_page.py",
-    "docs/served_models.md": "tests/ntloss/decoding/test_served_models_page.py",
+    "docs/uncertainty.md": "tests/ntloss/reading/test_uncertainty_page.py",
+    "docs/served_models.md": "tests/ntloss/reading/test_served_models_page.py",
     "docs/csv_to_intervals.md": "tests/ntl/test_csv_page.py",
-    "docs/scores.md": "tests/test_scores_page.py",
+    "docs/scores.md": "tests/ntloss/reading/test_scores_page.py",
+    "docs/boxes.md": "tests/ntloss/reading/test_scores_page.py",
     "docs/fused_kernels.md": "tests/ntloss/test_fused_kernels.py",
 }
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

@@ -2,7 +2,7 @@
 
 Questions of similar length are decoded together with beam search. The last number of each decoded text is its
 prediction. Other readings of the same model are the median and the mean of its distribution, see
-`ntloss.decoding.number_quantiles`. The metrics cover numbers, texts and the teacher-forced loss. Each rank
+`ntloss.reading.number_quantiles`. The metrics cover numbers, texts and the teacher-forced loss. Each rank
 answers its share of the questions, and every rank receives all results.
 """
 

@@ -20,8 +20,7 @@ Answer new rows with a trained model, and write them as CSV with the columns
 Where the rows have a column of this name, it is predicted_greedy, predicted_median, ...
 
 RUN is the folder of a run or of one of its checkpoints; or, with prompt=..., any causal or encoder-decoder
-model: a folder, a .gguf file, a name on the hub, or the address of a server (vLLM, SGLang, llama.cpp, or any
-with OpenAI's /v1/completions; its key is read from the environment variable NTLOSS_API_KEY).
+model: a folder, a .gguf file, or a name on the hub.
 
   data=new.csv           rows to answer: CSV, TSV, Parquet or JSON lines; data=- reads CSV from standard input
   text="I love it"       one text to answer, on one line; text=- (or only -) reads one from each line

@@ -29,12 +29,11 @@ from ntl.errors import UserError
 from ntl.predictions_file import LARGEST
 from ntl.protocol import last_number, numbers_of
 from ntl.scores import interval_levels, reading_metric
-from ntl.served import ServedApproach, is_address
 from ntl.training.outline import is_long_tailed
 from ntl.training.run_folder import CHECKPOINT, EvaluationFolder, RunFolder, check_table, read_trained
 from ntl.training.start import find_own_evaluation
-from ntloss.decoding import interval_margin
 from ntloss.numbers import NumberFormat
+from ntloss.reading import interval_margin
 
 QUESTION = "question"  # the column of a plain text, unless a prompt names another one
 FEW_ROWS = 50  # validation rows below which the margin that calibrates intervals is a rough estimate
@@ -138,7 +137,7 @@ class Predictor:
                 stand for the prompt's only column or, without a prompt, for the whole question.
             level: Share of the model's distribution between `lower` and `upper`, above 0 and below 1; 0 reads
                 neither median nor interval. Default: `evaluation.interval` of the run.
-            calibrate: Whether to correct the interval with `ntloss.decoding.interval_margin`, by the run's
+            calibrate: Whether to correct the interval with `ntloss.reading.interval_margin`, by the run's
                 validation data, so that it holds this share of answers; by a factor where these have a long
                 tail. It keeps the median, and its ends are numbers that the answers' format can write.
                 Default: True for runs on a table that read medians, as those of `ntl fit` do, if there are
@@ -340,7 +339,7 @@ def load(run: str | Path, prompt: str | None = None, format: int | str | None = 
 
     Args:
         run: Folder of a run, or of one of its checkpoints. With `prompt`, any model that transformers loads:
-            a folder, a .gguf file or a name on the hub; or the address of a server.
+            a folder, a .gguf file or a name on the hub.
         prompt: The question of a model that is not a run, with names of columns in braces.
         format: How all answers of a model that is not a run are written: the number of digits, or as in
             `+00.0`, a sign, two digits and a decimal. Default: numbers of any length.
@@ -375,10 +374,6 @@ def load(run: str | Path, prompt: str | None = None, format: int | str | None = 
             model = replace(model, number_format="padded", **written)
         loss, generation, table = LossSettings(), Evaluation(beams=1, max_new_tokens=16), None
         data = Tabular(dataset_name="", prompt=prompt, target=[], significant_digits=None)
-        if is_address(run):
-            served = ServedApproach(str(run), form)
-            generation = replace(generation, batch_size=served.batch_size)
-            return Predictor(str(run), served, data, generation, True)
     else:
         trained = read_trained(path)
         assert trained is not None

@@ -15,8 +15,8 @@ from ntl.evaluation import check_readings, evaluate, evaluate_tests
 from ntl.scores import SPACED_LEVELS
 from ntl.train import main
 from ntl.training.run_folder import EvaluationFolder, RunRecord
-from ntloss.decoding import NumberQuantiles
 from ntloss.numbers import NumberFormat
+from ntloss.reading import NumberQuantiles
 from tests.ntl.conftest import shared
 
 ALL = replace(GREEDY, read=["median", "mean"], batch_size=4)
@@ -36,7 +36,7 @@ class UniformApproach(FakeApproach):
         values = low + (high - low) * torch.tensor(levels, dtype=torch.float64)
         rows = torch.zeros(len(questions), dtype=torch.float64)
         return NumberQuantiles(
-            tuple(levels), values, values, values, rows, rows, rows + 0.5, rows, passes=1, rows=1
+            tuple(levels), values, values, values, rows, rows, rows + 0.5, rows, rows, passes=1, rows=1
         )
 
 

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import torch
-from decoding_cases import next_token
+from reading_cases import next_token
 
 # Tokens 0 and 1 are PAD and END of the tiny models.
 TEXTS = ["<pad>", "<end>", *"0123456789", ".", ",", "-", " ", "Z", "e", "7 ", "12", " 4", " word"]

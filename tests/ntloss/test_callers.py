@@ -2,10 +2,10 @@
 
 import pytest
 import tiny_tokenizers as tiny
-from decoding_cases import make_model
+from reading_cases import make_model
 
 from ntloss import NTLoss
-from ntloss.decoding import UnlikelyNumberWarning, number_quantiles, read_number
+from ntloss.reading import UnlikelyNumberWarning, number_quantiles, read_number
 
 
 def test_a_warning_of_left_out_tokens_points_at_the_call():

@@ -56,7 +56,7 @@ def test_importing_the_package_imports_only_torch():
     code = """
 import torch
 before = set(sys.modules)
-import ntloss, ntloss.decoding, ntloss.numbers.parsing, ntloss.published
+import ntloss, ntloss.reading, ntloss.numbers.parsing, ntloss.published
 print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 """
     ours = set(run(code).split()) - set(sys.stdlib_module_names)

@@ -18,9 +18,9 @@ sys.path.insert(0, str(PLAYGROUND))
 import make_data  # noqa: E402
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary, ntl_was  # noqa: E402
-from ntloss.decoding import number_quantiles  # noqa: E402
-from ntloss.decoding.fixed_width import choose  # noqa: E402
 from ntloss.numbers import NumberFormat, number_texts  # noqa: E402
+from ntloss.reading import number_quantiles  # noqa: E402
+from ntloss.reading.fixed_width import choose  # noqa: E402
 
 # The page's losses: criterion and options of the library. Cross-entropy is PyTorch's.
 LOSSES: dict[str, tuple[str, dict[str, Any]] | None] = {

@@ -1,7 +1,7 @@
 /**
  * Numbers of three digits: their distribution as a tree of digits, and ways to read one number out of it.
  *
- * The tests compare the readings with `ntloss.decoding`.
+ * The tests compare the readings with `ntloss.reading`.
  */
 "use strict";
 

@@ -19,8 +19,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from ntl.config import Evaluation, LossSettings, ModelArgs, Weights
 from ntl.errors import UserError
-from ntloss.decoding import NumberQuantiles
 from ntloss.numbers import NumberFormat
+from ntloss.reading import NumberQuantiles
 
 if TYPE_CHECKING:
     from ntl.approaches.frozen_layers import FrozenLayers

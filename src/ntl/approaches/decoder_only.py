@@ -15,7 +15,7 @@ from ntl.approaches.frozen_layers import given_states, pad_states
 from ntl.approaches.language_model import LanguageModel
 from ntl.approaches.prompts import decoder_prompts
 from ntl.config import Evaluation, LossSettings
-from ntloss.decoding import NumberQuantiles
+from ntloss.reading import NumberQuantiles
 
 
 class DecoderOnly(LanguageModel):

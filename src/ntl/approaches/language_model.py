@@ -28,9 +28,9 @@ from ntl.encodings.regression_transformer import RegressionTransformerEncoding, 
 from ntl.errors import UserError
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria import make_criterion
-from ntloss.decoding import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
 from ntloss.numbers import NumberFormat
 from ntloss.numbers.parsing import parse_number
+from ntloss.reading import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
 
 Past = DynamicCache | None
 AUTO = "auto"  # value of loss.options.sigma that leaves it to the training answers

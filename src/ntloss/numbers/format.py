@@ -1,8 +1,8 @@
-"""How numbers are written: with a fixed number of digits, or with any; and which tokens write them.
+"""Numbers that are written with a fixed number of digits, and the tokens that write them.
 
 A number of fixed width is a row of slots: a sign (if signed), the digits, and with decimals a point and
 further digits. A token fills one or more slots, so the tokens that may follow depend only on the slot that is
-reached. Numbers of any length follow the rule of `ntloss.numbers.parse_numbers`.
+reached.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.numbers.grammar import DIGITS, POINT, SEPARATORS, SIGNED, with_ascii_sign
+from ntloss.numbers.grammar import DIGITS, POINT, SIGNED, with_ascii_sign
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 # Characters of a slot of the sign; a character's index in its slot is its code, below CODES.
 SIGN = "-+"
 MINUS = 0
 CODES = 10
-_MAX_DIGITS = 12
 
 
 class SlotTokens(NamedTuple):
@@ -37,19 +36,15 @@ class SlotTokens(NamedTuple):
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """How numbers are written: padded to one width if `digits` is given, otherwise with any length.
+    """How numbers are written with one width, padded with zeros.
 
     Args:
-        digits: digits before the point, 1 or more. None (default): numbers of any length, with any sign,
-            decimals and exponent.
-        decimals: fixed width: digits after the point. Default: 0, no point.
-        signed: fixed width: whether numbers begin with a sign. Default: False, no number is negative.
-        max_digits: any length: most digits of a number; further decimals are cut off, and numbers of 10 to
-            this power or more are not counted. Default: 12.
-        thousands: any length: the separator of thousands, see `parse_numbers`. Default: the text decides.
+        digits: digits before the point, 1 or more.
+        decimals: digits after the point. Default: 0, no point.
+        signed: whether numbers begin with a sign. Default: False, no number is negative.
 
     Raises:
-        ValueError: an option is out of range, or does not apply.
+        ValueError: an option is out of range.
 
     Example:
         >>> padded = NumberFormat(digits=3, decimals=1, signed=True)
@@ -57,32 +52,15 @@ class NumberFormat:
         ('-012.5', '+007.0', Decimal('7.0'))
     """
 
-    digits: int | None = None
+    digits: int
     decimals: int = 0
     signed: bool = False
-    max_digits: int = _MAX_DIGITS
-    thousands: str | None = None
 
     def __post_init__(self) -> None:
-        if self.digits is None:
-            if self.decimals or self.signed:
-                raise ValueError(
-                    f"decimals={self.decimals}, signed={self.signed} apply to a fixed width only: pass "
-                    "digits=<digits before the point>. Numbers of any length have any sign and decimals."
-                )
-            if not 1 <= self.max_digits <= 300:
-                raise ValueError(f"max_digits={self.max_digits}: expected 1 to 300")
-            if self.thousands not in (None, *SEPARATORS):
-                raise ValueError(f"thousands={self.thousands!r}: expected None or one of {SEPARATORS}")
-        elif self.digits < 1 or self.decimals < 0:
+        if self.digits < 1 or self.decimals < 0:
             raise ValueError(
                 f"digits={self.digits}, decimals={self.decimals}: expected digits of 1 or more, and decimals "
                 "of 0 or more"
-            )
-        elif (self.max_digits, self.thousands) != (_MAX_DIGITS, None):
-            raise ValueError(
-                f"max_digits={self.max_digits}, thousands={self.thousands!r} apply to numbers of any length "
-                "only: omit them, or digits"
             )
 
     @classmethod
@@ -122,9 +100,7 @@ class NumberFormat:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Fixed width: the characters that may be at each position."""
-        if self.digits is None:
-            raise ValueError("numbers of any length have no slots: expected a format with digits")
+        """The characters that may be at each position."""
         fraction = (POINT, *(DIGITS,) * self.decimals) if self.decimals else ()
         return (SIGN,) * self.signed + (DIGITS,) * self.digits + fraction
 
@@ -149,7 +125,7 @@ class NumberFormat:
 
     def fits(self, number: str) -> bool:
         """Return whether a text is a single number that this format can write."""
-        width = len(self.slots)  # an error for numbers of any length
+        width = len(self.slots)
         try:
             return len(self.write(number)) == width
         except ValueError:

@@ -101,12 +101,6 @@ OTHER_WIDTHS = ["7", "-1234", "0.125", "20"]
         ],
         (lambda: NumberFormat(digits=0), "digits of 1 or more"),
         (lambda: NumberFormat.of(["5"], digits=0), "digits of 1 or more"),
-        (lambda: NumberFormat(decimals=2), "pass digits="),
-        (lambda: NumberFormat(signed=True), "pass digits="),
-        (lambda: NumberFormat(max_digits=0), "expected 1 to 300"),
-        (lambda: NumberFormat(thousands=";"), "thousands"),
-        (lambda: NumberFormat(digits=3, thousands=""), "apply to numbers of any length only"),
-        (lambda: NumberFormat().write("7"), "expected a format with digits"),
     ],
 )
 def test_options_and_texts_that_do_not_fit_are_errors(make, message):

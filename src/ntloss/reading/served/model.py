@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ntloss.decoding.models import NextTokens
-from ntloss.decoding.served.forms import FORMS, Prefix, Returned, in_order
-from ntloss.decoding.served.transport import Connection, Request, ServerError
-from ntloss.numbers.grammar import is_piece
+from ntloss.numbers.grammar import DIGITS, is_piece
 from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.reading.served.forms import FORMS, Prefix, Returned, in_order
+from ntloss.reading.served.transport import Connection, Request, ServerError
 
 _MOST_PARTS = 16  # requests that a list of token ids may be split into
-_LARGEST_SUM = 1.01  # what adds up to more are no probabilities
+_LEAST_SUM, _LARGEST_SUM = 0.99, 1.01  # of a position's probabilities
 _LETTER = "Z"  # stands between the numbers whose tokens make a vocabulary
 _NUMBERS = [f"{n:0{width}d}" for width in (1, 2, 3) for n in range(10**width)]
-_MARKS = [".", ",", "-", "+", "$", "\u20ac", "\u00a3", "\u00a5", "\u2212"]
+_MARKS = [*".,-+$\u20ac\u00a3\u00a5\u2212/:\u00d7*\u00a0"]
+_WORDS = ["k", "K", "M", "bn", "hundred", "thousand", "million", "billion", "trillion"]
 
 
 class ServedModel:
-    """A model behind a server, which `number_quantiles` takes in place of a model in torch.
+    """A model behind a server, which the readings take in place of a model in torch.
 
     vLLM and SGLang return the tokens that they are asked for, so the result is that of the model in torch.
-    llama.cpp and other servers return their likeliest tokens: `values` are then computed from the tokens that
-    were seen, and `lower` and `upper` bound what the others can change. Prompts are texts, which the server
+    llama.cpp and other servers return their likeliest tokens. An answer whose tokens have less than 99 % of
+    the probability is an error, because nothing is known of the others. Prompts are texts, which the server
     tokenizes, lists of token ids, or what a tokenizer returns with `return_tensors="pt"`.
 
     Args:
@@ -36,7 +35,7 @@ class ServedModel:
         form: "vllm", "sglang", "llama.cpp", or "openai" for any other with `/v1/completions`. Default: what
             `/v1/models` of the server says.
         model: the model's name there. Default: the first of `/v1/models`.
-        top: how many of the likeliest tokens to ask for. Default: 1,000 for llama.cpp, 20 for "openai".
+        top: how many of the likeliest tokens to ask for. Default: 10,000 for llama.cpp, 20 for "openai".
         batch: most prefixes in a request. Default: 256.
         timeout: seconds without an answer, after which a request is repeated. Default: 600.
         retries: how often a request is repeated, with growing pauses, after a time-out, a lost connection or
@@ -99,59 +98,44 @@ class ServedModel:
             form = form or next((key for key, kind in FORMS.items() if kind.owner == owner), "openai")
         self.form, self.model, self.batch = FORMS[form], model, batch
         self.top, self._checks = top or self.form.top, check_tokenizer
-        self._checked = weakref.WeakSet[NumberVocabulary]()
+        self._checked = set[tuple[tuple[int, str], ...]]()
+        self._vocabulary: NumberVocabulary | None = None
 
     def __repr__(self) -> str:
         return f"{self.form.name} at {self.url}"
 
     def continuations(
-        self, inputs: Any, vocabulary: NumberVocabulary, prefix_ids: Sequence[int] = ()
+        self, inputs: Any, texts: Mapping[int, str], prefix_ids: Sequence[int] = ()
     ) -> Prefixes:
-        """Return prompts to be continued with tokens of a vocabulary; see `number_quantiles`."""
+        """Return prompts to be continued with tokens of these ids and texts; see `number_quantiles`."""
         prompts = _as_prompts(inputs)
         by_text = isinstance(prompts[0], str)
         if by_text and self.form.tokenizer is not None:
             prompts = [*self._tokenize(prompts, special=True)]
-        if vocabulary not in self._checked and self._checks and not (by_text and self.form.tokenizer is None):
-            self._check_tokenizer(vocabulary)
-            self._checked.add(vocabulary)
-        rows = Prefixes(_Reading(self, vocabulary), prompts)
+        if self._checks and not (by_text and self.form.tokenizer is None):
+            self._check_tokenizer(texts)
+        rows = Prefixes(_Reading(self, texts), prompts)
         return rows.extend(torch.tensor([list(prefix_ids)] * len(prompts))) if len(prefix_ids) else rows
-
-    def write(self, inputs: Any, max_tokens: int) -> list[str]:
-        """Return what the model writes after prompts, greedily.
-
-        Args:
-            inputs: prompts, as `number_quantiles` takes them.
-            max_tokens: most tokens to write.
-
-        Returns:
-            A text for each prompt.
-
-        Raises:
-            ServerError: the server fails or refuses.
-        """
-        options = {"model": self.model, "max_tokens": max_tokens, "temperature": 0.0}
-        answers = self._send(
-            [Request("/v1/completions", {"prompt": p, **options}) for p in self._batches(_as_prompts(inputs))]
-        )
-        return [text for answer in answers for text in self._understand(_texts, answer)]
 
     def vocabulary(self) -> NumberVocabulary:
         """Make a vocabulary of the server's own tokens: numbers of up to three digits, signs and marks.
 
         Returns:
-            The vocabulary, for `number_quantiles` with this server. If the server names tokens by their text,
+            The vocabulary, made once, for readings of this server. If the server names tokens by their text,
             the ids have no meaning outside of it.
 
         Raises:
             ServerError: the server fails, or joins the texts of tokens in another way than one by one.
         """
+        if self._vocabulary is not None:
+            return self._vocabulary
         if self.form.tokenizer is None:
-            written = [*dict.fromkeys(_NUMBERS), *_MARKS]
+            written = [*dict.fromkeys(_NUMBERS), *_MARKS, *_WORDS]
             decoded = dict(enumerate([*written, *(" " + text for text in written), " ", "e", "E"]))
         else:
-            separated = _LETTER.join(text for each in (*_NUMBERS, *_MARKS) for text in (each, " " + each))
+            separated = _LETTER.join(
+                text for each in (*_NUMBERS, *_MARKS, *_WORDS) for text in (each, " " + each)
+            )
             after, all_tokens = self._tokenize([f"4{_LETTER}", f"{separated}{_LETTER}1e5{_LETTER}1E5"], False)
             separator = after[-1]
             ids = sorted({*all_tokens} - {separator})
@@ -163,9 +147,9 @@ class ServedModel:
                     "of the served model's tokenizer: NumberVocabulary.from_tokenizer(tokenizer)"
                 )
             decoded = {i: text for i, text in zip(ids, texts, strict=True) if is_piece(text)}
-        found = NumberVocabulary.from_mapping(decoded, max(decoded, default=0) + 1)
-        self._checked.add(found)
-        return found
+        self._vocabulary = NumberVocabulary.from_mapping(decoded, max(decoded, default=0) + 1)
+        self._checked.add(_sample(self._vocabulary.pieces))
+        return self._vocabulary
 
     def ask(self, prefixes: Sequence[Prefix], token_ids: Sequence[int]) -> list[Returned]:
         """Return what the server says about tokens after prefixes, by one request for each batch."""
@@ -198,15 +182,24 @@ class ServedModel:
                 f"{self} returned probabilities that add up to {total:.3g}: expected those of the model, "
                 "before masks and temperature. Start it with its default log-probabilities."
             )
+        if not self.form.chosen and total < _LEAST_SUM:
+            raise ServerError(
+                f"{self} returned its {len(log_probs)} likeliest tokens, which leave out {1 - total:.2g} of "
+                f"the probability: expected 0.01 at most. Ask for more by {self.form.option}, end the prompt "
+                "where the number begins, or use a server that returns the tokens that it is asked for, such "
+                "as vLLM or SGLang."
+            )
         if self.form.chosen and (lost := {*token_ids} - {*log_probs}):
             raise ServerError(
                 f"{self} did not return tokens {sorted(lost)[:5]}, which it was asked for. Use a release "
                 "that does (vLLM 0.33, SGLang 0.5.23), or form='openai'."
             )
 
-    def _check_tokenizer(self, vocabulary: NumberVocabulary) -> None:
-        digits = [token for token in vocabulary.tokens if token.is_digit] or vocabulary.tokens[:10]
-        ids, expected = [token.token_id for token in digits], "".join(token.text for token in digits)
+    def _check_tokenizer(self, texts: Mapping[int, str]) -> None:
+        """Compare the texts of some tokens with those of the server, once."""
+        if (sample := _sample(texts)) in self._checked:
+            return
+        ids, expected = [i for i, _ in sample], "".join(text for _, text in sample)
         found = self._detokenize(ids)
         if not "".join(found.split()).startswith("".join(expected.split())):
             raise ValueError(
@@ -215,6 +208,7 @@ class ServedModel:
                 "tokenizer, or by ServedModel.vocabulary(). Tokens that only stand for digits need "
                 "check_tokenizer=False."
             )
+        self._checked.add(sample)
 
     def _tokenize(self, texts: Sequence[Any], special: bool) -> list[tuple[int, ...]]:
         text_field, special_field, _ = self.form.tokenizer or ("", "", "")
@@ -248,21 +242,21 @@ class ServedModel:
 class _Reading:
     """What the continuations of prompts share, and how often the server was asked."""
 
-    def __init__(self, server: ServedModel, vocabulary: NumberVocabulary) -> None:
+    def __init__(self, server: ServedModel, texts: Mapping[int, str]) -> None:
         self.server, self.passes, self.rows = server, 0, 0
-        self.texts = {token.token_id: token.text for token in vocabulary.tokens} | dict(vocabulary.pieces)
+        self.texts = dict(texts)
         # Of tokens with the same text, a server that names them by it knows one.
         self.named = {text: i for i, text in reversed(self.texts.items())}
-        self.keys = {*self.texts, *self.named}
 
 
 class Prefixes:
     """Continuations of prompts that a server is asked about; see `Continuations`."""
 
+    device = torch.device("cpu")
+
     def __init__(self, reading: _Reading, rows: list[Prefix]) -> None:
         self._reading, self._rows = reading, rows
         self._asked, self._returned, self._nodes = list[int](), list[Returned](), list[int]()
-        self.partial, self.device = not reading.server.form.chosen, torch.device("cpu")
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -272,7 +266,7 @@ class Prefixes:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def next_tokens(self, token_ids: Tensor) -> NextTokens:
+    def next_tokens(self, token_ids: Tensor) -> Tensor:
         """Ask the server about these tokens after each row, and about equal rows once."""
         reading, ids = self._reading, token_ids.tolist()
         places = {row: i for i, row in enumerate(dict.fromkeys(self._rows))}
@@ -285,19 +279,9 @@ class Prefixes:
         if reading.server.form.tokenizer is None:
             texts = [reading.texts.get(i, "") for i in ids]
             keys = [text if reading.named.get(text) == i else "" for i, text in zip(ids, texts, strict=True)]
-        shape = len(places), len(ids)
-        log_probs = torch.full(shape, -math.inf, dtype=torch.float64)
-        unseen, rest = torch.zeros(shape, dtype=torch.float64), torch.zeros(len(places), dtype=torch.float64)
-        for row, each in enumerate(self._returned):
-            found = [each.log_probs.get(key, -math.inf) for key in keys]
-            log_probs[row] = torch.tensor(found, dtype=torch.float64)
-            if self.partial:
-                known = [math.exp(value) for value in each.log_probs.values()]
-                rest[row] = max(1 - sum(known), 0.0)
-                lacks = [key not in each.log_probs and key in reading.keys for key in keys]
-                unseen[row] = torch.tensor(lacks) * min(known)
         self._nodes = [places[row] for row in self._rows]
-        return NextTokens(log_probs[self._nodes], unseen[self._nodes], rest[self._nodes])
+        found = [[each.log_probs.get(key, -math.inf) for key in keys] for each in self._returned]
+        return torch.tensor(found, dtype=torch.float64)[self._nodes]
 
     def likeliest(self, row: int) -> int | str:
         """Return the likeliest token after a row, or its text."""
@@ -323,6 +307,12 @@ class Prefixes:
                 "prompts with that text"
             )
         return row + "".join(self._reading.texts[i] for i in written)
+
+
+def _sample(texts: Mapping[int, str]) -> tuple[tuple[int, str], ...]:
+    """Return some tokens that a tokenizer is known by: the digits, or the first ones."""
+    digits = [(i, text) for i, text in sorted(texts.items()) if text.strip() in tuple(DIGITS)]
+    return tuple(digits or sorted(texts.items())[:10])
 
 
 def _as_prompts(inputs: Any) -> list[Prefix]:

@@ -1,4 +1,4 @@
-"""Intervals widened so that they cover the share of truths that was asked for."""
+"""Intervals widened so that they cover the share of truths that was asked for, and how good they are."""
 
 import math
 
@@ -6,8 +6,7 @@ import pytest
 import torch
 from tolerances import approx
 
-from ntloss.decoding import interval_margin
-from ntloss.decoding.quantiles import _ranks
+from ntloss.reading import interval_coverage, interval_margin, pinball_loss, widen
 
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
@@ -20,8 +19,8 @@ def test_the_margin_reaches_the_requested_coverage_for_miscalibrated_models(scal
         # Intervals of the wrong width, and off to one side.
         lower, upper = torch.full_like(truths, -scale - 0.2), torch.full_like(truths, scale - 0.2)
         margin = interval_margin(lower[:count], upper[:count], truths[:count], coverage)
-        inside = (lower - margin <= truths) & (truths <= upper + margin)
-        covered.append(inside[count:].double().mean().item())
+        low, high = widen(lower[count:], (lower + upper)[count:] / 2, upper[count:], margin)
+        covered.append(interval_coverage(low, high, truths[count:]))
     mean = sum(covered) / len(covered)
     # Over splits, coverage lies between c and c + 1 / (n + 1); the deviation of one split is about 0.05.
     assert coverage - 0.01 <= mean <= coverage + 1 / (count + 1) + 0.01
@@ -39,10 +38,23 @@ def test_python_floats_keep_their_digits():
     assert interval_margin(ends, ends, truths, 0.6) == 2
 
 
-def test_the_ranks_of_bounds_are_kept_for_a_bounded_number_of_samples():
-    assert _ranks(100, 0.5) == (approx(0.4), approx(0.61))
-    assert _ranks(0, 0.5) == (0, 2)
-    assert _ranks.cache_info().maxsize is not None
+def test_a_negative_margin_moves_the_ends_at_most_to_the_median():
+    low, high = widen([49, 20], [50, 50], [51, 90], -5)
+    assert (low.tolist(), high.tolist()) == ([50, 25], [50, 85])
+    assert [end.item() for end in widen(49, 50, 51, -50)] == [50, 50]
+    assert [end.item() for end in widen(49, 50, 51, 2)] == [47, 53]
+
+
+def test_pinball_loss_is_smallest_at_the_quantile():
+    truths = torch.arange(1.0, 101.0)
+    candidates = torch.arange(1.0, 101.0)
+    for level in (0.05, 0.5, 0.9):
+        losses = [pinball_loss(torch.full((100,), float(x)), truths, level).item() for x in candidates]
+        assert candidates[losses.index(min(losses))].item() == approx(100 * level, scale=1.0, tolerance=0.01)
+    both = pinball_loss([[1.0, 4.0], [2.0, 3.0]], [4.0, 7.0], (0.05, 0.5))
+    assert both.tolist() == [approx(0.2), approx(1.0)]
+    with pytest.raises(ValueError, match="levels"):
+        pinball_loss([1.0], [1.0], 1.0)
 
 
 def test_too_few_examples_for_a_coverage_give_an_infinite_margin():

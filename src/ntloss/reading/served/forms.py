@@ -10,9 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch
-
-from ntloss.decoding.served.transport import Request
+from ntloss.reading.served.transport import Request
 
 Prefix = tuple[int, ...] | str
 _IMPOSSIBLE = -9998.0  # JSON has no infinity: vLLM writes -9999, others null
@@ -34,6 +32,7 @@ class Form(NamedTuple):
     read: Callable[[Any], list[Returned]]  # its answer, a Returned for each prefix
     chosen: int  # how many chosen tokens it returns a request; 0 if it returns its likeliest tokens
     top: int  # how many of these it is asked for
+    option: str  # how it is made to return more of them
     # Fields of /tokenize (a text, whether to add special tokens) and of the answer of /detokenize. None if it
     # has neither, and names tokens by their text.
     tokenizer: tuple[str, str, str] | None
@@ -101,10 +100,13 @@ def _read_openai(answer: Any) -> list[Returned]:
     return found
 
 
+_MORE = "ServedModel(url, top=...), and in vLLM the server's own --max-logprobs"
 FORMS = {
-    "vllm": Form("vLLM", "vllm", _ask_vllm, _read_vllm, 128, 0, ("prompt", "add_special_tokens", "prompt")),
+    "vllm": Form(
+        "vLLM", "vllm", _ask_vllm, _read_vllm, 128, 0, "", ("prompt", "add_special_tokens", "prompt")
+    ),
     "sglang": Form(
-        "SGLang", "sglang", _ask_sglang, _read_sglang, 10**6, 0, ("prompt", "add_special_tokens", "text")
+        "SGLang", "sglang", _ask_sglang, _read_sglang, 10**6, 0, "", ("prompt", "add_special_tokens", "text")
     ),
     "llama.cpp": Form(
         "llama.cpp",
@@ -112,10 +114,11 @@ FORMS = {
         _ask_llama_cpp,
         _read_llama_cpp,
         0,
-        1000,
+        10_000,
+        "ServedModel(url, top=...)",
         ("content", "add_special", "content"),
     ),
-    "openai": Form("the OpenAI-compatible server", "", _ask_openai, _read_openai, 0, 20, None),
+    "openai": Form("the OpenAI-compatible server", "", _ask_openai, _read_openai, 0, 20, _MORE, None),
 }
 
 
@@ -125,12 +128,10 @@ def in_order(answers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _log_probs(pairs: Iterable[tuple[Any, Any]]) -> dict[int | str, float]:
-    found: dict[int | str, list[float]] = {}  # several tokens may have one text
-    for token, p in pairs:
-        found.setdefault(token, []).append(-math.inf if p is None or p < _IMPOSSIBLE else float(p))
-    if not found:
+    shares: dict[int | str, float] = {}
+    for token, log_prob in pairs:  # two tokens may have one text, and their probabilities are added
+        share = 0.0 if log_prob is None or log_prob < _IMPOSSIBLE else math.exp(log_prob)
+        shares[token] = shares.get(token, 0.0) + share
+    if not shares:
         raise ValueError("no tokens")
-    return {
-        token: each[0] if len(each) == 1 else float(torch.tensor(each, dtype=torch.float64).logsumexp(0))
-        for token, each in found.items()
-    }
+    return {token: math.log(share) if share else -math.inf for token, share in shares.items()}

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from decoding_cases import (
+from reading_cases import (
     FixedModel,
     assert_quantile,
     batch_of,
@@ -17,10 +17,11 @@ from decoding_cases import (
 from tolerances import DISTRIBUTION, approx, assert_close
 
 from ntloss import NumberVocabulary
-from ntloss.decoding import UnlikelyNumberWarning, number_quantiles
 from ntloss.numbers import NumberFormat
+from ntloss.numbers.grammar import read_prefix
+from ntloss.reading import number_quantiles
 
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumberWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
 
 MODELS = ["t5", "llama", "gpt2", "mamba"]
 QUESTIONS = [[3, 4, 5], [10, 2, 3, 7, 6, 11, 4], [8]]
@@ -40,10 +41,11 @@ def check_against_all_numbers(model, vocabulary, width, found, allowed):
     texts = texts_of(vocabulary)
     for i, question in enumerate(QUESTIONS):
         numbers, masses = fixed_width(next_token(model, torch.tensor(question)), texts, width)
-        for k, quantile in enumerate(found.quantiles):
+        for k, quantile in enumerate(found.levels):
             assert_quantile(found.values[i, k].item(), quantile, numbers, allowed)
-        median = found.values[i, found.quantiles.index(0.5)].item()
-        assert found.starts[i].item() == approx(masses[median], allowed, scale=0.1)
+        median = found.values[i, found.levels.index(0.5)].item()
+        kept = found.starts[i] * found.ends[i] / (1 - found.continues[i])
+        assert kept.item() == approx(masses[median], allowed, scale=0.1)
 
 
 @pytest.mark.parametrize("width", FORMATS, ids=str)
@@ -66,22 +68,19 @@ def test_half_precision_is_as_close_as_its_rounding(kind):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("options", [NumberFormat(3, signed=True), NumberFormat(max_digits=2)], ids=str)
+@pytest.mark.parametrize("width", [NumberFormat(3, signed=True), None], ids=str)
 @pytest.mark.parametrize("rows_per_pass", [7, 256])
-def test_neither_batching_nor_rows_per_pass_changes_the_quantiles(kind, options, rows_per_pass):
+def test_neither_batching_nor_rows_per_pass_changes_the_quantiles(kind, width, rows_per_pass):
     model = make_model(kind, DIGITS.vocab_size, seed=3).double()
 
     def read(questions, rows):
-        generator = torch.Generator().manual_seed(5)
-        batch = batch_of(questions)
-        return number_quantiles(
-            model, batch, DIGITS, QUANTILES, options, rows_per_pass=rows, generator=generator
-        )
+        options = {"max_digits": 2, "most_texts": 7, "rows_per_pass": rows}
+        return number_quantiles(model, batch_of(questions), DIGITS, QUANTILES, width, **options)
 
     together = read(QUESTIONS, rows_per_pass)
     for i, question in enumerate(QUESTIONS):
         alone = read([question], 256)
-        for name in ("values", "lower", "upper", "starts", "ends"):
+        for name in ("values", "lower", "upper", "starts", "ends", "continues"):
             assert_close(getattr(together, name)[i : i + 1], getattr(alone, name))
 
 
@@ -92,7 +91,7 @@ def test_rows_per_pass_bounds_the_rows_of_each_call():
         lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
     )
     for width in (NumberFormat(3, signed=True), None):
-        number_quantiles(model, batch_of(QUESTIONS), DIGITS, format=width, rows_per_pass=4)
+        number_quantiles(model, batch_of(QUESTIONS), DIGITS, format=width, max_digits=3, rows_per_pass=4)
     assert max(rows) <= 4
 
 
@@ -152,75 +151,111 @@ def test_quantiles_are_nan_if_the_model_rules_out_every_number():
         assert not found.starts.any()
 
 
-def test_the_mean_is_the_average_of_equally_spaced_quantiles():
-    model = make_model("t5", DIGITS.vocab_size).double()
-    found = number_quantiles(model, batch_of(QUESTIONS), DIGITS, (0.9,), NumberFormat(2), walks=30)
-    ends = number_quantiles(model, batch_of(QUESTIONS), DIGITS, (1 / 60, 59 / 60), NumberFormat(2)).values
-    for i, question in enumerate(QUESTIONS):
-        numbers, _ = fixed_width(next_token(model, torch.tensor(question)), texts_of(DIGITS), NumberFormat(2))
-        low, high = ends[i].tolist()
-        clipped = sum(p * min(max(x, low), high) for x, p in numbers.items())
-        assert abs(found.mean[i].item() - clipped) <= found.mean_error[i].item()
-        assert 0 < found.mean_error[i].item() <= (high - low) / 60 + 1e-9
-
-
 @pytest.mark.parametrize("kind", MODELS)
-def test_ends_is_the_probability_that_no_digits_follow_the_median(kind):
+def test_what_follows_the_median_is_what_the_number_goes_on_with(kind):
     model = make_model(kind, DIGITS.vocab_size, seed=1)
     found = number_quantiles(model, batch_of(QUESTIONS), DIGITS, format=NumberFormat(2))
     for i, question in enumerate(QUESTIONS):
         behind = next_token(model, torch.tensor(question))
-        written = [2 + int(digit) for digit in f"{found.values[i, 1]:02.0f}"]
-        logs, after = behind(written), behind([*written, 7])
-        digits = sum(math.exp(logs[token]) for token in range(2, 6))
-        pointed = math.exp(logs[7]) * sum(math.exp(after[token]) for token in range(2, 6))
-        assert found.ends[i].item() == approx(1 - digits - pointed, scale=1.0, tolerance=0.02)
+        text = f"{found.values[i, 1]:02.0f}"
+        written = [2 + int(digit) for digit in text]
+        first, second = (
+            sum(math.exp(behind(ids)[token]) for token in range(2, 6)) for ids in ([], written[:1])
+        )
+        # Two tokens after the digits, which are as many as decide it here.
+        further = sum(
+            share * (changes(text, piece) or sum(p * changes(text, piece + after) for after, p in longer))
+            for piece, share, longer in after_two_tokens(behind, written)
+        )
+        assert found.starts[i].item() == approx(first)
+        assert found.continues[i].item() == approx(further, scale=1.0, tolerance=0.1)
+        assert found.ends[i].item() == approx(second * (1 - further), scale=1.0, tolerance=0.1)
 
 
-def test_a_number_that_hardly_starts_or_is_cut_off_is_a_warning():
+def after_two_tokens(behind, written):
+    for token, piece in DIGITS.pieces.items():
+        logs = behind([*written, token])
+        longer = [(text, math.exp(logs[after])) for after, text in DIGITS.pieces.items()]
+        yield piece, math.exp(behind(written)[token]), longer
+
+
+def changes(text, more):
+    return read_prefix(text + more)[:2] != read_prefix(text)[:2]
+
+
+def says(model, digits, width, **options):
+    """The reading, and its warnings."""
+    prompt = {"input_ids": torch.tensor([[7]])}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        read = number_quantiles(model, prompt, digits, format=width, **options)
+    return read, [str(each.message) for each in caught]
+
+
+def test_a_number_that_hardly_starts_or_has_another_width_is_a_warning_of_its_own():
     probabilities = torch.full((4, 8), 1e-4)  # after each of: text, a digit, a comma, a space
     model = FixedModel(probabilities, {0: 1, 1: 1, 2: 2, 3: 3})
     mapping = {0: "1", 1: "2", 2: ",", 3: " ", 4: ".5"}
     digits = NumberVocabulary.from_mapping(mapping, vocab_size=8)
-    probabilities[0, 3] = 1.0
-    probabilities[3, 0] = 1.0
+    probabilities[0, 3] = probabilities[3, 0] = 1.0
     probabilities[1, 1], probabilities[1, 7] = 0.5, 0.5
-    prompt = {"input_ids": torch.tensor([[7]])}
-    with pytest.warns(UnlikelyNumberWarning, match=r"where ' ' is .* prefix_ids=tokenizer\.encode\(' '"):
-        number_quantiles(model, prompt, digits, format=NumberFormat(1))
-    with pytest.warns(UnlikelyNumberWarning, match="further digits, a point or thousands"):
-        read = number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])
+    _, (message,) = says(model, digits, NumberFormat(1))
+    assert "' '" in message
+    assert "prefix_ids" in message
+    read, (message,) = says(model, digits, NumberFormat(1), prefix_ids=[3])
+    assert "further digits" in message
     assert read.starts.item() > 0.99
-    assert read.ends.item() == approx(0.5, 0.01)
-    probabilities[2, 0] = 1.0
-    for further in (2, 4):
-        probabilities[1, :7] = 0.0
-        probabilities[1, further] = 0.5
-        with pytest.warns(UnlikelyNumberWarning, match="further digits, a point or thousands"):
-            read = number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])
-        assert read.ends.item() == approx(0.5, 0.01)
-    probabilities[1, further], probabilities[1, 7] = 0.0, 1.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])
+    assert read.continues.item() == approx(0.5, 0.01)
+    # A width that is too large is not a prompt that ends in the wrong place.
+    probabilities[1, 1], probabilities[1, 7] = 0.02, 0.98
+    read, (message,) = says(model, digits, NumberFormat(3), prefix_ids=[3])
+    assert "fewer digits" in message
+    assert read.starts.item() > 0.99
+    assert read.ends.item() < 0.01
+    probabilities[1, :7], probabilities[1, 7] = 0.0, 1.0
+    assert says(model, digits, NumberFormat(1), prefix_ids=[3])[1] == []
+
+
+def test_digits_after_a_point_or_a_comma_go_on():
+    probabilities = torch.full((3, 8), 1e-4)  # after each of: text, a digit, a comma
+    model = FixedModel(probabilities, {0: 1, 1: 1, 2: 2})
+    digits = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: ",", 4: ".5"}, vocab_size=8)
+    probabilities[0, 0] = probabilities[2, 0] = 1.0
+    probabilities[1, :] = torch.tensor([0, 0, 0, 0, 0.5, 0, 0, 0.5])
+    assert says(model, digits, NumberFormat(1))[0].continues.item() == approx(0.5, 0.01)
+
+
+def test_a_signed_number_may_begin_with_a_space_that_only_a_sign_is_joined_with():
+    # As many tokenizers write: ` -5` is ` -`, `5`, and ` 5` is ` `, `5`.
+    mapping = {0: "5", 1: "7", 2: " -", 3: " "}
+    digits = NumberVocabulary.from_mapping(mapping, vocab_size=5)
+    probabilities = torch.full((3, 5), 1e-9)  # after each of: text, a space, a sign
+    probabilities[0, 2], probabilities[0, 3], probabilities[0, 4] = 0.3, 0.5, 0.2
+    probabilities[1, 1], probabilities[2, 0] = 1.0, 1.0
+    model = FixedModel(probabilities, {3: 1, 2: 2})
+    prompt = {"input_ids": torch.tensor([[4]])}
+    read = number_quantiles(model, prompt, digits, (0.2, 0.5), NumberFormat(1, signed=True))
+    assert read.values.tolist() == [[-5.0, 7.0]]
+    assert read.starts.item() == approx(0.8)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "options", "message"),
+    ("tokens", "options", "named"),
     [
-        ({2: "1"}, {"quantiles": (0.5, 1.0)}, "above 0 and below 1"),
-        ({2: "1"}, {"quantiles": ()}, "one or more numbers"),
-        ({2: "1"}, {"format": NumberFormat(12, 9)}, "at most 18 in total"),
-        ({2: "1"}, {"rows_per_pass": 0}, "expected rows_per_pass of 1 or more"),
-        ({2: "1"}, {"walks": 32}, r"walks=32: 1.6 of them .* pass walks=80"),
+        ({2: "1"}, {"levels": (0.5, 1.0)}, "levels="),
+        ({2: "1"}, {"levels": ()}, "levels="),
+        ({2: "1"}, {"format": NumberFormat(12, 9)}, "digits=12, decimals=9"),
+        ({2: "1"}, {"rows_per_pass": 0}, "rows_per_pass=0"),
+        ({2: "1"}, {"most_texts": 0}, "most_texts=0"),
+        ({2: "1"}, {"max_digits": 301}, "max_digits=301"),
         ({2: "12", 3: "34"}, {"format": NumberFormat(3)}, "cannot write numbers of 3 digits"),
         ({2: "1", 3: "2"}, {"format": NumberFormat(1, 1)}, "a point and 1 decimals"),
         ({2: "1", 3: "2", 4: "+"}, {"format": NumberFormat(1, signed=True)}, "no minus sign"),
     ],
 )
-def test_impossible_options_are_errors(tokens, options, message):
+def test_impossible_options_are_errors(tokens, options, named):
     vocabulary = NumberVocabulary.from_mapping(tokens, vocab_size=12)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=named):
         number_quantiles(make_model("t5", 12), batch_of(QUESTIONS), vocabulary, **options)
 
 

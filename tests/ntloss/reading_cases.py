@@ -162,34 +162,37 @@ def fixed_width(model, texts, width):
     return probabilities, {value: masses[value] / p for value, p in probabilities.items() if p}
 
 
-def any_length(model, vocabulary, max_digits, thousands=None):
-    """Numbers below 10 to `max_digits` with their probability, from all token sequences.
+def any_length(model, vocabulary, max_digits):
+    """The numbers below 10 to `max_digits` with their probability, from all token sequences.
 
-    Also the probability that a number is started.
+    Also the probability that a number is started, and that of numbers that are a part of something else.
     """
     found: dict[float, float] = {}
-    starts = 0.0
+    starts = parts = 0.0
+
+    def end(prefix, probability):
+        nonlocal starts, parts
+        if prefix.value is not None:
+            starts += probability
+            if abs(prefix.value) < 10**max_digits:
+                found[prefix.value] = found.get(prefix.value, 0.0) + probability
+                parts += probability * prefix.joined
 
     def write(written, text, probability):
-        nonlocal starts
         probabilities = [math.exp(p) for p in model(written)]
-        now, ends = read_prefix(text, thousands), 1.0
+        now, ends = read_prefix(text), 1.0
         for i, token in vocabulary.pieces.items():
-            after = read_prefix(text + token, thousands)
-            if after.open or after[:2] != now[:2]:
+            then = read_prefix(text + token)
+            if then.open or then[:2] != now[:2]:
                 ends -= probabilities[i]
-                longer = probability * probabilities[i]
-                if now.value is None and after.value is not None:
-                    starts += longer
-                if after.open and sum(map(str.isdigit, text + token)) <= max_digits:
-                    write([*written, i], text + token, longer)
-                elif after.value is not None and abs(after.value) < 10**max_digits:
-                    found[after.value] = found.get(after.value, 0.0) + longer
-        if now.value is not None and abs(now.value) < 10**max_digits:
-            found[now.value] = found.get(now.value, 0.0) + probability * ends
+                if then.open and sum(map(str.isdigit, text + token)) <= max_digits:
+                    write([*written, i], text + token, probability * probabilities[i])
+                else:
+                    end(then, probability * probabilities[i])
+        end(now, probability * ends)
 
     write([], "", 1.0)
-    return found, starts
+    return found, starts, parts
 
 
 def assert_quantile(value, quantile, numbers, allowed):

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 import torch
-from decoding_cases import any_length, batch_of, fixed_width, make_model, next_token, texts_of
 from form_server import TEXTS, serving
-from tolerances import DISTRIBUTION, LLAMA_CPP, assert_close
+from reading_cases import batch_of, make_model, next_token
+from tolerances import DISTRIBUTION, LLAMA_CPP, approx, assert_close
 
 from ntloss import NumberVocabulary
-from ntloss.decoding import UnlikelyNumberWarning, number_quantiles
-from ntloss.decoding.served import ServedModel, ServerError, transport
 from ntloss.numbers import NumberFormat
+from ntloss.reading import UnlikelyNumberWarning, number_quantiles, read_number, read_scores
+from ntloss.reading.served import ServedModel, ServerError, transport
 
 pytest.importorskip("httpx2")
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumberWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
 
 MODELS = Path(os.environ.get("NTLOSS_MODELS") or Path(__file__).parents[3] / ".models")
 PROMPTS = [[16, 17], [21, 5, 21], [12, 16, 21, 21, 3]]
@@ -50,8 +50,7 @@ def serve(model, monkeypatch):
 
 def read(model, prompts=PROMPTS, format=FORMATS[0], vocabulary=VOCABULARY):
     inputs = prompts if isinstance(model, ServedModel) else batch_of(prompts)
-    generator = torch.Generator().manual_seed(0)
-    return number_quantiles(model, inputs, vocabulary, QUANTILES, format, generator=generator)
+    return number_quantiles(model, inputs, vocabulary, QUANTILES, format, max_digits=3, most_texts=6)
 
 
 def fields(found):
@@ -68,6 +67,51 @@ def test_numbers_of_a_server_are_those_of_its_model_in_torch(kind, format, serve
     in_torch, of_server = read(model, format=format), read(served, format=format)
     assert_close(fields(of_server), fields(in_torch), DISTRIBUTION)
     assert_close(fields(read(served, batch_of(PROMPTS), format)), fields(in_torch), DISTRIBUTION)
+
+
+@pytest.mark.parametrize(("kind", "option"), [("llama.cpp", "top="), ("openai", "--max-logprobs")])
+def test_an_answer_that_leaves_out_more_than_a_hundredth_is_an_error(kind, option, serve, model):
+    with pytest.raises(ServerError, match=option):
+        read(ServedModel(serve(kind, most=12).url))
+    served = ServedModel(serve(kind, most=len(TEXTS) - 2).url)
+    digits = NumberFormat(digits=1)
+    found, in_torch = (
+        number_quantiles(each, inputs, DIGITS, QUANTILES, digits)
+        for each, inputs in ((served, PROMPTS[:1]), (model, batch_of(PROMPTS[:1])))
+    )
+    assert (found.starts - in_torch.starts).abs() <= 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS[:3])  # whose own tokens are those of the model
+def test_one_call_reads_a_served_model(kind, serve, model):
+    server = serve(kind)
+    served = ServedModel(server.url, top=len(TEXTS))
+    found = read_number(served, None, ["Z,", "Z. "], max_digits=2)
+    known = {*served.vocabulary().pieces.values()}
+    pieces = {i: text for i, text in enumerate(TEXTS) if text in known}
+    vocabulary = NumberVocabulary.from_mapping(pieces, vocab_size=len(TEXTS))
+    for reading, text in zip(found, ("Z,", "Z."), strict=True):  # without the space
+        prompt = batch_of([server.encode(text)])
+        expected = number_quantiles(model, prompt, vocabulary, max_digits=2).row(0)
+        assert (reading.low, reading.median, reading.high, reading.starts) == approx(
+            (expected.low, expected.median, expected.high, expected.starts), DISTRIBUTION
+        )
+
+
+def test_scores_of_a_served_model_are_those_of_its_model_in_torch(serve, model):
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {text: i for i, text in enumerate(TEXTS) if i > 1 and text.strip()}
+    backend = Tokenizer(models.WordLevel(words, "Z"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("[0-9Z.,]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    served = ServedModel(serve("vllm").url, check_tokenizer=False)
+    for levels in (range(1, 6), range(1, 11)):
+        in_torch, of_server = (read_scores(each, tokenizer, "Z,", levels) for each in (model, served))
+        expected = [*in_torch.probabilities.values(), in_torch.none]
+        assert [*of_server.probabilities.values(), of_server.none] == approx(expected, DISTRIBUTION)
 
 
 def test_tokens_of_one_text_in_a_servers_list_are_added_up(serve, model):
@@ -91,7 +135,6 @@ def test_a_server_tokenizes_prompts_that_are_texts(kind, serve, model):
     found = number_quantiles(served, texts, DIGITS, QUANTILES, digits)
     expected = number_quantiles(model, batch_of(PROMPTS), DIGITS, QUANTILES, digits)
     assert_close(fields(found), fields(expected), DISTRIBUTION)
-    assert served.write(texts, 3) == [server.write(prompt, 3) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,44 +160,6 @@ def test_a_digit_is_one_batched_request_of_few_prefixes(serve):
     assert len(rounds) == found.passes <= 5  # the probability that the median ends, and after a point
     assert sum(map(len, rounds)) == found.rows
     assert all(len(set(map(tuple, prefixes))) == len(prefixes) for prefixes in rounds)
-
-
-@pytest.mark.parametrize("kind", ["llama.cpp", "openai"])
-@pytest.mark.parametrize("top", [6, 9, 14])
-def test_bounds_hold_the_quantiles_of_a_model_whose_likeliest_tokens_are_known(kind, top, serve, model):
-    served = ServedModel(serve(kind, most=top).url)
-    results = []
-    for format in (NumberFormat(digits=2), NumberFormat(digits=1, decimals=1, signed=True)):
-        for prompt in PROMPTS:
-            with contextlib.suppress(ValueError):  # of bounds that say nothing
-                results.append((prompt, format, read(served, [prompt], format)))
-    assert len(results) >= 3
-    for prompt, format, found in results:
-        numbers, _ = fixed_width(next_token(model, torch.tensor(prompt)), texts_of(VOCABULARY), format)
-        for quantile, *table in zip(QUANTILES, found.lower[0], found.values[0], found.upper[0], strict=True):
-            assert table == sorted(table)
-            assert_quantile(table[0], table[2], quantile, numbers)
-    widths = torch.cat([found.upper - found.lower for *_, found in results])
-    assert 0 < widths.mean() < 60
-
-
-def assert_quantile(low, high, quantile, numbers):
-    """Not all of F(low-) <= q <= F(high) need to hold exactly where digits tie."""
-    total = sum(numbers.values())
-    assert sum(p for number, p in numbers.items() if number < low) / total <= quantile + 1e-9
-    assert sum(p for number, p in numbers.items() if number <= high) / total >= quantile - 1e-9
-
-
-def test_bounds_of_numbers_of_any_length_count_what_is_missing_as_any_number(serve, model):
-    found = read(ServedModel(serve("openai", most=16).url), PROMPTS, NumberFormat(max_digits=2), DIGITS)
-    for row, prompt in enumerate(PROMPTS):
-        numbers, starts = any_length(next_token(model, torch.tensor(prompt)), DIGITS, 2)
-        for level, quantile in enumerate(QUANTILES):
-            assert_quantile(found.lower[row, level], found.upper[row, level], quantile, numbers)
-        assert found.starts[row] <= starts + 1 / 80  # the walks' error
-    assert found.mean_error.isinf().any()
-    with pytest.raises(ValueError, match=r"say nothing about quantiles .* \[0, 1, 2\]"):
-        read(ServedModel(serve("openai", most=1).url), format=None)
 
 
 @pytest.mark.parametrize("fault", [429, 503, "cut", "hang"])
@@ -234,7 +239,7 @@ def test_inputs_that_are_no_prompts_are_errors(serve):
     for inputs in ("a text", [], [""], [[]], [["a"]], [[1], "a"], 5):
         with pytest.raises(TypeError, match="expected prompts"):
             read(served, inputs)
-    with pytest.raises(TypeError, match="has its own cache"):
+    with pytest.raises(TypeError, match="past_key_values"):
         number_quantiles(served, [[5]], VOCABULARY, past_key_values=object())
     by_text = ServedModel(serve("openai").url)
     with pytest.raises(ValueError, match=r"prefix_ids: \[21\] are none of a number"):
@@ -244,11 +249,11 @@ def test_inputs_that_are_no_prompts_are_errors(serve):
 @pytest.mark.parametrize("kind", ["vllm", "openai"])
 def test_prefix_ids_and_passes_of_few_rows_are_those_of_the_model_in_torch(kind, serve, model):
     served = ServedModel(serve(kind).url, top=len(TEXTS))
-    options: Any = {"quantiles": QUANTILES, "prefix_ids": [14, 2], "rows_per_pass": 7}
+    options: Any = {"levels": QUANTILES, "prefix_ids": [14, 2], "rows_per_pass": 7, "max_digits": 3}
     expected = number_quantiles(model, batch_of(PROMPTS), DIGITS, **options)
     found = number_quantiles(served, PROMPTS, DIGITS, **options)
     assert_close(fields(found), fields(expected), DISTRIBUTION)
-    assert found.rows < expected.rows + len(PROMPTS)  # the prompts are asked about once
+    assert found.rows <= expected.rows + len(PROMPTS)  # the prompts are asked about once
 
 
 def test_a_key_is_sent_and_never_shown(serve, monkeypatch):
@@ -285,8 +290,8 @@ def test_an_interrupt_closes_all_sockets(serve):
     code = f"""
 import gc, signal, socket, threading
 from ntloss import NumberVocabulary
-from ntloss.decoding import number_quantiles
-from ntloss.decoding.served import ServedModel
+from ntloss.reading import number_quantiles
+from ntloss.reading.served import ServedModel
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 served = ServedModel({server.url!r}, batch=1)
 digits = NumberVocabulary.from_mapping({{2 + d: str(d) for d in range(10)}}, vocab_size=22)
@@ -373,9 +378,6 @@ def test_llama_cpp_reads_the_numbers_of_smollm2_in_torch(llama_cpp, smollm2):
         assert_close(found.starts, in_torch.starts, LLAMA_CPP)
         # A quantile at which two digits meet may go to either.
         assert (found.values == in_torch.values).double().mean() >= 8 / 9
-        assert ((found.lower <= found.values) & (found.values <= found.upper)).all()
     own = served.vocabulary()
-    assert own.token_ids == vocabulary.token_ids
+    assert {*own.token_ids} >= {*vocabulary.token_ids}
     assert own.pieces.items() <= vocabulary.pieces.items()
-    greedy = model.generate(**tokenizer(texts[:1], return_tensors="pt"), max_new_tokens=4, do_sample=False)
-    assert served.write(texts[:1], 4) == [tokenizer.decode(greedy[0, -4:])]

@@ -1,9 +1,10 @@
 """The next tokens of a model of transformers: the prompt is run once, and its cache serves all continuations.
 
-The walks know a model as `Continuations`, as which servers answer too (`ntloss.decoding.served`). No class of
-transformers is imported: a cache is copied tensor by tensor, which works for attention and Mamba caches of
-transformers 4.57 and 5. Each row has the prompt's cache: 2 * layers * key-value heads * head size * tokens
-numbers for attention, 46 kB a token for SmolLM2-135M in float32. While rows are copied, there are two.
+All readings know a model as `Continuations`, which is also what a server answers with
+(`ntloss.reading.served`). No class of transformers is imported: a cache is copied tensor by tensor, which
+works for attention and Mamba caches of transformers 4.57 and 5. Each row has the prompt's cache: 2 * layers *
+key-value heads * head size * tokens numbers for attention, 46 kB a token for SmolLM2-135M in float32. While
+rows are copied, there are two.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 _USED = ("input_ids", "attention_mask")
 _IGNORED = ("token_type_ids",)  # some tokenizers return them for models that do not use them
@@ -27,19 +30,7 @@ _SAME = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.fl
 _HALF = (torch.bfloat16, torch.float16)
 _HEAD_ROWS = 8192  # rows of a half-precision head that are converted to float32 at a time
 # Equal texts are merged only if less than this share of them remains, because selecting rows copies caches.
-_WORTH_SHARING = 0.5
-
-
-class NextTokens(NamedTuple):
-    """Probabilities of some tokens after each row, float64."""
-
-    log_probs: Tensor  # `[rows, tokens]`; -inf if a token is ruled out, or was not returned
-    unseen: Tensor  # `[rows, tokens]`, the most probability that a token has which was not returned
-    rest: Tensor  # `[rows]`, the most that all of these have together
-
-    def missing(self, rows: Tensor, allowed: Tensor | bool = True) -> Tensor:
-        """Return the most probability that is missing among the allowed tokens of some rows."""
-        return torch.minimum((self.unseen[rows] * allowed).sum(-1), self.rest[rows])
+_WORTH_SHARING = 0.9
 
 
 class Continuations(Protocol):
@@ -50,17 +41,13 @@ class Continuations(Protocol):
         """Where the results are."""
 
     @property
-    def partial(self) -> bool:
-        """Whether a model returns its likeliest tokens only."""
-
-    @property
     def counts(self) -> tuple[int, int]:
         """How often the model was called so far, and with how many rows."""
 
     def __len__(self) -> int: ...
 
-    def next_tokens(self, token_ids: Tensor) -> NextTokens:
-        """Return the probabilities of these tokens after each row."""
+    def next_tokens(self, token_ids: Tensor) -> Tensor:
+        """Return the log-probabilities of these tokens after each row, `[rows, tokens]`, float64."""
 
     def likeliest(self, row: int) -> int | str:
         """Return the likeliest token after a row, or its text, as `next_tokens` found it."""
@@ -72,24 +59,129 @@ class Continuations(Protocol):
         """Write `[rows, n]` tokens, or the first `lengths` of each row, which ends its use."""
 
 
-class CachedModel:
-    """A model that is called with its cache."""
+class Readable(Protocol):
+    """A model that numbers can be read from: `TorchModel`, or a server of `ntloss.reading.served`."""
 
-    def __init__(self, model: Any) -> None:
+    def continuations(
+        self, inputs: Any, texts: Mapping[int, str], prefix_ids: Sequence[int] = ()
+    ) -> Continuations:
+        """Return prompts to be continued with tokens of these ids and texts, after the tokens of a prefix."""
+
+    def vocabulary(self) -> NumberVocabulary:
+        """Return the number tokens, for readings without a tokenizer."""
+
+
+class TorchModel:
+    """A model of transformers, which is called with its cache.
+
+    Args:
+        model: an encoder-decoder or causal language model, in evaluation mode.
+        past: a causal model's cache of the first tokens of the prompts. Default: none.
+    """
+
+    def __init__(self, model: Any, past: Any = None) -> None:
         self.inner = innermost(model)  # the model of transformers, without wrappers
+        if model.training:
+            raise ValueError(
+                "the model is in training mode, where dropout changes its answers: call model.eval()"
+            )
         # Replicas on several devices would have to merge their caches.
         self.model = model.module if isinstance(model, nn.DataParallel) else model
         self.accepted = inspect.signature(type(self.inner).forward).parameters
         self.cache_name = "cache_params" if "cache_params" in self.accepted else "past_key_values"
+        self.past = past
         self.encoded: Any = None  # output of the encoder
         self.padded = False  # whether a prompt is, so that positions have to be given
         self.first_position = 0
         self.passes = self.rows = 0  # number of calls, and of rows in all of them
 
-    def __call__(self, tokens: Tensor, mask: Tensor, cache: Any) -> tuple[Tensor, Any]:
-        """Write `[rows, n]` tokens behind those in the cache; a TypeError if the model returns none.
+    @property
+    def width(self) -> int | None:
+        """The width of the model's logits; None if it is only known from them."""
+        head = self.inner.get_output_embeddings()
+        return None if getattr(head, "weight", None) is None else len(head.weight)
 
-        Return the logits, `[rows, 1 or n, vocab]`, and the cache. See `Branch` for the mask.
+    def continuations(
+        self, inputs: Mapping[str, Tensor], texts: Mapping[int, str], prefix_ids: Sequence[int] = ()
+    ) -> Branch:
+        """Run a batch of prompts, each with the tokens of a prefix after it; see `number_quantiles`."""
+        tokens, mask = _check_inputs(inputs)
+        prefix = tokens.new_tensor(list(prefix_ids)).expand(len(tokens), -1)
+        if self.inner.config.is_encoder_decoder:
+            # Encoders with learned positions count them from the first column: padding belongs on the right.
+            leading = (mask.cumsum(-1) == 0).sum(-1, keepdim=True)
+            order = (torch.arange(mask.shape[-1], device=mask.device) + leading) % mask.shape[-1]
+            tokens, mask = tokens.gather(-1, order), mask.gather(-1, order)
+            self.encoded = self.inner.get_encoder()(input_ids=tokens, attention_mask=mask)
+            start = tokens.new_full((len(tokens), 1), _start_token(self.inner))
+            tokens = torch.cat([start, prefix], dim=-1)
+        else:
+            # Both at once: one synchronization.
+            on_right = (mask[:, 1:] < mask[:, :-1]).any() | (mask[:, -1] == 0).any()
+            misplaced, padded = torch.stack([on_right, (mask == 0).any()]).tolist()
+            if misplaced:
+                raise ValueError(
+                    "a prompt has padding on its right, where the answer should begin. Expected prompts of a "
+                    "decoder-only model to be padded on the left: set tokenizer.padding_side = 'left'."
+                )
+            if padded:
+                self._expect_padding()
+            tokens, mask = torch.cat([tokens, prefix], dim=-1), F.pad(mask, (0, len(prefix_ids)), value=1)
+        past = None
+        if self.past is not None:
+            past = _copy_past(self.past, tokens, self.inner.config.is_encoder_decoder)
+        logits, cache = self(tokens[:, 0 if past is None else past.get_seq_length() :], mask, past)
+        root = Branch(self, mask, cache, logits[:, -1])
+        if self.padded and "position_ids" not in self.accepted:
+            _check_padding(root, tokens)
+        if bool((rows := root.logits.isnan().any(-1)).any()):
+            raise ValueError(
+                f"the model's logits are NaN for prompts {rows.nonzero().squeeze(-1).tolist()}. "
+                "Some attention layers are NaN for padding in a precision other than float32: try "
+                "model.float(), or one prompt at a time."
+            )
+        return root
+
+    def prefixes(self, token_ids: Sequence[int], lengths: Sequence[int], rows: int) -> Iterator[Branch]:
+        """Run one sequence of tokens once, and yield its first `lengths` tokens as prompts, `rows` at a time.
+
+        Only causal models with attention can leave out what follows a prefix in their cache: a TypeError for
+        any other.
+        """
+        tokens = torch.tensor([token_ids], device=self.inner.device)
+        if not self.inner.config.is_encoder_decoder:
+            logits, cache = self(tokens, torch.ones_like(tokens), None, keep=torch.tensor(lengths) - 1)
+        if self.inner.config.is_encoder_decoder or not _is_attention(cache):
+            raise TypeError(
+                f"{type(self.inner).__name__}: expected a causal model with attention layers, whose cache "
+                "holds every prefix of an answer"
+            )
+        self._expect_padding()
+        seen = torch.arange(len(token_ids), device=tokens.device)
+        for first in range(0, len(lengths), rows):
+            kept = torch.tensor(lengths[first : first + rows], device=tokens.device)
+            copies = _select(cache, torch.zeros_like(kept), 1)
+            yield Branch(self, (seen < kept[:, None]).long(), copies, logits[0, first : first + rows])
+
+    def vocabulary(self) -> NumberVocabulary:
+        """Raise a TypeError: a model of transformers does not know its tokens."""
+        raise TypeError("tokenizer: expected the model's tokenizer or its NumberVocabulary, given None")
+
+    def _expect_padding(self) -> None:
+        """Let positions be counted without what the mask leaves out."""
+        self.padded = True
+        # RoBERTa leaves the positions up to that of padding unused.
+        embeddings = [module for name, module in self.inner.named_modules() if "position" in name]
+        paddings = [m.padding_idx for m in embeddings if isinstance(m, nn.Embedding)]
+        self.first_position = next((i + 1 for i in paddings if i is not None), 0)
+
+    def __call__(
+        self, tokens: Tensor, mask: Tensor, cache: Any, keep: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """Write `[rows, n]` tokens after those in the cache; a TypeError if the model returns none.
+
+        Return the logits, `[rows, 1 or n, vocab]`, or those at the positions `keep`, and the cache. See
+        `Branch` for the mask.
         """
         options: dict[str, Any] = {self.cache_name: cache, "attention_mask": mask}
         if self.encoded is not None:
@@ -110,7 +202,7 @@ class CachedModel:
                 positions = (mask.cumsum(-1) - 1).clamp(min=0) + self.first_position
                 options["position_ids"] = positions[:, -tokens.shape[-1] :]
             if cache is None and "logits_to_keep" in self.accepted:
-                options["logits_to_keep"] = 1
+                options["logits_to_keep"] = 1 if keep is None else keep.to(tokens.device)
             if cache is not None and self.cache_name == "cache_params":  # recurrent
                 del options["attention_mask"]
                 if "cache_position" in self.accepted:  # transformers 4 needs the position after the cache
@@ -130,18 +222,18 @@ class CachedModel:
                 "the model returned no cache. Expected a model of transformers that returns past_key_values "
                 "or cache_params when it is called with use_cache=True."
             )
-        return output.logits, cache
+        logits = output.logits
+        return logits if keep is None or "logits_to_keep" in options else logits[:, keep], cache
 
 
 @dataclass
 class Branch:
     """Continuations whose tokens are in a cache; see `Continuations`."""
 
-    model: CachedModel
+    model: TorchModel
     mask: Tensor  # `[rows, seen]`, attention mask of the encoder's inputs, or of all tokens so far
     cache: Any
     logits: Tensor  # `[rows, vocab]`, of the token after each row
-    partial: ClassVar = False
 
     @property
     def device(self) -> torch.device:
@@ -156,12 +248,11 @@ class Branch:
     def __len__(self) -> int:
         return len(self.logits)
 
-    def next_tokens(self, token_ids: Tensor) -> NextTokens:
-        """Return the probabilities of these tokens; all are 0 if a row's logits rule out every token."""
+    def next_tokens(self, token_ids: Tensor) -> Tensor:
+        """Return the log-probabilities of these tokens; -inf for all of a row that rules out every token."""
         total = self.logits.to(torch.promote_types(self.logits.dtype, torch.float32)).logsumexp(-1)
         log_probs = self.logits[:, token_ids].double() - total.double()[:, None]
-        none = torch.zeros_like(log_probs)
-        return NextTokens(torch.where(log_probs.isnan(), -math.inf, log_probs), none, none.sum(-1))
+        return torch.where(log_probs.isnan(), -math.inf, log_probs)
 
     def likeliest(self, row: int) -> int:
         """Return the likeliest token after a row."""
@@ -190,50 +281,6 @@ class Branch:
         logits, cache = self.model(tokens, mask, self.cache)
         rows = torch.arange(len(tokens), device=logits.device)
         return Branch(self.model, mask, cache, logits[rows, -1 if lengths is None else lengths - 1])
-
-
-def run_prompts(
-    model: Any, inputs: Mapping[str, Tensor], prefix_ids: Sequence[int] = (), past: Any = None
-) -> Branch:
-    """Run a batch of prompts, behind the `past` tokens of each; see `number_quantiles` for the errors."""
-    cached = CachedModel(model)
-    tokens, mask = _check_inputs(model, inputs)
-    prefix = tokens.new_tensor(list(prefix_ids)).expand(len(tokens), -1)
-    if cached.inner.config.is_encoder_decoder:
-        # Encoders with learned positions count them from the first column: padding belongs on the right.
-        leading = (mask.cumsum(-1) == 0).sum(-1, keepdim=True)
-        order = (torch.arange(mask.shape[-1], device=mask.device) + leading) % mask.shape[-1]
-        tokens, mask = tokens.gather(-1, order), mask.gather(-1, order)
-        cached.encoded = cached.inner.get_encoder()(input_ids=tokens, attention_mask=mask)
-        start = tokens.new_full((len(tokens), 1), _start_token(cached.inner))
-        tokens = torch.cat([start, prefix], dim=-1)
-    else:
-        # Both at once: one synchronization.
-        on_right = (mask[:, 1:] < mask[:, :-1]).any() | (mask[:, -1] == 0).any()
-        misplaced, cached.padded = torch.stack([on_right, (mask == 0).any()]).tolist()
-        if misplaced:
-            raise ValueError(
-                "a prompt has padding on its right, where the answer should begin. Expected prompts of a "
-                "decoder-only model to be padded on the left: set tokenizer.padding_side = 'left'."
-            )
-        if cached.padded:  # RoBERTa leaves the positions up to that of padding unused
-            embeddings = [module for name, module in cached.inner.named_modules() if "position" in name]
-            paddings = [m.padding_idx for m in embeddings if isinstance(m, nn.Embedding)]
-            cached.first_position = next((i + 1 for i in paddings if i is not None), 0)
-        tokens, mask = torch.cat([tokens, prefix], dim=-1), F.pad(mask, (0, len(prefix_ids)), value=1)
-    if past is not None:
-        past = _copy_past(past, tokens, cached.inner.config.is_encoder_decoder)
-    logits, cache = cached(tokens[:, 0 if past is None else past.get_seq_length() :], mask, past)
-    root = Branch(cached, mask, cache, logits[:, -1])
-    if cached.padded and "position_ids" not in cached.accepted:
-        _check_padding(root, tokens)
-    if bool((rows := root.logits.isnan().any(-1)).any()):
-        raise ValueError(
-            f"the model's logits are NaN for prompts {rows.nonzero().squeeze(-1).tolist()}. "
-            "Some attention layers are NaN for padding in a precision other than float32: try model.float(), "
-            "or one prompt at a time."
-        )
-    return root
 
 
 def advance(
@@ -336,7 +383,7 @@ def _is_attention(cache: Any) -> bool:
     )
 
 
-def _check_inputs(model: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def _check_inputs(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     if not isinstance(inputs, Mapping) or not isinstance(inputs.get("input_ids"), Tensor):
         raise TypeError(
             "inputs: expected what a tokenizer returns with return_tensors='pt', a mapping with the tensor "
@@ -344,10 +391,6 @@ def _check_inputs(model: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Ten
         )
     if unknown := sorted(set(inputs) - {*_USED, *_IGNORED}):
         raise TypeError(f"inputs: expected only {' and '.join(_USED)}: remove {', '.join(unknown)}")
-    if model.training:
-        raise ValueError(
-            "the model is in training mode, where dropout changes its answers: call model.eval()"
-        )
     input_ids = inputs["input_ids"]
     if input_ids.dim() != 2 or not input_ids.numel():
         raise ValueError(

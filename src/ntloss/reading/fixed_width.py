@@ -7,28 +7,28 @@ the model masked at each step to the tokens that the format allows. After a minu
 A number can be spelled with different tokens: `12` or `1`, `2`; ` 4` or `4`. All spellings of the digits so
 far are followed in parallel, and their probabilities are added. Prefixes that quantiles share are evaluated
 once.
-
-A server may return its likeliest tokens only. Walks to a bound count what is missing as the smallest numbers
-that continue the digits so far, or as the largest.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.decoding.models import Continuations, NextTokens, advance, share
 from ntloss.numbers.format import CODES, MINUS, SIGN, NumberFormat, SlotTokens
 from ntloss.numbers.grammar import DIGITS
 from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.reading.torch_model import Continuations, advance, share
+from ntloss.reading.writing import Options
 
-# A point or a comma with this probability is followed, to see whether it continues the number.
-_LOOK_AHEAD = 0.02
+# An option with this probability that may continue the number is followed, to see whether it does.
+_LOOK_AHEAD = 0.1
+_LEAST_SPACE = 1e-3  # a space before a sign that is less likely is not followed
 
 
 class _Spellings(NamedTuple):
@@ -37,7 +37,7 @@ class _Spellings(NamedTuple):
     rows: Tensor  # the row that each belongs to
     tokens: Tensor  # `[spellings, written]`, -1 where there is none
     log_weights: Tensor  # float64, log-probability given the row's digits so far
-    log_masses: Tensor  # float64, log of the allowed probability along it
+    log_masses: Tensor  # float64, log of the probability that the format keeps along it, once it has begun
     nodes: Tensor  # row of the model's pass over all but the last token
 
 
@@ -56,113 +56,130 @@ class Walked(NamedTuple):
     """The numbers of some walks, and probabilities around those that are medians; all `[walks]`, float64."""
 
     numbers: Tensor  # NaN if the model rules out every number
-    starts: Tensor  # the probability that the format keeps along the digits; NaN if not rated
-    ends: Tensor  # the probability that the number ends after them; NaN if not rated
-    empty: Tensor  # bool, whether a bound is due to what is missing among the first tokens
+    starts: Tensor  # the probability that a number of the format begins
+    fits: Tensor  # the probability that one that has begun has as many digits; NaN if not rated
+    continues: Tensor  # the probability that it goes on after them; NaN if not rated
 
 
 @functools.lru_cache(maxsize=8)
 def _tables(
     numbers: NumberFormat, vocabulary: NumberVocabulary, device: torch.device
-) -> tuple[tuple[str, ...], list[SlotTokens | None]]:
-    return numbers.slots, numbers.tables(vocabulary, device)
+) -> list[SlotTokens | None]:
+    return numbers.tables(vocabulary, device)
 
 
 def walk(
     root: Continuations,
     vocabulary: NumberVocabulary,
+    options: Options,
     numbers: NumberFormat,
     questions: Tensor,
     points: Tensor,
-    bounds: Tensor,
 ) -> Walked:
     """Walk to each of the quantiles `points`, `[walks]`.
 
-    `questions`, `[walks]`, are the rows of `root` that the walks continue. `bounds`, `[walks]`, are -1 for a
-    lower bound of the quantile, 1 for an upper one, and 0 for what the known tokens say.
+    `questions`, `[walks]`, are the rows of `root` that the walks continue.
     """
-    slots, tables = _tables(numbers, vocabulary, root.device)
-    rated, zeros = (points == 0.5) & (bounds == 0), torch.zeros_like(points)
-    rows = torch.arange(len(points), device=points.device)
-    written = _Spellings(rows, rows[:, None][:, :0], zeros, zeros, questions)
-    last: Continuations | None = root  # the last pass; None once a spelling is not one token longer
-    current, levels, has_bounds = root, list[_Level](), bool(bounds.any())
+    slots, tables = numbers.slots, _tables(numbers, vocabulary, root.device)
+    rated = points == 0.5
+    written, tokens, starts, last = _begin(root, vocabulary, numbers, tables[0], questions)
+    current, levels = root, list[_Level]()
     remaining, mantissa = points, torch.zeros_like(questions)
-    negative = dead = outside = empty = torch.zeros_like(rated)
+    negative = dead = torch.zeros_like(rated)
     for slot, (kind, entries) in enumerate(zip(slots, tables, strict=True)):
-        missing = torch.zeros_like(points)
         if len(written.rows):
+            assert entries is not None, "the tables hold only tokens that lead to a complete number"
             if slot:
                 last, current, written = _evaluate(root, last, questions, written)
-            assert entries is not None, "the tables hold only tokens that lead to a complete number"
-            level, lacking = _level(slot, entries, written, current.next_tokens(entries.token_ids), bounds)
-            levels.append(level)
-            missing.index_add_(0, written.rows, lacking)
-        if not levels and not has_bounds:
+                tokens = current.next_tokens(entries.token_ids)
+            levels.append(_level(slot, entries, written, tokens))
+        if not levels:
             break  # no row has a number to write
         weights = torch.zeros(len(points), CODES, dtype=torch.float64, device=points.device)
         for level in levels:
             by_code = level.log_joint.exp() @ level.entries.one_hot[slot - level.slot]
             weights.index_add_(0, level.spellings.rows, by_code)
-        if has_bounds:
-            remaining, left = _pass_missing(remaining, weights.sum(-1), missing, bounds)
-            outside, empty = outside | left, left if not slot else empty
         chosen, remaining, weight = choose(weights, remaining, negative if slots[0] == SIGN else None)
-        chosen = torch.where(outside, _outermost(kind, bounds, negative), chosen)
-        dead = dead | (weight == 0) & ~outside
+        dead = dead | (weight == 0)
         if kind == SIGN:
             negative = chosen == MINUS
         elif kind == DIGITS:
             mantissa = 10 * mantissa + chosen
-        log_weight = torch.where(dead, 0, weight.log()).masked_fill(outside, math.inf)
-        if levels:
-            levels, written, one_longer = _write(levels, slot, chosen, log_weight)
-            last = last if one_longer else None
+        levels, written, one_longer = _write(levels, slot, chosen, torch.where(dead, 0, weight.log()))
+        last = last if one_longer else None
     values = mantissa.double() / 10**numbers.decimals
     values = torch.where(negative, -values, values) + 0.0  # -0.0 is 0.0
-    starts, ends = torch.zeros(2, len(points), dtype=torch.float64, device=points.device)
+    values = torch.where(dead, math.nan, values)
+    fits, continues = torch.zeros(2, len(points), dtype=torch.float64, device=points.device)
     index = rated[written.rows].nonzero().squeeze(-1)
     written = _Spellings(*(column[index] for column in written))
     if len(written.rows):
-        _, current, written = _evaluate(root, last, questions, written)
-        shares = written.log_weights.exp()
-        starts.index_add_(0, written.rows, (written.log_weights + written.log_masses).exp())
-        further = _continuing(root, numbers, vocabulary, questions, written, current)
-        ends.index_add_(0, written.rows, shares * (1 - further))
-    starts, ends = (torch.where(rated, found, math.nan) for found in (starts, ends))
-    return Walked(torch.where(dead, math.nan, values), starts, ends, empty)
+        last, current, written = _evaluate(root, last, questions, written)
+        fits.index_add_(0, written.rows, (written.log_weights + written.log_masses).exp())
+        texts = {row: f"{values[row]:.{numbers.decimals}f}" for row in written.rows.tolist()}
+        further = _continuing(root, last, options, questions, written, current, texts)
+        continues.index_add_(0, written.rows, written.log_weights.exp() * further)
+    fits, continues = (torch.where(rated, found, math.nan) for found in (fits, continues))
+    return Walked(values, starts, fits, continues)
 
 
-def _level(
-    slot: int, entries: SlotTokens, spellings: _Spellings, tokens: NextTokens, bounds: Tensor
-) -> tuple[_Level, Tensor]:
-    """Return the tokens that may follow spellings, and the probability missing among them, `[spellings]`."""
-    nodes, log_known = spellings.nodes, tokens.log_probs.logsumexp(-1)[spellings.nodes]
-    missing = torch.where(bounds[spellings.rows] == 0, 0, tokens.missing(nodes))
-    log_total = torch.logaddexp(log_known, missing.log())
-    log_joint = (spellings.log_weights - log_total)[:, None] + tokens.log_probs[nodes]
-    log_joint = torch.where(log_total[:, None] > -math.inf, log_joint, -math.inf)
-    spellings = spellings._replace(log_masses=spellings.log_masses + log_known)
-    lacking = (spellings.log_weights + missing.log() - log_total).exp().nan_to_num()
-    return _Level(slot, entries, spellings, log_joint), lacking
+def _begin(
+    root: Continuations,
+    vocabulary: NumberVocabulary,
+    numbers: NumberFormat,
+    entries: SlotTokens | None,
+    questions: Tensor,
+) -> tuple[_Spellings, Tensor, Tensor, Continuations | None]:
+    """Begin each walk at the end of its prompt, and for numbers with a sign also after a space.
 
-
-def _pass_missing(remaining: Tensor, known: Tensor, missing: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
-    """Count what is missing before all known numbers, for lower bounds, or after them, for upper ones.
-
-    Return the quantile that remains among the known numbers, and whether it lies outside of them; `[walks]`.
+    Many tokenizers join a space and a minus sign, but no space and digit, so a prompt that either can follow
+    ends before the space. Return the spellings, the log-probabilities of the first slot's tokens at their
+    nodes, the probability that a number begins, `[walks]`, and the pass if it can be extended.
     """
-    target = remaining * (known + missing) - torch.where(bounds < 0, missing, 0)
-    outside = (missing > 0) & torch.where(bounds < 0, target <= 0, target > known)
-    inside = torch.where(known > 0, target / known, remaining).clamp(0, 1)
-    return torch.where(missing > 0, inside, remaining), outside
+    assert entries is not None
+    rows = torch.arange(len(questions), device=questions.device)
+    zeros = torch.zeros(len(questions), dtype=torch.float64, device=questions.device)
+    written = _Spellings(rows, rows[:, None][:, :0], zeros, zeros, questions)
+    tokens = root.next_tokens(entries.token_ids)
+    begins = tokens.exp().sum(-1)
+    spaces = [i for i, text in vocabulary.pieces.items() if text == " "] if numbers.signed else []
+    if not spaces:
+        return written, tokens, begins[questions], root
+    after = root.next_tokens(torch.tensor(spaces, device=root.device)).exp()
+    prompts, space = (after > _LEAST_SPACE).nonzero(as_tuple=True)
+    if not len(prompts):
+        return written, tokens, begins[questions], root
+    ids = torch.tensor(spaces, device=root.device)[space]
+    tokens = torch.cat([tokens, root.select(prompts).extend(ids[:, None]).next_tokens(entries.token_ids)])
+    spaced = after[prompts, space]
+    total = begins.index_add(0, prompts, spaced)
+    walks, index = (questions[:, None] == prompts).nonzero(as_tuple=True)
+    parts = [
+        written._replace(
+            tokens=torch.full_like(rows[:, None], -1), log_weights=(begins / total).log()[questions]
+        ),
+        _Spellings(
+            walks,
+            ids[index][:, None],
+            (spaced / total[prompts]).log()[index],
+            zeros[walks],
+            len(root) + index,
+        ),
+    ]
+    written = _Spellings(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    begins = begins.index_add(0, prompts, spaced * tokens[len(root) :].exp().sum(-1))
+    return written, tokens, begins[questions], None
 
 
-def _outermost(kind: str, bounds: Tensor, negative: Tensor) -> Tensor:
-    """Return the code of a slot in the smallest number, for lower bounds, or the largest; `[walks]`."""
-    if kind == SIGN:
-        return (bounds > 0).long()  # minus comes first
-    return torch.where((bounds < 0) == negative, len(kind) - 1, 0)
+def _level(slot: int, entries: SlotTokens, spellings: _Spellings, tokens: Tensor) -> _Level:
+    """Return the tokens that may follow spellings, given their log-probabilities at the spellings' nodes."""
+    tokens = tokens[spellings.nodes]
+    log_total = tokens.logsumexp(-1)
+    log_joint = (spellings.log_weights - log_total)[:, None] + tokens
+    log_joint = torch.where(log_total[:, None] > -math.inf, log_joint, -math.inf)
+    if slot:
+        spellings = spellings._replace(log_masses=spellings.log_masses + log_total)
+    return _Level(slot, entries, spellings, log_joint)
 
 
 def _write(
@@ -219,28 +236,29 @@ def _run(root: Continuations, questions: Tensor, tokens: Tensor) -> tuple[Contin
 
 def _continuing(
     root: Continuations,
-    numbers: NumberFormat,
-    vocabulary: NumberVocabulary,
+    last: Continuations | None,
+    options: Options,
     questions: Tensor,
     written: _Spellings,
     current: Continuations,
+    texts: Mapping[int, str],
 ) -> Tensor:
-    """Return the probability that more digits follow, after a point or a comma too, `[spellings]`."""
-    pieces, marks = vocabulary.pieces.items(), "" if numbers.decimals else ".,"
-    digits, digits_or_mark = (
-        [i for i, text in pieces if text.lstrip(before)[:1] in tuple(DIGITS)] for before in ("", marks)
-    )
-    single = [i for i, text in pieces if text in marks]
-    asked = torch.tensor([*digits_or_mark, *single], device=root.device)
-    found = current.next_tokens(asked).log_probs.exp()[written.nodes]
-    further = found[:, : len(digits_or_mark)].sum(-1)
-    for mark, marked in zip(single, found[:, len(digits_or_mark) :].unbind(-1), strict=True):
-        if bool((marked > _LOOK_AHEAD).any()):
-            tokens = F.pad(written.tokens, (0, 1), value=mark)
-            after, nodes = _run(root, questions[written.rows], tokens)
-            marked = torch.where(marked > _LOOK_AHEAD, marked, 0)  # whatever else is in the batch
-            further_digits = after.next_tokens(torch.tensor(digits, device=root.device)).log_probs.exp()
-            further = further + marked * further_digits.sum(-1)[nodes]
+    """Return the probability that the numbers of some rows, `texts`, go on, `[spellings]`."""
+    of_spellings = [texts[row] for row in written.rows.tolist()]
+    further, maybe = options.further(current, written.nodes, of_spellings)
+    further = further.sum(-1)
+    index, option = (maybe > _LOOK_AHEAD).nonzero(as_tuple=True)
+    if len(index):
+        further_tokens = options.token_ids[option]
+        if last is not None:
+            after, nodes = advance(last, root, written.nodes[index], further_tokens)
+        else:
+            tokens = torch.cat([written.tokens[index], further_tokens[:, None]], dim=-1)
+            after, nodes = _run(root, questions[written.rows[index]], tokens)
+        longer = zip(index.tolist(), option.tolist(), strict=True)
+        longer_texts = [of_spellings[i] + options.texts[chosen] for i, chosen in longer]
+        changed, _ = options.further(after, nodes, longer_texts)
+        further = further.index_add(0, index, maybe[index, option] * changed.sum(-1))
     return further.clamp(max=1)
 
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 from pages import readers_names, snippets
 
-from ntloss.decoding import UnlikelyNumberWarning, number_quantiles, read_number
 from ntloss.numbers import NumberFormat
+from ntloss.reading import UnlikelyNumberWarning, number_quantiles, read_number
 
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
 SNIPPETS = snippets("docs/chat_models.md")
 TEMPLATE = "{% for message in messages %}{{ message['role'] }}:{{ message['content'] }}\n{% endfor %}"
 
@@ -24,15 +25,13 @@ def run_page(tokenizer, model, monkeypatch):
     return names
 
 
-@pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumberWarning")
 def test_the_page_runs_on_a_tiny_model(tmp_path, monkeypatch):
     reader = readers_names(tmp_path)
     tokenizer = reader["tokenizer"]
     tokenizer.chat_template, tokenizer.padding_side = TEMPLATE, "left"
     names = run_page(tokenizer, reader["model"].eval(), monkeypatch)
-    low, high = names["reading"].interval
-    assert low <= names["reading"].median <= high
-    assert names["several"].values.shape == (2, 3)
+    assert names["reading"].low <= names["reading"].median <= names["reading"].high
+    assert len(names["medians"]) == 2
 
 
 @pytest.mark.pretrained
@@ -40,16 +39,15 @@ def test_the_page_says_what_smollm2_writes(smollm2, monkeypatch):
     tokenizer, model = smollm2
     names = run_page(tokenizer, model, monkeypatch)
     assert str(names["reading"]) == "11 [2, 29]"
-    assert names["reading"].starts > 0.99
-    assert str(read_number(model, tokenizer, names["egg"], "It takes ", walks=640)) == "11 [2, 27]"
-    tokens = tokenizer.tokenize("It costs $42, or 42.")
-    assert tokens[-9:] == ["Ġ$", "4", "2", ",", "Ġor", "Ġ", "4", "2", "."]
-    assert (names["several"].starts > 0.5).all()
+    assert 0.6 < names["reading"].starts < 0.7
+    details = names["reading"].details
+    assert details.lower[0, 0] >= 1.5
+    assert details.upper[0, 2] <= 35
     # A width that is too large.
-    with pytest.warns(UnlikelyNumberWarning, match="where '1' is likeliest"):
-        wide = read_number(model, tokenizer, names["egg"], "It takes ", format=NumberFormat(digits=3))
-    assert 200 <= wide.median < 210
-    assert wide.starts < 0.01
+    with pytest.warns(UnlikelyNumberWarning, match="fewer digits"):
+        wide = read_number(model, tokenizer, "12 + 13 =", "12 + 13 = ", format=NumberFormat(digits=3))
+    assert wide.median == 251
+    assert wide.ends < 0.1
 
 
 @pytest.mark.pretrained

@@ -1,13 +1,14 @@
-"""Reading numbers out of a model: `python benchmarks/decoding.py`.
+"""Reading numbers out of a model: `python benchmarks/reading.py`.
 
 Three quantiles of three digits for 250 questions of a T5 of the lab's shape, timed against greedy `generate`
 of the same answers. With `--model`, quantiles of the numbers that a causal language model in a folder writes
-after prompts about well-known ones, and their spread over seeds, beside the quantiles of sampled texts.
+after prompts about well-known ones, and their spread over seeds, beside the quantiles of sampled texts; and
+the times of a batch of that model, and of `read_number`.
 
-    python benchmarks/decoding.py --quick              few rounds and repeats, to see that everything runs
-    python benchmarks/decoding.py --model FOLDER       also read an instruct model
+    python benchmarks/reading.py --quick              few rounds and repeats, to see that everything runs
+    python benchmarks/reading.py --model FOLDER       also read an instruct model
 
-Tables are printed, and written with all figures to `<output>/decoding.json`.
+Tables are printed, and written with all figures to `<output>/reading.json`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ import torch
 from report import markdown
 
 from ntloss import NumberVocabulary
-from ntloss.decoding import number_quantiles
 from ntloss.numbers import NumberFormat, parse_number
+from ntloss.reading import number_quantiles, read_number
 
 QUESTIONS, QUESTION_LENGTH, DIGITS = 250, 12, 3
-QUANTILES, WALKS = (0.05, 0.5, 0.95), 80
+LEVELS, SAMPLES = (0.05, 0.5, 0.95), 160
+BATCH, EGG = 50, "How many minutes does it take to boil an egg?"
 PROMPTS = (
     "The price of a new compact car in the United States is about $",
     "The number of people who live in Norway is about",
@@ -61,6 +63,29 @@ def time_walk(rounds: int) -> dict[str, Any]:
     return {name: asdict(timing) for name, timing in times.items()} | {"ratio": ratio}
 
 
+def time_model(folder: str, rounds: int) -> dict[str, Any]:
+    """Time three quantiles of three digits of a batch of a pretrained model, and one prompt."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    texts = [f"Review {i}: It broke after {7 * i} days.\nScore from 000 to 999: " for i in range(BATCH)]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
+    length, width = DIGITS + 1, NumberFormat(DIGITS)
+    forced = {"max_new_tokens": length, "min_new_tokens": length, "do_sample": False}
+    contenders = {
+        "greedy": measure.Contender(lambda: model.generate(**inputs, **forced)),
+        "quantiles": measure.Contender(lambda: number_quantiles(model, inputs, tokenizer, format=width)),
+        "read_number": measure.Contender(lambda: read_number(model, tokenizer, EGG, "It takes ")),
+    }
+    for contender in contenders.values():
+        contender.run()
+    times = measure.time_interleaved(contenders, "cpu", rounds, 60)
+    ratio = times["quantiles"].median / times["greedy"].median
+    return {name: asdict(timing) for name, timing in times.items()} | {"ratio": ratio}
+
+
 def read_model(folder: str, repeats: int) -> list[dict[str, Any]]:
     """Read quantiles of a pretrained model's numbers after each prompt."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -71,11 +96,13 @@ def read_model(folder: str, repeats: int) -> list[dict[str, Any]]:
     results = []
     for text in PROMPTS:
         inputs = tokenizer(text, return_tensors="pt")
-        options: dict[str, Any] = {"walks": WALKS, "generator": torch.Generator().manual_seed(0)}
-        reads = [number_quantiles(model, inputs, vocabulary, QUANTILES, **options) for _ in range(repeats)]
+        generator = torch.Generator().manual_seed(0)  # each repeat draws on
+        reads = [
+            number_quantiles(model, inputs, vocabulary, LEVELS, generator=generator) for _ in range(repeats)
+        ]
         torch.manual_seed(0)
         written = model.generate(
-            **inputs, do_sample=True, top_k=0, max_new_tokens=12, num_return_sequences=2 * WALKS
+            **inputs, do_sample=True, top_k=0, max_new_tokens=12, num_return_sequences=SAMPLES
         )[:, inputs["input_ids"].shape[-1] :]
         texts = [text.strip() for text in tokenizer.batch_decode(written)]
         starting = [text.removeprefix("$") for text in texts if text[:1] in "0123456789$-+."]
@@ -84,9 +111,9 @@ def read_model(folder: str, repeats: int) -> list[dict[str, Any]]:
         results.append(
             {
                 "prompt": text,
-                "walks": values.mean(0).tolist(),
+                "values": values.mean(0).tolist(),
                 "spread": values.std(0).tolist(),
-                "samples": [kept[math.ceil(q * len(kept)) - 1] for q in QUANTILES],
+                "samples": [kept[math.ceil(q * len(kept)) - 1] for q in LEVELS],
                 "starts": float(reads[0].starts),
                 "share of samples": len(kept) / len(texts),
             }
@@ -96,21 +123,25 @@ def read_model(folder: str, repeats: int) -> list[dict[str, Any]]:
 
 def render(results: dict[str, Any]) -> str:
     """Render the results as tables."""
-    walk = results["walk"]
-    names = ("greedy", "quantiles")
-    times = [[name, *(f"{1e3 * walk[name][key]:.1f}" for key in ("median", "least"))] for name in names]
-    parts = [markdown(["", "ms, median", "ms, least"], times), f"quantiles / greedy: {walk['ratio']:.2f}"]
+    parts = []
+    for timed in (results["walk"], *results["batch"]):
+        names = [name for name in timed if name != "ratio"]
+        times = [[name, *(f"{1e3 * timed[name][key]:.1f}" for key in ("median", "least"))] for name in names]
+        parts += [
+            markdown(["", "ms, median", "ms, least"], times),
+            f"quantiles / greedy: {timed['ratio']:.2f}",
+        ]
     rows = [
         [
             row["prompt"],
-            *(f"{x:,.4g} ± {s:,.2g}" for x, s in zip(row["walks"], row["spread"], strict=True)),
+            *(f"{x:,.4g} ± {s:,.2g}" for x, s in zip(row["values"], row["spread"], strict=True)),
             ", ".join(f"{x:,.4g}" for x in row["samples"]),
             f"{row['starts']:.2f}",
             f"{row['share of samples']:.2f}",
         ]
         for row in results["model"]
     ]
-    heading = ["prompt", *map(str, QUANTILES), "samples", "starts", "samples with a number"]
+    heading = ["prompt", *map(str, LEVELS), "samples", "starts", "samples with a number"]
     return "\n\n".join([*parts, markdown(heading, rows)] if rows else parts)
 
 
@@ -127,11 +158,12 @@ def main(arguments: list[str] | None = None) -> int:
     results = {
         "machine": measure.machine("cpu"),
         "walk": time_walk(3 if options.quick else 25),
+        "batch": [time_model(options.model, 2 if options.quick else 9)] if options.model else [],
         "model": read_model(options.model, 2 if options.quick else 5) if options.model else [],
     }
     print(render(results))
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "decoding.json").write_text(json.dumps(results, indent=1))
+    (options.output / "reading.json").write_text(json.dumps(results, indent=1))
     return 0
 
 

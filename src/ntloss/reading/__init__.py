@@ -1,0 +1,42 @@
+"""Numbers, scores and intervals out of a language model.
+
+If errors are measured by distance, the median is a better answer than that of greedy decoding, and two
+further quantiles form an interval.
+
+    read_number(model, tokenizer, "How many minutes does it take to boil an egg?", prefill="It takes ")
+    read_scores(model, tokenizer, questions, levels=range(1, 6))
+    read_numbers(model, tokenizer, question, answer)  # each number of a written answer
+
+A model is one of transformers, or a server (`ntloss.reading.served`).
+
+Related work: Lukasik et al., "Regression-aware inference with LLMs", 2024 (sampled candidates); Song and
+Bahri, "Decoding-based regression", 2025.
+"""
+
+from ntloss.reading.intervals import interval_coverage, interval_margin, pinball_loss, widen
+from ntloss.reading.quantiles import number_quantiles
+from ntloss.reading.read import read_number, read_numbers
+from ntloss.reading.results import NumberQuantiles, NumberReading, UnlikelyNumberWarning, WrittenNumber
+from ntloss.reading.scores import ScoreReading, read_scores, scores_from_logprobs
+
+__all__ = [
+    # one number, one call
+    "read_number",
+    "NumberReading",
+    # each number of an answer that was already written
+    "read_numbers",
+    "WrittenNumber",
+    # scores of a judge
+    "read_scores",
+    "scores_from_logprobs",
+    "ScoreReading",
+    # quantiles of the number that a model is about to write, as tensors
+    "number_quantiles",
+    "NumberQuantiles",
+    "UnlikelyNumberWarning",
+    # intervals with guaranteed coverage
+    "interval_margin",
+    "widen",
+    "interval_coverage",
+    "pinball_loss",
+]

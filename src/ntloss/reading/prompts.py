@@ -1,0 +1,175 @@
+"""What a model reads before a number or a score: the chat template, the prefill, and where the tokens end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ntloss.numbers.format import NumberFormat
+from ntloss.numbers.grammar import CURRENCIES, DIGITS
+from ntloss.reading.torch_model import TorchModel
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class Prompt(NamedTuple):
+    """A prompt as one text.
+
+    Args:
+        text: what the model reads; of an encoder-decoder, what the encoder reads.
+        answer: of an encoder-decoder, the beginning of the answer, which the decoder reads.
+        special: whether the tokenizer adds its special tokens, which the text of a chat template has already.
+    """
+
+    text: str
+    answer: str
+    special: bool
+
+
+def write_prompts(
+    model: Any,
+    tokenizer: Any,
+    prompt: str | Sequence[str] | None,
+    prefill: str,
+    system: str | None,
+    messages: Messages | Sequence[Messages] | None,
+    template_options: Mapping[str, Any] | None,
+) -> tuple[list[Prompt], bool]:
+    """Return the prompts as texts, and whether it is only one; see `read_number` for the arguments."""
+    if (prompt is None) == (messages is None):
+        raise TypeError("expected either a prompt or messages")
+    if not isinstance(prefill, str):
+        raise TypeError(f"prefill: expected a text, given {type(prefill).__name__}")
+    given: Any = messages if prompt is None else prompt
+    single = isinstance(given, str) or (prompt is None and bool(given) and isinstance(given[0], Mapping))
+    chats = []
+    for each in [given] if single else list(given):
+        if prompt is not None and not isinstance(each, str):
+            raise TypeError(f"prompt: expected a text or several, given {type(each).__name__} {each!r:.80}")
+        if not each:
+            raise ValueError("prompt: expected a question, given an empty one")
+        chats.append([{"role": "user", "content": each}] if prompt is not None else list(each))
+    if system is not None:
+        chats = [[{"role": "system", "content": system}, *chat] for chat in chats]
+    if not chats:
+        raise ValueError("prompt: expected at least one question")
+    is_chat = getattr(tokenizer, "chat_template", None) is not None
+    if isinstance(model, TorchModel) and model.inner.config.is_encoder_decoder:
+        is_chat = False
+    if is_chat:
+        return [_of_chat(tokenizer, chat, prefill, template_options or {}) for chat in chats], single
+    if prompt is None or system is not None or template_options:
+        raise ValueError(
+            "system, messages and template_options need a tokenizer with a chat template: pass the prompt as "
+            "one text"
+        )
+    texts = [chat[0]["content"] for chat in chats]
+    if isinstance(model, TorchModel) and model.inner.config.is_encoder_decoder:
+        return [Prompt(text, prefill, True) for text in texts], single
+    breaks = ["\n" if prefill and not text[-1].isspace() else "" for text in texts]
+    return [Prompt(text + br + prefill, "", True) for text, br in zip(texts, breaks, strict=True)], single
+
+
+def _of_chat(
+    tokenizer: Any, chat: list[Mapping[str, Any]], prefill: str, options: Mapping[str, Any]
+) -> Prompt:
+    """Write a conversation with the assistant's turn left open after the prefill."""
+    if chat[-1]["role"] == "assistant":
+        prefill, chat = chat[-1]["content"] + prefill, chat[:-1]
+    words = prefill.rstrip()
+    if not words:
+        options = {"add_generation_prompt": True, **options}
+        text = tokenizer.apply_chat_template(chat, tokenize=False, **options)
+        return Prompt(text + prefill, "", False)
+    chat = [*chat, {"role": "assistant", "content": words}]
+    from jinja2 import TemplateError  # transformers needs it for templates
+
+    try:
+        text = tokenizer.apply_chat_template(chat, continue_final_message=True, tokenize=False, **options)
+    except (TemplateError, ValueError) as error:  # it refuses the assistant's turn, or leaves it out
+        raise ValueError(
+            f"prefill={prefill!r}: the chat template has no assistant turn that can be continued ({error}). "
+            "Omit prefill."
+        ) from error
+    # Some templates trim the message, others do not.
+    return Prompt(text.rstrip() + prefill[len(words) :], "", False)
+
+
+def number_forms(text: str, format: NumberFormat | None) -> list[str]:
+    """Return numbers that together have every form in which one may begin after a text."""
+    if format is not None:
+        return [*DIGITS, "-5", "+5"] if format.signed else [*DIGITS]
+    currency = [] if text.rstrip()[-1:] in tuple(CURRENCIES) else ["$5"]
+    return [*DIGITS, "-5", ".5", *currency]
+
+
+def encode_before(tokenizer: Any, text: str, endings: Sequence[str], special: bool) -> list[int]:
+    """Encode a text without the tokens that one of the endings would change, and those that end it.
+
+    Tokenizers join the space before a number with a digit, or only with a sign: what could not follow the
+    space's own token has to be able to follow.
+    """
+    rows = [tokenizer.encode(text + ending, add_special_tokens=special) for ending in endings]
+    columns = zip(*rows, strict=False)
+    return [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+
+
+def encode_whole(tokenizer: Any, text: str, special: bool) -> list[int]:
+    """Encode a text without the tokens that the tokenizer adds to its end."""
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=special)
+    if special:
+        both = tokenizer.encode("a", add_special_tokens=True)
+        bare = tokenizer.encode("a", add_special_tokens=False)
+        added = next(n for n in range(len(both)) if both[len(both) - len(bare) - n :][: len(bare)] == bare)
+        ids = ids[: len(ids) - added]
+    return ids
+
+
+def encode_prompts(
+    model: Any, tokenizer: Any, prompts: Sequence[Prompt], endings: Sequence[Sequence[str]]
+) -> tuple[Any, list[int]]:
+    """Return the inputs of a model, and the tokens that every answer begins with.
+
+    `endings` are what may follow each prompt. Without a tokenizer, a server gets texts.
+    """
+    if tokenizer is None:
+        spaced = [any(not ending[0].isdigit() for ending in each) for each in endings]
+        texts = [prompt.text for prompt in prompts]
+        return [text.rstrip(" ") if cut else text for text, cut in zip(texts, spaced, strict=True)], []
+    prefix_ids: list[int] = []
+    if isinstance(model, TorchModel) and model.inner.config.is_encoder_decoder:
+        prefix_ids = encode_before(tokenizer, prompts[0].answer, endings[0], special=False)
+        rows = [tokenizer.encode(prompt.text) for prompt in prompts]
+    else:
+        rows = [
+            encode_before(tokenizer, prompt.text, each, prompt.special)
+            for prompt, each in zip(prompts, endings, strict=True)
+        ]
+    return (pad(rows, model.inner.device) if isinstance(model, TorchModel) else rows), prefix_ids
+
+
+def pad(rows: Sequence[Sequence[int]], device: torch.device) -> dict[str, Tensor]:
+    """Pad rows of tokens on the left, with a mask."""
+    longest = max(map(len, rows))
+    ids = [[0] * (longest - len(row)) + list(row) for row in rows]
+    mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
+    return {
+        "input_ids": torch.tensor(ids, device=device),
+        "attention_mask": torch.tensor(mask, device=device),
+    }
+
+
+def check_tokenizer(model: Any, tokenizer: Any) -> None:
+    """Raise a TypeError if a tokenizer is none of transformers, unless a server tokenizes the prompts."""
+    if tokenizer is None and not isinstance(model, TorchModel):
+        return
+    if not callable(tokenizer) or not hasattr(tokenizer, "chat_template"):
+        raise TypeError(
+            f"tokenizer: expected the model's tokenizer of transformers, such as AutoTokenizer."
+            f"from_pretrained(name), given {type(tokenizer).__name__}. With any other, encode the prompt "
+            "yourself and pass it to number_quantiles."
+        )

@@ -1,0 +1,302 @@
+"""Quantiles of the number that a model is about to write, of fixed width or of any length, as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from ntloss.callers import warn_caller
+from ntloss.numbers.format import NumberFormat
+from ntloss.numbers.parsing import as_float
+from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.reading import any_length, fixed_width
+from ntloss.reading.results import NumberQuantiles, UnlikelyNumberWarning
+from ntloss.reading.torch_model import Branch, Continuations, Readable, TorchModel
+from ntloss.reading.writing import Options, options_of
+
+MOST_TEXTS = 64
+_LEAST_START = 0.1
+_MOST_CONTINUING = 0.1
+_MOST_DIGITS = 18  # of an int64
+_PASSES = 64  # after which the places where samples start repeat
+
+
+@torch.no_grad()
+def number_quantiles(
+    model: Any,
+    inputs: Any,
+    vocabulary: NumberVocabulary | Any,
+    levels: float | Sequence[float] = (0.05, 0.5, 0.95),
+    format: NumberFormat | None = None,
+    *,
+    max_digits: int = 12,
+    thousands: str | None = None,
+    most_texts: int = MOST_TEXTS,
+    prefix_ids: Sequence[int] = (),
+    rows_per_pass: int = 1024,
+    generator: torch.Generator | None = None,
+    past_key_values: Any = None,
+) -> NumberQuantiles:
+    r"""Read quantiles of the number that a model is about to write: the tensor form of `read_number`.
+
+    With a format of fixed width, the model is masked at each step to numbers of that width, and one walk
+    finds each quantile exactly (`ntloss.reading.fixed_width`). Without, the texts that the model may write
+    are followed until their number has ended (`ntloss.reading.any_length`); spaces and a sign of a currency
+    in front of the number are skipped. Either way the prompt, or the encoder, is run once.
+
+    The number of passes is known: at most one for each slot of the format and three more; or for numbers of
+    any length, `max_digits` and about ten more, for each group of prompts. A pass holds keys and values of
+    each of its rows (see `ntloss.reading.torch_model`).
+
+    Args:
+        model: an encoder-decoder or causal language model of transformers, in evaluation mode; or a model
+            with `continuations`, such as a server of `ntloss.reading.served`.
+        inputs: what a tokenizer returns: `input_ids` and `attention_mask`, `[batch, seq]`. Prompts of a
+            causal model are padded on the left, inputs of an encoder on either side. See the server for what
+            it takes.
+        vocabulary: the number tokens. Fixed width: those that may be written. Any length: all its `pieces`,
+            because the model may write them. A tokenizer stands for its vocabulary.
+        levels: a level or several, each above 0 and below 1. Default: the median and a 90 % interval.
+        format: the fixed width in which numbers are written. Default: none, numbers of any length as
+            `parse_numbers` reads them.
+        max_digits: any length: most digits of a number, from 1 to 300; further decimals are cut off, and
+            numbers of 10 to this power or more are not counted. Default: 12.
+        thousands: any length: the separator of thousands, see `parse_numbers`. Default: the text decides.
+        most_texts: any length: how many texts of each prompt are followed in a pass, at most; the likeliest
+            are all followed, and the others are sampled. More make the result more exact, see `lower` and
+            `upper`. Default: 64.
+        prefix_ids: tokens that every answer starts with, such as that of a space.
+        rows_per_pass: most rows of one pass after the prompts', which bounds the memory. Default: 1024.
+        generator: any length: of what is sampled, on the CPU. Default: one with seed 0, so that equal calls
+            give equal results.
+        past_key_values: a causal model's cache of the first tokens of `inputs`, as `generate` takes it; it is
+            not changed. Default: none, and the prompts are run from their start.
+
+    Returns:
+        The quantiles.
+
+    Raises:
+        TypeError: inputs of another kind, a model that returns no cache, or a cache that is not of attention.
+        ValueError: an option is out of range, levels outside (0, 1), prompts padded on the right, a width
+            that the vocabulary cannot write, logits of another width than the vocabulary, a cache of other
+            prompts, or a model in training mode.
+
+    Warns:
+        UnlikelyNumberWarning: a number starts with a probability below 0.1; with one above 0.1 it has another
+            width than the format, or is only a part of what the model writes; or prompts end in a space that
+            some numbers cannot follow.
+
+    Example:
+        >>> import torch
+        >>> from transformers import T5Config, T5ForConditionalGeneration
+        >>> from ntloss import NumberVocabulary
+        >>> from ntloss.numbers import NumberFormat
+        >>> digits = NumberVocabulary.from_mapping({d: str(d) for d in range(10)}, vocab_size=12)
+        >>> config = T5Config(vocab_size=12, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2,
+        ...                   decoder_start_token_id=10, pad_token_id=10, eos_token_id=11)
+        >>> model = T5ForConditionalGeneration(config).eval()
+        >>> inputs = {"input_ids": torch.tensor([[1, 2], [3, 4]])}
+        >>> read = number_quantiles(model, inputs, digits, format=NumberFormat(digits=3))
+        >>> read.values.shape, bool((read.values[:, 0] <= read.values[:, 2]).all())
+        (torch.Size([2, 3]), True)
+    """
+    found = as_levels(levels)
+    _check_options(format, max_digits, most_texts, rows_per_pass)
+    readable = as_readable(model, past_key_values)
+    vocabulary = as_vocabulary(vocabulary, readable)
+    root = readable.continuations(inputs, texts_of(vocabulary), prefix_ids)
+    _check_width(root, vocabulary)
+    if format is None or format.signed:
+        _warn_of_space(inputs, prefix_ids, vocabulary)
+    options = options_of(vocabulary, thousands, root.device)
+    points = torch.tensor(found, dtype=torch.float64, device=root.device)
+    if format is None:
+        fields = _of_any_length(root, options, points, most_texts, max_digits, rows_per_pass, generator)
+    else:
+        fields = _of_fixed_width(root, vocabulary, options, points, format, rows_per_pass)
+    _warn(root, vocabulary, format, fields)
+    passes, rows = root.counts
+    return NumberQuantiles(found, **fields, passes=passes, rows=rows)
+
+
+def as_levels(given: float | Sequence[float]) -> tuple[float, ...]:
+    """Return levels as a tuple; a ValueError if one is not between 0 and 1."""
+    levels = tuple(as_float(level) for level in (given if isinstance(given, Iterable) else [given]))
+    if not levels or not all(0 < level < 1 for level in levels):
+        raise ValueError(f"levels={given!r}: expected one or more numbers above 0 and below 1, such as 0.5")
+    return levels
+
+
+def as_readable(model: Any, past: Any = None) -> Readable:
+    """Return a model with `continuations`: a server as it is, a model of transformers with its cache."""
+    if not hasattr(model, "continuations"):
+        return TorchModel(model, past)
+    if past is not None:
+        raise TypeError(
+            f"past_key_values: expected none for {type(model).__name__}, which has a cache of its own"
+        )
+    return cast(Readable, model)
+
+
+_vocabularies: WeakKeyDictionary[Any, dict[tuple[int, int | None], NumberVocabulary]] = WeakKeyDictionary()
+
+
+def as_vocabulary(given: NumberVocabulary | Any, model: Readable) -> NumberVocabulary:
+    """Return a vocabulary; that of a tokenizer is made once, until tokens are added to it.
+
+    Without a tokenizer, the model has a vocabulary of its own.
+    """
+    if isinstance(given, NumberVocabulary):
+        return given
+    if given is None:
+        return model.vocabulary()
+    width = model.width if isinstance(model, TorchModel) else None
+    made = _vocabularies.setdefault(given, {})
+    key = (len(given), width)
+    if key not in made:
+        made[key] = NumberVocabulary.from_tokenizer(given, vocab_size=width)
+    return made[key]
+
+
+def texts_of(vocabulary: NumberVocabulary) -> dict[int, str]:
+    """Return the texts of the tokens that may be asked about."""
+    return {token.token_id: token.text for token in vocabulary.tokens} | dict(vocabulary.pieces)
+
+
+def draw_shifts(generator: torch.Generator | None) -> Tensor:
+    """Draw where the samples of each pass start, with seed 0 by default."""
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    return torch.rand(_PASSES, generator=generator, dtype=torch.float64)
+
+
+def _of_any_length(
+    root: Continuations,
+    options: Options,
+    levels: Tensor,
+    most_texts: int,
+    max_digits: int,
+    rows_per_pass: int,
+    generator: torch.Generator | None,
+) -> dict[str, Tensor]:
+    shifts = draw_shifts(generator)
+    prompts = torch.split(torch.arange(len(root), device=root.device), max(1, rows_per_pass // most_texts))
+    parts = []
+    for rows in prompts:
+        most = min(most_texts, rows_per_pass)
+        numbers = any_length.numbers_after(root, rows, options, most, max_digits, shifts)
+        parts.append(any_length.summarize(numbers, levels))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _of_fixed_width(
+    root: Continuations,
+    vocabulary: NumberVocabulary,
+    options: Options,
+    levels: Tensor,
+    format: NumberFormat,
+    rows_per_pass: int,
+) -> dict[str, Tensor]:
+    # What is said of a format is measured along the digits of the median.
+    half = levels.new_full((1,), 0.5)
+    points, columns = torch.unique(torch.cat([half, levels]), return_inverse=True)
+    walks = torch.arange(len(root) * len(points), device=root.device)
+    parts = [
+        fixed_width.walk(root, vocabulary, options, format, rows // len(points), points[rows % len(points)])
+        for rows in torch.split(walks, rows_per_pass)
+    ]
+    found, starts, fits, continues = (
+        torch.cat(column).view(len(root), len(points)) for column in zip(*parts, strict=True)
+    )
+    values, median = found[:, columns[1:]], columns[0]
+    unknown = torch.full_like(values[:, 0], torch.nan)
+    return {
+        **{"values": values, "lower": values, "upper": values, "mean": unknown, "mean_error": unknown},
+        "starts": starts[:, median],
+        "ends": (fits * (1 - continues))[:, median],
+        "continues": continues[:, median],
+    }
+
+
+def _warn(
+    root: Continuations, vocabulary: NumberVocabulary, format: NumberFormat | None, read: Mapping[str, Tensor]
+) -> None:
+    starts, continues = read["starts"], read["continues"]
+    if bool((rare := starts < _LEAST_START).any()):
+        row = int(starts.argmin())
+        token = root.likeliest(row)  # of some servers, its text
+        text = vocabulary.text_of(token) if isinstance(token, int) else token
+        shown = f"token {token}" if text is None else repr(text)
+        skip = ""
+        if format is not None and text is not None and not any(c.isalnum() or c in "+-.," for c in text):
+            skip = f", or pass prefix_ids=tokenizer.encode({shown}, add_special_tokens=False)"
+        warn_caller(
+            f"after {int(rare.sum())} of {len(starts)} prompts the model hardly writes such a number (with "
+            f"probability {float(starts[row]):.2g} after prompt {row}, where {shown} is likeliest): "
+            f"end the prompt where the number begins, such as with the first words of the answer{skip}",
+            UnlikelyNumberWarning,
+        )
+    likely = starts >= _LEAST_START
+    if format is not None:
+        too_wide = likely & (read["ends"] < (1 - _MOST_CONTINUING) * (1 - continues))
+        if bool(too_wide.any()):
+            share = float((1 - read["ends"] / (1 - continues))[too_wide].max())
+            warn_caller(
+                f"after {int(too_wide.sum())} of {len(starts)} prompts the model writes numbers of fewer "
+                f"digits than {format} (with probability {share:.2g} for one), so a width is forced on it: "
+                "pass a format with the digits of its numbers, or format=None for numbers of any length",
+                UnlikelyNumberWarning,
+            )
+    further = likely & (continues > _MOST_CONTINUING)
+    if bool(further.any()):
+        what = (
+            "with what is not read, such as a fraction, a range or a product, so it is only a part"
+            if format is None
+            else "with further digits, a point or thousands: pass a format of more digits or decimals, or "
+            "format=None for numbers of any length"
+        )
+        warn_caller(
+            f"after {int(further.sum())} of {len(starts)} prompts the number goes on (with probability "
+            f"{float(continues[further].max()):.2g} for one) {what}",
+            UnlikelyNumberWarning,
+        )
+
+
+def _warn_of_space(inputs: Any, prefix_ids: Sequence[int], vocabulary: NumberVocabulary) -> None:
+    """Warn if prompts end in a space token, but the tokenizer has tokens of a space and a sign."""
+    ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
+    last = [*prefix_ids[-1:]] or (torch.unique(ids[:, -1]).tolist() if isinstance(ids, Tensor) else [])
+    lost = sorted(
+        {text for text in vocabulary.pieces.values() if text[0] == " " and text[1:] in tuple("-$.")}
+    )
+    if lost and any(vocabulary.pieces.get(token) == " " for token in last):
+        warn_caller(
+            "the prompts end in a space, after which this tokenizer hardly writes "
+            f"{', '.join(map(repr, lost))}: leave the space out, so that every number can follow "
+            "(read_number does)",
+            UnlikelyNumberWarning,
+        )
+
+
+def _check_options(format: NumberFormat | None, max_digits: int, most_texts: int, rows_per_pass: int) -> None:
+    if min(rows_per_pass, most_texts) < 1 or not 1 <= max_digits <= 300:
+        raise ValueError(
+            f"rows_per_pass={rows_per_pass}, most_texts={most_texts}, max_digits={max_digits}: expected "
+            "rows_per_pass and most_texts of 1 or more, and max_digits from 1 to 300"
+        )
+    if format is not None and format.digits + format.decimals > _MOST_DIGITS:
+        raise ValueError(
+            f"digits={format.digits}, decimals={format.decimals}: expected at most {_MOST_DIGITS} in total"
+        )
+
+
+def _check_width(root: Continuations, vocabulary: NumberVocabulary) -> None:
+    width = root.logits.shape[-1] if isinstance(root, Branch) else vocabulary.vocab_size
+    if width != vocabulary.vocab_size:
+        raise ValueError(
+            f"the model's logits are {width} wide, the vocabulary has {vocabulary.vocab_size} tokens. Pass "
+            "vocab_size=<width of the logits> to the vocabulary."
+        )

@@ -1,0 +1,234 @@
+"""Numbers read in one call: after a prompt, or at the place of each number of a written answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ntloss.numbers.format import NumberFormat
+from ntloss.numbers.grammar import DIGITS, find_in_text
+from ntloss.reading import any_length
+from ntloss.reading.prompts import (
+    Messages,
+    check_tokenizer,
+    encode_prompts,
+    number_forms,
+    write_prompts,
+)
+from ntloss.reading.quantiles import (
+    MOST_TEXTS,
+    as_levels,
+    as_readable,
+    as_vocabulary,
+    draw_shifts,
+    number_quantiles,
+    texts_of,
+)
+from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
+from ntloss.reading.torch_model import Continuations, TorchModel
+from ntloss.reading.writing import options_of
+
+_PROMPTS = 64  # that are run at once
+_PLACES = 16  # of one answer that are read at once
+
+
+def read_number(
+    model: Any,
+    tokenizer: Any,
+    prompt: str | Sequence[str] | None = None,
+    prefill: str = "",
+    *,
+    format: NumberFormat | None = None,
+    levels: Sequence[float] = (0.05, 0.5, 0.95),
+    system: str | None = None,
+    messages: Messages | Sequence[Messages] | None = None,
+    template_options: Mapping[str, Any] | None = None,
+    max_digits: int = 12,
+    thousands: str | None = None,
+    most_texts: int = MOST_TEXTS,
+    generator: torch.Generator | None = None,
+) -> Any:
+    """Read the number with which a model answers a prompt, or each of several.
+
+    With a chat template, the prompt is the user's turn and the prefill begins the assistant's. Other causal
+    models continue the prompt, a line break unless it ends in white space, and the prefill. Encoder-decoders
+    get the prompt in the encoder and the prefill in the decoder. A space at the end of the text is kept only
+    where every form of a number can follow its token: many tokenizers join the space of ` -5` with the sign.
+
+    Args:
+        model: a causal or encoder-decoder model of transformers, in evaluation mode; or a server of
+            `ntloss.reading.served`.
+        tokenizer: its tokenizer. None for a server that tokenizes the prompts itself.
+        prompt: the question, or several.
+        prefill: the answer's text before the number, such as `"It takes "`. Default: none, the answer begins
+            with the number.
+        format: the fixed width in which numbers are written. Default: none, numbers of any length.
+        levels: levels of the quantiles, the lowest and the highest of which are the interval's ends; the
+            median is always read. Default: a 90 % interval.
+        system: the system's turn before the prompt. Default: that of the chat template.
+        messages: in place of a prompt, the turns of a conversation, or of several; the last may be the
+            beginning of the assistant's.
+        template_options: further options of the chat template, such as `{"enable_thinking": False}`.
+        max_digits, thousands, most_texts, generator: see `number_quantiles`.
+
+    Returns:
+        A `NumberReading` for one prompt, a list of them for several.
+
+    Raises:
+        TypeError: not a model or a tokenizer of transformers, a prompt that is not a text, or both or none of
+            prompt and messages.
+        ValueError: levels outside (0, 1), an empty prompt, a prefill that ends in a digit or that the chat
+            template has no turn for; see `number_quantiles`.
+
+    Warns:
+        UnlikelyNumberWarning: see `number_quantiles`.
+
+    Example:
+        >>> import torch
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+        >>> characters = Tokenizer(models.WordLevel({c: i for i, c in enumerate("0123456789+=")}, "0"))
+        >>> characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+        >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters)
+        >>> config = LlamaConfig(vocab_size=12, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        ...                      num_attention_heads=2)
+        >>> model = LlamaForCausalLM(config).eval()
+        >>> reading = read_number(model, tokenizer, "12+34=", format=NumberFormat(digits=2))
+        >>> reading.low <= reading.median <= reading.high
+        True
+    """
+    if isinstance(prefill, str) and prefill.rstrip()[-1:] in tuple(DIGITS):
+        raise ValueError(
+            f"prefill={prefill!r}: expected the text before the number, given a part of a number. Omit its "
+            "last digits."
+        )
+    readable = as_readable(model)
+    check_tokenizer(readable, tokenizer)
+    with_median = tuple(sorted({*as_levels(levels), 0.5}))
+    written, single = write_prompts(readable, tokenizer, prompt, prefill, system, messages, template_options)
+    vocabulary = as_vocabulary(tokenizer, readable)
+    readings: list[NumberReading] = []
+    for first in range(0, len(written), _PROMPTS):
+        some = written[first : first + _PROMPTS]
+        endings = [number_forms(each.answer or each.text, format) for each in some]
+        inputs, prefix_ids = encode_prompts(readable, tokenizer, some, endings)
+        read = number_quantiles(
+            model,
+            inputs,
+            vocabulary,
+            with_median,
+            format,
+            max_digits=max_digits,
+            thousands=thousands,
+            most_texts=most_texts,
+            prefix_ids=prefix_ids,
+            generator=generator,
+        )
+        readings += [read.row(i) for i in range(len(some))]
+    return readings[0] if single else readings
+
+
+@torch.no_grad()
+def read_numbers(
+    model: Any,
+    tokenizer: Any,
+    prompt: str | None,
+    answer: str,
+    *,
+    levels: Sequence[float] = (0.05, 0.5, 0.95),
+    system: str | None = None,
+    messages: Messages | None = None,
+    template_options: Mapping[str, Any] | None = None,
+    max_digits: int = 12,
+    thousands: str | None = None,
+    most_texts: int = MOST_TEXTS,
+    generator: torch.Generator | None = None,
+) -> list[WrittenNumber]:
+    """Read, for each number of an answer that was already written, what the model would write in its place.
+
+    Prompt and answer are run once. Each number is read after all that stands before it in the answer, the
+    earlier numbers as they are written. The answer may be any text, such as JSON.
+
+    Args:
+        model: a causal model of transformers with attention layers, in evaluation mode; or a server.
+        tokenizer: its tokenizer, a fast one, which knows where in a text its tokens stand.
+        prompt: the question; None with `messages`.
+        answer: the answer, whoever wrote it.
+        levels, system, messages, template_options, max_digits, thousands, most_texts, generator: see
+            `read_number`.
+
+    Returns:
+        The numbers of the answer in its order, each with its text, its probability, and a `NumberReading`.
+
+    Raises:
+        TypeError: a model or a tokenizer of another kind; see `read_number`.
+        ValueError: the chat template changes the answer; see `read_number`.
+
+    Example:
+        >>> import torch
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+        >>> characters = Tokenizer(models.WordLevel({c: i for i, c in enumerate("0123456789+=;")}, "0"))
+        >>> characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+        >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters)
+        >>> config = LlamaConfig(vocab_size=13, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        ...                      num_attention_heads=2)
+        >>> found = read_numbers(LlamaForCausalLM(config).eval(), tokenizer, "1+1=", "2;14")
+        >>> [(number.text, number.value) for number in found]
+        [('2', 2.0), ('14', 14.0)]
+    """
+    readable = as_readable(model)
+    check_tokenizer(readable, tokenizer)
+    if not getattr(tokenizer, "is_fast", False):
+        raise TypeError(
+            f"tokenizer: expected a fast tokenizer of transformers, given {type(tokenizer).__name__}, which "
+            "does not say where in a text its tokens stand"
+        )
+    with_median = tuple(sorted({*as_levels(levels), 0.5}))
+    (whole,), _ = write_prompts(readable, tokenizer, prompt, answer, system, messages, template_options)
+    if whole.answer:
+        raise TypeError("model: expected a causal model, which reads prompt and answer as one text")
+    if not whole.text.endswith(answer):
+        raise ValueError("answer: the chat template changes it. Leave out the white space around it.")
+    vocabulary = as_vocabulary(tokenizer, readable)
+    first = len(whole.text) - len(answer)
+    numbers = [(each.start, each.end, each.value) for each in find_in_text(answer, thousands)]
+    encoded = tokenizer(whole.text, add_special_tokens=whole.special, return_offsets_mapping=True)
+    ids, ends = encoded["input_ids"], [end for _, end in encoded["offset_mapping"]]
+    lengths, kept = [], []
+    for start, end, _ in numbers:
+        length = next(i for i, place in enumerate(ends) if place > first + start)
+        while length > 1 and vocabulary.pieces.get(ids[length - 1]) == " ":  # ` -5` has no token of a space
+            length -= 1
+        lengths.append(length)
+        kept.append(whole.text[ends[length - 1] : first + end])
+    if not numbers:
+        return []
+    if isinstance(readable, TorchModel):
+        roots: Iterator[Continuations] = readable.prefixes(ids, lengths, _PLACES)
+    else:
+        roots = iter([readable.continuations([ids[:n] for n in lengths], texts_of(vocabulary))])
+    shifts, points = draw_shifts(generator), torch.tensor(with_median, dtype=torch.float64)
+    found: list[WrittenNumber] = []
+    for root in roots:
+        some = slice(len(found), len(found) + len(root))
+        rows = torch.arange(len(root), device=root.device)
+        after = any_length.numbers_after(
+            root,
+            rows,
+            options_of(vocabulary, thousands, root.device),
+            most_texts,
+            max_digits,
+            shifts,
+            kept[some],
+        )
+        fields = any_length.summarize(after, points.to(root.device))
+        passes, run = root.counts
+        read = NumberQuantiles(with_median, **fields, passes=passes, rows=run)
+        for i, (start, end, value) in enumerate(numbers[some]):
+            own = (after.questions == i) & ~after.values.isnan()
+            share = after.weights[own & (after.values == value)].sum() / after.weights[own].sum()
+            found.append(WrittenNumber(answer[start:end], start, value, float(share), read.row(i)))
+    return found

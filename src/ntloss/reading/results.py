@@ -1,0 +1,116 @@
+"""What a reading returns: for one prompt numbers, for a batch tensors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+
+class UnlikelyNumberWarning(UserWarning):
+    """The model hardly writes a number where it is read, or the number is only a part of what it writes."""
+
+
+@dataclass(frozen=True)
+class NumberQuantiles:
+    """Quantiles of the number that follows each prompt; float64, on the prompts' device.
+
+    All are NaN if the model writes no number. Errors are those of the reading, not of the model.
+
+    Args:
+        levels: the requested levels, each between 0 and 1.
+        values: `[batch, levels]`, for each level q the smallest number that the model's number does not
+            exceed with probability q.
+        lower: `[batch, levels]`, lower 95 % bounds of the values; equal to them where the reading is exact.
+        upper: `[batch, levels]`, upper 95 % bounds.
+        mean: `[batch]`, the mean of the numbers; NaN for a fixed width.
+        mean_error: `[batch]`, 1.96 standard errors of the mean. It is no bound: where numbers have many
+            lengths, rare large ones may be missed.
+        starts: `[batch]`, the probability that a number starts at the end of the prompt.
+        ends: `[batch]`, the probability that a number that starts also ends within the digits that are read:
+            `max_digits`, or exactly those of a fixed width.
+        continues: `[batch]`, the probability that a number that is read goes on with what is not read, so
+            that it is only a part of what the model writes: the `/2` of `1/2`, or digits after a fixed width.
+        passes: number of calls of the model.
+        rows: number of rows in all calls.
+    """
+
+    levels: tuple[float, ...]
+    values: Tensor
+    lower: Tensor
+    upper: Tensor
+    mean: Tensor
+    mean_error: Tensor
+    starts: Tensor
+    ends: Tensor
+    continues: Tensor
+    passes: int
+    rows: int
+
+    def row(self, index: int) -> NumberReading:
+        """Return the reading of one prompt, with a median if 0.5 is among the levels."""
+        of_row: dict[str, Any] = {
+            name: column[index : index + 1]
+            for name, column in vars(self).items()
+            if isinstance(column, Tensor)
+        }
+        values = dict(zip(self.levels, self.values[index].tolist(), strict=True))
+        return NumberReading(
+            values.get(0.5, math.nan),
+            values[min(values)],
+            values[max(values)],
+            float(self.starts[index]),
+            float(self.ends[index]),
+            float(self.continues[index]),
+            replace(self, **of_row),
+        )
+
+
+@dataclass(frozen=True)
+class NumberReading:
+    """A number that a model is about to write; printed as `11 [2, 27]`. NaN if it writes none.
+
+    Args:
+        median: half of the model's probability is on smaller numbers.
+        low: the quantile of the lowest level, the interval's lower end.
+        high: the quantile of the highest level, the interval's upper end.
+        starts: the probability that a number starts at the end of the prompt.
+        ends: the probability that it ends within the digits that are read.
+        continues: the probability that it goes on with what is not read, such as the `/2` of `1/2`.
+        details: all levels with the errors of the reading, the mean, and what it cost; of one prompt.
+    """
+
+    median: float
+    low: float
+    high: float
+    starts: float
+    ends: float
+    continues: float
+    details: NumberQuantiles
+
+    def __str__(self) -> str:
+        if math.isnan(self.median):
+            return "no number"
+        median, low, high = (f"{number:.15g}" for number in (self.median, self.low, self.high))
+        return f"{median} [{low}, {high}]"
+
+
+@dataclass(frozen=True)
+class WrittenNumber:
+    """A number of an answer, and what the model would have written in its place.
+
+    Args:
+        text: the number as it is written.
+        start: the index of its first character in the answer.
+        value: the number.
+        probability: the probability of that value, of all numbers that the model writes there.
+        reading: the model's number after the answer up to there.
+    """
+
+    text: str
+    start: int
+    value: float
+    probability: float
+    reading: NumberReading

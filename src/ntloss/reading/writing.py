@@ -1,0 +1,105 @@
+"""The tokens that matter for a number which a model is writing, as the grammar says.
+
+A model may write a space, a currency sign, a sign, digits with separators, an exponent, and what makes the
+number larger (`67 million`) or a part of another (`1/2`). A reading follows a text as long as further
+characters may change its number (`ntloss.numbers.grammar.read_prefix`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from ntloss.numbers.grammar import POINT, read_prefix, with_ascii_sign
+from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.reading.torch_model import Continuations
+
+_LETTER = "q"  # in no word of a number; stands for all of them
+
+
+class Options:
+    """What may follow the text of a number: the tokens that matter, any letter, and the end, all else.
+
+    A token matters if the text stays open, or if it changes the number (a `.5`, or `3.` before other text). A
+    letter can, too: `1e3` followed by one has no exponent. Options are in the order of the numbers that they
+    lead to, as far as these have one length.
+
+    Args:
+        vocabulary: the tokens.
+        thousands: the separator of thousands, see `parse_numbers`; None if the text decides.
+        device: where the results are.
+    """
+
+    def __init__(self, vocabulary: NumberVocabulary, thousands: str | None, device: torch.device) -> None:
+        self.read = functools.lru_cache(maxsize=2**15)(functools.partial(read_prefix, thousands=thousands))
+        pieces = sorted(vocabulary.pieces.items(), key=lambda piece: _place(piece[1]))
+        self.token_ids = torch.tensor([i for i, _ in pieces], device=device)
+        self.texts = [*(text for _, text in pieces), _LETTER]
+        letters = [i for i in vocabulary.letter_ids if i not in vocabulary.pieces]
+        self._letter_ids = torch.tensor(letters, dtype=torch.int64, device=device)
+        self._known: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def allowed(self, text: str) -> Tensor:
+        """Return which options matter after a text, `[tokens + 1]`, bool; the letter is the last."""
+        return self._after(text)[0]
+
+    def _after(self, text: str) -> tuple[Tensor, Tensor]:
+        """Return which options matter after a text, and which of these keep its number, but open."""
+        # Which digits were written makes no difference, except a zero in front.
+        key = re.sub("(?<=[0-9])[0-9]", "0", re.sub("[1-9]", "1", text))
+        if key not in self._known:
+            now = self.read(key)
+            found = [self.read(key + option) for option in self.texts]
+            changes = [then[:2] != now[:2] for then in found]
+            matters = [then.open or changed for then, changed in zip(found, changes, strict=True)]
+            self._known[key] = torch.tensor(matters), torch.tensor(matters) & ~torch.tensor(changes)
+        return self._known[key]
+
+    def shares(self, last: Continuations, nodes: Tensor, allowed: Tensor) -> Tensor:
+        """Return the probabilities of the allowed options after some texts, `[texts, options]`.
+
+        `nodes` are the rows of the model's last pass that the texts belong to.
+        """
+        tokens = last.next_tokens(self.token_ids).exp()
+        letter = torch.zeros_like(tokens[:, :1])
+        if bool(allowed[:, -1].any()):
+            letter = last.next_tokens(self._letter_ids).exp().sum(-1, keepdim=True)
+        return torch.where(allowed, torch.cat([tokens, letter], dim=-1)[nodes], 0)
+
+    def further(self, last: Continuations, nodes: Tensor, texts: list[str]) -> tuple[Tensor, Tensor]:
+        """Return the probability that each text's number goes on at once, and that it may after one option.
+
+        Both are `[texts, options]`; `nodes` are the rows of the last pass that the texts belong to.
+        """
+        after = [self._after(text) for text in texts]
+        allowed, unchanged = (torch.stack(column).to(last.device) for column in zip(*after, strict=True))
+        shares = self.shares(last, nodes, allowed)
+        return torch.where(unchanged, 0, shares), torch.where(unchanged, shares, 0)
+
+
+_of_vocabulary: WeakKeyDictionary[NumberVocabulary, dict[tuple[str | None, torch.device], Options]] = (
+    WeakKeyDictionary()
+)
+
+
+def options_of(vocabulary: NumberVocabulary, thousands: str | None, device: torch.device) -> Options:
+    """Return the options of a vocabulary, made once on each device."""
+    made = _of_vocabulary.setdefault(vocabulary, {})
+    if (thousands, device) not in made:
+        made[thousands, device] = Options(vocabulary, thousands, device)
+    return made[thousands, device]
+
+
+def _place(piece: str) -> tuple[int, float]:
+    """Return the place of a token among the options, in the order of the numbers that it begins."""
+    text = with_ascii_sign(piece.strip())
+    number = read_prefix(text, "").value
+    if text.startswith("-"):
+        return 0, number or 0.0
+    if text.startswith(POINT):
+        return 1, number or 0.0
+    return (3, 0.0) if number is None or text[0] == "," else (2, number)

@@ -1,0 +1,180 @@
+"""The distribution of numbers of any length, against every token sequence of a tiny vocabulary."""
+
+import itertools
+from dataclasses import replace
+from random import Random
+
+import pytest
+import torch
+from reading_cases import FixedModel, any_length, assert_quantile, batch_of, make_model, next_token
+from tolerances import DISTRIBUTION, approx, assert_repeats
+
+from ntloss import NumberVocabulary
+from ntloss.numbers import parse_numbers
+from ntloss.reading import number_quantiles
+from ntloss.reading.any_length import numbers_after
+from ntloss.reading.torch_model import TorchModel
+from ntloss.reading.writing import options_of
+
+QUESTIONS = [[3, 4, 5], [10, 2, 3, 7, 6, 11, 4], [8]]
+LEVELS = (0.05, 0.3, 0.5, 0.95)
+# Ids from 13 are text.
+SPELLINGS = NumberVocabulary.from_mapping(
+    {2: "0", 3: "1", 4: "2", 5: "+", 6: "-", 7: ".", 8: " 2", 9: "12", 10: "1.", 11: ",", 12: "1e3"},
+    vocab_size=14,
+)
+ALL = 10**6  # texts, so that none is sampled
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama", "mamba"])
+def test_quantiles_equal_those_of_the_enumerated_numbers(kind):
+    model, questions = make_model(kind, SPELLINGS.vocab_size), QUESTIONS[:2]
+    found = number_quantiles(
+        model, batch_of(questions), SPELLINGS, LEVELS, max_digits=2, most_texts=ALL, rows_per_pass=ALL
+    )
+    allowed = DISTRIBUTION[torch.float32]
+    for i, question in enumerate(questions):
+        numbers, starts, parts = any_length(next_token(model, torch.tensor(question)), SPELLINGS, 2)
+        total = sum(numbers.values())
+        assert found.starts[i].item() == approx(starts, allowed)
+        assert found.ends[i].item() == approx(total / starts, allowed)
+        assert found.continues[i].item() == approx(parts / total, allowed, scale=1.0)
+        assert found.mean[i].item() == approx(
+            sum(x * p for x, p in numbers.items()) / total, allowed, scale=10
+        )
+        for k, level in enumerate(LEVELS):
+            assert_quantile(found.values[i, k].item(), level, numbers, allowed)
+
+
+def test_samples_are_fair_and_their_bounds_hold():
+    model = make_model("llama", SPELLINGS.vocab_size).double()
+    options, few = options_of(SPELLINGS, None, CPU), 6
+    for question in QUESTIONS:
+        exact, starts, _ = any_length(next_token(model, torch.tensor(question)), SPELLINGS, 2)
+        total = sum(exact.values())
+        median = min(x for x in exact if sum(p for y, p in exact.items() if y <= x) >= total / 2)
+        below, started, inside = [], [], []
+        with torch.no_grad():
+            root = TorchModel(model).continuations(batch_of([question]), {})
+            for seed in range(60):
+                shifts = torch.rand(16, generator=seeded(seed), dtype=torch.float64)
+                numbers = numbers_after(root, torch.tensor([0]), options, few, 2, shifts)
+                below.append(numbers.weights[numbers.values <= median].sum().item())
+                started.append(numbers.weights.sum().item())
+        assert sum(started) / 60 == approx(starts, 0.05)
+        assert sum(below) / 60 == approx(sum(p for x, p in exact.items() if x <= median), 0.1)
+        for seed in range(20):
+            read = number_quantiles(
+                model,
+                batch_of([question]),
+                SPELLINGS,
+                (0.5,),
+                max_digits=2,
+                most_texts=few,
+                generator=seeded(seed),
+            )
+            inside.append((read.lower.item() <= median) and (median <= read.upper.item()))
+        assert sum(inside) >= 19
+
+
+def test_readings_differ_only_with_a_generator_of_ones_own():
+    model = make_model("llama", SPELLINGS.vocab_size)
+
+    def read(seed=None):
+        generator = None if seed is None else seeded(seed)
+        found = number_quantiles(
+            model, batch_of(QUESTIONS), SPELLINGS, max_digits=4, most_texts=8, generator=generator
+        )
+        return found.mean
+
+    assert read(2).tolist() != assert_repeats(read).tolist()
+
+
+def test_a_reading_that_follows_every_likely_text_says_that_it_is_exact():
+    numbers = torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    digits = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: "3"}, vocab_size=4)
+    prompt = {"input_ids": torch.tensor([[3]])}
+    read = number_quantiles(FixedModel(numbers, {0: 1, 1: 1, 2: 1}), prompt, digits)
+    assert read.values.tolist() == read.lower.tolist() == read.upper.tolist() == [[1.0, 1.0, 3.0]]
+    assert (read.mean.item(), read.mean_error.item()) == (approx(1.7), 0.0)
+
+
+def test_a_model_that_never_ends_a_number_takes_a_bounded_number_of_passes():
+    ones = torch.zeros(1, 4)
+    ones[0, 0] = 1.0
+    digits = NumberVocabulary.from_mapping({0: "1", 1: "."}, vocab_size=4)
+    prompt = {"input_ids": torch.tensor([[3]])}
+    read = number_quantiles(FixedModel(ones, {}), prompt, digits, (0.5,))
+    assert read.passes == 13
+    assert read.values.isnan().all()
+    assert read.ends.item() == 0
+    # A point, behind which digits are cut off.
+    ones = torch.tensor([[0.0, 1, 0, 0], [1.0, 0, 0, 0]])
+    read = number_quantiles(FixedModel(ones, {1: 1, 0: 1}), prompt, digits, (0.5,))
+    assert read.values.item() == approx(1 / 9, 1e-9)
+
+
+def sure_of(vocabulary, rows):
+    """A model that is sure to write each row of tokens, and then text; its vocabulary and prompts."""
+    ends = list(itertools.accumulate(len(row) + 2 for row in rows))
+    # Each token of each row has an id of its own, behind that of the row's prompt.
+    ids = [range(end - len(row) - 1, end - 1) for row, end in zip(rows, ends, strict=True)]
+    own = [*zip(itertools.chain(*ids), itertools.chain(*rows), strict=True)]
+    of_token = {token.token_id: token for token in vocabulary.tokens}
+    chained = NumberVocabulary(
+        vocab_size=ends[-1],
+        tokens=tuple(replace(of_token[i], token_id=new) for new, i in own if i in of_token),
+        pieces={new: vocabulary.pieces[i] for new, i in own if i in vocabulary.pieces},
+        letter_ids=tuple(new for new, i in own if i in vocabulary.letter_ids),
+    )
+    probabilities = torch.eye(ends[-1]).roll(1, -1)
+    last = torch.tensor(ends) - 1
+    probabilities[last] = torch.eye(ends[-1])[last]
+    model = FixedModel(probabilities, {i: i for i in range(ends[-1])})
+    return model, {"input_ids": torch.tensor([[own_ids[0] - 1] for own_ids in ids])}, chained
+
+
+def read_rows(vocabulary, rows, **options):
+    model, prompts, chained = sure_of(vocabulary, rows)
+    found = number_quantiles(model, prompts, chained, (0.5,), **options)
+    assert found.starts.tolist() == approx([1.0] * len(rows))
+    return found
+
+
+def read_of(text):
+    vocabulary = NumberVocabulary.from_mapping(dict(enumerate(text)), vocab_size=len(text))
+    return read_rows(vocabulary, [list(range(len(text)))])
+
+
+def texts_with_a_number_in_front(seed, count):
+    random = Random(seed)
+    parts = [*"0123456789.,eE-+x%) $\u2212", "12", "000", "2024", "e3", ".5", " It", "km", "rd", ", ", ". "]
+    texts = [f"{random.randrange(1000)}.{random.randrange(10)}. It is so." for _ in range(count)]
+    for _ in range(count):
+        sign, number = random.choice(["", "-", "$"]), random.choice(["9", "047", "1,250", "0", ".5", "3e3"])
+        texts.append(sign + number + "".join(random.choices(parts, k=random.randrange(6))))
+    return texts
+
+
+@pytest.mark.parametrize("name", ["t5", "gpt2", "smollm2"])
+@pytest.mark.filterwarnings("ignore:.*tokens count as numbers")
+def test_numbers_of_real_tokenizers_are_read_as_metrics_read_them(name, real_tokenizer, request):
+    tokenizer = request.getfixturevalue("smollm2")[0] if name == "smollm2" else real_tokenizer(name)
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, tokens="numbers")
+    given = texts_with_a_number_in_front(seed=len(name), count=75)
+    rows = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in given]
+    written = [tokenizer.convert_tokens_to_string(tokenizer.convert_ids_to_tokens(row)) for row in rows]
+    expected = [parse_numbers(text)[0] for text in written]
+    kept = [i for i, number in enumerate(expected) if abs(number) < 1e300]
+    assert len(kept) > 120
+    read = read_rows(vocabulary, [rows[i] for i in kept], max_digits=300).values[:, 0].tolist()
+    wrong = [
+        (written[i], r, expected[i]) for i, r in zip(kept, read, strict=True) if r != approx(expected[i])
+    ]
+    assert not wrong

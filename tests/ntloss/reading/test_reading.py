@@ -1,0 +1,328 @@
+"""Numbers read in one call, from models and tokenizers of every kind."""
+
+import math
+import warnings
+from dataclasses import replace
+
+import pytest
+import tiny_tokenizers as tiny
+import torch
+from reading_cases import any_length, make_model, next_token
+from tolerances import DISTRIBUTION, approx, assert_close
+
+import ntloss.reading.quantiles as quantiles
+from ntloss import NumberVocabulary
+from ntloss.numbers import NumberFormat
+from ntloss.reading import NumberQuantiles, UnlikelyNumberWarning, number_quantiles, read_number, read_numbers
+from ntloss.reading.torch_model import TorchModel
+
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
+TEMPLATE = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] | trim }}</>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}{% if think %}<think>{% endif %}"
+)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What the encoder, or a causal model, and then a decoder reads before the numbers of each call."""
+    calls = []
+    continuations = TorchModel.continuations
+
+    def note(self, inputs, texts, prefix_ids=()):
+        masks = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).bool()
+        rows = [row[mask].tolist() for row, mask in zip(inputs["input_ids"], masks, strict=True)]
+        calls.append((rows, list(prefix_ids)))
+        return continuations(self, inputs, texts, prefix_ids)
+
+    monkeypatch.setattr(TorchModel, "continuations", note)
+    return calls
+
+
+def tokens_of(tokenizer, ids):
+    return "|".join(tokenizer.convert_ids_to_tokens(ids))
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "texts", "read"),
+    [
+        # the space is a token of its own, joined with the digit, or joined with a sign alone
+        ("llama", tiny.llama_like, ("a-a", "a "), ("▁a|-|a|<0x0A>|a|▁", "")),
+        ("llama", tiny.byte_level, ("a", "a "), ("a|Ċ|a", "")),
+        ("llama", tiny.llama_3_like, ("a", "a "), ("a|Ċ|a|Ġ", "")),
+        # no line break behind white space, and nothing to begin with
+        ("llama", tiny.llama_3_like, ("a\n", "$"), ("a|Ċ|$", "")),
+        ("llama", tiny.byte_level, ("a ", ""), ("a", "")),
+        ("t5", tiny.sentence_piece, ("a", "the "), ("▁a", "▁the")),
+    ],
+)
+def test_the_prompt_ends_before_the_first_token_that_a_number_would_change(seen, kind, make, texts, read):
+    tokenizer = make()
+    read_number(make_model(kind, len(tokenizer)), tokenizer, *texts, max_digits=2)
+    ((rows, prefix),) = seen
+    assert (tokens_of(tokenizer, rows[0]), tokens_of(tokenizer, prefix)) == read
+
+
+def joins_signs():
+    """A tokenizer that joins a space with a sign, but not with a digit, as those of most chat models."""
+    words = ["a", *"0123456789", " -", " $", " .", " +", "-", "$", ".", "+", " "]
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    model = Tokenizer(models.WordLevel({w.replace(" ", "Ġ"): i for i, w in enumerate(words)}, "a"))
+    split = pre_tokenizers.Split(Regex(r" ?[-$.+]|[0-9]| |a"), "isolated")
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    model.pre_tokenizer = pre_tokenizers.Sequence([split, as_bytes])
+    model.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=model)
+
+
+@pytest.mark.parametrize(
+    ("format", "kept"), [(None, "a"), (NumberFormat(2, signed=True), "a"), (NumberFormat(2), "a|Ġ")]
+)
+def test_a_space_stays_only_if_no_number_of_the_format_is_joined_with_it(seen, format, kept):
+    tokenizer = joins_signs()
+    read_number(make_model("llama", len(tokenizer)), tokenizer, "a ", format=format, max_digits=2)
+    assert tokens_of(tokenizer, seen[0][0][0]) == kept
+
+
+def test_a_space_at_the_end_changes_no_number():
+    tokenizer = joins_signs()
+    model = make_model("llama", len(tokenizer)).double()
+    for format in (None, NumberFormat(2, signed=True)):
+        plain, spaced = (
+            read_number(model, tokenizer, "a" + end, format=format, max_digits=2) for end in ("", " ")
+        )
+        assert (plain.median, plain.low, plain.high, plain.starts) == approx(
+            (spaced.median, spaced.low, spaced.high, spaced.starts)
+        )
+
+
+def test_number_quantiles_warns_of_a_space_that_signs_cannot_follow():
+    tokenizer = joins_signs()
+    model, inputs = make_model("llama", len(tokenizer)), dict(tokenizer("a ", return_tensors="pt"))
+    for format, warned in ((None, True), (NumberFormat(2, signed=True), True), (NumberFormat(2), False)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            number_quantiles(model, inputs, tokenizer, format=format, max_digits=2)
+        assert any("' -'" in str(each.message) for each in caught) == warned
+
+
+def chat_tokenizer():
+    tokenizer = tiny.qwen_like()
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({"prompt": "q", "prefill": "a "}, "<user>q</><assistant>a"),
+        ({"prompt": "q", "prefill": "a$"}, "<user>q</><assistant>a$"),
+        ({"prompt": "q"}, "<user>q</><assistant>"),
+        ({"prompt": "q", "system": "s"}, "<system>s</><user>q</><assistant>"),
+        ({"messages": [{"role": "user", "content": "q"}]}, "<user>q</><assistant>"),
+        (
+            {
+                "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+                "prefill": "b$",
+            },
+            "<user>q</><assistant>ab$",
+        ),
+        ({"prompt": "q", "template_options": {"think": True}}, "<user>q</><assistant><think>"),
+    ],
+)
+def test_a_chat_template_leaves_the_assistants_turn_open(seen, given, read):
+    tokenizer = chat_tokenizer()
+    read_number(make_model("llama", len(tokenizer)), tokenizer, **given, max_digits=2)
+    found = tokens_of(tokenizer, seen[0][0][0]).replace("|", "").replace("Ġ", " ")
+    assert found.rstrip() == read
+
+
+@pytest.mark.parametrize(
+    "answer", ["{{ raise_exception('only users speak') if m['role'] == 'assistant' }}", "<{{ m['role'] }}>"]
+)
+def test_a_chat_template_without_an_assistants_turn_is_an_error(answer):
+    tokenizer = tiny.qwen_like()
+    tokenizer.chat_template = f"{{% for m in messages %}}{answer}{{% endfor %}}"
+    with pytest.raises(ValueError, match="prefill="):
+        read_number(make_model("llama", len(tokenizer)), tokenizer, "q", "It takes ")
+
+
+def test_a_reading_is_a_row_of_number_quantiles():
+    tokenizer = tiny.qwen_like()
+    model = make_model("llama", len(tokenizer) + 8).double()  # padded
+    prompts = ["a", "a-a", "a+"]
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=len(tokenizer) + 8)
+    for format in (None, NumberFormat(2)):
+        several = read_number(model, tokenizer, prompts, levels=(0.25, 0.75), format=format, max_digits=3)
+        for prompt, reading in zip(prompts, several, strict=True):
+            inputs = tokenizer(prompt, return_tensors="pt")
+            read = number_quantiles(model, inputs, vocabulary, (0.25, 0.5, 0.75), format, max_digits=3)
+            found = torch.tensor([reading.low, reading.median, reading.high], dtype=torch.float64)
+            assert_close(found, read.values[0], DISTRIBUTION)
+            for name in ("starts", "ends", "continues"):
+                assert getattr(reading, name) == approx(getattr(read, name).item(), DISTRIBUTION, scale=1.0)
+            assert_close(reading.details.values, read.values, DISTRIBUTION)
+            assert reading.details.levels == (0.25, 0.5, 0.75)
+
+
+def test_the_vocabulary_of_a_tokenizer_is_made_once_until_it_grows(monkeypatch):
+    tokenizer, made = tiny.qwen_like(), []
+    make = NumberVocabulary.from_tokenizer
+    monkeypatch.setattr(
+        quantiles.NumberVocabulary,
+        "from_tokenizer",
+        lambda *given, **options: made.append(given) or make(*given, **options),
+    )
+    model = make_model("llama", len(tokenizer) + 8)
+    for _ in range(2):
+        read_number(model, tokenizer, "a", max_digits=2)
+    assert len(made) == 1
+    tokenizer.add_tokens(["much"])
+    read_number(model, tokenizer, "a", max_digits=2)
+    assert len(made) == 2
+
+
+def reading_of(median, low, high):
+    nothing = torch.zeros(1, dtype=torch.float64)
+    values = torch.tensor([[low, median, high]], dtype=torch.float64)
+    levels = (0.05, 0.5, 0.95)
+    found = NumberQuantiles(levels, values, values, values, nothing, nothing, nothing, nothing, nothing, 1, 1)
+    return found.row(0)
+
+
+def test_a_reading_prints_as_its_median_and_its_interval():
+    assert str(reading_of(11.0, 2.0, 40.5)) == "11 [2, 40.5]"
+    assert str(reading_of(1234567.0, -0.25, 3e9)) == "1234567 [-0.25, 3000000000]"
+    assert str(reading_of(math.nan, math.nan, math.nan)) == "no number"
+    assert reading_of(1.0, 0.0, 2.0) != replace(reading_of(1.0, 0.0, 2.0), high=3.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "named"),
+    [
+        ({"model": "smollm2"}, TypeError, "model"),
+        ({"tokenizer": None}, TypeError, "tokenizer"),
+        ({"prompt": [3]}, TypeError, "prompt"),
+        ({"prompt": None}, TypeError, "prompt"),
+        ({"messages": [{"role": "user", "content": "a"}]}, TypeError, "messages"),
+        ({"prefill": None}, TypeError, "prefill"),
+        ({"prompt": ""}, ValueError, "prompt"),
+        ({"levels": 90}, ValueError, "levels"),
+        ({"levels": (0.5, 1.0)}, ValueError, "levels"),
+        ({"prefill": "It takes 1 "}, ValueError, "prefill"),
+        ({"system": "s"}, ValueError, "system"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error(changed, error, named):
+    tokenizer = tiny.qwen_like()
+    given = {"model": make_model("llama", len(tokenizer)), "tokenizer": tokenizer, "prompt": "a", **changed}
+    with pytest.raises(error, match=named):
+        read_number(**given)
+
+
+CHARACTERS = '0271-: {}"ab'
+
+
+def by_characters():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel({c: i + 2 for i, c in enumerate(CHARACTERS)}, "a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_the_numbers_of_an_answer_are_those_that_the_model_would_write_there(kind):
+    tokenizer = by_characters()
+    model = make_model(kind, 2 + len(CHARACTERS)).double()
+    answer = '{"a":7 "b":-2}'
+    calls = []
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: calls.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    found = read_numbers(model, tokenizer, "ab ", answer, max_digits=1, most_texts=10**4)
+    assert [(each.text, each.value, each.start) for each in found] == [
+        ("7", 7.0, answer.index("7")),
+        ("-2", -2.0, answer.index("-")),
+    ]
+    assert calls[0] == (1, 3 + len(answer))
+    assert all(width == 1 for _, width in calls[1:])  # prompt and answer are run once
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=2 + len(CHARACTERS))
+    for each in found:
+        before = tokenizer.encode("ab " + answer[: each.start])
+        numbers, starts, _ = any_length(next_token(model, torch.tensor(before)), vocabulary, 1)
+        total = sum(numbers.values())
+        assert each.probability == approx(numbers[each.value] / total, 1e-3, scale=1.0)
+        assert each.reading.starts == approx(starts, 1e-3)
+        below = sum(p for x, p in numbers.items() if x < each.reading.median) / total
+        assert below <= 0.5 <= below + numbers[each.reading.median] / total
+
+
+def test_a_written_number_is_followed_however_unlikely_it_is():
+    tokenizer = by_characters()
+    model = make_model("llama", 2 + len(CHARACTERS)).double()
+    (found,) = read_numbers(model, tokenizer, "ab ", "a72", max_digits=2, most_texts=3)
+    behind = next_token(model, torch.tensor(tokenizer.encode("ab a")))
+    seven, two = tokenizer.encode("72")
+    ends = [i for i in range(14) if i < 2 or CHARACTERS[i - 2] in '"a']  # not a `bn`
+    written = behind([])[seven] + behind([seven])[two]
+    ended = sum(math.exp(behind([seven, two])[i]) for i in ends)
+    assert 0 < math.exp(written) * ended < 0.01
+    read = found.reading
+    assert found.probability * read.starts * read.ends >= math.exp(written) * ended * (1 - 1e-6)
+
+
+def test_an_answer_without_numbers_has_none_and_other_models_are_errors():
+    tokenizer = by_characters()
+    assert read_numbers(make_model("llama", 14), tokenizer, "ab", "a b") == []
+    for kind in ("t5", "mamba"):
+        with pytest.raises(TypeError, match="expected a causal model"):
+            read_numbers(make_model(kind, 14), tokenizer, "ab", "7")
+
+
+@pytest.mark.parametrize("make", [tiny.byte_level, tiny.sentence_piece, tiny.word_piece])
+def test_every_token_has_a_text_for_messages(make):
+    tokenizer = make()
+    numbers = NumberVocabulary.from_tokenizer(tokenizer, "numbers", vocab_size=2 * len(tokenizer))
+    (digit,) = [token for token in numbers.tokens if token.text.strip() == "4"][:1]
+    assert numbers.text_of(digit.token_id).strip() == "4"
+    assert numbers.text_of(2 * len(tokenizer) - 1) is None
+
+
+def test_a_level_alone_stands_for_one_quantile():
+    tokenizer = tiny.byte_level()
+    model, width = make_model("llama", len(tokenizer)), NumberFormat(digits=2)
+    inputs = dict(tokenizer("a", return_tensors="pt"))
+    several = number_quantiles(model, inputs, tokenizer, [0.5], width)
+    assert_close(number_quantiles(model, inputs, tokenizer, 0.5, width).values, several.values, DISTRIBUTION)
+
+
+@pytest.mark.pretrained
+def test_smollm2_can_answer_with_a_negative_number_after_a_space(smollm2):
+    tokenizer, model = smollm2
+    spaced, plain = (
+        read_number(model, tokenizer, "What is -3 - 4?", prefill)
+        for prefill in ("The answer is ", "The answer is")
+    )
+    assert str(spaced) == str(plain)
+    assert plain.median == -3
+    assert 0.5 < plain.starts < 0.7
+
+
+@pytest.mark.pretrained
+def test_smollm2s_magnitudes_are_read(smollm2):
+    tokenizer, model = smollm2
+    prompt = "The population of France is about"
+    read = read_number(model, tokenizer, prompt, prompt)
+    assert 1e7 < read.median < 1e8
+
+
+@pytest.mark.pretrained
+def test_a_width_that_is_too_large_for_smollm2_is_named_as_such(smollm2):
+    tokenizer, model = smollm2
+    with pytest.warns(UnlikelyNumberWarning, match="fewer digits"):
+        wide = read_number(model, tokenizer, "12 + 13 =", "12 + 13 = ", format=NumberFormat(digits=3))
+    assert wide.starts > 0.9
