@@ -29,6 +29,7 @@ LOSSES: dict[str, tuple[str, dict[str, Any]] | None] = {
     "crps": ("crps", {}),
     "ntl_mse": ("ntl_mse", {}),
     "ntl_mae": ("ntl_mae", {}),
+    "ntl_huber": ("ntl_huber", {}),
     "raft": ("raft", {}),
     "gaussian_smoothing": ("gaussian_smoothing", {}),
     "smoothed_wasserstein": ("smoothed_wasserstein", {}),

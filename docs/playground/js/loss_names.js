@@ -10,6 +10,7 @@ const LOSS_NAMES = (() => {
     ["ntl_mse", "NTL-MSE", "Squared error of the expected digit. It is zero whenever the mean is right, by whatever digits.", '"ntl_mse"'],
     ["hl_gauss", "HL-Gauss", "Cross-entropy with a Gaussian around the true number as the label. It takes the place of cross-entropy, so λ has no part. In numbers of several digits it knows place and carry.", 'HLGauss(SIGMA)'],
     ["ntl_mae", "NTL-MAE", "Absolute error of the expected digit. Like NTL-MSE it only sees the mean.", '"ntl_mae"'],
+    ["ntl_huber", "NTL-Huber", "Half the squared error of the expected digit up to 1, then the absolute error minus a half. Like NTL-MSE it only sees the mean.", '"ntl_huber"'],
     ["raft", "RAFT", "Squared error of the expectation over all tokens. Text counts as 0.", '"raft"'],
     ["gaussian_smoothing", "Gaussian CE", "Cross-entropy with a bell around the right digit as the label.", '"gaussian_smoothing"'],
     ["smoothed_wasserstein", "Smoothed NTL-WAS", "The work of moving the prediction to a bell around the right digit.", '"smoothed_wasserstein"'],

@@ -86,6 +86,14 @@ const losses = (() => {
     return { loss: Math.abs(error) ** power, byProbs: VALUES.map((v) => slope * v) };
   }
 
+  /** Squared up to an error of 1, and absolute beyond it. */
+  function huber(x, target) {
+    const error = dot(x.probs, VALUES) - target;
+    const slope = Math.max(-1, Math.min(1, error));
+    const loss = slope * error - slope ** 2 / 2;
+    return { loss, byProbs: VALUES.map((v) => slope * v) };
+  }
+
   /** Squared error of the expectation over the whole vocabulary, in which text counts as 0. */
   function expectedValueOverVocabulary(x, target) {
     const mass = Math.exp(x.logMass);
@@ -181,6 +189,7 @@ const losses = (() => {
     crps,
     ntl_mse: (x, target) => expectedValue(x, target, 2),
     ntl_mae: (x, target) => expectedValue(x, target, 1),
+    ntl_huber: huber,
     raft: expectedValueOverVocabulary,
     gaussian_smoothing: (x, target) => targetsEntropy(x, bell(target, 2)),
     smoothed_wasserstein: smoothedWasserstein,

@@ -40,7 +40,7 @@
     byId("tokens").replaceChildren(...tokens.map(chip));
     fillTable(
       byId("coverage"),
-      ["Counted as numbers", "digits seen", "share", ""],
+      ["Counted as numbers", "digits seen", "share", "choice"],
       rows.map((row) => [
         KINDS[row.tokens],
         `${row.seen} of ${digits}`,

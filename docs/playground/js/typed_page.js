@@ -14,6 +14,7 @@
     ["crps", "CRPS"],
     ["ntl_mse", "NTL-MSE"],
     ["ntl_mae", "NTL-MAE"],
+    ["ntl_huber", "NTL-Huber"],
     ["raft", "RAFT"],
     ["gaussian_smoothing", "Gaussian CE"],
     ["smoothed_wasserstein", "Smoothed NTL-WAS"],
