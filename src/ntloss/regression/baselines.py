@@ -1,0 +1,141 @@
+"""What a user would try first: the median, ridge on words, trees, a sentence encoder, each in seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import RidgeCV
+from sklearn.pipeline import make_pipeline, make_union
+from sklearn.preprocessing import OrdinalEncoder, StandardScaler
+from sklearn.svm import SVR
+
+from ntloss.regression.questions import Questions
+
+Numbers = NDArray[np.float64]
+MEDIAN = "the median answer"
+RIDGE = "ridge on words"
+TREES = "boosted trees"
+ENCODER = "sentence encoder and SVR"
+_CATEGORIES = 30  # values of a column of texts up to which trees see it
+_ALPHAS = np.logspace(-2, 2, 9)
+
+
+class Baseline(NamedTuple):
+    """A simple model's predictions of held-out rows."""
+
+    predicted: Numbers
+    seconds: float
+
+
+def compare(
+    questions: Questions,
+    table: pd.DataFrame,
+    answers: Numbers,
+    train: Sequence[int],
+    held_out: Sequence[int],
+    encoder: str | None = None,
+    seed: int = 0,
+) -> dict[str, Baseline]:
+    """Fit simple models to the training rows, and predict the held-out ones.
+
+    Args:
+        questions: how rows are written.
+        table: the rows.
+        answers: `[rows]`.
+        train: indices of the training rows.
+        held_out: indices of the rows that are predicted.
+        encoder: folder or name of a sentence encoder. Default: none.
+        seed: of the trees.
+    """
+    table = questions.table(table)
+    words = [name for name in questions.columns if name not in questions.numeric]
+    models: dict[str, Callable[[], Numbers]] = {
+        MEDIAN: lambda: np.full(len(held_out), np.median(answers[[*train]]))
+    }
+    if words:
+        texts = np.array(questions.write(table), dtype=object)
+        models[RIDGE] = lambda: _fitted(_ridge(), texts, answers, train, held_out)
+        if encoder is not None:
+            models[ENCODER] = lambda: _encoded(encoder, texts, answers, train, held_out)
+    if questions.numeric:
+        models[TREES] = lambda: _trees(questions, table, answers, train, held_out, seed)
+    found = {}
+    for name, predict in models.items():
+        start = time.perf_counter()
+        found[name] = Baseline(predict(), time.perf_counter() - start)
+    return found
+
+
+def _fitted(model: Any, X: Any, y: Numbers, train: Sequence[int], held_out: Sequence[int]) -> Numbers:  # noqa: N803
+    predicted: Numbers = model.fit(X[[*train]], y[[*train]]).predict(X[[*held_out]])
+    return predicted
+
+
+def _ridge() -> Any:
+    words = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2))
+    letters = TfidfVectorizer(sublinear_tf=True, analyzer="char_wb", ngram_range=(2, 4))
+    return make_pipeline(make_union(words, letters), RidgeCV(_ALPHAS))
+
+
+def _trees(
+    questions: Questions,
+    table: pd.DataFrame,
+    answers: Numbers,
+    train: Sequence[int],
+    held_out: Sequence[int],
+    seed: int,
+) -> Numbers:
+    numeric = [*questions.numeric]
+    table = table.assign(**{c: pd.to_numeric(table[c], errors="coerce") for c in numeric})
+    kinds = [c for c in table.columns if c not in numeric and table[c].nunique() <= _CATEGORIES]
+    table = table.assign(**{c: table[c].map(str) for c in kinds})[[*kinds, *numeric]]
+    encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
+    columns = make_column_transformer((encoder, kinds), remainder="passthrough")
+    is_kind = [True] * len(kinds) + [False] * len(numeric)
+    trees = HistGradientBoostingRegressor(
+        loss="absolute_error", categorical_features=is_kind, random_state=seed
+    )
+    return _fitted(make_pipeline(columns, trees), _Rows(table), answers, train, held_out)
+
+
+class _Rows:
+    """A table that is indexed by rows, as an array is."""
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        self.table = table
+
+    def __getitem__(self, index: list[int]) -> pd.DataFrame:
+        return self.table.iloc[index]
+
+
+def _encoded(
+    encoder: str, texts: NDArray[np.object_], answers: Numbers, train: Sequence[int], held_out: Sequence[int]
+) -> Numbers:
+    """Predict from the mean of a sentence encoder's states, which all common ones are trained for."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    vectors = np.zeros((len(texts), model.config.hidden_size))
+    asked = [*train, *held_out]
+    for first in range(0, len(asked), 32):
+        index = asked[first : first + 32]
+        batch = tokenizer([*texts[index]], padding=True, truncation=True, max_length=256, return_tensors="pt")
+        with torch.no_grad():
+            states = model(**batch).last_hidden_state
+        mask = batch["attention_mask"].unsqueeze(-1)
+        vectors[index] = torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1)).numpy()
+    scaler = StandardScaler().fit(answers[[*train], None])
+    svr = SVR().fit(vectors[[*train]], scaler.transform(answers[[*train], None]).ravel())
+    predicted: Numbers = scaler.inverse_transform(svr.predict(vectors[[*held_out]])[:, None]).ravel()
+    return predicted

@@ -1,0 +1,189 @@
+"""Rows as texts: what a language model reads before it writes the answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+TEXT = "text"  # the column of plain texts
+_COLUMN = re.compile(r"\{([^{}]*)\}")
+_ANSWER = "answer"  # what is asked for, unless y has a name
+_GAP = "unknown"
+# Of a number in a question: dates such as 20140502, zip codes and ids still differ.
+_SIGNIFICANT = 9
+
+
+@dataclass(frozen=True)
+class Questions:
+    """How rows are written as questions.
+
+    Args:
+        columns: the columns of a question, in order.
+        numeric: those that held only numbers when the model was fitted.
+        prompt: the question, with names of columns in braces. None: all columns with their names.
+        answer: the name of the number that is asked for.
+        plain: whether rows are texts without a name.
+        left_out: columns that no question holds, each with the reason.
+    """
+
+    columns: tuple[str, ...]
+    numeric: tuple[str, ...]
+    prompt: str | None
+    answer: str
+    plain: bool
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def choose(cls, X: Any, y: Any, answers: np.ndarray, prompt: str | None) -> Questions:  # noqa: N803
+        """Choose what questions hold.
+
+        Args:
+            X: `[rows]` texts, or a table.
+            y: the answers as they were given; a Series has a name.
+            answers: `[rows]`, the same as numbers.
+            prompt: the question, with names of columns in braces. Default: all columns.
+
+        Raises:
+            ValueError: the prompt names no column, or one that the table does not have.
+        """
+        table, plain = as_table(X)
+        name = getattr(y, "name", None)
+        answer = _ANSWER if name is None else str(name)
+        numeric = tuple(c for c in table.columns if _is_numeric(table[c]))
+        if prompt is not None:
+            columns = tuple(dict.fromkeys(_COLUMN.findall(prompt)))
+            if not columns:
+                raise ValueError(
+                    f"prompt={prompt!r}: expected the name of a column in braces, such as {{text}}"
+                )
+            if plain and len(columns) == 1:
+                columns = (TEXT,)
+                prompt = _COLUMN.sub("{text}", prompt)
+            _check_columns(columns, table, "prompt names")
+            return cls(columns, numeric, prompt, answer, plain)
+        left_out = {} if len(table.columns) < 2 else _useless(table, numeric, answers)
+        kept = tuple(c for c in table.columns if c not in left_out)
+        if not kept:
+            kept, left_out = tuple(table.columns), {}
+        return cls(kept, tuple(c for c in numeric if c in kept), None, answer, plain, left_out)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Questions:
+        """Make an object of the fields that JSON kept of one."""
+        return cls(**{**fields, "columns": (*fields["columns"],), "numeric": (*fields["numeric"],)})
+
+    def table(self, X: Any) -> pd.DataFrame:  # noqa: N803
+        """Return the columns of the question as a table.
+
+        Raises:
+            ValueError: a column is missing.
+            TypeError: X is neither a table nor texts.
+        """
+        table, _ = as_table(X)
+        if len(self.columns) == len(table.columns) == 1:
+            table.columns = pd.Index(self.columns)
+        _check_columns(self.columns, table, "the model was fitted with")
+        return table[[*self.columns]]
+
+    def write(self, X: Any) -> list[str]:  # noqa: N803
+        """Write each row as a question."""
+        table = self.table(X)
+        texts = {c: _texts(table[c], c in self.numeric) for c in self.columns}
+        rows = [dict(zip(texts, values, strict=True)) for values in zip(*texts.values(), strict=True)]
+        if self.prompt is not None:
+            parts = _COLUMN.split(self.prompt)  # every other one is the name of a column
+            return ["".join(row[part] if i % 2 else part for i, part in enumerate(parts)) for row in rows]
+        if len(self.columns) == 1:
+            return [f"{next(iter(row.values()))}\n{self.answer}: " for row in rows]
+        return [", ".join([*(f"{c}: {text}" for c, text in row.items()), f"{self.answer}: "]) for row in rows]
+
+
+def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
+    """Return rows as a table, and whether they are texts without a name.
+
+    Raises:
+        TypeError: X is neither a table nor a sequence.
+    """
+    if isinstance(X, pd.DataFrame):
+        return X.set_axis([*map(str, X.columns)], axis=1), False
+    if isinstance(X, pd.Series):
+        name = TEXT if X.name is None else str(X.name)
+        return X.to_frame(name).reset_index(drop=True), X.name is None
+    if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
+        raise TypeError(
+            f"X: expected a list of texts or a DataFrame, given a {type(X).__name__}; put one row into a list"
+        )
+    rows = X if isinstance(X, np.ndarray) else [*X]
+    if len(rows) and not isinstance(rows, np.ndarray) and all(isinstance(row, Mapping) for row in rows):
+        return pd.DataFrame(rows), False
+    array = np.asarray(rows, dtype=object)
+    if array.ndim == 2:
+        return pd.DataFrame(array, columns=[f"x{i}" for i in range(array.shape[1])]), False
+    return pd.DataFrame({TEXT: array}), True
+
+
+def _check_columns(names: Iterable[str], table: pd.DataFrame, why: str) -> None:
+    if missing := [name for name in names if name not in table.columns]:
+        raise ValueError(
+            f"X: {why} the column {missing[0]!r}; expected it among {', '.join(map(str, table.columns))}"
+        )
+
+
+def _useless(table: pd.DataFrame, numeric: Iterable[str], answers: np.ndarray) -> dict[str, str]:
+    """Find columns that no question should hold, and say why."""
+    found = {}
+    for name in table.columns:
+        column = table[name].map(str)
+        if column.nunique() == 1:
+            found[name] = "it is the same in all rows"
+        elif name in numeric:
+            numbers = pd.to_numeric(table[name], errors="coerce").to_numpy(float)
+            if np.array_equal(numbers, answers):
+                found[name] = "it equals the answer"
+            elif len(numbers) > 2 and (abs(np.diff(np.sort(numbers))) == 1).all():
+                found[name] = "it numbers the rows"
+    return found
+
+
+def _is_numeric(column: pd.Series) -> bool:
+    """Return whether a column holds only numbers and gaps; codes such as 01234 are no numbers."""
+    if pd.api.types.is_bool_dtype(column):
+        return False
+    if pd.api.types.is_numeric_dtype(column):
+        return True
+    texts = column[column.notna()].map(lambda value: str(value).strip())
+    texts = texts[texts != ""]
+    if texts.str.fullmatch(r"0\d+").any():
+        return False
+    return bool(len(texts)) and bool(pd.to_numeric(texts, errors="coerce").notna().all())
+
+
+def _texts(column: pd.Series, numeric: bool) -> list[str]:
+    return [_text(value, numeric) for value in column]
+
+
+def _text(value: Any, numeric: bool) -> str:
+    """Write a value of a row.
+
+    Example:
+        >>> [_text(value, True) for value in (0.1 + 0.2, "3.00", 20140502.0, None, "n/a")]
+        ['0.3', '3', '20140502', 'unknown', 'n/a']
+    """
+    if not isinstance(value, str) and pd.isna(value):
+        return _GAP
+    if numeric:
+        try:
+            number = float(value)
+        except ValueError:
+            return str(value)
+        return (
+            np.format_float_positional(number + 0.0, _SIGNIFICANT, unique=False, fractional=False, trim="-")
+            if np.isfinite(number)
+            else _GAP
+        )
+    return str(value).strip() or _GAP

@@ -1,0 +1,253 @@
+"""`NumberRegressor` with a tiny model: scikit-learn's interface, intervals, saving, continuing."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from regression_cases import make, reviews, rooms, save_tiny_model
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from tolerances import assert_close
+
+from ntloss.regression import NumberRegressor
+from ntloss.regression.training import train
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def fitted(tiny):
+    return make(tiny, epochs=8).fit(*reviews(240))
+
+
+def test_predictions_are_numbers_of_the_answers_format(fitted):
+    texts, _ = reviews(30, seed=1)
+    predicted = fitted.predict(texts)
+    assert predicted.shape == (30,)
+    assert fitted.format_.write(predicted) == [f"{number:04.1f}" for number in predicted]
+
+
+def test_intervals_hold_their_share_of_new_answers(fitted):
+    texts, answers = reviews(400, seed=1)
+    for level in (0.9, 0.5):
+        low, high = fitted.predict_interval(texts, level).T
+        covered = ((low <= answers) & (answers <= high)).mean()
+        # 60 held-out rows calibrate them: about two standard deviations.
+        assert abs(covered - level) < 0.15, level
+
+
+def test_quantiles_ascend_around_the_median(fitted):
+    texts, _ = reviews(20, seed=2)
+    quantiles = fitted.predict_quantiles(texts, [0.1, 0.25, 0.5, 0.75, 0.9])
+    assert (np.diff(quantiles) >= 0).all()
+    assert_close(quantiles[:, 2], fitted.predict(texts))
+    assert_close(fitted.predict_quantiles(texts, [0.9, 0.1]), quantiles[:, [4, 0]])
+    distribution = fitted.predict_distribution(texts, 9)
+    assert (np.diff(distribution) >= 0).all()
+
+
+def test_beliefs_are_the_distribution_that_walks_read(fitted):
+    texts, answers = reviews(12, seed=3)
+    writer = fitted._writer()
+    written = fitted.format_.write(answers)
+    believed = writer.beliefs(writer.encode(fitted.questions_.write(texts), written))
+    levels = [(i + 0.5) / 200 for i in range(200)]
+    read = writer.quantiles(writer.prompts(fitted.questions_.write(texts)), levels)
+    assert abs((read < answers[:, None]).mean(1) - believed.below.numpy()).max() <= 0.005
+    assert abs((read <= answers[:, None]).mean(1) - believed.upto.numpy()).max() <= 0.005
+    crps = (abs(read - answers[:, None])).mean(1) - (abs(read[:, :, None] - read[:, None])).mean((1, 2)) / 2
+    # Within a cell far from the truth, the probability is taken to be uniform.
+    assert_close(believed.crps.numpy(), crps, 0.1)
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": "log"}, {"adapt": "all"}, {"adapt": "lora"}])
+def test_signed_decimals_logarithms_and_all_ways_to_adapt(tiny, options):
+    texts, answers = reviews(60)
+    answers = answers + 1 if "scale" in options else (answers - 20) / 8
+    model = make(tiny, **options).fit(texts, answers)
+    assert np.isfinite(model.predict_interval(texts[:5], 0.5)).all()
+    if not options:
+        assert (model.format_.signed, model.format_.decimals) == (True, 2)
+
+
+def test_states_of_frozen_layers_are_what_the_whole_model_computes(tiny):
+    model = make(tiny).fit(*reviews(40))
+    writer = model._writer()
+    writer.adapt("upper_layers")
+    texts, answers = reviews(10, seed=5)
+    rows = writer.encode(model.questions_.write(texts), model.format_.write(answers))
+    with torch.no_grad():
+        assert_close(writer.logits(writer.with_states(rows)), writer.logits(rows))
+
+
+def test_fit_is_repeatable_and_does_not_touch_global_random_numbers(tiny):
+    texts, answers = reviews(40)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    model = make(tiny)
+    first = model.fit(texts, answers).predict(texts)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert_close(model.fit(texts, answers).predict(texts), first)
+    assert not model.format_.signed
+    assert model.fit(texts, -answers).format_.signed
+
+
+def test_scikit_learn_clones_it_and_sets_its_parameters(tiny):
+    model = make(tiny, epochs=3)
+    copy = clone(model).set_params(prompt="{text}: ")
+    assert copy.get_params() == {**model.get_params(), "prompt": "{text}: "}
+    with pytest.raises(ValueError, match="step"):
+        copy.set_params(step=3)
+
+
+def test_cross_validation_grid_search_and_pipelines(tiny):
+    texts, answers = reviews(45)
+    scores = cross_val_score(make(tiny), texts, answers, cv=3, scoring="neg_mean_absolute_error")
+    assert (scores < 0).all()
+    search = GridSearchCV(make(tiny), {"epochs": [1, 2]}, cv=2, scoring="neg_mean_absolute_error")
+    assert search.fit(texts, answers).best_params_["epochs"] in (1, 2)
+    upper = FunctionTransformer(lambda texts: [text.upper() for text in texts])
+    pipeline = make_pipeline(upper, make(tiny)).fit(texts, answers)
+    assert pipeline.predict(texts[:3]).shape == (3,)
+    assert np.isfinite(pipeline.score(texts, answers))
+
+
+def test_a_table_is_asked_with_its_names_and_without_useless_columns(tiny):
+    table, prices = rooms()
+    model = make(tiny, compare=True).fit(table, prices)
+    assert set(model.questions_.left_out) == {"id", "country"}
+    question = model.questions_.write(table[:1])[0]
+    assert question.startswith("kind: ")
+    assert question.endswith("price: ")
+    assert {*model.report_.index} == {
+        "the median answer",
+        "ridge on words",
+        "boosted trees",
+        "NumberRegressor",
+    }
+    assert list(model.report_["mae"]) == sorted(model.report_["mae"])
+    assert list(model.feature_names_in_) == list(table.columns)
+    rows = table.iloc[:4, ::-1].assign(more="anything")
+    assert_close(model.predict(rows), model.predict(table[:4]))
+    assert_close(model.predict(table.to_dict("records")[:4]), model.predict(table[:4]))
+    with pytest.raises(ValueError, match="size"):
+        model.predict(table.drop(columns="size"))
+
+
+def test_columns_that_equal_the_answer_are_left_out(tiny):
+    table, prices = rooms(40)
+    model = make(tiny).fit(table.assign(copy=prices), prices)
+    assert "copy" in model.questions_.left_out
+
+
+def test_trees_win_on_a_table_of_numbers_and_the_summary_says_so(tiny):
+    numbers = pd.DataFrame({"a": np.arange(200) % 97, "b": np.arange(200) % 13})
+    model = make(tiny, compare=True, epochs=1).fit(numbers, 10.0 * numbers.a + numbers.b)
+    assert model.report_.index[0] == "boosted trees"
+    assert "boosted trees" in model.summary_
+
+
+@pytest.mark.parametrize("prompt", ["{text}\nStars: ", "{review} = "])
+def test_a_prompt_asks_plain_texts(tiny, prompt):
+    model = make(tiny, prompt=prompt).fit(*reviews(40))
+    assert model.questions_.write(["ok"]) == ["ok" + prompt.partition("}")[2]]
+
+
+@pytest.mark.parametrize("prompt", ["Stars: ", "{colour} of {kind}"])
+def test_a_prompt_without_columns_of_the_table_is_refused(tiny, prompt):
+    with pytest.raises(ValueError, match="prompt"):
+        make(tiny, prompt=prompt).fit(*rooms(40))
+
+
+def test_saved_and_loaded_it_predicts_the_same(fitted, tmp_path):
+    fitted.save(tmp_path / "saved")
+    loaded = NumberRegressor.load(tmp_path / "saved")
+    texts, _ = reviews(10, seed=4)
+    assert_close(loaded.predict_interval(texts), fitted.predict_interval(texts))
+    pd.testing.assert_frame_equal(loaded.report_, fitted.report_)
+    assert loaded.get_params()["epochs"] == 8
+
+
+def test_an_interrupted_fit_goes_on_where_it_stopped(tiny, tmp_path, monkeypatch):
+    texts, answers = reviews(60)
+    whole = make(tiny, epochs=3).fit(texts, answers)
+    model = make(tiny, epochs=3, checkpoint=tmp_path)
+    seen = []
+
+    def stop_at(limit):
+        def interrupted(*args, report, **options):
+            def counted(step, loss):
+                seen.append(step)
+                if step == limit:
+                    raise KeyboardInterrupt
+                report(step, loss)
+
+            return train(*args, report=counted, **options)
+
+        monkeypatch.setattr("ntloss.regression.estimator.train", interrupted)
+
+    for limit in (2, 5):  # within the first epoch, then within the second one
+        stop_at(limit)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(texts, answers)
+    stop_at(None)
+    model.fit(texts, answers)
+    assert seen == [*range(1, 10)]
+    assert_close(model.history_, whole.history_, 1e-3)
+    assert_close(model.predict(texts), whole.predict(texts), 1e-3)
+
+
+def test_a_checkpoint_of_other_rows_is_not_continued(tiny, tmp_path):
+    texts, answers = reviews(40)
+    make(tiny, checkpoint=tmp_path).fit(texts, answers)
+    model = make(tiny, checkpoint=tmp_path).fit(texts, answers[::-1].copy())
+    assert_close(model.history_, make(tiny).fit(texts, answers[::-1].copy()).history_)
+
+
+def test_too_few_rows_give_numbers_but_no_intervals(tiny):
+    model = make(tiny).fit(*reviews(21))
+    assert model.report_["width"].isna().all()
+    assert np.isfinite(model.predict(["good"])).all()
+    with pytest.raises(ValueError, match="quantile"):
+        model.predict_interval(["good"], 0.9)
+
+
+@pytest.mark.parametrize(
+    ("error", "key", "change"),
+    [
+        (ValueError, "y", lambda x, y: (x, y * np.nan)),
+        (ValueError, "y", lambda x, y: (x, y * 0)),
+        (ValueError, "X", lambda x, y: (x[:10], y)),
+        (ValueError, "X", lambda x, y: (x[:10], y[:10])),
+        (ValueError, "X", lambda x, y: (["same"] * len(x), y)),
+        (TypeError, "X", lambda x, y: ("one text", y)),
+    ],
+)
+def test_rows_that_cannot_be_used_are_named(tiny, error, key, change):
+    with pytest.raises(error, match=key):
+        make(tiny).fit(*change(*reviews(40)))
+
+
+@pytest.mark.parametrize(
+    "options", [{"adapt": "some"}, {"interval": 90}, {"epochs": 0}, {"scale": "square"}, {"loss": "ntl"}]
+)
+def test_parameters_that_cannot_be_used_are_named(tiny, options):
+    with pytest.raises(ValueError, match=next(iter(options)) if "loss" not in options else "ntl"):
+        make(tiny, **options).fit(*reviews(40))
+
+
+def test_with_many_rows_those_that_choose_the_epoch_do_not_calibrate(tiny):
+    model = make(tiny, epochs=1, max_rows=900).fit(*reviews(1000))
+    assert len(model.calibration_) == 113
+
+
+def test_the_last_rows_are_held_out_if_rows_are_in_order_of_time(tiny):
+    texts, answers = reviews(100)
+    model = make(tiny, shuffle=False, max_rows=80)
+    assert list(model._choose_rows(100)) == [*range(20, 100)]
+    assert len(model.fit(texts, answers).calibration_) == 26
