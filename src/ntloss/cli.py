@@ -14,13 +14,33 @@ from pathlib import Path
 from ntloss import __version__
 from ntloss.tokenizer_loading import TokenizerLoadingError, load_tokenizer
 
-_ABOUT = "Tools for number token losses. The losses themselves are in Python: import ntloss."
+_ABOUT = "Tools for language models that write numbers. The losses are in Python: import ntloss."
 _EXAMPLES = """\
 examples:
   ntloss inspect google-t5/t5-small
-  ntloss inspect path/to/checkpoint --text train.jsonl
+  ntloss fit reviews.csv --target stars
+  ntloss predict reviews-stars new.csv > predictions.csv
 
-`ntloss inspect --help` says what it reports; `ntl --help` is the lab that trains and compares models."""
+`ntloss COMMAND --help` says more."""
+_FIT = """\
+Train a small language model to predict a column of a table from the others (texts, categories, numbers,
+dates, with gaps), calibrate its intervals on held-out rows, and compare it with simple models.
+
+TABLE is CSV with any separator, JSON (an array, or an object a line), Parquet or Excel, also .csv.gz. Rows
+without an answer are left out. An interrupted command goes on where it stopped when it is repeated."""
+_FIT_MORE = """\
+example:
+  ntloss fit data/sentiment.csv --target sentiment --prompt "{text}\\nsentiment: "
+
+The same in Python:
+  from ntloss.regression import NumberRegressor
+  model = NumberRegressor().fit(frame[["text"]], frame["sentiment"])"""
+_PREDICT = """\
+Write the rows of a table with three more columns, as CSV: prediction, lower and upper, the ends of an
+interval that holds a share of the answers of new rows."""
+_PREDICT_MORE = """\
+example:
+  ntloss predict sentiment-sentiment new.csv --truth sentiment > predictions.csv"""
 _INSPECT = """\
 Say in one line how a tokenizer writes numbers and which criterion to train with, and then what share of the
 digits of a text are tokens that are numbers. The text should be like the model's training data; without
@@ -65,11 +85,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     inspect.add_argument("--text", metavar="FILE", help="UTF-8 text file; - for standard input")
     inspect.add_argument("--json", action="store_true", help="print JSON instead of text")
+    _add_regression(commands)
     given = parser.parse_args(arguments)
     if given.command is None:
         parser.print_help()
         return 0
-    return _inspect(given)
+    return _inspect(given) if given.command == "inspect" else _regression(given)
+
+
+def _add_regression(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands `fit` and `predict`."""
+    raw = argparse.RawDescriptionHelpFormatter
+    about = "train a model to predict a column of a table, with intervals"
+    fit = commands.add_parser("fit", help=about, description=_FIT, epilog=_FIT_MORE, formatter_class=raw)
+    fit.add_argument("table", metavar="TABLE")
+    fit.add_argument("--target", required=True, metavar="COLUMN", help="the numbers to predict")
+    fit.add_argument("--prompt", help="the question, with columns in braces (default: all columns)")
+    fit.add_argument("--output", metavar="FOLDER", help="where the model is saved (default: TABLE-COLUMN)")
+    model = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    fit.add_argument("--model", default=model, help="folder or name on the hub (default: %(default)s)")
+    fit.add_argument("--epochs", type=int, default=10, help="the most passes over the rows (default: 10)")
+    fit.add_argument(
+        "--scale", choices=["plain", "log"], help="log for a long tail (default: by the answers)"
+    )
+    fit.add_argument("--drop", action="append", default=[], metavar="COLUMN", help="leave a column out")
+    fit.add_argument("--sort-by", metavar="COLUMN", help="hold out the last rows by it, not random ones")
+    fit.add_argument("--compare", metavar="ENCODER", help="also compare with this sentence encoder and SVR")
+    about = "predict new rows with a fitted model"
+    predict = commands.add_parser(
+        "predict", help=about, description=_PREDICT, epilog=_PREDICT_MORE, formatter_class=raw
+    )
+    predict.add_argument("folder", metavar="FOLDER", help="that `ntloss fit` has written")
+    predict.add_argument("table", metavar="TABLE", help="the rows, with the columns of the fitted table")
+    predict.add_argument("--level", type=float, default=0.9, help="of the intervals (default: 0.9)")
+    predict.add_argument("--truth", metavar="COLUMN", help="true answers, to print the errors")
+    for command in (fit, predict):
+        command.add_argument("--decimal", choices=[".", ","], help="the mark before decimals of answers")
+
+
+def _regression(given: argparse.Namespace) -> int:
+    """Fit or predict, and return the exit code."""
+    try:
+        from ntloss.regression import program  # slow: transformers
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("ntloss"):
+            raise
+        print(f"ntloss: {error.name} is not installed: pip install 'ntloss[regression]'", file=sys.stderr)
+        return 2
+    try:
+        code: int = program.fit(given) if given.command == "fit" else program.predict(given)
+    except (OSError, TypeError, ValueError) as error:
+        print(f"ntloss: {error}", file=sys.stderr)
+        return 2
+    return code
 
 
 def _inspect(given: argparse.Namespace) -> int:

@@ -1,0 +1,130 @@
+"""`ntloss fit` and `ntloss predict`: files in and out of `NumberRegressor`."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ntloss.regression.estimator import CHECKPOINT, RECORD, NumberRegressor
+from ntloss.regression.tables import Table, find_column, read_answers, read_table
+
+COMMAND = "command.json"  # what a folder was made from
+_OF_FIT = ("model", "prompt", "epochs", "scale", "drop", "sort_by", "decimal", "target")
+
+
+def fit(given: argparse.Namespace) -> int:
+    """Fit a table's column, save the model in a folder, and print what it can do."""
+    table = read_table(given.table)
+    target = find_column(table.rows, given.target, "--target")
+    folder = Path(given.output or f"{Path(given.table).name.partition('.')[0]}-{target}").expanduser()
+    made_from = _made_from(given)
+    if (folder / RECORD).exists():
+        if json.loads((folder / COMMAND).read_text("utf-8")) != made_from:
+            raise ValueError(
+                f"{folder} holds a model of other rows or options; pass another --output, or delete it"
+            )
+        model = NumberRegressor.load(folder)
+        print(f"{folder} holds this model already.\n\n{model.report_.to_string()}\n\n{model.summary_}")
+        return 0
+    rows, answers = _rows(table, target, given)
+    model = NumberRegressor(
+        given.model,
+        prompt=None if given.prompt is None else given.prompt.replace("\\n", "\n"),
+        scale=given.scale,
+        epochs=given.epochs,
+        compare=given.compare or True,
+        shuffle=given.sort_by is None,
+        checkpoint=folder,
+    )
+    try:
+        model.fit(rows, answers)
+    except KeyboardInterrupt:
+        print(f"\nInterrupted. The same command goes on where {folder} has been left.", file=sys.stderr)
+        return 130
+    model.save(folder)
+    (folder / COMMAND).write_text(json.dumps(made_from), "utf-8")
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+    print(f"\nSaved. To predict new rows: ntloss predict {folder} NEW.csv > predictions.csv")
+    return 0
+
+
+def predict(given: argparse.Namespace) -> int:
+    """Write the rows of a table with predictions as CSV; with true answers, print their errors."""
+    model = NumberRegressor.load(given.folder)
+    table = read_table(given.table)
+    low, middle, high = (1 - given.level) / 2, 0.5, (1 + given.level) / 2
+    truth = None if given.truth is None else find_column(table.rows, given.truth, "--truth")
+    model.verbose = sys.stderr.isatty()
+    found = model.predict_quantiles(table.rows, [low, middle, high])
+    columns = dict(zip(("lower", "prediction", "upper"), found.T, strict=True))
+    order = ("prediction", "lower", "upper")
+    table.rows.assign(**{name: columns[name] for name in order}).to_csv(sys.stdout, index=False)
+    for note in table.notes:
+        print(note, file=sys.stderr)
+    if truth is not None:
+        answers = read_answers(table.rows[truth], given.decimal)
+        known = np.isfinite(answers.numbers)
+        print(_errors(answers.numbers[known], found[known], given.level), file=sys.stderr)
+    return 0
+
+
+def _made_from(given: argparse.Namespace) -> dict[str, str]:
+    """Return what tells two fits apart."""
+    content = hashlib.sha256(Path(given.table).expanduser().read_bytes()).hexdigest()
+    return {"table": content, **{name: str(getattr(given, name)) for name in _OF_FIT}}
+
+
+def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.DataFrame, pd.Series]:
+    """Return the rows with an answer and the answers, and print how they were read."""
+    answers = read_answers(table.rows[target], given.decimal)
+    for note in (*table.notes, *answers.notes):
+        print(f"read            {note}")
+    dropped = [find_column(table.rows, name, "--drop") for name in given.drop]
+    rows, numbers = table.rows.drop(columns=[target, *dropped]), pd.Series(answers.numbers, name=target)
+    if not len(rows.columns):
+        raise ValueError(f"{given.table} has no column beside {target!r}")
+    found = {name: _as_times(rows[name]) for name in rows.columns}
+    times = {name: column for name, column in found.items() if column is not None}
+    if given.sort_by is not None:
+        by = find_column(rows, given.sort_by, "--sort-by")
+        column = times[by] if by in times else pd.to_numeric(rows[by], errors="coerce")
+        if column.isna().all():
+            raise ValueError(f"--sort-by {by}: expected a column of numbers, or of dates such as 2026-11-21")
+        order = column.sort_values(kind="stable", na_position="first").index
+        rows, numbers = rows.iloc[order].reset_index(drop=True), numbers.iloc[order].reset_index(drop=True)
+    elif times:
+        name = next(iter(times))
+        print(f"hint            {name!r} holds dates: --sort-by {name} holds out the latest rows")
+    known = numbers.notna()
+    return rows[known].reset_index(drop=True), numbers[known].reset_index(drop=True)
+
+
+def _as_times(column: pd.Series) -> pd.Series | None:
+    """Return a column of dates as times, and None for any other column."""
+    given = column.dropna()
+    if not len(given) or not given.str.contains(r"\d[-/.:]\d").all():
+        return None
+    times = pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True)
+    return times if times.notna().sum() == len(given) else None
+
+
+def _errors(answers: np.ndarray, found: np.ndarray, level: float) -> str:
+    """Say how far predictions are from true answers, each with its 95 % interval."""
+    low, middle, high = found.T
+    errors, inside = abs(middle - answers), (low <= answers) & (answers <= high)
+
+    def mean(values: np.ndarray, form: str) -> str:
+        chance = 1.96 * values.std() / math.sqrt(len(values))
+        return f"{values.mean():{form}} (± {chance:{form}})"
+
+    return (
+        f"{len(answers):,} rows with true answers: mean absolute error {mean(errors, '.3g')}; intervals of "
+        f"{level:.0%} hold {mean(inside, '.0%')} of them, their mean width is {(high - low).mean():.3g}"
+    )

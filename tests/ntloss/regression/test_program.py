@@ -1,0 +1,141 @@
+"""`ntloss fit` and `ntloss predict` on files, with a tiny model."""
+
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from regression_cases import reviews, rooms, save_tiny_model
+
+from ntloss.cli import main
+from ntloss.regression import program
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def run(tiny, tmp_path, monkeypatch, capsys):
+    """Run a command in an empty folder; return its exit code, and what it printed and complained of."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        options = ("--model", tiny, "--epochs", "1") if words[0] == "fit" else ()
+        code = main([*words, *options])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def write_reviews(path="reviews.csv", count=80, seed=0):
+    texts, stars = reviews(count, seed)
+    pd.DataFrame({"text": texts, "stars": stars}).to_csv(path, index=False)
+    return path
+
+
+def test_fit_saves_a_model_that_predict_uses(run, tmp_path):
+    code, printed, _ = run("fit", write_reviews(), "--target", "stars")
+    assert code == 0
+    assert "NumberRegressor" in printed
+    assert "{}" not in printed
+    write_reviews("new.csv", 30, seed=1)
+    code, printed, complaints = run("predict", "reviews-stars", "new.csv", "--truth", "stars")
+    assert code == 0
+    found = pd.read_csv(io.StringIO(printed))
+    assert list(found.columns) == ["text", "stars", "prediction", "lower", "upper"]
+    assert ((found.lower <= found.prediction) & (found.prediction <= found.upper)).all()
+    assert "30 rows" in complaints
+    assert not list(tmp_path.glob("*/checkpoint*"))
+
+
+def test_the_same_command_prints_the_report_again_and_another_one_is_refused(run):
+    write_reviews()
+    _, first, _ = run("fit", "reviews.csv", "--target", "stars")
+    code, again, _ = run("fit", "reviews.csv", "--target", "stars")
+    assert code == 0
+    summary = next(line for line in first.splitlines() if "mean absolute error of" in line)
+    assert summary in again
+    code, _, complaint = run("fit", "reviews.csv", "--target", "stars", "--scale", "log")
+    assert (code, "--output" in complaint) == (2, True)
+    write_reviews(seed=1)
+    code, _, complaint = run("fit", "reviews.csv", "--target", "stars")
+    assert (code, "--output" in complaint) == (2, True)
+
+
+def test_an_interrupted_command_goes_on_when_it_is_repeated(run, monkeypatch):
+    write_reviews()
+    fit = program.NumberRegressor.fit
+
+    def interrupted(self, *rows):
+        fit(self, *rows)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(program.NumberRegressor, "fit", interrupted)
+        assert run("fit", "reviews.csv", "--target", "stars")[0] == 130
+    code, printed, _ = run("fit", "reviews.csv", "--target", "stars")
+    assert code == 0
+    assert "continued" in printed
+
+
+def test_rows_without_an_answer_are_left_out_and_counted(run):
+    texts, stars = reviews(60)
+    pd.DataFrame({"text": texts, "stars": ["?", *map(str, stars[1:])]}).to_csv("gaps.csv", index=False)
+    code, printed, _ = run("fit", "gaps.csv", "--target", "stars")
+    assert code == 0
+    assert "1 row" in printed
+
+
+def test_dates_are_pointed_out_and_sort_the_rows(run):
+    table, prices = rooms()
+    table.assign(price=prices).to_csv("rooms.csv", index=False)
+    code, printed, _ = run("fit", "rooms.csv", "--target", "price", "--drop", "id")
+    assert (code, "--sort-by built" in printed) == (0, True)
+    code, printed, _ = run("fit", "rooms.csv", "--target", "price", "--sort-by", "built", "--output", "late")
+    assert (code, "--sort-by" in printed) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["nothing.csv", "--target", "stars"], "nothing.csv"),
+        (["reviews.csv", "--target", "start"], "stars"),
+        (["reviews.csv", "--target", "text"], "text"),
+        (["reviews.csv", "--target", "stars", "--drop", "color"], "color"),
+        (["reviews.csv", "--target", "stars", "--drop", "text"], "stars"),
+        (["reviews.csv", "--target", "stars", "--prompt", "{star}"], "prompt"),
+        (["reviews.csv", "--target", "stars", "--prompt", "Stars: "], "prompt"),
+    ],
+)
+def test_wrong_uses_are_one_line_that_names_the_cause(run, words, named):
+    write_reviews()
+    code, _, complaint = run("fit", *words)
+    assert code == 2
+    assert complaint.startswith("ntloss: ")
+    assert complaint.count("\n") == 1
+    assert named in complaint
+
+
+def test_predict_names_the_column_that_a_table_lacks(run):
+    run("fit", write_reviews(), "--target", "stars")
+    pd.DataFrame({"review": ["good"], "x": [1]}).to_csv("new.csv", index=False)
+    code, _, complaint = run("predict", "reviews-stars", "new.csv")
+    assert (code, "'text'" in complaint) == (2, True)
+
+
+def test_help_fits_a_screen(capsys):
+    for command in ("fit", "predict"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        assert len(capsys.readouterr().out.splitlines()) <= 48
+
+
+def test_a_large_table_is_read_in_seconds(tmp_path):
+    texts, stars = reviews(2000)
+    table = pd.concat([pd.DataFrame({"text": texts, "stars": stars})] * 10, ignore_index=True)
+    table.to_csv(tmp_path / "large.csv", index=False)
+    from ntloss.regression.tables import read_answers, read_table
+
+    assert np.isfinite(read_answers(read_table(tmp_path / "large.csv").rows["stars"]).numbers).all()

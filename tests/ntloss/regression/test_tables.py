@@ -1,0 +1,138 @@
+"""Tables as people have them: what is read, what is said, and what is refused by name."""
+
+import gzip
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ntloss.regression.tables import find_column, read_answers, read_table
+
+ROWS = [("fine, really", "3"), ("bad; very", "1"), ("so | so", "2"), ("ok", "2")]
+
+
+def write_csv(path, separator, encoding="utf-8", start=""):
+    lines = [f"text{separator} price "]
+    lines += [f'"{text}"{separator}{price}' for text, price in ROWS]
+    path.write_text(start + "\n".join(lines) + "\n", encoding)
+    return path
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_separators_are_found_and_names_have_no_blanks(tmp_path, separator):
+    table, notes = read_table(write_csv(tmp_path / "table.csv", separator))
+    assert list(table.columns) == ["text", "price"]
+    assert list(map(tuple, table.to_numpy())) == ROWS
+    assert bool(notes) == (separator != ",")
+
+
+def test_commas_in_unquoted_texts_do_not_hide_another_separator(tmp_path):
+    path = tmp_path / "reviews.csv"
+    path.write_text("title;text;price\na, b;c, d, e;3\nf;g;4\n")
+    assert read_table(path).rows.shape == (2, 3)
+
+
+def test_a_line_that_names_the_separator_is_obeyed(tmp_path):
+    table, _ = read_table(write_csv(tmp_path / "excel.csv", ";", start="sep=;\n"))
+    assert list(map(tuple, table.to_numpy())) == ROWS
+
+
+def test_compressed_files_and_byte_order_marks(tmp_path):
+    path = write_csv(tmp_path / "table.csv", ",", "utf-8-sig")
+    packed = tmp_path / "packed.csv.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    for file in (path, packed):
+        assert list(read_table(file).rows.columns) == ["text", "price"]
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.ndjson", "rows.jsonl"])
+@pytest.mark.parametrize("as_lines", [True, False])
+def test_json_in_both_layouts_leaves_nested_values_out_by_name(tmp_path, name, as_lines):
+    rows = [{"text": "a", "price": 3, "helpful": [0, 0]}, {"text": "b", "price": None, "helpful": [1, 2]}]
+    content = "\n".join(map(json.dumps, rows)) if as_lines else json.dumps(rows)
+    (tmp_path / name).write_text(content)
+    table, notes = read_table(tmp_path / name)
+    assert table.to_dict("list") == {"text": ["a", "b"], "price": ["3", None]}
+    assert any("helpful" in note for note in notes)
+
+
+def test_parquet_is_read_as_texts(tmp_path):
+    pd.DataFrame({"size": [1.0, np.nan], "n": [1, 2]}).to_parquet(tmp_path / "rows.parquet")
+    table, _ = read_table(tmp_path / "rows.parquet")
+    assert table.to_dict("list") == {"size": ["1", None], "n": ["1", "2"]}
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_other_encodings_are_refused_with_the_file_and_what_to_do(tmp_path, encoding):
+    path = tmp_path / "table.csv"
+    path.write_text("text,price\ncafé,3\n", encoding)
+    with pytest.raises(ValueError, match=r"table.csv.*encoding"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("lines", ["a,b\n1,2,3\n4,5\n", "a,b\n1\n2,3\n", 'a,b\n"1,2\n3,4\n'])
+def test_malformed_files_are_refused_with_their_name(tmp_path, lines):
+    path = tmp_path / "broken.csv"
+    path.write_text(lines)
+    with pytest.raises(ValueError, match=r"broken\.csv"):
+        read_table(path)
+
+
+def test_gaps_in_a_column_of_numbers_leave_it_one(tmp_path):
+    path = tmp_path / "gaps.csv"
+    path.write_text("size,country\n3,NA\nNA,NO\n?,SE\n")
+    assert read_table(path).rows.to_dict("list") == {"size": ["3", None, None], "country": ["NA", "NO", "SE"]}
+
+
+def test_a_column_that_is_missing_is_answered_with_those_there_are():
+    table = pd.DataFrame(columns=["Life expectancy", "country"])
+    assert find_column(table, "Life expectancy ", "--target") == "Life expectancy"
+    with pytest.raises(ValueError, match="Life expectancy"):
+        find_column(table, "life expectancy", "--target")
+    with pytest.raises(ValueError, match="header"):
+        find_column(pd.DataFrame(columns=["M", "0.455", "0.365"]), "rings", "--target")
+
+
+@pytest.mark.parametrize(
+    ("texts", "decimal", "numbers", "noted"),
+    [
+        (["3", "-2.5", "1e3", " 4 ", "−5"], None, [3, -2.5, 1000, 4, -5], ""),
+        (["$5", "$7.50", "-$2"], None, [5, 7.5, -2], "$"),
+        (["12%", "7 %"], None, [12, 7], "%"),
+        (["1.37kg", "2kg"], None, [1.37, 2], "kg"),
+        (["True", "False"], None, [1, 0], "True"),
+        (["3", "?", "", "unknown", "4"], None, [3, np.nan, np.nan, np.nan, 4], "3 rows"),
+        (["2,6", "3"], ",", [2.6, 3], ""),
+        (["1,234", "12"], ".", [1234, 12], ""),
+        (["$1,234.00", "$5.50"], ".", [1234, 5.5], "$"),
+        (["12.345", "523"], ",", [12345, 523], ""),
+        (["12.345", "523"], ".", [12.345, 523], ""),
+        (["12.345", "523.1"], None, [12.345, 523.1], ""),
+    ],
+)
+def test_answers_are_read_and_what_was_assumed_is_said(texts, decimal, numbers, noted):
+    found, notes = read_answers(pd.Series(texts, name="price"), decimal)
+    np.testing.assert_array_equal(found, numbers)
+    assert bool(notes) == bool(noted)
+    assert noted in " ".join(notes)
+
+
+@pytest.mark.parametrize(
+    ("texts", "decimal", "shown"),
+    [
+        (["1,234", "5", "6"], None, "1,234"),
+        (["2,6", "3,1"], None, "2,6"),
+        (["(1,234)", "5"], None, "1,234"),
+        (["$5", "7"], None, r"\$5"),
+        (["1kg", "2g"], None, "1kg"),
+        (["3", "four", "5"], None, "four"),
+        (["12.345", "523"], None, "12.345"),
+        (["1.2.3", "4"], ",", "1.2.3"),
+        (["1,2", "4"], ".", "1,2"),
+        (["?", ""], None, "price"),
+    ],
+)
+def test_answers_that_are_no_numbers_or_two_are_shown(texts, decimal, shown):
+    with pytest.raises(ValueError, match=shown):
+        read_answers(pd.Series(texts, name="price"), decimal)
