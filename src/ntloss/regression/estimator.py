@@ -42,7 +42,6 @@ _MOST_HELD_OUT = 1000
 _FEWEST = 20  # rows
 _READ = 200  # held-out rows whose median is read for the report
 CHECKPOINT = "checkpoint.pt"
-READ_TOKENS = 8192  # of all walks of a pass: 0.4 GB of SmolLM2-135M's keys and values, and copies
 _SILENT = 50  # rows up to which reading shows no bar
 _SHOWN = 160  # characters of the example
 # Parameters that a checkpoint does not depend on.
@@ -398,7 +397,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         writer = self._writer()
         prompts, asked = writer.prompts(texts), sorted({*levels})
         read = np.zeros((len(texts), len(asked)))
-        for index in progress(writer.batches(prompts, READ_TOKENS // (1 + len(asked)))):
+        for index in progress(writer.batches(prompts, len(asked))):
             read[index] = writer.quantiles([prompts[i] for i in index], asked)
         return self.format_.unscaled(read[:, [asked.index(level) for level in levels]])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ntloss import NumberVocabulary
-from ntloss.decoding import UnlikelyNumberWarning, number_quantiles
 from ntloss.numbers import NumberFormat
 
 LAYERS = 4  # that are trained by adapt="upper_layers"
@@ -146,12 +144,12 @@ class Writer:
                     states[i] = row[-(len(question) + len(self.form.slots) - 1) :].clone()
         return replace(rows, states=states)
 
-    def batches(self, prompts: Sequence[Sequence[int]], tokens: int = TOKENS) -> list[list[int]]:
-        """Divide prompts into batches of similar length, each of at most so many tokens."""
+    def batches(self, prompts: Sequence[Sequence[int]], answers: int = 1) -> list[list[int]]:
+        """Divide prompts, each with a number of answers, into batches of similar length."""
         found: list[list[int]] = []
         for i in sorted(range(len(prompts)), key=lambda i: -len(prompts[i])):
             longest = len(prompts[found[-1][0]]) if found else 0
-            if not found or (len(found[-1]) + 1) * (longest + len(self.form.slots)) > tokens:
+            if not found or (len(found[-1]) + 1) * (longest + answers * len(self.form.slots)) > TOKENS:
                 found.append([])
             found[-1].append(i)
         return found
@@ -175,16 +173,20 @@ class Writer:
         """Compute the logits of each token of the answers, given those before it: `[rows, slots, vocab]`."""
         inputs = self.inputs(rows)
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
-        # PyTorch's matrix product on the CPU takes up to ten times as long for the view that is kept.
+        with self._fast_head(), self._given(rows):
+            kept = self.model(**inputs, logits_to_keep=len(self.form.slots), use_cache=False)
+        logits: Tensor = kept.logits
+        return logits
+
+    @contextmanager
+    def _fast_head(self) -> Iterator[None]:
+        """Copy what the head multiplies: PyTorch's CPU product takes up to ten times as long for a view."""
         head = self.model.get_output_embeddings()
         hook = head.register_forward_pre_hook(lambda _, args: (args[0].contiguous(), *args[1:]))
         try:
-            with self._given(rows):
-                kept = self.model(**inputs, logits_to_keep=len(self.form.slots), use_cache=False)
+            yield
         finally:
             hook.remove()
-        logits: Tensor = kept.logits
-        return logits
 
     def _given(self, rows: Rows) -> AbstractContextManager[None]:
         """Let the model use the states of rows, if they have any."""
@@ -192,13 +194,74 @@ class Writer:
             return nullcontext()
         return self.upper.given(pad_sequence(rows.states, True, padding_side="left").to(self.device))
 
+    @torch.no_grad()
     def quantiles(self, prompts: Sequence[Sequence[int]], levels: Sequence[float]) -> NDArray[np.float64]:
-        """Read quantiles of the numbers that follow prompts, `[prompts, levels]`."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnlikelyNumberWarning)
-            read = number_quantiles(self.model, self._pad(prompts), self.vocabulary, levels, format=self.form)
-        values: NDArray[np.float64] = read.values.cpu().numpy()
-        return values
+        """Read quantiles of the numbers that follow prompts, `[prompts, levels]`.
+
+        At each slot, a walk for each level chooses the digit at which the cumulative probability crosses what
+        remains of its level. Walks of a prompt that have written the same digits are one node. The nodes of
+        all prompts are one pass, in which each attends to its prompt and its own digits, so that no keys and
+        values are ever copied.
+
+        Args:
+            prompts: token ids.
+            levels: above 0 and below 1, in ascending order.
+        """
+        inputs = self._pad(prompts)
+        sees = inputs["attention_mask"].bool()[:, None]  # [prompts, nodes, tokens]
+        inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+        with self._fast_head():
+            output = self.model(**inputs, logits_to_keep=1, use_cache=True)
+        place = inputs["position_ids"][:, -1:]
+        shape = len(prompts), len(levels)
+        node = torch.zeros(shape, dtype=torch.long, device=self.device)  # of each walk
+        remaining = torch.tensor(levels, dtype=torch.float64, device=self.device).expand(shape)
+        mantissa, negative = torch.zeros_like(node), torch.zeros(shape, dtype=torch.bool, device=self.device)
+        for slot, ids in enumerate(self.slot_ids):
+            ids = ids.to(self.device)
+            chosen = torch.zeros_like(node)
+            if len(ids) > 1:
+                probs = output.logits[..., ids].double().softmax(-1)
+                probs = probs.gather(1, node[..., None].expand(-1, -1, len(ids)))
+                # In negative numbers, the largest digit is the smallest number.
+                probs = torch.where(negative[..., None], probs.flip(-1), probs)
+                upto = probs.cumsum(-1)
+                chosen = (upto < remaining[..., None]).sum(-1, keepdim=True).clamp(max=len(ids) - 1)
+                share = probs.gather(-1, chosen)
+                remaining = ((remaining[..., None] - upto.gather(-1, chosen) + share) / share).squeeze(-1)
+                remaining, chosen = remaining.clamp(0, 1), chosen.squeeze(-1)
+                chosen = torch.where(negative, len(ids) - 1 - chosen, chosen)
+            if len(ids) == 2:
+                negative = chosen == 0
+            elif len(ids) == 10:
+                mantissa = 10 * mantissa + chosen
+            if slot + 1 == len(self.slot_ids):
+                break
+            # Levels ascend, so walks of one node stand side by side.
+            differs = (node.diff(dim=1) != 0) | (chosen.diff(dim=1) != 0)
+            made = torch.nn.functional.pad(differs.long().cumsum(1), (1, 0))
+            width = int(made.max()) + 1
+            empty = torch.zeros(len(prompts), width, dtype=torch.long, device=self.device)
+            parents, tokens = empty.scatter(1, made, node), empty.scatter(1, made, ids[chosen])
+            own = torch.eye(width, dtype=torch.bool, device=self.device).expand(len(prompts), -1, -1)
+            sees = torch.cat([sees.gather(1, parents[..., None].expand(-1, -1, sees.shape[-1])), own], -1)
+            node, place = made, place + 1
+            with self._fast_head():
+                output = self.model(
+                    input_ids=tokens,
+                    attention_mask=self._additive(sees),
+                    position_ids=place.expand(-1, width),
+                    past_key_values=output.past_key_values,
+                    use_cache=True,
+                )
+        values = torch.where(negative, -mantissa, mantissa).double() / 10**self.form.decimals
+        found: NDArray[np.float64] = values.cpu().numpy()
+        return found
+
+    def _additive(self, sees: Tensor) -> Tensor:
+        """Return what is added to attention scores, `[batch, 1, queries, keys]`."""
+        lowest = torch.finfo(self.model.dtype).min
+        return torch.zeros_like(sees, dtype=self.model.dtype).masked_fill(~sees, lowest)[:, None]
 
     @torch.no_grad()
     def estimate(self, questions: Sequence[str], answers: Sequence[str], seen: int) -> float:
