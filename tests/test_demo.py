@@ -58,7 +58,7 @@ def test_the_demo_prints_a_table_contrasts_and_sentences_and_continues(given, tm
         assert name in out
     assert out.count("holds") + out.count("does not hold") >= 4
     assert all(sentence in out for sentence in demo.SENTENCES)
-    assert f'predict {tmp_path}/out/objective-ce text="..."' in out
+    assert "ntloss fit data/sentiment.csv" in out
     assert "TF-IDF + ridge" in (tmp_path / "out/demo.svg").read_text("utf-8")
     table = Path(tmp_path / "out/demo.md").read_text()
     assert "| greedy | median | 90 % interval covers |" in table
@@ -124,16 +124,7 @@ class Uniform:
 
 
 def test_a_uniform_distribution_is_drawn_flat_with_its_median_in_the_middle():
-    class Predictor:
-        approach = Uniform()
-
-        def table(self, rows):
-            return pd.DataFrame({"question": rows})
-
-        def questions(self, table):
-            return table["question"].tolist()
-
-    (line,) = demo.draw_sentences(Predictor(), ["any"])
+    (line,) = demo.draw_sentences(Uniform(), list, ["any"])
     bars = line.split("0 ", 1)[1].split(" 80")[0]
     left, right = bars.split("|")
     assert len(left) == 20

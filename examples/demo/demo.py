@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from statistics import mean
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from matplotlib.figure import Figure
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -26,15 +27,16 @@ from sklearn.linear_model import Ridge
 from tqdm import tqdm
 
 from ntl import compare
+from ntl.approaches import Approach, build_approach
 from ntl.config import Config, compose_config
 from ntl.data import Example, TaskData, load_task
+from ntl.data.tasks.tabular import with_targets, write_questions
 from ntl.errors import UserError
-from ntl.predictor import Predictor, load
 from ntl.program import run_program
 from ntl.report.groups import mean_and_interval
 from ntl.report.style import BLUE, FLOOR, GRAY, STYLE, save_figure, styles
 from ntl.scores import reading_metric
-from ntl.training.run_folder import Metrics, RunFolder, RunRecord
+from ntl.training.run_folder import Metrics, RunFolder, RunRecord, read_trained
 
 SENTENCES = (
     "I love it, the best present ever!",
@@ -147,13 +149,13 @@ def show(config: Config) -> None:
         save_figure(draw(rows, ridge, spreads(config, first)), picture.with_suffix(""))
     picture.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("Five sentences; the model's distribution from 0 (bad) to 80 (good), | its median:\n")
-    for line in draw_sentences(load(first.path), SENTENCES):
+    for line in draw_sentences(*load(first), SENTENCES):
         print(line)
     program = Path(os.path.relpath(sys.executable)).with_name("ntl")
     print(f"\nThe table and the picture are {picture.with_suffix('.md')} and {picture}.")
     print("What to type next:\n")
-    print(f'  {program} predict {first} text="..."    # rate a sentence of your own')
-    print(f"  {program} predict {first} data=new.csv    # or a table with a column `text`")
+    fit = Path(os.path.relpath(sys.executable)).with_name("ntloss")
+    print(f"  {fit} fit data/sentiment.csv --target sentiment --model .models/smollm2    # a model to keep")
     print(f"  {program} compare preset=demo_sums    # other losses on sums, in four minutes")
 
 
@@ -283,12 +285,25 @@ def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray) -> Figure:
     return figure
 
 
-def draw_sentences(predictor: Predictor, sentences: Sequence[str], largest: float = 80.0) -> list[str]:
+def load(folder: RunFolder) -> tuple[Approach, Callable[[Sequence[str]], list[str]]]:
+    """Load a run's model, and the function that makes questions of texts."""
+    trained = read_trained(folder.path)
+    assert trained is not None
+    settings = with_targets(trained.config.dataset_args)
+    approach = build_approach(trained.config.model_args, trained.config.loss)
+    approach.model.eval()
+    return approach, lambda texts: write_questions(pd.DataFrame({"text": texts}), settings, {"text": "text"})
+
+
+def draw_sentences(
+    approach: Approach,
+    ask: Callable[[Sequence[str]], list[str]],
+    sentences: Sequence[str],
+    largest: float = 80.0,
+) -> list[str]:
     """Draw the distribution of each sentence's rating as a line of bars."""
     longest = max(map(len, sentences))
-    table = predictor.table(list(sentences))
-    questions = predictor.questions(table)
-    read = predictor.approach.quantiles(predictor.approach.model, questions, LEVELS).values.cpu().numpy()
+    read = approach.quantiles(approach.model, ask(sentences), LEVELS).values.cpu().numpy()
     lines = []
     for sentence, values in zip(sentences, read, strict=True):
         counts, _ = np.histogram(values.clip(0, largest), WIDTH, (0, largest))

@@ -14,27 +14,21 @@ from ntl.program import HELP_OPTIONS, run_program
 # arguments.
 COMMANDS = {
     "prepare": "ntl.data.prepare",
-    "prepare model": "ntl.prepare_model",
-    "fit": "ntl.fitting",
     "train": "ntl.train",
     "report": "ntl.report.program",
     "compare": "ntl.compare",
-    "predict": "ntl.predict",
 }
 USAGE = """\
 usage: ntl COMMAND [argument ...]
 
 commands:
-  prepare   convert a dataset's official files into training, validation and test files;
-            `ntl prepare model`: a pretrained model into a folder
-  fit       train a pretrained model on a table of your own, with defaults that suit it
+  prepare   convert a dataset's official files into training, validation and test files
   train     run the paper's program: one model, one loss, one dataset; with -m several
   report    collect runs of the paper's program into tables over seeds and figures
   compare   train with several objectives and seeds, and report tables and figures
-  predict   answer new rows with a trained model: numbers and intervals, as CSV
 
   ntl train model_args=vanilla_t5 run_specific_config@_global_=debug_config
-  ntl predict outputs/mathematics_dataset/debug/vanilla_t5 text="What is 3 + 4?"
+  ntl report outputs/mathematics_dataset
 
 `ntl COMMAND --help` shows what matters of each; `ntl --version` prints the version; and
 `eval "$(ntl -sc install=bash)"` installs tab completion."""
@@ -50,8 +44,6 @@ def _dispatch(arguments: Sequence[str]) -> int:
     command, *rest = arguments or ["--help"]
     if command in ("-sc", "--shell-completion"):
         return _complete(rest)
-    if rest and (pair := f"{command} {rest[0]}") in COMMANDS:
-        command, rest = pair, rest[1:]
     if command in HELP_OPTIONS:
         print(USAGE)
         return 0
@@ -85,7 +77,7 @@ def _complete(options: Sequence[str]) -> int:
         name, _, words = line.partition(" ")
         command, space, rest = words.partition(" ")
         if not space:
-            print(*dict.fromkeys(key.partition(" ")[0] for key in COMMANDS))
+            print(*COMMANDS)
             return 0
         if command not in ("train", "compare"):
             return 0

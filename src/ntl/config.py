@@ -111,7 +111,7 @@ class ModelArgs:
     # padded: digits of the answers' standard deviation that are written, the rest is rounded; null: all
     number_digits: int | None = None
     number_scale: AnswerScale = AnswerScale.plain  # padded; log: the answers' logarithm to base 10 is written
-    # a folder, a .gguf file or a name on the hub; null: from scratch, with config_name
+    # a folder or a name on the hub; null: from scratch, with config_name
     model_name_or_path: str | None = "google-t5/t5-small"
     # null: the model's; from scratch, the small one that ships with the lab
     tokenizer_name_or_path: str | None = None
@@ -464,7 +464,7 @@ class Config:
         args = self.model_args
         name = re.split(r"[-_]", args.config_name)[0].capitalize()
         if args.family == "pretrained" or args.model_name_or_path is not None:
-            name = Path(str(args.model_name_or_path)).name.removesuffix(".gguf")
+            name = Path(str(args.model_name_or_path)).name
         name = NAMES.get(args.encoding) or NAMES.get(args.family, name)
         if args.head == "regression":
             return f"{name} regression head"
@@ -501,7 +501,7 @@ def compose_config(overrides: Sequence[str], command: str = "train") -> Config:
 
     Args:
         overrides: Overrides of Hydra, such as `dataset_args=arithmetic`.
-        command: `train`, `compare` or `fit`.
+        command: `train` or `compare`.
     """
     outer = GlobalHydra.instance().hydra  # of a Hydra application that calls this function
     GlobalHydra.instance().clear()
@@ -548,8 +548,7 @@ def check_combination(config: Config) -> None:
     if args.model_name_or_path is None and (args.family == "pretrained" or training.do_only_eval):
         what = "training_args=eval" if training.do_only_eval else "model_args=pretrained"
         raise UserError(
-            f"{what} has no model. Pass model_args.model_name_or_path=MODEL: a folder, a .gguf file or a "
-            "name on the hub."
+            f"{what} has no model. Pass model_args.model_name_or_path=MODEL: a folder or a name on the hub."
         )
     if sharded and (partial or readings):
         # FSDP would shard trained and frozen weights together, and no process has the whole model.

@@ -150,7 +150,6 @@ def run(config: Config, folder: RunFolder) -> dict[str, Metrics]:
     """
     from accelerate import PartialState
 
-    from ntl.training.outline import describe_run
     from ntl.training.start import Start, decide
 
     is_run = not config.training_args.do_only_eval
@@ -172,7 +171,6 @@ def run(config: Config, folder: RunFolder) -> dict[str, Metrics]:
     model, trainer, known = approach.model.to(arguments.device), None, {}
     if start.task == "train":
         _count_steps(config, arguments, len(data.train))
-        log.info(describe_run(config, approach, data, arguments))
         trainer = make_trainer(config, arguments, data, approach, folder)
         if arguments.should_save:
             continues = start.checkpoint is not None and folder.holds_run()
@@ -190,13 +188,6 @@ def run(config: Config, folder: RunFolder) -> dict[str, Metrics]:
     if is_run and arguments.should_save:
         folder.update(status="finished")
     log.info(f"Metrics and predictions are in {evaluation}")
-    if is_run and data.columns:
-        if config.evaluation.quantile_readings and arguments.should_save:
-            from ntl.calibration import describe_calibration
-
-            for line in describe_calibration(approach, evaluation, config.evaluation.interval):
-                log.info(line)
-        log.info(f"To predict: {shlex.join(['ntl', 'predict', str(folder), 'data=new.csv'])}")
     return results
 
 
@@ -317,9 +308,8 @@ def build(config: Config, arguments: Any, train: bool) -> tuple[Approach, TaskDa
     from transformers import set_seed
 
     from ntl.approaches import build_approach
-    from ntl.data import add_shots, evenly_spaced, load_task
-    from ntl.evaluation import REFERENCE_ANSWERS, check_readings
-    from ntl.scores import median_answer
+    from ntl.data import add_shots, load_task
+    from ntl.evaluation import check_readings
 
     set_seed(arguments.seed)
     settings = config.dataset_args
@@ -328,10 +318,6 @@ def build(config: Config, arguments: Any, train: bool) -> tuple[Approach, TaskDa
     data = load_task(settings) if table is None else table  # after the model: others may take minutes
     if train:
         approach.fit(example.answer for example in data.train)
-        if data.columns:  # saved with the model, for `ntl predict`; as pairs, because JSON is sorted
-            some = [example.answer for example in evenly_spaced(data.train, REFERENCE_ANSWERS)]
-            held = {"columns": [*data.columns.items()], "constant": median_answer(some)}
-            approach.model.config.ntl = {**approach.model.config.ntl, **held}
     if shots := config.dataset_args.shots:
         data = add_shots(data, shots, approach.answer_format.write)
     check_readings(approach, data, config.evaluation)

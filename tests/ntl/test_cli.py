@@ -55,7 +55,7 @@ def test_the_version_is_that_of_the_package(capsys):
     assert capsys.readouterr().out == f"ntl {version('ntloss')}\n"
 
 
-PAGES = ["", "prepare", "prepare model", "fit", "train", "compare"]
+PAGES = ["", "prepare", "train", "compare"]
 
 
 @pytest.mark.parametrize("command", PAGES)
@@ -98,8 +98,6 @@ for wrong in ("trian", "train --hlep", "train loss=crsp", "compare nowhere.yaml"
         ("compare loss=crsp", "Did you mean crps?"),
         ("train weights=nope", "Available: all, lora, upper_layers\n"),
         ("train dataset_args=tabulr --help", "Did you mean tabular?"),
-        ("prepare modle a b", "Did you mean ntl prepare model?"),
-        ("prepare model a", "expected two arguments, SOURCE and FOLDER"),
     ],
 )
 def test_a_mistyped_word_is_answered_with_a_close_one(command, advice, capsys):

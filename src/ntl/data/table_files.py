@@ -169,5 +169,5 @@ def _csv_rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
             f"line {first}: the row that begins here cannot be read to its end ({error}); expected a closing "
             "quote at the end of each field that begins with a double quote, and two double quotes for one "
             f"inside it. A file without quoting is read by pandas.read_csv(file, sep={separator!r}, "
-            "quoting=3), whose table ntl.fit takes"
+            "quoting=3)"
         ) from None
