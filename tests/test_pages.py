@@ -19,7 +19,7 @@ TESTED = {
     "docs/own_criterion.md": "tests/ntloss/criteria/test_own_criterion_page.py",
     "docs/uncertainty.md": "tests/ntloss/reading/test_uncertainty_page.py",
     "docs/served_models.md": "tests/ntloss/reading/test_served_models_page.py",
-    "docs/csv_to_intervals.md": "tests/ntl/test_csv_page.py",
+    "docs/regression.md": "tests/ntloss/regression/test_regression_page.py",
     "docs/scores.md": "tests/ntloss/reading/test_scores_page.py",
     "docs/boxes.md": "tests/ntloss/reading/test_scores_page.py",
     "docs/fused_kernels.md": "tests/ntloss/test_fused_kernels.py",
