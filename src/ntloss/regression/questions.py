@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import issparse
 
 TEXT = "text"  # the column of plain texts
 _COLUMN = re.compile(r"\{([^{}]*)\}")
@@ -114,6 +115,9 @@ def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
     if isinstance(X, pd.Series):
         name = TEXT if X.name is None else str(X.name)
         return X.to_frame(name).reset_index(drop=True), X.name is None
+    if issparse(X):
+        raise TypeError("X: expected texts or a DataFrame; sparse matrices are not supported")
+    X = X.__array__() if hasattr(X, "__array__") else X  # noqa: N806
     if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
         raise TypeError(
             f"X: expected a list of texts or a DataFrame, given a {type(X).__name__}; put one row into a list"

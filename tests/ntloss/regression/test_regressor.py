@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import torch
 from regression_cases import make, reviews, rooms, save_tiny_model
 from sklearn.base import clone
@@ -224,7 +225,7 @@ def test_too_few_rows_give_numbers_but_no_intervals(tiny):
         (ValueError, "y", lambda x, y: (x, y * 0)),
         (ValueError, "X", lambda x, y: (x[:10], y)),
         (ValueError, "X", lambda x, y: (x[:10], y[:10])),
-        (ValueError, "X", lambda x, y: (["same"] * len(x), y)),
+        (TypeError, "sparse", lambda x, y: (scipy.sparse.eye(len(y)), y)),
         (TypeError, "X", lambda x, y: ("one text", y)),
     ],
 )
