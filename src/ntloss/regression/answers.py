@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ntloss.numbers import NumberFormat
-
 Numbers = NDArray[np.float64]
 SCALES = ("plain", "log")
+_DIGIT = "0123456789"
 _DIGITS = 3  # of the answers' standard deviation that are written
 _MOST_DIGITS = 15  # that a float64 tells apart
 
@@ -79,9 +78,10 @@ class AnswerFormat:
         return cls(digits, places, bool((written < 0).any()), log, whole)
 
     @property
-    def number_format(self) -> NumberFormat:
-        """The same as a format of the library, which reads it."""
-        return NumberFormat(self.digits, self.decimals, self.signed)
+    def slots(self) -> tuple[str, ...]:
+        """The characters that may be at each position, in the order of the numbers that they write."""
+        fraction = (".", *(_DIGIT,) * self.decimals) if self.decimals else ()
+        return ("-+",) * self.signed + (_DIGIT,) * self.digits + fraction
 
     def scaled(self, answers: Sequence[float] | Numbers) -> Numbers:
         """Return the numbers that are written for answers."""

@@ -30,7 +30,7 @@ from ntloss.regression.baselines import Baseline, compare
 from ntloss.regression.intervals import Calibration
 from ntloss.regression.questions import Questions, as_table
 from ntloss.regression.training import RATES, load_checkpoint, train
-from ntloss.regression.writer import Rows, Writer
+from ntloss.regression.writer import LONGEST, Rows, Writer
 
 Numbers = NDArray[np.float64]
 SELF = "NumberRegressor"
@@ -167,7 +167,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         with torch.random.fork_rng():
             torch.manual_seed(self.random_state)
             writer.adapt(self.adapt)
-        self._describe(writer, texts, answers, (training, validation, calibration), len(table))
+        self._describe(writer, rows, texts, answers, (training, validation, calibration), len(table))
         rows = writer.with_states(rows, partial(self._bar, desc="frozen layers", unit=" batches"))
         self._train(writer, rows, texts, answers, (training, validation))
         believed = writer.beliefs(rows.take(calibration))
@@ -327,7 +327,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         self.model_.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
     def _writer(self) -> Writer:
-        return Writer(self.model_, self.tokenizer_, self.format_.number_format)
+        return Writer(self.model_, self.tokenizer_, self.format_)
 
     def _train(
         self,
@@ -399,6 +399,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
     def _describe(
         self,
         writer: Writer,
+        rows: Rows,
         texts: Sequence[str],
         answers: Numbers,
         parts: tuple[list[int], list[int], list[int]],
@@ -417,6 +418,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         known = {texts[i] for i in training}
         if repeated := sum(texts[i] in known for i in range(len(training), len(texts))):
             lines.append(f"repeated        {repeated:,} held-out rows ask what a training row asks, too")
+        if long := sum(len(question) == LONGEST for question in rows.questions):
+            lines.append(f"shortened       {long:,} questions of {LONGEST} tokens or more, in their middle")
         if given > len(texts):
             lines.append(f"left out        {given - len(texts):,} rows beyond max_rows={self.max_rows:,}")
         lines += [

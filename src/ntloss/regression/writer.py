@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ntloss import NumberVocabulary
-from ntloss.numbers import NumberFormat
+from ntloss.regression.answers import AnswerFormat
 
 LAYERS = 4  # that are trained by adapt="upper_layers"
 LONGEST = 256  # tokens of a question; of a longer one, the middle is left out
 KEPT = 4e9  # bytes of the frozen layers' output that are kept in memory
 TIMED = 8  # rows whose pass is timed, to estimate the time of a training
-TOKENS = 4096  # of a pass without gradients
+TOKENS = 1024  # of a pass without gradients
 _LORA: dict[str, Any] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
 _LAST = 32  # tokens of a long question's end that are kept
 
@@ -64,13 +64,13 @@ class Writer:
     Args:
         model: a causal language model of transformers.
         tokenizer: its tokenizer, with a token for each digit.
-        form: how numbers are written, with a fixed width.
+        form: how numbers are written.
 
     Raises:
         ValueError: the tokenizer has no token for a character of the numbers.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, form: NumberFormat) -> None:
+    def __init__(self, model: Any, tokenizer: Any, form: AnswerFormat) -> None:
         self.model, self.tokenizer, self.form = model, tokenizer, form
         characters = sorted({character for slot in form.slots for character in slot})
         ids = {}
@@ -298,7 +298,7 @@ class Writer:
         mass = logits.new_ones(len(codes), dtype=torch.float64)
         below, above, crps = (torch.zeros_like(mass) for _ in range(3))
         negative = torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
-        size = 10.0 ** (self.form.digits or 0)  # of a cell, in units
+        size = 10.0**self.form.digits  # of a cell, in units
         for slot, ids in enumerate(self.slot_ids):
             if len(ids) == 1:
                 continue  # the point

@@ -1,5 +1,7 @@
 """`NumberRegressor` with a tiny model: scikit-learn's interface, intervals, saving, continuing."""
 
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import scipy.sparse
 import torch
 from regression_cases import make, reviews, rooms, save_tiny_model
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -14,6 +17,7 @@ from tolerances import assert_close
 
 from ntloss.regression import NumberRegressor
 from ntloss.regression.training import train
+from ntloss.regression.writer import LONGEST
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +176,22 @@ def test_saved_and_loaded_it_predicts_the_same(fitted, tmp_path):
     assert_close(loaded.predict_interval(texts), fitted.predict_interval(texts))
     pd.testing.assert_frame_equal(loaded.report_, fitted.report_)
     assert loaded.get_params()["epochs"] == 8
+    copied = pickle.loads(pickle.dumps(fitted))
+    assert_close(copied.predict(texts), fitted.predict(texts))
+
+
+def test_what_is_not_fitted_does_not_predict(tiny):
+    with pytest.raises(NotFittedError):
+        make(tiny).predict(["good"])
+
+
+def test_long_questions_lose_their_middle_and_keep_what_is_asked(tiny, capsys):
+    texts, answers = reviews(40)
+    model = make(tiny, verbose=True).fit([*texts[:-1], "long " * 100], answers)
+    assert "shortened       1 " in capsys.readouterr().out
+    (prompt,) = model._writer().prompts(model.questions_.write(["long " * 100]))
+    assert len(prompt) == LONGEST
+    assert model.tokenizer_.decode(prompt).endswith("answer: ")
 
 
 def test_an_interrupted_fit_goes_on_where_it_stopped(tiny, tmp_path, monkeypatch):
