@@ -69,7 +69,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         interval: level of the intervals in `report_`, and default of `predict_interval`. Default: 0.9.
         epochs: largest number of passes over the training rows. Default: 10.
         adapt: the weights that are trained: "upper_layers" (default), the last four layers; "lora", LoRA on
-            all layers, which takes three times as long and needs peft; "all".
+            all layers, which takes longer and needs peft; "all".
         learning_rate: Default: 2e-3 for upper layers, 5e-4 for LoRA, 5e-5 for all.
         batch_size: rows of a training step. Default: 16.
         max_rows: rows that are used, a random choice of them. Default: 6,000.

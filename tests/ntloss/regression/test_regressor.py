@@ -194,7 +194,11 @@ def test_long_questions_lose_their_middle_and_keep_what_is_asked(tiny, capsys):
     assert model.tokenizer_.decode(prompt).endswith("answer: ")
 
 
-def test_an_interrupted_fit_goes_on_where_it_stopped(tiny, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("stop", "steps"),
+    [(KeyboardInterrupt, [*range(1, 10)]), (MemoryError, [1, 2, *range(1, 6), *range(4, 10)])],
+)
+def test_a_stopped_fit_goes_on_from_its_step_or_its_last_epoch(tiny, tmp_path, monkeypatch, stop, steps):
     texts, answers = reviews(60)
     whole = make(tiny, epochs=3).fit(texts, answers)
     model = make(tiny, epochs=3, checkpoint=tmp_path)
@@ -205,7 +209,7 @@ def test_an_interrupted_fit_goes_on_where_it_stopped(tiny, tmp_path, monkeypatch
             def counted(step, loss):
                 seen.append(step)
                 if step == limit:
-                    raise KeyboardInterrupt
+                    raise stop
                 report(step, loss)
 
             return train(*args, report=counted, **options)
@@ -214,11 +218,11 @@ def test_an_interrupted_fit_goes_on_where_it_stopped(tiny, tmp_path, monkeypatch
 
     for limit in (2, 5):  # within the first epoch, then within the second one
         stop_at(limit)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(stop):
             model.fit(texts, answers)
     stop_at(None)
     model.fit(texts, answers)
-    assert seen == [*range(1, 10)]
+    assert seen == steps
     assert_close(model.history_, whole.history_, 1e-3)
     assert_close(model.predict(texts), whole.predict(texts), 1e-3)
 
