@@ -71,7 +71,7 @@ def main() -> None:
     for step in range(arguments.steps + 1):
         if step in (0, arguments.steps):
             with torch.no_grad():
-                report("before" if step == 0 else "after", *terms_of(held_out))
+                report("before" if step == 0 else "after", *terms_of(held_out)[:3])
         terms_of(make_boxes(32, seed=1 + step)).loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -36,17 +36,17 @@ class NumberAware(lightning.LightningModule):
         # `global_step` counts optimizer steps, also after a resume.
         self.loss_fn.weight = self.weight * min(self.global_step / self.warmup, 1.0)
         logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        loss, ce, ntl = self.loss_fn(logits, batch["labels"], num_items_in_batch=batch["items"])
-        metrics = {"train/ce": ce, "train/ntl": ntl, "train/weight": self.loss_fn.weight}
+        terms = self.loss_fn(logits, batch["labels"], num_items_in_batch=batch["items"])
+        metrics = {"train/ce": terms.ce, "train/ntl": terms.ntl, "train/weight": self.loss_fn.weight}
         self.log_dict(metrics, batch_size=len(logits))
-        return loss
+        return terms.loss
 
     def validation_step(self, batch: dict[str, Tensor], index: int) -> None:
         """Both terms on the validation batch."""
         self.loss_fn.weight = self.weight  # the full weight, so that losses can be compared
         logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        loss, ce, ntl = self.loss_fn(logits, batch["labels"])
-        self.log_dict({"loss": loss, "ce": ce, "ntl": ntl}, batch_size=len(logits))
+        terms = self.loss_fn(logits, batch["labels"])
+        self.log_dict({"loss": terms.loss, "ce": terms.ce, "ntl": terms.ntl}, batch_size=len(logits))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Use AdamW."""

@@ -233,7 +233,7 @@ INVALID = [
     ("loss=nope", "ntl_was"),
     ("dataset_args.data_dir=nowhere", "nowhere"),
     ("dataset_args.cache_dir=/dev/null/cache", "cache_dir"),
-    ("loss=ntl_was loss.options={p:2}", "'p'"),
+    ("loss=ntl_was loss.options={p:2}", "option p;"),
     ("loss=ntl_was model_args=vanilla_t5_ntl", "number_token_loss"),
     ("loss=ntl_was model_args=xval", "number_encoding=xval"),
     ("weights.trained_layers=1 weights=lora", "weights.lora"),
