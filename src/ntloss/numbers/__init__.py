@@ -6,15 +6,14 @@ Everything else in the library asks here; the grammar itself is `ntloss.numbers.
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.inspection import inspect_tokenizer
 from ntloss.numbers.parsing import number_texts, parse_number, parse_numbers
-from ntloss.numbers.spans import find_numbers, sequence_ids_of
+from ntloss.numbers.spans import sequence_ids_of
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 __all__ = [
     # which tokens are numbers
     "NumberVocabulary",
     "inspect_tokenizer",
-    # numbers in rows of tokens
-    "find_numbers",
+    # sequences in rows of tokens
     "sequence_ids_of",
     # how numbers are written
     "NumberFormat",

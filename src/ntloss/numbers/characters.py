@@ -154,6 +154,10 @@ def read_labels(
     number, after, unit = (
         torch.where(has_digit, column.squeeze(-1), 0) for column in (of(number, last), of(after, last), unit)
     )
+    # A token may hold more than one number (`1/2`), and belongs to the last one. The others have no token, so
+    # that they are not counted: there are at most as many numbers as positions.
+    tokens = number.new_zeros(chars.numel()).scatter_add(0, number.flatten(), has_digit.flatten().long())
+    number = torch.where(has_digit, ((tokens > 0).cumsum(0) - 1)[number], 0)
     columns = [number, own.sum(-1), unit, after, starts, value, behind_point.sum(-1)]
     return NumberSpans(*[column.reshape(shape) for column in columns])
 

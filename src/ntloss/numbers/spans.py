@@ -85,7 +85,7 @@ def find_numbers(
 
     Args:
         labels: `[..., seq]`, token ids.
-        kinds: `[vocab]`, `token_kinds` of the vocabulary, on the labels' device.
+        kinds: `[vocab, longest]`, `token_kinds` of the vocabulary, on the labels' device.
         sequence_ids: `[..., seq]`, int; adjacent positions with the same id belong to one sequence. Default:
             each row is one sequence.
         decimals: whether a single point between two digits belongs to the number.

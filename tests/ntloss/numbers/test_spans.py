@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -15,6 +16,7 @@ from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.numbers.grammar import find_in_text
 from ntloss.numbers.parsing import parse_numbers
 from ntloss.numbers.spans import find_numbers, log_ratio, sequence_ids_of, token_kinds
+from ntloss.numbers.texts import TokenTexts
 
 TEXTS = [*"0123456789", ".", ",", "-", None, " 4", "12", " 345", "007", "3.14", "-8", "1e3", ".5"]
 TEXT = TEXTS.index(None)
@@ -252,3 +254,14 @@ def test_empty_batches_are_supported():
     )
     loss.backward()
     assert loss == 0
+
+
+@pytest.mark.parametrize("row", [[2], [2, 2], [0, 2, 1, 3, 2], [3, 3, 3]])
+@pytest.mark.parametrize("decimals", [False, True])
+def test_tokens_that_hold_several_numbers_belong_to_the_last(row, decimals):
+    texts = TokenTexts(dict(enumerate(["1", "7", "1/2", "3:30 4"])), {0: True, 1: True}, 4)
+    vocabulary = replace(NumberVocabulary.from_mapping({0: "1", 1: "7"}, vocab_size=4), _texts=texts)
+    spans = find_numbers(torch.tensor([row]), token_kinds(vocabulary), decimals=decimals)
+    found = [int(n) for n, digits in zip(spans.number[0], spans.digits[0], strict=True) if digits]
+    assert found == sorted(found)
+    assert max(found) < len(row)
