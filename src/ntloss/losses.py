@@ -39,6 +39,8 @@ from ntloss.engine.targets import (
 from ntloss.engine.terms import LossTerms, NumberTerm
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
+_CHOICES = {"mode": MODES, "reduction": REDUCTIONS, "normalize_by": DIVISORS}
+
 
 class NTLCrossEntropyLoss(nn.Module):
     r"""Cross-entropy plus $\lambda$ times a number token loss.
@@ -49,7 +51,8 @@ class NTLCrossEntropyLoss(nn.Module):
     (docs/fused_kernels.md). Beyond the logits, it needs one buffer of their size for their gradient.
 
     The arguments are attributes. `vocabulary` and `criterion` cannot be changed afterwards, because tables
-    are computed from them; the others may be assigned at any time.
+    are computed from them; the others may be assigned at any time, and are checked as in the constructor.
+    Assigning `mode` leaves `weight` as it is.
 
     Args:
         vocabulary: the number tokens, or a tokenizer, which is passed to `NumberVocabulary.from_tokenizer`.
@@ -128,16 +131,21 @@ class NTLCrossEntropyLoss(nn.Module):
         self.return_terms = return_terms
         self.return_lse = return_lse
         self.group = group
-        for name, choices in (("mode", MODES), ("reduction", REDUCTIONS), ("normalize_by", DIVISORS)):
-            check_choice(name, getattr(self, name), choices)
-        if not 0 <= label_smoothing <= 1:
-            raise ValueError(f"label_smoothing={label_smoothing!r}: expected 0 to 1")
         weight = (0.3 if self.mode == "add" else 1.0) if weight is None else weight
-        check_weight(weight)
         if isinstance(weight, Tensor):  # as a buffer it moves with the loss
+            check_weight(weight)
             self.register_buffer("weight", weight, persistent=False)
         else:
             self.weight = weight
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _CHOICES:
+            check_choice(name, value, _CHOICES[name])
+        elif name == "label_smoothing" and not 0 <= value <= 1:
+            raise ValueError(f"label_smoothing={value!r}: expected 0 to 1")
+        elif name == "weight":
+            check_weight(value)
+        super().__setattr__(name, value)
 
     @property
     def vocabulary(self) -> NumberVocabulary:

@@ -676,6 +676,24 @@ def test_every_option_is_an_attribute_that_may_be_assigned():
             setattr(later, name, getattr(made, name))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mode", "ad"),
+        ("reduction", "meen"),
+        ("normalize_by", "item"),
+        ("label_smoothing", 5.0),
+        ("weight", -3.0),
+    ],
+)
+def test_an_option_is_checked_when_it_is_assigned(name, value):
+    loss_fn = NTLCrossEntropyLoss(NUMBERS)
+    before = getattr(loss_fn, name)
+    with pytest.raises(ValueError, match=name):
+        setattr(loss_fn, name, value)
+    assert getattr(loss_fn, name) == before
+
+
 def test_losses_are_copied_and_pickled_with_their_options():
     case = make_case(5)
     loss_fn = NTLCrossEntropyLoss(NUMBERS, partial(ntl_was, squash=3.0), 0.7, label_smoothing=0.1)

@@ -90,7 +90,10 @@ def make_criterion(given: Criterion | str | Mapping[str, Any]) -> Criterion:
         {'tau': 0.5}
     """
     options: dict[str, Any] = {}
-    if isinstance(given, Mapping):
+    original: Any = given
+    if isinstance(original, partial):
+        given, options = original.func, {k: v for k, v in original.keywords.items() if k not in READABLE}
+    elif isinstance(given, Mapping):
         options = dict(given)
         if "name" not in options:
             raise ValueError(f"criterion={options}: expected a mapping with the key name, and its options")
@@ -108,8 +111,14 @@ def make_criterion(given: Criterion | str | Mapping[str, Any]) -> Criterion:
             f"{name} has no option {', '.join(unknown)}; its options: {', '.join(known) or 'none'}"
         )
     if made is HLGauss:
+        if "sigma" not in options:
+            raise ValueError(
+                "hl_gauss needs its width: expected HLGauss.for_answers(answers), which computes it, or "
+                "{'name': 'hl_gauss', 'sigma': 2.0} with a number, or a start and an end"
+            )
         return HLGauss(**options)
-    criterion = cast(Criterion, partial(made, **options) if options else made)
+    criterion = original if isinstance(original, partial) else partial(made, **options) if options else made
+    criterion = cast(Criterion, criterion)
     reads_of(criterion)
     return criterion
 
@@ -143,7 +152,12 @@ def reads_of(criterion: Criterion) -> tuple[str, ...]:
             f"{', '.join(READABLE)}, and its options have defaults"
         )
     bound = criterion.keywords if isinstance(criterion, partial) else {}
-    return tuple(p.name for p in parameters if p.name in READABLE and p.name not in bound)
+    reads = tuple(p.name for p in parameters if p.name in READABLE and p.name not in bound)
+    if not reads:
+        raise TypeError(
+            f"criterion {name_of(criterion)} reads nothing: expected some of {', '.join(READABLE)}"
+        )
+    return reads
 
 
 def option_of(criterion: Criterion, name: str) -> Any:
