@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 _SEPARATORS = (",", ";", "\t", "|")
 _SNIFFED = 2**16  # characters from which the separator is found
 _GAPS = {"", "-", "--", "?", ".", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "unknown"}
-_PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_PLAIN = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _WITH_UNIT = re.compile(r"([+-]?)([^\d+\-.,()]*)([+-]?\d[\d.,]*|[+-]?\.\d+)([^\d+\-.,()]*)")
 _GROUPED = {mark: re.compile(rf"[+-]?[1-9]\d{{0,2}}(\{mark}\d{{3}})+") for mark in ",."}
 _EXAMPLES = 3
@@ -66,6 +66,10 @@ def read_table(file: str | Path) -> Table:
     except (ValueError, ImportError) as error:
         raise ValueError(f"{path}: {error}") from None
     table.columns = pd.Index([str(name).strip() for name in table.columns])
+    if twice := [*dict.fromkeys(table.columns[table.columns.duplicated()])]:
+        raise ValueError(
+            f"{path}: several columns are called {', '.join(map(repr, twice))}; rename all but one"
+        )
     return Table(table.apply(_as_texts), notes)
 
 

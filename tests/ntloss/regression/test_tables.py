@@ -27,6 +27,18 @@ def test_separators_are_found_and_names_have_no_blanks(tmp_path, separator):
     assert bool(notes) == (separator != ",")
 
 
+def test_two_columns_of_one_name_are_an_error_that_names_them(tmp_path):
+    path = tmp_path / "twice.csv"
+    path.write_text("text,price,price\na,1,2\n")
+    with pytest.raises(ValueError, match="price"):
+        read_table(path)
+
+
+def test_digits_of_other_scripts_are_no_plain_numbers():
+    with pytest.raises(ValueError, match="row 2"):
+        read_answers(pd.Series(["5", "\uff15"], name="price"))
+
+
 def test_commas_in_unquoted_texts_do_not_hide_another_separator(tmp_path):
     path = tmp_path / "reviews.csv"
     path.write_text("title;text;price\na, b;c, d, e;3\nf;g;4\n")
@@ -113,7 +125,7 @@ def test_a_column_that_is_missing_is_answered_with_those_there_are():
 )
 def test_answers_are_read_and_what_was_assumed_is_said(texts, decimal, numbers, noted):
     found, notes = read_answers(pd.Series(texts, name="price"), decimal)
-    np.testing.assert_array_equal(found, numbers)
+    assert np.array_equal(found, numbers, equal_nan=True)
     assert bool(notes) == bool(noted)
     assert noted in " ".join(notes)
 
