@@ -1,4 +1,4 @@
-"""Sums of the terms of a loss over an evaluation, because the mean of batches is not the mean of labels."""
+"""Means of the terms of a loss over an evaluation, because the mean of batches is not the mean of labels."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from ntloss import LossTerms, NTLCrossEntropyLoss
 
 
-class TermSums:
-    """Sums of both terms and of a mixture's routers over the batches of an evaluation.
+class EvaluationMeans:
+    """Means of both terms and of a mixture's routers over all labels of an evaluation.
 
     Args:
         trainer: the trainer that evaluates.

@@ -16,7 +16,7 @@ from ntloss.criteria.signature import name_of
 from ntloss.trainers.answering import IGNORED, Answering, align
 from ntloss.trainers.chunked import ChunkedHead
 from ntloss.trainers.columns import COLUMNS, WithWeights, check_dataset, check_names
-from ntloss.trainers.evaluation import TermSums
+from ntloss.trainers.evaluation import EvaluationMeans
 from ntloss.trainers.models import shifts_labels, vocabulary_of, without_wrappers
 
 _ROWS = 100  # of the training set, whose labels are looked at before the first step
@@ -124,7 +124,7 @@ class NumberAware:
     ) -> None:
         self.trainer, self.loss, self.shift, self.head = trainer, loss, shift, head
         self._looked = False  # at the first labels
-        self.sums: TermSums | None = None
+        self.sums: EvaluationMeans | None = None
         trainer._set_signature_columns_if_needed()
         ours = {
             "compute_loss": self.compute_loss,
@@ -193,7 +193,7 @@ class NumberAware:
         self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> Any:
         """Call the trainer's own, and make the metrics of the loss means over all labels of the set."""
-        self.sums = TermSums(self.trainer, self.loss)
+        self.sums = EvaluationMeans(self.trainer, self.loss)
         loop = self._own("evaluation_loop")
         try:
             output = loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)

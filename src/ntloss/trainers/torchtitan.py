@@ -4,7 +4,7 @@ from ntloss.trainers.torchtitan import with_number_loss
 from torchtitan.models.llama3.config_registry import llama3_8b
 
 def llama3_8b_ntl():
-    return with_number_loss(llama3_8b(), weight=0.3)
+    return with_number_loss(llama3_8b(), weight=0.3, criterion="dist2")
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NumberLoss(BaseLoss):  # type: ignore[misc]
         tokenizer: str
         global_vocab_size: int | None = None
         weight: float | None = None
-        criterion: Any = "ntl_was"
+        criterion: Any = "ntl_was"  # for tokenizers that write single digits
 
     def __init__(self, config: Config, *, compile_config: Any = None) -> None:
         tokenizer, size = load_tokenizer(config.tokenizer), config.global_vocab_size

@@ -58,7 +58,7 @@ def test_one_run_of_the_prompts_reads_what_two_runs_do(shape, number_format):
         assert_close(read.starts, apart.starts, DISTRIBUTION[torch.float32])
 
 
-@pytest.mark.parametrize(("shape", "share"), [("llama-tiny", 0.8), ("gpt2", 0.8), ("mamba-tiny", 1.0)])
+@pytest.mark.parametrize(("shape", "share"), [("llama-tiny", 0.9), ("gpt2", 0.9), ("mamba-tiny", 1.0)])
 def test_prompts_are_run_once_where_attention_is_all_that_a_cache_holds(shape, share):
     approach, seen = causal(shape, number_format="padded"), []
     approach.fit(ANSWERS)
@@ -87,7 +87,7 @@ def test_reading_quantiles_holds_fewer_rows_the_longer_the_prompts_are(monkeypat
         approach.quantiles(approach.model, [question], levels)
         largest.append(max(seen))
         seen.clear()
-    assert largest[1] < largest[0] < len(levels) / 4
+    assert largest[1] < largest[0] < len(levels) / 2
 
 
 @pytest.mark.parametrize(("number_format", "ends"), [("plain", True), ("padded", False)])
