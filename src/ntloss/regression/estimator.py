@@ -253,6 +253,10 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             FileNotFoundError: the folder holds no such model.
         """
         path = Path(folder).expanduser()
+        if not (path / RECORD).is_file():
+            raise FileNotFoundError(
+                f"{path} holds no {RECORD}: expected the folder that ntloss fit or NumberRegressor.save wrote"
+            )
         record = json.loads((path / RECORD).read_text("utf-8"))
         self = cls(**record["parameters"])
         self.questions_ = Questions.from_dict(record["questions"])

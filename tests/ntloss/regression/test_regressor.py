@@ -169,6 +169,11 @@ def test_a_prompt_without_columns_of_the_table_is_refused(tiny, prompt):
         make(tiny, prompt=prompt).fit(*rooms(40))
 
 
+def test_a_folder_without_a_model_is_an_error_that_names_it(tmp_path):
+    with pytest.raises(FileNotFoundError, match=tmp_path.name):
+        NumberRegressor.load(tmp_path)
+
+
 def test_saved_and_loaded_it_predicts_the_same(fitted, tmp_path):
     fitted.save(tmp_path / "saved")
     loaded = NumberRegressor.load(tmp_path / "saved")
