@@ -1,5 +1,6 @@
 """LLaMA-Factory: `make test-trainers TRAINER=llamafactory`."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -37,6 +38,7 @@ def test_run_exp_trains_on_cross_entropy_and_the_number_term(tmp_path):
     config = {key: value for key, value in config_of(tmp_path).items() if not key.startswith("ntl_")}
     calls, forward = [], Qwen2ForCausalLM.forward
 
+    @functools.wraps(forward)
     def recorded(model, *args, **inputs):
         outputs = forward(model, *args, **inputs)
         calls.append((outputs.logits.detach(), inputs["input_ids"]))

@@ -100,7 +100,8 @@ def shifts_labels(model: Any) -> bool:
     if not any(part in name for part in known for name in names):
         raise ValueError(
             f"{type(model).__name__}.forward computes no cross-entropy that could be made number-aware: "
-            "expected a language model"
+            "expected a language model. If its forward was replaced, pass shift=True if position i predicts "
+            "label i + 1, else shift=False."
         )
     if model.config.is_encoder_decoder or getattr(model, "loss_type", None) == "ForMaskedLM":
         return False
