@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 _SEPARATORS = (",", ";", "\t", "|")
-_SNIFFED = 2**16  # characters from which the separator is found
+_LINES = 50  # from which the separator is found
 _GAPS = {"", "-", "--", "?", ".", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "unknown"}
 _PLAIN = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _WITH_UNIT = re.compile(r"([+-]?)([^\d+\-.,()]*)([+-]?\d[\d.,]*|[+-]?\.\d+)([^\d+\-.,()]*)")
@@ -179,14 +179,23 @@ def _read_csv(path: Path, notes: list[str]) -> pd.DataFrame:
     opened = gzip.open if path.suffix.lower() == ".gz" else open
     with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         text = file.read()
-    declared = re.match(r"sep=(.)\r?\n", text)
-    separator = declared[1] if declared else find_separator(text[:_SNIFFED])
+    limit = csv.field_size_limit(len(text) + 1)  # of the whole process, so it is restored
+    try:
+        rows = _read_rows(text, notes)
+    finally:
+        csv.field_size_limit(limit)
+    if not rows:
+        raise ValueError("the file is empty")
+    return pd.DataFrame(rows[1:], columns=rows[0], dtype=object)
+
+
+def _read_rows(text: str, notes: list[str]) -> list[list[str]]:
+    if declared := re.match(r"sep=(.)\r?\n", text):
+        text = text[declared.end() :]
+    separator = declared[1] if declared else find_separator(text)
     if separator != ",":
         notes.append(f"the separator is {separator!r}")
-    csv.field_size_limit(len(text) + 1)
-    reader = csv.reader(
-        io.StringIO(text[declared.end() :] if declared else text, ""), delimiter=separator, strict=True
-    )
+    reader = csv.reader(io.StringIO(text, ""), delimiter=separator, strict=True)
     rows: list[list[str]] = []
     try:
         for row in reader:
@@ -199,25 +208,27 @@ def _read_csv(path: Path, notes: list[str]) -> pd.DataFrame:
             rows += [row] if row else []
     except csv.Error as error:
         raise ValueError(f"a quote that is not closed, before line {reader.line_num} ({error})") from None
-    if not rows:
-        raise ValueError("the file is empty")
-    return pd.DataFrame(rows[1:], columns=rows[0], dtype=object)
+    return rows
 
 
-def find_separator(start: str) -> str:
+def find_separator(text: str) -> str:
     """Find the separator with which the first rows of a text have the most fields, all as many.
 
     Example:
         >>> find_separator('title;price\\n"a, b";3\\nc, d, e;4\\n')
         ';'
     """
+    lines = [*itertools.islice(io.StringIO(text, ""), _LINES + 1)]
     best, most = ",", 1
     for separator in _SEPARATORS:
-        rows = csv.reader(start.splitlines(keepends=True)[:50], delimiter=separator)
+        reader = csv.reader(lines[:_LINES], delimiter=separator)
         try:
-            counts = {len(row) for row in itertools.islice(rows, 20) if row}
+            rows = [*itertools.islice(reader, 20)]
         except csv.Error:
             continue
+        if reader.line_num == _LINES < len(lines):
+            rows.pop()  # it may go on in further lines
+        counts = {len(row) for row in rows if row}
         if len(counts) == 1 and (count := counts.pop()) > most:
             best, most = separator, count
     return best

@@ -1,5 +1,6 @@
 """Tables as people have them: what is read, what is said, and what is refused by name."""
 
+import csv
 import gzip
 import json
 
@@ -25,6 +26,25 @@ def test_separators_are_found_and_names_have_no_blanks(tmp_path, separator):
     assert list(table.columns) == ["text", "price"]
     assert list(map(tuple, table.to_numpy())) == ROWS
     assert bool(notes) == (separator != ",")
+
+
+def test_a_long_field_is_read_behind_a_short_table_and_the_limit_of_the_process_stays(tmp_path):
+    limit = csv.field_size_limit()
+    for name, text in (("short.csv", "ok"), ("long.csv", "long " * 40_000), ("wrong.csv", 'no "')):
+        path = tmp_path / name
+        path.write_text(f'text;price\n"{text}";3\n')
+        if name == "wrong.csv":
+            with pytest.raises(ValueError, match="quote"):
+                read_table(path)
+        else:
+            assert read_table(path).rows.to_numpy().tolist() == [[text, "3"]]
+        assert csv.field_size_limit() == limit
+
+
+def test_the_separator_is_found_where_texts_have_many_lines(tmp_path):
+    path = tmp_path / "poems.csv"
+    path.write_text("text;price\n" + '"one,\ntwo,\nthree,\nfour";3\n' * 30)
+    assert read_table(path).rows.shape == (30, 2)
 
 
 def test_two_columns_of_one_name_are_an_error_that_names_them(tmp_path):
