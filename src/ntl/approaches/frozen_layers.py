@@ -4,7 +4,7 @@ Computed once and cached, it makes a step of training as cheap as the layers tha
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -13,16 +13,13 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from ntl.errors import UserError
+from ntloss.upper_layers import UpperLayers
 
 KEY = "weights.trained_layers"
 STATES = "states"  # the column of cached states, `[tokens, width]` in each row
 
 
-class _Reached(Exception):  # noqa: N818, it is no error
-    """Carries the input of the first trained layer out of a forward pass, which ends there."""
-
-
-class FrozenLayers:
+class FrozenLayers(UpperLayers):
     """Freezes all of a model but its upper layers, the norm behind them, and the given heads.
 
     Of an encoder-decoder, the encoder is frozen, and only decoder layers are counted. The frozen layers stay
@@ -35,20 +32,19 @@ class FrozenLayers:
     """
 
     def __init__(self, model: PreTrainedModel, trained: int, heads: Sequence[nn.Module] = ()):
-        self._model = model
         layers = _decoder_layers(model)
         if not 1 <= trained <= len(layers):
             raise UserError(
                 f"{KEY}={trained}: the model has {len(layers)} layers; expected 1 to {len(layers)}. Omit "
                 "it to train all weights."
             )
-        self._lower, self._first_trained = layers[:-trained], layers[-trained]
         self.can_be_cached = not model.config.is_encoder_decoder
         embedded = {id(weight) for weight in model.get_input_embeddings().parameters()}
         self.ties = any(id(weight) in embedded for head in heads for weight in head.parameters())
         norms, output = _probe(model, layers[0])
-        self._returns_tuple = isinstance(output, tuple)  # as BLOOM's layers
-        self.width: int = (output[0] if self._returns_tuple else output).shape[-1]
+        returns_tuple = isinstance(output, tuple)
+        super().__init__(model, layers, trained, returns_tuple)
+        self.width: int = (output[0] if returns_tuple else output).shape[-1]
         trained_parts = [part for module in (*layers[-trained:], *norms, *heads) for part in module.modules()]
         kept = {id(weight) for part in trained_parts for weight in part.parameters(recurse=False)}
         for weight in model.parameters():
@@ -69,45 +65,6 @@ class FrozenLayers:
     def _set_mode(self) -> None:
         for module in self._frozen_modules:
             module.training = False
-
-    @torch.no_grad()
-    def states(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Run the frozen layers; return the input of the first trained one, `[batch, seq, width]`."""
-
-        def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            raise _Reached(args[0] if args else kwargs["hidden_states"])
-
-        hook = self._first_trained.register_forward_pre_hook(stop, with_kwargs=True)
-        try:
-            self._model(**inputs, use_cache=False)
-        except _Reached as reached:
-            states: Tensor = reached.args[0]
-            return states
-        finally:
-            hook.remove()
-        raise AssertionError("the forward pass ended before the first trained layer")
-
-    @contextmanager
-    def given(self, states: Tensor) -> Iterator[None]:
-        """Let the model use these states, `[batch, seq, width]`, instead of running its frozen layers."""
-
-        def skip(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-            return (hidden_states,) if self._returns_tuple else hidden_states
-
-        def inject(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if args:
-                return (states, *args[1:]), kwargs
-            return args, {**kwargs, "hidden_states": states}
-
-        hook = self._first_trained.register_forward_pre_hook(inject, with_kwargs=True)
-        for layer in self._lower:
-            vars(layer)["forward"] = skip
-        try:
-            yield
-        finally:
-            hook.remove()
-            for layer in self._lower:
-                del vars(layer)["forward"]
 
 
 def given_states(frozen: FrozenLayers | None, batch: Mapping[str, Tensor]) -> AbstractContextManager[None]:

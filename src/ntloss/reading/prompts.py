@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from ntloss.numbers.grammar import CURRENCIES, DIGITS
 from ntloss.reading.torch_model import TorchModel
 
 Messages = Sequence[Mapping[str, Any]]
+_AT_ONCE = 64  # prompts
 
 
 class Prompt(NamedTuple):
@@ -58,7 +59,7 @@ def write_prompts(
     if not chats:
         raise ValueError("prompt: expected at least one question")
     is_chat = getattr(tokenizer, "chat_template", None) is not None
-    if isinstance(model, TorchModel) and model.inner.config.is_encoder_decoder:
+    if has_decoder(model):
         is_chat = False
     if is_chat:
         return [_of_chat(tokenizer, chat, prefill, template_options or {}) for chat in chats], single
@@ -68,7 +69,7 @@ def write_prompts(
             "one text"
         )
     texts = [chat[0]["content"] for chat in chats]
-    if isinstance(model, TorchModel) and model.inner.config.is_encoder_decoder:
+    if has_decoder(model):
         return [Prompt(text, prefill, True) for text in texts], single
     breaks = ["\n" if prefill and not text[-1].isspace() else "" for text in texts]
     return [Prompt(text + br + prefill, "", True) for text, br in zip(texts, breaks, strict=True)], single
@@ -97,6 +98,17 @@ def _of_chat(
         ) from error
     # Some templates trim the message, others do not.
     return Prompt(text.rstrip() + prefill[len(words) :], "", False)
+
+
+def has_decoder(model: Any) -> bool:
+    """Return whether the answer is read by a decoder of its own, and not behind the prompt."""
+    return isinstance(model, TorchModel) and bool(model.inner.config.is_encoder_decoder)
+
+
+def in_batches(prompts: Sequence[Prompt]) -> Iterator[Sequence[Prompt]]:
+    """Yield the prompts that are run at once."""
+    for first in range(0, len(prompts), _AT_ONCE):
+        yield prompts[first : first + _AT_ONCE]
 
 
 def number_forms(text: str, format: NumberFormat | None) -> list[str]:
@@ -141,7 +153,7 @@ def encode_prompts(
         texts = [prompt.text for prompt in prompts]
         return [text.rstrip(" ") if cut else text for text, cut in zip(texts, spaced, strict=True)], []
     prefix_ids: list[int] = []
-    if isinstance(model, TorchModel) and model.inner.config.is_encoder_decoder:
+    if has_decoder(model):
         prefix_ids = encode_before(tokenizer, prompts[0].answer, endings[0], special=False)
         rows = [tokenizer.encode(prompt.text) for prompt in prompts]
     else:
@@ -152,10 +164,10 @@ def encode_prompts(
     return (pad(rows, model.inner.device) if isinstance(model, TorchModel) else rows), prefix_ids
 
 
-def pad(rows: Sequence[Sequence[int]], device: torch.device) -> dict[str, Tensor]:
+def pad(rows: Sequence[Sequence[int]], device: torch.device, pad_id: int = 0) -> dict[str, Tensor]:
     """Pad rows of tokens on the left, with a mask."""
     longest = max(map(len, rows))
-    ids = [[0] * (longest - len(row)) + list(row) for row in rows]
+    ids = [[pad_id] * (longest - len(row)) + list(row) for row in rows]
     mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
     return {
         "input_ids": torch.tensor(ids, device=device),

@@ -14,6 +14,7 @@ from ntloss.reading.prompts import (
     Messages,
     check_tokenizer,
     encode_prompts,
+    in_batches,
     number_forms,
     write_prompts,
 )
@@ -30,7 +31,6 @@ from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
 from ntloss.reading.torch_model import Continuations, TorchModel
 from ntloss.reading.writing import options_of
 
-_PROMPTS = 64  # that are run at once
 _PLACES = 16  # of one answer that are read at once
 
 
@@ -110,8 +110,7 @@ def read_number(
     written, single = write_prompts(readable, tokenizer, prompt, prefill, system, messages, template_options)
     vocabulary = as_vocabulary(tokenizer, readable)
     readings: list[NumberReading] = []
-    for first in range(0, len(written), _PROMPTS):
-        some = written[first : first + _PROMPTS]
+    for some in in_batches(written):
         endings = [number_forms(each.answer or each.text, format) for each in some]
         inputs, prefix_ids = encode_prompts(readable, tokenizer, some, endings)
         read = number_quantiles(

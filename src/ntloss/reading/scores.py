@@ -19,13 +19,14 @@ from ntloss.reading.prompts import (
     encode_before,
     encode_prompts,
     encode_whole,
+    has_decoder,
+    in_batches,
     write_prompts,
 )
 from ntloss.reading.quantiles import as_readable, as_vocabulary
 from ntloss.reading.results import UnlikelyNumberWarning
-from ntloss.reading.torch_model import Continuations, TorchModel
+from ntloss.reading.torch_model import Continuations
 
-_PROMPTS = 64  # that are run at once
 _MOST_NONE = 0.9
 _LARGEST_SUM = 1.01  # of probabilities, which APIs round
 
@@ -114,8 +115,7 @@ def read_scores(
     written, single = write_prompts(readable, tokenizer, prompt, prefill, system, messages, template_options)
     vocabulary = as_vocabulary(tokenizer, readable)
     readings: list[ScoreReading] = []
-    for first in range(0, len(written), _PROMPTS):
-        some = written[first : first + _PROMPTS]
+    for some in in_batches(written):
         inputs, prefix_ids = encode_prompts(
             readable, tokenizer, some, [["", *map(_text, values)]] * len(some)
         )
@@ -125,7 +125,7 @@ def read_scores(
             root = readable.continuations(inputs, texts, prefix_ids)
             found = level_probabilities(root, tokens)
         readings += [summarize(dict(zip(values, each, strict=True)), values) for each in found]
-        _warn(root, readings[first:], vocabulary)
+        _warn(root, readings[-len(some) :], vocabulary)
     return readings[0] if single else readings
 
 
@@ -302,8 +302,7 @@ def _text(level: Any) -> str:
 
 def _tokens(model: Any, tokenizer: Any, prompt: Prompt, levels: Sequence[str]) -> list[tuple[int, ...]]:
     """Return the tokens of each level behind those that are kept of a prompt."""
-    is_decoder = isinstance(model, TorchModel) and model.inner.config.is_encoder_decoder
-    text, special = (prompt.answer, False) if is_decoder else (prompt.text, prompt.special)
+    text, special = (prompt.answer, False) if has_decoder(model) else (prompt.text, prompt.special)
     kept = len(encode_before(tokenizer, text, ["", *levels], special))
     found = [tuple(encode_whole(tokenizer, text + level, special)[kept:]) for level in levels]
     if len({*found}) < len(found) or not all(found):

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ntloss import NumberVocabulary
+from ntloss.reading.prompts import pad
 from ntloss.regression.answers import AnswerFormat
+from ntloss.upper_layers import UpperLayers
 
 LAYERS = 4  # that are trained by adapt="upper_layers"
 LONGEST = 256  # tokens of a question; of a longer one, the middle is left out
@@ -91,7 +93,11 @@ class Writer:
     def adapt(self, weights: str) -> None:
         """Choose the weights that are trained: "upper_layers", "lora" or "all"."""
         if weights == "upper_layers":
-            self.upper = UpperLayers(self.model, LAYERS)
+            layers = find_layers(self.model)
+            self.model.requires_grad_(False)
+            for layer in layers[-LAYERS:]:
+                layer.requires_grad_(True)
+            self.upper = UpperLayers(self.model, layers, LAYERS)
         elif weights == "lora":
             from peft import LoraConfig, LoraModel
 
@@ -135,13 +141,12 @@ class Writer:
         if tokens * self.model.config.get_text_config().hidden_size * 4 > KEPT:
             return rows
         states: list[Tensor] = [torch.empty(0)] * len(rows)
-        with torch.no_grad():
-            for index in progress(self.batches(rows.questions)):
-                part = rows.take(index)
-                computed = self.upper.states(self.inputs(part)).float().cpu()
-                for i, question, row in zip(index, part.questions, computed, strict=True):
-                    # A copy: a view would keep the padding of its batch.
-                    states[i] = row[-(len(question) + len(self.form.slots) - 1) :].clone()
+        for index in progress(self.batches(rows.questions)):
+            part = rows.take(index)
+            computed = self.upper.states(self.inputs(part)).float().cpu()
+            for i, question, row in zip(index, part.questions, computed, strict=True):
+                # A copy: a view would keep the padding of its batch.
+                states[i] = row[-(len(question) + len(self.form.slots) - 1) :].clone()
         return replace(rows, states=states)
 
     def batches(self, prompts: Sequence[Sequence[int]], answers: int = 1) -> list[list[int]]:
@@ -161,13 +166,7 @@ class Writer:
     def inputs(self, rows: Rows) -> dict[str, Tensor]:
         """Pad questions and answers but for their last tokens on the left, as the model's arguments."""
         answers = self.token_ids(rows)[:, :-1].tolist()
-        return self._pad([q + a for q, a in zip(rows.questions, answers, strict=True)])
-
-    def _pad(self, texts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-        longest = max(map(len, texts))
-        ids = torch.tensor([[self.pad_id] * (longest - len(text)) + [*text] for text in texts])
-        mask = torch.tensor([[0] * (longest - len(text)) + [1] * len(text) for text in texts])
-        return {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
+        return pad([q + a for q, a in zip(rows.questions, answers, strict=True)], self.device, self.pad_id)
 
     def logits(self, rows: Rows) -> Tensor:
         """Compute the logits of each token of the answers, given those before it: `[rows, slots, vocab]`."""
@@ -207,7 +206,7 @@ class Writer:
             prompts: token ids.
             levels: above 0 and below 1, in ascending order.
         """
-        inputs = self._pad(prompts)
+        inputs = pad(prompts, self.device, self.pad_id)
         sees = inputs["attention_mask"].bool()[:, None]  # [prompts, nodes, tokens]
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
         with self._fast_head():
@@ -326,68 +325,6 @@ class Writer:
 def _square(low: Tensor, high: Tensor) -> Tensor:
     """Integrate the square of a function that rises linearly from low to high between 0 and 1."""
     return (low * low + low * high + high * high) / 3
-
-
-class _Reached(Exception):  # noqa: N818, it is no error
-    """Carries the input of the first trained layer out of a forward pass, which ends there."""
-
-
-class UpperLayers:
-    """Freezes all of a model but its upper layers, and runs these alone on the output of the frozen ones.
-
-    Args:
-        model: a causal language model of transformers.
-        count: number of layers that are trained.
-
-    Raises:
-        ValueError: the model's list of layers cannot be found.
-    """
-
-    def __init__(self, model: Any, count: int) -> None:
-        self._model = model
-        layers = find_layers(model)
-        self._lower, self._first = layers[:-count], layers[-min(count, len(layers))]
-        model.requires_grad_(False)
-        for layer in layers[-count:]:
-            layer.requires_grad_(True)
-
-    def states(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Run the frozen layers; return the input of the first trained one, `[batch, seq, width]`."""
-
-        def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            raise _Reached(args[0] if args else kwargs["hidden_states"])
-
-        hook = self._first.register_forward_pre_hook(stop, with_kwargs=True)
-        try:
-            self._model(**inputs, use_cache=False)
-        except _Reached as reached:
-            states: Tensor = reached.args[0]
-            return states
-        finally:
-            hook.remove()
-        raise AssertionError("the forward pass ended before the first trained layer")
-
-    @contextmanager
-    def given(self, states: Tensor) -> Iterator[None]:
-        """Let the model use these states, `[batch, seq, width]`, instead of running its frozen layers."""
-
-        def skip(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            return hidden_states
-
-        def inject(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if args:
-                return (states, *args[1:]), kwargs
-            return args, {**kwargs, "hidden_states": states}
-
-        hook = self._first.register_forward_pre_hook(inject, with_kwargs=True)
-        for layer in self._lower:
-            vars(layer)["forward"] = skip
-        try:
-            yield
-        finally:
-            hook.remove()
-            for layer in self._lower:
-                del vars(layer)["forward"]
 
 
 def find_layers(model: Any) -> nn.ModuleList:
