@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ntloss.numbers.spans import token_kinds
+from ntloss.numbers.characters import token_kinds
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 
@@ -28,7 +28,7 @@ class NumberTables(nn.Module):
             `values_in_float32` are the same.
         value_of_label: `[vocab + 1]`, index into `values` of each number token, -1 for text and, at the end
             (index -1), for labels that are ignored.
-        kinds: `[vocab, longest]`, `numbers.spans.token_kinds`, or None unless `spans`.
+        kinds: `[vocab, longest]`, `numbers.characters.token_kinds`, or None unless `spans`.
         has_length: `[values, lengths]`, see `numbers.spans.NumberDigits`; None unless `spans`.
         has_several_forms: whether some value has more than one token.
     """

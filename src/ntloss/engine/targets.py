@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ntloss.engine.readout import COMPUTED_IN, values_are_hidden
 from ntloss.engine.tables import NumberTables
-from ntloss.numbers.characters import NumberSpans
-from ntloss.numbers.spans import NumberDigits, find_numbers, measure_digits
+from ntloss.numbers.characters import NumberSpans, find_numbers
+from ntloss.numbers.spans import NumberDigits, measure_digits
 
 MODES = ("add", "replace")
 REDUCTIONS = ("mean", "sum", "none")

@@ -1,9 +1,23 @@
 """The numbers in rows of labels, found in the characters that the tokens write.
 
-It follows the grammar of texts, with tensors of fixed shapes: no loop over positions, no synchronization.
-Each token is a short row of codes. The codes of a row of labels stand side by side, as its text would, and
-runs of digits are joined to numbers by the separators between them, each of which is *grouping* (thousands)
-or *decimal*.
+A language model writes `2019` as several tokens. Losses on whole numbers, and losses that weight a digit by
+its place, need to know where a number starts and ends and where its decimal point is. A row of labels is read
+as the text that its tokens make, by the grammar of `ntloss.numbers.grammar`: `1,234` is one number, and so
+are `1 234`, `1.234,5` and `67 million`. What differs:
+
+- A token that begins with a space (` 12`) starts a new number, because many tokenizers put one before each.
+- Signs are ignored: the number of `-3`, and of `-`, `3`, is its magnitude.
+- Without `decimals`, a decimal point or comma ends a number: `12.5` is 12 and 5.
+- What stands before a number is known only where it is a token of numbers, too: a decimal comma or a point
+  before the first digit needs that.
+- Of `12.3.4`, the first point is decimal: 12.3 and 4. An exponent is a number of its own, unless it is in
+  the token of its number.
+- A number ends at positions with `ignore_index`, at the end of a row, and at the end of a packed sequence. A
+  truncated number is the number that its remaining digits form.
+
+All tensors have fixed shapes: no loop over positions, no synchronization. Each token is a short row of codes.
+The codes of a row of labels stand side by side, as its text would, and runs of digits are joined to numbers
+by the separators between them, each of which is *grouping* (thousands) or *decimal*.
 """
 
 from __future__ import annotations
@@ -69,8 +83,8 @@ class NumberSpans(NamedTuple):
         return NumberSpans(*[column.reshape(-1) for column in self])
 
 
-def codes_of_tokens(vocabulary: NumberVocabulary) -> Tensor:
-    """Encode the characters of each token: `[vocab, longest]`, int8."""
+def token_kinds(vocabulary: NumberVocabulary) -> Tensor:
+    """Encode what `find_numbers` needs to know about each token, its characters: `[vocab, longest]`, int8."""
     numbers = {token.token_id: token.text for token in vocabulary.tokens}
     rows = {i: _codes(text, i in numbers) for i, text in {**vocabulary.texts, **numbers}.items()}
     longest = max(map(len, rows.values()))
@@ -111,18 +125,45 @@ def _codes(text: str, is_number: bool) -> list[int]:
     return [*begins, *codes] or [_SPACE]
 
 
-def read_labels(
-    labels: Tensor, codes: Tensor, sequence_ids: Tensor | None, decimals: bool, ignore_index: int
+def find_numbers(
+    labels: Tensor,
+    kinds: Tensor,
+    sequence_ids: Tensor | None = None,
+    decimals: bool = False,
+    ignore_index: int = -100,
 ) -> NumberSpans:
-    """Find the numbers in labels, `[..., seq]`; see `ntloss.numbers.spans.find_numbers`."""
+    """Find the whole numbers in labels, without a loop or a synchronization with the device.
+
+    Args:
+        labels: `[..., seq]`, token ids.
+        kinds: `[vocab, longest]`, `token_kinds` of the vocabulary, on the labels' device.
+        sequence_ids: `[..., seq]`, int; adjacent positions with the same id belong to one sequence. Default:
+            each row is one sequence.
+        decimals: whether a single point between two digits belongs to the number.
+        ignore_index: label of positions to ignore.
+
+    Returns:
+        The spans, in the labels' shape.
+
+    Example:
+        >>> import torch
+        >>> from ntloss import NumberVocabulary
+        >>> from ntloss.numbers.characters import find_numbers, token_kinds
+        >>> vocabulary = NumberVocabulary.from_mapping({**{d: d for d in range(10)}, 10: "."}, vocab_size=12)
+        >>> spans = find_numbers(torch.tensor([[1, 2, 10, 5, 11, 7]]), token_kinds(vocabulary), decimals=True)
+        >>> spans.place  # of 12.5 and 7
+        tensor([[ 1,  0,  0, -1,  0,  0]])
+        >>> spans.starts.int()
+        tensor([[1, 0, 0, 0, 0, 1]], dtype=torch.int32)
+    """
     shape = labels.shape
     if not labels.numel():
         zeros, no = torch.zeros_like(labels), torch.zeros_like(labels, dtype=torch.bool)
         return NumberSpans(zeros, zeros, zeros, zeros, no, zeros.to(torch.float64), zeros)
     labels = labels.reshape(-1, shape[-1])
     counted = labels != ignore_index
-    of_tokens = codes[torch.where(counted, labels, 0)].to(torch.int64)
-    ignored = F.pad(of_tokens.new_full((1,), _WORD), (0, codes.shape[-1] - 1))
+    of_tokens = kinds[torch.where(counted, labels, 0)].to(torch.int64)
+    ignored = F.pad(of_tokens.new_full((1,), _WORD), (0, kinds.shape[-1] - 1))
     of_tokens = torch.where(counted.unsqueeze(-1), of_tokens, ignored)
     if sequence_ids is not None:  # a mark between sequences
         sequence_ids = sequence_ids.reshape(labels.shape)

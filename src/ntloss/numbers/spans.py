@@ -1,19 +1,6 @@
-"""Find whole numbers in labels, and the decimal place of each digit.
+"""The digits of whole numbers in labels: their decimal places, what stands behind them, and packed sequences.
 
-A language model writes `2019` as several tokens. Losses on whole numbers, and losses that weight a digit by
-its place, need to know where a number starts and ends and where its decimal point is. A row of labels is read
-as the text that its tokens make, by the grammar of `ntloss.numbers.grammar`: `1,234` is one number, and so
-are `1 234`, `1.234,5` and `67 million`. What differs:
-
-- A token that begins with a space (` 12`) starts a new number, because many tokenizers put one before each.
-- Signs are ignored: the number of `-3`, and of `-`, `3`, is its magnitude.
-- Without `decimals`, a decimal point or comma ends a number: `12.5` is 12 and 5.
-- What stands before a number is known only where it is a token of numbers, too: a decimal comma or a point
-  before the first digit needs that.
-- Of `12.3.4`, the first point is decimal: 12.3 and 4. An exponent is a number of its own, unless it is in
-  the token of its number.
-- A number ends at positions with `ignore_index`, at the end of a row, and at the end of a packed sequence. A
-  truncated number is the number that its remaining digits form.
+`ntloss.numbers.characters` finds the numbers.
 """
 
 from __future__ import annotations
@@ -25,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.numbers.characters import NumberSpans, codes_of_tokens, read_labels
-from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.numbers.characters import NumberSpans
 
 # A digit further on changes a remainder by less than the rounding of float64.
 _DIGITS_AFTER = 20
@@ -69,45 +55,6 @@ class NumberDigits(NamedTuple):
         return NumberDigits(*[column[rows] for column in columns], has_length)  # type: ignore[call-arg]
 
 
-def token_kinds(vocabulary: NumberVocabulary) -> Tensor:
-    """Encode what `find_numbers` needs to know about each token: `[vocab, longest]`, int8."""
-    return codes_of_tokens(vocabulary)
-
-
-def find_numbers(
-    labels: Tensor,
-    kinds: Tensor,
-    sequence_ids: Tensor | None = None,
-    decimals: bool = False,
-    ignore_index: int = -100,
-) -> NumberSpans:
-    """Find the whole numbers in labels, without a loop or a synchronization with the device.
-
-    Args:
-        labels: `[..., seq]`, token ids.
-        kinds: `[vocab, longest]`, `token_kinds` of the vocabulary, on the labels' device.
-        sequence_ids: `[..., seq]`, int; adjacent positions with the same id belong to one sequence. Default:
-            each row is one sequence.
-        decimals: whether a single point between two digits belongs to the number.
-        ignore_index: label of positions to ignore.
-
-    Returns:
-        The spans, in the labels' shape.
-
-    Example:
-        >>> import torch
-        >>> from ntloss import NumberVocabulary
-        >>> from ntloss.numbers.spans import find_numbers, token_kinds
-        >>> vocabulary = NumberVocabulary.from_mapping({**{d: d for d in range(10)}, 10: "."}, vocab_size=12)
-        >>> spans = find_numbers(torch.tensor([[1, 2, 10, 5, 11, 7]]), token_kinds(vocabulary), decimals=True)
-        >>> spans.place  # of 12.5 and 7
-        tensor([[ 1,  0,  0, -1,  0,  0]])
-        >>> spans.starts.int()
-        tensor([[1, 0, 0, 0, 0, 1]], dtype=torch.int32)
-    """
-    return read_labels(labels, kinds, sequence_ids, decimals, ignore_index)
-
-
 def measure_digits(spans: NumberSpans, values: Tensor, has_length: Tensor) -> NumberDigits:
     """Measure the digits after each token, without a loop or a synchronization with the device.
 
@@ -119,7 +66,8 @@ def measure_digits(spans: NumberSpans, values: Tensor, has_length: Tensor) -> Nu
     Example:
         >>> import torch
         >>> from ntloss import NumberVocabulary
-        >>> from ntloss.numbers.spans import find_numbers, measure_digits, token_kinds
+        >>> from ntloss.numbers.characters import find_numbers, token_kinds
+        >>> from ntloss.numbers.spans import measure_digits
         >>> vocabulary = NumberVocabulary.from_mapping({**{d: d for d in range(10)}, 10: "."}, vocab_size=12)
         >>> labels, values = torch.tensor([[4, 2, 10, 5]]), torch.tensor([4.0, 2.0, 0.0, 5.0])
         >>> spans = find_numbers(labels, token_kinds(vocabulary), decimals=True).flatten()

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from tolerances import approx, assert_close
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntloss.numbers.characters import find_numbers, token_kinds
 from ntloss.numbers.grammar import find_in_text
 from ntloss.numbers.parsing import parse_numbers
-from ntloss.numbers.spans import find_numbers, log_ratio, sequence_ids_of, token_kinds
+from ntloss.numbers.spans import log_ratio, sequence_ids_of
 from ntloss.numbers.texts import TokenTexts
 
 TEXTS = [*"0123456789", ".", ",", "-", None, " 4", "12", " 345", "007", "3.14", "-8", "1e3", ".5"]

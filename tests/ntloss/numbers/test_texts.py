@@ -13,8 +13,8 @@ from tiny_tokenizers import DIGITS, HOME_MADE, NUMBERS_UP_TO_999, saved_bytes
 from tokenizers import pre_tokenizers
 
 from ntloss import NTLoss, NTLossDotProduct, NumberVocabulary
+from ntloss.numbers.characters import find_numbers, token_kinds
 from ntloss.numbers.inspection import SENTENCE, inspect_tokenizer
-from ntloss.numbers.spans import find_numbers, token_kinds
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*tokens count as numbers")
 

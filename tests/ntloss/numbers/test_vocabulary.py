@@ -17,8 +17,8 @@ from tiny_tokenizers import DIGITS, VALUES_OF_MAKES
 
 from ntloss import NTLCrossEntropyLoss, NTLoss, NTLossDotProduct, NumberVocabulary, number_level
 from ntloss.numbers import NumberFormat
+from ntloss.numbers.characters import token_kinds
 from ntloss.numbers.grammar import is_piece
-from ntloss.numbers.spans import token_kinds
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*tokens count as numbers")
 
