@@ -91,6 +91,12 @@ _TAIL = re.compile(
 )
 _JOINED_BEFORE = re.compile(rf"(?<={_OTHER_DIGIT})|(?<=[√±])|(?<=\\sqrt\{{)|(?<=\\pm\s)|(?<=\\pm)")
 _CURRENCY_BEHIND = re.compile(rf"{_CURRENCY}{_SPACE}?$")
+# Before the first number of a text, a minus that stands apart: it may be its sign, or a bullet.
+_ONLY_A_MINUS = re.compile(
+    rf"\s*([^\w\n]*[{re.escape(''.join(c for c, factor in SIGNS.items() if factor < 0))}][^\w\n]*"
+    r"|(minus|negative)\s+)",
+    re.IGNORECASE,
+)
 _BEFORE_WHOLE = re.compile(r"\s*")
 _AFTER_WHOLE = re.compile(rf"\s*(?:{_CURRENCY}|{_CODE}|\\?%|percent|\.)?\s*")
 _TOKEN_LEAD = re.compile(f" ?{_SIGN}?")
@@ -119,7 +125,7 @@ class Written(NamedTuple):
         start, end: where it stands, with its sign, currency and magnitude.
         plain: the number as `float` and `decimal.Decimal` read it.
         alone: False if what stands directly beside it makes it a part of something else, such as a fraction,
-            a range, a date or a power.
+            a range, a date or a power, or if nothing stands before it but a minus that may be its sign.
     """
 
     start: int
@@ -270,6 +276,7 @@ def find_in_text(text: str, thousands: str | None = None) -> list[Written]:
             if match["money"] or currency or is_whole:
                 start, end = currency.start() if currency else start - 1, end + 1
                 plain = plain if plain.startswith("-") else f"-{plain}"
+        alone = alone and _ONLY_A_MINUS.fullmatch(text, 0, start) is None
         found.append(Written(start, end, plain, alone))
     return found
 

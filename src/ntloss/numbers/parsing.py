@@ -7,16 +7,11 @@ sentences.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from ntloss.numbers.grammar import SIGNS, as_value, find_in_text, find_whole
-
-# Before a number: it may be negative, or its sign may be a bullet.
-_MINUS = re.escape("".join(sign for sign, factor in SIGNS.items() if factor < 0))
-_ONLY_A_SIGN = re.compile(rf"\s*([^\w\n]*[{_MINUS}][^\w\n]*|(minus|negative)\s+)", re.IGNORECASE)
+from ntloss.numbers.grammar import as_value, find_in_text, find_whole
 
 Which = str | Callable[[str], float | None]
 
@@ -123,9 +118,7 @@ def _find_number(text: str, which: str, thousands: str | None = None) -> str | N
         raise ValueError(f"which={which!r}: expected 'last', 'first', 'whole', or a function of the text")
     numbers = find_in_text(text, thousands)
     number = numbers[-1 if which == "last" else 0] if numbers else None
-    if number is None or not number.alone or _ONLY_A_SIGN.fullmatch(text, 0, number.start):
-        return None
-    return number.plain
+    return number.plain if number is not None and number.alone else None
 
 
 def as_float(number: Any) -> float:
