@@ -90,10 +90,7 @@ def make_criterion(given: Criterion | str | Mapping[str, Any]) -> Criterion:
         {'tau': 0.5}
     """
     options: dict[str, Any] = {}
-    original: Any = given
-    if isinstance(original, partial):
-        given, options = original.func, {k: v for k, v in original.keywords.items() if k not in READABLE}
-    elif isinstance(given, Mapping):
+    if isinstance(given, Mapping):
         options = dict(given)
         if "name" not in options:
             raise ValueError(f"criterion={options}: expected a mapping with the key name, and its options")
@@ -104,23 +101,31 @@ def make_criterion(given: Criterion | str | Mapping[str, Any]) -> Criterion:
             f"criterion={given!r}: expected a function, one of {', '.join(CRITERIA)}, 'module:function', or "
             "a mapping of name and options"
         )
-    known = [p.name for p in _parameters(made) if p.name not in READABLE]
-    if unknown := sorted(set(options) - set(known)):
-        name = getattr(made, "__name__", made)
-        raise ValueError(
-            f"{name} has no option {', '.join(unknown)}; its options: {', '.join(known) or 'none'}"
-        )
-    if made is HLGauss:
-        if "sigma" not in options:
+    _check_options(made, options)
+    if _function(made) is HLGauss:
+        sizes = {**made.keywords, **options} if isinstance(made, partial) else options
+        if "sigma" not in sizes:
             raise ValueError(
                 "hl_gauss needs its width: expected HLGauss.for_answers(answers), which computes it, or "
                 "{'name': 'hl_gauss', 'sigma': 2.0} with a number, or a start and an end"
             )
-        return HLGauss(**options)
-    criterion = original if isinstance(original, partial) else partial(made, **options) if options else made
-    criterion = cast(Criterion, criterion)
+        return HLGauss(**sizes)
+    criterion = cast(Criterion, partial(made, **options) if options else made)
     reads_of(criterion)
     return criterion
+
+
+def _check_options(criterion: Any, options: Mapping[str, Any]) -> None:
+    """Raise a ValueError if a function, or that of a partial, has no option of one of these names."""
+    if isinstance(criterion, partial):  # may also set what it would read
+        _check_options(criterion.func, {k: v for k, v in criterion.keywords.items() if k not in READABLE})
+    criterion = _function(criterion)
+    known = [p.name for p in _parameters(criterion) if p.name not in READABLE]
+    if unknown := sorted(set(options) - set(known)):
+        name = getattr(criterion, "__name__", criterion)
+        raise ValueError(
+            f"{name} has no option {', '.join(unknown)}; its options: {', '.join(known) or 'none'}"
+        )
 
 
 def _look_up(name: str) -> Any:
