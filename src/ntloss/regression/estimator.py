@@ -374,6 +374,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
                 seed=self.random_state,
                 checkpoint=file,
                 key=key,
+                held=held,
                 report=report,
             )
         best = 1 + self.history_.index(min(self.history_))
@@ -462,15 +463,14 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         seconds = time.perf_counter() - start
         own = Baseline(read[:, 0], seconds)
         width = float((read[:, 2] - read[:, 1]).mean()) if calibrated else math.nan
+        models = {**found, SELF: own}
+        errors = {name: abs(each.predicted[: len(asked)] - truths) for name, each in models.items()}
         rows = {}
-        for name, each in {**found, SELF: own}.items():
-            errors = abs(each.predicted[: len(asked)] - truths)
-            margin = width / 2 if name == SELF else _margin(errors, self.interval)
-            rows[name] = {"mae": errors.mean(), "width": 2 * margin, "seconds": round(each.seconds, 1)}
+        for name, each in models.items():
+            margin = width / 2 if name == SELF else _margin(errors[name], self.interval)
+            rows[name] = {"mae": errors[name].mean(), "width": 2 * margin, "seconds": round(each.seconds, 1)}
         self.report_ = pd.DataFrame.from_dict(rows, orient="index").sort_values("mae")
-        self.summary_ = _summarize(
-            {name: abs(each.predicted[: len(asked)] - truths) for name, each in {**found, SELF: own}.items()}
-        )
+        self.summary_ = _summarize(errors)
         if calibrated:
             low, high = self.calibration_.expected_coverage(self.interval)
             few = f", because only {len(calibration)} rows calibrate them" * (len(calibration) < FEW_ROWS)

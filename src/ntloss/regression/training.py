@@ -31,6 +31,7 @@ def train(
     seed: int,
     checkpoint: Path | None = None,
     key: str = "",
+    held: dict[str, Any] | None = None,
     report: Callable[[int, float], Any] = lambda step, loss: None,
 ) -> list[float]:
     """Train a writer, and leave it with the weights of its best epoch.
@@ -44,9 +45,9 @@ def train(
         batch_size: rows of a step.
         learning_rate: the largest learning rate of AdamW; it rises for a tenth of the steps, then falls to 0.
         seed: of the rows' order.
-        checkpoint: file that is written after each epoch and when training is interrupted, and from which
-            training goes on if it is there. Default: none.
-        key: what the checkpoint depends on; that of another key is overwritten.
+        checkpoint: file that is written after each epoch and when training is interrupted. Default: none.
+        key: what the checkpoint depends on, for `load_checkpoint`.
+        held: what `load_checkpoint` found, from which training goes on. Default: it starts anew.
         report: called after each step with the steps so far and the loss.
 
     Returns:
@@ -57,7 +58,6 @@ def train(
     per_epoch = -(-len(rows) // batch_size)
     total = epochs * per_epoch
     step, history, best = 0, list[float](), dict[str, Tensor]()
-    held = load_checkpoint(checkpoint, key)
     if held is not None:
         step, history, best = held["step"], held["history"], held["best"]
         optimizer.load_state_dict(held["optimizer"])

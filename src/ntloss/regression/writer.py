@@ -271,8 +271,7 @@ class Writer:
         self.logits(rows)
         forward = (time.perf_counter() - start) / len(rows)
         weights = [*self.model.parameters()]
-        share = sum(p.numel() for p in weights if p.requires_grad) / sum(p.numel() for p in weights)
-        share = float(share)
+        share: float = sum(p.numel() for p in weights if p.requires_grad) / sum(p.numel() for p in weights)
         if self.upper is None:
             return forward * seen * 3  # a backward pass takes about two forward passes
         return forward * (len(questions) * (1 - share) + seen * 3 * share)
