@@ -18,7 +18,8 @@ def test_a_converted_model_is_whole_and_no_longer_quantized(tmp_path, monkeypatc
     for name, part in parts.items():
         from_gguf = partial(lambda part, **given: part, part)
         monkeypatch.setattr(f"tools.convert_gguf.{name}.from_pretrained", from_gguf)
-    convert_gguf.convert(tmp_path / "model.gguf", tmp_path / "copy")
+    for _ in ("first", "again, after an update"):
+        convert_gguf.convert(tmp_path / "model.gguf", tmp_path / "copy")
     monkeypatch.undo()
     assert "quantization_config" not in json.loads((tmp_path / "copy" / "config.json").read_text())
     assert_identical(LlamaForCausalLM.from_pretrained(tmp_path / "copy").state_dict(), model.state_dict())

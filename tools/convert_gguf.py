@@ -3,7 +3,6 @@
 python tools/convert_gguf.py SmolLM2-135M-Instruct.Q4_1.gguf .models/smollm2
 """
 
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 
 def convert(file: Path, folder: Path) -> None:
-    """Write the folder as a whole: either all files are in it, or it is not there."""
+    """Write the folder as a whole, in place of an older one, so that it never lacks a file."""
     given = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     config = AutoConfig.from_pretrained(**given)
     model = AutoModelForCausalLM.from_pretrained(**given, config=config, dtype=torch.float32)
@@ -26,7 +25,8 @@ def convert(file: Path, folder: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     for part in (plain, AutoTokenizer.from_pretrained(**given)):
         part.save_pretrained(partial)
-    os.replace(partial, folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
 
 
 if __name__ == "__main__":
