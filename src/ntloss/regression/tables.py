@@ -51,7 +51,7 @@ def read_table(file: str | Path) -> Table:
     ending = endings[-1] if endings else ""
     try:
         if ending in (".parquet", ".pq"):
-            table = pd.read_parquet(path)
+            table = _read_parquet(path)
         elif ending in (".xlsx", ".xls", ".ods"):
             table = pd.read_excel(path, dtype=str, keep_default_na=False)
         elif ending in (".json", ".jsonl", ".ndjson"):
@@ -232,6 +232,13 @@ def find_separator(text: str) -> str:
         if len(counts) == 1 and (count := counts.pop()) > most:
             best, most = separator, count
     return best
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    """Read whole numbers with all their digits, also beside gaps, and named levels of the index as well."""
+    table = pd.read_parquet(path, dtype_backend="numpy_nullable")
+    named = [name for name in table.index.names if name is not None and name not in table]
+    return table.reset_index(named) if named else table
 
 
 def _read_json(path: Path, notes: list[str]) -> pd.DataFrame:

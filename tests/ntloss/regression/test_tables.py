@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet
 import pytest
 
 from ntloss.regression.tables import find_column, read_answers, read_table
@@ -93,6 +94,20 @@ def test_parquet_is_read_as_texts(tmp_path):
     pd.DataFrame({"size": [1.0, np.nan], "n": [1, 2]}).to_parquet(tmp_path / "rows.parquet")
     table, _ = read_table(tmp_path / "rows.parquet")
     assert table.to_dict("list") == {"size": ["1", None], "n": ["1", "2"]}
+
+
+def test_whole_numbers_of_parquet_keep_their_digits_beside_gaps(tmp_path):
+    column = pyarrow.table({"id": pyarrow.array([9007199254740993, None])})
+    pyarrow.parquet.write_table(column, tmp_path / "rows.parquet")
+    assert read_table(tmp_path / "rows.parquet").rows["id"].tolist() == ["9007199254740993", None]
+
+
+def test_a_named_index_of_parquet_is_a_column(tmp_path):
+    held = pd.DataFrame({"id": ["a", "b"], "part": [1, 2], "y": [3, 4]})
+    texts = {"id": ["a", "b"], "part": ["1", "2"], "y": ["3", "4"]}
+    for index, drop in (("id", True), ("id", False), (["id", "part"], True)):
+        held.set_index(index, drop=drop).to_parquet(tmp_path / "rows.parquet")
+        assert read_table(tmp_path / "rows.parquet").rows.to_dict("list") == texts
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
