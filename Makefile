@@ -110,6 +110,8 @@ data/%.csv: | $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,dev,docs]'
+	@# The lab is no part of the package, which declares no command for it.
+	@printf '#!/bin/sh\nexec "$$(dirname "$$0")/python" -m ntl "$$@"\n' > $(BIN)/ntl && chmod +x $(BIN)/ntl
 	@touch $@
 
 clean:

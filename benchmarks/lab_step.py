@@ -4,22 +4,28 @@
     python benchmarks/lab_step.py dataset_args=arithmetic dataset_args.data_dir=sample --threads 2
     python benchmarks/lab_step.py model_args.tokenizer_name_or_path=FOLDER
 
-Arguments are overrides of `ntl compare`. A step is forward, backward and AdamW on a batch of the first
-training questions, the same for all. `stock` is the first objective's model with transformers' own loss
-(`model(labels=...).loss`). Steps are timed alternately, and ratios are of medians.
+Arguments are overrides of `ntl compare`. A step is the lab's trainer's own forward and backward pass, then
+AdamW, on a batch of the first training questions, the same for all. `stock` is transformers' Trainer with the
+first loss's model and transformers' own loss. Steps are timed alternately, and ratios are of medians.
 """
 
 from __future__ import annotations
 
 import argparse
-from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from measure import Contender, time_interleaved
+from transformers import Trainer
 
-from ntl.approaches import Approach, Batch, build_approach
-from ntl.config import compose_config
-from ntl.data import Example, load_task
+from ntl.config import Config, compose_config
+from ntl.data import TaskData, load_task
+from ntl.models import build
+from ntl.train import add_loss
+from ntl.trainer import EncodedRows, LabTrainer
+from ntl.training_args import trainer_arguments
 
 LOSSES = (
     "ntl_was", "crps", "ntl_mse", "ntl_mae", "ntl_huber", "gaussian_smoothing", "hl_gauss", "dist2",
@@ -46,21 +52,25 @@ def main() -> None:
     }
     first = configs[BASELINE]
     size = first.training_args.per_device_train_batch_size
-    train = load_task(first.dataset_args).train
-    made = {name: build_approach(config.model_args, config.loss) for name, config in configs.items()}
-    for approach in made.values():
-        approach.fit(example.answer for example in train)
-    batches = {name: encode(approach, train[:size]) for name, approach in made.items()}
-    stock = build_approach(first.model_args, first.loss).model
-    contenders = {STOCK: contender(stock, lambda: stock(**batches[BASELINE], use_cache=False).loss)}
-    for name, approach in made.items():
-        contenders[name] = contender(approach.model, partial(loss_of, approach, batches[name]))
+    data = load_task(first.dataset_args)
+    with TemporaryDirectory() as folder:
+        trainers = {name: make_trainer(config, data, Path(folder)) for name, config in configs.items()}
+        baseline = trainers[BASELINE]
+        rows = baseline.train_dataset
+        size = min(size, len(rows))
+        batch = baseline.data_collator([rows[i] for i in range(size)])
+        model = build(first.model_args).model
+        stock = Trainer(model, baseline.args, train_dataset=rows, eval_dataset=rows)
+        contenders = {STOCK: contender(stock, batch)}
+        for name, trainer in trainers.items():
+            own = [trainer.train_dataset[i] for i in range(size)]
+            contenders[name] = contender(trainer, trainer.data_collator(own))
     for each in contenders.values():
         each.run()
     timings = time_interleaved(contenders, "cpu", options.rounds, float("inf"))
-    labels = int((batches[BASELINE]["labels"] != -100).sum())
+    labels = int((batch["labels"] != -100).sum())
     print(
-        f"{stock.num_parameters():,} parameters, vocabulary {len(made[BASELINE].tokenizer):,}, batch {size} "
+        f"{model.num_parameters():,} parameters, vocabulary {len(baseline.processing_class):,}, batch {size} "
         f"with {labels} labels, {options.threads} thread(s), torch {torch.__version__}\n"
     )
     print(f"| step | ms | over {BASELINE} | over {STOCK} |\n|---|---:|---:|---:|")
@@ -69,24 +79,25 @@ def main() -> None:
         print(f"| {name} | {timing.median * 1e3:.2f} | {ratios} |")
 
 
-def encode(approach: Approach, examples: list[Example]) -> Batch:
-    """Make a batch of examples as an approach encodes them."""
-    columns = approach.encode([e.question for e in examples], [e.answer for e in examples])
-    rows = zip(*columns.values(), strict=True)
-    return approach.collate([dict(zip(columns, row, strict=True)) for row in rows])
+def make_trainer(config: Config, data: TaskData, folder: Path) -> LabTrainer:
+    """Make the trainer of a configuration, with its loss."""
+    config.training_args.disable_tqdm = True
+    built = build(config.model_args)
+    built.fit(example.answer for example in data.train)
+    rows = EncodedRows(data.train, built)
+    arguments = trainer_arguments(config.training_args, folder)
+    trainer = LabTrainer(arguments, built, lambda *_: None, train_dataset=rows, eval_dataset=rows)
+    add_loss(trainer, config, data)
+    return trainer
 
 
-def loss_of(approach: Approach, batch: Batch) -> torch.Tensor:
-    """Compute the loss of an approach."""
-    return approach.loss(approach.model, batch, approach.count(batch)).loss
-
-
-def contender(model: torch.nn.Module, loss) -> Contender:
-    """Return a training step that minimizes what a function computes."""
-    optimizer = torch.optim.AdamW(model.train().parameters())
+def contender(trainer: Trainer, batch: dict[str, Any]) -> Contender:
+    """Return a training step on a batch."""
+    optimizer = torch.optim.AdamW(trainer.model.train().parameters())
 
     def run() -> None:
-        loss().backward()
+        batches, items = trainer.get_batch_samples(iter([dict(batch)]), 1, trainer.args.device)
+        trainer.training_step(trainer.model, batches[0], items)
         optimizer.step()
         optimizer.zero_grad()
 

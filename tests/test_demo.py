@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from approach_cases import save_pretrained
+from model_cases import save_pretrained
 from tolerances import approx
 
 from examples.demo import demo
@@ -38,7 +38,6 @@ def given(tmp_path, monkeypatch):
     return [
         *SMALL,
         f"dataset_args.file={tmp_path}/texts.csv",
-        f"dataset_args.cache_dir={tmp_path}/cache",
         f"model_args.model_name_or_path={tmp_path}/model",
         f"training_args.output_dir={tmp_path}/out",
     ]
@@ -51,28 +50,33 @@ def test_the_demo_prints_a_table_contrasts_and_sentences_and_continues(given, tm
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "show", interrupted)
         assert demo.main(given) == 130
-    assert "| cross-entropy     |    0 |" in capfd.readouterr().out  # as soon as it ends
+    out = capfd.readouterr().out
+    assert out.index(demo.NOTICE) < out.index("| cross-entropy     |    0 |")  # as soon as it ends
+    assert "| HL-Gauss          |    0 |" in out
     assert demo.main(given) == 0
     out = capfd.readouterr().out
     for name in ("HL-Gauss", "regression head", "TF-IDF + ridge regression", "always the training median"):
         assert name in out
     assert out.count("holds") + out.count("does not hold") >= 4
     assert all(sentence in out for sentence in demo.SENTENCES)
-    assert "ntloss fit data/sentiment.csv" in out
+    assert "trained with HL-Gauss says" in out
+    assert "ntloss fit TABLE.csv" in out
+    assert "criterion=HLGauss.for_answers(answers)" in out
+    assert "With HL-Gauss and the median, the error changes by" in out
     assert "TF-IDF + ridge" in (tmp_path / "out/demo.svg").read_text("utf-8")
     table = Path(tmp_path / "out/demo.md").read_text()
     assert "| greedy | median | 90 % interval covers |" in table
 
 
 def test_without_the_model_or_the_texts_one_line_says_what_to_do(given, tmp_path, capsys):
-    for absent, word in (("file=nowhere.csv", "the texts"), ("cache_dir=x", "the model")):
+    for absent, word in (("file=nowhere.csv", "the texts"), ("longest=60", "the model")):
         overrides = [*given, f"dataset_args.{absent}"]
         if word == "the model":
             overrides += [f"model_args.model_name_or_path={tmp_path}/absent"]
         assert demo.main(overrides) == 2
         error = capsys.readouterr().err
         assert word in error
-        assert "preset=demo_sums" in error
+        assert "demo_sums" in error
         assert error.count("\n") == 1
 
 
@@ -85,7 +89,7 @@ def test_the_demo_trains_the_upper_layers_on_the_texts():
 def test_a_contrast_holds_only_if_it_does_in_every_seed():
     rows = [
         Row("T5", [{"mae": 9.0, "median_mae": 8.0}, {"mae": 9.0, "median_mae": 7.0}]),
-        Row("+ HL-Gauss", [{"median_mae": 7.5}, {"median_mae": 6.5}]),
+        Row("HL-Gauss", [{"median_mae": 7.5}, {"median_mae": 6.5}]),
         Row("T5 regression head", [{"mae": 9.5}, {"mae": 9.25}]),
     ]
     lines = demo.describe_contrasts(rows, ridge=7.5)
@@ -98,6 +102,18 @@ def test_a_contrast_holds_only_if_it_does_in_every_seed():
     table = demo.describe_rows(rows, {"ridge": 7.5})
     assert "| T5 | 9.0 ± 0.0 | 7.5 ± 6.4 | – | – |" in table
     assert table[-1] == "Without a language model: ridge 7.5."
+
+
+def test_the_advice_is_hl_gauss_only_where_its_medians_have_the_lowest_error():
+    def advice(hl_gauss):
+        rows = [Row("T5", [{"mae": 10.0, "median_mae": 9.0}]), Row("HL-Gauss", [{"median_mae": hl_gauss}])]
+        return demo.describe_advice(rows)[-1]
+
+    assert "changes by -20 % against" in advice(8.0)
+    assert "with the median alone, by -10 %" in advice(8.0)
+    assert "train with HL-Gauss" in advice(8.0)
+    assert "train with HL-Gauss" not in advice(9.5)
+    assert demo.describe_advice([Row("T5", [{"mae": 10.0, "median_mae": 9.0}])]) == []
 
 
 def test_ridge_regression_predicts_what_words_say():
@@ -136,7 +152,7 @@ def test_a_uniform_distribution_is_drawn_flat_with_its_median_in_the_middle():
 def test_the_picture_marks_every_seed_and_sorts_texts_by_the_peoples_spread():
     seeds = [{"mae": 9.0 + i, "median_mae": 8.0, "coverage_95": 0.9, "coverage_5": 0.1} for i in range(3)]
     widths = np.array([[float(40 - i), float(50 - i)] for i in range(20)])
-    left, middle, right = demo.draw([Row("T5", seeds)], 11.0, widths).axes
+    left, middle, right = demo.draw([Row("T5", seeds)], 11.0, widths, "T5").axes
     assert "wider where people\ndisagree (rank correlation 1.00)" in middle.get_title()
     assert [list(line.get_ydata()) for line in left.lines[:2]] == [[9, 10, 11], [8, 8, 8]]
     assert middle.lines[1].get_xdata().tolist() == approx([22.5, 26.5, 30.5, 34.5, 38.5])

@@ -10,35 +10,34 @@ import pytest
 import yaml
 
 pytest.importorskip("hydra")
-from ntl import compare
+from ntl.commands import compare
+from ntl.evaluate import METRICS
 from ntl.report.contrasts import read_contrasts
 
 ROOT = Path(__file__).parents[1]
 SWEEPS = [p for p in sorted((ROOT / "studies").glob("*/*.yaml")) if p.stem not in ("common", "contrasts")]
-OBJECTIVES = {path.stem for path in (ROOT / "src/ntl/conf/objective").glob("*.yaml")}
+LOSSES = {path.stem for path in (ROOT / "src/ntl/conf/loss").glob("*.yaml")} | {"ce"}
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_sweep_composes_and_contrasts_objectives_that_it_trains_with_selected_settings(path, capsys):
-    assert compare.main([str(path), "objective=ntl_was", "--cfg", "all"]) == 0
+def test_a_sweep_composes_and_contrasts_losses_that_it_trains_with_selected_settings(path, capsys):
+    assert compare([str(path), "loss=ntl_was", "--cfg", "all"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)
-    objectives = {*config["hydra"]["sweeper"]["params"]["objective"].split(",")}
-    assert objectives <= OBJECTIVES
+    losses = {*config["hydra"]["sweeper"]["params"]["loss"].split(",")}
+    assert losses <= LOSSES
     contrasts = read_contrasts(config["contrasts"])
-    assert {str(row).partition(",")[0] for c in contrasts for row in (c.of, c.minus)} <= objectives
-    assert objectives - {"head"} <= {*config.get("selected", objectives)}
+    # The regression head is another sweep into the same folder.
+    assert {str(row).partition(",")[0] for c in contrasts for row in (c.of, c.minus)} <= {*losses, "head"}
+    assert losses <= {*config.get("selected", losses)}
     assert config["training_args"]["output_dir"] == f"outputs/{path.parent.name}/{path.stem}"
 
 
 def test_contrasts_over_several_tables_name_the_sweeps_beside_them():
     folder = ROOT / "studies" / "whole_numbers"
     declared = read_contrasts(yaml.safe_load((folder / "contrasts.yaml").read_text())["contrasts"])
-    objectives = yaml.safe_load((folder / "common.yaml").read_text())["hydra"]["sweeper"]["params"][
-        "objective"
-    ]
-    assert {str(row).partition(",")[0] for c in declared for row in (c.of, c.minus)} <= {
-        *objectives.split(",")
-    }
+    losses = yaml.safe_load((folder / "common.yaml").read_text())["hydra"]["sweeper"]["params"]["loss"]
+    named = {str(row).partition(",")[0] for c in declared for row in (c.of, c.minus)}
+    assert named <= {*losses.split(","), "head"}
     assert {c.dataset for c in declared} == {p.stem for p in SWEEPS if p.parent == folder}
 
 
@@ -47,11 +46,11 @@ def test_a_run_of_a_sweep_has_the_weight_that_was_selected_for_its_loss(tmp_path
     sizes = [
         f"dataset_args.{part}_size={size}" for part, size in (("train", 8), ("validation", 2), ("test", 2))
     ]
-    one = ["objective=ntl_was", "training_args.seed=0", "training_args.max_steps=1", "hydra/launcher=basic"]
+    one = ["loss=ntl_was", "training_args.seed=0", "training_args.max_steps=1", "hydra/launcher=basic"]
     overrides = [*sizes, *one, "evaluation.read=[greedy]", f"training_args.output_dir={tmp_path}/out"]
-    assert compare.main([str(ROOT / "studies/small_models/sums.yaml"), *overrides]) == 0
-    (path,) = (tmp_path / "out").glob("*/run.json")
-    loss = json.loads(path.read_text())["config"]["loss"]
+    assert compare([str(ROOT / "studies/small_models/sums.yaml"), *overrides]) == 0
+    (path,) = (tmp_path / "out").glob(f"*/test/{METRICS}")
+    loss = json.loads(path.read_text())["settings"]["loss"]
     assert (loss["criterion"], loss["weight"], loss["normalize_by"]) == ("ntl_was", 0.1, "numbers")
 
 

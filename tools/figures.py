@@ -18,7 +18,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ntl.report.groups import mean_and_interval
+from ntl.report.statistics import mean_and_interval
 from ntl.report.style import BLUE, FLOOR, GRAY, GREEN, LINE, ORANGE, PINK, STYLE, TEXT
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -51,7 +51,6 @@ def try_wheel(wheel: Path, constraints: Path, folder: Path) -> None:
     run("pip", "install", "-q", "-c", constraints, f"ntloss @ {wheel.as_uri()}")
     run("ntloss", "--version")
     run("ntloss", "inspect", "no-such-folder/", code=2)
-    run("ntl", "train", code=2)  # asks for the extra
     ratio = statistics.median([float(run("python", "-c", IMPORTS)) for _ in range(6)][1:])
     took = f"{constraints.name}: `import ntloss` takes {ratio:.3f} of `import torch`"
     if ratio > MOST_IMPORT_TIME:

@@ -28,7 +28,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from ntl.config import compose_config
-from ntl.data.tasks import noisy_regression
+from ntl.data import noisy_regression
 from ntl.encodings.digits import character_tokenizer, split_digits
 from ntloss import NumberVocabulary
 from ntloss.numbers import inspect_tokenizer

@@ -1,42 +1,43 @@
 """The demo: a pretrained model learns to rate the sentiment of texts; a table, a picture and sentences.
 
-It is `ntl compare preset=demo`, and what only these texts can show: about 20 people rated each, so that the
-model's distribution can be held against theirs. A row is printed as soon as a run ends, the first one after
-about two minutes. `make demo` fetches the model and the texts, and runs it.
+It is `ntl compare --config-name demo`, and what only these texts can show: about 20 people rated each, so
+that the model's distribution can be held against theirs. A row is printed as soon as a run ends. `make demo`
+fetches the model and the texts, and runs it.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from statistics import mean
 from threading import Event, Thread
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
-import pandas as pd
+from hydra import compose, initialize_config_module
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from matplotlib.figure import Figure
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 from tqdm import tqdm
 
-from ntl import compare
-from ntl.approaches import Approach, build_approach
-from ntl.config import Config, compose_config
+from ntl.commands import compare
+from ntl.config import Config, read_config
 from ntl.data import Example, TaskData, load_task
-from ntl.data.tasks.tabular import with_targets, write_questions
+from ntl.data.tabular import write_questions
 from ntl.errors import UserError
-from ntl.program import run_program
-from ntl.report.groups import mean_and_interval
+from ntl.evaluate import METRICS, PREDICTIONS, Metrics, read_results
+from ntl.metrics.registry import reading_metric
+from ntl.models import build
+from ntl.report.statistics import mean_and_interval
 from ntl.report.style import BLUE, FLOOR, GRAY, STYLE, save_figure, styles
-from ntl.scores import reading_metric
-from ntl.training.run_folder import Metrics, RunFolder, RunRecord, read_trained
+from ntl.train import as_trained
 
 SENTENCES = (
     "I love it, the best present ever!",
@@ -45,7 +46,15 @@ SENTENCES = (
     "Not bad at all, actually.",
     "I laughed, then I cried, and I still don't know what to think.",
 )
-PRESET = ("preset=demo", "dataset_args.ratings=ratings")
+NOTICE = """\
+A small language model learns to rate the sentiment of texts, from 0 (bad) to 80 (good), with several losses.
+On two cores this takes about five minutes; the first row appears within two. After Ctrl-C, the same command
+continues. The rows are mean absolute errors on texts that the model has not seen:
+"""
+CHOICE = "HL-Gauss"  # whose run is shown in sentences and advised
+RATINGS = "dataset_args.ratings=ratings"
+# The regression head is another model, so it is a sweep of its own, into the same folder.
+HEAD = ("model_args=pretrained_regression_head", "loss=ce")
 NONE = "\N{EN DASH}"
 READINGS = ("greedy", "median")
 BARS, WIDTH = " ▁▂▃▄▅▆▇█", 41
@@ -53,7 +62,7 @@ LEVELS = tuple((k + 0.5) / 50 for k in range(50))
 
 
 class Row(NamedTuple):
-    """A row of the table: the metrics of each seed of one objective."""
+    """A row of the table: the metrics of each seed of one loss."""
 
     name: str
     seeds: Sequence[Metrics]
@@ -65,8 +74,16 @@ class Row(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo on Hydra overrides of `ntl compare preset=demo`; see `ntl.program.run_program`."""
-    return run_program("demo", _demo, arguments, "The same command continues.")
+    """Run the demo on overrides of `ntl compare --config-name demo`; return the exit code."""
+    given = [RATINGS, *(sys.argv[1:] if arguments is None else arguments)]
+    try:
+        return _demo(given)
+    except UserError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("demo: interrupted. The same command continues.", file=sys.stderr)
+        return 130
 
 
 def _demo(arguments: Sequence[str]) -> int:
@@ -75,40 +92,47 @@ def _demo(arguments: Sequence[str]) -> int:
     if missing := [f"{what} ({path})" for what, path in needed.items() if not Path(str(path)).exists()]:
         raise UserError(
             f"{' and '.join(missing)} of the demo are not here; expected what `make demo` fetches from the "
-            "package index. Run it with a network, or `ntl compare preset=demo_sums`, which needs nothing."
+            "package index. Run it with a network, or `ntl compare --config-name demo_sums`, which needs "
+            "nothing."
         )
-    with printing_rows(config), redirect_stdout(io.StringIO()):  # the report is written, not printed
-        code = compare.main([*PRESET, *arguments])
-    if not code:
+    code = 0
+    with printing_rows(config), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as errors:
+        for more in ((), HEAD):
+            code = code or compare(["--config-name", "demo", *arguments, *more])
+    if code:
+        print(errors.getvalue(), file=sys.stderr)
+    else:
         show(config)
     return code
 
 
 def compose_fixed(arguments: Sequence[str]) -> Config:
     """Compose what all runs share: the configuration without what is swept."""
-    overrides = OverridesParser.create().parse_overrides([*PRESET, *arguments])
+    overrides = OverridesParser.create().parse_overrides([*arguments])
     fixed = [each.input_line for each in overrides if not each.is_sweep_override()]
-    return compose_config(fixed, "compare")
+    fixed = [each for each in fixed if not each.startswith("hydra")]
+    with initialize_config_module("ntl.conf", version_base="1.3"):
+        return read_config(compose("demo", fixed))
 
 
 @contextmanager
 def printing_rows(config: Config) -> Iterator[None]:
     """Print a row for each run that is finished, as soon as it is."""
     output, ended, seen = sys.stdout, Event(), set()
-    print("Mean absolute error on the test texts; a row when a run ends, the first after about two minutes:")
-    print(f"\n| {'loss':17} | seed | greedy | median |\n| {'-' * 17} | ---: | -----: | -----: |", flush=True)
+    print(NOTICE)
+    print(f"| {'loss':17} | seed | greedy | median |\n| {'-' * 17} | ---: | -----: | -----: |", flush=True)
 
     def watch() -> None:
         is_last = False
         while not is_last:
             is_last = ended.wait(1.0)
-            for folder, record in finished_runs(config):
-                if folder.path not in seen:
-                    seen.add(folder.path)
-                    row = Row(name_of(record, config), [metrics_of(folder, config)])
+            for folder, run in finished_runs(config):
+                if folder not in seen:
+                    seen.add(folder)
+                    row = Row(name_of(run, config), [run["metrics"]["test"]])
                     errors = (row.values(reading_metric(reading, "mae")) for reading in READINGS)
                     cells = " | ".join(f"{error[0]:6.1f}" if error else f"{NONE:>6}" for error in errors)
-                    tqdm.write(f"| {row.name:17} | {record.seed:4} | {cells} |", file=output)
+                    tqdm.write(f"| {row.name:17} | {run['seed']:4} | {cells} |", file=output)
 
     watcher = Thread(target=watch, daemon=True)
     watcher.start()
@@ -119,51 +143,59 @@ def printing_rows(config: Config) -> Iterator[None]:
         watcher.join()
 
 
-def finished_runs(config: Config) -> list[tuple[RunFolder, RunRecord]]:
-    """List the runs of the demo that are finished, in the order of the sweep."""
-    paths = Path(config.training_args.output_dir).glob("*/run.json")
-    runs = [(folder, folder.record()) for folder in map(RunFolder, (path.parent for path in paths))]
-    return sorted(((f, r) for f, r in runs if r.status == "finished"), key=lambda run: run[1].job)
+def finished_runs(config: Config) -> list[tuple[Path, dict[str, Any]]]:
+    """List the folders of finished runs, and what their `metrics.json` says, in the order of the sweeps."""
+    folder, name = Path(str(config.training_args.output_dir)), config.evaluation.name
+    runs = [(path.parent.parent, read_results(path.parent)) for path in folder.glob(f"*/{name}/{METRICS}")]
+    found = [(run, results) for run, results in runs if results is not None]
+    return sorted(found, key=lambda run: (run[1]["name"] == "head", run[1]["job"]))
 
 
-def metrics_of(folder: RunFolder, config: Config) -> Metrics:
-    """Read the metrics of a finished run."""
-    return folder.evaluation(config.evaluation.name).metrics()["test"]
-
-
-def name_of(record: RunRecord, config: Config) -> str:
+def name_of(run: Mapping[str, Any], config: Config) -> str:
     """Return the name of a run's loss in tables."""
-    return record.label.removeprefix(config.label).strip() or "cross-entropy"
+    label: str = run["label"]
+    return label.removeprefix(config.label).strip().removeprefix("+ ") or "cross-entropy"
+
+
+def chosen_run(config: Config) -> tuple[Path, dict[str, Any]]:
+    """Return HL-Gauss's first run, or the first of all where HL-Gauss was not compared."""
+    runs = finished_runs(config)
+    return next((run for run in runs if name_of(run[1], config) == CHOICE), runs[0])
 
 
 def show(config: Config) -> None:
     """Print the table, the contrasts and the sentences, and draw the picture, of finished runs."""
-    rows, (first, _) = find_rows(config), finished_runs(config)[0]
+    rows, (chosen, run) = find_rows(config), chosen_run(config)
+    name = name_of(run, config)
     ridge = ridge_error(load_task(config.dataset_args))
     constant = rows[0].values("constant_mae")[0]
     lines = describe_rows(rows, {"TF-IDF + ridge regression": ridge, "always the training median": constant})
-    lines += ["", *describe_contrasts(rows, ridge)]
+    lines += ["", *describe_contrasts(rows, ridge), *describe_advice(rows)]
     print("\n" + "\n".join(lines) + "\n")
     picture = Path(config.training_args.output_dir, "demo.svg")
     with mpl.rc_context(STYLE):
-        save_figure(draw(rows, ridge, spreads(config, first)), picture.with_suffix(""))
+        save_figure(draw(rows, ridge, spreads(config, chosen), name), picture.with_suffix(""))
     picture.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print("Five sentences; the model's distribution from 0 (bad) to 80 (good), | its median:\n")
-    for line in draw_sentences(*load(first), SENTENCES):
+    print(f"Five sentences that nobody rated, and what the model trained with {name} says: its distribution")
+    print("from 0 (bad) to 80 (good), and | its median:\n")
+    for line in draw_sentences(*load(chosen, config), SENTENCES):
         print(line)
-    program = Path(os.path.relpath(sys.executable)).with_name("ntl")
     print(f"\nThe table and the picture are {picture.with_suffix('.md')} and {picture}.")
-    print("What to type next:\n")
-    fit = Path(os.path.relpath(sys.executable)).with_name("ntloss")
-    print(f"  {fit} fit data/sentiment.csv --target sentiment --model .models/smollm2    # a model to keep")
-    print(f"  {program} compare preset=demo_sums    # other losses on sums, in four minutes")
+    print("What to do next:\n")
+    fit, program = (Path(os.path.relpath(sys.executable)).with_name(name) for name in ("ntloss", "ntl"))
+    print("  # HL-Gauss and the median for a table of your own, with calibrated intervals:")
+    print(f"  {fit} fit TABLE.csv --target COLUMN --model .models/smollm2")
+    print("  # HL-Gauss in a Trainer of your own, in Python:")
+    print("  make_number_aware(trainer, criterion=HLGauss.for_answers(answers))")
+    print("  # other losses on sums, in four minutes:")
+    print(f"  {program} compare --config-name demo_sums")
 
 
 def find_rows(config: Config) -> list[Row]:
-    """Read the test metrics of finished runs, by objective in their order, each with its seeds."""
+    """Read the test metrics of finished runs, by loss in their order, each with its seeds."""
     found: dict[str, list[Metrics]] = {}
-    for folder, record in finished_runs(config):
-        found.setdefault(name_of(record, config), []).append(metrics_of(folder, config))
+    for _, run in finished_runs(config):
+        found.setdefault(name_of(run, config), []).append(run["metrics"]["test"])
     return [Row(name, seeds) for name, seeds in found.items()]
 
 
@@ -207,7 +239,7 @@ def _spread(values: Sequence[float], unit: str = "") -> str:
 
 
 def describe_contrasts(rows: Sequence[Row], ridge: float) -> list[str]:
-    """Say of each contrast that was declared beforehand whether it holds in every seed."""
+    """Say of each contrast that was planned in advance whether it holds in every seed."""
 
     def errors(name: str, metric: str) -> list[float]:
         return next((row.values(metric) for row in rows if name in row.name), [])
@@ -219,7 +251,7 @@ def describe_contrasts(rows: Sequence[Row], ridge: float) -> list[str]:
         "ridge regression - median": ([ridge] * len(median), median),
         "median - HL-Gauss's median": (median, errors("HL-Gauss", "median_mae")),
     }
-    lines = ["Declared beforehand, of cross-entropy (positive in every seed if it holds):"]
+    lines = ["Planned in advance, of cross-entropy (positive in every seed if it holds):"]
     for name, (larger, smaller) in pairs.items():
         if smaller:
             differences = [a - b for a, b in zip(larger, smaller, strict=True)]
@@ -228,21 +260,35 @@ def describe_contrasts(rows: Sequence[Row], ridge: float) -> list[str]:
     return lines
 
 
-def spreads(config: Config, folder: RunFolder) -> np.ndarray:
+def describe_advice(rows: Sequence[Row]) -> list[str]:
+    """Say what HL-Gauss and the median gain together, and what the median alone does."""
+    medians = next((row.values("median_mae") for row in rows if row.name == CHOICE), [])
+    if not medians:
+        return []
+    greedy, median, both = (mean(v) for v in (rows[0].values("mae"), rows[0].values("median_mae"), medians))
+    change, alone = (100 * (error / greedy - 1) for error in (both, median))
+    verdict = "So train with HL-Gauss and predict the median." if both < min(greedy, median) else ""
+    found = (
+        f"With HL-Gauss and the median, the error changes by {change:+.0f} % against cross-entropy's greedy "
+        f"answers; with the median alone, by {alone:+.0f} %."
+    )
+    return ["", f"{found} {verdict}".strip()]
+
+
+def spreads(config: Config, folder: Path) -> np.ndarray:
     """Return the width of the raters' central 90 % and of the model's interval, `[test texts, 2]`."""
-    examples = load_task(config.dataset_args).tests["test"]
+    lines = (folder / config.evaluation.name / PREDICTIONS).read_text(encoding="utf-8").splitlines()
+    predictions = [row for row in map(json.loads, lines) if row["test"] == "test"]
     found = []
-    for example, prediction in zip(
-        examples, folder.evaluation(config.evaluation.name).predictions("test"), strict=True
-    ):
-        if example.ratings and prediction.lower is not None and prediction.upper is not None:
+    for example, row in zip(load_task(config.dataset_args).tests["test"], predictions, strict=True):
+        if example.ratings and None not in (row.get("lower"), row.get("upper")):
             low, high = np.quantile(example.ratings, [0.05, 0.95])
-            found.append((high - low, prediction.upper - prediction.lower))
+            found.append((high - low, row["upper"] - row["lower"]))
     return np.array(found).reshape(-1, 2)
 
 
-def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray) -> Figure:
-    """Draw errors by loss and reading, the model's intervals against the raters, and their coverage."""
+def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray, name: str) -> Figure:
+    """Draw errors by loss and reading, the named loss's intervals against the raters, and their coverage."""
     figure = Figure(figsize=(11, 3.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     looks = styles([row.name for row in rows])
@@ -270,7 +316,7 @@ def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray) -> Figure:
             f"intervals are {is_wider} where people\ndisagree (rank correlation {correlation:.2f})"
         )
     middle.set_xlabel("central 90 % of the people's ratings")
-    middle.set_ylabel("width of the model's interval")
+    middle.set_ylabel(f"width of the interval with {name}")
     for row in rows:
         percents = [p for p in range(5, 100, 10) if row.values(f"coverage_{p}")]
         covered = [100 * mean(row.values(f"coverage_{p}")) for p in percents]
@@ -285,25 +331,23 @@ def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray) -> Figure:
     return figure
 
 
-def load(folder: RunFolder) -> tuple[Approach, Callable[[Sequence[str]], list[str]]]:
+def load(folder: Path, config: Config) -> tuple[Any, Callable[[Sequence[str]], list[str]]]:
     """Load a run's model, and the function that makes questions of texts."""
-    trained = read_trained(folder.path)
-    assert trained is not None
-    settings = with_targets(trained.config.dataset_args)
-    approach = build_approach(trained.config.model_args, trained.config.loss)
-    approach.model.eval()
-    return approach, lambda texts: write_questions(pd.DataFrame({"text": texts}), settings, {"text": "text"})
+    trained = as_trained(config, folder)
+    built = build(trained.model_args)
+    built.model.eval()
+    return built, lambda texts: write_questions({"text": [*texts]}, config.dataset_args)
 
 
 def draw_sentences(
-    approach: Approach,
+    built: Any,
     ask: Callable[[Sequence[str]], list[str]],
     sentences: Sequence[str],
     largest: float = 80.0,
 ) -> list[str]:
     """Draw the distribution of each sentence's rating as a line of bars."""
     longest = max(map(len, sentences))
-    read = approach.quantiles(approach.model, ask(sentences), LEVELS).values.cpu().numpy()
+    read = built.quantiles(built.model, ask(sentences), LEVELS).values.cpu().numpy()
     lines = []
     for sentence, values in zip(sentences, read, strict=True):
         counts, _ = np.histogram(values.clip(0, largest), WIDTH, (0, largest))

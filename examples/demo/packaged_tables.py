@@ -25,8 +25,7 @@ import numpy as np
 import pandas as pd
 
 from ntl.data.files import write_atomically
-from ntl.errors import UserError, describe
-from ntl.program import run_program
+from ntl.errors import describe
 
 _VADER = "additional_resources/hutto_ICWSM_2014.tar.gz"
 _GENRES = {
@@ -38,11 +37,7 @@ _GENRES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; see `ntl.program.run_program`."""
-    return run_program("packaged_tables", _write, arguments)
-
-
-def _write(arguments: Sequence[str]) -> int:
+    """Write a table; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", choices=PACKAGES)
     parser.add_argument("source", nargs="?", help="the package's file; default: in data/packages")
@@ -56,10 +51,12 @@ def _write(arguments: Sequence[str]) -> int:
     try:
         table = read(Path(source))
     except (OSError, KeyError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise UserError(
+        print(
             f"{source} cannot be read ({describe(error)}); expected the file {package} of the package index. "
-            "Fetch it with `make data`."
-        ) from None
+            "Fetch it with `make data`.",
+            file=sys.stderr,
+        )
+        return 2
     write_atomically(Path(path), table.to_csv(index=False))
     print(f"{path}: {len(table):,} rows")
     return 0

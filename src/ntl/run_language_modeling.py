@@ -10,6 +10,6 @@ from pathlib import Path
 if __name__ == "__main__":
     # Python puts a script's folder first on the import path; its modules would shadow installed packages.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
-    from ntl.cli import main
+    from ntl.__main__ import main
 
     sys.exit(main(["train", *sys.argv[1:]]))

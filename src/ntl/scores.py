@@ -7,34 +7,19 @@ the model knows its own error.
 
 import logging
 import math
-import re
 from collections.abc import Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
-from ntl.config import Evaluation
 from ntl.data import PAPERS_CLIP, Example, format_number
-from ntl.metrics import NumericMetrics, QuantileMetrics
+from ntl.metrics import crps, interval_metrics, number_metrics
+from ntl.metrics.numeric import exact_value
+from ntl.metrics.registry import RIGHT, reading_metric
 from ntl.protocol import last_number, numbers_of
 
-# Metrics of correct answers, in order of preference.
-RIGHT = ("exact_final_answer", "exact_number", "exact_match")
 ERRORS = ("mae", "log_mae")
-# Every metric of an evaluation, and whether a larger value is better. None: neither larger nor smaller values
-# are, as of counts, or of a coverage, which is best where it equals `evaluation.interval`.
-_LARGER_IS_BETTER: dict[str, bool | None] = {
-    **dict.fromkeys(("mae", "medae", "rmse", "log_mae", "log_rmse", "invalid", "invalid_rate"), False),
-    **dict.fromkeys(("loss", "ce", "ce_numbers", "ce_text", "ntl", "number", "perplexity"), False),
-    **dict.fromkeys(("crps", "rater_crps", "interval_score", "km", "ill_formed"), False),
-    **dict.fromkeys((*RIGHT, "accuracy", "accuracy_of_valid", "final_answer_accuracy", "answered"), True),
-    **dict.fromkeys(("r2", "log_r2", "pearson", "spearman", "number_mass"), True),
-    **dict.fromkeys(("bleu", "rouge1", "rouge2", "rougeL"), True),
-    **dict.fromkeys(("count", "skipped", "outside_format", "interval_coverage", "interval_width"), None),
-}
-METRIC_NAMES = (*_LARGER_IS_BETTER,)
 EARTH_RADIUS = 6371.0  # km
 SPACED = 20
 """Number of equally spaced quantiles.
@@ -72,13 +57,13 @@ def number_scores(texts: Sequence[str], answers: Sequence[str], clip: float | No
         clip: See `TaskData.clip`.
 
     Returns:
-        `exact_number` (see `exact_share`) and all metrics of `ntl.metrics.NumericMetrics`. Undefined
+        `exact_number` (see `exact_share`) and all metrics of `ntl.metrics.number_metrics`. Undefined
         metrics are None.
     """
     last = ([next(reversed(numbers_of(text)), None) for text in side] for side in (texts, answers))
     return {
         "exact_number": exact_share(*last),
-        **_finite(NumericMetrics(clip=clip).update(texts, answers).compute()),
+        **_finite(number_metrics(texts, answers, clip)),
     }
 
 
@@ -109,12 +94,8 @@ def _distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return the distances in km of points on the globe, `[n, 2]` in degrees (haversine formula)."""
     (lat, lon), (lat2, lon2) = np.radians(one).T, np.radians(other).T
     haversine = np.sin((lat2 - lat) / 2) ** 2 + np.cos(lat) * np.cos(lat2) * np.sin((lon2 - lon) / 2) ** 2
-    return 2 * EARTH_RADIUS * np.arcsin(np.sqrt(haversine.clip(0, 1)))
-
-
-def reading_metric(reading: str, metric: str) -> str:
-    """Return the name of a metric of a reading: `mae` for `greedy`, `median_mae` for `median`."""
-    return metric if reading == "greedy" else f"{reading}_{metric}"
+    distance: np.ndarray = 2 * EARTH_RADIUS * np.arcsin(np.sqrt(haversine.clip(0, 1)))
+    return distance
 
 
 def reference_scores(
@@ -139,14 +120,15 @@ def reference_scores(
         (1.5, 1.5)
     """
     constant = median_answer(train)
-    references = {} if constant is None else {"constant": [constant] * len(examples)}
-    if None not in (expected := [example.expected for example in examples]):
+    references: dict[str, list[float]] = {} if constant is None else {"constant": [constant] * len(examples)}
+    expected = [example.expected for example in examples if example.expected is not None]
+    if len(expected) == len(examples):
         references["noise"] = expected
     true = [last_number(example.answer) for example in examples]
     scores: Scores = {}
     for name, predicted in references.items():
-        found = NumericMetrics(metrics=["mae", "log_mae"], clip=clip).update(predicted, true).compute()
-        scores |= {f"{name}_{metric}": value for metric, value in _finite(found).items()}
+        found = _finite(number_metrics(predicted, true, clip))
+        scores |= {f"{name}_{metric}": found[metric] for metric in ERRORS}
     return scores
 
 
@@ -174,18 +156,11 @@ def exact_share(predicted: Sequence[str | None], true: Sequence[str | None]) -> 
         0.3333333333333333
     """
     equal = [
-        p is not None and _exact_value(p) == _exact_value(t)
+        p is not None and exact_value(p) == exact_value(t)
         for p, t in zip(predicted, true, strict=True)
         if t is not None
     ]
     return sum(equal) / len(equal) if equal else None
-
-
-def _exact_value(number: str) -> Decimal | str:
-    try:
-        return Decimal(number)
-    except InvalidOperation:  # an exponent of more than eighteen digits: compare the text instead
-        return number
 
 
 def text_scores(texts: Sequence[str], answers: Sequence[str]) -> Scores:
@@ -198,7 +173,7 @@ def text_scores(texts: Sequence[str], answers: Sequence[str]) -> Scores:
         letters and digits.
     """
     from rouge_score.rouge_scorer import RougeScorer
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     logging.getLogger("absl").setLevel(logging.WARNING)  # rouge-score logs its tokenizer every time
     exact = sum(text.strip() == answer.strip() for text, answer in zip(texts, answers, strict=True))
@@ -229,37 +204,47 @@ def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: st
         `np.isclose`. Solutions without a final answer are skipped; both are None if no solution has one.
     """
     predicted, true = ([final_answer(text, marker) for text in side] for side in (texts, answers))
-    numbers = [[None if number is None else float(number) for number in side] for side in (predicted, true)]
-    close = NumericMetrics(metrics=["accuracy"]).update(*numbers).compute()["accuracy"]
     return {
         "exact_final_answer": exact_share(predicted, true),
-        "final_answer_accuracy": finite_or_none(close),
+        "final_answer_accuracy": finite_or_none(number_metrics(predicted, true)["accuracy"]),
     }
 
 
 def reading_scores(
     read: Sequence[Distribution],
     answers: Sequence[str],
-    evaluation: Evaluation,
+    readings: Sequence[str],
+    interval: float,
     clip: float | None = PAPERS_CLIP,
 ) -> Scores:
     """Score each reading and the distributions behind them. All answers must be single numbers.
 
+    Args:
+        read: The distribution of each question.
+        answers: The true answers.
+        readings: The readings besides `greedy`, of `median` and `mean`.
+        interval: The share of the distribution between `lower` and `upper`.
+        clip: See `TaskData.clip`.
+
     Returns:
-        The metrics of `number_scores` for each reading, prefixed with its name (`median_mae`); `crps`;
-        `interval_coverage`, `interval_width` and `interval_score` of the intervals; `coverage_95`,
-        `coverage_85`, ... of the central intervals between the spaced quantiles, see
-        `ntl.metrics.QuantileMetrics`; and the mean of `mass` as `number_mass`.
+        `crps`; `coverage_95`, `coverage_85`, ... of the central intervals between the spaced quantiles;
+        `interval_coverage`, `interval_width` and `interval_score` of the intervals, see
+        `ntl.metrics.interval_metrics`; the mean of `mass` as `number_mass`; and the metrics of
+        `number_scores` for each reading, prefixed with its name (`median_mae`).
     """
     true = [math.nan if number is None else number for number in map(last_number, answers)]
-    found = QuantileMetrics(SPACED_LEVELS).update([d.spaced for d in read], true).compute()
-    scores = {name: value for name, value in found.items() if name.startswith(("crps", "coverage_"))}
-    ends = [(d.lower, d.upper) for d in read]
-    of_interval = QuantileMetrics(interval_levels(evaluation.interval)).update(ends, true).compute()
+    spaced = np.array([d.spaced for d in read], dtype=float).reshape(-1, SPACED)
+    scores = {"crps": crps(spaced, true, SPACED_LEVELS)}
+    for low in range(SPACED // 2):
+        share = 1 - 2 * SPACED_LEVELS[low]
+        scores[f"coverage_{100 * share:.0f}"] = interval_metrics(
+            spaced[:, low], spaced[:, -1 - low], true, share
+        )[0]
+    ends = ([d.lower for d in read], [d.upper for d in read])
     names = ("interval_coverage", "interval_width", "interval_score")
-    scores |= zip(names, list(of_interval.values())[-len(names) :], strict=True)
+    scores |= zip(names, interval_metrics(*ends, true, interval), strict=True)
     metrics = _finite({**scores, "number_mass": sum(d.mass for d in read) / len(read)})
-    for reading in evaluation.quantile_readings:
+    for reading in readings:
         numbers = [getattr(d, reading) for d in read]
         texts = [format_number(number) if math.isfinite(number) else "" for number in numbers]
         scored = number_scores(texts, answers, clip)
@@ -267,44 +252,22 @@ def reading_scores(
     return metrics
 
 
-def rater_crps(read: Sequence[Distribution], ratings: Sequence[Sequence[float]]) -> float:
+def rater_crps(read: Sequence[Distribution], ratings: Sequence[Sequence[float]]) -> float | None:
     """Average the CRPS of each distribution over the answers of several people.
 
     Args:
-        read: The distribution of each question.
+        read: The distribution of each question; one without a number is left out.
         ratings: Each person's answer to each question.
+
+    Returns:
+        The mean over the questions; None if no distribution has a number.
     """
-    scores = []
-    for distribution, given in zip(read, ratings, strict=True):
-        metrics = QuantileMetrics(SPACED_LEVELS).update([distribution.spaced] * len(given), given)
-        scores.append(metrics.compute()["crps"])
-    return sum(scores) / len(scores)
-
-
-def is_metric(name: str) -> bool:
-    """Return whether an evaluation may have a metric of this name, also one of a reading or a target.
-
-    Example:
-        >>> [is_metric(name) for name in ("crps", "median_rmse", "latitude_mae", "coverage_95", "maee")]
-        [True, True, True, True, False]
-    """
-    return _plain(name) in METRIC_NAMES or re.fullmatch(r".+_mae|coverage_\d+", name) is not None
-
-
-def larger_is_better(metric: str) -> bool | None:
-    """Return whether a larger value of a metric is better; None if neither is, or the metric is unknown.
-
-    Example:
-        >>> larger_is_better("eval_accuracy"), larger_is_better("median_mae"), larger_is_better("coverage_95")
-        (True, False, None)
-    """
-    name = metric.removeprefix("eval_")
-    return False if name.endswith("_mae") else _LARGER_IS_BETTER.get(_plain(name))
-
-
-def _plain(name: str) -> str:
-    """Return the name of a metric without that of a reading."""
-    return re.sub(r"^(median|mean|constant|noise)_", "", name)
+    scores = [
+        crps([distribution.spaced] * len(given), given, SPACED_LEVELS)
+        for distribution, given in zip(read, ratings, strict=True)
+    ]
+    known = [score for score in scores if math.isfinite(score)]
+    return sum(known) / len(known) if known else None
 
 
 def interval_levels(interval: float) -> tuple[float, float]:
@@ -334,8 +297,8 @@ def describe_errors(metrics: Mapping[str, float | None], interval: float) -> str
     """
     names = {"median": "median_mae", "mean": "mean_mae", "greedy": "mae", "constant": "constant_mae"}
     parts = [f"{name} {short(metrics[key])}" for name, key in names.items() if metrics.get(key) is not None]
-    if metrics.get("interval_coverage") is not None:
-        covered, width = metrics["interval_coverage"], short(metrics["interval_width"])
+    if (covered := metrics.get("interval_coverage")) is not None:
+        width = short(metrics["interval_width"])
         parts.append(f"{100 * interval:g} % interval covers {100 * covered:.0f} %, width {width}")
     if metrics.get("invalid"):
         parts.append(f"{metrics['invalid']:,.0f} answers are no numbers")

@@ -1,20 +1,19 @@
-"""How the lab's settings are declared: a dataclass beside the code that it configures, each field with its help."""
+"""How settings are declared: dataclasses beside the code that they configure, each field with its help."""
 
 import copy
-from dataclasses import Field, field
+from dataclasses import field
 from typing import Any
 
 
-def setting(default: Any, help: str) -> Any:
+def setting(default: Any, help: str, **more: Any) -> Any:
     """Declare a field of a settings class.
 
     Args:
         default: Its default. A list or a dictionary is copied for each instance.
         help: What it means; `ntl train GROUP=NAME --help` prints it beside the value.
+        more: Other metadata of the field.
     """
-    found: Field[Any]
+    metadata = {"help": help, **more}
     if isinstance(default, list | dict):
-        found = field(default_factory=lambda: copy.deepcopy(default), metadata={"help": help})
-    else:
-        found = field(default=default, metadata={"help": help})
-    return found
+        return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
+    return field(default=default, metadata=metadata)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PLAIN_WIDTH = 100  # columns of a table that is written to a file or a pipe
-_FIELD = re.compile(r"    (\w+): [^#]*(?:# (.*))?")
+HELP_OPTIONS = {"-h", "--help"}
 
 
 def console(stderr: bool = False) -> Console:
@@ -40,7 +40,7 @@ def print_keys(title: str, kind: type, values: Mapping[str, Any], prefix: str = 
 
     Args:
         title: What the values are of, such as `loss=ntl_was`.
-        kind: A dataclass whose fields have comments.
+        kind: A dataclass whose fields are declared with `setting`.
         values: Maps each key to its value.
         prefix: What stands before a key on the command line, such as `loss.`.
     """
@@ -59,23 +59,15 @@ def print_keys(title: str, kind: type, values: Mapping[str, Any], prefix: str = 
 
 
 def describe_fields(kind: type) -> dict[str, str]:
-    """Map the fields of a dataclass, and of those that it extends, to the comments beside or above them."""
-    found: dict[str, str] = {}
-    for parent in reversed(kind.__mro__[:-1]):
-        above: list[str] = []
-        for line in inspect.getsource(parent).splitlines():
-            if line.strip().startswith("#"):
-                above.append(line.strip(" #"))
-                continue
-            if (field := _FIELD.fullmatch(line)) and (text := " ".join(filter(None, [*above, field[2]]))):
-                found[field[1]] = text
-            above = []
-    for name, hint in get_type_hints(kind).items():
+    """Map the fields of a settings class to their help, after the values that a choice allows."""
+    found = {}
+    for each in fields(kind):
+        hint = get_type_hints(kind)[each.name]
         kinds = [
             part for part in (hint, *get_args(hint)) if isinstance(part, type) and issubclass(part, Enum)
         ]
-        if choices := [str(each.value) for part in kinds for each in part]:
-            found[name] = "; ".join(filter(None, [", ".join(choices), found.get(name)]))
+        choices = [str(value.value) for part in kinds for value in part]
+        found[each.name] = "; ".join(filter(None, [", ".join(choices), each.metadata.get("help")]))
     return found
 
 

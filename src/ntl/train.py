@@ -1,259 +1,203 @@
-"""`ntl train`: one run, or the runs of a sweep, as a Hydra application.
+"""`ntl train`: one run, from its settings to the metrics of its test sets.
 
-A run loads the data and the model, trains or continues, evaluates, and writes what `training/run_folder.py`
-lists into the folder that Hydra chose for it.
+A run's folder holds what Hydra writes (`.hydra`), what transformers' Trainer writes (checkpoints, the model,
+`trainer_state.json`), and a folder for each evaluation, see `ntl.evaluate.write_results`. The same command
+continues an interrupted run.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import math
-import shlex
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+import shutil
 from dataclasses import replace
-from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import DictConfig
-
-from ntl import sweep
 from ntl.config import Config, read_config
-from ntl.data.files import only_writer_in
 from ntl.errors import UserError, describe
-from ntl.program import is_first_process, run_hydra, run_program
-from ntl.training.run_folder import (
-    ERROR,
-    EvaluationFolder,
-    Metrics,
-    RunFolder,
-    RunRecord,
-    hash_table,
-    read_trained,
-)
+from ntl.evaluate import METRICS, PREDICTIONS, Metrics, read_results
+from ntl.training_args import OPEN, trainer_arguments
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from ntl.approaches import Approach
     from ntl.data import TaskData
-    from ntl.evaluation import EvaluationResult
-    from ntl.training.trainer import ApproachTrainer
 
 log = logging.getLogger(__name__)
-PUBLISHED = "run_language_modeling.py"  # the paper's name of the program
-# The folder of this process's single run, or None for a sweep; empty before either.
-_running: list[RunFolder | None] = []
+STATE = "trainer_state.json"  # transformers' name; in the run's own folder: training has ended
+CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
+# What the lab, transformers and Hydra write into a run's folder, besides evaluations.
+WRITTEN = (
+    f"{CHECKPOINT}[0-9]*", STATE, "training_args.bin", "config.json", "generation_config.json",
+    "model*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "chat_template.jinja", "runs/*/events.out.tfevents.*",
+)  # fmt: skip
+PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
+LOSS_TERMS = ("loss", "ce", "ce_numbers", "ce_text", "ntl", "perplexity")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program on Hydra's options and overrides; see `train`."""
-    return train("train", arguments)
-
-
-def train(
-    name: str,
-    arguments: Sequence[str] | None,
-    translate: Callable[[Sequence[str]], Sequence[str]] = list,
-) -> int:
-    """Run a program that trains, `ntl train` or a preset of it; see `ntl.program.run_program`.
+def run(config: Config, folder: Path) -> dict[str, Metrics]:
+    """Do what is left of a run: train or continue, then answer its test sets.
 
     Args:
-        name: Name of the program, and of its primary file in `conf/`.
-        arguments: What follows the program's name. None: `sys.argv[1:]`.
-        translate: Function from the arguments to Hydra's options and overrides.
-
-    Returns:
-        The exit code: 1 if a run of a sweep is not finished, otherwise that of `run_program`.
-    """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    program = ["python", sys.argv[0]] if Path(sys.argv[0]).name == PUBLISHED else ["ntl", name]
-
-    def run_sweep_or_run(arguments: Sequence[str]) -> int:
-        _running.clear()
-        try:
-            return run_hydra(name, task, translate(arguments))
-        finally:
-            if sweep.is_watched():  # its runs may be in other processes
-                _running[:] = [None]
-            sweep.stop()
-
-    advice = partial(_advice, shlex.join([*program, *arguments]))
-    return run_program(f"ntl {name}", run_sweep_or_run, arguments, advice)
-
-
-def _advice(command: str) -> str:
-    """Say how to continue an interrupted run, if it has saved something."""
-    if not _running or (_running[0] is not None and _running[0].last_checkpoint() is None):
-        return "Nothing was saved yet; the same command starts anew."
-    return f"To continue from what is saved: {command}"
-
-
-def task(composed: DictConfig) -> float:
-    """Do one run, Hydra's job, in the folder that Hydra chose.
-
-    Returns:
-        The validation metric that a sweeper minimizes, which `minimize` names; the worst value if it is
-        undefined. In a sweep, so does a run that fails, and the others go on; `error.txt` in its folder says
-        why.
-    """
-    hydra = HydraConfig.get()
-    # Optuna ends the whole search at a NaN.
-    worst = -math.inf if "maximize" in str(hydra.sweeper.get("direction")) else math.inf
-    path = Path(hydra.runtime.output_dir)
-    folder = RunFolder(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-    choices = hydra.runtime.choices
-    objective = choices.get("loss") if choices["objective"] == "none" else choices["objective"]
-    _running[:] = [folder] if hydra.mode != RunMode.MULTIRUN else [None]
-    try:
-        with only_writer_in(folder.path) if is_first_process() else nullcontext():
-            (folder.path / ERROR).unlink(missing_ok=True)
-            if hydra.mode == RunMode.MULTIRUN:
-                _leave_the_terminal_to_the_sweep()
-                composed.training_args.disable_tqdm = True
-            config = replace(read_config(composed, objective), job=hydra.job.get("num", 0))
-            metrics = run(config, folder).get("validation", {})
-    except Exception as error:
-        if hydra.mode != RunMode.MULTIRUN and isinstance(error, UserError):
-            raise SystemExit(2) from error  # Hydra prints all overrides above other errors
-        if hydra.mode != RunMode.MULTIRUN:
-            raise
-        log.exception("failed")
-        message = str(error) if isinstance(error, UserError) else describe(error)
-        (folder.path / ERROR).write_text(message, encoding="utf-8")
-        return worst
-    value = metrics.get(composed.minimize)
-    return worst if value is None else value
-
-
-def _leave_the_terminal_to_the_sweep() -> None:
-    """Print into train.log only: the sweep shows the progress of its runs."""
-    root = logging.getLogger()
-    for handler in [each for each in root.handlers if type(each) is logging.StreamHandler]:
-        root.removeHandler(handler)
-
-
-def run(config: Config, folder: RunFolder) -> dict[str, Metrics]:
-    """Do what is left of a run.
-
-    Args:
-        config: The configuration.
+        config: The settings.
         folder: Folder of the run or, with `training_args.do_only_eval`, of the evaluation.
 
     Returns:
-        Maps each test set to its metrics.
+        Maps each test set, and the validation set, to its metrics.
+
+    Raises:
+        UserError: The settings do not fit the data or each other, or the folder holds a run with others.
     """
     from accelerate import PartialState
+    from transformers import TrainerState, set_seed
 
-    from ntl.training.start import Start, decide
+    from ntl.data import add_shots, evenly_spaced, load_task
+    from ntl.evaluate import (
+        Result,
+        check_readings,
+        reference_metrics,
+        score_answers,
+        write_results,
+    )
+    from ntl.models import build
+    from ntl.scores import describe_test
+    from ntl.trainer import EncodedRows, LabTrainer
 
-    is_run = not config.training_args.do_only_eval
-    arguments = trainer_arguments(config, folder)
-    start = decide(config, folder) if is_run else Start("evaluate")
-    evaluation = folder.evaluation(config.evaluation.name) if is_run else EvaluationFolder(folder.path)
-    if start.task == "nothing":
-        log.info(f"{folder} is finished already")
-        return evaluation.metrics()
-    _quiet(arguments)
-    record = new_record(config)
-    if start.task == "evaluate":
-        path = folder.path if is_run else config.model_args.model_name_or_path
-        config, record = as_trained(config, str(path))
-    approach, data = build(config, arguments, train=start.task == "train")
-    record = replace(record, parameters=sum(p.numel() for p in approach.model.parameters()))
-    # No process writes before all have passed their checks.
-    PartialState().wait_for_everyone()
-    model, trainer, known = approach.model.to(arguments.device), None, {}
-    if start.task == "train":
-        _count_steps(config, arguments, len(data.train))
-        trainer = make_trainer(config, arguments, data, approach, folder)
-        if arguments.should_save:
-            continues = start.checkpoint is not None and folder.holds_run()
-            seconds = folder.record().train_seconds if continues else 0.0
-            if config.training_args.overwrite_output_dir:
-                folder.clear()
-            folder.write(record, train_seconds=seconds)
-        PartialState().wait_for_everyone()
-        trainer.train_from(start.checkpoint)
-        model, record, known = trainer.model_wrapped, folder.record(), measured_last(trainer, config, data)
-        if arguments.should_save:
-            folder.update(status="trained")
-    results = answer_tests(config, data, approach, evaluation, record, model, known)
-    track(results, arguments, record.steps, trainer, approach)
-    if is_run and arguments.should_save:
-        folder.update(status="finished")
-    log.info(f"Metrics and predictions are in {evaluation}")
-    return results
+    only_evaluates = config.training_args.do_only_eval
+    target = folder if only_evaluates else folder / config.evaluation.name
+    arguments = trainer_arguments(config.training_args, folder)
+    quiet(arguments)
 
+    # What is there already.
+    source = Path(str(config.model_args.model_name_or_path)).expanduser() if only_evaluates else folder
+    replaces = config.training_args.overwrite_output_dir and not only_evaluates
+    is_trained = only_evaluates or (not replaces and (folder / STATE).is_file())
+    checkpoint = None if is_trained else find_checkpoint(config, folder)
+    if not only_evaluates and not replaces and (is_trained or checkpoint is not None):
+        check_same(config, source if is_trained or checkpoint is None else checkpoint, folder)
+    if is_trained:
+        config = as_trained(config, source)
+        done = None if only_evaluates else read_results(target)
+        if done is not None and done["settings"]["evaluation"] == config.plain()["evaluation"]:
+            log.info(f"{folder} is finished already")
+            return done["metrics"]
 
-def _count_steps(config: Config, arguments: Any, rows: int) -> None:
-    """Set the number of steps of a run that counts epochs, at least `training_args.min_steps`."""
-    if arguments.max_steps < 0 and config.training_args.min_steps is not None:
-        size = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-        steps = math.ceil(math.ceil(rows / size) * arguments.num_train_epochs)
-        arguments.max_steps = max(steps, config.training_args.min_steps)
+    # The model and the data.
+    set_seed(arguments.seed)
+    table = load_task(config.dataset_args) if config.dataset_args.dataset_name == "tabular" else None
+    built = build(config.model_args, None if is_trained else config.weights, arguments.seed)
+    data = table or load_task(config.dataset_args)  # after the model: other datasets may take minutes
+    if not is_trained:
+        built.fit(example.answer for example in data.train)
+        ntl = {**built.model.config.ntl, "settings": config.plain()}
+        built.model.config.ntl = ntl  # a new dictionary: copies of the configuration share the old one
+    if shots := config.dataset_args.shots:
+        data = add_shots(data, shots, built.answer_format.write)
+    evaluation = config.evaluation
+    if config.model_args.head == "regression":
+        evaluation = replace(evaluation, read=[])
+    check_readings(built, data, evaluation)
 
+    # The trainer, with its loss.
+    shown = list(evenly_spaced(data.validation, evaluation.samples_during_training))
+    rows = {"eval_dataset": EncodedRows(shown, built)}
+    if not is_trained:
+        rows["train_dataset"] = EncodedRows(data.train, built)
+    try:
+        trainer = LabTrainer(
+            arguments,
+            built,
+            lambda model, examples: score_answers(built, examples, data, evaluation, model),
+            config.weights.head_learning_rate,
+            **rows,
+        )
+    except (RuntimeError, ValueError, ImportError) as error:  # such as a tracker that is not installed
+        raise UserError(f"training_args cannot be used: {describe(error)}") from None
+    add_loss(trainer, config, data)
 
-def measured_last(trainer: ApproachTrainer, config: Config, data: TaskData) -> dict[str, EvaluationResult]:
-    """Return the result of the validation set if the trained model has already answered all of it."""
-    from ntl.data import evenly_spaced
-
-    evaluation, last = config.evaluation, trainer.last_measured
-    asked = (evaluation.samples_during_training, evaluation.samples)
-    during, after = (len(evenly_spaced(data.validation, count)) for count in asked)
-    is_last = last is not None and last[0] == trainer.state.global_step
-    changed = trainer.args.load_best_model_at_end or config.weights.lora
-    return {"validation": last[1]} if is_last and during == after and not changed else {}
-
-
-def track(
-    results: dict[str, Metrics],
-    arguments: Any,
-    steps: int,
-    trainer: ApproachTrainer | None,
-    approach: Approach,
-) -> None:
-    """Send the metrics of the test sets to the trackers of `training_args.report_to`."""
-    from transformers import TrainerControl, TrainerState
-    from transformers.integrations import get_reporting_integration_callbacks
-
-    if trainer is None:
-        trackers = [tracker() for tracker in get_reporting_integration_callbacks(arguments.report_to)]
+    # Training.
+    PartialState().wait_for_everyone()  # no process writes before all have passed their checks
+    if is_trained:
+        state = source.parent / source.name / STATE
+        trainer.state = TrainerState.load_from_json(str(state)) if state.is_file() else trainer.state
     else:
-        trackers = trainer.callback_handler.callbacks
-    # Trackers show `test_X` as X in the section `test`.
-    named = {f"test_{test}/{name}": x for test, found in results.items() for name, x in found.items()}
-    logs = {name: value for name, value in named.items() if value is not None}
-    state = TrainerState(global_step=steps, is_world_process_zero=arguments.process_index == 0)
-    for tracker in trackers:
-        tracker.on_log(arguments, state, TrainerControl(), logs=dict(logs), model=approach.model)
+        if replaces and arguments.should_save:
+            clear(folder)
+        PartialState().wait_for_everyone()
+        if arguments.max_steps:
+            rows["train_dataset"].keep_states()
+        train(trainer, checkpoint)
+
+    # The test sets.
+    results = {}
+    for test, part in {"validation": data.validation, **data.tests}.items():
+        examples = list(evenly_spaced(part, evaluation.samples))
+        measured = trainer.evaluate(EncodedRows(examples, built), metric_key_prefix=f"test_{test}")
+        terms = {name: measured.get(f"test_{test}_{name}") for name in LOSS_TERMS}
+        terms = {name: value for name, value in terms.items() if value is not None and math.isfinite(value)}
+        found = trainer.result
+        metrics = {**found.metrics, **terms, **reference_metrics(data, examples)}
+        results[test] = Result(metrics, found.predictions)
+        log.info(describe_test(test, metrics, evaluation.interval if data.columns else None))
+    if arguments.should_save:
+        write_results(target, describe_run(config, trainer, data), results)
+    log.info(f"Metrics and predictions are in {target}")
+    return {test: result.metrics for test, result in results.items()}
 
 
-def as_trained(config: Config, path: str) -> tuple[Config, RunRecord]:
-    """Return how to evaluate a model: as the run trained it, with its own loss, if a run did.
+def train(trainer: Any, checkpoint: Path | None) -> None:
+    """Train from a checkpoint or the start to the last step; save the last model or, if asked, the best.
 
-    Args:
-        config: The configuration, whose data and evaluation are kept.
-        path: Folder of the run or of a checkpoint, or any other model.
+    Without steps, the model is saved as it is. What LoRA has learned is merged into the saved model.
     """
-    trained = read_trained(path)
-    if trained is None:
-        return config, new_record(config)
-    log.info(f"evaluating {trained.config.label}, trained for {trained.record.steps} steps, by its own loss")
-    asked = {key: config.given[key] for key in ("dataset_args", "evaluation")}
-    given = {**trained.record.config, **asked}
-    kept = {key: getattr(config, key) for key in ("dataset_args", "evaluation", "training_args")}
-    data = config.dataset_args
-    record = replace(trained.record, dataset=data.title, table=hash_table(data))
-    return replace(trained.config, given=given, **kept), record
+    trainer.shard()
+    state = {} if checkpoint is None else json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    # A run that counts epochs takes the number of steps from the checkpoint.
+    last = trainer.args.max_steps if trainer.args.max_steps > 0 else state.get("max_steps")
+    if trainer.args.max_steps and (checkpoint is None or state["global_step"] < last):
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    elif checkpoint is not None:  # killed after its last step; transformers would train one step more
+        from transformers import TrainerState
+
+        best = state["best_global_step"] if trainer.args.load_best_model_at_end else None
+        trainer._load_from_checkpoint(
+            str(checkpoint if best is None else checkpoint.with_name(f"{CHECKPOINT}{best}"))
+        )
+        trainer.state = TrainerState.load_from_json(str(checkpoint / STATE))
+    if trainer.built.lora is not None:
+        trainer.built.lora.merge()
+        trainer.built.lora = None
+    trainer.save_model()
+    trainer.save_state()  # last: it says that training has ended
 
 
-def _quiet(arguments: Any) -> None:
+def add_loss(trainer: Any, config: Config, data: TaskData) -> None:
+    """Make the trainer of a language model number-aware; other models return their own loss."""
+    from ntl.losses import AUTO, library_options
+    from ntloss.trainers import make_number_aware
+
+    built, loss = trainer.built, config.loss
+    vocabulary = getattr(built, "vocabulary", None)
+    if vocabulary is None:
+        built.model.label_smoothing = loss.label_smoothing
+        return
+    answers: list[str] = []
+    if loss.options.get("sigma") == AUTO:
+        answers = built.answer_format.write([example.answer for example in data.train])
+    padded = config.model_args.number_format == "padded"
+    try:
+        handle = make_number_aware(
+            trainer, vocabulary=vocabulary, **library_options(loss, answers, leading_zeros=padded)
+        )
+    except (ValueError, TypeError) as error:
+        raise UserError(f"the loss cannot be used with this model: {error}") from error
+    if loss.normalize_by == "numbers" and loss.mode == "add":
+        trainer.divide_by_numbers(handle)
+
+
+def quiet(arguments: Any) -> None:
     """Let one process print, and transformers only warnings of training."""
     import datasets
     import transformers
@@ -265,142 +209,107 @@ def _quiet(arguments: Any) -> None:
     (datasets.disable_progress_bar if arguments.disable_tqdm else datasets.enable_progress_bar)()
 
 
-def trainer_arguments(config: Config, folder: RunFolder) -> Any:
-    """Make transformers' arguments. Under `torchrun`, this initializes the process group."""
-    import torch
-    from transformers import Seq2SeqTrainingArguments
-
-    from ntl.errors import unknown_key
-    from ntl.scores import larger_is_better
-
-    given = config.training_args.of_trainer()
-    known = [*Seq2SeqTrainingArguments.__dataclass_fields__]
-    if unknown := [key for key in given if key not in known]:
-        raise unknown_key("training_args.", unknown[0], known)
-    best = given["metric_for_best_model"]
-    if given["greater_is_better"] is None and best is not None:
-        given["greater_is_better"] = larger_is_better(best)
-        if given["greater_is_better"] is None:
+def find_checkpoint(config: Config, folder: Path) -> Path | None:
+    """Return the checkpoint that is asked for or, unless the run is replaced, the latest complete one."""
+    resume = config.training_args.resume_from_checkpoint
+    if isinstance(resume, str):
+        if not (Path(resume) / STATE).is_file():
             raise UserError(
-                f"training_args.metric_for_best_model={best}: whether larger values are better is not known. "
-                "Pass training_args.greater_is_better=true or false."
+                f"training_args.resume_from_checkpoint={resume} is not the folder of a checkpoint."
             )
-    if given["lr_scheduler_type"] == "reduce_lr_on_plateau":
-        mode = "max" if given["greater_is_better"] else "min"
-        published = {"factor": 0.5, "patience": 5}
-        given["lr_scheduler_kwargs"] = {"mode": mode, **(given["lr_scheduler_kwargs"] or published)}
-    given |= {
-        "output_dir": str(folder),
-        "remove_unused_columns": False,
-        "report_to": [] if given["report_to"] in (None, "none") else given["report_to"],
-        "disable_tqdm": not sys.stderr.isatty() if given["disable_tqdm"] is None else given["disable_tqdm"],
-        "label_smoothing_factor": 0.0,  # the lab's loss smooths
+        return Path(resume)
+    complete = {}
+    for path in () if config.training_args.overwrite_output_dir else folder.glob(f"{CHECKPOINT}*/{STATE}"):
+        try:
+            complete[int(json.loads(path.read_text(encoding="utf-8"))["global_step"])] = path.parent
+        except (OSError, ValueError, LookupError, TypeError):
+            continue  # training was killed while this file was written
+    if resume is True and not complete:
+        raise UserError(
+            f"training_args.resume_from_checkpoint=true, but {folder} has no complete checkpoint. Correct "
+            "training_args.output_dir, or omit the key to train from the start."
+        )
+    return complete[max(complete)] if complete else None
+
+
+def read_settings(model: Path) -> dict[str, Any] | None:
+    """Return the settings that a model of the lab was trained with, which its configuration holds."""
+    try:
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    found: dict[str, Any] | None = config.get("ntl", {}).get("settings")
+    return found
+
+
+def check_same(config: Config, model: Path, folder: Path) -> None:
+    """Raise a UserError if a model in the run's folder was trained with other settings."""
+    before, now = read_settings(model), config.plain()
+    if before is None:
+        return
+    for group in ("dataset_args", "model_args", "weights", "loss", "training_args"):
+        for key in sorted({*before[group], *now[group]}):
+            there, here = before[group].get(key), now[group].get(key)
+            if there != here and not (group == "training_args" and key in OPEN):
+                raise UserError(
+                    f"{folder} holds a run with other settings: {group}.{key} is {there!r} there, {here!r} "
+                    "here. Pass another training_args.output_dir, or "
+                    "training_args.overwrite_output_dir=true to replace it."
+                )
+
+
+def as_trained(config: Config, model: Path) -> Config:
+    """Return how to evaluate a model: as the lab trained it, with its own loss, if the lab did."""
+    given = read_settings(model)
+    if given is None:
+        return config
+    asked = config.plain()
+    own = {**given["model_args"], "model_name_or_path": str(model)}
+    own |= {"tokenizer_name_or_path": None, "config_overrides": {}}
+    own |= {"number_token_loss": False, "gaussian_label_smoother": False}  # `loss` says it, too
+    groups = {**given, "model_args": own, "weights": {}}
+    groups |= {name: asked[name] for name in ("dataset_args", "evaluation")}
+    trained = read_config(groups, config.job)
+    trained.training_args = config.training_args
+    trained.trained_with = {**given, **{name: asked[name] for name in ("dataset_args", "evaluation")}}
+    log.info(f"evaluating {trained.label}, by the loss that it was trained with")
+    return trained
+
+
+def describe_run(config: Config, trainer: Any, data: TaskData) -> dict[str, Any]:
+    """Describe what was evaluated, for `metrics.json`."""
+    settings = config.trained_with or config.plain()
+    seconds = [entry["train_runtime"] for entry in trainer.state.log_history if "train_runtime" in entry]
+    return {
+        "label": config.label,
+        "name": config.name,
+        "dataset": config.dataset_args.title,
+        "seed": settings["training_args"]["seed"],
+        "job": config.job,
+        "steps": trainer.state.global_step,
+        "seconds": round(sum(seconds), 1),
+        "parameters": sum(p.numel() for p in trainer.built.model.parameters()),
+        "versions": {package: version(package) for package in ("ntloss", *PACKAGES)},
+        "settings": settings,
+        "fingerprints": data.fingerprints,
     }
-    given.setdefault("dataloader_pin_memory", torch.cuda.is_available() and not given.get("use_cpu"))
-    try:
-        return Seq2SeqTrainingArguments(**given)
-    except Exception as error:  # transformers raises many types
-        raise UserError(f"training_args cannot be used: {describe(error)}") from None
 
 
-def build(config: Config, arguments: Any, train: bool) -> tuple[Approach, TaskData]:
-    """Build the model and load the data, with what the answers' format depends on."""
-    from transformers import set_seed
-
-    from ntl.approaches import build_approach
-    from ntl.data import add_shots, load_task
-    from ntl.evaluation import check_readings
-
-    set_seed(arguments.seed)
-    settings = config.dataset_args
-    table = load_task(settings) if settings.dataset_name == "tabular" else None
-    approach = build_approach(config.model_args, config.loss, config.weights, config.training_args.seed)
-    data = load_task(settings) if table is None else table  # after the model: others may take minutes
-    if train:
-        approach.fit(example.answer for example in data.train)
-    if shots := config.dataset_args.shots:
-        data = add_shots(data, shots, approach.answer_format.write)
-    check_readings(approach, data, config.evaluation)
-    return approach, data
-
-
-def new_record(config: Config) -> RunRecord:
-    """Make the record that `run.json` holds at the start of a run."""
-    from importlib.metadata import version
-
-    import ntloss
-
-    packages = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
-    return RunRecord(
-        label=config.label,
-        objective=config.objective,
-        dataset=config.dataset_args.title,
-        seed=config.training_args.seed,
-        job=config.job,
-        config=config.given,
-        table=hash_table(config.dataset_args),
-        versions={"ntloss": ntloss.__version__, **{package: version(package) for package in packages}},
-    )
-
-
-def make_trainer(
-    config: Config, arguments: Any, data: TaskData, approach: Approach, folder: RunFolder
-) -> ApproachTrainer:
-    """Encode the data, and make the trainer."""
-    from ntl.data import evenly_spaced
-    from ntl.evaluation import evaluate
-    from ntl.training.state_cache import add_states
-    from ntl.training.token_cache import tokenize
-    from ntl.training.trainer import ApproachTrainer
-
-    cache = Path(config.dataset_args.cache_dir).expanduser()
-    with arguments.main_process_first(desc="tokenize"):
-        training, validation = (
-            tokenize(examples, approach, cache) for examples in (data.train, data.validation)
-        )
-        if arguments.max_steps:
-            training = add_states(training, approach, cache, config.weights.state_cache_gb)
-    shown = evenly_spaced(data.validation, config.evaluation.samples_during_training)
-
-    def measure(model: nn.Module) -> EvaluationResult:
-        return evaluate(approach, shown, data, config.evaluation, model)
-
-    parts = {"train_dataset": training, "eval_dataset": validation}
-    try:
-        return ApproachTrainer(
-            arguments, approach, measure, folder, config.weights.head_learning_rate, **parts
-        )
-    except (RuntimeError, ValueError, ImportError) as error:  # a tracker is not installed
-        raise UserError(f"training_args cannot be used: {describe(error)}") from None
-
-
-def answer_tests(
-    config: Config,
-    data: TaskData,
-    approach: Approach,
-    folder: Any,
-    record: RunRecord,
-    model: nn.Module,
-    known: Mapping[str, EvaluationResult],
-) -> dict[str, Metrics]:
-    """Evaluate the validation and test sets, except for what is known, and write the results."""
-    from ntl.data import evenly_spaced
-    from ntl.evaluation import evaluate_tests
-    from ntl.scores import describe_test
-    from ntl.training.state_cache import add_states
-
-    cache, largest = Path(config.dataset_args.cache_dir).expanduser(), config.weights.state_cache_gb
-    parts = {"validation": data.validation, **data.tests}
-    tests = {name: evenly_spaced(part, config.evaluation.samples) for name, part in parts.items()}
-    data, record = replace(data, tests=tests), replace(record, config=config.given)
-
-    def prepare(rows: Any) -> Any:
-        return add_states(rows, approach, cache, largest, optional=True)
-
-    results, started = {}, time.monotonic()
-    given = (approach, data, config.evaluation, folder, record, model, prepare, known)
-    for test, metrics in evaluate_tests(*given):
-        line = describe_test(test, metrics, config.evaluation.interval if data.columns else None)
-        log.info(f"{line}, {time.monotonic() - started:.1f} s")
-        results[test], started = metrics, time.monotonic()
-    return results
+def clear(folder: Path) -> None:
+    """Remove a run with its checkpoints and evaluations, and no other files that are in its folder."""
+    for path in [path for name in WRITTEN for path in folder.glob(name)]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    for path in [path.parent for path in folder.glob(f"*/{METRICS}")]:
+        try:
+            is_ours = read_results(path) is not None
+        except UserError:
+            continue  # somebody else's
+        if is_ours:
+            for name in (METRICS, PREDICTIONS, "train.log"):
+                (path / name).unlink(missing_ok=True)
+            shutil.rmtree(path / ".hydra", ignore_errors=True)
+            if not any(path.iterdir()):
+                path.rmdir()

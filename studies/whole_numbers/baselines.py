@@ -21,8 +21,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline, make_union
 
-from ntl.config import Tabular
 from ntl.data import Example, load_task
+from ntl.data.tabular import Tabular
 
 FOLDER = Path(__file__).parent
 SEEDS = range(12, 24)

@@ -2,6 +2,7 @@ import sys
 from pathlib import Path
 
 import absl.logging
+import datasets
 import pytest
 
 # Hydra closes the stream of absl, which rouge-score imports. Under pytest, that could be pytest's own.
@@ -13,7 +14,7 @@ SHARED = REPOSITORY.parent / "shared"
 # A comparison that takes seconds: it exercises every step but learns nothing.
 TINY = (
     "training_args.seed=0",
-    "objective=ce,ntl_was",
+    "loss=ce,ntl_was",
     "dataset_args.train_size=64",
     "dataset_args.validation_size=8",
     "dataset_args.test_size=20",
@@ -29,8 +30,17 @@ TINY = (
 @pytest.fixture
 def tiny(tmp_path):
     """Return overrides for a comparison that takes seconds, with a temporary output folder."""
-    folders = [f"dataset_args.cache_dir={tmp_path}/cache", f"training_args.output_dir={tmp_path}/out"]
-    return [*TINY, *folders]
+    return [*TINY, f"training_args.output_dir={tmp_path}/out"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    """Let `datasets` cache what it reads in a temporary folder, also in processes that tests start."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("datasets")
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
+        patch.setenv("HF_DATASETS_CACHE", str(folder))
+        yield
 
 
 def shared(path):

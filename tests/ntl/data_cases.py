@@ -1,16 +1,18 @@
-"""Datasets by their section of the configuration, and files for them."""
+"""Datasets by their settings, and files for them."""
 
-from ntl.config import compose_config
-from ntl.data import load_task
+from omegaconf import OmegaConf
 
-
-def task(*overrides):
-    """Load a dataset, given overrides of `ntl compare`."""
-    return load_task(compose_config(overrides, "compare").dataset_args)
+from ntl.data import DATASETS, load_task
 
 
-def tabular(*overrides):
-    return task("dataset_args=tabular", *(f"dataset_args.{override}" for override in overrides))
+def task(name, *settings):
+    """Load a dataset, given settings as on the command line, but without `dataset_args.`."""
+    defaults = OmegaConf.structured(DATASETS[name])
+    return load_task(OmegaConf.to_object(OmegaConf.merge(defaults, OmegaConf.from_dotlist([*settings]))))
+
+
+def tabular(*settings):
+    return task("tabular", *settings)
 
 
 def rows(data):

@@ -38,7 +38,6 @@ def scaled_down(output_dir, steps=2):
     """Return overrides that make any command take seconds: a tiny model from scratch on the shipped data."""
     return [
         "dataset_args.data_dir=sample",
-        f"dataset_args.cache_dir={output_dir}/cache",
         f"training_args.output_dir={output_dir}/run",
         "model_args.model_name_or_path=null",
         "model_args.config_name=t5-tiny",

@@ -1,9 +1,10 @@
-"""Runs without models, and reports of them."""
+"""Evaluations without models, and reports of them."""
+
+import json
 
 import pandas as pd
 
-from ntl.cli import main
-from ntl.training.run_folder import Prediction, RunFolder, RunRecord
+from ntl.report.program import main
 
 NUMBERS = {
     "log_mae": 0.5,
@@ -13,46 +14,52 @@ NUMBERS = {
     "bleu": 0.0,
     "rougeL": 0.0,
 }
-PREDICTIONS = [Prediction("q", str(i), str(i + 1), i + 1.0, float(i)) for i in range(20)]
 
 
-def make_run(path, label, seed, accuracy=0.5, *, dataset="arithmetic", test="interpolate", **changes):
-    """Make a run, which is finished unless `changes` to its record say otherwise."""
-    folder = RunFolder(path)
-    config = {"dataset_args": {"dataset_name": dataset}, "training_args": {"seed": seed}}
-    for group, values in changes.pop("config", {}).items():
-        config[group] = {**config.get(group, {}), **values}
+def make_run(path, label, seed, accuracy=0.5, *, test="interpolate", evaluation="test", **changes):
+    """Make a finished run of one test set; `changes` are to what metrics.json holds."""
     metrics = changes.pop("metrics", {"accuracy": accuracy, **NUMBERS})
-    predictions = changes.pop("predictions", PREDICTIONS)
-    record = RunRecord(label, dataset=dataset, seed=seed, config=config, status="finished", steps=10)
-    record = folder.write(record, questions={test: "the same"}, **changes)
-    folder.evaluation("test").write_results(test, metrics, predictions)
-    if record.status == "finished":
-        folder.evaluation("test").finish(record)
-    folder.add_to_curve({"step": 5, "eval_accuracy": accuracy})
-    return folder
+    settings = changes.pop("settings", {})
+    content = {
+        "label": label,
+        "name": label,
+        "dataset": "arithmetic",
+        "seed": seed,
+        "job": 0,
+        "settings": {**settings, "training_args": {"seed": seed, **settings.get("training_args", {})}},
+        "fingerprints": {test: "of the questions"},
+        "metrics": {test: metrics},
+        **changes,
+    }
+    for folder in (path / ".hydra", path / evaluation):
+        folder.mkdir(parents=True, exist_ok=True)
+    (path / evaluation / "metrics.json").write_text(json.dumps(content))
+    return path
+
+
+def add_curve(path, *points):
+    """Add what transformers' Trainer leaves behind."""
+    (path / "trainer_state.json").write_text(json.dumps({"log_history": points}))
+
+
+def make_readings(path, label, seed, **errors):
+    """Make a run on a table, with the MAE of each reading and a model whose intervals cover 80 %."""
+    metrics = {"accuracy": 0.0, **NUMBERS, "mae": errors.pop("greedy")}
+    metrics |= {f"{reading}_mae": error for reading, error in errors.items()}
+    if errors:
+        metrics |= {"crps": 2.0, "interval_coverage": 0.8, "interval_width": 4.0 + seed}
+    settings = {"dataset_args": {"dataset_name": "tabular"}}
+    return make_run(path, label, seed, test="test", metrics=metrics, settings=settings)
 
 
 def report(tmp_path, *more):
-    return main(["report", str(tmp_path / "runs"), "--output", str(tmp_path / "out"), *more])
+    return main([str(tmp_path / "runs"), "--output", str(tmp_path / "out"), *map(str, more)])
 
 
 def rows_of(tmp_path):
     """The rows of a report, from metrics.csv: the number of seeds and the mean of each metric."""
     table = pd.read_csv(tmp_path / "out" / "metrics.csv")
-    row, table["name"] = ["dataset", "objective"], table["test"] + " " + table["metric"]
-    means = table.pivot_table(values="value", index=row, columns="name", sort=False)
+    row, table["metric"] = ["dataset", "label"], table["test"] + " " + table["metric"]
+    means = table.pivot_table(values="value", index=row, columns="metric", sort=False)
     seeds = table.groupby(row, sort=False)["seed"].nunique()
     return means.assign(seeds=seeds).reset_index().to_dict("records")
-
-
-def make_readings(path, objective, seed, **errors):
-    """Make a run with readings: the MAE of each, and a model whose intervals cover 80 %."""
-    metrics = {"accuracy": 0.0, **NUMBERS, "noise_mae": 1.0, "mae": errors.pop("greedy")}
-    metrics |= {f"{reading}_mae": error for reading, error in errors.items()}
-    if errors:
-        metrics |= {"crps": 2.0, "interval_coverage": 0.8, "interval_width": 4.0 + seed}
-        metrics |= {f"coverage_{percent}": percent / 100 for percent in (95, 55, 5)}
-    read = [p._replace(lower=p.true - 2, median=p.true, upper=p.true + 2) for p in PREDICTIONS]
-    what = {"dataset": "noisy_regression", "test": "test", "metrics": metrics}
-    return make_run(path, objective, seed, **what, predictions=read if errors else PREDICTIONS)

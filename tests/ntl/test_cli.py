@@ -2,6 +2,7 @@
 
 import io
 import math
+import os
 import re
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 import ntl
-from ntl import cli
-from ntl.config import DATASETS, Tabular
+from ntl import __main__ as cli
+from ntl.config import SECTIONS
+from ntl.data import DATASETS
+from ntl.errors import UserError
 from ntl.terminal import describe_fields, print_error
 
 ROOT = Path(__file__).parents[2]
@@ -24,8 +27,8 @@ SCRIPT = ROOT / "src/ntl/run_language_modeling.py"
 @pytest.mark.parametrize(
     ("missing", "command"),
     [
-        ("rich", "from ntl.cli import main; raise SystemExit(main(['compare']))"),
-        ("hydra", "from ntl.cli import main; raise SystemExit(main(['train']))"),
+        ("yaml", "from ntl.__main__ import main; raise SystemExit(main(['compare']))"),
+        ("hydra", "from ntl.__main__ import main; raise SystemExit(main(['train']))"),
         ("hydra", f"sys.argv = [{str(SCRIPT)!r}]; runpy.run_path(sys.argv[0], run_name='__main__')"),
     ],
 )
@@ -39,13 +42,12 @@ def test_a_missing_dependency_of_the_lab_is_reported_with_the_install_command(mi
         timeout=120,
     )
     assert done.returncode == 2
-    assert done.stderr.startswith(f"ntl: {missing} is not installed")
-    assert "pip install '.[lab]'" in done.stderr
+    assert f"{missing} is not installed" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_missing_module_of_the_lab_itself_is_raised(monkeypatch):
-    monkeypatch.setitem(cli.COMMANDS, "compare", "ntl.nowhere")
+    monkeypatch.setitem(cli.COMMANDS, "compare", ("ntl.nowhere", "main"))
     with pytest.raises(ModuleNotFoundError, match=r"ntl\.nowhere"):
         cli.main(["compare"])
 
@@ -71,7 +73,7 @@ def test_help_and_mistakes_do_not_wait_for_torch():
     code = f"""
 import sys
 sys.modules["torch"] = sys.modules["transformers"] = None  # importing either raises
-from ntl.cli import main
+from ntl.__main__ import main
 for command in {PAGES}:
     assert main([*command.split(), "--help"]) == 0
 assert main(["train", "dataset_args=tabular", "--help"]) == 0
@@ -89,45 +91,38 @@ for wrong in ("trian", "train --hlep", "train loss=crsp", "compare nowhere.yaml"
 
 
 @pytest.mark.parametrize(
-    ("command", "advice"),
+    ("command", "close"),
     [
-        ("trian", "Did you mean ntl train?"),
-        ("--versoin", "Did you mean ntl --version?"),
-        ("train --hlep", "Did you mean --help?"),
-        ("train dataset_arg=tabular", "Did you mean dataset_args?"),
-        ("compare loss=crsp", "Did you mean crps?"),
-        ("train weights=nope", "Available: all, lora, upper_layers\n"),
-        ("train dataset_args=tabulr --help", "Did you mean tabular?"),
+        ("trian", "ntl train"),
+        ("--versoin", "ntl --version"),
+        ("train --hlep", "--help"),
+        ("train dataset_arg=tabular", "dataset_args"),
+        ("compare loss=crsp", "crps"),
+        ("train weights=nope", "all, lora, upper_layers"),
+        ("train dataset_args=tabulr --help", "tabular"),
     ],
 )
-def test_a_mistyped_word_is_answered_with_a_close_one(command, advice, capsys):
+def test_a_mistyped_word_is_answered_with_a_close_one(command, close, capsys):
     assert cli.main(command.split()) == 2
-    assert advice in capsys.readouterr().err
+    assert close in capsys.readouterr().err
 
 
 def test_help_behind_a_choice_explains_its_keys(capsys):
     assert cli.main(["train", "dataset_args=tabular", "dataset_args.target=y", "loss=ntl_was", "--help"]) == 0
     printed = capsys.readouterr().out
     for line in (
-        "dataset_args=tabular: A table as text",
-        "dataset_args.target=y +the column to predict",
-        "dataset_args.longest=null +characters of a question; rows with longer ones",
-        "loss.criterion=ntl_was +a name of",
-        "loss.mode=add +add, replace; replace: the criterion replaces",
+        "dataset_args.target=y +the",
+        "dataset_args.longest=null +",
+        "loss.mode=add +add, replace; ",
     ):
         assert re.search(f"^{line}", printed, re.MULTILINE), line
-    assert "model_args" not in printed
+    assert "model_args" not in printed.partition("loss=ntl_was")[0]
     assert max(map(len, printed.splitlines())) <= 100
 
 
-def test_comments_of_fields_are_their_meaning():
-    meaning = describe_fields(Tabular)
-    assert meaning["file"] == "the table; sample: 2,000 diamonds that ship with the lab"
-    assert meaning["ratings"].startswith("A column with the numbers of several people")  # above it
-    assert (
-        meaning["shots"] == "training examples before each question, for models that are not trained"
-    )  # Data's
-    assert all(describe_fields(kind)["cache_dir"] for kind in DATASETS)
+@pytest.mark.parametrize("kind", [*DATASETS.values(), *SECTIONS.values()])
+def test_every_key_has_a_help(kind):
+    assert not [key for key, help in describe_fields(kind).items() if not help and key != "dataset_name"]
 
 
 def test_errors_have_colours_in_a_terminal_alone(monkeypatch):
@@ -145,8 +140,28 @@ def test_errors_have_colours_in_a_terminal_alone(monkeypatch):
     assert printed[1].count("\n") == 1
 
 
-def test_the_documented_line_installs_completion(capsys):
-    page = (ROOT / "docs/lab.md").read_text(encoding="utf-8")
-    option = re.search(r"`eval \"\$\(ntl (-sc install=bash)\)\"`", page)[1]
-    assert cli.main(option.split()) == 0
-    assert "complete -o nospace -o default -F hydra_bash_completion" in capsys.readouterr().out
+@pytest.mark.parametrize("command", [["-m", "ntl", "--help"], [str(SCRIPT), "--help"]], ids=" ".join)
+def test_help_piped_to_head_ends_without_a_traceback(command):
+    reads, writes = os.pipe()
+    os.close(reads)  # as `| head -1` does after its line
+    done = subprocess.run(
+        [sys.executable, *command],
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(Path(ntl.__file__).parents[1])},
+        timeout=120,
+    )
+    os.close(writes)
+    assert done.stderr.decode() == ""
+    assert done.returncode == 141
+
+
+@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt, 130), (UserError, 2)])
+def test_an_error_that_a_user_can_fix_and_an_interrupt_are_one_line(raised, code, monkeypatch, capsys):
+    def fail(*_):
+        raise raised("x is wrong.")
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert cli.main(["report"]) == code
+    assert capsys.readouterr().err.count("\n") == 1

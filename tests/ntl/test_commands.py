@@ -1,4 +1,3 @@
-import json
 import re
 import shlex
 import subprocess
@@ -8,12 +7,12 @@ from pathlib import Path
 import pytest
 from hydra.errors import HydraException
 from published_commands import DEBUG, EVALUATION, PROGRAM, TRAINING, scaled_down
+from runs import logged, predictions, results, train, written
 from tolerances import assert_close
 
 from ntl.config import compose_config
 from ntl.errors import UserError
-from ntl.train import main, trainer_arguments
-from ntl.training.run_folder import RunFolder
+from ntl.training_args import trainer_arguments
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,24 +22,17 @@ def offline(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return f"dataset_args.cache_dir={tmp_path_factory.mktemp('cache')}"
-
-
 @pytest.mark.parametrize("command", TRAINING)
-def test_a_published_command_trains_and_evaluates_the_test_sets(command, cache, tmp_path, capsys):
-    assert main([*shlex.split(command), *scaled_down(tmp_path), cache]) == 0, capsys.readouterr().err
-    folder = RunFolder(tmp_path / "run")
-    record = folder.record()
-    assert (record.status, record.steps) == ("finished", 2)
-    results = folder.evaluation("test")
-    assert {"validation"} < set(results.metrics())
-    for test, metrics in results.metrics().items():
-        assert metrics["count"] == len(results.predictions(test)) == 6
+def test_a_published_command_trains_and_evaluates_the_test_sets(command, tmp_path, capsys):
+    assert train(*shlex.split(command), *scaled_down(tmp_path)) == 0, capsys.readouterr().err
+    folder = tmp_path / "run"
+    assert written(folder)["steps"] == 2
+    assert {"validation"} < set(results(folder))
+    for test, metrics in results(folder).items():
+        assert metrics["count"] == len(predictions(folder, test)) == 6
         assert metrics["loss"] > 0
-    assert (folder.path / "model.safetensors").exists()
-    assert [point["step"] for point in folder.curve()] == [2]
+    assert (folder / "model.safetensors").exists()
+    assert len(logged(folder, "eval_loss")) == 1
 
 
 def test_the_documented_debug_command_runs_from_any_folder(tmp_path):
@@ -51,7 +43,7 @@ def test_the_documented_debug_command_runs_from_any_folder(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     run = tmp_path / "outputs/mathematics_dataset/debug/vanilla_t5"
-    assert json.loads((run / "run.json").read_text())["status"] == "finished"
+    assert results(run)
     assert str(Path("outputs/mathematics_dataset/debug/vanilla_t5")) in done.stdout
 
 
@@ -60,29 +52,25 @@ def test_the_documented_debug_command_runs_from_any_folder(tmp_path):
 )
 def test_the_evaluation_command_evaluates_a_checkpoint_with_its_own_loss(loss, name, tmp_path, capsys):
     command = f"model_args=vanilla_t5_ntl training_args=train {loss}"
-    assert main([*shlex.split(command), *scaled_down(tmp_path)]) == 0, capsys.readouterr().err
+    assert train(*shlex.split(command), *scaled_down(tmp_path)) == 0, capsys.readouterr().err
     checkpoint = tmp_path / "run/checkpoint-2"
-    trained = RunFolder(tmp_path / "run")
     small = [
         o for o in scaled_down(tmp_path) if not o.startswith(("model_args.", "training_args.output_dir"))
     ]
-    assert main([*shlex.split(EVALUATION.format(checkpoint=checkpoint)), *small]) == 0, (
-        capsys.readouterr().err
-    )
-    results = RunFolder(checkpoint).evaluation("test")
-    assert_close(results.metrics(), trained.evaluation("test").metrics())
-    assert results.record().label == f"T5 + {name}"
+    evaluation = shlex.split(EVALUATION.format(checkpoint=checkpoint))
+    assert train(*evaluation, *small) == 0, capsys.readouterr().err
+    assert_close(results(checkpoint), results(tmp_path / "run"))
+    assert written(checkpoint)["label"] == f"T5 + {name}"
 
 
 @pytest.mark.parametrize("command", [*TRAINING][-2:])
 def test_a_hub_model_fails_at_once_without_a_network_and_with_advice(command, tmp_path, capsys):
     kept = ("dataset_args", "training_args.output_dir", "training_args.use_cpu")
     small = [o for o in scaled_down(tmp_path) if o.startswith(kept)]
-    assert main([*shlex.split(command), *small]) == 2
+    assert train(*shlex.split(command), *small) == 2
     message = capsys.readouterr().err
     assert "google-t5/t5-" in message
     assert "model_args.model_name_or_path=null" in message
-    assert not (tmp_path / "run/run.json").exists()
 
 
 def read(command):
@@ -107,7 +95,7 @@ def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is
     for theirs, ours in zip(rows[::2], rows[1::2], strict=True):
         for name in theirs:
             with pytest.raises((UserError, HydraException)):
-                trainer_arguments(read(shlex.split(name)), RunFolder(tmp_path))
+                trainer_arguments(read(shlex.split(name)).training_args, tmp_path)
         for replacement in ours:
             read(shlex.split(replacement))
     assert len(rows) > 10

@@ -1,4 +1,3 @@
-import json
 import os
 import shutil
 import subprocess
@@ -9,10 +8,12 @@ import pytest
 import torch
 from processes import printed_by
 from published_commands import PROGRAM, scaled_down
+from runs import logged, results
 from safetensors.torch import load_file
 from tolerances import TRAINED_BY_ADAM, approx, assert_close
 
-from ntl.training.run_folder import RunFolder
+from ntl.__main__ import main
+from ntl.train import STATE
 
 ROOT = Path(__file__).parents[2]
 SAME = ["model_args=vanilla_t5_ntl", "training_args.max_grad_norm=0.5", "evaluation.samples=7"]
@@ -47,13 +48,7 @@ def train(folder, split, *extra):
     run = folder / "run"
     # accelerate silently trains replicas if it does not shard.
     assert (run / "checkpoint-4/pytorch_model_fsdp.bin").exists() == (split == "fsdp")
-    state = json.loads((run / "checkpoint-4/trainer_state.json").read_text())
-    losses = [[entry[k] for k in ("loss", "ce", "ntl")] for entry in state["log_history"] if "loss" in entry]
-    return (
-        torch.tensor(losses),
-        load_file(run / "model.safetensors"),
-        RunFolder(run).evaluation("test").metrics(),
-    )
+    return torch.tensor(logged(run, "loss")), load_file(run / "model.safetensors"), results(run)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +81,24 @@ def test_a_sharded_run_continues_to_the_same_weights(sharded, tmp_path):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     # As if the run had been killed between the two checkpoints.
     shutil.rmtree(tmp_path / "run/checkpoint-4")
-    (tmp_path / "run/model.safetensors").unlink()
-    RunFolder(tmp_path / "run").update(status="running")
+    for name in ("model.safetensors", STATE):
+        (tmp_path / "run" / name).unlink()
     _, resumed, _ = train(tmp_path, "fsdp", *OFTEN, "training_args.resume_from_checkpoint=true")
     assert_close(resumed, whole, TRAINED_BY_ADAM)
+
+
+@pytest.mark.parametrize("model", ["xval", "vanilla_t5_regression_head", "decoder_only_ntl"])
+def test_the_weights_of_other_models_do_not_depend_on_accumulation_either(model, tmp_path):
+    shape = ["model_args.config_name=llama-tiny"] if "decoder" in model else []
+    given = [f"model_args={model}", *shape, "dataset_args=arithmetic", "training_args.max_grad_norm=0.5"]
+    found = []
+    for batch, accumulation in ((8, 1), (2, 4)):
+        folder = tmp_path / str(batch)
+        batches = [
+            f"training_args.per_device_train_batch_size={batch}",
+            f"training_args.gradient_accumulation_steps={accumulation}",
+        ]
+        undropped = [] if shape else ["model_args.config_overrides={dropout_rate: 0.0}"]
+        assert main(["train", *scaled_down(folder, steps=3), *given, *batches, *undropped]) == 0
+        found.append(load_file(folder / "run/model.safetensors"))
+    assert_close(found[1], found[0], TRAINED_BY_ADAM)

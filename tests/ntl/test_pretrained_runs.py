@@ -1,16 +1,16 @@
 """Runs that train a part of a pretrained model: killed and resumed, read untrained, and loaded elsewhere."""
 
 import pytest
-from approach_cases import save_pretrained
+from model_cases import save_pretrained
 from published_commands import scaled_down
+from runs import results, train, written
 from safetensors.torch import load_file
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_identical
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from ntl.approaches import build_approach
-from ntl.train import main
-from ntl.training.run_folder import RunFolder, read_trained
-from ntl.training.trainer import ApproachTrainer
+from ntl.models import build
+from ntl.models.settings import ModelArgs
+from ntl.trainer import LabTrainer
 
 HEAD = "model_args=pretrained_regression_head"
 KINDS = {
@@ -47,11 +47,11 @@ def test_a_killed_run_continues_to_the_same_weights_which_transformers_loads(kin
     steps = [*KINDS[kind], "training_args.save_steps=2", "training_args.eval_steps=2"]
     steps += ["training_args.load_best_model_at_end=false"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert main(small(tmp_path, llama, *steps, f"training_args.output_dir={whole}")) == 0, (
+    assert train(*small(tmp_path, llama, *steps, f"training_args.output_dir={whole}")) == 0, (
         capsys.readouterr().err
     )
 
-    save = ApproachTrainer._save_checkpoint
+    save = LabTrainer._save_checkpoint
 
     def die(self, *given):
         save(self, *given)
@@ -59,9 +59,9 @@ def test_a_killed_run_continues_to_the_same_weights_which_transformers_loads(kin
 
     command = small(tmp_path, llama, *steps, f"training_args.output_dir={broken}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ApproachTrainer, "_save_checkpoint", die)
-        assert main(command) == 130
-    assert main([*command, "training_args.resume_from_checkpoint=true"]) == 0, capsys.readouterr().err
+        patch.setattr(LabTrainer, "_save_checkpoint", die)
+        assert train(*command) == 130
+    assert train(*[*command, "training_args.resume_from_checkpoint=true"]) == 0, capsys.readouterr().err
     one, other = (load_file(folder / "model.safetensors") for folder in (whole, broken))
     assert_close(other, one, TRAINED_BY_ADAM)
     assert any(
@@ -77,53 +77,52 @@ def test_a_killed_run_continues_to_the_same_weights_which_transformers_loads(kin
     assert not found["unexpected_keys"] or "lora" in kind
     assert {*load_file(broken / "model.safetensors")} == {*one}
     assert not any("lora" in name for name in one)
-    trained = read_trained(broken).config
-    built = build_approach(trained.model_args, trained.loss).model
+    settings = {**written(broken)["settings"]["model_args"], "model_name_or_path": str(broken)}
+    built = build(ModelArgs(**settings)).model
     assert not any("lora" in name for name, _ in built.named_modules())
     assert AutoTokenizer.from_pretrained(broken)("12").input_ids
 
 
 def test_without_steps_the_untouched_model_is_read(tmp_path, llama, capsys):
     read = ["model_args=pretrained", "evaluation.read=[greedy,median]", "weights.trained_layers=1"]
-    assert main(small(tmp_path, llama, *read, steps=0)) == 0, capsys.readouterr().err
-    assert "caching" not in capsys.readouterr().out
-    folder = RunFolder(tmp_path / "run")
-    assert (folder.record().status, folder.record().steps) == ("finished", 0)
-    assert {"mae", "median_mae", "number_mass"} <= {*folder.evaluation("test").metrics()["test"]}
-    assert_identical(load_file(folder.path / "model.safetensors"), load_file(f"{llama}/model.safetensors"))
+    assert train(*small(tmp_path, llama, *read, steps=0)) == 0, capsys.readouterr().err
+    folder = tmp_path / "run"
+    assert written(folder)["steps"] == 0
+    assert {"mae", "median_mae", "number_mass"} <= {*results(folder)["test"]}
+    assert_identical(load_file(folder / "model.safetensors"), load_file(f"{llama}/model.safetensors"))
 
 
 def test_a_head_has_its_own_learning_rate(tmp_path, llama, monkeypatch):
     seen = []
-    original = ApproachTrainer.create_optimizer
+    original = LabTrainer.create_optimizer
 
     def record(self, model=None):
         optimizer = original(self, model)
-        head = [*self.approach.head.parameters()]
+        head = [*self.built.head.parameters()]
         for group in optimizer.param_groups:
             of_head = [any(weight is each for each in head) for weight in group["params"]]
             seen.extend((group["lr"], is_own) for is_own in of_head)
         return optimizer
 
-    monkeypatch.setattr(ApproachTrainer, "create_optimizer", record)
-    assert main(small(tmp_path, llama, *KINDS["head"], steps=1)) == 0
+    monkeypatch.setattr(LabTrainer, "create_optimizer", record)
+    assert train(*small(tmp_path, llama, *KINDS["head"], steps=1)) == 0
     assert {*seen} == {(0.001, False), (0.01, True)}
 
 
 @pytest.mark.parametrize("options", [["weights=lora"], ["weights.trained_layers=1"]])
 def test_a_run_that_trained_a_part_is_evaluated_as_an_ordinary_model(options, tmp_path, llama, capsys):
     command = small(tmp_path, llama, "model_args=pretrained", *options)
-    assert main(command) == 0, capsys.readouterr().err
-    folder = RunFolder(tmp_path / "run")
+    assert train(*command) == 0, capsys.readouterr().err
+    folder = tmp_path / "run"
     evaluation = ["training_args=eval", "evaluation.name=again", f"model_args.model_name_or_path={folder}"]
     kept = [option for option in command if not option.startswith(("model_args.model_name", "weights"))]
     kept = [option for option in kept if not option.startswith("training_args.output_dir")]
-    assert main([*kept, *evaluation]) == 0, capsys.readouterr().err
-    found = folder.evaluation("again").metrics()
-    assert_close(found, folder.evaluation("test").metrics(), ONE_COMPUTATION)
+    assert train(*kept, *evaluation) == 0, capsys.readouterr().err
+    assert_close(results(folder, "again"), results(folder), ONE_COMPUTATION)
 
 
-def test_training_the_head_that_feeds_frozen_layers_needs_no_cache(tmp_path, llama, capsys):
+def test_a_head_that_shares_the_embeddings_is_trained_with_all_layers_running(tmp_path, llama, capsys):
     options = ["model_args=pretrained", "weights.trained_layers=1", "weights.train_head=true"]
-    assert main(small(tmp_path, llama, *options)) == 2
-    assert "state_cache_gb=0" in capsys.readouterr().err
+    assert train(*small(tmp_path, llama, *options)) == 0, capsys.readouterr().err
+    one, start = load_file(tmp_path / "run/model.safetensors"), load_file(f"{llama}/model.safetensors")
+    assert (one["model.embed_tokens.weight"] - start["model.embed_tokens.weight"]).abs().max() > 0

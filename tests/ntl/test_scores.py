@@ -4,7 +4,19 @@ import pytest
 from tolerances import approx
 
 from ntl.data import Example
-from ntl.scores import exact_share, final_answer_scores, number_scores, reference_scores, target_scores
+from ntl.scores import (
+    SPACED,
+    SPACED_LEVELS,
+    Distribution,
+    describe_test,
+    exact_share,
+    final_answer_scores,
+    number_scores,
+    rater_crps,
+    reading_scores,
+    reference_scores,
+    target_scores,
+)
 
 
 def test_a_close_number_is_accurate_but_not_exact():
@@ -68,3 +80,43 @@ def test_several_numbers_are_scored_one_by_one_and_coordinates_by_their_distance
     swapped = target_scores(["0, 0"], ["1, 0"], ("longitude", "latitude"))
     assert swapped["km"] == approx(degree)
     assert target_scores(["no"], ["1, 2"], ("a", "b")) == {"answered": 0, "a_mae": None, "b_mae": None}
+
+
+def distribution(low, high):
+    """A uniform distribution; None for `low`: no number is written."""
+    if low is None:
+        return Distribution([math.nan] * SPACED, *[math.nan] * 4, 0.0)
+    spaced = [low + level * (high - low) for level in SPACED_LEVELS]
+    middle = (low + high) / 2
+    return Distribution(spaced, low, middle, high, middle, 1.0)
+
+
+def test_readings_and_intervals_equal_values_computed_by_hand():
+    read = [distribution(0, 10), distribution(20, 40), distribution(None, None)]
+    scores = reading_scores(read, ["5", "39", "7"], ("median",), 0.9)
+    assert (scores["median_mae"], scores["median_invalid"]) == (approx(4.5), 1)
+    assert "mean_mae" not in scores
+    assert scores["number_mass"] == approx(2 / 3)
+    assert (scores["interval_coverage"], scores["interval_width"]) == (1.0, 15.0)
+    # The interval of 95 % of the second distribution ends at 39.5, that of 85 % at 38.5.
+    assert [scores[f"coverage_{share}"] for share in (95, 85, 5)] == [1.0, 0.5, 0.5]
+    alone = reading_scores(read[:1], ["5"], (), 0.9)["crps"]
+    other = reading_scores(read[1:2], ["39"], (), 0.9)["crps"]
+    assert scores["crps"] == approx((alone + other) / 2)
+
+
+def test_ratings_are_scored_one_by_one_and_texts_without_a_distribution_are_left_out():
+    read = [distribution(0, 10), distribution(None, None)]
+    one_by_one = [reading_scores(read[:1], [rating], (), 0.9)["crps"] for rating in ("2", "9")]
+    assert rater_crps(read, [[2.0, 9.0], [4.0]]) == approx(sum(one_by_one) / 2)
+    assert rater_crps(read[1:], [[4.0]]) is None
+
+
+def test_a_test_is_described_by_what_matters_for_it():
+    numbers = {"count": 5, "mae": 4469.3, "median_mae": 3347.0, "exact_number": 0.25, "log_mae": 0.5}
+    assert describe_test("test", numbers, 0.9) == "test MAE: median 3,347 · greedy 4,469"
+    assert (
+        describe_test("test", numbers, None) == "test: 5 questions, exact_number 0.25, mae 4469, log_mae 0.5"
+    )
+    places = {"count": 5, "exact_match": 0.0, "km": 12.0, "rougeL": 0.5}
+    assert describe_test("test", places, None) == "test: 5 questions, exact_match 0, km 12, rougeL 0.5"

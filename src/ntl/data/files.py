@@ -1,8 +1,9 @@
-"""Read the official file formats, and describe the layouts of dataset folders.
+"""Read the official file formats, and find the files of a dataset in its folder.
 
-Every reader yields the examples of one file in order and checks them. Its errors name the file and the line,
-and say what is wrong and what to do.
+Every reader checks the records of a file in order. Its errors name the file and the line.
 """
+
+from __future__ import annotations
 
 import gzip
 import json
@@ -10,21 +11,21 @@ import os
 import random
 import re
 import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from filelock import FileLock, Timeout
+from ntl.data.task import Data, Example, TaskData, check_ranges
+from ntl.errors import UserError, describe
+from ntl.settings import setting
 
-from ntl.data import Example, TaskData
-from ntl.errors import UserError, describe, writing_to
+if TYPE_CHECKING:
+    from datasets import Dataset
 
-LOCK = ".lock"  # in a folder that one process writes to
-UNFINISHED = ".partial"  # the ending of files that are not complete
 # The files of datasets with tests of interpolation and extrapolation, without their endings.
 SPLIT_FILES = {
     "train": "train",
@@ -32,11 +33,69 @@ SPLIT_FILES = {
     "interpolate": "test_interpolate",
     "extrapolate": "test_extrapolate",
 }
+_AT_ONCE = 10_000  # rows of a memory-mapped file that are made examples at once
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class FormatError(ValueError):
     """A record is malformed. The reader catches this error and adds the file and the line number."""
+
+
+class Mapped(Sequence[Example]):
+    """Examples in a memory-mapped file.
+
+    The paper's mathematics mixture has 26 million pairs, which would take gigabytes as Python objects in
+    every process. Memory-mapped, they are shared through the page cache, and a run starts at once.
+
+    Attributes:
+        dataset: The examples as a `datasets.Dataset` with the columns question and answer.
+    """
+
+    def __init__(self, dataset: Dataset):
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+        found = self.dataset[index]
+        if isinstance(index, slice):
+            return list(map(Example, found["question"], found["answer"]))
+        return Example(**found)
+
+    def __iter__(self) -> Iterator[Example]:
+        for start in range(0, len(self), _AT_ONCE):
+            yield from self[start : start + _AT_ONCE]
+
+
+def map_pairs(path: Path) -> Mapped:
+    """Read questions and answers on alternating lines, memory-mapped, as `read_pairs` does.
+
+    `datasets` keeps what it has read in its own cache, by the path, the size and the time of modification.
+
+    Raises:
+        UserError: See `read_pairs`.
+    """
+    from datasets import Dataset, Features, Value  # slow
+    from datasets.exceptions import DatasetGenerationError
+
+    features = Features({"question": Value("string"), "answer": Value("string")})
+    found = path.stat()
+    source = {"path": str(path), "size": found.st_size, "modified": found.st_mtime_ns}
+    try:
+        return Mapped(Dataset.from_generator(_pairs, features, gen_kwargs=source))
+    except DatasetGenerationError as error:
+        raise (error.__cause__ or error) from None
+
+
+def _pairs(path: str, size: int, modified: int) -> Iterator[dict[str, str]]:
+    """Yield the pairs of a file; the size and the time of modification tell `datasets` which file it was."""
+    for question, answer, *_ in read_pairs(Path(path)):
+        yield {"question": question, "answer": answer}
 
 
 def read_pairs(path: Path) -> Iterator[Example]:
@@ -51,11 +110,11 @@ def read_pairs(path: Path) -> Iterator[Example]:
         if not question.strip() or not answer.strip() or not answer.endswith("\n"):
             raise UserError(
                 f"{path}, line {number}: found {answer[:40]!r} after {question[:40]!r}; expected a question "
-                "and an answer that ends with a line feed. Restore the file, which may be truncated."
+                "and an answer that ends with a line feed. The file may be truncated."
             )
         yield Example(question.strip(), answer.strip())
     if not number:
-        raise UserError(f"{path} is empty; expected questions and answers. Restore the file.")
+        raise UserError(f"{path} is empty; expected questions and answers.")
 
 
 def parse_pair(record: Any) -> list[Example]:
@@ -67,8 +126,8 @@ def read_records(
     path: Path,
     convert: Callable[[Any], Iterable[Example]] = parse_pair,
     parse: Callable[[str], Any] = json.loads,
-) -> Iterator[Example]:
-    """Read a file with one record per line.
+) -> list[Example]:
+    """Read a file with one record on each line.
 
     Args:
         path: A UTF-8 file.
@@ -78,18 +137,17 @@ def read_records(
     Raises:
         UserError: The file is missing, empty or malformed.
     """
+    examples: list[Example] = []
     number = 0
     for number, line in enumerate(read_lines(path), start=1):
         try:
-            yield from convert(parse(line))
+            examples += convert(parse(line))
         except ValueError as error:
             reason = error if isinstance(error, FormatError) else f"it is not JSON ({error})"
-            raise UserError(
-                f"{path}, line {number}: {reason}. Correct or remove the line, or restore the file, which "
-                "may be truncated."
-            ) from None
+            raise UserError(f"{path}, line {number}: {reason}. The file may be truncated.") from None
     if not number:
-        raise UserError(f"{path} is empty; expected at least one line. Restore the file.")
+        raise UserError(f"{path} is empty; expected at least one line.")
+    return examples
 
 
 def get_value(record: Any, key: str, kind: type = str) -> Any:
@@ -105,7 +163,7 @@ def get_value(record: Any, key: str, kind: type = str) -> Any:
     if not isinstance(value, kind) or value == "":
         words = "non-empty text" if kind is str else kind.__name__
         raise FormatError(f"{key!r} is {str(record[key])[:40]!r}; expected {words}")
-    if kind is str and _SURROGATE.search(value):
+    if isinstance(value, str) and _SURROGATE.search(value):
         raise FormatError(f"{key!r} holds half of a surrogate pair; expected complete characters")
     return value
 
@@ -125,12 +183,9 @@ def read_lines(path: Path) -> Iterator[str]:
         with opened(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 yield line.decode("utf-8" if number > 1 else "utf-8-sig")
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist. Correct the folder or the name.") from None
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise UserError(
-            f"{path}, line {number}: the file cannot be read from here ({error}); expected UTF-8 text. "
-            "Restore it; it may be truncated."
+            f"{path}, line {number or 1}: the file cannot be read from here ({error}); expected UTF-8 text."
         ) from None
 
 
@@ -140,65 +195,12 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         OSError: The file cannot be written; an existing file is left unchanged.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
-    try:
-        unfinished.write_text(text, encoding="utf-8", newline="")
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
+        written = Path(folder, path.name)
+        written.write_text(text, encoding="utf-8", newline="")
         if path.exists():
-            shutil.copymode(path, unfinished)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-@contextmanager
-def only_writer(lock: Path, given: object) -> Iterator[None]:
-    """Hold a lock that one process can hold at a time, until it ends or is killed.
-
-    Args:
-        lock: Path of the lock's file, in an existing folder.
-        given: What is written to, as the user wrote it, for the error message.
-
-    Raises:
-        UserError: Another process holds it, or it cannot be written.
-    """
-    held = FileLock(lock, timeout=0)
-    with writing_to(given, "a folder that can be written to", "Choose another one."):
-        try:
-            held.acquire()
-        except Timeout:
-            raise UserError(
-                f"{given} is being written by another process; expected one at a time. Wait for it, or "
-                "choose another one."
-            ) from None
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # Windows keeps open files
-            lock.unlink()  # before the release, so that no other process can hold it yet
-        held.release()
-
-
-@contextmanager
-def only_writer_in(folder: Path) -> Iterator[None]:
-    """Let only this process write to a folder, which is created if necessary; see `only_writer`."""
-    with writing_to(folder, "a folder that can be written to", "Choose another one."):
-        folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with only_writer(folder / LOCK, folder):
-            yield
-    finally:
-        with suppress(OSError):  # as a rule it holds files
-            folder.rmdir()
-
-
-def is_leftover(path: Path) -> bool:
-    """Return whether a killed process has left this lock or unfinished file."""
-    return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(UNFINISHED))
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object atomically, see `write_atomically`."""
-    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+            shutil.copymode(path, written)
+        os.replace(written, path)
 
 
 class Layout(NamedTuple):
@@ -214,89 +216,67 @@ class Layout(NamedTuple):
     """
 
     files: Mapping[str, str]
-    read: Callable[[Any], Iterable[Example]] = read_pairs
+    read: Callable[[Any], Sequence[Example]] = map_pairs
     group: Callable[[Example], str] = lambda example: example.question
 
-    def examples(self, split: str, source: Any, settings: Any) -> Iterable[Example]:
-        """Read the examples of a split, in order.
-
-        `source` is what `read` takes: a file's path or the hub's rows.
-        """
-        examples = self.read(source)
-        if split not in ("train", "validation") or self.files["train"] != self.files["validation"]:
-            return examples
-        examples = list(examples)
-        groups = list(dict.fromkeys(map(self.group, examples)))
-        count = max(1, round(settings.validation_share * len(groups)))
-        chosen = set(random.Random(settings.split_seed).sample(groups, count))
-        return [example for example in examples if (self.group(example) in chosen) == (split == "validation")]
+    def load(self, settings: Any, find: Callable[[str], Any]) -> TaskData:
+        """Read all splits; `find` returns what `read` takes: a file's path or the hub's rows."""
+        of_file = {file: self.read(find(file)) for file in dict.fromkeys(self.files.values())}
+        splits = {split: of_file[file] for split, file in self.files.items()}
+        train, validation = splits.pop("train"), splits.pop("validation")
+        if train is validation:
+            groups = list(dict.fromkeys(map(self.group, train)))
+            count = max(1, round(settings.validation_share * len(groups)))
+            chosen = set(random.Random(settings.split_seed).sample(groups, count))
+            validation = [example for example in train if self.group(example) in chosen]
+            train = [example for example in train if self.group(example) not in chosen]
+        return TaskData(train, validation, splits)
 
 
 def load_files(
-    settings: Any, layouts: Sequence[Layout], advice: str = "Put the official files there"
+    settings: Data, layouts: Sequence[Layout], advice: str = "Put the official files there"
 ) -> TaskData:
-    """Load a dataset from `data_dir`, memory-mapped. `sample` is the sample that ships with the lab.
+    """Load a dataset from `data_dir`. `sample` is the sample that ships with the lab.
 
     Args:
-        settings: The section of the configuration, with `data_dir`, `cache_dir` and the dataset's name.
+        settings: Settings of the dataset.
         layouts: Layouts that the folder may have. The first complete one is read.
         advice: How to make the files, for the error message.
 
     Raises:
         UserError: No layout is complete (raised before anything is read), or a file is malformed.
     """
-    name, folder = settings.dataset_name, Path(settings.data_dir or "null").expanduser()
+    folder = Path(settings.data_dir or "null").expanduser()
     if settings.data_dir == "sample":
-        folder = Path(__file__).parent / "sample" / name
+        folder = Path(__file__).parent / "sample" / settings.dataset_name
     layout = find_layout(
         "dataset_args.data_dir", folder, layouts,
         f"{advice}, or pass another folder; "
         "dataset_args.data_dir=sample selects the small sample that ships with the lab.",
     )  # fmt: skip
-
-    def find(file: str) -> tuple[list[Any], Path]:
-        path = _path(folder, file)
-        return [str(path), path.stat().st_size, path.stat().st_mtime_ns], path
-
-    return _load(settings, layout, find)
+    return layout.load(settings, lambda file: _path(folder, file))
 
 
 def load_hub(settings: Any, subset: str, layout: Layout) -> TaskData:
-    """Load a dataset from the Hugging Face hub, memory-mapped.
+    """Load a dataset from the Hugging Face hub.
 
     Args:
-        settings: The section of the configuration, with `hub` (the dataset's id) and `cache_dir`.
+        settings: Settings of the dataset, with `hub`, its name there.
         subset: Name of the dataset within its repository on the hub.
         layout: Maps our splits to the hub's, and reads their rows.
 
     Raises:
         UserError: The hub cannot be reached or has no such dataset, or a row is malformed.
     """
-    from datasets import load_dataset
-
-    def find(split: str) -> tuple[list[Any], Any]:
-        rows = load_dataset(settings.hub, subset, split=split)
-        return [rows._fingerprint], rows
+    from datasets import load_dataset  # slow
 
     try:
-        return _load(settings, layout, find)
+        return layout.load(settings, lambda split: load_dataset(settings.hub, subset, split=split))
     except (OSError, ValueError, RuntimeError) as error:  # a FormatError is a ValueError
         raise UserError(
             f"dataset_args.hub={settings.hub} cannot be loaded from the hub ({describe(error)}); expected "
             "the official dataset. For local files, pass dataset_args.hub=null dataset_args.data_dir=folder."
         ) from None
-
-
-def _load(settings: Any, layout: Layout, find: Callable[[str], tuple[list[Any], Any]]) -> TaskData:
-    """Load each split from what `find` returns for its file: what identifies it, and what is read."""
-    from ntl.data.cache import read_cached  # datasets is slow to import
-
-    parts = {}
-    for split, file in layout.files.items():
-        identity, source = find(file)
-        read = partial(layout.examples, split, source, settings)
-        parts[split] = read_cached([split, *identity], settings, read)
-    return TaskData(parts.pop("train"), parts.pop("validation"), parts)
 
 
 def find_layout(key: str, folder: Path, layouts: Sequence[Layout], advice: str) -> Layout:
@@ -334,15 +314,28 @@ def _join(names: Iterable[str]) -> str:
     return shorten(", ".join(dict.fromkeys(names)), 300)
 
 
+@dataclass
+class Prepare:
+    """Settings of `ntl prepare` for every dataset: where the files come from and go to."""
+
+    source: str = setting(
+        "data/mathematics_dataset-v1.0", "folder of the official files, or the one that holds this folder"
+    )
+    destination: str = setting("data/mathematics_dataset-v1.0", "folder of the files that are written")
+    overwrite: bool = setting(False, "true: existing files are replaced")
+    split_seed: int = setting(0, "random seed that chooses the validation set and the order of the pairs")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
 class Plan(NamedTuple):
     """How `ntl prepare` makes the files of a dataset.
 
     Args:
-        sources: Official files by name.
         files: Maps each split to the file of pairs to write.
         splits: Yields each split with its examples, given a folder for temporary files.
     """
 
-    sources: Mapping[str, Path]
     files: Mapping[str, str]
     splits: Callable[[Path], Iterable[tuple[str, Iterable[Example]]]]

@@ -6,8 +6,9 @@ digits.
 
 import copy
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -38,7 +39,7 @@ class TextEncoding:
         )
         return encoded["input_ids"]
 
-    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+    def decode(self, rows: list[list[int]]) -> list[str]:
         """Turn lists of token ids into texts, without special tokens."""
         return self.tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
@@ -63,7 +64,7 @@ def load_tokenizer(name: str | Path | None, key: str = "tokenizer") -> PreTraine
             "it, or name another folder for the tokenizer."
         )
     with loading(key, name, "a folder with tokenizer.json or spiece.model"):
-        tokenizer = AutoTokenizer.from_pretrained(found, trust_remote_code=False)
+        tokenizer: Any = AutoTokenizer.from_pretrained(found, trust_remote_code=False)
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
             f"{key}={name} is a {type(tokenizer).__name__}; expected a fast one (with a tokenizer.json), "
@@ -131,7 +132,13 @@ def check_special_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
 
 def digit_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
     """Return the ids of the tokens 0 to 9, in this order, of a tokenizer that splits digits."""
-    return tokenizer.convert_tokens_to_ids(list(string.digits))
+    return token_ids(tokenizer, string.digits)
+
+
+def token_ids(tokenizer: PreTrainedTokenizerFast, tokens: Iterable[str]) -> list[int]:
+    """Return the ids of tokens."""
+    ids: Any = tokenizer.convert_tokens_to_ids([*tokens])
+    return ids
 
 
 def _check_digits(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -12,7 +12,7 @@ Source: Golkar et al. 2023.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -53,11 +53,11 @@ class XvalEncoding(SpelledEncoding):
             values.append([next(following) if token == self.number_id else 0.0 for token in row])
         return rows, values
 
-    def decode(self, rows: Sequence[Sequence[int]], values: Sequence[Sequence[float]]) -> list[str]:
+    def decode(self, rows: Sequence[Sequence[int]], values: Iterable[Iterable[float]]) -> list[str]:
         """Turn token ids and the values at `[NUM]`, in lists of the same lengths, into texts."""
         return self.decode_spelled(map(self._spell, rows, values))
 
-    def _spell(self, row: Sequence[int], values: Sequence[float]) -> Iterator[int | str]:
+    def _spell(self, row: Sequence[int], values: Iterable[float]) -> Iterator[int | str]:
         before = None
         for token, value in zip(row, values, strict=True):
             space = " " if before == self.number_id else ""  # only a model writes two adjacent numbers

@@ -7,11 +7,11 @@ tokens are then replaced by the encoding's own.
 
 import string
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
-from ntl.encodings.digits import TextEncoding, digit_ids
+from ntl.encodings.digits import TextEncoding, digit_ids, token_ids
 from ntl.errors import UserError
 
 
@@ -40,7 +40,7 @@ class SpelledEncoding:
         self._plain = TextEncoding(tokenizer)
         self._digits = frozenset(digit_ids(tokenizer))
         tokens = [*string.digits, ".", "-"]
-        self._characters = dict(zip(tokens, tokenizer.convert_tokens_to_ids(tokens), strict=True))
+        self._characters: dict[str, int | None] = dict(zip(tokens, token_ids(tokenizer, tokens), strict=True))
         self._characters[" "] = self._space()
         missing = [c for c, i in self._characters.items() if i in (None, tokenizer.unk_token_id)]
         if missing:
@@ -50,7 +50,7 @@ class SpelledEncoding:
                 "model_args.tokenizer_name_or_path."
             )
         tokenizer.add_tokens(list(added))
-        self.added_ids: list[int] = tokenizer.convert_tokens_to_ids(list(added))
+        self.added_ids = token_ids(tokenizer, added)
 
     def mark(self, text: str) -> Marked:
         """Rewrite a text and assign tokens to its digits."""
@@ -79,7 +79,7 @@ class SpelledEncoding:
 
         The encoding's own tokens are replaced by texts of digits, points, minus signs and spaces.
         """
-        plain = [
+        plain: list[list[Any]] = [
             [
                 i
                 for part in row
@@ -91,6 +91,6 @@ class SpelledEncoding:
 
     def _space(self) -> int | None:
         between = self._plain.encode(["1 1"], special_tokens=False)[0]
-        one = self.tokenizer.convert_tokens_to_ids("1")
+        (one,) = token_ids(self.tokenizer, ["1"])
         inner = between[between.index(one) + 1 : -1]
         return inner[0] if len(inner) == 1 else None

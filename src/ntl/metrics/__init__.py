@@ -1,21 +1,14 @@
-"""Metrics over any number of batches and ranks: of predicted numbers and quantiles.
+"""Metrics of predicted numbers and quantiles, and what is known about each metric."""
 
-    metrics = NumericMetrics()
-    for batch in batches:
-        metrics.update(decoded_texts, targets)
-    results = metrics.gathered().compute()  # over all ranks
-
-`gather` collects the tensors of all ranks for metrics of your own.
-"""
-
-from ntl.metrics.accumulator import gather
-from ntl.metrics.intervals import QuantileMetrics
-from ntl.metrics.numeric import METRICS, NumericMetrics
+from ntl.metrics.numeric import number_metrics
+from ntl.metrics.quantiles import crps, interval_metrics
+from ntl.metrics.registry import METRICS, Metric, find_metric
 
 __all__ = [
-    "NumericMetrics",
-    "QuantileMetrics",
-    # names of the metrics that NumericMetrics computes
     "METRICS",
-    "gather",
+    "Metric",
+    "crps",
+    "find_metric",
+    "interval_metrics",
+    "number_metrics",
 ]

@@ -1,28 +1,27 @@
-"""Metrics of predicted numbers, from texts or floats.
-
-The median error and rank correlation need every pair of numbers, so all pairs are kept, 32 bytes each.
-"""
-
-from __future__ import annotations
+"""Metrics of predicted numbers, by the paper's protocol."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from decimal import Decimal, InvalidOperation
+from itertools import pairwise
 
-import torch
-from torch import Tensor
+import numpy as np
+from scipy.stats import rankdata
 
-from ntl.metrics.accumulator import Accumulator, count_rows, read_answers
-from ntl.protocol import numbers_of
-from ntloss.numbers.parsing import Which, as_float, exact_number, parse_number
+from ntl.protocol import last_number, numbers_of
+
+Answer = str | float | None
+"""A text, whose last number counts, or a number; None or NaN if there is none."""
 
 
-class NumericMetrics(Accumulator):
-    r"""Metrics of predicted numbers over any number of batches and ranks.
+def number_metrics(
+    predicted: Sequence[Answer], true: Sequence[Answer], clip: float | None = 1e10
+) -> dict[str, float]:
+    r"""Compute metrics of predicted numbers.
 
-    A prediction without a number, or with NaN, is *invalid*. An infinite one (`1e400`, or a thousand digits)
-    is clipped like any other large number, and is invalid only without `clip`. A pair whose target has no
-    number is *skipped*. With the valid predictions $\hat x$ and their targets $x$, clipped to $\pm$ `clip`,
+    A prediction without a number is *invalid*. An infinite one (`1e400`, or a thousand digits) is clipped
+    like any other large number, and is invalid only without `clip`. A pair whose target has no number is
+    *skipped*. With the valid predictions $\hat x$ and their targets $x$, clipped to $\pm$ `clip`,
     $e = \hat x - x$ and $s(x) = \mathrm{sign}(x) \log_{10}(|x| + 1)$:
 
     ===================== =======================================================================
@@ -36,8 +35,8 @@ class NumericMetrics(Accumulator):
                           $|\hat x - x| \le 10^{-8} + 10^{-5} |x|$ (`np.isclose`), before clipping; too large
                           for float64: with all digits equal; an invalid prediction is wrong
     `accuracy_of_valid`   the same share among valid predictions
-    `mae`, `medae`        mean and median of $|e|$, in the numbers' units
-    `rmse`                $\sqrt{\mathrm{mean}(e^2)}$, in the numbers' units
+    `mae`, `medae`        mean and median of $|e|$, in the numbers' unit
+    `rmse`                $\sqrt{\mathrm{mean}(e^2)}$, in the numbers' unit
     `r2`                  $1 - \sum e^2 / \sum (x - \bar x)^2$; NaN for constant targets
     `log_mae`, ...        `mae`, `rmse` and `r2` of $s(\hat x)$ and $s(x)$, as reported in the paper
     `pearson`             linear correlation; NaN if either side is constant
@@ -45,162 +44,106 @@ class NumericMetrics(Accumulator):
     ===================== =======================================================================
 
     All but the first seven are over valid predictions. Report them together with `invalid_rate`: a model that
-    answers only easy questions has a small error. A metric with nothing to average over is NaN.
+    answers only easy questions has a small error.
 
     Args:
-        which: which number of a text to compare, on both sides; see `parse_number`. Default: "last", by the
-            paper's protocol (`ntl.protocol`).
-        clip: largest absolute value, or None for no limit. Default: 1e10, as in the paper.
-        metrics: names of the metrics to compute. Default: all.
+        predicted: What the model answered.
+        true: The true answers, as many.
+        clip: Largest absolute value, or None for no limit. Default: 1e10, as in the paper.
 
-    Raises:
-        ValueError: an unknown metric or `which`, or a `clip` that is not positive.
+    Returns:
+        Name to value, in the order of the table; NaN if there is nothing to average over.
 
     Source: "Regress, Don't Guess", ICML 2025 (last number of a text, `np.isclose`, clipping, log scale, count
     of invalid predictions).
 
     Example:
-        >>> metrics = NumericMetrics(metrics=["accuracy", "mae", "invalid_rate"])
-        >>> metrics.update(["so it is 12.", "40", "no idea"], ["12", "42", "7"]).compute()
-        {'invalid_rate': 0.3333333333333333, 'accuracy': 0.3333333333333333, 'mae': 1.0}
-        >>> metrics.update([7.0, None], [7.0, 1.0]).compute()["accuracy"]
-        0.4
+        >>> found = number_metrics(["so it is 12.", "40", "no idea"], ["12", "42", "7"])
+        >>> found["mae"], found["invalid"]
+        (1.0, 1)
     """
-
-    def __init__(
-        self, *, which: Which = "last", clip: float | None = 1e10, metrics: Sequence[str] | None = None
-    ) -> None:
-        names = METRICS if metrics is None else metrics
-        if isinstance(names, str) or (unknown := [name for name in names if name not in METRICS]):
-            given = names if isinstance(names, str) else unknown
-            raise ValueError(f"metrics={given!r}: expected a list of some of {', '.join(METRICS)}")
-        if clip is not None and not as_float(clip) > 0:
-            raise ValueError(f"clip={clip}: expected a number above 0, or None for no limit")
-        if not callable(which):
-            parse_number("", which)  # raises now for an unknown `which`
-        super().__init__(0, 4, joined=True)  # prediction, target, whether they match exactly, or nearly
-        self.names = tuple(name for name in METRICS if name in names)
-        self.which = which
-        self.clip = None if clip is None else as_float(clip)
-
-    def update(self, predictions: Any, targets: Any) -> NumericMetrics:
-        """Add a batch.
-
-        Args:
-            predictions: `[batch]`, texts or numbers, with None or NaN for a missing number. Tensors stay on
-                their device until `compute`.
-            targets: the same, though not necessarily of the same kind.
-
-        Returns:
-            `self`.
-
-        Raises:
-            TypeError: neither texts nor numbers.
-            ValueError: different numbers of predictions and targets, or a tensor that is not `[batch]`.
-        """
-        predicted, of_predicted = read_answers(predictions, "predictions", self.which)
-        true, of_true = read_answers(targets, "targets", self.which)
-        if len(predicted) != len(true):
-            raise ValueError(
-                f"{len(predicted)} predictions for {len(true)} targets: expected one for each. Pass None for "
-                "a prediction without a number."
-            )
-        true = true.to(predicted.device)
-        equal = predicted == true
-        exact = equal.clone()
-        if of_predicted or of_true:
-            too_large = (equal & predicted.isinf()).tolist()
-            sides = (of_predicted or predicted.tolist(), of_true or true.tolist())
-            for i, (one, other) in enumerate(zip(*sides, strict=True)):
-                if too_large[i]:
-                    equal[i] = exact[i] = self._exact(one) == self._exact(other)
-                if isinstance(one, str) and isinstance(other, str):
-                    exact[i] = one.strip() == other.strip()
-        close = torch.isclose(predicted, true, rtol=1e-5, atol=1e-8) & (predicted.isfinite() | equal)
-        self._add(torch.stack([predicted, true, exact.double(), close.double()], -1))
-        return self
-
-    def _exact(self, given: Any) -> Any:
-        if isinstance(given, str) and self.which == "last":
-            return exact_number(next(reversed(numbers_of(given)), ""), "whole")
-        return exact_number(given, self.which)
-
-    def compute(self) -> dict[str, float]:
-        """Compute the metrics of all batches so far.
-
-        Returns:
-            Name to value, in the order of the table above; NaN if a metric is undefined.
-        """
-        results = _compute(self._total(), math.inf if self.clip is None else self.clip)
-        return {name: results[name] for name in self.names}
-
-
-def _compute(pairs: Tensor, clip: float) -> dict[str, float]:
-    for column in (3, 2, 0, 1):  # sorted, so that rounding does not depend on the order of batches and ranks
-        pairs = pairs[pairs[:, column].argsort(stable=True)]
-    predicted, true, exact, close = pairs.unbind(-1)
-    has_target, has_prediction = (x.isfinite() | (x.isinf() & math.isfinite(clip)) for x in (true, predicted))
-    valid = has_target & has_prediction
-    results: dict[str, float] = {
-        **count_rows(len(true), int((~has_target).sum()), int((has_target & ~valid).sum())),
-        "exact_match": _mean(exact),
-        "accuracy": _mean((close * valid)[has_target]),
+    pairs = [*zip(predicted, true, strict=True)]
+    p, t = np.array([[_as_float(x) for x in pair] for pair in pairs], dtype=float).reshape(-1, 2).T
+    equal = p == t
+    for i in np.flatnonzero(equal & np.isinf(p)):
+        equal[i] = len({_all_digits(x) for x in pairs[i]}) == 1
+    match = [
+        a.strip() == b.strip() if isinstance(a, str) and isinstance(b, str) else bool(same)
+        for (a, b), same in zip(pairs, equal, strict=True)
+    ]
+    close = np.isclose(p, t) & (np.isfinite(p) | equal)
+    limit = math.inf if clip is None else clip
+    asked, answered = (np.isfinite(x) | (np.isinf(x) & (limit < math.inf)) for x in (t, p))
+    valid = asked & answered
+    counts = {
+        "count": len(pairs),
+        "skipped": int((~asked).sum()),
+        "invalid": int((asked & ~valid).sum()),
+        "invalid_rate": _mean(~valid[asked]),
+        "exact_match": _mean(np.array(match)),
+        "accuracy": _mean((close & valid)[asked]),
         "accuracy_of_valid": _mean(close[valid]),
     }
-    predicted, true = predicted[valid], true[valid]
-    predicted, true = predicted.clamp(-clip, clip), true.clamp(-clip, clip)
-    logs = _errors(*(x.sign() * torch.log10(x.abs() + 1) for x in (predicted, true)))
+    p, t = (x[valid].clip(-limit, limit) for x in (p, t))
+    logs = _errors(*(np.sign(x) * np.log10(np.abs(x) + 1) for x in (p, t)))
     return {
-        **results,
-        **_errors(predicted, true),
+        **counts,
+        **_errors(p, t),
         **{f"log_{name}": logs[name] for name in ("mae", "rmse", "r2")},
-        "pearson": _correlation(predicted, true),
-        "spearman": _correlation(_ranks(predicted), _ranks(true)),
+        "pearson": _correlation(p, t),
+        "spearman": _correlation(rankdata(p), rankdata(t)),
     }
 
 
-def _mean(numbers: Tensor) -> float:
-    return float(numbers.mean()) if len(numbers) else math.nan
+def exact_value(number: str) -> Decimal | str:
+    """Return a number from `numbers_of` with all its digits: `1.50` equals `1.5`, `1e400` is finite."""
+    try:
+        return Decimal(number)
+    except InvalidOperation:  # an exponent of more than eighteen digits: compare the text instead
+        return number
 
 
-def _scaled(numbers: Tensor) -> tuple[Tensor, float]:
-    # Divided by a power of two, so that squares and sums are finite.
-    scale = 2.0 ** (math.frexp(float(numbers.abs().max()))[1] - 1)
-    return numbers / scale, scale
+def _as_float(answer: Answer) -> float:
+    number = last_number(answer) if isinstance(answer, str) else answer
+    return math.nan if number is None else number
 
 
-def _is_constant(numbers: Tensor) -> bool:
-    return len(numbers) < 2 or bool((numbers == numbers[0]).all())
+def _all_digits(answer: Answer) -> object:
+    """Return what two equally infinite answers are compared by."""
+    return exact_value(numbers_of(answer)[-1]) if isinstance(answer, str) else answer
 
 
-def _errors(predicted: Tensor, true: Tensor) -> dict[str, float]:
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _scale(*numbers: np.ndarray) -> float:
+    """Return a power of two, of which multiples have finite squares and sums."""
+    largest = max((np.abs(x).max() for x in numbers if len(x)), default=0.0)
+    return float(2.0 ** (math.frexp(largest)[1] - 1))
+
+
+def _is_constant(numbers: np.ndarray) -> bool:
+    return all(a == b for a, b in pairwise(numbers))
+
+
+def _errors(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
     if not len(true):
         return dict.fromkeys(("mae", "medae", "rmse", "r2"), math.nan)
-    (predicted, true), scale = _scaled(torch.stack([predicted, true]))
-    error = (predicted - true).abs()
-    ordered = error.sort().values
-    middle = ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]
-    squared, spread = error.square().sum(), (true - true.mean()).square().sum()
+    scale = _scale(predicted, true)
+    predicted, true = predicted / scale, true / scale
+    error = np.abs(predicted - true)
+    squared, spread = np.square(error).sum(), np.square(true - true.mean()).sum()
     return {
-        "mae": float(error.mean()) * scale,
-        "medae": float(middle / 2) * scale,
+        "mae": float(error.mean() * scale),
+        "medae": float(np.median(error) * scale),
         "rmse": math.sqrt(squared / len(error)) * scale,
-        "r2": math.nan if _is_constant(true) else float(1 - squared / spread),
+        "r2": math.nan if _is_constant(true) or not spread else float(1 - squared / spread),
     }
 
 
-def _correlation(one: Tensor, other: Tensor) -> float:
+def _correlation(one: np.ndarray, other: np.ndarray) -> float:
     if _is_constant(one) or _is_constant(other):
         return math.nan
     # Each side has its own scale, on which the correlation does not depend.
-    return float(torch.corrcoef(torch.stack([_scaled(one)[0], _scaled(other)[0]]))[0, 1])
-
-
-def _ranks(numbers: Tensor) -> Tensor:
-    # Equal numbers have their mean rank.
-    found: tuple[Tensor, ...] = torch.unique(numbers, return_inverse=True, return_counts=True)
-    index, counts = found[1], found[2].double()
-    return (counts.cumsum(0) - (counts - 1) / 2)[index]
-
-
-METRICS = tuple(_compute(torch.empty(0, 4, device="cpu"), math.inf))
+    return float(np.corrcoef(one / _scale(one), other / _scale(other))[0, 1])

@@ -1,1 +1,5 @@
-"""Report finished runs: group them over seeds, write tables, draw figures."""
+"""Report finished runs: read them into one table, and write tables, tests of contrasts and figures."""
+
+from ntl.report.program import report
+
+__all__ = ["report"]

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 GRAY, BLUE, ORANGE, GREEN = "#808080", "#2A86C7", "#CF8A00", "#149B76"
 PINK, SKY, VERMILION = "#C06A98", "#4FA3D1", "#D9622B"
 TEXT, LINE, GRID = "#787878", "#909090", "#90909040"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
     "text.color": TEXT,

@@ -3,13 +3,13 @@
 import html
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 
 import pandas as pd
 
-from ntl.report.groups import Dataset, mean_and_interval, split_readings
-from ntl.scores import larger_is_better
+from ntl.metrics.registry import GREEDY, READINGS, find_metric, split_metric
+from ntl.report.statistics import mean_and_interval
 
 NOT_AVAILABLE = "n/a"
 TESTS_PER_TABLE = 2
@@ -18,7 +18,9 @@ NOTE = (
     "Mean ± half-width of the 95 % confidence interval over seeds (Student's t; none for one seed); bold: "
     "the best mean, if its interval overlaps with no other. Exact: share of answers whose number equals the "
     "true one in every digit; accuracy: np.isclose, as in the paper. Invalid: share of answers without a "
-    "number. Differences are paired by seed."
+    "number. Log MAE and log R²: of sign(x)·log10(|x| + 1), as in the paper, over valid predictions. "
+    "Differences are paired by seed. Constant: always the median of the training answers; without noise: the "
+    "answer before noise was added to it, which no model can beat on average."
 )
 UNCERTAINTY_NOTE = (
     "CRPS: continuous ranked probability score, in the unit of the numbers. Coverage: share of true numbers "
@@ -28,79 +30,201 @@ CONTRAST_NOTE = (
     "Paired by seed, with 95 % intervals (Student's t); p-values are corrected for the number of contrasts "
     "(Holm). No effect: the 90 % interval lies within the margin."
 )
-LOG_NOTE = " log MAE and log R²: of sign(x)·log10(|x| + 1), as in the paper, over valid predictions."
-
-
-# Maps each metric to the heading of its column.
-COLUMNS = {
-    "exact_final_answer": "exact final answer",
-    "final_answer_accuracy": "final answer",
-    "exact_number": "exact",
-    "accuracy": "accuracy",
-    "log_mae": "log MAE",
-    "log_r2": "log R²",
-    "invalid_rate": "invalid",
-    "mae": "MAE",
-    "rmse": "RMSE",
-    "r2": "R²",
-    "exact_match": "exact match",
-    "bleu": "BLEU",
-    "rougeL": "ROUGE-L",
-    "crps": "CRPS",
-    "rater_crps": "CRPS, ratings",
-    "interval_coverage": "coverage",
-    "interval_width": "width",
-}
+REFERENCES = {"constant": "constant", "noise": "without noise"}  # rows of what models are compared with
+# Columns of the tables, of those that were measured.
 FINAL_ANSWER = ("exact_final_answer", "final_answer_accuracy")
-NUMBERS = ("exact_number", "accuracy", "log_mae", "log_r2", "invalid_rate")
-NUMBERS_IN_UNITS = ("mae", "rmse", "r2", "exact_number", "invalid_rate")
-TEXTS = ("exact_match", "bleu", "rougeL")
+NUMBERS = (*FINAL_ANSWER, "exact_number", "accuracy", "log_mae", "log_r2", "invalid_rate")
+NUMBERS_IN_UNITS = (*FINAL_ANSWER, "mae", "rmse", "r2", "exact_number", "invalid_rate")
+TEXTS = (*FINAL_ANSWER, "exact_match", "answered", "km", "bleu", "rougeL")
 UNCERTAINTY = ("crps", "rater_crps", "interval_coverage", "interval_width")
+COMPARED = ("mae", "log_mae", "km")  # with the first row
 
 Columns = Mapping[tuple[str, str], Sequence[str]]
 """Maps the title and the heading of each column to its cells; a title may be empty."""
 Table = tuple[Columns, list[str]]
-"""The columns, with test sets as titles and one cell per group, and the lines below them."""
+"""The columns, with test sets as titles and one cell per row, and the lines below them."""
 
 
-def markdown_report(
-    datasets: Sequence[Dataset], tested: pd.DataFrame | None = None, left_out: Sequence[str] = ()
-) -> str:
+def split_readings(table: pd.DataFrame) -> pd.DataFrame:
+    """Split the rows of a report into one for each reading of its numbers: `T5, greedy`, `T5, median`, ...
+
+    Args:
+        table: The runs, see `ntl.report.runs`.
+
+    Returns:
+        The table with the plain names of metrics (`mae` for `median_mae`) and a column `row`: the label, with
+        the reading if numbers were read in several ways. What models are compared with has rows of its own
+        behind the others, `constant` and `without noise`.
+    """
+    names = {name: split_metric(name) for name in table["metric"].unique()}
+    of, plain = (table["metric"].map({name: pair[i] for name, pair in names.items()}) for i in (0, 1))
+    rows, is_reference = [table["dataset"], table["label"]], of.isin(REFERENCES)
+    readings = of.where((plain == "mae") & ~is_reference).groupby(rows).transform("nunique")
+    row = (
+        table["label"].where(readings < 2, table["label"] + ", " + of).mask(is_reference, of.map(REFERENCES))
+    )
+    split = table.assign(
+        row=row,
+        metric=plain,
+        of=of,
+        by_label=pd.Series(pd.factorize(table["label"])[0], table.index).mask(is_reference, len(table)),
+        by_reading=of.map([*READINGS, *REFERENCES].index),
+    )
+    split = split.sort_values(["by_label", "by_reading"], kind="stable", ignore_index=True)
+    return split.drop_duplicates(["dataset", "row", "seed", "test", "metric"])
+
+
+def in_units(runs: pd.DataFrame) -> bool:
+    """Return whether errors on a dataset are shown in the unit of the answers, not on a log scale.
+
+    They are for tables, where noise is known, and where distributions were read.
+    """
+    return bool((runs["task"] == "tabular").any() or runs["metric"].isin(["noise_mae", "crps"]).any())
+
+
+def markdown_report(table: pd.DataFrame, tested: pd.DataFrame, left_out: Sequence[str]) -> str:
     """Write all tables, and one line for each run that is left out, as Markdown: table.md.
 
     Args:
-        datasets: The runs.
+        table: The runs, see `ntl.report.runs`.
         tested: What `contrasts.compare_rows` returns.
         left_out: The runs that are left out.
     """
     parts = []
-    for dataset in datasets:
-        parts.append(f"## {escape_html(dataset.name)}")
-        for columns, remarks in make_tables(dataset):
+    for dataset, runs in table.groupby("dataset", sort=False):
+        parts.append(f"## {escape_html(dataset)}")
+        for columns, remarks in make_tables(runs):
             parts += [markdown_table(columns), *map(escape_html, remarks)]
-        if missing := [test for test in dataset.tests if dataset.lacks_predictions(test)]:
-            names = escape_html(", ".join(missing))
-            parts.append(f"No error figures, because predictions are missing: {names}.")
-        if differing := [test for test in dataset.tests if dataset.has_different_questions(test)]:
+        if differing := _tests_with_different_questions(runs):
             parts.append(
                 f"The questions differ between runs: {escape_html(', '.join(differing))}. Rows may not be "
                 "comparable."
             )
-    parts.append(_note(datasets))
-    if tested is not None and len(tested):
+    parts.append(NOTE)
+    if len(tested):
         parts += ["## Declared contrasts", markdown_table(_contrast_columns(tested)), CONTRAST_NOTE]
     if left_out:
         parts += ["Left out:", "\n".join(f"- {escape_html(line)}" for line in left_out)]
     return "\n\n".join(parts) + "\n"
 
 
+def latex_report(table: pd.DataFrame) -> str:
+    """Write all tables as LaTeX, each below a comment with its dataset and the lines below it in table.md."""
+    parts = [r"% \usepackage{booktabs}"]
+    for dataset, runs in table.groupby("dataset", sort=False):
+        for columns, remarks in make_tables(runs):
+            parts += [f"% {' '.join(line.split())}" for line in (dataset, *remarks, NOTE)]
+            parts.append(latex_table(columns))
+    return "\n".join(parts)
+
+
+def make_tables(runs: pd.DataFrame) -> list[Table]:
+    """Make the tables of one dataset, with as many test sets side by side as fit on a page.
+
+    A table of errors by row and reading is followed by one of the distributions, if any was read.
+    """
+    tests, tables, rows = [*dict.fromkeys(runs["test"])], [], split_readings(runs)
+    of_labels = runs.assign(row=runs["label"], of=GREEDY)
+    for i in range(0, len(tests), TESTS_PER_TABLE):
+        shown = tests[i : i + TESTS_PER_TABLE]
+        numbers = NUMBERS_IN_UNITS if in_units(runs) else NUMBERS
+        known = {*runs["metric"][runs["test"].isin(shown)]}
+        tables.append(_table(rows, shown, numbers if "accuracy" in known else TEXTS, []))
+        read = runs["label"][runs["metric"].eq("crps") & runs["test"].isin(shown)].unique()
+        if len(read):
+            distributions = of_labels[of_labels["label"].isin(read)]
+            tables.append(_table(distributions, shown, UNCERTAINTY, [UNCERTAINTY_NOTE]))
+    return tables
+
+
+def _table(rows: pd.DataFrame, tests: Sequence[str], metrics: Sequence[str], remarks: list[str]) -> Table:
+    """Make one table. Columns that are the same in all rows become a remark."""
+    rows = rows[rows["test"].isin(tests) & rows["metric"].isin(metrics)]
+    references = {*rows["row"][rows["of"].isin(REFERENCES)]}
+    seeds = {row: part.unique() for row, part in rows.groupby("row", sort=False)["seed"]}
+    columns: dict[tuple[str, str], list[str]] = {
+        ("", "row"): [*seeds],
+        ("", "seeds"): [str(len(each)) for each in seeds.values()],
+    }
+    found = dict(iter(rows.set_index("seed").groupby(["test", "metric", "row"])["value"]))
+    for test, name in product(tests, metrics):
+        if not any((test, name, row) in found for row in seeds):
+            continue
+        metric, nothing = find_metric(name), pd.Series(dtype=float)
+        values = {row: found.get((test, name, row), nothing).reindex(seeds[row]) for row in seeds}
+        columns[test, metric.heading] = cells = _mean_cells(values, references, metric.higher_is_better)
+        if name in COMPARED and not _is_constant(cells):
+            differences = _difference_cells(values, references)
+            if {*differences} - {"", NOT_AVAILABLE}:
+                columns[test, f"{metric.heading} vs {next(iter(values))}"] = differences
+    several = len(seeds) - len(references) > 1
+    constant = {names: cells for names, cells in columns.items() if several and _is_constant(cells)}
+    if constant:
+        same = (" ".join([*names, cells[0]]).strip() for names, cells in constant.items())
+        remarks = [f"The same in all rows: {', '.join(same)}.", *remarks]
+    return {names: columns[names] for names in columns if names not in constant}, remarks
+
+
+def _is_constant(cells: Sequence[str]) -> bool:
+    """Return whether several rows all have the same value; intervals are not compared."""
+    means = [cell.strip("*").partition(" ± ")[0] for cell in cells if cell]
+    return cells[0] != "" and len(means) > 1 and len({*means}) == 1
+
+
+def _mean_cells(
+    values: Mapping[str, pd.Series], references: Collection[str], higher_is_better: bool | None
+) -> list[str]:
+    """Format means and intervals; the best mean is bold if its interval overlaps with no other model's.
+
+    A metric that is not of references is empty for them.
+    """
+    found = {row: mean_and_interval(each) for row, each in values.items()}
+    cells = {
+        row: ("" if row in references else NOT_AVAILABLE) if mean is None else round_significant(mean, half)
+        for row, (mean, half) in found.items()
+    }
+    measured = [row for row in found if found[row][0] is not None and row not in references]
+    known = {
+        row: (mean, half)
+        for row, (mean, half) in found.items()
+        if row in measured and mean is not None and half is not None
+    }
+    if higher_is_better is not None and len(known) == len(measured) > 1:
+        best = (max if higher_is_better else min)(known, key=lambda row: known[row][0])
+        mean, half = known.pop(best)
+        if all(abs(mean - other) > half + width for other, width in known.values()):
+            cells[best] = f"**{cells[best]}**"
+    return [*cells.values()]
+
+
+def _difference_cells(values: Mapping[str, pd.Series], references: Collection[str]) -> list[str]:
+    """Format the differences of each row to the first one, paired by seed."""
+    (_, first), *others = values.items()
+    cells = [""]
+    for row, each in others:
+        differences = (each - first).dropna()
+        mean, half = mean_and_interval(differences)
+        if mean is None:
+            cells.append("" if row in references else NOT_AVAILABLE)
+        else:
+            lower = f"(lower on {(differences < 0).sum()} of {len(differences)})"
+            cells.append(f"{round_significant(mean, half, signed=True)} {lower}")
+    return cells
+
+
+def _tests_with_different_questions(runs: pd.DataFrame) -> list[str]:
+    """Name the test sets of which runs of one seed answered different questions: not comparable."""
+    counts = runs.groupby(["test", "seed"], sort=False)["questions"].nunique()
+    return [*dict.fromkeys(counts[counts > 1].index.get_level_values("test"))]
+
+
 def _contrast_columns(tested: pd.DataFrame) -> Columns:
     """Format the tests of contrasts for a table."""
-    rows = []
+    several, rows = tested["dataset"].nunique() > 1, []
     for row in tested.to_dict("records"):
         halves = [(row[f"{name}upper"] - row[f"{name}lower"]) / 2 for name in ("", "percent_")]
         width, percent_width = (None if math.isnan(half) else half for half in halves)
-        of_dataset = f"{row['dataset']}: " if "dataset" in row else ""
+        of_dataset = f"{row['dataset']}: " if several else ""
         rows.append(
             {
                 "contrast": f"{of_dataset}{row['of']} minus {row['minus']}",
@@ -138,16 +262,6 @@ def escape_html(text: str) -> str:
     return html.escape(" ".join(text.split()), quote=False)
 
 
-def latex_report(datasets: Sequence[Dataset]) -> str:
-    """Write all tables as LaTeX, each below a comment with its dataset and the lines below it in table.md."""
-    parts = [r"% \usepackage{booktabs}"]
-    for dataset in datasets:
-        for columns, remarks in make_tables(dataset):
-            parts += [f"% {' '.join(line.split())}" for line in (dataset.name, *remarks, _note(datasets))]
-            parts.append(latex_table(columns))
-    return "\n".join(parts)
-
-
 def latex_table(columns: Columns) -> str:
     r"""Write a table as LaTeX with the booktabs package; cells that `**` encloses are bold."""
     table = pd.DataFrame(columns).style.hide(axis="index").format_index(escape="latex", axis="columns")
@@ -155,37 +269,6 @@ def latex_table(columns: Columns) -> str:
     alignment = f"l{'r' * (len(columns) - 1)}"
     latex: str = bold.to_latex(column_format=alignment, hrules=True, multicol_align="c")
     return latex
-
-
-def long_csv(datasets: Sequence[Dataset]) -> str:
-    """Write one CSV row per metric of each run."""
-    rows = [
-        (dataset.name, group.label, run.record.seed, test, metric, value, str(run.folder))
-        for dataset in datasets
-        for group in dataset.groups
-        for run in group.runs
-        for test, metrics in run.metrics.items()
-        for metric, value in metrics.items()
-    ]
-    headings = ["dataset", "objective", "seed", "test", "metric", "value", "folder"]
-    # As objects, because numbers of one type would write counts as 20.0.
-    return pd.DataFrame(rows, columns=headings, dtype=object).to_csv(index=False, lineterminator="\n")
-
-
-def make_tables(dataset: Dataset) -> list[Table]:
-    """Make the tables of a dataset, with as many test sets side by side as fit on a page.
-
-    A table of errors by objective and reading is followed by one of the distributions, if any was read.
-    """
-    tables = []
-    for i in range(0, len(dataset.tests), TESTS_PER_TABLE):
-        tests = dataset.tests[i : i + TESTS_PER_TABLE]
-        references = filter(None, (_references(dataset, test) for test in tests))
-        tables.append(_table(split_readings(dataset), tests, _metrics, references))
-        read = [g for g in dataset.groups if any(g.values(test, "crps").notna().any() for test in tests)]
-        if read:
-            tables.append(_table(replace(dataset, groups=read), tests, _uncertainty, [UNCERTAINTY_NOTE]))
-    return tables
 
 
 def round_significant(value: float, width: float | None = None, signed: bool = False) -> str:
@@ -202,86 +285,3 @@ def round_significant(value: float, width: float | None = None, signed: bool = F
     form = f".{digits}f" if size < LARGE else ".3g"
     text = f"{value:{'+' if signed else ''}{form}}"
     return text if width is None else f"{text} ± {width:{form}}"
-
-
-def _table(
-    dataset: Dataset,
-    tests: Sequence[str],
-    metrics_of: Callable[[Dataset, str], list[str]],
-    remarks: Iterable[str],
-) -> Table:
-    """Make one table. Columns that are the same in all rows become a remark."""
-    groups = dataset.groups
-    columns = {
-        ("", "objective"): [group.label for group in groups],
-        ("", "seeds"): [str(len(group.runs)) for group in groups],
-    }
-    for test in tests:
-        for metric in metrics_of(dataset, test):
-            heading, values = COLUMNS[metric], [group.values(test, metric) for group in groups]
-            columns[test, heading] = cells = _mean_cells(values, larger_is_better(metric))
-            if metric in ("mae", "log_mae") and len(groups) > 1 and not _is_constant(cells):
-                columns[test, f"{heading} vs {groups[0].label}"] = _difference_cells(values)
-    constant = {names: cells for names, cells in columns.items() if _is_constant(cells)}
-    if constant:
-        same = (" ".join([*names, cells[0]]).strip() for names, cells in constant.items())
-        remarks = [f"The same in all rows: {', '.join(same)}.", *remarks]
-    return {names: columns[names] for names in columns if names not in constant}, list(remarks)
-
-
-def _is_constant(cells: Sequence[str]) -> bool:
-    """Return whether several rows all have the same value; intervals are not compared."""
-    return len(cells) > 1 and len({cell.strip("*").partition(" ± ")[0] for cell in cells}) == 1
-
-
-def _metrics(dataset: Dataset, test: str) -> list[str]:
-    known = {name for metrics in dataset.metrics(test) for name in metrics}
-    numbers = NUMBERS_IN_UNITS if dataset.in_units(test) else NUMBERS
-    return [name for name in (*FINAL_ANSWER, *(numbers if "accuracy" in known else TEXTS)) if name in known]
-
-
-def _uncertainty(dataset: Dataset, test: str) -> list[str]:
-    return [name for name in UNCERTAINTY if any(name in metrics for metrics in dataset.metrics(test))]
-
-
-def _mean_cells(values: Sequence[pd.Series], larger: bool | None) -> list[str]:
-    """Format means and intervals; the best mean is bold if its interval overlaps with no other row's."""
-    found = [mean_and_interval(row) for row in values]
-    cells = [NOT_AVAILABLE if mean is None else round_significant(mean, width) for mean, width in found]
-    known = [(i, mean, width) for i, (mean, width) in enumerate(found) if mean is not None]
-    if larger is not None and len(known) > 1 and all(width is not None for _, _, width in known):
-        i, mean, width = (max if larger else min)(known, key=lambda row: row[1])
-        if all(abs(mean - other) > width + theirs for j, other, theirs in known if j != i):
-            cells[i] = f"**{cells[i]}**"
-    return cells
-
-
-def _difference_cells(values: Sequence[pd.Series]) -> list[str]:
-    """Format the differences of each row to the first one, paired by seed."""
-    cells = [""]
-    for row in values[1:]:
-        differences = (row - values[0]).dropna()
-        mean, width = mean_and_interval(differences)
-        if mean is None:
-            cells.append(NOT_AVAILABLE)
-        else:
-            lower = f"(lower on {(differences < 0).sum()} of {len(differences)})"
-            cells.append(f"{round_significant(mean, width, signed=True)} {lower}")
-    return cells
-
-
-def _references(dataset: Dataset, test: str) -> str:
-    """Describe what the errors on a test set are compared with; empty if the runs have not recorded it."""
-    metric = "mae" if dataset.in_units(test) else "log_mae"
-    answers = {
-        "constant": "for always answering the median of the training answers",
-        "noise": "for answering without the noise",
-    }
-    errors = {words: dataset.reference(test, f"{name}_{metric}") for name, words in answers.items()}
-    parts = [f"{round_significant(error)} {words}" for words, error in errors.items() if error is not None]
-    return f"Reference {COLUMNS[metric]} on {test}: {'; '.join(parts)}." if parts else ""
-
-
-def _note(datasets: Sequence[Dataset]) -> str:
-    logs = any(not dataset.in_units(test) for dataset in datasets for test in dataset.tests)
-    return NOTE + (LOG_NOTE if logs else "")

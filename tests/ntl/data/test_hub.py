@@ -1,14 +1,11 @@
-from dataclasses import replace
-
 import datasets
 import pytest
 
-from ntl.config import Gsm8k, Multirc
-from ntl.data import Example, load_task
+from ntl.data import Example
 from ntl.errors import UserError
 
-GSM8K = Gsm8k(hub="openai/gsm8k", validation_share=0.25)
-MULTIRC = Multirc(hub="aps/super_glue", validation_share=0.25)
+GSM8K = {"hub": "openai/gsm8k", "validation_share": 0.25, "data_dir": "nowhere"}
+MULTIRC = {"hub": "aps/super_glue", "validation_share": 0.25, "data_dir": "nowhere"}
 
 
 @pytest.fixture
@@ -23,23 +20,19 @@ def hub(monkeypatch):
     return held
 
 
-def load(settings, tmp_path):
-    return load_task(replace(settings, data_dir="nowhere", cache_dir=str(tmp_path / "cache")))
-
-
-def test_problems_from_the_hub_equal_those_of_the_official_files(hub, tmp_path):
+def test_problems_from_the_hub_equal_those_of_the_official_files(hub, load):
     rows = [{"question": f"Is it {i},000?", "answer": f"<<1=1>>Yes.\n#### {i},000"} for i in range(8)]
     hub["openai/gsm8k", "main", "train"] = rows
     hub["openai/gsm8k", "main", "test"] = rows[:3]
-    data = load(GSM8K, tmp_path)
+    data = load("gsm8k", **GSM8K)
     assert (len(data.train), len(data.validation), len(data.tests["test"])) == (6, 2, 3)
     assert data.tests["test"][1] == Example("Is it 1000?", "Yes.\n#### 1000")
     assert data.final_answer_marker == "####"
-    assert list(data.train) == list(load(GSM8K, tmp_path).train)
-    assert list(data.train) != list(load(replace(GSM8K, annotations="keep"), tmp_path).train)
+    kept = load("gsm8k", **GSM8K, annotations="keep")
+    assert kept.tests["test"][1].answer == "<<1=1>>Yes.\n#### 1000"
 
 
-def test_the_hubs_answers_to_one_question_are_joined(hub, tmp_path):
+def test_the_hubs_answers_to_one_question_are_joined(hub, load):
     def row(text, question, answer, label):
         return {"paragraph": text, "question": question, "answer": answer, "label": label}
 
@@ -55,23 +48,22 @@ def test_the_hubs_answers_to_one_question_are_joined(hub, tmp_path):
     ]
     hub["aps/super_glue", "multirc", "train"] = rows
     hub["aps/super_glue", "multirc", "validation"] = rows[:4]
-    data = load(MULTIRC, tmp_path)
+    data = load("multirc", **MULTIRC)
     assert (len(data.train), len(data.validation)) == (3, 1)
     assert list(data.tests["test"]) == [Example("Text 0.\n\nQuestion: Who?", "Ann | Cleo")]
     assert not data.number_metrics
 
 
-def test_malformed_rows_are_an_error(hub, tmp_path):
+def test_malformed_rows_are_an_error_that_names_the_key(hub, load):
     hub["openai/gsm8k", "main", "train"] = hub["openai/gsm8k", "main", "test"] = [{"text": "hello"}]
-    with pytest.raises(UserError, match=r"hub=openai/gsm8k .*expected an object with the key 'question'"):
-        load(GSM8K, tmp_path)
+    with pytest.raises(UserError, match=r"dataset_args.hub=openai/gsm8k .*'question'"):
+        load("gsm8k", **GSM8K)
 
 
-@pytest.mark.parametrize("settings", [GSM8K, MULTIRC], ids=["gsm8k", "multirc"])
-def test_a_missing_connection_is_an_error_that_suggests_a_local_folder(monkeypatch, tmp_path, settings):
+@pytest.mark.parametrize(("name", "settings"), [("gsm8k", GSM8K), ("multirc", MULTIRC)])
+def test_a_missing_connection_is_an_error(monkeypatch, tmp_path, load, name, settings):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    complaint = r"hub=.* cannot be loaded from the hub .*pass dataset_args.hub=null dataset_args.data_dir="
-    with pytest.raises(UserError, match=complaint):
-        load(settings, tmp_path)
+    with pytest.raises(UserError, match=r"dataset_args.hub="):
+        load(name, **settings)

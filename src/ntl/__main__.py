@@ -1,0 +1,99 @@
+"""The commands of the lab: `ntl train | compare | report | prepare`, or `python -m ntl ...`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+
+from ntl.errors import UserError, unknown_key
+from ntl.terminal import HELP_OPTIONS, print_error
+
+# Maps each command to its module and function, which gets the remaining arguments and returns the exit code.
+COMMANDS = {
+    "train": ("ntl.commands", "train"),
+    "compare": ("ntl.commands", "compare"),
+    "report": ("ntl.report.program", "main"),
+    "prepare": ("ntl.data.prepare", "main"),
+}
+USAGE = """\
+usage: ntl COMMAND [argument ...]
+
+commands:
+  train     run the paper's program: one model, one loss, one dataset; with -m several
+  compare   train with several losses and seeds, and report tables and figures
+  report    collect runs into tables over seeds and figures
+  prepare   convert a dataset's official files into training, validation and test files
+
+  ntl train model_args=vanilla_t5 run_specific_config@_global_=debug_config
+  ntl compare studies/small_models/sums.yaml
+  ntl report outputs/mathematics_dataset
+
+`ntl COMMAND --help` shows what matters of each; `ntl --version` prints the version; and
+`eval "$(ntl -sc install=bash)"` installs tab completion."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command. If the user can fix its error, print one line instead of a traceback.
+
+    Args:
+        arguments: Command-line arguments. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit code: the command's own, 2 for a user-fixable error, 130 if interrupted, 141 if the reader of
+        `--help` closed the pipe.
+    """
+    command, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    name = f"ntl {command}" if command in COMMANDS else "ntl"
+    # A loss of one's own, module:function, is found in the folder of the command. The processes of a sweep
+    # find it there, too.
+    sys.path.insert(0, os.getcwd())
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))
+    try:
+        code = _run(command, rest)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        message, code = str(error), 2
+    except KeyboardInterrupt:
+        message, code = "interrupted. The same command continues from what is saved.", 130
+    except BrokenPipeError:
+        if not HELP_OPTIONS & {command, *rest}:  # during training, the broken pipe may not be stdout
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # the shell's exit code for SIGPIPE
+    if os.environ.get("RANK", "0") == "0":  # under torchrun every process raises the same error
+        print_error(name, message)
+    return code
+
+
+def _run(command: str, arguments: Sequence[str]) -> int:
+    if command in HELP_OPTIONS:
+        print(USAGE)
+        return 0
+    if command == "--version":
+        print(f"ntl {version('ntloss')}")
+        return 0
+    if command == "-sc":
+        command = "complete"
+    if command not in (*COMMANDS, "complete"):
+        raise unknown_key("ntl ", command, [*COMMANDS, "--help", "--version"])
+    module, function = COMMANDS.get(command, ("ntl.commands", "complete"))
+    try:
+        run = getattr(import_module(module), function)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "ntl").partition(".")[0]
+        if missing in ("ntl", "ntloss"):  # a bug of ours, which no installation fixes
+            raise
+        raise UserError(
+            f"{missing} is not installed; the lab needs it, though the library does not. In this repository, "
+            "run: make install, or pip install -e '.[lab]'."
+        ) from None
+    code: int = run(arguments)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

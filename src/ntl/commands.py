@@ -1,0 +1,291 @@
+"""`ntl train` and `ntl compare`: Hydra applications, each a run or a sweep of runs.
+
+ntl train model_args=vanilla_t5 run_specific_config@_global_=debug_config
+ntl train -m loss=ce,ntl_was training_args.seed=0,1
+ntl compare studies/whole_numbers/sentiment.yaml
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import os
+import re
+import sys
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from textwrap import fill
+from typing import Any, NoReturn
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ntl.config import read_config
+from ntl.errors import UserError, unknown_key, writing_to
+from ntl.evaluate import read_results
+from ntl.terminal import HELP_OPTIONS, print_keys
+from ntl.train import run
+
+log = logging.getLogger(__name__)
+# Hydra refuses `+` before a key that exists; the paper's commands have it before this one.
+WITH_PLUS = "+model_args.number_token_loss_function="
+GROUPS = (
+    "dataset_args", "model_args", "weights", "loss", "training_args", "evaluation",
+    "run_specific_config@_global_",
+)  # fmt: skip
+NO_GROUP = {f"{group}=null": f"~{group}" for group in ("dataset_args", "model_args", "weights", "loss")}
+NO_SWEEP = {"-m", "--multirun", "-h", "--help", "--hydra-help", "-c", "--cfg", "-i", "--info", "--version"}
+HYDRA = ".hydra"  # folder in that of a run, in which Hydra writes the configuration
+
+
+def train(arguments: Sequence[str]) -> int:
+    """Run `ntl train` on Hydra's options and overrides; return the exit code."""
+    return run_hydra("train", arguments)
+
+
+def compare(arguments: Sequence[str]) -> int:
+    """Run `ntl compare`: a sweep, unless another of Hydra's options is given; return the exit code."""
+    given = {argument.partition("=")[0] for argument in arguments}
+    added = [] if given & NO_SWEEP else ["--multirun"]
+    # A study cannot choose the launcher itself: Hydra reads this group from the command's own file alone.
+    added += [] if "hydra/launcher" in given else ["hydra/launcher=local"]
+    return run_hydra("compare", [*arguments, *added])
+
+
+def complete(options: Sequence[str]) -> int:
+    """Complete the words of `ntl train` and `ntl compare`, in every shell that Hydra knows.
+
+    Args:
+        options: `install=bash`, whose output a shell evaluates, or what that then asks for.
+    """
+    line, command = os.environ.get("COMP_LINE", ""), "train"
+    if "query" in "".join(options):
+        name, _, words = line.partition(" ")
+        command, space, rest = words.partition(" ")
+        if command not in ("train", "compare") or not space:
+            print(*() if space else ("train", "compare", "report", "prepare"))
+            return 0
+        os.environ["COMP_LINE"] = f"{name} {rest}"
+    return run_hydra(command, ["-sc", *options])
+
+
+def run_hydra(command: str, arguments: Sequence[str]) -> int:
+    """Run the Hydra application whose primary file is `conf/<command>.yaml`, or a study.
+
+    Args:
+        command: Name of the command.
+        arguments: Options and overrides of Hydra. The path of a YAML file, if it comes first, is a study, a
+            configuration whose `defaults` begin with that of the command. With `--help`, the keys of the
+            groups that are chosen are printed, or else the page of the command.
+
+    Raises:
+        UserError: Hydra refuses the configuration.
+    """
+    arguments = [NO_GROUP.get(each, each) for each in arguments]
+    arguments = [f"+{each}" if each.startswith(WITH_PLUS) else each for each in arguments]
+    if arguments and arguments[0].endswith((".yaml", ".yml")):
+        study = Path(arguments[0])
+        if not study.is_file():
+            raise UserError(f"{study} does not exist; expected a YAML file with the settings of a study.")
+        arguments = ["--config-dir", str(study.parent), "--config-name", study.stem, *arguments[1:]]
+    before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    overrides = _find_overrides(arguments)
+    options = [argument for argument in arguments if argument not in overrides]
+    sys.argv = [sys.argv[0], *overrides, *_name_jobs_by(overrides, options), *options]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, which are printed here
+    try:
+        if HELP_OPTIONS & {*options}:
+            if not _print_choices(command, overrides):
+                _print_page(command)
+            return 0
+        hydra.main(config_path="pkg://ntl.conf", config_name=command, version_base="1.3")(task)()
+    except SystemExit as error:
+        if isinstance(error.__cause__, UserError):
+            raise error.__cause__ from None
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_explain(error)) from None
+    finally:
+        sys.argv = before[0]
+        if before[1] is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+    return 0
+
+
+def task(composed: DictConfig) -> float:
+    """Do one run, Hydra's job, in the folder that Hydra chose.
+
+    Returns:
+        The validation metric that a sweeper minimizes, which `minimize` names; the worst value if it is
+        undefined. In a sweep, so does a run that fails, and the others go on; its `train.log` says why.
+    """
+    settings: Any = HydraConfig.get()
+    in_sweep = settings.mode == RunMode.MULTIRUN
+    # Optuna ends the whole search at a NaN.
+    worst = -math.inf if "maximize" in str(settings.sweeper.get("direction")) else math.inf
+    path = Path(settings.runtime.output_dir)
+    folder = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    try:
+        if in_sweep:
+            _print_into_the_log_alone()
+            composed.training_args.disable_tqdm = True
+        metrics = run(read_config(composed, settings.job.get("num", 0) if in_sweep else 0), folder)
+    except Exception as error:
+        if in_sweep:
+            log.exception("failed")
+            print(
+                f"{folder.name} failed: {' '.join(str(error).split()) or type(error).__name__}",
+                file=sys.stderr,
+            )
+            return worst
+        if isinstance(error, UserError):
+            raise SystemExit(2) from error  # Hydra prints all overrides above other errors
+        raise
+    if in_sweep:
+        print(f"{folder.name} is finished", file=sys.stderr)
+    value = metrics.get("validation", {}).get(composed.minimize)
+    return worst if value is None else value
+
+
+def _print_into_the_log_alone() -> None:
+    """Print into train.log only: the runs of a sweep would print between each other's lines."""
+    root = logging.getLogger()
+    for handler in [each for each in root.handlers if type(each) is logging.StreamHandler]:
+        root.removeHandler(handler)
+
+
+class ReportCallback(Callback):
+    """Checks what a sweep's report will test before the first run, and writes the report after the last."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Check the folder, before Hydra writes into it."""
+        _check_folder(config.hydra.run)
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Check the folder and the contrasts."""
+        from ntl.report.contrasts import read_contrasts
+
+        contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
+        try:
+            read_contrasts(contrasts)
+        except UserError as error:
+            raise SystemExit(2) from error  # Hydra only warns of other errors in a callback
+        _check_folder(config.hydra.sweep)
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Report the finished runs. If one is not finished, name it and exit with 1."""
+        from ntl.report import report
+
+        folder, name = Path(config.hydra.sweep.dir), config.evaluation.name
+        runs = [path.parent for path in sorted(folder.glob(f"*/{HYDRA}"))]
+        unfinished = [run for run in runs if read_results(run / name) is None]
+        contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
+        try:
+            report([folder], folder / "report", name, contrasts=contrasts, margin=config.margin)
+        except UserError as error:
+            print(f"no report: {error}", file=sys.stderr)
+        if unfinished:
+            for run in unfinished:
+                print(f"{run} is not finished: its train.log says why", file=sys.stderr)
+            print("The same command continues.", file=sys.stderr)
+            raise SystemExit(1)
+
+
+def _check_folder(settings: DictConfig) -> None:
+    """Exit, with a UserError as the cause, if a folder of Hydra, its key `dir`, cannot be written to."""
+    try:
+        folder = Path(settings.dir)
+    except OmegaConfBaseException:
+        return  # Hydra will explain it
+    try:
+        with writing_to(folder, "a folder that can be written to", "Choose another one."):
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):
+                raise PermissionError(13, "Permission denied")
+    except UserError as error:
+        raise SystemExit(2) from error
+
+
+def _find_overrides(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that are overrides, side by side as argparse wants them, and not options."""
+    parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        if unknown := re.search(r"unrecognized arguments: (\S+)", message):
+            raise unknown_key("", unknown[1], re.findall(r"--[\w-]+", parser.format_usage()))
+        raise UserError(f"{message}. Pass --hydra-help for the options.")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    overrides: list[str] = parser.parse_intermixed_args(arguments).overrides
+    return overrides
+
+
+def _print_choices(command: str, overrides: Sequence[str]) -> bool:
+    """Print the keys of each chosen group with their values and meaning; return whether there is one."""
+    given = [override.partition("=") for override in overrides]
+    if not any(key in GROUPS for key, *_ in given):
+        return False
+    with hydra.initialize_config_module("ntl.conf", version_base="1.3"):
+        composed = hydra.compose(command, [*overrides])
+    for key, _, choice in given:
+        if key in GROUPS and key in composed:
+            kind: Any = OmegaConf.get_type(composed, key)
+            values: Any = OmegaConf.to_container(composed[key], resolve=False, enum_to_str=True)
+            print_keys(f"{key}={choice}", kind, values, f"{key}.")
+    return True
+
+
+def _print_page(command: str) -> None:
+    """Print the help of a command with the choices of each group."""
+    conf, store = Path(str(files("ntl.conf"))), ConfigStore.instance()
+    groups = []
+    for group in (key.partition("@")[0] for key in GROUPS):
+        stored = map(Path, store.list(group) if group in store.repo else [])
+        names = sorted({path.stem for path in (*stored, *conf.glob(f"{group}/*.yaml"))})
+        groups.append(fill(f"{group}: {', '.join(names)}", 98, subsequent_indent="  "))
+    page: str = OmegaConf.load(conf / f"{command}.yaml").hydra.help.template
+    print(page.replace("$APP_CONFIG_GROUPS", "\n".join(groups)).rstrip())
+
+
+def _name_jobs_by(overrides: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return an override that leaves keys that are not swept out of the names of a sweep's folders."""
+    if {"--shell-completion", "-sc"} & {*options}:
+        return []
+    try:
+        parsed = OverridesParser.create().parse_overrides([*overrides])
+    except HydraException:
+        return []  # Hydra will explain it
+    fixed = [f"'{override.key_or_group}'" for override in parsed if not override.is_sweep_override()]
+    return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"]
+
+
+def _explain(error: Exception) -> str:
+    """Return an error of Hydra or omegaconf in two lines, with a close key or choice."""
+    cause = error.__cause__ if error.__cause__ is not None else error
+    lines = [line.strip() for line in f"{error}\n{cause}".splitlines() if line.strip()]
+    lines = [line for line in dict.fromkeys(lines) if not line.startswith("object_type=")]
+    text = "\n".join(lines)
+    known: list[str] = []
+    if found := re.search(r"Available options in '[^']*':\n((?:(?!Config search).+\n?)+)", text):
+        known = [line.strip() for line in found[1].splitlines()]
+        lines = [lines[0], f"Available: {', '.join(known)}"]
+    wrong = re.search(r"[Cc]ould not (?:find|override) '(?:[^'\n]*[/.])?([^'/.\n]+)'", text)
+    parent = getattr(cause, "parent_node", None)
+    if wrong and not known and parent is not None:
+        known = [str(key) for key in parent]
+    elif wrong and not known:
+        known = [*GROUPS]
+    near = difflib.get_close_matches(wrong[1], known, n=1) if wrong else []
+    if near:
+        return f"{lines[0]}\nDid you mean {near[0]}?"
+    return "\n".join(lines[:2])

@@ -1,0 +1,100 @@
+"""Noisy regression as text: the question is a few integers, the answer one number.
+
+The answer is a weighted sum of the integers plus Gaussian noise or, on a log scale, a product of the
+integers' powers times log-normal noise. The noise makes the exact answer unpredictable, so what matters is
+how *close* a prediction is, which is what a number token loss optimizes. Without noise and with weights of 1
+the task is exact addition or multiplication.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ntl.data.task import Data, Example, Sizes, TaskData
+from ntl.errors import UserError
+from ntl.settings import setting
+
+
+@dataclass
+class NoisyRegression(Sizes, Data):
+    """Weighted sums with noise: "12 70 45" -> 5*12 + 3*70 + 2*45 + noise, whose MAE is 20."""
+
+    dataset_name: str = "noisy_regression"
+    weights: list[Any] = setting([5, 3, 2], "weight of each integer of a question")
+    smallest: int = setting(10, "smallest integer of a question")
+    largest: int = setting(99, "largest integer of a question")
+    noise: float = setting(
+        25.0, "standard deviation of the noise; with log_scale, of the logarithm of the answer"
+    )
+    log_scale: bool = setting(
+        False, "true: the answer is a product of the integers, each raised to its weight, times exp(noise)"
+    )
+    largest_answer: int = setting(999, "answers are clipped to the range from 0 to this value")
+    train_size: int = setting(50_000, "number of training examples")
+    validation_size: int = setting(500, "number of validation examples")
+    test_size: int = setting(1000, "number of test examples")
+    max_new_tokens: int = setting(8, "most tokens of an answer")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise < 0:
+            raise UserError(f"dataset_args.noise={self.noise:g}; expected at least 0.")
+
+
+def load(settings: NoisyRegression) -> TaskData:
+    """Generate the examples: the sum of w x + e or, on a log scale, the product of x^w times exp(e).
+
+    Returns:
+        Training, validation and one test set. No test or validation question is in the training set.
+        `Example.expected` is the answer's median, which minimizes the mean absolute error.
+
+    Raises:
+        UserError: The range of the integers includes 0 on a log scale, or has too few questions to hold out
+            for validation and test.
+    """
+    low, high, weights = settings.smallest, settings.largest, settings.weights
+    if settings.log_scale and low < 1:
+        raise UserError(
+            f"dataset_args.smallest is {low}; expected at least 1 with dataset_args.log_scale=true, because "
+            "there is no logarithm of 0. Pass dataset_args.smallest=1."
+        )
+    held_out = settings.validation_size + settings.test_size
+    questions = (high - low + 1) ** len(weights) if high > low else 0
+    if questions < 4 * held_out:
+        raise UserError(
+            f"{len(weights)} integers from dataset_args.smallest={low} to dataset_args.largest={high} make "
+            f"{questions} questions; expected at least {4 * held_out}, four times the number held out. Widen "
+            "the range, or lower dataset_args.validation_size and dataset_args.test_size."
+        )
+
+    rng = np.random.default_rng(settings.data_seed)
+    test = _draw(settings, settings.test_size, rng, frozenset())
+    validation = _draw(settings, settings.validation_size, rng, frozenset())
+    seen = frozenset(example.question for example in (*test, *validation))
+    train = _draw(settings, settings.train_size, rng, seen)
+    return TaskData(train, validation, {"test": test})
+
+
+def _draw(
+    settings: NoisyRegression, size: int, rng: np.random.Generator, exclude: frozenset[str]
+) -> list[Example]:
+    weights = np.asarray(settings.weights)
+    examples: list[Example] = []
+    while len(examples) < size:
+        missing = size - len(examples)
+        integers = rng.integers(settings.smallest, settings.largest, (missing, len(weights)), endpoint=True)
+        noise = rng.normal(0.0, settings.noise, missing)
+        if settings.log_scale:
+            expected = np.prod(integers.astype(float) ** weights, axis=1)
+            noisy = np.rint(expected * np.exp(noise))
+        else:
+            expected = integers @ weights
+            noisy = np.rint(expected + noise)
+        # Rounding and clipping are monotone, so they map the median to the median.
+        answers, medians = (np.clip(each, 0, settings.largest_answer) for each in (noisy, np.rint(expected)))
+        for row, answer, median in zip(integers, answers.astype(int), medians, strict=True):
+            question = " ".join(map(str, row))
+            if question not in exclude:
+                examples.append(Example(question, str(answer), float(median)))
+    return examples

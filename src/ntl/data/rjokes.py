@@ -1,0 +1,58 @@
+"""rJokes: predict a joke's score from 0 to 11, the logarithm of its votes.
+
+Source: Weller & Seppi, "The rJokes Dataset: a Large Scale Humor Collection", LREC 2020.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from ntl.data.files import FormatError, Layout, load_files, read_records
+from ntl.data.task import Data, Example, TaskData
+from ntl.settings import setting
+
+HIGHEST = 11
+
+
+@dataclass
+class Rjokes(Data):
+    """Jokes and their scores, 0 to 11."""
+
+    dataset_name: str = "rjokes"
+    data_dir: str | None = setting(
+        "data/rjokes-dataset/data",
+        "folder of the official files; sample: the small sample that ships with the lab",
+    )
+    max_new_tokens: int = setting(8, "most tokens of an answer")
+
+
+def load(settings: Rjokes) -> TaskData:
+    """Read the jokes as questions, the scores as answers; official files may be compressed with gzip."""
+    return load_files(settings, [PREPARED, *OFFICIAL])
+
+
+def parse_joke(line: str) -> list[Example]:
+    """Parse a line of an official file: a score, a tab and a joke.
+
+    Raises:
+        FormatError: The line has another format.
+    """
+    line = line.rstrip("\r\n")
+    score, tab, text = line.partition("\t")
+    # Tabs inside a joke are escaped with a backslash.
+    text = text.replace("\\\t", " ").strip()
+    if not tab or not text:
+        raise FormatError(f"it is {line[:40]!r}; expected a score, a tab and a joke")
+    if not score.isascii() or not score.isdigit() or int(score) > HIGHEST:
+        raise FormatError(f"the score is {score[:40]!r}; expected a whole number from 0 to {HIGHEST}")
+    return [Example(text, score)]
+
+
+def _files(ending: str) -> dict[str, str]:
+    return {"train": f"train{ending}", "validation": f"dev{ending}", "test": f"test{ending}"}
+
+
+PREPARED = Layout(_files(".jsonl"), read_records)
+OFFICIAL = [
+    Layout(_files(ending), partial(read_records, convert=parse_joke, parse=str))
+    for ending in (".tsv", ".tsv.gz")
+]

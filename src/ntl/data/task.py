@@ -1,0 +1,200 @@
+"""What all datasets share: examples, the splits of a task, settings, and how numbers become texts."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from omegaconf import MISSING
+
+from ntl.errors import UserError
+from ntl.settings import setting
+
+PAPERS_CLIP = 1e10
+# Settings that count something, of which there is at least one.
+_COUNTS = (
+    "train_size", "validation_size", "test_size", "train_per_difficulty", "validation_per_difficulty",
+    "significant_digits", "longest", "max_new_tokens", "rows",
+)  # fmt: skip
+
+
+class Example(NamedTuple):
+    """A question and its answer, both text.
+
+    Args:
+        question: Text that the model reads.
+        answer: Text that the model should write. Most tasks have numeric answers; MultiRC's are mostly in
+            words.
+        expected: The answer without noise, or None for tasks without noise.
+        ratings: The answers of several people, of which `answer` is a summary; empty if there are none.
+    """
+
+    question: str
+    answer: str
+    expected: float | None = None
+    ratings: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The examples of one task.
+
+    Each split is a list or, where files may be too large for one, a memory-mapped `ntl.data.files.Mapped`.
+
+    Args:
+        train: Training examples.
+        validation: Held-out examples for learning curves.
+        tests: Held-out examples by test set. The first test set is the main one.
+        number_metrics: Whether answers are compared as numbers.
+        final_answer_marker: Marker before the final answer (`####` in GSM8K), or None if solutions have no
+            marked final answer.
+        targets: Names of the numbers in an answer, if there are several, separated by commas.
+        columns: Names of the columns of a table that a question is made from; empty for other datasets.
+        clip: Largest absolute value of the numbers that errors are computed of, None for no limit. Default:
+            the paper's 1e10.
+        note: What was left out or rounded when the data were read, or None.
+    """
+
+    train: Sequence[Example]
+    validation: Sequence[Example]
+    tests: Mapping[str, Sequence[Example]]
+    number_metrics: bool = True
+    final_answer_marker: str | None = None
+    targets: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    clip: float | None = PAPERS_CLIP
+    note: str | None = None
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Fingerprint of each test set."""
+        return {test: fingerprint(examples) for test, examples in self.tests.items()}
+
+
+@dataclass
+class Data:
+    """Settings of every dataset."""
+
+    dataset_name: str = setting(MISSING, "name of the dataset, as in dataset_args=NAME")
+    max_new_tokens: int = setting(64, "most tokens of an answer")
+    data_dir: str | None = setting(None, "folder of the dataset's files; unused by a dataset without files")
+    mode: str | None = setting(
+        None, "dataset_comparison: one test for each module of mathematics_dataset; null: its two tests"
+    )
+    shots: int = setting(
+        0, "number of training examples that stand before each question, for models that are not trained"
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "dataset_args.")
+        if self.mode not in (None, "dataset_comparison"):
+            raise UserError(f"dataset_args.mode={self.mode}; expected null or dataset_comparison.")
+
+    @property
+    def title(self) -> str:
+        """The dataset's name in reports."""
+        return self.dataset_name
+
+
+@dataclass
+class Split:
+    """Settings of a dataset whose official files have no validation set."""
+
+    validation_share: float = setting(
+        0.1, "share of the official training file (of MultiRC: of its passages) that is the validation set"
+    )
+    split_seed: int = setting(0, "random seed that chooses the validation set")
+
+
+@dataclass
+class Sizes:
+    """Settings of a dataset that has as many examples as the user wants."""
+
+    train_size: int | None = setting(None, "number of training examples")
+    validation_size: int | None = setting(1000, "number of validation examples")
+    test_size: int | None = setting(1000, "number of test examples")
+    data_seed: int = setting(0, "random seed of the examples, or of the split of a table's rows")
+
+
+def check_ranges(settings: Any, prefix: str = "") -> None:
+    """Raise a UserError if a count is not positive or a share is not between 0 and 1."""
+    for key in _COUNTS:
+        if (value := getattr(settings, key, None)) is not None and value < 1:
+            raise UserError(f"{prefix}{key}={value}; expected at least 1.")
+    if not 0 < (share := getattr(settings, "validation_share", 0.5)) < 1:
+        raise UserError(f"{prefix}validation_share={share}; expected a share above 0 and below 1.")
+
+
+def add_shots(data: TaskData, count: int, write: Callable[[Sequence[str]], list[str]]) -> TaskData:
+    """Put the first `count` training examples before each question of the validation and test sets.
+
+    Args:
+        data: The task.
+        count: Number of examples.
+        write: Writes answers as the model should.
+    """
+    shots = list(data.train[:count])
+    answers = write([example.answer for example in shots])
+    texts = [f"{_until_answer(e.question)}{answer}\n\n" for e, answer in zip(shots, answers, strict=True)]
+    before = "".join(texts)
+
+    def add(examples: Sequence[Example]) -> list[Example]:
+        return [example._replace(question=before + example.question) for example in examples]
+
+    tests = {name: add(examples) for name, examples in data.tests.items()}
+    return replace(data, validation=add(data.validation), tests=tests)
+
+
+def _until_answer(question: str) -> str:
+    return question if question[-1:].isspace() else f"{question}\n"
+
+
+def fingerprint(examples: Iterable[Example]) -> str:
+    """Hash the questions and answers of one split, in order, as 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(f"{example.question}\t{example.answer}\n".encode())
+    return digest.hexdigest()
+
+
+def evenly_spaced(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
+    """Choose `count` examples in their order, evenly spaced because files hold one module after another.
+
+    None, or more than there are, chooses all.
+    """
+    if count is None or count >= len(examples):
+        return examples
+    return [examples[i * len(examples) // count] for i in range(count)]
+
+
+def single_number(answer: str, reader: str, advice: str) -> float:
+    """Read an answer that has to be a number; a UserError quotes it if it is not a single one."""
+    from ntloss.numbers.parsing import parse_number  # slow: torch
+
+    number = parse_number(answer, "whole")
+    if number is None:
+        raise UserError(
+            f"the answer {answer[:80]!r} is not a single number; {reader} expects answers such as -12.5. "
+            f"Choose another dataset, or {advice}."
+        )
+    return number
+
+
+def format_number(number: float | Decimal) -> str:
+    """Write a number in the shortest form that is exact in its precision, without an exponent.
+
+    Args:
+        number: A finite number. A numpy float32 is written with the precision of float32.
+
+    Returns:
+        The text, without trailing zeros after the decimal point.
+
+    Example:
+        >>> format_number(42.0), format_number(-0.1), format_number(1e20), format_number(Decimal("2.50"))
+        ('42', '-0.1', '100000000000000000000', '2.5')
+    """
+    text = format(Decimal(str(number)), "f")
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text

@@ -1,1 +1,0 @@
-"""One module per dataset, with a function `load(settings) -> TaskData`; see `ntl.data`."""

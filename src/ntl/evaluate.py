@@ -1,0 +1,291 @@
+"""Answer questions with a trained model by the paper's protocol, and score the answers.
+
+Questions of similar length are decoded together with beam search. The last number of each decoded text is
+its prediction. Other readings of the same model are the median and the mean of its distribution, see
+`ntloss.reading.number_quantiles`. Each process answers its share of the questions, and all receive all
+results.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ntl.data import Example, TaskData, evenly_spaced, single_number
+from ntl.data.files import write_atomically
+from ntl.errors import UserError
+from ntl.settings import setting
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ntl.models import AnsweringModel
+    from ntl.scores import Distribution
+
+METRICS = "metrics.json"  # written last: an evaluation whose folder holds it is finished
+PREDICTIONS = "predictions.jsonl"
+REFERENCE_ANSWERS = 10_000  # training answers whose median is the constant guess
+
+Reading = StrEnum("Reading", "greedy median mean")
+Metrics = dict[str, float | None]
+Answer = tuple[str, "Distribution | None"]
+"""An answer's text and, if a reading needs it, the distribution of its number."""
+
+
+@dataclass
+class Evaluation:
+    """How answers are decoded and scored."""
+
+    name: str = setting("test", "folder of the results, in that of the run; evaluating again replaces them")
+    beams: int = setting(4, "of the beam search; xVal is greedy")
+    max_new_tokens: int = setting(64, "of an answer; by default those of the dataset")
+    batch_size: int = setting(64, "questions at once; by default training_args.per_device_eval_batch_size")
+    samples: int | None = setting(None, "examples of each test set; null: all")
+    samples_during_training: int | None = setting(500, "validation examples at each evaluation; null: all")
+    read: list[Reading] = setting(
+        [Reading.greedy],
+        "how a number is read from the model's distribution; greedy is always included, and all that a "
+        "regression head has",
+    )
+    interval: float = setting(0.9, "share of the distribution between the lower and the upper quantile")
+
+    def __post_init__(self) -> None:
+        if not 0 < self.interval < 1:
+            raise UserError(f"evaluation.interval={self.interval}; expected a share above 0 and below 1.")
+        if not re.fullmatch(r"[\w+-][\w.+-]*", self.name):
+            raise UserError(
+                f"evaluation.name={self.name!r} is not the name of a folder; expected letters, digits, "
+                "dots and hyphens."
+            )
+
+    @property
+    def quantile_readings(self) -> tuple[str, ...]:
+        """The readings besides `greedy`, which need quantiles of the model's distribution."""
+        return tuple(str(name) for name in Reading if name in self.read and name != "greedy")
+
+
+class Prediction(NamedTuple):
+    """One answered question: the model's `text` beside the correct `answer`.
+
+    `predicted` and `true` are the last numbers of both; None without one, or if numbers are not compared. The
+    ends of the model's interval, the median and the mean of its distribution are None if they were not read.
+    """
+
+    question: str
+    answer: str
+    text: str
+    predicted: float | None
+    true: float | None
+    lower: float | None = None
+    median: float | None = None
+    upper: float | None = None
+    mean: float | None = None
+
+    def row(self) -> dict[str, Any]:
+        """Return the fields by name, without those that were not read."""
+        optional = self._field_defaults
+        return {k: v for k, v in self._asdict().items() if v is not None or k not in optional}
+
+
+class Result(NamedTuple):
+    """The metrics (None if undefined, see docs/lab_report.md) and one prediction per example."""
+
+    metrics: Metrics
+    predictions: list[Prediction]
+
+
+def score_answers(
+    built: AnsweringModel,
+    examples: Sequence[Example],
+    data: TaskData,
+    evaluation: Evaluation,
+    model: nn.Module | None = None,
+) -> Result:
+    """Answer questions with a model and score the answers.
+
+    All processes must call this function with the same examples. All run the same number of batches, because
+    a sharded model needs every process in each forward pass.
+
+    Args:
+        built: The model, which encodes the questions and decodes the answers.
+        examples: Questions and answers.
+        data: Task the examples belong to, which decides how answers are compared.
+        evaluation: Decoding settings.
+        model: The wrapped model. Default: the model itself.
+    """
+    from accelerate import PartialState
+
+    from ntl.models.batches import evaluation_mode
+
+    if not examples:
+        raise UserError("there are no examples to evaluate; expected at least one. Check the dataset.")
+    examples = list(examples)  # may be memory-mapped: read them once
+    model = built.model if model is None else model
+    rank, world = PartialState().process_index, PartialState().num_processes
+    share = math.ceil(len(examples) / world)
+    batches = batches_by_length([len(e.question) for e in examples], min(evaluation.batch_size, share))
+    # A process with fewer batches repeats the last one to keep in step; `_gather` counts it once.
+    rounds = math.ceil(len(batches) / world)
+    answers: dict[int, tuple[list[Answer], int]] = {}
+    with evaluation_mode(model):
+        for index in (min(index, len(batches) - 1) for index in range(rank, rounds * world, world)):
+            before = _ill_formed(built) or 0
+            found = _answers(built, model, [examples[i].question for i in batches[index]], evaluation)
+            answers[index] = found, (_ill_formed(built) or 0) - before
+    gathered = _gather(answers)
+    answered = {
+        i: one for n, batch in enumerate(batches) for i, one in zip(batch, gathered[n][0], strict=True)
+    }
+    result = _result(examples, [answered[i] for i in range(len(examples))], data, evaluation)
+    form = getattr(built, "answer_format", None)
+    if form is not None and form.number_format is not None:
+        result.metrics["outside_format"] = sum(not form.fits(example.answer) for example in examples)
+    if _ill_formed(built) is not None:
+        result.metrics["ill_formed"] = sum(count for _, count in gathered.values())
+    return result
+
+
+def reference_metrics(data: TaskData, examples: Sequence[Example]) -> Metrics:
+    """Score what a model's errors are compared with: a constant answer and, if it is known, the noise."""
+    from ntl.scores import reference_scores
+
+    if not data.number_metrics:
+        return {}
+    train = [example.answer for example in evenly_spaced(data.train, REFERENCE_ANSWERS)]
+    return reference_scores(train, examples, data.clip)
+
+
+def write_results(folder: Path, description: Mapping[str, Any], results: Mapping[str, Result]) -> None:
+    """Write the predictions of all test sets and, last, `metrics.json`, in place of earlier ones.
+
+    Args:
+        folder: Folder of the evaluation.
+        description: What was evaluated: entries of `metrics.json` besides `metrics`.
+        results: Maps each test set to its metrics, finite or None, and predictions in the test set's order.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / METRICS).unlink(missing_ok=True)
+    lines = (
+        json.dumps({"test": test, **prediction.row()}, ensure_ascii=False, allow_nan=False) + "\n"
+        for test, result in results.items()
+        for prediction in result.predictions
+    )
+    write_atomically(folder / PREDICTIONS, "".join(lines))
+    content = {**description, "metrics": {test: result.metrics for test, result in results.items()}}
+    write_atomically(folder / METRICS, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def read_results(folder: Path) -> dict[str, Any] | None:
+    """Read the `metrics.json` of an evaluation; None if it is not finished.
+
+    Raises:
+        UserError: The file is not what an evaluation wrote.
+    """
+    try:
+        content = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{folder / METRICS} cannot be read ({error}). Delete it to evaluate again."
+        ) from None
+    return content if isinstance(content, dict) and "settings" in content else None
+
+
+def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Group examples of similar length into batches of their indices, which saves padding.
+
+    The longest batch comes first, so that running out of memory happens at once.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def check_readings(built: Any, data: TaskData, evaluation: Evaluation) -> None:
+    """Check, before training, that the readings fit the model and the data."""
+    from ntl.scores import SPACED_LEVELS
+
+    if not evaluation.quantile_readings:
+        return
+    example: Example | None = None
+    read = f"evaluation.read=[{','.join(evaluation.quantile_readings)}]"
+    for example in chain(data.validation, *data.tests.values()):
+        single_number(example.answer, read, "pass evaluation.read=[greedy]")
+    if example is not None:
+        built.quantiles(built.model, [example.question], SPACED_LEVELS)
+
+
+def _ill_formed(built: AnsweringModel) -> int | None:
+    """Return how many malformed numbers were decoded so far; None if there cannot be any."""
+    return getattr(getattr(built, "encoding", None), "ill_formed", None)
+
+
+def _answers(built: Any, model: nn.Module, questions: Sequence[str], evaluation: Evaluation) -> list[Answer]:
+    """Answer a batch of questions, and read the distributions of their numbers if a reading needs them."""
+    from ntl.scores import SPACED, SPACED_LEVELS, Distribution, interval_levels
+
+    given = (evaluation.beams, evaluation.max_new_tokens)
+    if not evaluation.quantile_readings:
+        return [(text, None) for text in built.answer(model, questions, *given)]
+    levels = (*SPACED_LEVELS, *interval_levels(evaluation.interval), 0.5)
+    texts, read = built.read(model, questions, *given, levels)
+    # Sorted, because rounding may cross two quantiles.
+    spaced = read.values[:, :SPACED].sort(-1).values
+    mean = spaced.mean(-1)
+    ends, median = read.values[:, SPACED:-1].sort(-1).values, read.values[:, -1]
+    columns = (spaced, ends[:, 0], median, ends[:, 1], mean, read.starts)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [(text, Distribution(*row)) for text, row in zip(texts, rows, strict=True)]
+
+
+def _result(
+    examples: Sequence[Example], answered: Sequence[Answer], data: TaskData, evaluation: Evaluation
+) -> Result:
+    from ntl import scores
+
+    texts, answers = [text for text, _ in answered], [example.answer for example in examples]
+    metrics: Metrics = {"count": len(examples)}
+    if data.number_metrics:
+        metrics |= scores.number_scores(texts, answers, data.clip)
+    if data.targets:
+        metrics |= scores.target_scores(texts, answers, data.targets)
+    metrics |= scores.text_scores(texts, answers)
+    if data.final_answer_marker is not None:
+        metrics |= scores.final_answer_scores(texts, answers, data.final_answer_marker)
+    if evaluation.quantile_readings:
+        found = [read for _, read in answered if read is not None]
+        metrics |= scores.reading_scores(
+            found, answers, evaluation.quantile_readings, evaluation.interval, data.clip
+        )
+        if all(example.ratings for example in examples):
+            metrics["rater_crps"] = scores.rater_crps(found, [example.ratings for example in examples])
+    shown = ("lower", "median", "upper", *(["mean"] if "mean" in evaluation.quantile_readings else []))
+    predictions = []
+    for example, (text, read) in zip(examples, answered, strict=True):
+        pair = [_number(side) if data.number_metrics else None for side in (text, example.answer)]
+        numbers = {} if read is None else {name: scores.finite_or_none(getattr(read, name)) for name in shown}
+        predictions.append(Prediction(example.question, example.answer, text, *pair, **numbers))
+    return Result(metrics, predictions)
+
+
+def _number(text: str) -> float | None:
+    """Return the last number of a text, clipped to the range of float64 because JSON has no infinity."""
+    from ntl.protocol import last_number  # slow: torch
+
+    number = last_number(text)
+    return None if number is None else max(-sys.float_info.max, min(number, sys.float_info.max))
+
+
+def _gather(mine: Mapping[int, Any]) -> dict[int, Any]:
+    """Merge what all processes have computed for their batches, by the batch's index, on every process."""
+    from accelerate.utils import gather_object
+
+    return {index: value for share in gather_object([mine]) for index, value in share.items()}

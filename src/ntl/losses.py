@@ -1,0 +1,187 @@
+"""Which loss a run minimizes: its settings, and the losses of the paper where the library's differ."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from ntl.errors import UserError
+from ntl.models.settings import ModelArgs
+from ntl.settings import setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ntloss.criteria import Criterion
+
+Mode = StrEnum("Mode", "add replace")
+NormalizeBy = StrEnum("NormalizeBy", "numbers items")
+
+AUTO = "auto"  # value of loss.options.sigma that leaves the width to the training answers
+OF_MODEL = "from_model_args"  # value of loss.criterion that leaves the loss to model_args
+OF_FUNCTION = {None: "ntl_mse", "mse": "ntl_mse", "mae": "ntl_mae", "huber": "ntl_huber"}
+# The paper's Gaussian smoothing together with its smoothed Wasserstein loss.
+SMOOTHED = "ntl.losses:gaussian_and_wasserstein"
+# Names in tables.
+TITLES = {
+    "ntl_was": "NTL-WAS", "crps": "CRPS", "gaussian_smoothing": "Gaussian smoothing",
+    "smoothed_wasserstein": "smoothed NTL-WAS", "hl_gauss": "HL-Gauss", "dist2": "DIST2", "del_loss": "DEL",
+    "smmd": "SMMD", "ntil": "NTIL", "number_level": "number-level NTL", "ntl_mse": "NTL-MSE",
+    "ntl_mae": "NTL-MAE", "raft": "RAFT", "ntl_huber": "NTL-Huber",
+    SMOOTHED: "Gaussian smoothing + smoothed NTL-WAS",
+}  # fmt: skip
+
+
+@dataclass
+class LossSettings:
+    """Which loss to minimize in addition to cross-entropy, or in place of it at number tokens."""
+
+    criterion: str | None = setting(
+        None,
+        "a name of ntloss.criteria.CRITERIA, as in loss=ce loss.criterion=smmd, or a function of your own, "
+        "as in loss.criterion=my_module:my_function; null: cross-entropy alone",
+    )
+    options: dict[str, Any] = setting({}, "arguments of the criterion, such as {sigma: 1.0}")
+    weight: float = setting(0.3, "λ, by which the criterion is multiplied")
+    mode: Mode = setting(Mode.add, "replace: the criterion replaces cross-entropy at number tokens")
+    normalize_by: NormalizeBy = setting(
+        NormalizeBy.numbers,
+        "what the criterion is divided by: number tokens, as in the paper, or items, which are all labels, "
+        "as cross-entropy is",
+    )
+    label_smoothing: float = setting(
+        0.0, "of cross-entropy; training_args.label_smoothing_factor sets it, too"
+    )
+
+    @property
+    def title(self) -> str:
+        """The criterion's name in tables, such as `NTL-WAS`; empty without a criterion."""
+        return "" if self.criterion is None else TITLES.get(self.criterion, self.criterion)
+
+
+def choose_loss(loss: LossSettings, model: ModelArgs) -> LossSettings:
+    """Return the loss to minimize.
+
+    It is that of the group `loss` or, if this is `from_model_args`, of the published keys of `model_args`.
+
+    Raises:
+        UserError: both are given, or the published keys contradict each other.
+    """
+    if loss.criterion == OF_MODEL:
+        published = _published(model)
+        return replace(published, normalize_by=loss.normalize_by, label_smoothing=loss.label_smoothing)
+    for key in ("number_token_loss", "gaussian_label_smoother"):
+        if getattr(model, key):
+            raise UserError(
+                f"the group loss is given together with model_args.{key}=true, which also sets the loss. "
+                f"Pass model_args={model.name.removesuffix('_ntl')}, or omit loss."
+            )
+    return loss
+
+
+def _published(model: ModelArgs) -> LossSettings:
+    weight = model.number_token_loss_weight
+    if not model.gaussian_label_smoother:
+        if not model.number_token_loss:
+            return LossSettings()
+        if model.number_token_loss_with_wasserstein:
+            return LossSettings("ntl_was", weight=weight)
+        return LossSettings(OF_FUNCTION[model.number_token_loss_function], weight=weight)
+    sigma = {"sigma": model.label_smoother_sigma}
+    if not model.number_token_loss:
+        return LossSettings("gaussian_smoothing", sigma, weight=1.0, mode=Mode.replace)
+    if not model.number_token_loss_with_wasserstein:
+        raise UserError(
+            "model_args.gaussian_label_smoother=true is given together with NTL-MSE; expected it alone or "
+            "with model_args.number_token_loss_with_wasserstein=true."
+        )
+    return LossSettings(SMOOTHED, {**sigma, "weight": weight}, weight=1.0, mode=Mode.replace)
+
+
+def library_options(loss: LossSettings, answers: Sequence[str], leading_zeros: bool) -> dict[str, Any]:
+    """Return the arguments of `make_number_aware` for a loss.
+
+    Without a criterion, NTL-WAS is reported but not minimized: its weight is 0.
+
+    Args:
+        loss: The settings.
+        answers: The training answers, as the model writes them, for a width that depends on them.
+        leading_zeros: Whether answers are padded with zeros.
+
+    Raises:
+        UserError: An option of the loss is invalid, or does not fit the answers.
+    """
+    from ntloss.criteria import make_criterion
+
+    if loss.criterion is None:
+        loss = replace(loss, criterion="ntl_was", options={}, weight=0.0, mode=Mode.add)
+    options = dict(loss.options)
+    if loss.criterion == "hl_gauss":
+        options.setdefault("leading_zeros", leading_zeros)
+        if options.get("sigma") == AUTO:
+            options["sigma"] = _widths(answers)
+    try:
+        criterion = in_any_unit(make_criterion({"name": str(loss.criterion), **options}))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"the loss settings are invalid: {error}") from error
+    return {
+        "criterion": criterion,
+        "weight": loss.weight,
+        "mode": str(loss.mode),
+        "label_smoothing": loss.label_smoothing,
+    }
+
+
+def _widths(answers: Sequence[str]) -> tuple[float, float]:
+    """Return the first and the last sigma of HL-Gauss for training answers."""
+    from ntloss import HLGauss
+    from ntloss.numbers.parsing import parse_number
+
+    numbers: list[Any] = [parse_number(answer.strip(), "whole") for answer in answers]
+    try:
+        if None in numbers:
+            raise ValueError(f"{answers[numbers.index(None)]!r} is not a number")
+        schedule = HLGauss.for_answers(numbers).schedule
+    except ValueError as error:
+        reason = f"loss.options={{sigma: auto}} does not fit the training answers: {error}"
+        raise UserError(f"{reason.rstrip('.')}. Pass for example loss.options={{sigma: 1.0}}.") from None
+    assert schedule is not None  # `for_answers` makes one
+    return schedule
+
+
+def in_any_unit(criterion: Criterion) -> Criterion:
+    """Allow a criterion on tokens of several digits, whose loss is in units of up to thousands.
+
+    The library refuses NTL-WAS and NTL-MSE there, because they outweigh cross-entropy; the paper's ablation
+    with T5's own tokens uses them.
+    """
+    from ntloss import HLGauss
+
+    if isinstance(criterion, HLGauss):
+        return criterion
+
+    @functools.wraps(criterion)
+    def allowed(**read: Any) -> Any:
+        return criterion(**read)
+
+    return allowed
+
+
+def gaussian_and_wasserstein(
+    probs: Tensor,
+    log_probs: Tensor,
+    log_mass: Tensor,
+    values: Tensor,
+    target: Tensor,
+    form_log_probs: Tensor | None = None,
+    sigma: float = 1.0,
+    weight: float = 0.3,
+) -> Tensor:
+    """Gaussian label smoothing plus `weight` times the smoothed Wasserstein loss, with one sigma."""
+    from ntloss import gaussian_smoothing, smoothed_wasserstein
+
+    smoothing = gaussian_smoothing(log_probs, log_mass, values, target, form_log_probs, sigma)
+    return smoothing + weight * smoothed_wasserstein(probs, values, target, sigma)

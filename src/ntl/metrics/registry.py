@@ -1,0 +1,126 @@
+"""Every metric of an evaluation: its heading in tables, its direction and its unit.
+
+The name of a metric can say of what it is: `median_mae` of the median, `constant_mae` of a constant answer,
+`latitude_mae` of the target `latitude`, `coverage_95` of 95 % intervals. `find_metric` knows these, too, and
+transformers' prefix `eval_`.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+from ntl.errors import unknown_key
+
+GREEDY = "greedy"  # the reading of a metric whose name has no prefix
+OF_READING = {"median": "of the median", "mean": "of the mean"}
+OF_REFERENCE = {"constant": "of a constant answer", "noise": "without the noise"}
+READINGS = (GREEDY, *OF_READING)
+_PREFIX = re.compile(rf"({'|'.join((*OF_READING, *OF_REFERENCE))})_(.+)")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is known about a metric.
+
+    Args:
+        name: Its name in `metrics.json`.
+        heading: Its name in tables and figures.
+        higher_is_better: None if neither higher nor lower values are better, as of a count, or of a coverage,
+            which is best where it equals the interval's nominal share.
+        unit: the log10 unit is that of sign(x)·log10(|x| + 1).
+    """
+
+    name: str
+    heading: str
+    higher_is_better: bool | None
+    unit: str
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("exact_final_answer", "exact final answer", True, "share"),
+        Metric("final_answer_accuracy", "final answer", True, "share"),
+        Metric("exact_number", "exact", True, "share"),
+        Metric("accuracy", "accuracy", True, "share"),
+        Metric("accuracy_of_valid", "accuracy of valid", True, "share"),
+        Metric("invalid_rate", "invalid", False, "share"),
+        Metric("invalid", "invalid answers", False, "count"),
+        Metric("count", "questions", None, "count"),
+        Metric("skipped", "skipped", None, "count"),
+        Metric("ill_formed", "ill-formed numbers", False, "count"),
+        Metric("outside_format", "outside the format", None, "count"),
+        Metric("mae", "MAE", False, "unit of the answers"),
+        Metric("medae", "median error", False, "unit of the answers"),
+        Metric("rmse", "RMSE", False, "unit of the answers"),
+        Metric("r2", "R²", True, "share"),
+        Metric("log_mae", "log MAE", False, "log10"),
+        Metric("log_rmse", "log RMSE", False, "log10"),
+        Metric("log_r2", "log R²", True, "share"),
+        Metric("pearson", "Pearson", True, "correlation"),
+        Metric("spearman", "Spearman", True, "correlation"),
+        Metric("exact_match", "exact match", True, "share"),
+        Metric("bleu", "BLEU", True, "per cent"),
+        Metric("rouge1", "ROUGE-1", True, "share"),
+        Metric("rouge2", "ROUGE-2", True, "share"),
+        Metric("rougeL", "ROUGE-L", True, "share"),
+        Metric("answered", "answered", True, "share"),
+        Metric("km", "distance", False, "km"),
+        Metric("crps", "CRPS", False, "unit of the answers"),
+        Metric("rater_crps", "CRPS, ratings", False, "unit of the answers"),
+        Metric("interval_coverage", "coverage", None, "share"),
+        Metric("interval_width", "width", None, "unit of the answers"),
+        Metric("interval_score", "interval score", False, "unit of the answers"),
+        Metric("number_mass", "probability of a number", True, "share"),
+        Metric("loss", "loss", False, "nats"),
+        Metric("ce", "cross-entropy", False, "nats"),
+        Metric("ce_numbers", "cross-entropy of numbers", False, "nats"),
+        Metric("ce_text", "cross-entropy of text", False, "nats"),
+        Metric("ntl", "number loss", False, ""),
+        Metric("number", "number loss", False, ""),
+        Metric("perplexity", "perplexity", False, ""),
+    )
+}
+RIGHT = ("exact_final_answer", "exact_number", "exact_match")
+"""Metrics of correct answers, in order of preference."""
+
+
+def split_metric(name: str) -> tuple[str, str]:
+    """Return the reading, or the reference, that a metric is of, and the metric's plain name.
+
+    Example:
+        >>> split_metric("median_mae"), split_metric("constant_mae"), split_metric("mae")
+        (('median', 'mae'), ('constant', 'mae'), ('greedy', 'mae'))
+    """
+    found = _PREFIX.fullmatch(name)
+    return (found[1], found[2]) if found and found[2] in METRICS else (GREEDY, name)
+
+
+def reading_metric(reading: str, metric: str) -> str:
+    """Return the name of a metric of a reading: `mae` for `greedy`, `median_mae` for `median`."""
+    return metric if reading == GREEDY else f"{reading}_{metric}"
+
+
+def find_metric(name: str) -> Metric:
+    """Return what is known about a metric.
+
+    Args:
+        name: A name of `METRICS`, which can begin with that of a reading or a reference; `<target>_mae`;
+            `coverage_<per cent>`. Each can have transformers' prefix `eval_`.
+
+    Raises:
+        UserError: The metric is unknown.
+
+    Example:
+        >>> find_metric("eval_median_accuracy")
+        Metric(name='median_accuracy', heading='accuracy of the median', higher_is_better=True, unit='share')
+    """
+    plain = name.removeprefix("eval_")
+    of, base = split_metric(plain)
+    if base in METRICS:
+        words = {GREEDY: "", **OF_READING, **OF_REFERENCE}[of]
+        return replace(METRICS[base], name=plain, heading=f"{METRICS[base].heading} {words}".strip())
+    if percent := re.fullmatch(r"coverage_(\d+)", plain):
+        return Metric(plain, f"coverage of {percent[1]} % intervals", None, "share")
+    if target := re.fullmatch(r"(.+)_mae", plain):
+        return Metric(plain, f"MAE of {target[1]}", False, "unit of the answers")
+    raise unknown_key("metric ", name, METRICS)

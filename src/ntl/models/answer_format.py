@@ -1,0 +1,268 @@
+"""How a model writes answers as text: plainly, or padded to one length, as they are or their logarithms.
+
+The format of padded answers is stored in `config.ntl`, so that it is saved with the model.
+"""
+
+import math
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from ntl.data import format_number
+from ntl.encodings.digits import TextEncoding
+from ntl.errors import UserError
+from ntloss import NumberVocabulary
+from ntloss.numbers import NumberFormat
+from ntloss.numbers.parsing import parse_number
+
+# Entries of `config.ntl` that hold the format of padded answers.
+FORMAT_KEYS = ("number_width", "number_places", "number_signed")
+PLAIN_SAMPLES = ("7", "-7", "12", "0.5")
+WHOLE = "number_whole"  # entry that says whether all training answers are whole, if logarithms are written
+
+
+class AnswerFormat:
+    """Writes answers in the format that a model is trained with, and reads the model's answers back."""
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vocabulary: NumberVocabulary
+    ):
+        self._config = model.config
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._mask: FormatProcessor | None = None
+
+    @property
+    def number_format(self) -> NumberFormat | None:
+        """The format of padded answers, or None if answers are plain."""
+        ntl = self._config.ntl
+        if ntl["number_format"] == "plain":
+            return None
+        if "number_signed" not in ntl:
+            raise UserError(
+                "this model has no number format: it is taken from the training answers; expected a model "
+                "trained with model_args.number_format=padded. Train it first, or choose another one."
+            )
+        return NumberFormat(*(ntl[key] for key in FORMAT_KEYS))
+
+    def fit(self, answers: Iterable[str]) -> None:
+        """Choose the format of padded training answers, or check that that of an earlier run fits them."""
+        ntl = self._config.ntl
+        if ntl["number_format"] == "plain":
+            return
+        try:
+            if "number_signed" in ntl:
+                for answer in answers:
+                    self.number_format.write(self._scaled(answer))  # type: ignore[union-attr]
+            else:
+                # New dictionaries, because copies of the configuration share the old one.
+                self._config.ntl = {**ntl, **self._choose([*answers])}
+        except ValueError as error:
+            without = " with model_args.number_digits=null" if ntl.get("number_digits") is not None else ""
+            raise UserError(
+                f"number_format=padded does not fit the training answers: {error}. Pass a larger "
+                "model_args.number_width or model_args.number_places, null to take them from the training "
+                f"answers, or model_args.number_format=plain{without}."
+            ) from error
+        self.processor(0)
+
+    def _choose(self, answers: Sequence[str]) -> dict[str, Any]:
+        """Choose the format of training answers, as entries of `config.ntl`."""
+        ntl, texts = self._config.ntl, answers
+        places, digits = ntl.get("number_places"), ntl.get("number_digits")
+        if self.is_log or digits is not None:
+            numbers = [self._number(answer) for answer in answers]
+            spread = statistics.pstdev(numbers)
+            if places is None and not spread:
+                raise ValueError(
+                    f"all are {answers[0]}, and how many decimals are kept follows from their spread; "
+                    "expected answers that differ, or model_args.number_places"
+                )
+            if places is None:
+                places = max(0, (digits or 3) - 1 - math.floor(math.log10(spread)))
+            self._config.ntl = {**ntl, "number_places": places}
+            texts = [self._scaled(answer) for answer in answers]
+        # The logarithms of powers of ten are whole, but those of other answers need the places.
+        found = NumberFormat.of(
+            texts, ntl.get("number_width"), places if self.is_log else ntl.get("number_places")
+        )
+        entries = dict(zip(FORMAT_KEYS, (found.digits, found.decimals, found.signed), strict=True))
+        return entries | ({WHOLE: all("." not in answer for answer in answers)} if self.is_log else {})
+
+    @property
+    def is_log(self) -> bool:
+        """Whether the logarithm of an answer is written, to base 10."""
+        return bool(self._config.ntl.get("number_scale") == "log")
+
+    def _number(self, answer: str) -> float:
+        """Return an answer or, if logarithms are written, its logarithm."""
+        number = parse_number(answer, "whole")
+        if number is None:
+            raise ValueError(f"{answer[:80]!r} is not a single number")
+        if self.is_log and number <= 0:
+            raise UserError(
+                f"model_args.number_scale=log: the answer {answer} has no logarithm; expected numbers above "
+                "0. Omit it (and scale=log)."
+            )
+        return math.log10(number) if self.is_log else number
+
+    def _scaled(self, answer: str) -> str:
+        """Return the number that is written: with the digits that are kept, or as a logarithm."""
+        places = self._config.ntl.get("number_places")
+        if self.is_log:
+            return f"{self._number(answer):.{places}f}"
+        if self._config.ntl.get("number_digits") is None or parse_number(answer, "whole") is None:
+            return answer
+        return f"{Decimal(answer):.{places}f}"
+
+    def _unscaled(self, number: float) -> float:
+        """Return the answer, of four digits, whose logarithm this is."""
+        answer = float(f"{10**number:.4g}")
+        return float(f"{answer:.0f}") if self._config.ntl[WHOLE] else answer
+
+    def fits(self, answer: str) -> bool:
+        """Return whether the format can write an answer, rounded."""
+        try:
+            return self.number_format is None or self.number_format.fits(self._scaled(answer))
+        except (ValueError, UserError):
+            return False
+
+    def write(self, answers: Sequence[str]) -> list[str]:
+        """Write answers for labels. Those of test sets that do not fit the format are left as they are."""
+        if (form := self.number_format) is None:
+            return [*answers]
+        return [form.write(self._scaled(answer)) if self.fits(answer) else answer for answer in answers]
+
+    def read(self, texts: Sequence[str]) -> list[str]:
+        """Convert a model's answers to plain text."""
+        if (form := self.number_format) is None:
+            return [*texts]
+        numbers = [form.read(text.strip()) for text in texts]
+        return [format_number(self._unscaled(float(x)) if self.is_log else x) for x in numbers]
+
+    def unscaled(self, numbers: Tensor) -> Tensor:
+        """Return the answers that written numbers stand for."""
+        return numbers.cpu().clone().apply_(self._unscaled).to(numbers.device) if self.is_log else numbers
+
+    def outwards(self, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Move the ends of intervals outwards to numbers that the format can write, or to its last one."""
+        if (form := self.number_format) is None:
+            return lower, upper
+        if self.is_log:
+            lower, upper = (np.log10(np.maximum(end, sys.float_info.min)) for end in (lower, upper))
+        lower, upper = writable_ends(form, lower, upper)
+        if self.is_log:
+            lower, upper = (np.array([*map(self._unscaled, end)], dtype=float) for end in (lower, upper))
+        return lower, upper
+
+    def processor(self, prompt_length: int) -> "FormatProcessor | None":
+        """Make the logits processor that keeps answers in the format, after a prompt of so many tokens."""
+        if (number_format := self.number_format) is None:
+            return None
+        if self._mask is None or self._mask.format != number_format:
+            self._mask = FormatProcessor(number_format, self._tokenizer, self._vocabulary)
+        self._mask.prompt_length = prompt_length
+        return self._mask
+
+    def quantile_options(self) -> dict[str, Any]:
+        """Return the arguments of `number_quantiles` for answers in this format."""
+        number_format = self.number_format
+        samples = PLAIN_SAMPLES if number_format is None else sample_numbers(number_format)
+        # The same walks in every evaluation.
+        generator = torch.Generator().manual_seed(0)
+        return {"format": number_format, "prefix_ids": self._start_ids(samples), "generator": generator}
+
+    def _start_ids(self, samples: Sequence[str]) -> list[int]:
+        """Return the token without text that numbers start with, such as T5's `▁`, or nothing."""
+        encoding = TextEncoding(self._tokenizer)
+        rows = encoding.encode(samples, special_tokens=False)
+        starts = {row[0]: text for row, text in zip(rows, samples, strict=True)}
+        empty = [token for token in starts if not encoding.decode([[token]])[0]]
+        if empty and len(starts) > 1:
+            first, other = empty[0], next(token for token in starts if token != empty[0])
+            raise UserError(
+                f"the tokenizer starts {starts[first]} with {self._tokenizer.convert_ids_to_tokens(first)!r} "
+                f"and {starts[other]} with {self._tokenizer.convert_ids_to_tokens(other)!r}, so quantiles "
+                "cannot be read; expected every number to start with the same token. Use another tokenizer, "
+                "or pass evaluation.read=[greedy]."
+            )
+        return empty
+
+
+class FormatProcessor:
+    """Masks the logits of `generate` to tokens that continue a number in a format of fixed width.
+
+    The end token may follow only the complete number.
+    """
+
+    def __init__(
+        self, number_format: NumberFormat, tokenizer: PreTrainedTokenizerFast, vocabulary: NumberVocabulary
+    ):
+        self.format, self.prompt_length = number_format, 0
+        self.longest = len(number_format.slots) + 2
+        """The largest number of tokens of an answer, with the space that T5 starts with and the end token."""
+        encoding, samples = TextEncoding(tokenizer), sample_numbers(number_format)
+        rows = encoding.encode(samples, special_tokens=False)
+        try:
+            allowed, self._lengths = number_format.masks(vocabulary)
+        except ValueError as error:
+            raise _cannot_write(tokenizer, samples[0], rows[0]) from error
+        # A row for what may follow each number of characters: for the whole number, the end.
+        self._allowed = torch.cat([allowed, torch.zeros_like(allowed[:1])])
+        self._end = tokenizer.eos_token_id
+        self._allowed[-1, self._end] = True
+        # An answer may start with a token without text, such as T5's `▁`, if the tokenizer writes it so.
+        self._first = self._allowed[:1].clone()
+        self._first[:, [row[0] for row in rows if not encoding.decode([row[:1]])[0]]] = True
+        for text, row in zip(samples, rows, strict=True):
+            steps = [self.rows(torch.tensor([row[:i]], dtype=torch.long))[0] for i in range(len(row) + 1)]
+            written = all(bool(step[i]) for step, i in zip(steps, row, strict=False))
+            if not written or steps[-1].sum() != 1 or encoding.decode([row]) != [text]:
+                raise _cannot_write(tokenizer, text, row)
+
+    def rows(self, tokens: Tensor) -> Tensor:
+        """Return whether each token may follow each partial answer `[batch, seq]`, `[batch, vocab]`."""
+        if tokens.device != self._allowed.device:  # once, on the first step on an accelerator
+            tables = (self._allowed, self._first, self._lengths)
+            self._allowed, self._first, self._lengths = (table.to(tokens.device) for table in tables)
+        if tokens.shape[1] == 0:
+            return self._first.expand(len(tokens), -1)
+        return self._allowed[self._lengths[tokens].sum(-1).clamp(max=len(self._allowed) - 1)]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Mask the scores, `[batch, vocab]`."""
+        allowed = self.rows(input_ids[:, self.prompt_length :])
+        # A model that has diverged gives NaN, which beam search would follow out of the format.
+        masked = scores.nan_to_num().masked_fill(~allowed, -math.inf)
+        # Beams are not ranked by the end, which is certain, and which decoders have not learned.
+        masked[:, self._end] = masked[:, self._end].where(~allowed[:, self._end], 0)
+        return masked
+
+
+def writable_ends(form: NumberFormat, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Move the ends of intervals outwards to numbers of a fixed width, or to its last one."""
+    step, tiny = 10.0**form.decimals, 1e-6  # an end such as 0.29 times a hundred is rounded
+    most = float(f"{'9' * (form.digits or 0)}.{'9' * form.decimals}")
+    ends = np.floor(lower * step + tiny) / step, np.ceil(upper * step - tiny) / step
+    low, high = (end.clip(-most if form.signed else 0.0, most) for end in ends)
+    return low, high
+
+
+def sample_numbers(number_format: NumberFormat) -> list[str]:
+    """Return numbers of fixed width that together have each of its characters at each position."""
+    return ["".join(sorted(slot)[i % len(slot)] for slot in number_format.slots) for i in range(10)]
+
+
+def _cannot_write(tokenizer: PreTrainedTokenizerFast, text: str, ids: list[int]) -> UserError:
+    return UserError(
+        f"the tokenizer encodes {text!r} as {tokenizer.convert_ids_to_tokens(ids)}, and its tokens do not "
+        "spell it; expected tokens for the digits, the signs and the point. Use another tokenizer, or pass "
+        "model_args.number_format=plain."
+    )

@@ -1,0 +1,77 @@
+"""Padded batches, and models that may be wrapped."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+from ntl.errors import UserError
+from ntl.models import Batch
+
+
+def pad(
+    rows: Sequence[Sequence[Any]], value: float, left: bool = False, dtype: torch.dtype = torch.long
+) -> Tensor:
+    """Pad rows of different lengths into a tensor `[rows, longest]`."""
+    tensors = [torch.as_tensor(row, dtype=dtype) for row in rows]
+    return pad_sequence(tensors, True, value, "left" if left else "right")
+
+
+def pad_questions(rows: Sequence[Sequence[int]], pad_id: int, left: bool = False) -> dict[str, Tensor]:
+    """Pad token ids as `input_ids` with their `attention_mask`, both `[rows, longest]`."""
+    ones = [[1] * len(row) for row in rows]
+    return {"input_ids": pad(rows, pad_id, left), "attention_mask": pad(ones, 0, left)}
+
+
+def decoder_inputs(model: PreTrainedModel, batch: Batch) -> dict[str, Tensor]:
+    """Return the arguments of a decoder-only model for a batch that is padded on the left."""
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        inputs["position_ids"] = (batch["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+    return inputs
+
+
+def check_lengths(rows: Sequence[Sequence[int]], model: PreTrainedModel) -> None:
+    """Raise a UserError if a row of token ids is longer than the model can read."""
+    most = getattr(model.config, "max_position_embeddings", None)
+    if most is not None and (longest := max(map(len, rows), default=0)) > most:
+        raise UserError(
+            f"a question and its answer take {longest} tokens; this model takes at most {most}. Choose "
+            "another model, or increase max_position_embeddings in its configuration."
+        )
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Prepare a model for evaluation: no gradients and no dropout."""
+    was_training = model.training
+    model.eval()
+    try:
+        # no_grad, not inference_mode: training reuses tensors that a sharded model keeps or gathers here.
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+
+
+@contextmanager
+def generation_mode(unwrapped: PreTrainedModel, model: nn.Module) -> Iterator[Any]:
+    """Prepare a model, wrapped or not, for generation: evaluation mode and, under FSDP, all parameters."""
+    whole = (
+        FullyShardedDataParallel.summon_full_params(model, writeback=False)
+        if isinstance(model, FullyShardedDataParallel)
+        else nullcontext()
+    )
+    with evaluation_mode(unwrapped), whole:
+        yield unwrapped
+
+
+def is_sharded(unwrapped: PreTrainedModel) -> bool:
+    """Return whether each process holds only a part of a model."""
+    return isinstance(unwrapped, FSDPModule) and torch.distributed.get_world_size() > 1

@@ -1,0 +1,208 @@
+"""T5 as a language model: digits as tokens, the unchanged tokenizer, or tokens of digit and place."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.fsdp import register_fsdp_forward_method
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DynamicCache,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from ntl.encodings.digits import TextEncoding
+from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
+from ntl.errors import UserError
+from ntl.models import IGNORE, Row
+from ntl.models.answer_format import AnswerFormat
+from ntl.models.batches import generation_mode, is_sharded, pad, pad_questions
+from ntl.models.source import ModelSource, build_model
+from ntloss import NumberVocabulary
+from ntloss.reading import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
+
+Past = DynamicCache | None
+Texts = Sequence[str]
+CACHED = 2**15  # tokens whose keys and values a pass of quantiles holds: 1.5 GB of SmolLM2-135M's, and copies
+MOST_ROWS = 1024  # of a pass of quantiles
+
+
+class PlacedEmbedding(nn.Embedding):
+    """Token embeddings plus `numerical_encodings` of the 320 tokens of digit and place, from `first_id`."""
+
+    encodings: Tensor
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, first_id: int, log_scale: bool):
+        super().__init__(num_embeddings, embedding_dim)
+        self.first_id = first_id
+        self.log_scale = log_scale
+        self.register_buffer("encodings", self.make_encodings(), persistent=False)
+
+    def make_encodings(self) -> Tensor:
+        """Make the fixed table `[321, width]`: a row of zeros for other tokens, then one row per token."""
+        return F.pad(numerical_encodings(self.embedding_dim, self.log_scale), (0, 0, 1, 0))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Embed token ids `[...]` as `[..., width]`."""
+        row = input_ids - (self.first_id - 1)
+        row = torch.where((row > 0) & (row < len(self.encodings)), row, 0)
+        embedded = super().forward(input_ids)
+        return embedded + F.embedding(row, self.encodings).to(embedded.dtype)
+
+
+class T5WithPlaces(T5ForConditionalGeneration):
+    """T5 that adds numerical encodings to the token embeddings of encoder and decoder.
+
+    The `ntl` of its configuration holds `first_id` and `log_scale`.
+    """
+
+    def __init__(self, config: T5Config):
+        super().__init__(config)
+        self._replace_embeddings()
+        self.post_init()
+
+    def set_input_embeddings(self, new_embeddings: Any) -> None:
+        """Replace the embeddings, whose size may differ."""
+        self.shared = new_embeddings
+        self._replace_embeddings()
+        self.tie_weights()
+
+    def _replace_embeddings(self) -> None:
+        size, width = self.shared.weight.shape
+        first_id, log_scale = self.config.ntl["first_id"], self.config.ntl["log_scale"]
+        for stack in (self.encoder, self.decoder):
+            stack.embed_tokens = PlacedEmbedding(size, width, first_id, log_scale)
+
+    def initialize_weights(self) -> None:
+        """Initialize the fixed tables too: checkpoints omit them, and loading leaves them empty."""
+        super().initialize_weights()
+        for module in self.modules():
+            if isinstance(module, PlacedEmbedding):
+                module.encodings.copy_(module.make_encodings())
+
+
+class LanguageModel:
+    """T5 that reads and writes text; implements `ntl.models.AnsweringModel`.
+
+    Attributes:
+        encoding: What turns texts into tokens and back.
+        vocabulary: The number tokens.
+        answer_format: How answers are written.
+    """
+
+    frozen = lora = None
+    pads_left = False
+    model_class: Any = AutoModelForSeq2SeqLM
+
+    def __init__(self, source: ModelSource):
+        self.tokenizer = source.tokenizer
+        self.encoding: TextEncoding | RegressionTransformerEncoding
+        if source.settings.encoding == "rt":
+            self.encoding = placed = RegressionTransformerEncoding(self.tokenizer)
+            self.model = build_model(T5WithPlaces, source, first_id=placed.first_id)
+            size = self.model.config.vocab_size
+            self.vocabulary = NumberVocabulary.from_mapping(placed.digits_of_ids, size)
+        else:
+            self.encoding = TextEncoding(self.tokenizer)
+            self.model = build_model(self.model_class, source)
+            digits = source.settings.encoding == "digits"
+            self.vocabulary = number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
+        self.number_ids = self.vocabulary.token_ids
+        self.answer_format = AnswerFormat(self.model, self.tokenizer, self.vocabulary)
+
+    def fit(self, answers: Iterable[str]) -> None:
+        """Choose the number format, if answers are padded; see `AnsweringModel.fit`."""
+        self.answer_format.fit(answers)
+
+    def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
+        """Encode pairs as `input_ids` and `labels`; see `AnsweringModel.encode`."""
+        labels = self.encoding.encode(self.answer_format.write(answers))
+        return {"input_ids": self.prompts(questions), "labels": labels}
+
+    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """Pad rows into `input_ids`, `attention_mask` and `labels`; see `AnsweringModel.collate`."""
+        labels = pad([row["labels"] for row in rows], IGNORE, left=self.pads_left)
+        return {**self._pad([row["input_ids"] for row in rows]), "labels": labels}
+
+    def prompts(self, questions: Sequence[str]) -> list[list[int]]:
+        """Encode questions as the tokens that precede an answer, or that the encoder reads."""
+        return self.encoding.encode(questions)
+
+    def read(
+        self, model: nn.Module, questions: Texts, beams: int, max_new_tokens: int, levels: Sequence[float]
+    ) -> tuple[list[str], NumberQuantiles]:
+        """Answer the questions as `answer` does, and find quantiles as `quantiles` does."""
+        answers = self.answer(model, questions, beams, max_new_tokens)
+        return answers, self.quantiles(model, questions, levels)
+
+    def answer(
+        self, model: nn.Module, questions: Texts, beams: int, max_new_tokens: int, past: Past = None
+    ) -> list[str]:
+        """Answer the questions with beam search; see `AnsweringModel.answer`."""
+        if not questions:
+            return []
+        batch = self._pad(self.prompts(questions))
+        # Every forward pass gathers sharded parameters, so all ranks must run the same number of passes.
+        sharded = is_sharded(self.model)
+        if sharded and "generate" not in vars(self.model):
+            # `generate` calls the encoder directly, bypassing the hook that gathers the embeddings.
+            register_fsdp_forward_method(self.model, "generate")
+        prompt = 1 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
+        options: dict[str, Any] = {"max_new_tokens": max_new_tokens}
+        if (mask := self.answer_format.processor(prompt)) is not None:  # such answers end by themselves
+            options = {"max_new_tokens": mask.longest, "logits_processor": [mask]}
+        if past is not None:
+            options["past_key_values"] = past
+        with generation_mode(self.model, model):
+            tokens = self.model.generate(
+                **{key: value.to(self.model.device) for key, value in batch.items()},
+                **options,
+                num_beams=beams,
+                do_sample=False,
+                synced_gpus=sharded,
+            )
+        return self.answer_format.read(self.encoding.decode(tokens[:, prompt:].tolist()))
+
+    def quantiles(
+        self, model: nn.Module, questions: Texts, levels: Sequence[float], past: Past = None
+    ) -> NumberQuantiles:
+        """Find quantiles of the number that answers each question, digit by digit."""
+        options = {**self.answer_format.quantile_options(), "past_key_values": past}
+        batch = self._pad(self.prompts(questions))
+        inputs = {key: value.to(self.model.device) for key, value in batch.items()}
+        if not is_sharded(self.model):  # whose ranks need the same number of passes
+            options["rows_per_pass"] = min(MOST_ROWS, 1 + CACHED // batch["input_ids"].shape[1])
+        with generation_mode(self.model, model), warnings.catch_warnings():
+            # `number_mass` reports it.
+            warnings.simplefilter("ignore", UnlikelyNumberWarning)
+            try:
+                read = number_quantiles(self.model, inputs, self.vocabulary, levels, **options)
+            except (ValueError, TypeError) as error:
+                reason = f"quantiles cannot be read from this model: {error}"
+                wide = self.answer_format.number_format is not None and not self.answer_format.is_log
+                scale = " For long numbers, pass model_args.number_scale=log (scale=log)." if wide else ""
+                advice = f"{scale} Alternatively, pass evaluation.read=[greedy]."
+                raise UserError(f"{reason.rstrip('.')}.{advice}") from error
+        ends = ("values", "lower", "upper")
+        unscaled: dict[str, Any] = {name: self.answer_format.unscaled(getattr(read, name)) for name in ends}
+        return replace(read, **unscaled)
+
+    def _pad(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        return pad_questions(rows, self.tokenizer.pad_token_id, self.pads_left)
+
+
+def number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: int) -> NumberVocabulary:
+    """Find the number tokens that a tokenizer writes: digits or, if it does not split them, all numbers."""
+    try:
+        found = NumberVocabulary.from_tokenizer(tokenizer, "digits" if digits else "numbers", vocab_size)
+    except ValueError as error:
+        raise UserError(f"the tokenizer cannot be used with numbers: {error}") from error
+    # A tokenizer that splits digits never writes `▁4`.
+    kept = tuple(token for token in found.tokens if not (digits and token.starts_number))
+    return replace(found, tokens=kept)

@@ -1,0 +1,157 @@
+"""T5 or a decoder-only model with a regression head, which answers with a number instead of text."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForSequenceClassification,
+    T5Config,
+    T5ForConditionalGeneration,
+    T5Model,
+    T5PreTrainedModel,
+)
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from ntl.data import format_number, single_number
+from ntl.encodings.digits import TextEncoding
+from ntl.errors import UserError
+from ntl.models import Batch, Row
+from ntl.models.batches import check_lengths, decoder_inputs, generation_mode, pad_questions
+from ntl.models.frozen_layers import pad_states
+from ntl.models.prompts import decoder_prompts
+from ntl.models.source import ModelSource, build_model
+from ntl.models.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
+
+READER = "a regression head", "choose another model"
+HEAD_LOSSES: dict[str, Any] = {"squared": F.mse_loss, "absolute": F.l1_loss}
+
+
+class T5ForRegression(T5PreTrainedModel):
+    """T5 whose decoder reads only its start token; a linear layer maps its state to the number.
+
+    In transformers' `T5ForSequenceClassification`, the decoder reads the whole question again, which costs as
+    much as the encoder and adds no information.
+    """
+
+    def __init__(self, config: T5Config):
+        super().__init__(config)
+        self.transformer = T5Model(config)
+        self.head = nn.Linear(config.d_model, 1)
+        self.post_init()
+
+    _init_weights = init_weights
+
+    @classmethod
+    def from_config(cls, config: T5Config) -> "T5ForRegression":
+        """Build the model with the body of a language model that is built from the same random state."""
+        body = T5ForConditionalGeneration(config).state_dict()
+        model = cls(config)
+        model.transformer.load_state_dict({k: v for k, v in body.items() if k != "lm_head.weight"})
+        return model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SequenceClassifierOutput:
+        """Predict standardized answers, logits `[batch, 1]`, float32, of questions `[batch, seq]`."""
+        start = input_ids.new_full((len(input_ids), 1), self.config.decoder_start_token_id)
+        states = self.transformer(
+            input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=start, use_cache=False
+        ).last_hidden_state
+        # bfloat16 would keep only three digits of the answer.
+        with torch.autocast(states.device.type, enabled=False):
+            logits = self.head(states[:, 0].to(self.head.weight.dtype)).float()
+        return SequenceClassifierOutput(logits=logits)
+
+
+class RegressionHead:
+    """A model that reads text and answers with one number; implements `ntl.models.AnsweringModel`.
+
+    A decoder-only model is transformers' own classifier of sequences, which reads the prompt's last token.
+    """
+
+    frozen = lora = None
+    number_ids = ()
+
+    def __init__(self, source: ModelSource):
+        self.decodes_only = source.decodes_only
+        self.tokenizer, self.head_loss = source.tokenizer, HEAD_LOSSES[source.settings.head_loss]
+        if self.decodes_only:
+            self.prompts = decoder_prompts(source)
+            source = _with_one_output(source)
+            self.model = build_model(AutoModelForSequenceClassification, source, ["score."], **NO_STATISTICS)
+            self.head = self.model.score
+            if self.model.config.ntl["answer_mean"] is None:  # untrained: it answers with the mean
+                nn.init.zeros_(self.head.weight)
+        else:
+            _check_t5(source)
+            self.prompts = TextEncoding(self.tokenizer).encode
+            self.model = build_model(T5ForRegression, source, ["head."], **NO_STATISTICS)
+            self.head = self.model.head
+
+    def fit(self, answers: Iterable[str]) -> None:
+        """Compute the statistics of the training answers; see `AnsweringModel.fit`."""
+        fit(self.model.config, [single_number(answer, *READER) for answer in answers])
+
+    def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
+        """Encode pairs as `input_ids` and `labels`, the answers' numbers; see `AnsweringModel.encode`."""
+        rows = self.prompts(questions)
+        check_lengths(rows, self.model)
+        return {"input_ids": rows, "labels": [single_number(answer, *READER) for answer in answers]}
+
+    def collate(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """Pad rows into the inputs and `labels` `[batch]`, standardized; see `AnsweringModel.collate`."""
+        labels = torch.tensor([row["labels"] for row in rows], dtype=torch.float64)
+        padded = self.inputs(self._pad([row["input_ids"] for row in rows]))
+        return {**padded, **pad_states(rows), "labels": standardize(labels, self.model.config)}
+
+    def loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | None = None) -> Tensor:
+        """Compute the mean error of standardized answers, as a Trainer's `compute_loss_func`.
+
+        Args:
+            outputs: The model's, with logits `[batch, 1]`.
+            labels: Standardized answers, `[batch]`.
+            num_items_in_batch: Answers of the whole update. Default: those of this batch.
+        """
+        error = self.head_loss(outputs.logits.squeeze(-1).float(), labels, reduction="sum")
+        return error / (len(labels) if num_items_in_batch is None else num_items_in_batch)
+
+    def answer(
+        self, model: nn.Module, questions: Sequence[str], beams: int, max_new_tokens: int
+    ) -> list[str]:
+        """Answer with numbers, formatted as text; see `AnsweringModel.answer`."""
+        if not questions:
+            return []
+        batch = self._pad(self.prompts(questions))
+        with generation_mode(self.model, model) as unwrapped:
+            inputs = self.inputs({name: x.to(unwrapped.device) for name, x in batch.items()})
+            numbers = restore(unwrapped(**inputs).logits.squeeze(-1).float(), unwrapped.config)
+        return [format_number(number) for number in numbers.cpu().numpy()]
+
+    def inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the model's arguments for a collated batch."""
+        if self.decodes_only:
+            return decoder_inputs(self.model, batch)
+        return {name: batch[name] for name in ("input_ids", "attention_mask")}
+
+    def _pad(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        return pad_questions(rows, self.tokenizer.pad_token_id, left=self.decodes_only)
+
+
+def _with_one_output(source: ModelSource) -> ModelSource:
+    """Set the entries of a decoder's configuration that its classification head needs."""
+    if source.checkpoint is None:
+        overrides = {**(source.settings.config_overrides or {}), "num_labels": 1}
+        return source._replace(settings=replace(source.settings, config_overrides=overrides))
+    source.checkpoint.num_labels, source.checkpoint.pad_token_id = 1, source.tokenizer.pad_token_id
+    return source
+
+
+def _check_t5(source: ModelSource) -> None:
+    """Raise a UserError for an encoder-decoder other than T5."""
+    if (kind := getattr(source.checkpoint, "model_type", "t5")) != "t5":
+        raise UserError(
+            f"a regression head on an encoder-decoder, which this {kind} is, expects a T5. Choose another "
+            "model."
+        )

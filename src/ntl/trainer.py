@@ -1,0 +1,313 @@
+"""transformers' Trainer, as the lab needs it: its evaluations also answer questions.
+
+What else differs: `normalize_by=numbers`, which the paper uses, adapters that are saved merged, a learning
+rate of a head's own, and models that are sharded over processes without an accelerator.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from accelerate import PartialState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import (
+    EvalPrediction,
+    PreTrainedModel,
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainingArguments,
+)
+
+from ntl.data import Example
+from ntl.errors import UserError
+from ntl.evaluate import Result
+from ntl.models import IGNORE, AnsweringModel
+from ntl.models.frozen_layers import STATES
+from ntl.scores import describe_metrics, finite_or_none
+from ntloss.trainers import NumberAware
+
+log = logging.getLogger(__name__)
+MOST_KEPT = 4e9  # bytes of the frozen layers' output that are kept in memory
+AT_ONCE = 200_000  # examples that are encoded before the first step
+BATCH = 16  # rows whose frozen layers are run together
+
+
+class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
+    """Examples as token ids, encoded at once or, if there are very many, when they are used.
+
+    Args:
+        examples: The examples.
+        built: The model, which encodes them.
+    """
+
+    def __init__(self, examples: Sequence[Example], built: AnsweringModel):
+        self.examples, self._built = examples, built
+        self._rows: list[dict[str, Any]] | None = None
+        if len(examples) <= AT_ONCE:
+            self._rows = self._encode(list(examples))
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return several rows, which a data loader asks for at once."""
+        if self._rows is None:
+            return self._encode([self.examples[i] for i in indices])
+        return [self._rows[i] for i in indices]
+
+    def _encode(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        columns = self._built.encode([e.question for e in examples], [e.answer for e in examples])
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def keep_states(self) -> None:
+        """Add what the frozen layers return to each row, `[tokens, width]`.
+
+        Nothing is added if these states would take too much memory.
+        """
+        frozen, model, rows = self._built.frozen, self._built.model, self._rows
+        if frozen is None or not frozen.can_be_kept or rows is None:
+            return
+        size = sum(len(row["input_ids"]) for row in rows) * frozen.width * 4
+        if size > MOST_KEPT:
+            log.info(
+                f"the output of the frozen layers takes {size / 1e9:.0f} GB: it is computed at each step"
+            )
+            return
+        order = sorted(range(len(self)), key=lambda i: -len(rows[i]["input_ids"]))
+        for first in range(0, len(order), BATCH):
+            chosen = [rows[i] for i in order[first : first + BATCH]]
+            batch = self._built.collate(chosen)
+            names = ("input_ids", "attention_mask", "position_ids")
+            inputs = {name: batch[name].to(model.device) for name in names if name in batch}
+            for row, states in zip(chosen, frozen.states(inputs).float().cpu(), strict=True):
+                # A copy: a view would keep the padding of its batch.
+                row[STATES] = states[-len(row["input_ids"]) :].clone()
+
+
+class LabTrainer(Trainer):
+    """A Trainer of a model that `ntl.models.build` made.
+
+    Args:
+        args: transformers' arguments.
+        built: The model.
+        score: Function that answers examples with the (possibly wrapped) model, and scores the answers.
+        head_rate: Learning rate of a regression head. None: that of all weights.
+        train_dataset: The training examples.
+        eval_dataset: The examples of evaluations during training.
+
+    Attributes:
+        result: Metrics and predictions of the last evaluation.
+    """
+
+    model: PreTrainedModel
+
+    def __init__(
+        self,
+        args: TrainingArguments,
+        built: AnsweringModel,
+        score: Callable[[nn.Module, Sequence[Example]], Result],
+        head_rate: float | None = None,
+        train_dataset: EncodedRows | None = None,
+        eval_dataset: EncodedRows | None = None,
+    ):
+        self.built, self.score, self.head_rate = built, score, head_rate
+        self._number_ids = torch.tensor(built.number_ids)
+        # The cross-entropy of models that write is also reported for numbers and for text.
+        of_tokens: dict[str, Any] = {"preprocess_logits_for_metrics": self._sums, "compute_metrics": _means}
+        super().__init__(
+            model=built.model,
+            args=args,
+            data_collator=built.collate,
+            processing_class=built.tokenizer,  # saved, so that each checkpoint can answer questions
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            compute_loss_func=getattr(built, "loss", None),
+            **(of_tokens if built.number_ids else {}),
+        )
+        args.prediction_loss_only = not built.number_ids
+        self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
+        if not args.disable_tqdm:
+            self.add_callback(Bar())
+        self.result = Result({}, [])
+        self._by_numbers: tuple[NumberAware, float] | None = None
+
+    def divide_by_numbers(self, handle: NumberAware) -> None:
+        """Divide the number term by the number tokens of an update, as the paper does.
+
+        The loss divides both terms by the labels of an update. With the weight λ · labels / number tokens,
+        the number term is a mean over number tokens, however the update is split into batches.
+        """
+        self._by_numbers = handle, float(handle.loss.weight)
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        """Count the number tokens of an update, besides its labels."""
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if not batches or not len(self._number_ids):
+            return batches, items
+        count = sum(torch.isin(batch["labels"].cpu(), self._number_ids).sum() for batch in batches)
+        numbers = torch.as_tensor(count).to(self.args.device)
+        if self.args.average_tokens_across_devices:
+            numbers = self.accelerator.reduce(numbers, reduction="sum")
+        if self._by_numbers is not None:
+            handle, weight = self._by_numbers
+            assert items is not None  # the loss needs the number of labels
+            handle.loss.weight = weight * items / numbers.clamp(min=1)
+        if getattr(self.built, "counts_numbers", False):
+            for batch in batches:
+                batch["numbers_in_batch"] = numbers
+        return batches, items
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
+        """Evaluate by the loss and the answers."""
+        if self._by_numbers is None:
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        (handle, weight), before = self._by_numbers, self._by_numbers[0].loss.weight
+        handle.loss.weight, handle.loss.normalize_by = weight, "numbers"
+        try:
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        finally:
+            handle.loss.weight, handle.loss.normalize_by = before, "items"
+
+    def evaluation_loop(
+        self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
+    ):
+        """Add the metrics of answers to those of the loss."""
+        output = super().evaluation_loop(
+            dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+        )
+        self.result = self.score(self.model_wrapped, dataloader.dataset.examples)
+        known = {name: value for name, value in self.result.metrics.items() if value is not None}
+        assert output.metrics is not None  # at least the loss
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in known.items()})
+        return output
+
+    def log(self, logs, start_time=None):
+        """Print one line with what matters most."""
+        super().log(logs, start_time)
+        if not self.is_world_process_zero() or "train_runtime" in logs:
+            return
+        if not math.isfinite(logs.get("eval_loss", 0.0)):
+            raise UserError(
+                f"training has diverged: the loss is {logs['eval_loss']} at step {self.state.global_step}. "
+                "Lower training_args.learning_rate."
+            )
+        if "eval_loss" in logs:
+            found = {key[5:]: value for key, value in logs.items() if key.startswith("eval_")}
+            text = f"validation: {describe_metrics(found, 'loss')}"
+        else:
+            text = ", ".join(f"{key} {logs[key]:.4g}" for key in ("loss", "learning_rate") if key in logs)
+        if text:
+            log.info(f"step {self.state.global_step}: {text}")
+
+    def create_optimizer(self, model=None):
+        """Give the head its own learning rate."""
+        optimizer = super().create_optimizer(model)
+        if self.head_rate is not None:
+            own = {id(weight) for weight in self.built.head.parameters()}
+            for group in [*optimizer.param_groups]:
+                parts = [[w for w in group["params"] if (id(w) in own) == is_own] for is_own in (False, True)]
+                group["params"] = parts[0]
+                optimizer.add_param_group({**group, "params": parts[1], "lr": self.head_rate})
+        return optimizer
+
+    def _save(self, output_dir=None, state_dict=None):
+        super()._save(output_dir, state_dict if self.built.lora is None else self.built.lora.weights())
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        """Save the full weights, which all processes gather if the model is sharded."""
+        if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
+            self._save(output_dir or self.args.output_dir, state_dict=_full_weights(self.model))
+        else:
+            super().save_model(output_dir, _internal_call)
+
+    def create_accelerator_and_postprocess(self):
+        """Shard over CPU processes too, where accelerate would silently replicate the model."""
+        super().create_accelerator_and_postprocess()
+        state = self.accelerator.state
+        if self.args.fsdp_plugin_args is not None and state.distributed_type == DistributedType.MULTI_CPU:
+            state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
+            # Set it in both states, as accelerate does when it copies one to the other.
+            state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
+            self.is_fsdp_enabled = True
+
+    def shard(self) -> None:
+        """Shard the model, if that is asked for, before it is trained."""
+        if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
+            _shard(self.model, self.accelerator.state.fsdp_plugin)
+
+    def _sums(self, outputs: Any, labels: Tensor) -> Tensor:
+        """Sum the cross-entropy of each row, and count its labels: of numbers, then of text, `[rows, 4]`."""
+        logits = outputs[0] if isinstance(outputs, tuple) else outputs
+        if not self.model.config.is_encoder_decoder:
+            logits, labels = logits[:, -labels.shape[1] : -1], labels[:, 1:]
+        losses = F.cross_entropy(
+            logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE, reduction="none"
+        ).view_as(labels)
+        is_number = torch.isin(labels, self._number_ids.to(labels.device))
+        is_text = (labels != IGNORE) & ~is_number
+        columns = [(x * part).sum(-1) for part in (is_number, is_text) for x in (losses, part.float())]
+        return torch.stack(columns, -1).double()
+
+
+def _means(prediction: EvalPrediction) -> dict[str, float]:
+    """Compute the plain cross-entropy of all labels, of number tokens and of the others."""
+    sums: Any = prediction.predictions  # what `LabTrainer._sums` returned, of all rows
+    numbers, count, text, others = sums.sum(0).tolist()
+    found = {
+        "ce": (numbers + text, count + others),
+        "ce_numbers": (numbers, count),
+        "ce_text": (text, others),
+    }
+    means = {name: total / items for name, (total, items) in found.items() if items}
+    if "ce" in means and means["ce"] < 700:
+        means["perplexity"] = math.exp(means["ce"])
+    return {name: value for name, value in means.items() if finite_or_none(value) is not None}
+
+
+class Bar(ProgressCallback):
+    """transformers' bar, which shows the loss. The trainer prints the logs above it."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        """Show the loss beside the bar."""
+        if self.training_bar is not None and "loss" in (logs or {}):
+            self.training_bar.set_postfix_str(f"loss {logs['loss']:.4g}")
+
+
+def _shard(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> None:
+    """Shard each layer of a model, and all remaining parameters as one group, and keep accelerate from it.
+
+    That would put the embeddings into a group of their own, which fails for T5, whose stacks share them.
+    """
+    options = {
+        "reshard_after_forward": plugin.reshard_after_forward,
+        "mp_policy": plugin.mixed_precision_policy or MixedPrecisionPolicy(),
+    }
+    for module in reversed(list(model.modules())):
+        if type(module).__name__ in (model._no_split_modules or ()):
+            fully_shard(module, **options)
+    fully_shard(model, **options)
+    plugin.auto_wrap_policy = None
+
+
+def _full_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Gather the weights of a sharded model; tied ones once.
+
+    accelerate leaves tied weights sharded, and the writing process would wait for the others forever.
+    """
+    tied = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    tied -= {name for name, _ in model.named_parameters()}
+    return {
+        name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu()
+        for name, tensor in model.state_dict().items()
+        if name not in tied
+    }

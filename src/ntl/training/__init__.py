@@ -1,1 +1,0 @@
-"""Train one model in a run's folder."""

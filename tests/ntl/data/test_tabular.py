@@ -1,0 +1,302 @@
+import pandas as pd
+import pytest
+from data_cases import rows, tabular
+
+from ntl.errors import UserError
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Return a function that writes a table and loads it, with one test and one validation row."""
+
+    def load(text, *overrides):
+        path = tmp_path / "table.csv"
+        path.write_text(text, encoding="utf-8")
+        return tabular(f"file={path}", "target=y", "validation_size=1", "test_size=1", *overrides)
+
+    return load
+
+
+def test_the_shipped_sample_splits_into_disjoint_questions_with_numeric_answers():
+    data = tabular()
+    assert len(data.tests["test"]) == 300
+    assert len(data.validation) == 200
+    assert 1490 <= len(data.train) <= 1500
+    assert all(326 <= int(example.answer) <= 18823 for example in rows(data))
+    train = {example.question for example in data.train}
+    assert not train & {e.question for e in (*data.validation, *data.tests["test"])}
+    assert all(question.count(",") == 8 for question in train)
+
+
+def test_the_same_seed_gives_the_same_split_and_another_seed_a_different_one():
+    assert tabular() == tabular()
+    assert tabular().tests != tabular("data_seed=1").tests
+
+
+def test_questions_are_short_text_with_missing_values_marked(table):
+    data = table(
+        'a,b,y\n2000.0833333,"Big, red",1\n5380000,,2\nNA,x,3\n0.000123456,é,4\n', "significant_digits=4"
+    )
+    assert {e.question: e.answer for e in rows(data)} == {
+        "2000,Big, red": "1",
+        "5380000,?": "2",
+        "?,x": "3",
+        "0.0001235,é": "4",
+    }
+    data = table("a,y\n2000.0833333,1\n1,2\n2,3\n", "significant_digits=null")
+    assert "2000.0833333" in {e.question for e in rows(data)}
+
+
+@pytest.mark.parametrize("given", [(), ("significant_digits=null",)])
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("1234567890123", "1234567890124", "1234567890125"),
+        ("12345678901234567890", "12345678901234567891", "3"),
+        ("02139", "10001", "2139"),
+        ("1.10", "1.20", "2.50"),
+        ("1.10", "1.1", "3"),
+        ("137171", "137172", "5"),
+    ],
+)
+def test_no_character_of_ids_codes_and_whole_numbers_is_lost(table, values, given):
+    text = "a,y\n" + "".join(f"{value},{y}\n" for y, value in enumerate(values))
+    data = table(text, *given)
+    assert {e.question for e in rows(data)} == {*values}
+    assert data.note is None
+
+
+def test_a_column_whose_numbers_are_rounded_is_named(table):
+    text = "when,size,y\n2000.0833333,1,1\n2000.5,2,2\n2001,3,3\n"
+    note = table(text, "significant_digits=4").note
+    assert "when" in note
+    assert "size" not in note
+
+
+def test_na_is_a_text_among_texts_and_missing_among_numbers(table):
+    data = table("code,size,y\nNA,7,1\nnull,NA,2\nDE,null,3\n,8,4\n")
+    assert {e.question for e in rows(data)} == {"NA,7", "null,?", "DE,?", "?,8"}
+    assert {e.answer for e in rows(table("t,y\n1,1\nNA,2\n3,3\n4,null\n", "split_by=t"))} == {"1", "2", "3"}
+
+
+@pytest.mark.parametrize(
+    "text", ["a,y,\n1,2,\n3,4,\n5,6,\n", "\ufeffa;y\n1;2\n3;4\n5;6\n", "a,y\n1,2\n\n3,4\n5,6"]
+)
+def test_tables_are_read_as_people_have_them(table, text):
+    assert {(e.question, e.answer) for e in rows(table(text))} == {("1", "2"), ("3", "4"), ("5", "6")}
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".jsonl", ".json", ".parquet"])
+def test_other_formats_are_read_like_csv(tmp_path, ending):
+    held = pd.DataFrame({"a": ["x", None, "é"], "b": [1, 2, None], "y": [1, 2, 3]}).convert_dtypes()
+    path = tmp_path / f"table{ending}"
+    write = {
+        ".tsv": lambda: held.to_csv(path, sep="\t", index=False),
+        ".jsonl": lambda: held.to_json(path, orient="records", lines=True),
+        ".json": lambda: held.to_json(path, orient="records"),
+        ".parquet": lambda: held.to_parquet(path),
+    }
+    write[ending]()
+    data = tabular(f"file={path}", "target=y", "validation_size=1", "test_size=1")
+    assert {e.question: e.answer for e in rows(data)} == {"x,1": "1", "?,2": "2", "é,?": "3"}
+
+
+def test_what_the_reader_assumed_or_left_out_is_noted(tmp_path):
+    (tmp_path / "table.jsonl").write_text("".join(f'{{"a": {i}, "b": [1], "y": {i}}}\n' for i in range(3)))
+    data = tabular(f"file={tmp_path}/table.jsonl", "target=y", "validation_size=1", "test_size=1")
+    assert "'b'" in data.note
+
+
+def test_columns_can_be_named_in_the_question(table):
+    data = table("a,b,y\n1,x,3\n,y,6\n7,z,9\n", "names=true")
+    assert {"a: 1, b: x, y: ", "a: unknown, b: y, y: "} < {e.question for e in rows(data)}
+
+
+def test_columns_of_the_question_can_be_chosen(table):
+    data = table("a,b,y\n1,2,3\n4,5,6\n7,8,9\n", "columns=[b]")
+    assert {(e.question, e.answer) for e in rows(data)} == {("2", "3"), ("5", "6"), ("8", "9")}
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        ("3", "10", "2", "1"),
+        ("2020-03-01", "2020-10-01", "2020-02-01", "2020-01-01"),
+        ("2020-03", "2020-10", "2020-02", ""),
+    ],
+)
+def test_splitting_by_a_column_puts_its_largest_values_into_the_test_set(table, dates):
+    data = table("t,y\n" + "".join(f"{t},{y}\n" for y, t in enumerate(dates)), "split_by=t", "train_size=1")
+    assert [[e.answer for e in part] for part in (data.train, data.validation, data.tests["test"])] == [
+        ["2"],
+        ["0"],
+        ["1"],
+    ]
+
+
+def test_rows_without_a_target_and_answers_with_exponents_are_handled(table):
+    data = table("a,y\n1,1e3\n2,\n3,-2.50\n4, 7\n5,NA\n6,.5\n7,+5.\n")
+    assert {e.question: e.answer for e in rows(data)} == {
+        "1": "1000",
+        "3": "-2.50",
+        "4": "7",
+        "6": "0.5",
+        "7": "5",
+    }
+
+
+def test_training_rows_that_repeat_a_held_out_question_are_left_out(table):
+    data = table("a,t,y\n1,0,1\n2,1,2\n2,2,3\n2,3,4\n", "columns=[a]", "split_by=t")
+    assert [e.question for e in data.train] == ["1"]
+
+
+@pytest.mark.parametrize("split_by", ["null", "2020"])
+def test_the_name_of_a_column_may_be_a_number(tmp_path, split_by):
+    (tmp_path / "table.csv").write_text("2019,2020\n1,2\n3,4\n5,6\n")
+    sizes = ("validation_size=1", "test_size=1", "columns=null")
+    data = tabular(f"file={tmp_path}/table.csv", "target=2019", f"split_by={split_by}", *sizes)
+    assert {(e.question, e.answer) for e in rows(data)} == {("2", "1"), ("4", "3"), ("6", "5")}
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "named"),
+    [
+        ("a,y\n1,2\n", (), "train_size"),
+        ("a,y\n1,2\n3,x\n4,5\n", (), "'x' in row 2"),
+        ("a,y\n1,2\n3,inf\n4,5\n", (), "'inf' in row 2"),
+        ("a,z\n1,2\n", (), "dataset_args.target .*'y'"),
+        ("a,y\n1,2\n", ("columns=[b]",), "dataset_args.columns .*'b'"),
+        ("a,y\n1,2\n", ("columns=[a,y]",), "dataset_args.columns .*'y'"),
+        ("a,y\n1,2\n", ("prompt='Stars of {title}: '",), "dataset_args.prompt .*'title'"),
+        ("a,y\n1,2\n", ("prompt='{a} has {y}'",), "dataset_args.prompt .*'y'"),
+        ("a,y\n1,2\n", ("prompt='Stars: '",), "dataset_args.prompt"),
+        ("a,y\n1,2\n", ("split_by=when",), "dataset_args.split_by .*'when'"),
+        ("t,y\n21.11.2026,2\n3,4\n5,6\n", ("split_by=t",), "dataset_args.split_by=t"),
+        ("a,r,y\n1,x,2\n3,4,5\n5,6,7\n", ("ratings=r",), "dataset_args.ratings=r"),
+        ("a,y\n1,2\n3,4\n5,6\n", ("train_size=9",), "train_size"),
+        ("a,y\n1,2\n1,3\n1,4\n", (), "0 training rows"),
+        (
+            "a,t,y\n1,0,1\n2,1,2\n2,2,3\n2,3,4\n",
+            ("columns=[a]", "split_by=t", "train_size=2"),
+            "1 training rows",
+        ),
+        ("a,y\n" + "".join(f"{i},{i}\n" for i in range(90)), ("rows=2",), "dataset_args.rows=2"),
+        ("a,y\n20140502,1\n20140503,2\n20140504,3\n", ("significant_digits=4",), "significant_digits=4"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_an_error_that_names_the_setting(table, text, overrides, named):
+    with pytest.raises(UserError, match=named):
+        table(text, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", ""),
+        ("a,b,y\n1,2,3\n1,x,2,3\n", "line 3"),
+        ("a,y\n9,1,2\n9,3,4\n", "line 2"),
+        ("a,b,y\n1,2\n3,4,5\n", "line 2"),
+        ('a,y\n"x\nz",2\n9,3,4\n', "line 4"),
+        ('a,y\n"x,1\nw,2\nv,3\n', "line"),
+        ('a,y\n"Best" house,1\n', "line 2"),
+        ("a,a,y\n1,2,3\n", "'a'"),
+    ],
+)
+def test_a_malformed_file_is_an_error_that_names_the_line(table, text, line):
+    with pytest.raises(UserError, match=rf"dataset_args.file=.*table.csv.*{line}"):
+        table(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("broken.jsonl", "{"), ("text.parquet", "no table"), ("array.json", "[1]")]
+)
+def test_a_file_without_a_table_is_an_error_that_names_it(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    for file in (tmp_path / name, tmp_path / "absent.csv"):
+        with pytest.raises(UserError, match=f"dataset_args.file={file}"):
+            tabular(f"file={file}", "target=y")
+
+
+def questions_by_part(data):
+    return [{e.question for e in part} for part in (data.train, data.validation, data.tests["test"])]
+
+
+def test_rows_that_share_a_question_are_used_and_on_one_side_of_the_split(table):
+    text = "weekday,hour,y\n" + "".join(f"{i % 7},{i % 24},{i}\n" for i in range(2000))
+    data = table(text, "validation_size=200", "test_size=200")
+    parts = questions_by_part(data)
+    assert len(set.union(*parts)) == sum(map(len, parts))
+    assert len(rows(data)) > 1950
+    assert f"{2000 - len(rows(data))} rows with a question" in data.note
+
+
+def test_a_row_that_repeats_a_question_and_its_answer_is_left_out_and_counted(table):
+    data = table("a,y\n1,1\n" + "".join(f"{i},{i}\n" for i in range(9)) + "1,2\n")
+    found = [(e.question, e.answer) for e in rows(data)]
+    assert len(set(found)) == len(found)
+    assert "left out: 1 rows that repeat" in data.note
+
+
+REVIEWS = "id,film,text,y\n1,a,good,9\n2,a,bad,1\n3,b,fine,6\n4,b,poor,2\n5,c,great,10\n6,c,,5\n"
+
+
+def test_a_prompt_writes_the_question_with_the_columns_in_braces(table):
+    data = table(REVIEWS, "prompt='{text} ({film})\\nStars: '")
+    assert {e.question: e.answer for e in rows(data)}["good (a)\nStars: "] == "9"
+    assert "? (c)\nStars: " in {e.question for e in rows(data)}
+
+
+def test_rows_of_one_group_are_in_one_split(table):
+    for seed in range(5):
+        data = table(REVIEWS, "columns=[film,id]", "group_by=film", f"data_seed={seed}")
+        films = [{e.question[0] for e in part} for part in (data.train, data.validation, data.tests["test"])]
+        assert len(set.union(*films)) == sum(map(len, films))
+
+
+def test_a_question_that_is_repeated_in_other_groups_is_not_both_in_training_and_tested(table):
+    text = "film,y,a\n" + "".join(f"{i // 2},{i},{i % 25}\n" for i in range(100))
+    data = table(text, "columns=[a]", "group_by=film", "validation_size=5", "test_size=6")
+    trained = {e.question for e in data.train}
+    assert trained
+    assert not trained & {e.question for e in (*data.validation, *data.tests["test"])}
+
+
+@pytest.mark.parametrize("missing", ["", "NA"])  # NA is missing among numbers
+def test_each_row_without_a_group_is_a_group_of_its_own(table, missing):
+    text = "film,y,a\n" + "".join(f"{missing if i % 2 else i // 4},{i},{i}\n" for i in range(40))
+    tested = set()
+    for seed in range(20):
+        sizes = ("validation_size=5", "test_size=6")
+        data = table(text, "columns=[a]", "group_by=film", f"data_seed={seed}", *sizes)
+        parts = [[int(e.answer) for e in part] for part in (data.train, data.validation, data.tests["test"])]
+        films = [{i // 4 for i in part if i % 2 == 0} for part in parts]
+        assert len(set.union(*films)) == sum(map(len, films))
+        assert sum(i % 2 for part in parts for i in part) == 20  # no row without a group is left out
+        tested |= {i for i in parts[2] if i % 2}
+    assert len(tested) > 10
+
+
+def test_questions_that_are_too_long_are_left_out(table):
+    assert {len(e.question) for e in rows(table(REVIEWS, "columns=[text]", "longest=4"))} <= {1, 3, 4}
+
+
+def test_training_rows_are_redrawn_by_their_own_seed(table):
+    text = "a,y\n" + "".join(f"{i},{i}\n" for i in range(40))
+    draws = [table(text, "train_size=5", *seed) for seed in ([], ["train_seed=1"], ["train_seed=2"])]
+    assert len({tuple(e.question for e in data.train) for data in draws}) == 3
+    assert len({data.tests["test"][0] for data in draws}) == 1
+    assert table(text, "train_size=5", "train_seed=1") == draws[1]
+
+
+def test_several_targets_make_one_answer_of_several_numbers(table):
+    data = table("a,y,z\nx,1,2.50\nw,3,\nv,-5,1e1\nu,7,8\n", "target=[y,z]")
+    assert {e.question: e.answer for e in rows(data)} == {"x": "1, 2.50", "v": "-5, 10", "u": "7, 8"}
+    assert data.targets == ["y", "z"]
+    assert data.note == "left out: 1 rows without y or z"
+    assert not data.number_metrics
+
+
+def test_rows_that_are_left_out_are_counted(table):
+    data = table("a,y\n1,2\nlonger,3\n4,\n5,6\n7,8\n", "longest=3")
+    assert data.note == "left out: 1 rows without y, 1 rows with a question of more than 3 characters"
+    assert table("a,y\n1,2\n3,4\n5,6\n").note is None

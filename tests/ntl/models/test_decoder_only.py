@@ -1,0 +1,190 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from model_cases import (
+    ANSWERS,
+    BEAMS,
+    GPT2,
+    GREEDY,
+    QUESTIONS,
+    gradient,
+    logits_of,
+    loss_of,
+    make,
+    model_args,
+    overfit,
+    rows_of,
+    saved,
+)
+from tolerances import DISTRIBUTION, assert_close, assert_identical
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from ntl.errors import UserError
+from ntl.losses import LossSettings
+from ntl.models import build, language_model
+from ntloss import NTLoss
+from tests.ntl.conftest import shared
+
+SHAPES = ("llama-tiny", "mamba-tiny", "gpt2")
+
+
+def causal(shape="llama-tiny", **settings):
+    return make(GPT2 if shape == "gpt2" else shape, family="decoder_only", **settings)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_padding_does_not_change_answers(shape):
+    built = overfit(causal(shape), steps=10)
+    short = (2, 4)
+    questions = ["1", "123 + 456 - 7", "12"]
+    together = built.answer(built.model, questions, *short)
+    assert together == [built.answer(built.model, [q], *short)[0] for q in questions]
+
+
+@pytest.mark.parametrize("number_format", ["plain", "padded"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_one_run_of_the_prompts_reads_what_two_runs_do(shape, number_format):
+    built = causal(shape, number_format=number_format)
+    built.fit(ANSWERS)
+    overfit(built, steps=10)
+    questions, levels = ["1", "123 + 456 - 7", "", "12"], (0.05, 0.5, 0.95)
+    for beams in (1, 2):
+        generation = (beams, 4)
+        answers, read = built.read(built.model, questions, *generation, levels)
+        assert answers == built.answer(built.model, questions, *generation)
+        apart = built.quantiles(built.model, questions, levels)
+        # The values themselves may turn on one rounding: number_quantiles has tests of them.
+        assert read.values.shape == apart.values.shape
+        assert_close(read.starts, apart.starts, DISTRIBUTION[torch.float32])
+
+
+@pytest.mark.parametrize(("shape", "share"), [("llama-tiny", 0.9), ("gpt2", 0.9), ("mamba-tiny", 1.0)])
+def test_prompts_are_run_once_where_attention_is_all_that_a_cache_holds(shape, share):
+    built, seen = causal(shape, number_format="padded"), []
+    built.fit(ANSWERS)
+    built.model.register_forward_pre_hook(
+        lambda model, args, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    asked = (built.model, ["1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9 = "] * 2, *GREEDY)
+    built.read(*asked, (0.5,))
+    together = sum(seen)
+    seen.clear()
+    built.answer(*asked)
+    built.quantiles(*asked[:2], (0.5,))
+    assert together <= share * sum(seen)
+
+
+def test_reading_quantiles_holds_fewer_rows_the_longer_the_prompts_are(monkeypatch):
+    monkeypatch.setattr(language_model, "CACHED", 60)
+    built, seen = causal(number_format="padded"), []
+    built.fit(ANSWERS)
+    built.model.register_forward_pre_hook(
+        lambda model, args, kwargs: seen.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    levels = tuple((k + 0.5) / 100 for k in range(100))
+    largest = []
+    for question in ("1 + 2 = ", "1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9 = "):
+        built.quantiles(built.model, [question], levels)
+        largest.append(max(seen))
+        seen.clear()
+    assert largest[1] < largest[0] < len(levels) / 2
+
+
+@pytest.mark.parametrize(("number_format", "ends"), [("plain", True), ("padded", False)])
+def test_the_end_is_learned_only_where_answers_have_no_fixed_width(number_format, ends):
+    built = causal(number_format=number_format)
+    built.fit(ANSWERS)
+    end = built.tokenizer.eos_token_id
+    assert {labels[-1] == end for labels in built.encode(QUESTIONS, ANSWERS)["labels"]} == {ends}
+    assert all(built.answer(built.model, QUESTIONS, *GREEDY)) or ends
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_only_the_answer_contributes_to_the_loss(shape):
+    built = causal(shape)
+    rows = rows_of(built)
+    logits, labels = [], []
+    for row in rows:  # one at a time, without padding, from the logits of the whole row
+        ids = torch.tensor([row["input_ids"]])
+        start = len(row["input_ids"]) - len(row["labels"])
+        logits.append(built.model(input_ids=ids).logits[0, start - 1 : -1])
+        labels.append(ids[0, start:])
+    logits, labels = torch.cat(logits), torch.cat(labels)
+    ntl = NTLoss(built.vocabulary, reweigh=False)(logits, labels)
+    assert_close(loss_of(built, rows), F.cross_entropy(logits, labels) + 0.3 * ntl)
+
+
+def test_the_head_gets_contiguous_states(monkeypatch):
+    built = causal()
+    head, seen = built.model.get_output_embeddings(), []
+    monkeypatch.setattr(head, "forward", lambda states: seen.append(states) or F.linear(states, head.weight))
+    logits_of(built, rows_of(built))
+    assert [states.is_contiguous() for states in seen] == [True]
+    assert seen[0].shape[1] < max(len(row["input_ids"]) for row in rows_of(built))
+
+
+def test_a_byte_level_tokenizer_separates_with_a_line_break_and_pads_with_its_end_token():
+    folder = str(shared("tokenizers/gpt2"))
+    built = causal("gpt2", tokenizer=folder)
+    row = rows_of(built, ["What is 12?"], ["-3.5"])[0]
+    tokens = built.tokenizer.convert_ids_to_tokens(row["input_ids"])
+    assert tokens == ["What", "Ġis", "Ġ", "1", "2", "?", "Ċ", "-", "3", ".", "5", "<|endoftext|>"]
+    assert built.encoding.decode([row["labels"]]) == ["-3.5"]
+    assert built.tokenizer.pad_token_id == built.tokenizer.eos_token_id
+
+
+def test_pretrained_weights_are_loaded_unchanged(tmp_path):
+    pretrained = GPT2LMHeadModel(GPT2Config(**{**GPT2, "vocab_size": 100}))
+    pretrained.save_pretrained(tmp_path)
+    causal().tokenizer.save_pretrained(tmp_path)
+    built = build(model_args(family="decoder_only", checkpoint=str(tmp_path)))
+    for key, value in pretrained.state_dict().items():
+        assert_identical(built.model.state_dict()[key], value)
+    gradient(built, rows_of(built))
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"config": {"model_type": "t5"}}, "a t5 cannot be built with model_args.family=decoder_only"),
+        (
+            {"config": {"model_type": "llama", "hidden_siz": 8}},
+            "hidden_siz is unknown. Did you mean .*hidden_size",
+        ),
+        ({"config": {"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4}}, "Correct it"),
+    ],
+)
+def test_invalid_settings_are_errors(settings, complaint):
+    with pytest.raises(UserError, match=complaint):
+        build(model_args(family="decoder_only", **settings))
+
+
+@pytest.mark.parametrize("encoding", ["digits", "auto"])
+def test_a_model_with_a_byte_level_tokenizer_is_the_same_after_saving_and_loading(encoding, tmp_path):
+    settings = {"family": "decoder_only", "encoding": encoding}
+    built = make("llama-tiny", tokenizer=str(shared("tokenizers/gpt2")), **settings)
+    other = saved(built, tmp_path, settings)
+    assert other.encode(QUESTIONS, ANSWERS) == built.encode(QUESTIONS, ANSWERS)
+    assert other.tokenizer.pad_token_id == built.tokenizer.pad_token_id
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_beam_search_gives_the_same_answers_with_and_without_a_cache(shape):
+    built = overfit(causal(shape), steps=10)
+    cached = built.answer(built.model, QUESTIONS, *BEAMS)
+    built.model.generation_config.use_cache = False
+    assert built.answer(built.model, QUESTIONS, *BEAMS) == cached
+
+
+def test_raft_s_expectation_trains_a_decoder():
+    built = causal()
+    grads, loss = gradient(built, rows_of(built), LossSettings("raft", weight=1.0, mode="replace"))
+    assert grads.isfinite().all()
+    assert loss > 0
+
+
+def test_a_row_that_is_too_long_for_the_model_is_an_error():
+    config = {**GPT2, "n_positions": 16}
+    built = build(model_args(family="decoder_only", config=config))
+    with pytest.raises(UserError, match="take 22 tokens; this model takes at most 16"):
+        built.encode(["1" * 18], ["42"])

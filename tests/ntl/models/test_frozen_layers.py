@@ -1,0 +1,108 @@
+"""Training the upper layers from the kept output of the frozen ones is exact, for every family."""
+
+import pytest
+import torch
+from tolerances import assert_close
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    Gemma2Config,
+    GPT2Config,
+    LlamaConfig,
+    MambaConfig,
+    OPTConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from ntl.errors import UserError
+from ntl.models.frozen_layers import FrozenLayers
+
+GROUPED = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+FAMILIES = {
+    "llama": LlamaConfig(**GROUPED, num_hidden_layers=4, vocab_size=50, attention_dropout=0.5),
+    "gpt2": GPT2Config(n_embd=32, n_layer=4, n_head=4, vocab_size=50),
+    "gemma2": Gemma2Config(**GROUPED, head_dim=8, num_hidden_layers=4, vocab_size=50, pad_token_id=0),
+    "opt": OPTConfig(
+        hidden_size=32,
+        ffn_dim=48,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        word_embed_proj_dim=32,
+        vocab_size=50,
+    ),
+    "bloom": BloomConfig(hidden_size=32, n_layer=4, n_head=4, vocab_size=50),
+    "mamba": MambaConfig(hidden_size=32, num_hidden_layers=4, state_size=4, vocab_size=50),
+}
+
+
+def make(family):
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(FAMILIES[family])
+
+
+def left_padded(family):
+    ids, mask = torch.randint(1, 50, (3, 7)), torch.ones(3, 7, dtype=torch.long)
+    mask[0, :3] = 0
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if family not in ("bloom", "mamba"):
+        inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+    return inputs
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loss_and_gradients_from_given_states_are_those_of_the_whole_model(family):
+    model = make(family)
+    frozen = FrozenLayers(model, 2)
+    inputs = left_padded(family)
+    states = frozen.states(inputs)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    model.eval()
+    whole = model(**inputs, use_cache=False).logits[inputs["attention_mask"].bool()]
+    expected = torch.autograd.grad(whole.square().mean(), trained)
+    other = {**inputs, "input_ids": torch.zeros_like(inputs["input_ids"])}  # the lower layers do not run
+    given = model(**other, states=states, use_cache=False).logits[inputs["attention_mask"].bool()]
+    assert_close(given, whole)
+    for gradient, same in zip(torch.autograd.grad(given.square().mean(), trained), expected, strict=True):
+        assert_close(gradient, same)
+    # Afterwards the model is whole again.
+    assert_close(model(**inputs, use_cache=False).logits[inputs["attention_mask"].bool()], whole)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_the_upper_layers_and_the_norm_behind_them_are_trained(family):
+    model = make(family)
+    FrozenLayers(model, 1)
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    in_layers = {name for name in trained if ".3." in name}
+    assert in_layers
+    assert all("norm" in name or ".ln_f." in name for name in trained - in_layers)
+    assert not any("embed" in name or "lm_head" in name for name in trained)
+
+
+def test_frozen_layers_have_no_dropout_while_the_others_are_trained():
+    model = make("gpt2")
+    frozen = FrozenLayers(model, 1)
+    model.train()
+    inputs = left_padded("gpt2")
+    assert_close(frozen.states(inputs), frozen.states(inputs))
+    assert all(module.training for module in model.transformer.h[-1].modules())
+    assert not any(module.training for module in model.transformer.h[0].modules())
+    assert not model.transformer.drop.training
+
+
+def test_the_encoder_and_the_lower_decoder_layers_of_an_encoder_decoder_are_frozen():
+    config = T5Config(
+        vocab_size=50, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_decoder_layers=4, num_heads=4
+    )
+    model = T5ForConditionalGeneration(config)
+    frozen = FrozenLayers(model, 1)
+    assert not frozen.can_be_kept
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert all(name.startswith(("decoder.block.3.", "decoder.final_layer_norm.")) for name in trained)
+
+
+@pytest.mark.parametrize("trained", [0, -1, 5])
+def test_a_number_of_layers_that_the_model_does_not_have_is_an_error(trained):
+    with pytest.raises(UserError, match=f"trained_layers={trained}.*4 layers; expected 1 to 4"):
+        FrozenLayers(make("llama"), trained)

@@ -1,0 +1,129 @@
+import pytest
+import torch
+from model_cases import (
+    ANSWERS,
+    QUESTIONS,
+    gradient,
+    loss_of,
+    make,
+    model_args,
+    rows_of,
+    save_pretrained_t5,
+    saved,
+)
+from tolerances import HALF_PRECISION, assert_close
+
+from ntl.errors import UserError
+from ntl.losses import LossSettings, library_options
+from ntl.models import IGNORE, build
+from ntl.models.shapes import get_shape
+from ntloss.criteria import CRITERIA
+from tests.ntl.conftest import shared
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_every_criterion_of_the_library_can_be_minimized(criterion):
+    built = make()
+    loss = LossSettings(criterion, {"sigma": 1.0} if criterion == "hl_gauss" else {})
+    grads, found = gradient(built, rows_of(built), loss)
+    assert grads.isfinite().all()
+    assert found > loss_of(built, rows_of(built), LossSettings())
+
+
+def test_under_bfloat16_autocast_the_loss_is_in_float32():
+    built = make(encoding="rt")
+    rows = rows_of(built)
+    exact = loss_of(built, rows)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = loss_of(built, rows)
+    assert found.dtype == torch.float32
+    assert_close(found, exact, HALF_PRECISION)
+
+
+def test_the_regression_transformer_adds_its_encodings_in_encoder_and_decoder():
+    built = make(encoding="rt")
+    model, first = built.model, built.encoding.first_id
+    tokens = torch.tensor([0, first - 1, first + 7, first + 319])
+    for stack in (model.encoder, model.decoder):
+        added = stack.embed_tokens(tokens) - model.shared(tokens)
+        assert not added[:2].any()
+        assert_close(added[2:], stack.embed_tokens.make_encodings()[[8, 320]])
+    assert not any("encodings" in key for key in model.state_dict())
+
+
+def test_the_number_loss_ignores_the_places_of_the_regression_transformers_tokens():
+    built = make(encoding="rt")
+    assert built.vocabulary.distinct_values == tuple(float(d) for d in range(10))
+    assert len(built.vocabulary.token_ids) == 320
+
+
+def test_every_number_token_of_an_unchanged_tokenizer_counts_as_a_number():
+    built = make(encoding="auto", tokenizer=str(shared("tokenizers/t5")))
+    labels = built.collate(rows_of(built, ["q"], ["In 2019 it was 42"]))["labels"]
+    assert torch.isin(labels[labels != IGNORE], torch.tensor(built.number_ids)).sum() == 2
+    assert 2019.0 in built.vocabulary.distinct_values
+
+
+def test_pretrained_embeddings_are_enlarged_for_the_tokens_of_the_encoding(tmp_path):
+    pretrained = save_pretrained_t5(tmp_path, vocab_size=101)
+    built = build(model_args(checkpoint=str(tmp_path), encoding="rt"))
+    assert_close(built.model.shared.weight[:98], pretrained.shared.weight[:98])
+    assert built.model.shared.weight is built.model.decoder.embed_tokens.weight
+    assert built.model.get_output_embeddings().weight is built.model.shared.weight
+    assert len(built.model.shared.weight) == 98 + 320
+    assert built.model.encoder.embed_tokens.encodings.any()
+    gradient(built, rows_of(built))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"encoding": "rt"}, {"head": "regression"}, {"encoding": "xval"}, {"family": "decoder_only"}]
+)
+def test_a_checkpoint_of_another_model_is_refused_before_its_weights_are_read(settings, tmp_path):
+    built = make()
+    built.tokenizer.save_pretrained(tmp_path)
+    built.model.config.save_pretrained(tmp_path)  # without weights, which must not be read
+    with pytest.raises(UserError, match=r"T5Config|was trained with"):
+        build(model_args(checkpoint=str(tmp_path), **settings))
+
+
+def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_refused(tmp_path):
+    built = make()
+    built.model.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="tokenizer_name_or_path"):
+        build(model_args(checkpoint=str(tmp_path), tokenizer=str(shared("tokenizers/t5"))))
+    (tmp_path / "model.safetensors").unlink()
+    built.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="model_name_or_path"):
+        build(model_args(checkpoint=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"config": {"model_type": "llama"}}, "model_args.family"),
+        ({"config": {"model_type": "t5", "d_modell": 8}}, "config_overrides.d_modell"),
+        ({"config": {"model_type": "t5", "feed_forward_proj": "wavy"}}, "wavy"),
+        ({"checkpoint": "/nowhere"}, "model_name_or_path=/nowhere"),
+    ],
+)
+def test_invalid_settings_of_a_model_are_errors(settings, named):
+    with pytest.raises(UserError, match=named):
+        build(model_args(**{"config": get_shape("t5-tiny"), **settings}))
+
+
+@pytest.mark.parametrize(
+    ("loss", "named"),
+    [({"criterion": "euclid"}, "euclid"), ({"criterion": "ntl_was", "options": {"p": 2}}, "p")],
+)
+def test_invalid_settings_of_a_loss_are_errors(loss, named):
+    with pytest.raises(UserError, match=named):
+        library_options(LossSettings(**loss), ANSWERS, leading_zeros=False)
+
+
+@pytest.mark.parametrize("encoding", ["digits", "auto", "rt", "xval"])
+def test_a_model_with_t5s_tokenizer_is_the_same_after_saving_and_loading(encoding, tmp_path):
+    built = make(encoding=encoding, tokenizer=str(shared("tokenizers/t5")))
+    built.fit(ANSWERS)
+    other = saved(built, tmp_path, {"encoding": encoding})
+    assert other.encode(QUESTIONS, ANSWERS) == built.encode(QUESTIONS, ANSWERS)
+    assert other.model.config.ntl == built.model.config.ntl

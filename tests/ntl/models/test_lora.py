@@ -1,0 +1,76 @@
+"""LoRA is exact: the model is the same before training, and after its products are merged."""
+
+import pytest
+import torch
+from model_cases import ANSWERS, GREEDY, QUESTIONS, logits_of, make, overfit, rows_of
+from tolerances import ONE_COMPUTATION, TWO_PATHS, assert_close
+from transformers import AutoModelForCausalLM
+
+from ntl.errors import UserError
+
+FAMILIES = {"llama-tiny": "decoder_only", "t5-tiny": "t5"}
+
+
+def logits(built):
+    with torch.no_grad():
+        return logits_of(built, rows_of(built), built.model.eval())[0]
+
+
+@pytest.mark.parametrize("shape", FAMILIES)
+def test_a_model_with_lora_computes_the_same_until_it_is_trained_and_after_merging(shape):
+    plain, adapted = (make(shape, family=FAMILIES[shape], lora=rank) for rank in (None, 2))
+    assert_close(logits(adapted), logits(plain), ONE_COMPUTATION)
+    assert all("lora_" in n for n, w in adapted.model.named_parameters() if w.requires_grad)
+    with torch.no_grad():
+        for name, weight in adapted.model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.1)
+    trained = logits(adapted)
+    assert (trained - logits(plain)).abs().max() > 0.01
+    plain.model.load_state_dict(adapted.lora.weights(), strict=False)
+    assert_close(logits(plain), trained, TWO_PATHS)
+    adapted.lora.merge()
+    assert_close(logits(adapted), trained, TWO_PATHS)
+    assert {*adapted.model.state_dict()} == {*plain.model.state_dict()}
+
+
+def test_the_products_are_scaled_by_two_whatever_the_rank():
+    for rank in (1, 4):
+        built = make("llama-tiny", family="decoder_only", lora=rank)
+        layer = built.model.model.layers[0].mlp.up_proj
+        before = built.lora.weights()["model.layers.0.mlp.up_proj.weight"]
+        with torch.no_grad():
+            layer.lora_A["default"].weight.fill_(0.5)
+            layer.lora_B["default"].weight.fill_(0.25)
+        change = built.lora.weights()["model.layers.0.mlp.up_proj.weight"] - before
+        assert_close(change, torch.full_like(change, 2 * rank * 0.5 * 0.25), TWO_PATHS)
+
+
+def test_a_model_that_lora_does_not_support_is_an_error():
+    with pytest.raises(UserError, match="lora="):
+        make("mamba-tiny", family="decoder_only", lora=2)
+
+
+def test_every_layer_is_trained_but_not_the_head():
+    built = make("llama-tiny", family="decoder_only", lora=2)
+    names = [name for name, weight in built.model.named_parameters() if weight.requires_grad]
+    assert len(names) == 2 * 7 * 2  # two matrices for each of seven linear layers in each of two layers
+    assert not any("lm_head" in name or "embed" in name for name in names)
+
+
+def test_a_checkpoint_with_lora_is_a_model_that_transformers_loads(tmp_path):
+    built = overfit(make("llama-tiny", family="decoder_only", lora=8), steps=5, learning_rate=0.01)
+    built.model.save_pretrained(tmp_path, state_dict=built.lora.weights())
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        assert_close(logits_of(built, rows_of(built), loaded)[0], logits(built), TWO_PATHS)
+
+
+def test_a_regression_head_is_trained_as_a_whole():
+    built = make("llama-tiny", family="decoder_only", head="regression", lora=4)
+    built.fit(ANSWERS)
+    trained = {name for name, weight in built.model.named_parameters() if weight.requires_grad}
+    assert {name for name in trained if "lora_" not in name} == {"score.weight"}
+    before = built.answer(built.model, QUESTIONS, *GREEDY)
+    overfit(built, steps=20, learning_rate=0.01)
+    assert built.answer(built.model, QUESTIONS, *GREEDY) != before

@@ -1,0 +1,145 @@
+"""What a report reads: evaluations and packs, and what distinguishes its rows."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from report_cases import NUMBERS, add_curve, make_run, report, rows_of
+
+from ntl.errors import UserError
+from ntl.report.runs import read_curves, read_runs
+
+RESULTS = Path(__file__).parents[3] / "results"
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
+
+def labels(tmp_path):
+    """The number of seeds of each row."""
+    table, _ = read_runs([tmp_path])
+    return table.groupby("label", sort=False)["seed"].nunique().to_dict()
+
+
+def test_runs_of_one_name_with_different_settings_are_separate_rows(tmp_path):
+    for weight in (0.3, 0.8):
+        for seed in (0, 1):
+            settings = {"loss": {"criterion": "ntl_was", "weight": weight, "options": None}}
+            make_run(tmp_path / f"{weight}/{seed}", "T5 + NTL-WAS", seed, settings=settings)
+    assert labels(tmp_path) == {"T5 + NTL-WAS (weight=0.3)": 2, "T5 + NTL-WAS (weight=0.8)": 2}
+    table, _ = read_runs([tmp_path])
+    assert {*table["loss.weight"]} == {"0.3", "0.8"}
+    assert "loss.criterion" not in table
+
+
+def test_where_a_run_is_and_how_it_is_logged_does_not_separate_rows(tmp_path):
+    for seed in (0, 1):
+        own = {"output_dir": f"outputs/{seed}", "logging_steps": 10 + seed}
+        make_run(tmp_path / str(seed), "T5", seed, settings={"training_args": own})
+    assert labels(tmp_path) == {"T5": 2}
+
+
+def test_training_rows_that_are_drawn_by_each_seed_are_one_row(tmp_path):
+    for seed in (0, 1):
+        make_run(tmp_path / f"a/{seed}", "T5", seed, settings={"dataset_args": {"train_seed": seed}})
+        make_run(tmp_path / f"b/{seed}", "RT", 5 * seed, settings={"dataset_args": {"train_seed": seed}})
+    assert labels(tmp_path) == {"T5": 2, "RT (train_seed=0)": 1, "RT (train_seed=1)": 1}
+
+
+def test_an_evaluated_checkpoint_is_a_separate_row(tmp_path):
+    make_run(tmp_path / "b", "T5", 0)
+    make_run(tmp_path / "b/checkpoint-5", "T5", 0)
+    assert labels(tmp_path) == {"T5": 1, "T5 (checkpoint=5)": 1}
+
+
+def test_rows_have_the_order_of_the_sweep(tmp_path):
+    for job, label in enumerate(("T5", "RT", "A")):
+        make_run(tmp_path / label, label, 0, job=job)
+    assert [*labels(tmp_path)] == ["T5", "RT", "A"]
+
+
+def test_the_first_of_two_equal_runs_is_kept_and_the_other_is_named(tmp_path, capsys):
+    make_run(tmp_path / "runs/a", "T5", 0, 0.25)
+    make_run(tmp_path / "runs/b", "T5", 0, metrics={"accuracy": 0.75, "mae": 2.0})
+    assert report(tmp_path) == 0
+    assert f"{tmp_path}/runs/b/test" in capsys.readouterr().err
+    assert f"{tmp_path}/runs/b/test" in (tmp_path / "out/table.md").read_text()
+    assert [row["interpolate accuracy"] for row in rows_of(tmp_path)] == [0.25]
+    assert "interpolate mae" not in rows_of(tmp_path)[0]
+    table, _ = read_runs([tmp_path / "runs/b", tmp_path / "runs"])  # the first folder wins
+    assert {*table["folder"]} == {f"{tmp_path}/runs/b/test"}
+
+
+def test_unfinished_and_damaged_runs_are_named_and_the_others_are_read(tmp_path):
+    make_run(tmp_path / "a", "T5", 0)
+    (tmp_path / "b/.hydra").mkdir(parents=True)
+    for name, content in {"c": "{", "d": '{"test": {"mae": 1.0}}', "e": "[]"}.items():
+        make_run(tmp_path / name, "T5", 1)
+        (tmp_path / name / "test/metrics.json").write_text(content)
+    make_run(tmp_path / "f", "T5", 1, test="none", metrics={})
+    table, left_out = read_runs([tmp_path])
+    assert {*table["seed"]} == {0}
+    assert len(left_out) == 5
+    for name in "bcdef":
+        assert any(line.startswith(str(tmp_path / name)) for line in left_out)
+
+
+def test_folders_without_a_finished_run_are_an_error(tmp_path):
+    (tmp_path / "a/.hydra").mkdir(parents=True)
+    for folder in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(UserError):
+            read_runs([folder])
+
+
+def test_evaluations_are_read_by_name_or_as_a_folder_of_their_own(tmp_path):
+    make_run(tmp_path / "a", "T5", 0, 0.5)
+    make_run(tmp_path / "a", "T5", 0, 0.9, evaluation="few")
+    for given in ([tmp_path], "few"), ([tmp_path / "a/few"], "test"):
+        table, left_out = read_runs(*given)
+        assert (table["value"][table["metric"] == "accuracy"].item(), left_out) == (0.9, [])
+
+
+def test_learning_curves_are_those_of_the_trainer(tmp_path):
+    run = make_run(tmp_path / "a", "T5", 3)
+    add_curve(run, {"step": 5, "loss": 1.0}, {"step": 5, "eval_mae": 2.0, "epoch": 1.0})
+    make_run(tmp_path / "b", "T5", 4)
+    table, _ = read_runs([tmp_path])
+    assert read_curves(table).values.tolist() == [["arithmetic", "T5", 3, 5, "mae", 2.0]]
+
+
+def test_a_report_can_be_read_again(tmp_path):
+    for width in (None, 5):
+        metrics = {"accuracy": 0.5, **NUMBERS, "log_mae": None}
+        settings = {"model_args": {"number_width": width, "number_encoding": "none"}}
+        make_run(tmp_path / f"runs/{width}", "T5 + NTL-WAS", 0, metrics=metrics, settings=settings)
+    assert report(tmp_path) == 0
+    first = (tmp_path / "out/metrics.csv").read_text()
+    shutil.move(tmp_path / "out", tmp_path / "again")
+    shutil.rmtree(tmp_path / "runs")
+    (tmp_path / "again").rename(tmp_path / "runs")
+    assert report(tmp_path) == 0
+    assert (tmp_path / "out/metrics.csv").read_text() == first
+
+
+def test_packs_of_runs_are_read_by_the_names_of_their_runs(tmp_path):
+    runs = [
+        {"run": "sums/seed0/rt", "record": {"seed": 0}, "metrics": {"test": {"mae": 2.0}}},
+        {"run": "sums/ce/seed1", "record": {"seed": 1}, "metrics": {"greedy_mae": 3.0, "coverage": 0.5}},
+        {"run": "sums/selection/ce=0.1", "record": {"seed": 9}, "metrics": {"test": {"mae": math.pi}}},
+    ]
+    (tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, runs)))
+    table, _ = read_runs([tmp_path])
+    assert table[["dataset", "name", "seed", "test", "metric", "value"]].values.tolist() == [
+        ["sums", "rt", 0, "test", "mae", 2.0],
+        ["sums", "ce", 1, "test", "mae", 3.0],
+        ["sums", "ce", 1, "test", "interval_coverage", 0.5],
+        ["sums, selection", "ce=0.1", 9, "test", "mae", math.pi],
+    ]
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="an sdist has no results")
+@pytest.mark.parametrize("pack", ["demo", "demo_sums", "miniature", "pretrained", "small_models"])
+def test_every_pack_of_results_is_read_whole(pack):
+    table, left_out = read_runs([RESULTS / pack])
+    assert len(table) > 500
+    assert not left_out

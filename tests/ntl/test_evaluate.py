@@ -1,0 +1,353 @@
+import math
+from dataclasses import replace
+from statistics import mean, median
+
+import numpy as np
+import pytest
+import torch
+from accelerate import PartialState
+from data_cases import rows, tabular
+from model_cases import ANSWERS, QUESTIONS, make, overfit
+from processes import results_of
+from published_commands import scaled_down
+from runs import train
+from tolerances import approx, assert_close
+from torch import nn
+
+from ntl.data import Example, TaskData
+from ntl.errors import UserError
+from ntl.evaluate import (
+    Evaluation,
+    batches_by_length,
+    check_readings,
+    read_results,
+    reference_metrics,
+    score_answers,
+    write_results,
+)
+from ntl.scores import SPACED_LEVELS
+from ntloss.numbers import NumberFormat
+from ntloss.reading import NumberQuantiles
+from tests.ntl.conftest import shared
+
+NUMBERS = TaskData([], [], {})
+TEXTS = TaskData([], [], {}, number_metrics=False)
+SOLUTIONS = TaskData([], [], {}, final_answer_marker="####")
+DECODING = Evaluation(batch_size=2)
+GREEDY = Evaluation(beams=1, max_new_tokens=12)
+ALL = replace(GREEDY, read=["median", "mean"], batch_size=4)
+
+# (question, answer, the model's text), with questions of many lengths in no particular order.
+ASKED = [
+    ("What is ten?", "10", "it is 10"),
+    ("0", "0", "no idea"),
+    ("Some longer question?", "-99", "-999"),
+    ("Half?", "0.5", "0.5"),
+    ("1000000000000?", "1000000000000", "2000000000000"),
+]
+EXAMPLES = [Example(question, answer) for question, answer, _ in ASKED]
+SUMS = [Example(question, answer) for question, answer in zip(QUESTIONS, ANSWERS, strict=True)]
+DATA = TaskData(SUMS, SUMS, {"test": SUMS})
+
+
+class FromTable:
+    """Answers from a table, and records the questions."""
+
+    def __init__(self, asked=ASKED):
+        self.answers = {question: text for question, _, text in asked}
+        self.model, self.asked = nn.Linear(1, 1), []
+
+    def answer(self, model, questions, beams, max_new_tokens):
+        assert not model.training
+        assert not torch.is_grad_enabled()
+        self.asked.append(list(questions))
+        return [self.answers[question] for question in questions]
+
+
+class Uniform(FromTable):
+    """Answers 0 to every question; its distribution is uniform between the question's two numbers."""
+
+    def read(self, model, questions, beams, max_new_tokens, levels):
+        return self.answer(model, questions, beams, max_new_tokens), self.quantiles(model, questions, levels)
+
+    def quantiles(self, model, questions, levels):
+        ends = torch.tensor([[float(end) for end in question.split()] for question in questions])
+        low, high = ends.double()[:, :1], ends.double()[:, 1:]
+        values = low + (high - low) * torch.tensor(levels, dtype=torch.float64)
+        none = torch.zeros(len(questions), dtype=torch.float64)
+        return NumberQuantiles(
+            tuple(levels), values, values, values, none, none, none + 0.5, none, none, passes=1, rows=1
+        )
+
+
+def uniform(asked):
+    return Uniform([(question, None, "0") for question, _ in asked]), [Example(*pair) for pair in asked]
+
+
+def test_the_papers_metrics_of_numbers_equal_values_computed_by_hand():
+    metrics = score_answers(FromTable(), EXAMPLES, NUMBERS, DECODING).metrics
+    assert metrics["count"] == 5
+    assert (metrics["invalid"], metrics["invalid_rate"]) == (1, 0.2)
+    assert metrics["exact_number"] == 2 / 5
+    assert metrics["accuracy"] == 2 / 5  # the last number of a text counts, and an invalid one is wrong
+    # The last pair is clipped to 1e10 on both sides, after accuracy.
+    assert metrics["mae"] == approx(900 / 4)
+    assert metrics["medae"] == 0
+    assert metrics["rmse"] == approx(math.sqrt(900**2 / 4))
+    assert metrics["log_mae"] == approx(1 / 4)  # log10(1000) - log10(100)
+    true = [math.log10(11), -2, math.log10(1.5), math.log10(1e10 + 1)]
+    spread = sum((x - sum(true) / 4) ** 2 for x in true)
+    assert metrics["log_r2"] == approx(1 - 1 / spread)
+    assert metrics["spearman"] == approx(1.0)
+    assert metrics["exact_match"] == 1 / 5
+    assert metrics["pearson"] == approx(np.corrcoef([10, -999, 0.5, 1e10], [10, -99, 0.5, 1e10])[0, 1])
+    assert "final_answer_accuracy" not in metrics
+
+
+def test_malformed_numbers_are_counted():
+    built = FromTable()
+    plain = score_answers(built, EXAMPLES, NUMBERS, DECODING).metrics
+    assert "ill_formed" not in plain
+    built.encoding = type("Encoding", (), {"ill_formed": 7})()  # from an earlier evaluation
+    answer = built.answer
+
+    def answer_badly(model, questions, *given):
+        built.encoding.ill_formed += len(questions)
+        return answer(model, questions, *given)
+
+    built.answer = answer_badly
+    assert score_answers(built, EXAMPLES, NUMBERS, DECODING).metrics == {**plain, "ill_formed": 5}
+
+
+def test_predictions_are_in_the_examples_order_for_any_batch_size():
+    built = FromTable()
+    predictions = score_answers(built, EXAMPLES, NUMBERS, DECODING).predictions
+    assert [(p.question, p.answer, p.text) for p in predictions] == ASKED
+    assert [p.predicted for p in predictions] == [10, None, -999, 0.5, 2e12]
+    assert [p.true for p in predictions] == [10, 0, -99, 0.5, 1e12]
+    asked = [[len(question) for question in batch] for batch in built.asked]
+    assert asked == [[21, 14], [12, 5], [1]]
+
+
+def test_the_model_is_in_training_mode_again_after_an_evaluation_even_a_failed_one():
+    built = FromTable()
+    score_answers(built, EXAMPLES, NUMBERS, DECODING)
+    assert built.model.training
+    with pytest.raises(KeyError):
+        score_answers(FromTable([]), EXAMPLES, NUMBERS, DECODING, built.model)
+    assert built.model.training
+
+
+def test_text_answers_have_no_number_metrics():
+    asked = [("q1", "the 2 cats | a dog", "the 2 cats | a dog"), ("q2 longer", "nobody", "nobody 7")]
+    examples = [Example(question, answer) for question, answer, _ in asked]
+    result = score_answers(FromTable(asked), examples, TEXTS, DECODING)
+    assert {"exact_number", "accuracy", "mae", "invalid"}.isdisjoint(result.metrics)
+    assert result.metrics["exact_match"] == 0.5
+    assert result.metrics["rouge1"] == approx((1 + 2 / 3) / 2)
+    assert result.metrics["rouge2"] == approx(0.5)
+    precisions = [7 / 8, 5 / 6, 4 / 4, 3 / 3]  # of n-grams of one to four tokens; | is a token
+    assert result.metrics["bleu"] == approx(100 * math.prod(precisions) ** 0.25)
+    assert {(p.predicted, p.true) for p in result.predictions} == {(None, None)}
+
+
+def test_a_correct_number_without_a_marker_is_not_a_correct_final_answer():
+    asked = [
+        ("a", "2+3=5 #### 5", "2+3=5 #### 5"),
+        ("bb", "so #### 1000", "so #### 1,000 coins, in 2 bags"),
+        ("ccc", "so #### 7", "so it is 7"),
+        ("dddd", "so #### 7", "so #### "),
+    ]
+    examples = [Example(question, answer) for question, answer, _ in asked]
+    metrics = score_answers(FromTable(asked), examples, SOLUTIONS, DECODING).metrics
+    assert metrics["exact_final_answer"] == metrics["final_answer_accuracy"] == 0.5
+    assert metrics["accuracy"] == 0.5  # of last numbers: 5 and 7
+
+
+def test_undefined_metrics_are_none_and_predictions_are_finite():
+    asked = [("q", "3", "1e999")]
+    result = score_answers(FromTable(asked), [Example("q", "3")], NUMBERS, DECODING)
+    assert result.metrics["r2"] is None
+    assert result.metrics["invalid"] == 0  # clipped, like other large ones
+    assert math.isfinite(result.predictions[0].predicted)
+
+
+def test_an_evaluation_without_examples_is_an_error():
+    with pytest.raises(UserError):
+        score_answers(FromTable(), [], NUMBERS, DECODING)
+
+
+def test_batches_group_similar_lengths_and_hold_every_example_once():
+    lengths = [3, 1, 4, 1, 5, 9, 2]
+    batches = batches_by_length(lengths, 3)
+    assert sorted(i for batch in batches for i in batch) == list(range(7))
+    assert [[lengths[i] for i in batch] for batch in batches] == [[9, 5, 4], [3, 2, 1], [1]]
+
+
+def test_an_evaluation_that_was_interrupted_while_it_was_replaced_is_not_finished(tmp_path, monkeypatch):
+    result = score_answers(FromTable(), EXAMPLES, NUMBERS, DECODING)
+    write_results(tmp_path, {"settings": {}}, {"extrapolate/big": result})
+    assert read_results(tmp_path)["metrics"] == {"extrapolate/big": result.metrics}
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ntl.evaluate.write_atomically", die)
+    with pytest.raises(KeyboardInterrupt):
+        write_results(tmp_path, {"settings": {}}, {"test": result})
+    assert read_results(tmp_path) is None
+
+
+def evaluate_on_rank(rank):
+    PartialState(cpu=True)  # as transformers' arguments make it
+    built = FromTable()
+    result = score_answers(built, EXAMPLES, NUMBERS, DECODING)
+    return built.asked, result, score_answers(built, EXAMPLES[:1], NUMBERS, DECODING)
+
+
+def test_two_processes_give_the_same_results_as_one(tmp_path):
+    (asked, result, alone), (other_asked, *others) = results_of(evaluate_on_rank, (), tmp_path)
+    # Five questions in three batches of two: the second rank repeats one to keep in step, and does not count
+    # it.
+    assert [len(batch) for batch in asked] == [2, 1]
+    assert [len(batch) for batch in other_asked] == [2, 1]
+    assert [result, alone] == others
+    assert result == score_answers(FromTable(), EXAMPLES, NUMBERS, DECODING)
+    assert alone == score_answers(FromTable(), EXAMPLES[:1], NUMBERS, DECODING)
+
+
+def test_each_reading_has_its_own_metrics_and_the_decoded_numbers_keep_theirs():
+    asked = [("0 10", "5"), ("0 20", "19.7"), ("-8 0", "-3"), ("5 5", "4")]
+    built, examples = uniform(asked)
+    greedy = score_answers(built, examples, DATA, GREEDY).metrics
+    result = score_answers(built, examples, DATA, ALL)
+    metrics = result.metrics
+    assert {name: metrics[name] for name in greedy} == greedy
+    assert metrics["mae"] == approx((5 + 19.7 + 3 + 4) / 4)
+    assert metrics["median_mae"] == metrics["mean_mae"] == approx((0 + 9.7 + 1 + 1) / 4)
+    assert metrics["median_exact_number"] == 1 / 4
+    assert metrics["interval_coverage"] == metrics["coverage_95"] == 2 / 4  # 19.7 is above 19.5, 4 below 5
+    assert metrics["interval_width"] == approx(0.9 * (10 + 20 + 8 + 0) / 4)
+    assert metrics["number_mass"] == 0.5
+    coverages = [name for name in metrics if name.startswith("coverage_")]
+    assert coverages == [f"coverage_{percent}" for percent in range(95, 0, -10)]
+    assert [(p.lower, p.median, p.upper, p.mean) for p in result.predictions] == [
+        approx(row) for row in [(0.5, 5, 9.5, 5), (1, 10, 19, 10), (-7.6, -4, -0.4, -4), (5, 5, 5, 5)]
+    ]
+
+
+def test_the_interval_holds_the_requested_share_of_the_distribution():
+    built, examples = uniform([("0 10", "5"), ("0 10", "8")])
+    half = score_answers(built, examples, DATA, replace(ALL, read=["median"], interval=0.5))
+    assert half.metrics["interval_width"] == approx(5)
+    assert half.metrics["interval_coverage"] == 0.5
+    assert "mean_mae" not in half.metrics
+    assert half.predictions[0].mean is None
+    assert "mean" not in half.predictions[0].row()
+    assert half.predictions[0].row()["upper"] == approx(7.5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "family", "number_format"),
+    [
+        ("t5-tiny", "t5", "padded"),
+        ("llama-tiny", "decoder_only", "plain"),
+        ("mamba-tiny", "decoder_only", "padded"),
+    ],
+)
+def test_the_medians_of_an_overfitted_model_are_the_answers(shape, family, number_format):
+    built = make(shape, family=family, number_format=number_format)
+    built.fit(ANSWERS)
+    overfit(built, steps=600, until=0.01)
+    check_readings(built, DATA, ALL)
+    for dtype in (torch.float32, torch.bfloat16):
+        built.model.to(dtype)
+        result = score_answers(built, SUMS, DATA, ALL)
+        assert result.metrics["median_exact_number"] == 1
+        for p in result.predictions:
+            assert p.lower <= p.median == p.true <= p.upper
+
+
+def test_batching_does_not_change_the_quantiles():
+    built = make(number_format="padded")
+    built.fit(ANSWERS)
+    built.model.eval().double()
+    together = built.quantiles(built.model, QUESTIONS, SPACED_LEVELS)
+    alone = [built.quantiles(built.model, [q], SPACED_LEVELS) for q in QUESTIONS]
+    assert_close(together.starts, torch.cat([read.starts for read in alone]))
+    assert_close(together.values, torch.cat([read.values for read in alone]))
+
+
+def test_errors_of_a_table_are_not_clipped(tmp_path):
+    table = "ends,y\n" + "".join(f"{i}e13 {2 * i}e13,{i}7000000000000\n" for i in range(1, 9))
+    (tmp_path / "table.csv").write_text(table)
+    data = tabular(f"file={tmp_path}/table.csv", "target=y", "validation_size=1", "test_size=3")
+    built = Uniform([(example.question, None, "0") for example in rows(data)])
+    tests = data.tests["test"]
+    metrics = score_answers(built, tests, data, ALL).metrics | reference_metrics(data, tests)
+    constant = median(float(example.answer) for example in data.train)
+    answers = [(1.5e13 * float(e.question.partition("e")[0]), float(e.answer)) for e in tests]
+    assert metrics["mae"] == approx(mean(y for _, y in answers))
+    assert metrics["median_mae"] == approx(mean(abs(x - y) for x, y in answers))
+    assert metrics["constant_mae"] == approx(mean(abs(constant - y) for _, y in answers))
+
+
+def test_a_model_that_cannot_write_a_number_has_no_readings():
+    built = make(number_format="plain")
+    digits = torch.tensor(built.vocabulary.token_ids)
+    built.model.lm_head.register_forward_hook(
+        lambda module, given, logits: logits.index_fill(-1, digits, -torch.inf)
+    )
+    result = score_answers(built, SUMS, DATA, ALL)
+    assert result.metrics["median_invalid"] == result.metrics["mean_invalid"] == len(SUMS)
+    assert result.metrics["crps"] is None
+    assert result.metrics["interval_coverage"] is None
+    assert result.metrics["number_mass"] == 0
+    assert {(p.lower, p.median, p.upper, p.mean) for p in result.predictions} == {(None,) * 4}
+
+
+@pytest.mark.parametrize("shape", ["t5-tiny", "llama-tiny"])
+def test_plain_answers_are_read_the_same_in_every_evaluation(shape):
+    built = make(shape, family="t5" if shape == "t5-tiny" else "decoder_only", number_format="plain")
+    built.model.eval().double()
+    together = built.quantiles(built.model, QUESTIONS, SPACED_LEVELS)
+    alone = [built.quantiles(built.model, [q], SPACED_LEVELS) for q in QUESTIONS]
+    assert_close(together.values, torch.cat([read.values for read in alone]))
+
+
+def test_t5s_tokenizer_starts_numbers_with_a_space():
+    built = make(tokenizer=str(shared("tokenizers/t5")))
+    space = built.tokenizer.convert_tokens_to_ids("▁")
+    assert built.answer_format.quantile_options()["prefix_ids"] == [space]
+    # Its ids of an answer start with it, whatever the sign.
+    for row in built.encode(["q"] * 3, ["7", "-7", "0.5"])["labels"]:
+        assert row[0] == space
+    built = make(tokenizer=str(shared("tokenizers/t5")), number_format="padded")
+    built.fit(["1", "20"])
+    options = built.answer_format.quantile_options()
+    assert (options["prefix_ids"], options["format"]) == ([space], NumberFormat(2))
+    assert built.quantiles(built.model.eval(), ["3 + 4"], [0.5]).values.isfinite().all()
+
+
+def test_numbers_with_different_first_tokens_are_an_error():
+    built = make(tokenizer=str(shared("tokenizers/t5")), number_format="padded")
+    built.fit(["1", "-20"])
+    with pytest.raises(UserError):
+        check_readings(built, DATA, ALL)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["dataset_args=gsm8k"],
+        ["dataset_args=multirc"],
+        ["dataset_args=arithmetic", "model_args.number_format=padded", "model_args.number_width=30"],
+    ],
+)
+def test_readings_that_do_not_fit_are_a_one_line_error_and_nothing_is_written(arguments, tmp_path, capsys):
+    command = [*scaled_down(tmp_path), "model_args=vanilla_t5", "evaluation.read=[greedy,median,mean]"]
+    assert train(*command, *arguments) == 2
+    message = capsys.readouterr().err
+    assert "evaluation.read" in message
+    assert len(message.strip().splitlines()) == 1
+    assert not (tmp_path / "run/test").exists()
