@@ -2,8 +2,8 @@
 
 Three quantiles of three digits for 250 questions of a T5 of the lab's shape, timed against greedy `generate`
 of the same answers. With `--model`, quantiles of the numbers that a causal language model in a folder writes
-after prompts about well-known ones, and their spread over seeds, beside the quantiles of sampled texts; and
-the times of a batch of that model, and of `read_number`.
+after prompts about well-known ones, and their spread over seeds, beside the quantiles of sampled texts; the
+times of a batch of that model, and of `read_number`; and the processor time and memory of signed decimals.
 
     python benchmarks/reading.py --quick              few rounds and repeats, to see that everything runs
     python benchmarks/reading.py --model FOLDER       also read an instruct model
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,31 @@ def time_model(folder: str, rounds: int) -> dict[str, Any]:
     return {name: asdict(timing) for name, timing in times.items()} | {"ratio": ratio}
 
 
+def read_signed_decimals(folder: str) -> dict[str, float]:
+    """Read 16 signed decimals, in seconds of processor time a row, and with the peak memory in bytes."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    texts = [
+        f"Day {i} of {7 * i}: the temperature of the sea changes by how many degrees?" for i in range(16)
+    ]
+
+    def run(count: int) -> list[Any]:
+        return read_number(model, tokenizer, texts[:count], format=NumberFormat(2, 2, signed=True))
+
+    run(1)
+    start = time.process_time()
+    found = run(16)
+    seconds = time.process_time() - start
+    peak = measure.peak_memory(measure.Contender(lambda: run(16)), "cpu")
+    return {
+        "seconds a row": seconds / 16,
+        "nodes a row": found[0].details.rows / 16,
+        "peak": math.nan if peak is None else peak,
+    }
+
+
 def read_model(folder: str, repeats: int) -> list[dict[str, Any]]:
     """Read quantiles of a pretrained model's numbers after each prompt."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -131,6 +157,11 @@ def render(results: dict[str, Any]) -> str:
             markdown(["", "ms, median", "ms, least"], times),
             f"quantiles / greedy: {timed['ratio']:.2f}",
         ]
+    for signed in results["signed"]:
+        parts.append(
+            f"16 signed decimals: {signed['seconds a row']:.3f} s of processor time a row, "
+            f"{signed['nodes a row']:.0f} tokens of numbers a row, {signed['peak'] / 1e6:.0f} MB at most"
+        )
     rows = [
         [
             row["prompt"],
@@ -159,6 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
         "machine": measure.machine("cpu"),
         "walk": time_walk(3 if options.quick else 25),
         "batch": [time_model(options.model, 2 if options.quick else 9)] if options.model else [],
+        "signed": [read_signed_decimals(options.model)] if options.model else [],
         "model": read_model(options.model, 2 if options.quick else 5) if options.model else [],
     }
     print(render(results))

@@ -23,12 +23,15 @@ from torch import Tensor
 from ntloss.numbers.format import CODES, MINUS, SIGN, NumberFormat, SlotTokens
 from ntloss.numbers.grammar import DIGITS
 from ntloss.numbers.vocabulary import NumberVocabulary
-from ntloss.reading.torch_model import Continuations, advance, share
+from ntloss.reading.torch_model import Branch, Continuations, Tree, advance, share
 from ntloss.reading.writing import Options
 
 # An option with this probability that may continue the number is followed, to see whether it does.
 _LOOK_AHEAD = 0.1
 _LEAST_SPACE = 1e-3  # a space before a sign that is less likely is not followed
+_LEAST_SPELLING = math.log(
+    1e-6
+)  # a rarer spelling of what was written is not followed: it is lost in rounding
 
 
 class _Spellings(NamedTuple):
@@ -38,7 +41,7 @@ class _Spellings(NamedTuple):
     tokens: Tensor  # `[spellings, written]`, -1 where there is none
     log_weights: Tensor  # float64, log-probability given the row's digits so far
     log_masses: Tensor  # float64, log of the probability that the format keeps along it, once it has begun
-    nodes: Tensor  # row of the model's pass over all but the last token
+    nodes: Tensor  # row, in what was run so far, of all but the last token
 
 
 class _Level(NamedTuple):
@@ -81,17 +84,21 @@ def walk(
     `questions`, `[walks]`, are the rows of `root` that the walks continue.
     """
     slots, tables = numbers.slots, _tables(numbers, vocabulary, root.device)
+    if isinstance(root, Branch):
+        prompts, index = torch.unique(questions, return_inverse=True)
+        if (tree := root.tree(prompts)) is not None:
+            root, questions = tree, index
     rated = points == 0.5
-    written, tokens, starts, last = _begin(root, vocabulary, numbers, tables[0], questions)
-    current, levels = root, list[_Level]()
+    written, tokens, starts, run = _begin(root, vocabulary, numbers, tables[0], questions)
+    levels = list[_Level]()
     remaining, mantissa = points, torch.zeros_like(questions)
     negative = dead = torch.zeros_like(rated)
     for slot, (kind, entries) in enumerate(zip(slots, tables, strict=True)):
         if len(written.rows):
             assert entries is not None, "the tables hold only tokens that lead to a complete number"
             if slot:
-                last, current, written = _evaluate(root, last, questions, written)
-                tokens = current.next_tokens(entries.token_ids)
+                last, nodes, run, written = _evaluate(root, run, questions, written)
+                tokens = last.next_tokens(entries.token_ids)[nodes]
             levels.append(_level(slot, entries, written, tokens))
         if not levels:
             break  # no row has a number to write
@@ -106,7 +113,8 @@ def walk(
         elif kind == DIGITS:
             mantissa = 10 * mantissa + chosen
         levels, written, one_longer = _write(levels, slot, chosen, torch.where(dead, 0, weight.log()))
-        last = last if one_longer else None
+        if not one_longer and not isinstance(run, Tree):
+            run = None
     values = mantissa.double() / 10**numbers.decimals
     values = torch.where(negative, -values, values) + 0.0  # -0.0 is 0.0
     values = torch.where(dead, math.nan, values)
@@ -114,10 +122,10 @@ def walk(
     index = rated[written.rows].nonzero().squeeze(-1)
     written = _Spellings(*(column[index] for column in written))
     if len(written.rows):
-        last, current, written = _evaluate(root, last, questions, written)
+        last, nodes, run, written = _evaluate(root, run, questions, written)
         fits.index_add_(0, written.rows, (written.log_weights + written.log_masses).exp())
         texts = {row: f"{values[row]:.{numbers.decimals}f}" for row in written.rows.tolist()}
-        further = _continuing(root, last, options, questions, written, current, texts)
+        further = _continuing(root, run, options, questions, written, last, nodes, texts)
         continues.index_add_(0, written.rows, written.log_weights.exp() * further)
     fits, continues = (torch.where(rated, found, math.nan) for found in (fits, continues))
     return Walked(values, starts, fits, continues)
@@ -133,8 +141,8 @@ def _begin(
     """Begin each walk at the end of its prompt, and for numbers with a sign also after a space.
 
     Many tokenizers join a space and a minus sign, but no space and digit, so a prompt that either can follow
-    ends before the space. Return the spellings, the log-probabilities of the first slot's tokens at their
-    nodes, the probability that a number begins, `[walks]`, and the pass if it can be extended.
+    ends before the space. Return the spellings, the log-probabilities of the first slot's tokens after each,
+    the probability that a number begins, `[walks]`, and what was run if all of it can be extended.
     """
     assert entries is not None
     rows = torch.arange(len(questions), device=questions.device)
@@ -144,13 +152,15 @@ def _begin(
     begins = tokens.exp().sum(-1)
     spaces = [i for i, text in vocabulary.pieces.items() if text == " "] if numbers.signed else []
     if not spaces:
-        return written, tokens, begins[questions], root
+        return written, tokens[questions], begins[questions], root
     after = root.next_tokens(torch.tensor(spaces, device=root.device)).exp()
     prompts, space = (after > _LEAST_SPACE).nonzero(as_tuple=True)
     if not len(prompts):
-        return written, tokens, begins[questions], root
+        return written, tokens[questions], begins[questions], root
     ids = torch.tensor(spaces, device=root.device)[space]
-    tokens = torch.cat([tokens, root.select(prompts).extend(ids[:, None]).next_tokens(entries.token_ids)])
+    after_space = root.select(prompts).extend(ids[:, None])
+    run = root.join(after_space) if isinstance(root, Tree) and isinstance(after_space, Tree) else None
+    tokens = torch.cat([tokens, after_space.next_tokens(entries.token_ids)])
     spaced = after[prompts, space]
     total = begins.index_add(0, prompts, spaced)
     walks, index = (questions[:, None] == prompts).nonzero(as_tuple=True)
@@ -168,12 +178,11 @@ def _begin(
     ]
     written = _Spellings(*(torch.cat(column) for column in zip(*parts, strict=True)))
     begins = begins.index_add(0, prompts, spaced * tokens[len(root) :].exp().sum(-1))
-    return written, tokens, begins[questions], None
+    return written, tokens[written.nodes], begins[questions], run
 
 
 def _level(slot: int, entries: SlotTokens, spellings: _Spellings, tokens: Tensor) -> _Level:
-    """Return the tokens that may follow spellings, given their log-probabilities at the spellings' nodes."""
-    tokens = tokens[spellings.nodes]
+    """Return the tokens that may follow spellings, given their log-probabilities after each."""
     log_total = tokens.logsumexp(-1)
     log_joint = (spellings.log_weights - log_total)[:, None] + tokens
     log_joint = torch.where(log_total[:, None] > -math.inf, log_joint, -math.inf)
@@ -187,15 +196,15 @@ def _write(
 ) -> tuple[list[_Level], _Spellings, bool]:
     """Keep the tokens that match the choice.
 
-    Return the levels that reach beyond the slot, the spellings that end there, and whether each of these is
-    one token longer than the last pass.
+    Return the levels that reach beyond the slot, the spellings that end there, and whether the last pass ran
+    all but the last token of each of these.
     """
     kept, made, one_longer = [], [], True
     for start, entries, old, log_joint in levels:
         fits = entries.codes[:, slot - start] == chosen[old.rows][:, None]
         log_joint = torch.where(fits, log_joint - log_weight[old.rows][:, None], -math.inf)
         ended = entries.lengths == slot + 1 - start
-        index, token = (ended & (log_joint > -math.inf)).nonzero(as_tuple=True)
+        index, token = (ended & (log_joint > _LEAST_SPELLING)).nonzero(as_tuple=True)
         tokens = torch.cat([old.tokens[index], entries.token_ids[token][:, None]], dim=-1)
         made.append(
             _Spellings(*(column[index] for column in old))._replace(
@@ -215,14 +224,21 @@ def _write(
 
 
 def _evaluate(
-    root: Continuations, last: Continuations | None, questions: Tensor, written: _Spellings
-) -> tuple[Continuations | None, Continuations, _Spellings]:
-    """Run the model on the texts; return the pass if it can be extended, the pass, and the texts' nodes."""
-    if last is not None:
-        last, nodes = advance(last, root, written.nodes, written.tokens[:, -1])
-        return last, last, written._replace(nodes=nodes)
-    current, nodes = _run(root, questions[written.rows], written.tokens)
-    return None, current, written._replace(nodes=nodes)
+    root: Continuations, run: Continuations | None, questions: Tensor, written: _Spellings
+) -> tuple[Continuations, Tensor, Continuations | None, _Spellings]:
+    """Run the model on the texts.
+
+    `run` has the texts without their last tokens; None if it cannot be extended to all of them. Return the
+    pass, each text's row in it, `run` with the pass (of a tree) or in place of it, and the texts with their
+    rows in that.
+    """
+    if run is None:
+        last, nodes = _run(root, questions[written.rows], written.tokens)
+        return last, nodes, None, written._replace(nodes=nodes)
+    last, nodes = advance(run, root, written.nodes, written.tokens[:, -1])
+    if isinstance(run, Tree) and isinstance(last, Tree):
+        return last, nodes, run.join(last), written._replace(nodes=len(run) + nodes)
+    return last, nodes, last, written._replace(nodes=nodes)
 
 
 def _run(root: Continuations, questions: Tensor, tokens: Tensor) -> tuple[Continuations, Tensor]:
@@ -236,22 +252,26 @@ def _run(root: Continuations, questions: Tensor, tokens: Tensor) -> tuple[Contin
 
 def _continuing(
     root: Continuations,
-    last: Continuations | None,
+    run: Continuations | None,
     options: Options,
     questions: Tensor,
     written: _Spellings,
-    current: Continuations,
+    last: Continuations,
+    nodes: Tensor,
     texts: Mapping[int, str],
 ) -> Tensor:
-    """Return the probability that the numbers of some rows, `texts`, go on, `[spellings]`."""
+    """Return the probability that the numbers of some rows, `texts`, go on, `[spellings]`.
+
+    `run`, `last` and `nodes` are what `_evaluate` returned.
+    """
     of_spellings = [texts[row] for row in written.rows.tolist()]
-    further, maybe = options.further(current, written.nodes, of_spellings)
+    further, maybe = options.further(last, nodes, of_spellings)
     further = further.sum(-1)
     index, option = (maybe > _LOOK_AHEAD).nonzero(as_tuple=True)
     if len(index):
         further_tokens = options.token_ids[option]
-        if last is not None:
-            after, nodes = advance(last, root, written.nodes[index], further_tokens)
+        if run is not None:
+            after, nodes = advance(run, root, written.nodes[index], further_tokens)
         else:
             tokens = torch.cat([written.tokens[index], further_tokens[:, None]], dim=-1)
             after, nodes = _run(root, questions[written.rows[index]], tokens)

@@ -11,10 +11,13 @@ from torch import Tensor
 
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import CURRENCIES, DIGITS
-from ntloss.reading.torch_model import TorchModel
+from ntloss.reading.torch_model import Readable, TorchModel
 
 Messages = Sequence[Mapping[str, Any]]
 _AT_ONCE = 64  # prompts
+_CHARACTERS = (
+    4096  # of all prompts, with padding, that are run at once on a CPU, which gains nothing from more
+)
 
 
 class Prompt(NamedTuple):
@@ -105,10 +108,18 @@ def has_decoder(model: Any) -> bool:
     return isinstance(model, TorchModel) and bool(model.inner.config.is_encoder_decoder)
 
 
-def in_batches(prompts: Sequence[Prompt]) -> Iterator[Sequence[Prompt]]:
-    """Yield the prompts that are run at once."""
-    for first in range(0, len(prompts), _AT_ONCE):
-        yield prompts[first : first + _AT_ONCE]
+def in_batches(prompts: Sequence[Prompt], model: Readable) -> Iterator[list[int]]:
+    """Yield the indices of prompts that are run at once, which have similar lengths."""
+    lengths = [len(prompt.text) for prompt in prompts]
+    on_cpu = isinstance(model, TorchModel) and model.inner.device.type == "cpu"
+    batch: list[int] = []
+    for i in sorted(range(len(prompts)), key=lambda i: lengths[i]):
+        too_long = on_cpu and (len(batch) + 1) * lengths[i] > _CHARACTERS
+        if batch and (too_long or len(batch) == _AT_ONCE):
+            yield batch
+            batch = []
+        batch.append(i)
+    yield batch
 
 
 def number_forms(text: str, format: NumberFormat | None) -> list[str]:

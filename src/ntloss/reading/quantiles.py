@@ -235,7 +235,7 @@ def _warn(
             skip = f", or pass prefix_ids=tokenizer.encode({shown}, add_special_tokens=False)"
         warn_caller(
             f"after {int(rare.sum())} of {len(starts)} prompts the model hardly writes such a number (with "
-            f"probability {float(starts[row]):.2g} after prompt {row}, where {shown} is likeliest): "
+            f"probability {float(starts[row]):.2g} after one, where {shown} is likeliest): "
             f"end the prompt where the number begins, such as with the first words of the answer{skip}",
             UnlikelyNumberWarning,
         )

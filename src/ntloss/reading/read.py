@@ -109,8 +109,9 @@ def read_number(
     with_median = tuple(sorted({*as_levels(levels), 0.5}))
     written, single = write_prompts(readable, tokenizer, prompt, prefill, system, messages, template_options)
     vocabulary = as_vocabulary(tokenizer, readable)
-    readings: list[NumberReading] = []
-    for some in in_batches(written):
+    readings: dict[int, NumberReading] = {}
+    for index in in_batches(written, readable):
+        some = [written[i] for i in index]
         endings = [number_forms(each.answer or each.text, format) for each in some]
         inputs, prefix_ids = encode_prompts(readable, tokenizer, some, endings)
         read = number_quantiles(
@@ -125,8 +126,8 @@ def read_number(
             prefix_ids=prefix_ids,
             generator=generator,
         )
-        readings += [read.row(i) for i in range(len(some))]
-    return readings[0] if single else readings
+        readings |= {i: read.row(row) for row, i in enumerate(index)}
+    return readings[0] if single else [readings[i] for i in range(len(written))]
 
 
 @torch.no_grad()

@@ -114,8 +114,9 @@ def read_scores(
         raise TypeError("tokenizer: expected the model's tokenizer, whose tokens write the levels")
     written, single = write_prompts(readable, tokenizer, prompt, prefill, system, messages, template_options)
     vocabulary = as_vocabulary(tokenizer, readable)
-    readings: list[ScoreReading] = []
-    for some in in_batches(written):
+    readings: dict[int, ScoreReading] = {}
+    for index in in_batches(written, readable):
+        some = [written[i] for i in index]
         inputs, prefix_ids = encode_prompts(
             readable, tokenizer, some, [["", *map(_text, values)]] * len(some)
         )
@@ -124,9 +125,10 @@ def read_scores(
         with torch.no_grad():
             root = readable.continuations(inputs, texts, prefix_ids)
             found = level_probabilities(root, tokens)
-        readings += [summarize(dict(zip(values, each, strict=True)), values) for each in found]
-        _warn(root, readings[-len(some) :], vocabulary)
-    return readings[0] if single else readings
+        read = [summarize(dict(zip(values, each, strict=True)), values) for each in found]
+        _warn(root, read, vocabulary)
+        readings |= dict(zip(index, read, strict=True))
+    return readings[0] if single else [readings[i] for i in range(len(written))]
 
 
 def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> ScoreReading:

@@ -1,10 +1,11 @@
 """The next tokens of a model of transformers: the prompt is run once, and its cache serves all continuations.
 
 All readings know a model as `Continuations`, which is also what a server answers with
-(`ntloss.reading.served`). No class of transformers is imported: a cache is copied tensor by tensor, which
-works for attention and Mamba caches of transformers 4.57 and 5. Each row has the prompt's cache: 2 * layers *
-key-value heads * head size * tokens numbers for attention, 46 kB a token for SmolLM2-135M in float32. While
-rows are copied, there are two.
+(`ntloss.reading.served`). Most causal models keep all texts that continue a prompt in one cache (`Tree`). Of
+other models, such as encoder-decoders, Mamba, and models with sliding windows, each text has a copy of the
+prompt's cache (`Branch`). A token of a cache takes 2 * layers * key-value heads * head size numbers, 46 kB
+for SmolLM2-135M in float32. No class of transformers is imported: a cache is copied tensor by tensor, which
+works for attention and Mamba caches of transformers 4.57 and 5.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Continuations(Protocol):
         """Return the likeliest token after a row, or its text, as `next_tokens` found it."""
 
     def select(self, rows: Tensor | slice) -> Continuations:
-        """Copy some rows, in any order and number; a slice ends the use of this object."""
+        """Return some rows to be extended, in any order and number; a slice ends the use of this object."""
 
     def extend(self, tokens: Tensor, lengths: Tensor | None = None) -> Continuations:
         """Write `[rows, n]` tokens, or the first `lengths` of each row, which ends its use."""
@@ -125,7 +126,7 @@ class TorchModel:
                     "decoder-only model to be padded on the left: set tokenizer.padding_side = 'left'."
                 )
             if padded:
-                self._expect_padding()
+                self._give_positions()
             tokens, mask = torch.cat([tokens, prefix], dim=-1), F.pad(mask, (0, len(prefix_ids)), value=1)
         past = None
         if self.past is not None:
@@ -142,7 +143,9 @@ class TorchModel:
             )
         return root
 
-    def prefixes(self, token_ids: Sequence[int], lengths: Sequence[int], rows: int) -> Iterator[Branch]:
+    def prefixes(
+        self, token_ids: Sequence[int], lengths: Sequence[int], rows: int
+    ) -> Iterator[Branch | Tree]:
         """Run one sequence of tokens once, and yield its first `lengths` tokens as prompts, `rows` at a time.
 
         Only causal models with attention can leave out what follows a prefix in their cache: a TypeError for
@@ -156,18 +159,33 @@ class TorchModel:
                 f"{type(self.inner).__name__}: expected a causal model with attention layers, whose cache "
                 "holds every prefix of an answer"
             )
-        self._expect_padding()
+        self._give_positions()
         seen = torch.arange(len(token_ids), device=tokens.device)
         for first in range(0, len(lengths), rows):
             kept = torch.tensor(lengths[first : first + rows], device=tokens.device)
-            copies = _select(cache, torch.zeros_like(kept), 1)
-            yield Branch(self, (seen < kept[:, None]).long(), copies, logits[0, first : first + rows])
+            sees, root = seen < kept[:, None], torch.zeros_like(kept)
+            if self.grows_trees(cache):
+                copy = _select(cache, root[:1], 1)
+                yield Tree(self, copy, root, sees, logits[0, first : first + rows])
+            else:
+                yield Branch(self, sees.long(), _select(cache, root, 1), logits[0, first : first + rows])
+
+    def grows_trees(self, cache: Any) -> bool:
+        """Return whether texts can share a cache: the model takes a mask for each token, and positions."""
+        return (
+            not self.inner.config.is_encoder_decoder
+            and "position_ids" in self.accepted
+            and getattr(self.inner, "_supports_attention_backend", False)
+            and self.inner.config._attn_implementation in ("eager", "sdpa")
+            # Other layers forget tokens, or round them.
+            and all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
+        )
 
     def vocabulary(self) -> NumberVocabulary:
         """Raise a TypeError: a model of transformers does not know its tokens."""
         raise TypeError("tokenizer: expected the model's tokenizer or its NumberVocabulary, given None")
 
-    def _expect_padding(self) -> None:
+    def _give_positions(self) -> None:
         """Let positions be counted without what the mask leaves out."""
         self.padded = True
         # RoBERTa leaves the positions up to that of padding unused.
@@ -176,12 +194,17 @@ class TorchModel:
         self.first_position = next((i + 1 for i in paddings if i is not None), 0)
 
     def __call__(
-        self, tokens: Tensor, mask: Tensor, cache: Any, keep: Tensor | None = None
+        self,
+        tokens: Tensor,
+        mask: Tensor,
+        cache: Any,
+        keep: Tensor | None = None,
+        places: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
         """Write `[rows, n]` tokens after those in the cache; a TypeError if the model returns none.
 
-        Return the logits, `[rows, 1 or n, vocab]`, or those at the positions `keep`, and the cache. See
-        `Branch` for the mask.
+        Return the logits, `[rows, 1 or n, vocab]`, or those at the columns `keep`, and the cache. See
+        `Branch` for the mask, and `Tree` for the one with the tokens' `places`.
         """
         options: dict[str, Any] = {self.cache_name: cache, "attention_mask": mask}
         if self.encoded is not None:
@@ -198,9 +221,10 @@ class TorchModel:
                 options["encoder_outputs"] = (states,) if own is tuple else own(last_hidden_state=states)
         else:
             options["input_ids"] = tokens
-            if self.padded and "position_ids" in self.accepted:
-                positions = (mask.cumsum(-1) - 1).clamp(min=0) + self.first_position
-                options["position_ids"] = positions[:, -tokens.shape[-1] :]
+            if places is None and self.padded and "position_ids" in self.accepted:
+                places = (mask.cumsum(-1) - 1).clamp(min=0)[:, -tokens.shape[-1] :]
+            if places is not None:
+                options["position_ids"] = places + self.first_position
             if cache is None and "logits_to_keep" in self.accepted:
                 options["logits_to_keep"] = 1 if keep is None else keep.to(tokens.device)
             if cache is not None and self.cache_name == "cache_params":  # recurrent
@@ -258,8 +282,19 @@ class Branch:
         """Return the likeliest token after a row."""
         return int(self.logits[row].argmax())
 
-    def select(self, rows: Tensor | slice) -> Branch:
-        """Copy some rows, in any order and number; a slice shares this one's memory and ends its use."""
+    def tree(self, rows: Tensor) -> Tree | None:
+        """Return some rows as texts, with one copy of each prompt's cache, if the model allows it."""
+        if not self.model.grows_trees(self.cache):
+            return None
+        self.model._give_positions()
+        prompts, index = torch.unique(rows, return_inverse=True)
+        cache = _select(self.cache, prompts, len(self))
+        return Tree(self.model, cache, index, self.mask[rows].bool(), self.logits[rows])
+
+    def select(self, rows: Tensor | slice) -> Branch | Tree:
+        """Return some rows, with a copy of their caches; a slice shares this one's and ends its use."""
+        if isinstance(rows, Tensor) and (tree := self.tree(rows)) is not None:
+            return tree
         count = len(self.mask)
         return replace(self, mask=_select(self.mask, rows, count), cache=_select(self.cache, rows, count))
 
@@ -281,6 +316,70 @@ class Branch:
         logits, cache = self.model(tokens, mask, self.cache)
         rows = torch.arange(len(tokens), device=logits.device)
         return Branch(self.model, mask, cache, logits[rows, -1 if lengths is None else lengths - 1])
+
+
+@dataclass
+class Tree:
+    """Texts that continue prompts, with one cache for each prompt; see `Continuations`.
+
+    A pass holds the next tokens of all texts of a prompt side by side. A mask says which of the tokens before
+    it belong to the text of each.
+    """
+
+    model: TorchModel
+    cache: Any  # `[prompts]`, all tokens that were written so far; shared with other trees
+    prompts: Tensor  # `[texts]`, the row of the cache that each belongs to
+    sees: Tensor  # `[texts, seen]`, bool, the tokens of that row that each consists of
+    logits: Tensor  # `[texts, vocab]`, of the token after each text; of the last pass, for selected texts
+
+    device, counts, next_tokens, likeliest = (
+        Branch.device,
+        Branch.counts,
+        Branch.next_tokens,
+        Branch.likeliest,
+    )
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def select(self, rows: Tensor | slice) -> Tree:
+        """Return some texts, in any order and number."""
+        return replace(self, prompts=self.prompts[rows], sees=self.sees[rows])
+
+    def join(self, other: Tree) -> Tree:
+        """Return the texts of both, which share their cache, to be extended."""
+        longest = max(self.sees.shape[-1], other.sees.shape[-1])
+        sees = [F.pad(each.sees, (0, longest - each.sees.shape[-1])) for each in (self, other)]
+        return replace(self, prompts=torch.cat([self.prompts, other.prompts]), sees=torch.cat(sees))
+
+    def extend(self, tokens: Tensor, lengths: Tensor | None = None) -> Tree:
+        """Write `[texts, n]` tokens, or the first `lengths` of each text."""
+        (texts, length), seen = tokens.shape, self.cache.get_seq_length()
+        order = self.prompts.argsort(stable=True)
+        sizes = self.prompts.bincount(minlength=len(self.cache.layers[0].keys))
+        # Each text's place among those of its prompt, and the columns of its tokens.
+        place = torch.empty_like(order)
+        place[order] = (
+            torch.arange(texts, device=order.device) - (sizes.cumsum(0) - sizes)[self.prompts[order]]
+        )
+        columns = place[:, None] * length + torch.arange(length, device=order.device)
+        width = int(sizes.max()) * length
+        at = self.prompts[:, None], columns
+        written = tokens.new_zeros(len(sizes), width).index_put(at, tokens)
+        places = self.sees.sum(-1, keepdim=True) + torch.arange(length, device=order.device)
+        places = torch.zeros_like(written).index_put(at, places)
+        # Where a prompt has fewer texts than others, tokens that no text holds see all.
+        mask = self.sees.new_ones(len(sizes), width, seen + width)
+        sees = F.pad(self.sees, (0, seen + width - self.sees.shape[-1]))
+        for i, column in enumerate(columns.unbind(-1)):
+            sees = sees.scatter(-1, seen + column[:, None], 1 if lengths is None else (lengths > i)[:, None])
+            mask[self.prompts, column] = sees
+        dtype = self.model.inner.dtype
+        additive = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+        logits, cache = self.model(written, additive[:, None], self.cache, places=places)
+        self.model.rows += texts - len(sizes)
+        last = columns[:, -1] if lengths is None else columns.gather(-1, lengths[:, None] - 1).squeeze(-1)
+        return Tree(self.model, cache, self.prompts, sees, logits[self.prompts, last])
 
 
 def advance(

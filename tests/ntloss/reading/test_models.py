@@ -12,6 +12,7 @@ from tolerances import DISTRIBUTION, assert_close
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
 from ntloss.reading import number_quantiles
+from ntloss.reading.torch_model import TorchModel
 
 transformers = pytest.importorskip("transformers")
 
@@ -253,3 +254,20 @@ def test_rounding_logits_to_bfloat16_does_not_move_quantiles():
     )
     assert_close(exact.values, half.values)
     assert len(set(exact.values[0].tolist())) == 4
+
+
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "RobertaForCausalLM", "LlamaForCausalLM"])
+@pytest.mark.parametrize("width", [NumberFormat(2, decimals=1, signed=True), None], ids=str)
+def test_texts_that_share_a_cache_have_the_quantiles_of_texts_with_copies(name, width, monkeypatch):
+    pieces = ["0", "1", "2", "10", "21", ".", "-", "+", " ", " -", " +"]  # several spellings of a number
+    vocabulary = NumberVocabulary.from_mapping({2 + i: text for i, text in enumerate(pieces)}, 16)
+    model = make(name, vocab_size=16).double()
+
+    def read():
+        return number_quantiles(model, batch_of(QUESTIONS), vocabulary, QUANTILES, width)
+
+    shared = read()
+    monkeypatch.setattr(TorchModel, "grows_trees", lambda self, cache: False)
+    copied = read()
+    for field in ("values", "starts", "ends", "continues"):
+        assert_close(getattr(shared, field), getattr(copied, field))

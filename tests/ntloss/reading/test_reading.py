@@ -241,15 +241,19 @@ def test_the_numbers_of_an_answer_are_those_that_the_model_would_write_there(kin
     answer = '{"a":7 "b":-2}'
     calls = []
     model.register_forward_pre_hook(
-        lambda module, args, kwargs: calls.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+        lambda module, args, kwargs: calls.append(
+            (*kwargs["input_ids"].shape, kwargs.get("past_key_values"))
+        ),
+        with_kwargs=True,
     )
     found = read_numbers(model, tokenizer, "ab ", answer, max_digits=1, most_texts=10**4)
     assert [(each.text, each.value, each.start) for each in found] == [
         ("7", 7.0, answer.index("7")),
         ("-2", -2.0, answer.index("-")),
     ]
-    assert calls[0] == (1, 3 + len(answer))
-    assert all(width == 1 for _, width in calls[1:])  # prompt and answer are run once
+    # Prompt and answer are run once, and all texts that may stand in the answer share their cache.
+    assert calls[0] == (1, 3 + len(answer), None)
+    assert all(rows == 1 and cache is not None for rows, _, cache in calls[1:])
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=2 + len(CHARACTERS))
     for each in found:
         before = tokenizer.encode("ab " + answer[: each.start])
