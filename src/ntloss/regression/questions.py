@@ -111,7 +111,7 @@ def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
         TypeError: X is neither a table nor a sequence.
     """
     if isinstance(X, pd.DataFrame):
-        return X.set_axis([*map(str, X.columns)], axis=1), False
+        return X.set_axis([*map(_column_name, X.columns)], axis=1), False
     if isinstance(X, pd.Series):
         name = TEXT if X.name is None else str(X.name)
         return X.to_frame(name).reset_index(drop=True), X.name is None
@@ -127,8 +127,13 @@ def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
         return pd.DataFrame(rows), False
     array = np.asarray(rows, dtype=object)
     if array.ndim == 2:
-        return pd.DataFrame(array, columns=[f"x{i}" for i in range(array.shape[1])]), False
+        return pd.DataFrame(array, columns=[*map(_column_name, range(array.shape[1]))]), False
     return pd.DataFrame({TEXT: array}), True
+
+
+def _column_name(name: Any) -> str:
+    """Return a column's name; of an array, and of a frame without names, they are x0, x1 and so on."""
+    return f"x{name}" if isinstance(name, int) else str(name)
 
 
 def _check_columns(names: Iterable[str], table: pd.DataFrame, why: str) -> None:
