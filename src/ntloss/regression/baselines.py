@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +27,8 @@ RIDGE = "ridge on words"
 TREES = "boosted trees"
 ENCODER = "sentence encoder and SVR"
 _CATEGORIES = 30  # values of a column of texts up to which trees see it
+# The file in which sentence-transformers says how states become a vector, and two of the ways.
+_POOLING, _MEAN, _FIRST = "1_Pooling/config.json", "pooling_mode_mean_tokens", "pooling_mode_cls_token"
 _ALPHAS = np.logspace(-2, 2, 9)
 
 
@@ -119,23 +123,50 @@ class _Rows:
 def _encoded(
     encoder: str, texts: NDArray[np.object_], answers: Numbers, train: Sequence[int], held_out: Sequence[int]
 ) -> Numbers:
-    """Predict from the mean of a sentence encoder's states, which all common ones are trained for."""
+    vectors = sentence_vectors(encoder, [*texts[[*train, *held_out]]])
+    scaler = StandardScaler().fit(answers[[*train], None])
+    svr = SVR().fit(vectors[: len(train)], scaler.transform(answers[[*train], None]).ravel())
+    predicted: Numbers = scaler.inverse_transform(svr.predict(vectors[len(train) :])[:, None]).ravel()
+    return predicted
+
+
+def sentence_vectors(encoder: str, texts: Sequence[str]) -> Numbers:
+    """Return a sentence encoder's vectors of length 1, `[texts, width]`.
+
+    Args:
+        encoder: a folder of sentence-transformers or its name on the hub, which says how the states of tokens
+            become a vector; or any other encoder of transformers, whose states are averaged.
+        texts: of which the first 256 tokens are read.
+
+    Raises:
+        ValueError: there is no such encoder, or its vectors are neither averages nor states of first tokens.
+    """
     import torch
     from transformers import AutoModel, AutoTokenizer
+    from transformers.utils.hub import cached_file
 
-    tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()
+    try:
+        tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()
+        file = cached_file(encoder, _POOLING, _raise_exceptions_for_missing_entries=False)
+    except OSError as error:
+        raise ValueError(
+            f"compare={encoder!r}: expected the folder or name of a sentence encoder ({error})"
+        ) from None
+    given = {} if file is None else json.loads(Path(file).read_text("utf-8"))
+    modes = {name for name, is_used in given.items() if name.startswith("pooling_mode_") and is_used is True}
+    if not modes <= {_MEAN, _FIRST} or len(modes) > 1:
+        raise ValueError(f"compare={encoder!r}: expected {_MEAN} or {_FIRST} in {file}, given {modes}")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    vectors = np.zeros((len(texts), model.config.hidden_size))
-    asked = [*train, *held_out]
-    for first in range(0, len(asked), 32):
-        index = asked[first : first + 32]
-        batch = tokenizer([*texts[index]], padding=True, truncation=True, max_length=256, return_tensors="pt")
+    vectors = []
+    for first in range(0, len(texts), 32):
+        some = [*texts[first : first + 32]]
+        batch = tokenizer(
+            some, padding=True, padding_side="right", truncation=True, max_length=256, return_tensors="pt"
+        )
         with torch.no_grad():
             states = model(**batch).last_hidden_state
         mask = batch["attention_mask"].unsqueeze(-1)
-        vectors[index] = torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1)).numpy()
-    scaler = StandardScaler().fit(answers[[*train], None])
-    svr = SVR().fit(vectors[[*train]], scaler.transform(answers[[*train], None]).ravel())
-    predicted: Numbers = scaler.inverse_transform(svr.predict(vectors[[*held_out]])[:, None]).ravel()
-    return predicted
+        pooled = states[:, 0] if modes == {_FIRST} else (states * mask).sum(1) / mask.sum(1)
+        vectors.append(torch.nn.functional.normalize(pooled).double().numpy())
+    return np.concatenate(vectors)

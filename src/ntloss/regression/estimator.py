@@ -74,7 +74,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         batch_size: rows of a training step. Default: 16.
         max_rows: rows that are used, a random choice of them. Default: 6,000.
         shuffle: hold out random rows (default). False holds out the last ones, for rows in order of time.
-        compare: fit simple models, too (default). A folder or name of a sentence encoder adds it with an SVR.
+        compare: fit simple models, too (default). A folder or name of a sentence encoder, in the format of
+            sentence-transformers (which is not needed), adds it with a support vector machine.
         checkpoint: a folder in which an interrupted `fit` leaves its state, and from which the next `fit`
             with the same rows and parameters goes on. Default: none.
         verbose: print what is done, and show a bar. Default: True.
@@ -114,7 +115,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         batch_size: int = 16,
         max_rows: int = 6000,
         shuffle: bool = True,
-        compare: bool | str = True,
+        compare: bool | str | Path = True,
         checkpoint: str | Path | None = None,
         verbose: bool = True,
         random_state: int = 0,
@@ -317,7 +318,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
     ) -> dict[str, Baseline]:
         if not self.compare:
             return {}
-        encoder = self.compare if isinstance(self.compare, str) else None
+        encoder = None if self.compare is True else str(self.compare)
         found = compare(self.questions_, table, answers, training, calibration, encoder, self.random_state)
         errors = {name: _mae(each.predicted, answers[calibration]) for name, each in found.items()}
         shown = " · ".join(f"{name} {_short(error)}" for name, error in errors.items())

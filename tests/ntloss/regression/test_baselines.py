@@ -1,0 +1,61 @@
+"""The simple models beside `NumberRegressor`: a sentence encoder in the format of sentence-transformers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from regression_cases import make, reviews, save_tiny_model
+from tolerances import assert_close
+from transformers import AutoTokenizer, BertConfig, BertModel
+
+from ntloss.regression.baselines import sentence_vectors
+
+MEAN, FIRST = "pooling_mode_mean_tokens", "pooling_mode_cls_token"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Save a small BERT with the tokenizer of the tiny model."""
+    save_tiny_model(tmp_path, layers=1)
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=300, pad_token_id=0, **shape)
+    (tmp_path / "model.safetensors").unlink()
+    BertModel(config).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def say_pooling(folder, **modes):
+    (folder / "1_Pooling").mkdir()
+    known = {MEAN: False, FIRST: False, "word_embedding_dimension": 16}
+    (folder / "1_Pooling/config.json").write_text(json.dumps({**known, **modes}))
+
+
+@pytest.mark.parametrize("modes", [None, {MEAN: True}, {FIRST: True}])
+def test_vectors_are_pooled_as_the_folder_says(folder, modes):
+    if modes is not None:
+        say_pooling(folder, **modes)
+    texts = ["good 12", "very, very bad"]
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), BertModel.from_pretrained(folder).eval()
+    for text, vector in zip(texts, sentence_vectors(str(folder), texts), strict=True):
+        with torch.no_grad():
+            (states,) = model(**tokenizer(text, return_tensors="pt")).last_hidden_state
+        pooled = states[0] if modes == {FIRST: True} else states.mean(0)
+        assert_close(vector, (pooled / pooled.norm()).double().numpy(), 1e-5)
+
+
+def test_pooling_of_another_kind_and_folders_without_an_encoder_are_errors(folder):
+    say_pooling(folder, pooling_mode_lasttoken=True)
+    with pytest.raises(ValueError, match="lasttoken"):
+        sentence_vectors(str(folder), ["good"])
+    with pytest.raises(ValueError, match="nothing"):
+        sentence_vectors(str(folder / "nothing"), ["good"])
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_the_report_has_a_sentence_encoder_if_one_is_given(folder, tmp_path_factory, kind):
+    tiny = save_tiny_model(tmp_path_factory.mktemp("tiny"))
+    model = make(tiny, epochs=1, compare=kind(folder)).fit(*reviews(60))
+    assert np.isfinite(model.report_["mae"]["sentence encoder and SVR"])
