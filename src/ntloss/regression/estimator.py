@@ -149,8 +149,11 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         """
         self._check_parameters()
         table, plain = as_table(X)
-        answers = column_or_1d(y, warn=True).astype(float)
+        answers = _as_numbers(column_or_1d(y, warn=True))
         self._check_rows(table, answers)
+        # If training fails, what was fitted before would read numbers in another format.
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
         self.n_features_in_ = len(table.columns)
         self.feature_names_in_ = np.array(table.columns, dtype=object)
         chosen = self._choose_rows(len(answers))
@@ -209,12 +212,14 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             ValueError: a level is out of range, or there were too few held-out rows to calibrate it.
         """
         check_is_fitted(self)
+        if not len(quantiles):
+            raise ValueError("quantiles: expected one or more numbers above 0 and below 1")
         for each in quantiles:
             _check_level("quantiles", each)
         order = np.argsort(quantiles)
-        found = np.empty((len(as_table(X)[0]), len(order)))
-        levels = [self.calibration_.level(quantiles[i]) for i in order]
-        found[:, order] = np.sort(self._read(X, levels), axis=1)
+        read = self._read(X, [self.calibration_.level(quantiles[i]) for i in order])
+        found = np.empty_like(read)
+        found[:, order] = np.sort(read, axis=1)
         return found
 
     def predict_distribution(self, X: Any, points: int = 99) -> Numbers:  # noqa: N803
@@ -224,6 +229,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             X: as in `fit`.
             points: number of values, at the levels (i + 0.5) / points. Default: 99.
         """
+        if points < 1:
+            raise ValueError(f"points={points}: expected 1 or more")
         return self._read(X, [(i + 0.5) / points for i in range(points)])
 
     def save(self, folder: str | Path) -> None:
@@ -270,6 +277,10 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         self._load(path)
         return self
 
+    def __sklearn_is_fitted__(self) -> bool:
+        """Tell scikit-learn whether `fit` has ended."""
+        return hasattr(self, "report_")
+
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that X may hold texts, and gaps."""
         tags = super().__sklearn_tags__()
@@ -285,6 +296,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         if self.adapt == "lora" and find_spec("peft") is None:
             raise ImportError("adapt='lora' needs peft: pip install peft")
         _check_level("interval", self.interval)
+        if not isinstance(self.random_state, int | np.integer):
+            raise ValueError(f"random_state={self.random_state!r}: expected a whole number")
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
@@ -292,9 +305,11 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
     def _check_rows(self, table: pd.DataFrame, answers: Numbers) -> None:
         if len(table) != len(answers):
             raise ValueError(f"X has {len(table)} rows, y {len(answers)}: expected as many")
-        if not np.isfinite(answers).all():
-            row = int((~np.isfinite(answers)).argmax())
-            raise ValueError(f"y: row {row} is {answers[row]}; expected finite numbers. Leave such rows out.")
+        if table.columns.has_duplicates:
+            twice = table.columns[table.columns.duplicated()][0]
+            raise ValueError(f"X: several columns are called {twice!r}; rename all but one")
+        if not len(table.columns):
+            raise ValueError("X has no columns: expected texts, or a DataFrame with at least one column")
         if len(answers) < _FEWEST:
             raise ValueError(f"X has {len(answers)} rows: expected at least {_FEWEST}")
 
@@ -327,8 +342,11 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
 
     def _load(self, folder: str | Path) -> None:
         with _quiet():
-            self.tokenizer_ = AutoTokenizer.from_pretrained(folder)
-            self.model_ = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+            try:
+                self.tokenizer_ = AutoTokenizer.from_pretrained(folder)
+                self.model_ = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+            except OSError as error:
+                raise OSError(f"the model {folder} cannot be loaded: {error}") from None
         self.model_.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
     def _writer(self) -> Writer:
@@ -491,6 +509,19 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
     def _print(self, line: str) -> None:
         if self.verbose:
             print(line, flush=True)
+
+
+def _as_numbers(answers: NDArray[Any]) -> Numbers:
+    """Return answers as numbers; a ValueError that shows the rows without a finite one."""
+    found = pd.to_numeric(pd.Series(answers), errors="coerce")
+    numbers: Numbers = found.to_numpy(float, na_value=np.nan)
+    if len(rows := np.flatnonzero(~np.isfinite(numbers))):
+        shown = ", ".join(f"{answers[row]!s:.20} in row {row}" for row in rows[:3])
+        raise ValueError(
+            f"y holds no finite number in {len(rows):,} of {len(answers):,} rows: {shown}. Leave such rows "
+            "out of X and y."
+        )
+    return numbers
 
 
 def _check_level(name: str, level: float) -> None:

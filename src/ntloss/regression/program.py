@@ -68,7 +68,7 @@ def predict(given: argparse.Namespace) -> int:
     table.rows.assign(**{name: columns[name] for name in order}).to_csv(sys.stdout, index=False)
     for note in table.notes:
         print(note, file=sys.stderr)
-    if truth is not None:
+    if truth is not None and len(found):
         answers = read_answers(table.rows[truth], given.decimal)
         known = np.isfinite(answers.numbers)
         print(_errors(answers.numbers[known], found[known], given.level), file=sys.stderr)

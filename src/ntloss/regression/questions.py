@@ -86,6 +86,8 @@ class Questions:
             TypeError: X is neither a table nor texts.
         """
         table, _ = as_table(X)
+        if not len(table):
+            return pd.DataFrame(columns=[*self.columns])
         if len(self.columns) == len(table.columns) == 1:
             table.columns = pd.Index(self.columns)
         _check_columns(self.columns, table, "the model was fitted with")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -105,10 +106,13 @@ def train(
 
 
 def load_checkpoint(file: Path | None, key: str) -> dict[str, Any] | None:
-    """Load what an interrupted training has left in a file, if its key is the same."""
+    """Load what an interrupted training has left in a file, if it is whole and its key is the same."""
     if file is None or not file.exists():
         return None
-    held: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    try:
+        held: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    except (EOFError, RuntimeError, UnpicklingError):
+        return None
     return held if held["key"] == key else None
 
 

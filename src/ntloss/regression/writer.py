@@ -120,7 +120,7 @@ class Writer:
 
     def prompts(self, questions: Sequence[str]) -> list[list[int]]:
         """Encode questions; of a very long one, the middle is left out."""
-        rows = self.tokenizer([*questions])["input_ids"]
+        rows = self.tokenizer([*questions])["input_ids"] if questions else []
         end = self.tokenizer.eos_token_id
         rows = [row[:-1] if row[-1:] == [end] else row for row in rows]
         return [r if len(r) <= LONGEST else r[: LONGEST - _LAST] + r[-_LAST:] for r in rows]

@@ -125,6 +125,13 @@ def test_predict_names_the_column_that_a_table_lacks(run):
     assert (code, "'text'" in complaint) == (2, True)
 
 
+def test_predict_writes_only_the_header_of_a_table_without_rows(run):
+    run("fit", write_reviews(), "--target", "stars")
+    pd.DataFrame({"text": [], "stars": []}).to_csv("new.csv", index=False)
+    code, printed, _ = run("predict", "reviews-stars", "new.csv", "--truth", "stars")
+    assert (code, printed.split()) == (0, ["text,stars,prediction,lower,upper"])
+
+
 def test_help_fits_a_screen(capsys):
     for command in ("fit", "predict"):
         with pytest.raises(SystemExit):

@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import torch
-from regression_cases import make, reviews, rooms, save_tiny_model
+from regression_cases import SMALL, make, reviews, rooms, save_tiny_model
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from tolerances import assert_close
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ntloss.regression import NumberRegressor
 from ntloss.regression.training import train
@@ -250,10 +251,16 @@ def test_too_few_rows_give_numbers_but_no_intervals(tiny):
 @pytest.mark.parametrize(
     ("error", "key", "change"),
     [
-        (ValueError, "y", lambda x, y: (x, y * np.nan)),
+        (ValueError, "3 of 40 rows: nan in row 7,", lambda x, y: (x, [*y[:7], *[np.nan] * 3, *y[10:]])),
+        (ValueError, "1 of 40 rows: four in row 7", lambda x, y: (x, [*y[:7], "four", *y[8:]])),
+        (ValueError, "1 of 40 rows: None in row 0", lambda x, y: (x, [None, *y[1:]])),
+        (ValueError, "1 of 40 rows: inf in row 0", lambda x, y: (x, [np.inf, *y[1:]])),
         (ValueError, "y", lambda x, y: (x, y * 0)),
         (ValueError, "X", lambda x, y: (x[:10], y)),
         (ValueError, "X", lambda x, y: (x[:10], y[:10])),
+        (ValueError, "X", lambda x, y: ([], [])),
+        (ValueError, "columns", lambda x, y: (pd.DataFrame(index=range(40)), y)),
+        (ValueError, "'a'", lambda x, y: (pd.DataFrame(zip(x, x, strict=True), columns=["a", "a"]), y)),
         (TypeError, "sparse", lambda x, y: (scipy.sparse.eye(len(y)), y)),
         (TypeError, "X", lambda x, y: ("one text", y)),
     ],
@@ -264,11 +271,22 @@ def test_rows_that_cannot_be_used_are_named(tiny, error, key, change):
 
 
 @pytest.mark.parametrize(
-    "options", [{"adapt": "some"}, {"interval": 90}, {"epochs": 0}, {"scale": "square"}, {"loss": "ntl"}]
+    "options",
+    [
+        {"adapt": "some"},
+        {"interval": 90},
+        {"epochs": 0},
+        {"scale": "square"},
+        {"loss": "ntl"},
+        {"random_state": None},
+        {"model": "./nothing"},
+    ],
 )
 def test_parameters_that_cannot_be_used_are_named(tiny, options):
-    with pytest.raises(ValueError, match=next(iter(options)) if "loss" not in options else "ntl"):
-        make(tiny, **options).fit(*reviews(40))
+    named = {"loss": "ntl", "model": "nothing"}
+    (name,) = options
+    with pytest.raises((ValueError, OSError), match=named.get(name, name)):
+        NumberRegressor(**{"model": tiny, **SMALL, **options}).fit(*reviews(40))
 
 
 def test_with_many_rows_those_that_choose_the_epoch_do_not_calibrate(tiny):
@@ -281,3 +299,55 @@ def test_the_last_rows_are_held_out_if_rows_are_in_order_of_time(tiny):
     model = make(tiny, shuffle=False, max_rows=80)
     assert list(model._choose_rows(100)) == [*range(20, 100)]
     assert len(model.fit(texts, answers).calibration_) == 26
+
+
+def test_no_rows_have_no_predictions(tiny, fitted):
+    table, prices = rooms(40)
+    for model, empty in ((fitted, []), (make(tiny).fit(table, prices), table[:0])):
+        assert model.predict(empty).shape == (0,)
+        assert model.predict_quantiles(empty, [0.2, 0.5]).shape == (0, 2)
+        assert model.predict_distribution(empty, 5).shape == (0, 5)
+
+
+def test_rows_may_come_from_a_generator(fitted):
+    texts, _ = reviews(5, seed=6)
+    assert_close(fitted.predict(text for text in texts), fitted.predict(texts))
+
+
+def test_levels_that_cannot_be_read_are_named(fitted):
+    for read, named in (
+        (lambda: fitted.predict_interval(["good"], 90), "level"),
+        (lambda: fitted.predict_quantiles(["good"], []), "quantiles"),
+        (lambda: fitted.predict_distribution(["good"], 0), "points"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            read()
+
+
+def test_a_fit_that_failed_leaves_no_model_that_reads_another_format(tiny):
+    texts, answers = reviews(40)
+    model = make(tiny).fit(texts, answers)
+    with pytest.raises(ValueError, match="ntl"):
+        model.set_params(loss="ntl").fit(texts, -100 * answers)
+    with pytest.raises(NotFittedError):
+        model.predict(texts)
+    assert model.set_params(loss="crps").fit(texts, answers).predict(texts).shape == (40,)
+
+
+def test_a_checkpoint_that_is_not_whole_is_started_anew(tiny, tmp_path, capsys):
+    (tmp_path / "checkpoint.pt").write_bytes(b"PK")
+    make(tiny, checkpoint=tmp_path, verbose=True).fit(*reviews(40))
+    assert "started anew" in capsys.readouterr().out
+
+
+def test_a_model_in_half_precision_is_trained_and_saved_like_any_other(tiny, tmp_path, monkeypatch):
+    tokenizer, model = AutoTokenizer.from_pretrained(tiny), AutoModelForCausalLM.from_pretrained(tiny)
+    monkeypatch.chdir(tmp_path)
+    for saved in (tokenizer, model.to(torch.bfloat16)):
+        saved.save_pretrained("half")
+    texts, answers = reviews(40)
+    fitted = make("half").fit(texts, answers)
+    fitted.save("saved")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")  # where the folder half is not found
+    assert_close(NumberRegressor.load("../saved").predict(texts), fitted.predict(texts))
