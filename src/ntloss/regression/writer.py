@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ntloss import NumberVocabulary
+from ntloss.reading.fixed_width import choose
 from ntloss.reading.prompts import pad
+from ntloss.reading.torch_model import Continuations, TorchModel, advance
 from ntloss.regression.answers import AnswerFormat
 from ntloss.upper_layers import UpperLayers
 
@@ -198,69 +200,32 @@ class Writer:
         """Read quantiles of the numbers that follow prompts, `[prompts, levels]`.
 
         At each slot, a walk for each level chooses the digit at which the cumulative probability crosses what
-        remains of its level. Walks of a prompt that have written the same digits are one node. The nodes of
-        all prompts are one pass, in which each attends to its prompt and its own digits, so that no keys and
-        values are ever copied.
+        remains of its level. Walks of a prompt that have written the same digits share their pass.
 
         Args:
             prompts: token ids.
-            levels: above 0 and below 1, in ascending order.
+            levels: above 0 and below 1.
         """
-        inputs = pad(prompts, self.device, self.pad_id)
-        sees = inputs["attention_mask"].bool()[:, None]  # [prompts, nodes, tokens]
-        inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
-        with self._fast_head():
-            output = self.model(**inputs, logits_to_keep=1, use_cache=True)
-        place = inputs["position_ids"][:, -1:]
-        shape = len(prompts), len(levels)
-        node = torch.zeros(shape, dtype=torch.long, device=self.device)  # of each walk
-        remaining = torch.tensor(levels, dtype=torch.float64, device=self.device).expand(shape)
-        mantissa, negative = torch.zeros_like(node), torch.zeros(shape, dtype=torch.bool, device=self.device)
+        root: Continuations = TorchModel(self.model).continuations(pad(prompts, self.device, self.pad_id), {})
+        remaining = torch.tensor(levels, dtype=torch.float64, device=self.device).repeat(len(prompts))
+        nodes = torch.arange(len(prompts), device=self.device).repeat_interleave(len(levels))
+        mantissa, negative = torch.zeros_like(nodes), torch.zeros_like(nodes, dtype=torch.bool)
+        last = root
         for slot, ids in enumerate(self.slot_ids):
             ids = ids.to(self.device)
-            chosen = torch.zeros_like(node)
+            chosen = torch.zeros_like(nodes)
             if len(ids) > 1:
-                probs = output.logits[..., ids].double().softmax(-1)
-                probs = probs.gather(1, node[..., None].expand(-1, -1, len(ids)))
-                # In negative numbers, the largest digit is the smallest number.
-                probs = torch.where(negative[..., None], probs.flip(-1), probs)
-                upto = probs.cumsum(-1)
-                chosen = (upto < remaining[..., None]).sum(-1, keepdim=True).clamp(max=len(ids) - 1)
-                share = probs.gather(-1, chosen)
-                remaining = ((remaining[..., None] - upto.gather(-1, chosen) + share) / share).squeeze(-1)
-                remaining, chosen = remaining.clamp(0, 1), chosen.squeeze(-1)
-                chosen = torch.where(negative, len(ids) - 1 - chosen, chosen)
+                shares = last.next_tokens(ids).softmax(-1)[nodes]
+                chosen, remaining, _ = choose(shares, remaining, negative)
             if len(ids) == 2:
                 negative = chosen == 0
             elif len(ids) == 10:
                 mantissa = 10 * mantissa + chosen
-            if slot + 1 == len(self.slot_ids):
-                break
-            # Levels ascend, so walks of one node stand side by side.
-            differs = (node.diff(dim=1) != 0) | (chosen.diff(dim=1) != 0)
-            made = torch.nn.functional.pad(differs.long().cumsum(1), (1, 0))
-            width = int(made.max()) + 1
-            empty = torch.zeros(len(prompts), width, dtype=torch.long, device=self.device)
-            parents, tokens = empty.scatter(1, made, node), empty.scatter(1, made, ids[chosen])
-            own = torch.eye(width, dtype=torch.bool, device=self.device).expand(len(prompts), -1, -1)
-            sees = torch.cat([sees.gather(1, parents[..., None].expand(-1, -1, sees.shape[-1])), own], -1)
-            node, place = made, place + 1
-            with self._fast_head():
-                output = self.model(
-                    input_ids=tokens,
-                    attention_mask=self._additive(sees),
-                    position_ids=place.expand(-1, width),
-                    past_key_values=output.past_key_values,
-                    use_cache=True,
-                )
+            if slot + 1 < len(self.slot_ids):
+                last, nodes = advance(last, root, nodes, ids[chosen])
         values = torch.where(negative, -mantissa, mantissa).double() / 10**self.form.decimals
-        found: NDArray[np.float64] = values.cpu().numpy()
+        found: NDArray[np.float64] = values.view(len(prompts), -1).cpu().numpy()
         return found
-
-    def _additive(self, sees: Tensor) -> Tensor:
-        """Return what is added to attention scores, `[batch, 1, queries, keys]`."""
-        lowest = torch.finfo(self.model.dtype).min
-        return torch.zeros_like(sees, dtype=self.model.dtype).masked_fill(~sees, lowest)[:, None]
 
     @torch.no_grad()
     def estimate(self, questions: Sequence[str], answers: Sequence[str], seen: int) -> float:
