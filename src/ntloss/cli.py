@@ -137,6 +137,8 @@ def _regression(given: argparse.Namespace) -> int:
     except (OSError, TypeError, ValueError) as error:
         print(f"ntloss: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # a training that was interrupted has said how it goes on
+        return 130
     return code
 
 

@@ -195,7 +195,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             ValueError: the level is out of range, or there were too few held-out rows to calibrate it.
         """
         level = self.interval if level is None else level
-        _check_level("level", level)
+        check_level("level", level)
         return self.predict_quantiles(X, [(1 - level) / 2, (1 + level) / 2])
 
     def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Numbers:  # noqa: N803
@@ -215,7 +215,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         if not len(quantiles):
             raise ValueError("quantiles: expected one or more numbers above 0 and below 1")
         for each in quantiles:
-            _check_level("quantiles", each)
+            check_level("quantiles", each)
         order = np.argsort(quantiles)
         read = self._read(X, [self.calibration_.level(quantiles[i]) for i in order])
         found = np.empty_like(read)
@@ -295,7 +295,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             raise ValueError(f"adapt={self.adapt!r}: expected one of {', '.join(RATES)}")
         if self.adapt == "lora" and find_spec("peft") is None:
             raise ImportError("adapt='lora' needs peft: pip install peft")
-        _check_level("interval", self.interval)
+        check_level("interval", self.interval)
         if not isinstance(self.random_state, int | np.integer):
             raise ValueError(f"random_state={self.random_state!r}: expected a whole number")
         for name in ("epochs", "batch_size"):
@@ -524,7 +524,8 @@ def _as_numbers(answers: NDArray[Any]) -> Numbers:
     return numbers
 
 
-def _check_level(name: str, level: float) -> None:
+def check_level(name: str, level: float) -> None:
+    """Raise a ValueError that names the argument if a level is not between 0 and 1."""
     if not 0 < level < 1:
         raise ValueError(f"{name}={level!r}: expected a number above 0 and below 1")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ntloss.regression.estimator import CHECKPOINT, RECORD, NumberRegressor
+from ntloss.regression.estimator import CHECKPOINT, RECORD, NumberRegressor, check_level
 from ntloss.regression.tables import Table, find_column, read_answers, read_table
 
 COMMAND = "command.json"  # what a folder was made from
@@ -57,6 +57,7 @@ def fit(given: argparse.Namespace) -> int:
 
 def predict(given: argparse.Namespace) -> int:
     """Write the rows of a table with predictions as CSV; with true answers, print their errors."""
+    check_level("--level", given.level)
     model = NumberRegressor.load(given.folder)
     table = read_table(given.table)
     low, middle, high = (1 - given.level) / 2, 0.5, (1 + given.level) / 2

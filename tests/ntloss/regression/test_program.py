@@ -132,6 +132,12 @@ def test_predict_writes_only_the_header_of_a_table_without_rows(run):
     assert (code, printed.split()) == (0, ["text,stars,prediction,lower,upper"])
 
 
+def test_a_level_out_of_range_is_named_as_the_option(run):
+    run("fit", write_reviews(), "--target", "stars")
+    code, _, complaint = run("predict", "reviews-stars", "reviews.csv", "--level", "90")
+    assert (code, "--level" in complaint) == (2, True)
+
+
 def test_help_fits_a_screen(capsys):
     for command in ("fit", "predict"):
         with pytest.raises(SystemExit):
