@@ -59,7 +59,7 @@ class Beliefs(NamedTuple):
 
     below: Tensor  # the probability of smaller numbers than the true one
     upto: Tensor  # the probability of the true number and smaller ones
-    crps: Tensor  # the continuous ranked probability score, in the unit of the written numbers
+    crps: Tensor  # the continuous ranked probability score between the rows' smallest and largest answer
 
 
 class Writer:
@@ -246,22 +246,39 @@ class Writer:
         """Find out what the model believes about the true answers, in one pass without walks.
 
         Given the digits before it, each digit of the true answer divides the numbers into ten cells, of which
-        the model knows the probabilities. Together they are its distribution, finest around the truth.
+        the model knows the probabilities. Together they are its distribution, finest around the truth. Within
+        a cell it is taken to be uniform, so a cell reaches only as far as the answers of these rows: the
+        positive numbers of a format with a sign and two digits are one cell, and may end at 1.6.
         """
+        numbers = self._numbers(rows.answers)
+        low, high = float(numbers.min()), float(numbers.max())
         found = [torch.empty(0)] * len(rows)
         for index in self.batches(rows.questions):
             part = rows.take(index)
             for i, row in zip(
-                index, self._beliefs(self.logits(part), part.answers.to(self.device)), strict=True
+                index, self._beliefs(self.logits(part), part.answers.to(self.device), low, high), strict=True
             ):
                 found[i] = row
         return Beliefs(*torch.stack(found).cpu().unbind(-1))
 
-    def _beliefs(self, logits: Tensor, codes: Tensor) -> Tensor:
+    def _numbers(self, codes: Tensor) -> Tensor:
+        """Return the numbers that are written by codes, `[rows, slots]`."""
+        mantissa = torch.zeros(len(codes), dtype=torch.float64)
+        sign = torch.ones_like(mantissa)
+        for slot, code in zip(self.form.slots, codes.unbind(-1), strict=True):
+            if len(slot) == 2:
+                sign = 2.0 * code - 1
+            elif len(slot) == 10:
+                mantissa = 10 * mantissa + code
+        numbers: Tensor = sign * mantissa / 10**self.form.decimals
+        return numbers
+
+    def _beliefs(self, logits: Tensor, codes: Tensor, low: float, high: float) -> Tensor:
         mass = logits.new_ones(len(codes), dtype=torch.float64)
         below, above, crps = (torch.zeros_like(mass) for _ in range(3))
         negative = torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
         size = 10.0**self.form.digits  # of a cell, in units
+        start = torch.zeros_like(mass) - size * self.form.signed  # of the first cell
         for slot, ids in enumerate(self.slot_ids):
             if len(ids) == 1:
                 continue  # the point
@@ -274,12 +291,15 @@ class Writer:
                 code = torch.where(negative, 9 - code, code)
             else:
                 negative = code == 0
-            is_below = torch.arange(len(ids), device=codes.device) < code[:, None]
-            is_above = torch.arange(len(ids), device=codes.device) > code[:, None]
+            cells = torch.arange(len(ids), device=codes.device)
+            is_below, is_above = cells < code[:, None], cells > code[:, None]
+            starts = start[:, None] + size * cells
+            lengths = ((starts + size).clamp(max=high) - starts.clamp(min=low)).clamp(min=0)
             under = torch.where(is_below, chosen, 0).cumsum(-1) + below[:, None]
             over = torch.where(is_above, chosen, 0).flip(-1).cumsum(-1).flip(-1) + above[:, None]
-            crps += (_square(under - chosen, under) * is_below).sum(-1) * size
-            crps += (_square(over - chosen, over) * is_above).sum(-1) * size
+            crps += (_square(under - chosen, under) * is_below * lengths).sum(-1)
+            crps += (_square(over - chosen, over) * is_above * lengths).sum(-1)
+            start = start + size * code
             mass = chosen.gather(-1, code[:, None]).squeeze(-1)
             below, above = under[:, -1], over[:, 0]
         crps += (_square(below, below + mass / 2) + _square(above, above + mass / 2)) * size / 2

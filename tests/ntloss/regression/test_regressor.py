@@ -57,8 +57,12 @@ def test_quantiles_ascend_around_the_median(fitted):
     assert (np.diff(distribution) >= 0).all()
 
 
-def test_beliefs_are_the_distribution_that_walks_read(fitted):
+@pytest.mark.parametrize("shift", [0, -60])
+def test_beliefs_are_the_distribution_that_walks_read(tiny, fitted, shift):
     texts, answers = reviews(12, seed=3)
+    if shift:  # answers with a sign
+        known, numbers = reviews(240)
+        fitted, answers = make(tiny, epochs=2).fit(known, numbers + shift), answers + shift
     writer = fitted._writer()
     written = fitted.format_.write(answers)
     believed = writer.beliefs(writer.encode(fitted.questions_.write(texts), written))
@@ -66,6 +70,7 @@ def test_beliefs_are_the_distribution_that_walks_read(fitted):
     read = writer.quantiles(writer.prompts(fitted.questions_.write(texts)), levels)
     assert abs((read < answers[:, None]).mean(1) - believed.below.numpy()).max() <= 0.005
     assert abs((read <= answers[:, None]).mean(1) - believed.upto.numpy()).max() <= 0.005
+    read = read.clip(answers.min(), answers.max())
     crps = (abs(read - answers[:, None])).mean(1) - (abs(read[:, :, None] - read[:, None])).mean((1, 2)) / 2
     # Within a cell far from the truth, the probability is taken to be uniform.
     assert_close(believed.crps.numpy(), crps, 0.1)
