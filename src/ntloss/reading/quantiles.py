@@ -49,8 +49,9 @@ def number_quantiles(
     in front of the number are skipped. Either way the prompt, or the encoder, is run once.
 
     The number of passes is known: at most one for each slot of the format and three more; or for numbers of
-    any length, `max_digits` and about ten more, for each group of prompts. A pass holds keys and values of
-    each of its rows (see `ntloss.reading.torch_model`).
+    any length, `max_digits` and about ten more, for each group of prompts. Memory holds the keys and values
+    of the prompts once or twice, and of the tokens of numbers; of models whose texts cannot share a cache, of
+    each prompt for each of its texts (see `ntloss.reading.torch_model`).
 
     Args:
         model: an encoder-decoder or causal language model of transformers, in evaluation mode; or a model
