@@ -1,6 +1,7 @@
 """The documentation site's own checks: what they find, and that the sources have no such defect."""
 
 import importlib
+import json
 from pathlib import Path
 
 import pytest
@@ -99,17 +100,35 @@ def test_a_name_of_the_reference_has_a_page_and_its_first_sentence_in_the_module
     assert "\n::: ntloss.NTLCrossEntropyLoss\n" in page
 
 
-def test_cards_have_labels_and_module_names_break_at_their_dots(build_site, tmp_path):
-    table = "<thead><tr><th>loss</th><th><code>λ</code></th></tr></thead><tr><td>CE</td><td>–</td></tr>"
+def test_a_table_of_sentences_is_cards_with_labels_and_a_table_of_numbers_stays(build_site, tmp_path):
+    sentence = "with noise in proportion to the number, and greedy answers"
+    head = "<thead><tr><th></th><th><code>λ</code></th></tr></thead>"
     page = tmp_path / "index.html"
     page.write_text(
-        f'<title>ntloss.criteria</title><div class="cards"><table>{table}</table></div><b>ntloss.criteria</b>'
+        f"<table>{head}<tr><td>CE</td><td>{sentence}</td></tr><tr><td>NTL</td><td>–</td></tr></table>"
     )
     build_site.finish(tmp_path)
     text = page.read_text()
-    assert '<td data-label="loss"><div>CE</div></td><td data-label="λ" class="none"><div>–</div></td>' in text
-    assert "<title>ntloss.criteria</title>" in text
-    assert "<b>ntloss.<wbr>criteria</b>" in text
+    assert text.startswith(
+        '<div class="cards"><table><thead><tr><td></td><th><code class="whole">λ</code></th>'
+    )
+    assert f'<td data-label=""><div>CE</div></td><td data-label="λ"><div>{sentence}</div></td>' in text
+    assert '<td data-label="λ" class="none"><div>–</div></td>' in text
+    assert text.endswith("</table></div>")
+    page.write_text("<table><thead><tr><th>error</th></tr></thead><tr><td>1 ± 2</td></tr></table>")
+    build_site.finish(tmp_path)
+    assert "<td>1 ± 2</td>" in page.read_text()
+
+
+def test_a_name_is_not_broken_and_only_outputs_without_columns_are_wrapped(build_site):
+    long = " ".join(["word"] * 30)
+    name = "<code>ntloss.reading.read_number</code>"
+    assert build_site.mark_code(name) == name.replace("<code>", '<code class="whole">')
+    assert "whole" not in build_site.mark_code(f"<code>{long}</code>")
+    block = '<div class="language-text highlight"><pre><code>{}</code></pre></div>'
+    assert 'class="language-text sentences highlight"' in build_site.mark_code(block.format(long))
+    columns = block.format(f"{long}    {long}")
+    assert build_site.mark_code(columns) == columns
 
 
 def test_the_header_has_repository_version_and_install_where_an_address_is_configured(build_site):
@@ -124,8 +143,34 @@ def test_the_search_has_no_formulas_and_the_reference_no_private_bases(build_sit
     base = '<p class="doc">Bases: <code><span title="a._Base">_Base</span></code></p>'
     public = '<p class="doc">Bases: <code><span title="a.Base">Base</span></code></p>'
     (tmp_path / "index.html").write_text(base + public)
-    words = "<p> Bases: <code>_Base</code></p> one \\\\(x^2\\\\) two"
-    (tmp_path / "search.js").write_text('var __index = {"items":[{"text":"' + words + '"}]};')
+    words = "<p> Bases: <code>_Base</code></p> one \\(x^2\\) two"
+    write_index(tmp_path, {"index.html": words})
     build_site.finish(tmp_path)
-    assert (tmp_path / "index.html").read_text() == public
-    assert (tmp_path / "search.js").read_text() == 'var __index = {"items": [{"text": " one  two"}]};'
+    assert (tmp_path / "index.html").read_text() == public.replace("<code>", '<code class="whole">')
+    assert read_index(tmp_path) == {"index.html": " one  two"}
+
+
+def test_the_search_shows_guides_before_the_reference_and_no_raw_results(build_site, tmp_path):
+    way_back = "<p>API reference / ntloss</p>"
+    raw = ("results/demo/index.html", "results/pretrained/tables.html", "studies/whole_numbers/index.html")
+    sources = ("LICENSE.html", "CITATION.cff.html", "src/ntloss/__init__.py.html", "examples/tiny.py.html")
+    kept = [
+        "guide.html",
+        "scores.html",
+        "reference/ntloss.crps.html#ntloss.crps",
+        "repository/CHANGELOG.html",
+    ]
+    given = {kept[0]: "", **{f"repository/{name}": "" for name in (*raw, *sources)}, kept[2]: ""}
+    write_index(tmp_path, {**given, "reference/ntloss.crps.html": way_back, kept[3]: "", kept[1]: ""})
+    build_site.finish(tmp_path)
+    assert list(read_index(tmp_path)) == kept
+
+
+def write_index(folder, texts):
+    items = [{"location": location, "text": text} for location, text in texts.items()]
+    (folder / "search.js").write_text(f"var __index = {json.dumps({'items': items})};")
+
+
+def read_index(folder):
+    text = (folder / "search.js").read_text().removeprefix("var __index = ").removesuffix(";")
+    return {item["location"]: item["text"] for item in json.loads(text)["items"]}

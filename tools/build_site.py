@@ -16,7 +16,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import griffe
@@ -58,10 +60,22 @@ _IMAGE = re.compile(r'<img ([^>]*?)src="([^":]+)\.svg"([^>]*)>')
 _DARK = "@media (prefers-color-scheme: dark)"  # of ntl.report.svg
 _PRIVATE_BASE = re.compile(r"<p[^>]*>\s*Bases: <code>(?:<span[^>]*>)?_\w+(?:</span>)?</code></p>")
 _TEX = re.compile(r"\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL)
-_CARDS = re.compile(r'<div class="cards">.*?</table>', re.DOTALL)
-_DOTTED = re.compile(r"(?:>\s*|<code>[^<]*\b)ntloss(?:\.\w+)+(?=[^<]*<(?!/title))")
+_TABLE = re.compile(r'(<div class="cards">\s*)?<table>(.*?)</table>', re.DOTALL)
+_CELL = re.compile(r"<t([dh])\b([^>]*)>(.*?)</t\1>", re.DOTALL)
+_EMPTY_HEAD = re.compile(r"<th\b([^>]*)>\s*</th>")
+_TAG = re.compile(r"<[^>]*>")
+_PRE = re.compile(r"(<pre\b.*?</pre>)", re.DOTALL)
+_INLINE_CODE = re.compile(r"<code>(.*?)</code>", re.DOTALL)
+_HEADING = re.compile(r"<h[1-6]\b.*?</h[1-6]>", re.DOTALL)
+_BEFORE_MARK = re.compile(r"\s*(</span>)?\s*(?=<a )")
+_OUTPUT = re.compile(r'<div class="language-text (highlight"><pre>.*?</pre>)', re.DOTALL)
+_COLUMNS = re.compile(r"\S {2,}[^\s#]")
 _HEADER = re.compile(r'(<div class="md-header__source">).*?(</div>\s*</nav>)', re.DOTALL)
 _TABS = re.compile(r'<ul class="md-tabs__list">.*?(?=</ul>)', re.DOTALL)
+_UNSEARCHED = re.compile(r"repository/((results|studies)/|LICENSE|.*\.(py|yaml|cff)\.html)")
+SENTENCE = 40  # characters of a cell that needs a line of its own on a phone
+UNBROKEN = 40  # characters of code that fit a phone's line
+WIDTH = 98  # columns of code that fit beside the navigation
 _HREF = re.compile(r'href="(\.\.?/[^"#:]+)(#[^"]*)?"')
 _LINKED = "//link[not(@rel='canonical')]/@href"
 
@@ -227,10 +241,7 @@ def sections(text: str) -> list[tuple[str, list[str]]]:
 
 
 def finish(site: Path) -> None:
-    """Convert formulas to MathML, give figures two color schemes, and mend the reference and the search.
-
-    Tables of the class `cards` get the labels that phones show, and module names break at their dots.
-    """
+    """Convert formulas to MathML, give figures two color schemes, and mend tables, code and the search."""
     write_schemes(site)
     clean_search(site)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -245,23 +256,59 @@ def finish(site: Path) -> None:
         root = "../" * (len(page.relative_to(site).parts) - 1)
         text = _FORMULA.sub(mathml, page.read_text(encoding="utf-8"))
         text = _PRIVATE_BASE.sub("", _IMAGE.sub(lambda match, page=page: figure(match, page), text))
-        text = _DOTTED.sub(lambda match: match[0].replace(".", ".<wbr>"), text)
-        text = _SHIM.sub(f"{root}assets/iframe-worker.js", _CARDS.sub(label_cells, text))
+        text = mark_code(_TABLE.sub(label_cells, text))
+        text = _HEADING.sub(lambda match: _BEFORE_MARK.sub(r"\1", match[0]), text)
+        text = _SHIM.sub(f"{root}assets/iframe-worker.js", text)
         page.write_text(with_address(text, address, version, root), encoding="utf-8")
 
 
 def label_cells(match: re.Match[str]) -> str:
-    """Give each cell of a table the text of its column's head, which stands beside it on a phone."""
-    head, body = match[0].split("</thead>")
-    labels = [re.sub("<.*?>", "", cell) for cell in re.findall(r"<th\b[^>]*>(.*?)</th>", head, re.DOTALL)]
-    rows = body.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}").split("<tr>")
-    for i, row in enumerate(rows):
-        for label, cell in zip(labels, re.findall(r"<td[^>]*>.*?</td>", row, re.DOTALL), strict=False):
-            text = re.sub(r"^<td[^>]*>|</td>$", "", cell)
-            none = ' class="none"' if text in ("", "\N{EN DASH}") else ""
-            row = row.replace(cell, f'<td data-label="{label}"{none}><div>{text}</div></td>', 1)
-        rows[i] = row
-    return "</thead>".join([head, "<tr>".join(rows)])
+    """Let each row of a table of sentences be a card on a phone, with its columns' heads beside the cells.
+
+    Tables of short cells scroll there. An empty head, as above the names of rows, becomes an ordinary cell.
+    """
+    head, _, body = match[2].partition("</thead>")
+    labels = [plain(cell[3]) for cell in _CELL.finditer(head)]
+    is_cards = match[1] or any(len(plain(cell[3])) > SENTENCE for cell in _CELL.finditer(body))
+    if is_cards:
+        rows = body.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}").split("<tr>")
+        body = "<tr>".join(label_row(row, labels) for row in rows)
+    head = _EMPTY_HEAD.sub(r"<td\1></td>", head)
+    table = f"<table>{head}</thead>{body}</table>"
+    return f'<div class="cards">{table}' + ("" if match[1] else "</div>") if is_cards else table
+
+
+def label_row(row: str, labels: Sequence[str]) -> str:
+    """Give each cell of a row its column's head."""
+    places = iter(labels)
+
+    def label(cell: re.Match[str]) -> str:
+        none = ' class="none"' if plain(cell[3]) in ("", "\N{EN DASH}") else ""
+        return f'<td{cell[2]} data-label="{html.escape(next(places, ""))}"{none}><div>{cell[3]}</div></td>'
+
+    return _CELL.sub(label, row)
+
+
+def mark_code(text: str) -> str:
+    """Mark code that is not to be broken, and outputs whose long lines may be: those that are no columns."""
+
+    def whole(match: re.Match[str]) -> str:
+        words = plain(match[1])
+        is_whole = len(words) <= (UNBROKEN if " " not in words else UNBROKEN // 2)
+        return f'<code class="whole">{match[1]}</code>' if is_whole else match[0]
+
+    def output(match: re.Match[str]) -> str:
+        lines = html.unescape(_TAG.sub("", match[1])).splitlines()
+        has_columns = any(len(line) > WIDTH and _COLUMNS.search(line) for line in lines)
+        return match[0] if has_columns else f'<div class="language-text sentences {match[1]}'
+
+    pieces = _PRE.split(_OUTPUT.sub(output, text))  # every second one is a block of code
+    return "".join(piece if i % 2 else _INLINE_CODE.sub(whole, piece) for i, piece in enumerate(pieces))
+
+
+def plain(text: str) -> str:
+    """Return the words of a piece of HTML."""
+    return html.unescape(_TAG.sub("", text)).strip()
 
 
 def with_address(text: str, address: str | None, version: str, root: str) -> str:
@@ -295,14 +342,26 @@ def figure(match: re.Match[str], page: Path) -> str:
 
 
 def clean_search(site: Path) -> None:
-    """Remove TeX and private bases from the search's index."""
+    """Let the search find guides and the reference, and no raw results or sources.
+
+    Pages that are equally good matches are shown in the index's order. TeX and private bases are removed.
+    """
     for index in site.glob("search.js*"):
         head, brace, data = index.read_text(encoding="utf-8").partition("{")
         found, end = json.JSONDecoder().raw_decode(brace + data)
-        for item in found["items"]:
+        items = [item for item in found["items"] if is_searched(item)]
+        for item in items:
             item["text"] = _TEX.sub("", _PRIVATE_BASE.sub("", item["text"]))
+        found["items"] = sorted(
+            items, key=lambda item: item["location"].startswith(("reference/", "repository/"))
+        )
         text = head + json.dumps(found, ensure_ascii=False) + (brace + data)[end:]
         index.write_text(text, encoding="utf-8")
+
+
+def is_searched(item: Mapping[str, Any]) -> bool:
+    """Say whether an item of the search's index is to be found: the way back of a name's page is not."""
+    return not (_UNSEARCHED.match(item["location"]) or item["text"].startswith("<p>API reference / "))
 
 
 def check(site: Path) -> list[str]:
