@@ -201,9 +201,9 @@ def split_cases():
 
 
 def distribution_of(bumps):
-    """A distribution over 0 to 999 `[1000]`: bells, each of a weight, a centre and a spread."""
+    """A distribution over 0 to 999 `[1000]`: bells, each of a weight, a center and a spread."""
     x = torch.arange(1000, dtype=torch.float64)
-    weights = sum(weight * torch.exp(-0.5 * ((x - centre) / spread) ** 2) for weight, centre, spread in bumps)
+    weights = sum(weight * torch.exp(-0.5 * ((x - center) / spread) ** 2) for weight, center, spread in bumps)
     weights = torch.as_tensor(weights) + 1e-9
     return weights / weights.sum()
 

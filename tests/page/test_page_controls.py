@@ -223,7 +223,7 @@ def test_the_walk_finds_the_median_digit_by_digit(page):
 
 def test_the_sliders_move_the_distribution(page):
     pick(page, "shape", "one bell")
-    slide(page, "#centre", 700)
+    slide(page, "#center", 700)
     slide(page, "#spread", 10)
     values = page.locator("#number-readings dd:not(.hint)").all_inner_texts()
     assert values[1:3] == ["700", "700.0"]

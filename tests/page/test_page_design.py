@@ -207,7 +207,7 @@ def test_the_keyboard_reaches_every_control_and_focus_is_visible(page):
         page.keyboard.press("Tab")
         reached.add(page.evaluate(FOCUSED))
     assert {"theme", "pill", "bar", "target", "objective", "lambda", "train", "loss", "sweep-kind"} <= reached
-    assert {"number", "number-sigma", "shape", "centre", "spread", "walk-kind", "walk-next"} <= reached
+    assert {"number", "number-sigma", "shape", "center", "spread", "walk-kind", "walk-next"} <= reached
     assert {"extra", "question", "tokenizer", "sentence"} <= reached
     page.locator("#walk-next").focus()
     page.keyboard.press("Shift+Tab")

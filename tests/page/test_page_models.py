@@ -93,7 +93,7 @@ def test_no_step_of_a_slider_blocks_the_page(page):
     show_models(page)
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
-    for selector in ("#integer-0", "#centre", "#spread", "#typed-sure", "#number-sigma"):
+    for selector in ("#integer-0", "#center", "#spread", "#typed-sure", "#number-sigma"):
         before = busy_seconds(session)
         page.evaluate(DRAG, [selector, STEPS])
         assert (busy_seconds(session) - before) / STEPS < LONGEST_TASK, selector

@@ -1,5 +1,5 @@
 /**
- * The state of the page in its address, `#numbers&shape=bell&centre=405`: a section, then fields that differ from
+ * The state of the page in its address, `#numbers&shape=bell&center=405`: a section, then fields that differ from
  * their defaults.
  *
  * Each section registers one part:
@@ -9,7 +9,7 @@
  *       read: ({ shape = "camps" }) => { ... }, // set state, controls and figures; throw an Error if it is invalid
  *     });
  *     address.changed(); // after a choice: a new entry in the history
- *     address.changed("centre"); // after a step of a drag or slider: an entry for the whole drag
+ *     address.changed("center"); // after a step of a drag or slider: an entry for the whole drag
  *
  * `read` gets no fields for the defaults. An Error's message ends the sentence "This link was ignored: …".
  */

@@ -62,9 +62,10 @@
     address.changed();
   });
   byId("answer-about").textContent =
-    `SmolLM2-135M, fine-tuned with cross-entropy on ${settings.rows} short texts, each rated by about 20 people from 0 (extremely ` +
-    "negative) to 80 (extremely positive). It is too large for this page: these answers were computed before and stored. The " +
-    "sentences were written for this page; nobody rated them.";
+    `SmolLM2-135M, a small language model, fine-tuned with cross-entropy on ${settings.rows} short texts, each rated by about 20 ` +
+    "people from 0 (extremely negative) to 80 (extremely positive). It is too large for this page: these answers were computed " +
+    "before and stored. The sentences were written for this page; nobody rated them. The model is wrong about some, such as " +
+    "“Oh great, another update.”";
   address.part({
     write: () => ({
       text: state.chosen === 0 ? "" : String(state.chosen + 1),

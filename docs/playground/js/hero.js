@@ -24,15 +24,15 @@
   function draw({ said, probs }, width) {
     const [base, tall] = [heightOf(width) - 20, heightOf(width) - 62];
     const slot = width / 10;
-    const centre = (digit) => slot * (digit + 0.5);
+    const center = (digit) => slot * (digit + 0.5);
     const top = (digit) => base - Math.max((tall * probs[digit]) / 0.9, 2);
     const parts = losses.VALUES.flatMap((digit) => {
       const kind = digit === TARGET ? "right" : "";
-      const box = { x: centre(digit) - slot * 0.34, y: top(digit), width: slot * 0.68, height: base - top(digit), rx: 1.5 };
+      const box = { x: center(digit) - slot * 0.34, y: top(digit), width: slot * 0.68, height: base - top(digit), rx: 1.5 };
       const name = { "text-anchor": "middle", class: digit === TARGET ? "answer strong" : "muted" };
-      return [svg("rect", { ...box, class: `block ${kind}` }), text(centre(digit), base + 17, String(digit), name)];
+      return [svg("rect", { ...box, class: `block ${kind}` }), text(center(digit), base + 17, String(digit), name)];
     });
-    const [from, to] = [centre(said), centre(TARGET)];
+    const [from, to] = [center(said), center(TARGET)];
     const distance = Math.abs(said - TARGET);
     const share = `${(100 * probs[TARGET]).toFixed(1)} % on ${TARGET}`;
     const seen = said < TARGET ? { x: to - slot * 0.3, "text-anchor": "start" } : { x: to + slot * 0.4, "text-anchor": "end" };

@@ -18,21 +18,21 @@
     const shares = losses.softmax(lossState.probs().slice(0, 10).map(Math.log));
     const target = lossState.get().target;
     const slot = width / 10;
-    const centre = (digit) => slot * (digit + 0.5);
+    const center = (digit) => slot * (digit + 0.5);
     const base = 200;
     const parts = [svg("line", { x1: 0, x2: width, y1: base, y2: base, class: "rule" })];
     shares.forEach((share, digit) => {
       const height = 100 * share;
       const kind = digit === target ? "block right" : "block";
       parts.push(
-        svg("rect", { x: centre(digit) - slot * 0.32, width: slot * 0.64, y: base - height, height, class: kind }),
-        text(centre(digit), base + 18, String(digit), { "text-anchor": "middle", class: digit === target ? "strong" : "" }),
+        svg("rect", { x: center(digit) - slot * 0.32, width: slot * 0.64, y: base - height, height, class: kind }),
+        text(center(digit), base + 18, String(digit), { "text-anchor": "middle", class: digit === target ? "strong" : "" }),
       );
       if (target === null) return;
       const distance = Math.abs(digit - target);
       const cost = { "text-anchor": "middle", class: "muted" };
-      parts.push(text(centre(digit), base + 38, distance === 0 ? "free" : `×${distance}`, cost));
-      if (digit !== target && share > 0.004) parts.unshift(arc(centre(digit), centre(target), base - height, share));
+      parts.push(text(center(digit), base + 38, distance === 0 ? "free" : `×${distance}`, cost));
+      if (digit !== target && share > 0.004) parts.unshift(arc(center(digit), center(target), base - height, share));
     });
     return parts;
   }

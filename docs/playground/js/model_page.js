@@ -39,8 +39,8 @@
 
   /** Three hundred numbers around the truth, so that the bumps can be seen. */
   function span(mean) {
-    const centre = Math.min(Math.max(mean, 150), 849);
-    return [Math.round(centre) - 150, Math.round(centre) + 150];
+    const center = Math.min(Math.max(mean, 150), 849);
+    return [Math.round(center) - 150, Math.round(center) + 150];
   }
 
   const offBy = (x, mean) => `${Math.abs(x - mean).toFixed(0)} off`;

@@ -4,21 +4,21 @@
 (() => {
   const { html, svg, text, byId, show, radios, fillTable, fillReadings, percent, onResize } = drawing;
   const SHAPES = {
-    bell: (x, centre, spread) => Math.exp(-0.5 * ((x - centre) / spread) ** 2),
-    skewed: (x, centre, spread) =>
-      Math.exp(-0.5 * ((x - centre) / (x < centre ? spread * 0.4 : spread * 2.2)) ** 2),
-    camps: (x, centre, spread) =>
-      0.45 * Math.exp(-0.5 * ((x - centre + 160) / (0.6 * spread)) ** 2) +
-      0.55 * Math.exp(-0.5 * ((x - centre - 60) / (1.4 * spread)) ** 2) / 1.4,
+    bell: (x, center, spread) => Math.exp(-0.5 * ((x - center) / spread) ** 2),
+    skewed: (x, center, spread) =>
+      Math.exp(-0.5 * ((x - center) / (x < center ? spread * 0.4 : spread * 2.2)) ** 2),
+    camps: (x, center, spread) =>
+      0.45 * Math.exp(-0.5 * ((x - center + 160) / (0.6 * spread)) ** 2) +
+      0.55 * Math.exp(-0.5 * ((x - center - 60) / (1.4 * spread)) ** 2) / 1.4,
   };
   const WALKS = { low: ["the 5 % quantile", 0.05], median: ["the median", 0.5], high: ["the 95 % quantile", 0.95] };
-  const DEFAULTS = { shape: "camps", centre: 405, spread: 40, kind: "median", steps: 1, extra: 0.02 };
+  const DEFAULTS = { shape: "camps", center: 405, spread: 40, kind: "median", steps: 1, extra: 0.02 };
   const state = { ...DEFAULTS, probs: [] };
 
   function makeProbs() {
     const weight = SHAPES[state.shape];
     state.probs = readings.normalize(
-      Array.from({ length: readings.NUMBERS }, (_, x) => weight(x, state.centre, state.spread) + 1e-9),
+      Array.from({ length: readings.NUMBERS }, (_, x) => weight(x, state.center, state.spread) + 1e-9),
     );
   }
 
@@ -150,14 +150,14 @@
   /** What the sliders say besides their values: what comes out. */
   function describeSliders() {
     const { median, low, high } = readings.readAll(state.probs);
-    for (const key of ["centre", "spread"])
+    for (const key of ["center", "spread"])
       byId(key).setAttribute("aria-valuetext", `${state[key]}; median ${median}, 90 % interval ${low} to ${high}`);
     const mean = Math.round(readings.mean(readings.withExtraDigit(state.probs, state.extra)));
     byId("extra").setAttribute("aria-valuetext", `${percent(state.extra, 1)}; mean ${mean}`);
   }
 
   function updateAll() {
-    byId("centre-value").textContent = String(state.centre);
+    byId("center-value").textContent = String(state.center);
     byId("spread-value").textContent = String(state.spread);
     makeProbs();
     updateChart();
@@ -182,7 +182,7 @@
   const walks = [["greedy", "greedy"], ...Object.entries(WALKS).map(([key, [name]]) => [key, name])];
   const chooseWalk = radios(byId("walk-kind"), walks, state.kind, (value) => change({ kind: value, steps: 1 }));
   byId("walk-next").addEventListener("click", () => change({ steps: state.steps < 3 ? state.steps + 1 : 1 }));
-  onSlider("centre", "centre");
+  onSlider("center", "center");
   onSlider("spread", "spread");
   onSlider("extra", "extra", 0.01);
 
@@ -196,7 +196,7 @@
 
   const fields = () => ({
     shape: state.shape,
-    centre: String(state.centre),
+    center: String(state.center),
     spread: String(state.spread),
     walk: state.kind,
     steps: String(state.steps),
@@ -207,10 +207,10 @@
   address.part({
     write: () => Object.fromEntries(Object.entries(fields()).map(([key, value]) => [key, value === defaults[key] ? "" : value])),
     read: (given) => {
-      const { shape, centre, spread, walk, steps, extra } = { ...defaults, ...given };
+      const { shape, center, spread, walk, steps, extra } = { ...defaults, ...given };
       Object.assign(state, {
         shape: oneOf(shape, "shape", shapes),
-        centre: numberOf(centre, "centre"),
+        center: numberOf(center, "center"),
         spread: numberOf(spread, "spread"),
         kind: oneOf(walk, "walk", walks),
         steps: Number(oneOf(steps, "steps", [["1"], ["2"], ["3"]])),
@@ -218,7 +218,7 @@
       });
       chooseShape(shape);
       chooseWalk(walk);
-      for (const [id, value] of Object.entries({ centre, spread, extra })) byId(id).value = value;
+      for (const [id, value] of Object.entries({ center, spread, extra })) byId(id).value = value;
       updateAll();
     },
   });

@@ -18,7 +18,7 @@
     ["raft", "RAFT"],
     ["gaussian_smoothing", "Gaussian CE"],
     ["smoothed_wasserstein", "Smoothed NTL-WAS"],
-    ["dist2", "Dist2"],
+    ["dist2", "DIST2"],
     ["smmd", "SMMD"],
     ["del_loss", "DEL"],
   ];

@@ -17,7 +17,7 @@ const wholeTargets = (() => {
     return (2 / Math.sqrt(Math.PI)) * Math.exp(-x * x) * total;
   }
 
-  /** A Gaussian's mass between two distances from its centre. */
+  /** A Gaussian's mass between two distances from its center. */
   const massBetween = (low, high, sigma) => (erf(high / (sigma * Math.SQRT2)) - erf(low / (sigma * Math.SQRT2))) / 2;
 
   /**
