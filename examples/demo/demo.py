@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 from tqdm import tqdm
+from transformers.utils.logging import disable_progress_bar
 
 from ntl.commands import compare
 from ntl.config import Config, read_config
@@ -334,6 +335,7 @@ def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray, name: str) -> Fi
 def load(folder: Path, config: Config) -> tuple[Any, Callable[[Sequence[str]], list[str]]]:
     """Load a run's model, and the function that makes questions of texts."""
     trained = as_trained(config, folder)
+    disable_progress_bar()  # of loading the weights
     built = build(trained.model_args)
     built.model.eval()
     return built, lambda texts: write_questions({"text": [*texts]}, config.dataset_args)
