@@ -24,7 +24,7 @@ def test_a_sweep_composes_and_contrasts_losses_that_it_trains_with_selected_sett
     assert compare([str(path), "loss=ntl_was", "--cfg", "all"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)
     losses = {*config["hydra"]["sweeper"]["params"]["loss"].split(",")}
-    assert losses <= LOSSES
+    assert losses <= LOSSES | {own.stem for own in path.parent.glob("loss/*.yaml")}
     contrasts = read_contrasts(config["contrasts"])
     # The regression head is another sweep into the same folder.
     assert {str(row).partition(",")[0] for c in contrasts for row in (c.of, c.minus)} <= {*losses, "head"}
@@ -32,12 +32,13 @@ def test_a_sweep_composes_and_contrasts_losses_that_it_trains_with_selected_sett
     assert config["training_args"]["output_dir"] == f"outputs/{path.parent.name}/{path.stem}"
 
 
-def test_contrasts_over_several_tables_name_the_sweeps_beside_them():
-    folder = ROOT / "studies" / "whole_numbers"
+@pytest.mark.parametrize(("study", "others"), [("whole_numbers", set()), ("ten_epochs", {"encoder"})])
+def test_contrasts_over_several_tables_name_the_sweeps_beside_them(study, others):
+    folder = ROOT / "studies" / study
     declared = read_contrasts(yaml.safe_load((folder / "contrasts.yaml").read_text())["contrasts"])
     losses = yaml.safe_load((folder / "common.yaml").read_text())["hydra"]["sweeper"]["params"]["loss"]
     named = {str(row).partition(",")[0] for c in declared for row in (c.of, c.minus)}
-    assert named <= {*losses.split(","), "head"}
+    assert others <= named <= {*losses.split(","), "head", *others}
     assert {c.dataset for c in declared} == {p.stem for p in SWEEPS if p.parent == folder}
 
 
