@@ -78,3 +78,40 @@ def test_models_without_language_read_the_rows_of_each_seed_and_trees_their_colu
     assert len({*errors}) == 4  # each seed has rows of its own
     assert max(errors[1::2]) < min(errors[::2])
     assert max(errors) < 120  # the constant errs by about 190
+
+
+def test_encoders_read_the_rows_of_each_seed_and_learn_what_their_words_say(tmp_path, monkeypatch, capsys):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(ROOT)
+    alternatives = importlib.import_module("studies.ten_epochs.alternatives")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = ("calm", "glad", "cross")
+    vocabulary = {word: i for i, word in enumerate(("[PAD]", "[UNK]", *words))}
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    torch.manual_seed(0)
+    config = transformers.BertConfig(vocab_size=len(vocabulary), **shape)
+    transformers.BertModel(config).save_pretrained(tmp_path / "encoder")
+    splits = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    splits.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=splits, **special)
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    rows = [
+        f"{word} {size},{10 * place + size % 3}" for size in range(60) for place, word in enumerate(words)
+    ]
+    (tmp_path / "made.csv").write_text("\n".join(["text,score", *rows]))
+    table = {"file": str(tmp_path / "made.csv"), "target": "score", "prompt": "{text}: "}
+    (tmp_path / "made.yaml").write_text(yaml.safe_dump({"dataset_args": table}))
+    sizes = {"train_size": 100, "validation_size": 20, "test_size": 20, "data_seed": "${seed}"}
+    (tmp_path / "common.yaml").write_text(yaml.safe_dump({"dataset_args": sizes}))
+    monkeypatch.setattr(alternatives, "FOLDER", tmp_path)
+    encoder = f"{tmp_path / 'encoder'}"
+    models = ["--frozen", f"frozen={encoder}", "--tuned", f"tuned={encoder}", "--rates", "1e-5", "1e-2"]
+    alternatives.main(["made", "--seeds", "3", "5", *models])
+    found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    names = ("constant", "ridge", "frozen", "tuned")
+    assert [(row["seed"], row["objective"]) for row in found] == [(s, n) for s in "34" for n in names]
+    errors = [float(row["value"]) for row in found]
+    assert errors[0] != errors[4]  # each seed has rows of its own
+    of_seeds = errors[:4], errors[4:]
+    assert all(max(encoders) < 1.5 < ridge < constant for constant, ridge, *encoders in of_seeds)

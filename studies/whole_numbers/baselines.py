@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
-from sklearn.pipeline import make_pipeline, make_union
+from sklearn.pipeline import Pipeline, make_pipeline, make_union
 
 from ntl.data import Example, load_task
 from ntl.data.tabular import Tabular
@@ -39,9 +39,9 @@ def main(tables: Sequence[str]) -> None:
                 writer.writerow((table, name, seed, "mae", error))
 
 
-def settings_of(table: str, seed: int) -> Tabular:
-    """Read the rows' settings from the sweep's YAML, for one seed."""
-    files = [OmegaConf.load(FOLDER / f"{name}.yaml") for name in ("common", table)]
+def settings_of(table: str, seed: int, folder: Path | None = None) -> Tabular:
+    """Read the rows' settings from the sweep's YAML, in this folder or another one, for one seed."""
+    files = [OmegaConf.load((folder or FOLDER) / f"{name}.yaml") for name in ("common", table)]
     given = OmegaConf.merge(*(file.dataset_args for file in files), {"data_seed": seed})
     return Tabular(**OmegaConf.to_container(given))
 
@@ -51,12 +51,7 @@ def errors(settings: Tabular, of_numbers: bool) -> Iterator[tuple[str, float]]:
     task = load_task(settings)
     train, test = list(task.train), list(task.tests["test"])
     answers, truths = (np.array([float(row.answer) for row in part]) for part in (train, test))
-    words, letters = (
-        TfidfVectorizer(sublinear_tf=True, **options)
-        for options in ({"ngram_range": (1, 2)}, {"ngram_range": (1, 4), "analyzer": "char_wb"})
-    )
-    ridge = make_pipeline(make_union(words, letters), Ridge())
-    ridge.fit([row.question for row in train], answers)
+    ridge = ridge_on_words().fit([row.question for row in train], answers)
     yield "ridge", np.abs(ridge.predict([row.question for row in test]) - truths).mean()
     if of_numbers:
         columns = table_of([*train, *test], str(settings.prompt))
@@ -65,6 +60,15 @@ def errors(settings: Tabular, of_numbers: bool) -> Iterator[tuple[str, float]]:
         )
         trees.fit(columns[: len(train)], answers)
         yield "trees", np.abs(trees.predict(columns[len(train) :]) - truths).mean()
+
+
+def ridge_on_words() -> Pipeline:
+    """Make ridge regression on TF-IDF of words, of pairs of words and of up to four letters."""
+    words, letters = (
+        TfidfVectorizer(sublinear_tf=True, **options)
+        for options in ({"ngram_range": (1, 2)}, {"ngram_range": (1, 4), "analyzer": "char_wb"})
+    )
+    return make_pipeline(make_union(words, letters), Ridge())
 
 
 def table_of(rows: Sequence[Example], prompt: str) -> pd.DataFrame:
