@@ -253,3 +253,44 @@ def test_widths_and_single_digits_of_the_study_on_whole_numbers_are_those_of_its
         for name, cell in zip(others, cells[3:], strict=True):
             one, other = of[rule]["median_mae"], of[name]["median_mae"]
             assert_share(cell, 100 * (one - other) / other.mean())
+
+
+TEN_EPOCHS = {
+    "cross-entropy": "ce",
+    "HL-Gauss": "hl_gauss",
+    "label smoothing": "label_smoothing",
+    "constant": "constant",
+    "TF-IDF + ridge": "ridge",
+    "MiniLM, frozen, + SVR": "minilm",
+    "MiniLM, fine-tuned": "encoder",
+}
+
+
+def ten_epochs():
+    """Metrics of the study of ten epochs by table, model and seed, and the rows of its page's tables."""
+    pd = pytest.importorskip("pandas")
+    metrics = pd.read_csv(RESULTS / "ten_epochs" / "metrics.csv.xz")
+    text = (RESULTS / "ten_epochs" / "README.md").read_text("utf-8")
+    rows = [[cell.strip(" *") for cell in row.split("|")[1:-1]] for row in re.findall(r"^\|.*$", text, re.M)]
+    index = ["dataset", "objective", "seed"]
+    return metrics.pivot_table(index=index, columns="metric", values="value"), rows
+
+
+def test_the_errors_of_the_study_of_ten_epochs_are_those_of_its_runs():
+    metrics, (heading, _, *rows) = ten_epochs()
+    shown = set()
+    for table, seed, *cells in rows[: next((i for i, row in enumerate(rows) if row[0] == "table"), None)]:
+        for name, cell in zip(heading[2:], cells, strict=True):
+            key = table, TEN_EPOCHS[name], int(seed)
+            assert bool(cell) == (key in metrics.index)
+            if not cell:
+                continue
+            shown.add(key)
+            run = metrics.loc[key]
+            expected = [run["mae"]]
+            if ";" in cell:
+                expected = [run[name] for name in ("median_mae", "mae", "crps")]
+                expected += [100 * run["interval_coverage"], run["chosen_step"]]
+            for text, value in zip(cell.replace(" %", "").split("; "), expected, strict=True):
+                assert abs(float(text) - value) <= 0.5001 * 10 ** -len(text.partition(".")[2])
+    assert shown == {*metrics.index}

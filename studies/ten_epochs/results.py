@@ -1,0 +1,152 @@
+"""Pack the runs of the study with the alternatives, and test the planned contrasts.
+
+    python -m studies.ten_epochs.results outputs/ten_epochs alternatives.csv results/ten_epochs
+
+Writes `metrics.csv.xz`, the test metrics of every finished run and the step whose weights gave them, and
+`contrasts.csv`; prints both as Markdown. Without runs, as after the study, it reads the pack instead:
+
+    python -m studies.ten_epochs.results results/ten_epochs
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+import yaml
+from scipy.stats import ttest_1samp
+
+COLUMNS = ["dataset", "objective", "seed", "metric", "value"]
+"""Of the pack: `objective` is an arm of the study or a model of alternatives.py."""
+NAMES = {
+    "ce": "cross-entropy", "hl_gauss": "HL-Gauss", "label_smoothing": "label smoothing",
+    "digits": "Gaussian on single digits", "ntl_was": "NTL-WAS", "head": "regression head",
+    "constant": "constant", "ridge": "TF-IDF + ridge", "minilm": "MiniLM, frozen, + SVR",
+    "mpnet": "mpnet, frozen, + SVR", "encoder": "MiniLM, fine-tuned",
+}  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Pack, if runs are given; then test and print."""
+    folder = Path(arguments[-1])
+    if len(arguments) > 1:
+        runs, others = arguments[:-1]
+        packed = pd.concat([pd.DataFrame(read_runs(Path(runs)), columns=COLUMNS), pd.read_csv(others)])
+        folder.mkdir(parents=True, exist_ok=True)
+        packed.sort_values(COLUMNS[:-1]).to_csv(folder / "metrics.csv.xz", index=False, lineterminator="\n")
+    metrics = read_pack(folder)
+    planned = yaml.safe_load((Path(__file__).parent / "contrasts.yaml").read_text("utf-8"))
+    tested = contrasts(metrics, planned["contrasts"], planned["margin"])
+    print(table_of(metrics))
+    if len(tested):
+        tested.to_csv(folder / "contrasts.csv", index=False, lineterminator="\n")
+        print(f"\n{table_of_contrasts(tested)}\n\nMean over the tables: {mean_over_tables(metrics)}")
+
+
+def read_runs(folder: Path) -> Iterator[tuple[str, str, int, str, float]]:
+    """Yield the test metrics of the finished runs in a folder, as rows of the pack."""
+    for path in sorted(folder.glob("*/*/run.json")):
+        record = json.loads(path.read_text("utf-8"))
+        if record["status"] != "finished":
+            continue
+        run = record["dataset"], record["objective"], record["seed"]
+        metrics = json.loads((path.parent / "test" / "metrics.json").read_text("utf-8"))["test"]
+        lines = (path.parent / "learning_curve.jsonl").read_text("utf-8").splitlines()
+        best = f"eval_{record['config']['training_args']['metric_for_best_model']}"
+        metrics["chosen_step"] = min(map(json.loads, lines), key=lambda point: point[best])["step"]
+        yield from ((*run, name, value) for name, value in metrics.items() if value is not None)
+
+
+def read_pack(folder: Path) -> pd.DataFrame:
+    """Read the pack: a row for each dataset, objective and seed, a column for each metric."""
+    packed = pd.read_csv(folder / "metrics.csv.xz")
+    return packed.pivot_table(index=COLUMNS[:3], columns="metric", values="value")
+
+
+def contrasts(metrics: pd.DataFrame, planned: Sequence[dict[str, str]], margin: float) -> pd.DataFrame:
+    """Test the planned contrasts that at least two seeds allow, by paired t-tests.
+
+    Returns:
+        A row for each: the number of `seeds`, the mean difference in per cent of the second model's mean (of
+        coverage, in percentage points) with its 95 % interval, `p` and `p_holm`, and whether the 90 %
+        interval lies within the margin (`equivalent`), which tests equivalence at 5 %.
+    """
+    found = []
+    for contrast in planned:
+        metric = contrast.get("metric", "mae")
+        pair = [values(metrics, contrast["dataset"], contrast[side], metric) for side in ("of", "minus")]
+        differences = (pair[0] - pair[1]).dropna()
+        if len(differences) < 2:
+            continue
+        scale = 100.0 if metric == "interval_coverage" else 100 / pair[1][differences.index].mean()
+        test = ttest_1samp(scale * differences, 0)
+        lower, upper = test.confidence_interval(0.95)
+        inner = test.confidence_interval(0.9)
+        row = {**contrast, "metric": metric, "seeds": len(differences)}
+        row |= {"difference": scale * differences.mean(), "lower": lower, "upper": upper, "p": test.pvalue}
+        found.append({**row, "equivalent": -margin <= inner.low and inner.high <= margin})
+    tested = pd.DataFrame(found)
+    if len(tested):
+        order = tested["p"].sort_values()
+        factors = pd.Series(range(len(order), 0, -1), order.index)
+        tested["p_holm"] = (order * factors).cummax().clip(upper=1.0)
+    return tested
+
+
+def mean_over_tables(metrics: pd.DataFrame) -> str:
+    """Average HL-Gauss minus cross-entropy by the median over the tables, for the seeds that all have."""
+    tables = []
+    for dataset in metrics.index.unique(0):
+        of, minus = (values(metrics, dataset, f"{arm}, median", "mae") for arm in ("hl_gauss", "ce"))
+        differences = (of - minus).dropna()
+        tables.append(100 * differences / minus[differences.index].mean())
+    shared = pd.concat(tables, axis=1, join="inner").mean(axis=1)
+    low, high = ttest_1samp(shared, 0).confidence_interval(0.95)
+    return f"{shared.mean():+.1f} ± {(high - low) / 2:.1f} %, {len(shared)} seeds"
+
+
+def values(metrics: pd.DataFrame, dataset: str, name: str, metric: str) -> pd.Series:
+    """Return a metric by seed of an arm such as `ce` or `ce, median`; empty without runs."""
+    arm, _, reading = name.partition(", ")
+    column = f"{reading}_{metric}" if reading else metric
+    known = (dataset, arm) in {key[:2] for key in metrics.index} and column in metrics
+    return metrics.loc[(dataset, arm), column] if known else pd.Series(dtype=float)
+
+
+def table_of(metrics: pd.DataFrame) -> str:
+    """Write a row for each table and seed as Markdown; the columns are the arms and models that were run."""
+    names = [name for name in NAMES if name in metrics.index.unique(1)]
+    lines = [f"| table | seed | {' | '.join(map(NAMES.get, names))} |", "| --- " * (len(names) + 2) + "|"]
+    for dataset, seed in metrics.index.droplevel(1).unique().sort_values():
+        keys = [(dataset, name, seed) for name in names]
+        cells = [cell_of(metrics.loc[key]) if key in metrics.index else "" for key in keys]
+        lines.append(f"| {dataset} | {seed} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cell_of(run: pd.Series) -> str:
+    """Write the errors of one run, and of a model with a distribution what it is worth."""
+    if pd.isna(run.get("crps")):
+        return f"{run['mae']:.2f}"
+    errors = "; ".join(f"{run[name]:.2f}" for name in ("median_mae", "mae", "crps"))
+    return f"{errors}; {100 * run['interval_coverage']:.0f} %; {run['chosen_step']:.0f}"
+
+
+def table_of_contrasts(tested: pd.DataFrame) -> str:
+    """Write the contrasts as a Markdown table."""
+    lines = [
+        "| table | contrast | seeds | difference | p | p, Holm |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for row in tested.itertuples():
+        half = (row.upper - row.lower) / 2
+        unit = "points" if row.metric == "interval_coverage" else "%"
+        shown = f"{row.difference:+.1f} ± {half:.1f} {unit}"
+        name = f"{row.of} minus {row.minus}" + ("" if row.metric == "mae" else f", {row.metric}")
+        lines.append(f"| {row.dataset} | {name} | {row.seeds} | {shown} | {row.p:.2g} | {row.p_holm:.2g} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
