@@ -139,7 +139,8 @@ def task(composed: DictConfig) -> float:
         if in_sweep:
             _print_into_the_log_alone()
             composed.training_args.disable_tqdm = True
-        metrics = run(read_config(composed, settings.job.get("num", 0) if in_sweep else 0), folder)
+        job = settings.job.get("num", 0) if in_sweep else 0
+        metrics = run(read_config(composed, job, settings.runtime.choices.get("loss")), folder)
     except Exception as error:
         if in_sweep:
             log.exception("failed")

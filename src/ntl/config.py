@@ -23,7 +23,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from ntl.data import DATASETS, Data
 from ntl.errors import UserError
 from ntl.evaluate import Evaluation
-from ntl.losses import LossSettings, choose_loss
+from ntl.losses import OF_MODEL, LossSettings, choose_loss
 from ntl.models.settings import ModelArgs, Weights
 from ntl.training_args import TrainingArgs
 
@@ -42,6 +42,7 @@ class Config:
     Args:
         dataset_args, model_args, weights, training_args, loss, evaluation: The groups.
         job: Number of the run in its sweep.
+        choice: Hydra's choice of the group `loss`, if known.
         trained_with: The settings of the run that trained the model, if it is only evaluated.
     """
 
@@ -52,6 +53,7 @@ class Config:
     loss: LossSettings
     evaluation: Evaluation
     job: int = 0
+    choice: str | None = None
     trained_with: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -69,7 +71,10 @@ class Config:
     @property
     def name(self) -> str:
         """The name by which contrasts mean the run: its loss, such as `ce` or `ntl_was`, or `head`."""
-        return "head" if self.model_args.head == "regression" else self.loss.criterion or "ce"
+        if self.model_args.head == "regression":
+            return "head"
+        chosen = None if self.choice in ("ce", OF_MODEL) else self.choice
+        return chosen or self.loss.criterion or "ce"
 
     def plain(self) -> dict[str, Any]:
         """Return the settings of all groups as plain values."""
@@ -84,12 +89,12 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Enum) else value
 
 
-def read_config(given: DictConfig | Mapping[str, Any], job: int = 0) -> Config:
+def read_config(given: DictConfig | Mapping[str, Any], job: int = 0, choice: str | None = None) -> Config:
     """Make the settings of a configuration.
 
     Args:
         given: What Hydra composed, or what `Config.plain` returned.
-        job: See `Config`.
+        job, choice: See `Config`.
     """
     if isinstance(given, DictConfig):
         groups = [group for group in ("dataset_args", *SECTIONS) if group in given]
@@ -104,7 +109,7 @@ def read_config(given: DictConfig | Mapping[str, Any], job: int = 0) -> Config:
     for key, value in (given.get("training_args") or {}).items():
         if not hasattr(training, key) and value != MISSING:
             setattr(training, key, value)  # any argument of transformers can be given
-    config = Config(**sections, job=job)
+    config = Config(**sections, job=job, choice=choice)
     config.loss = choose_loss(config.loss, config.model_args)
     if smoothing := getattr(training, "label_smoothing_factor", 0.0):
         config.loss.label_smoothing = smoothing  # transformers' name

@@ -269,7 +269,7 @@ def as_trained(config: Config, model: Path) -> Config:
     own |= {"number_token_loss": False, "gaussian_label_smoother": False}  # `loss` says it, too
     groups = {**given, "model_args": own, "weights": {}}
     groups |= {name: asked[name] for name in ("dataset_args", "evaluation")}
-    trained = read_config(groups, config.job)
+    trained = read_config(groups, config.job, config.choice)
     trained.training_args = config.training_args
     trained.trained_with = {**given, **{name: asked[name] for name in ("dataset_args", "evaluation")}}
     log.info(f"evaluating {trained.label}, by the loss that it was trained with")

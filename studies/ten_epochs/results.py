@@ -17,6 +17,8 @@ import pandas as pd
 import yaml
 from scipy.stats import ttest_1samp
 
+from ntl.evaluate import read_results
+
 COLUMNS = ["dataset", "objective", "seed", "metric", "value"]
 """Of the pack: `objective` is an arm of the study or a model of alternatives.py."""
 NAMES = {
@@ -46,16 +48,14 @@ def main(arguments: Sequence[str]) -> None:
 
 def read_runs(folder: Path) -> Iterator[tuple[str, str, int, str, float]]:
     """Yield the test metrics of the finished runs in a folder, as rows of the pack."""
-    for path in sorted(folder.glob("*/*/run.json")):
-        record = json.loads(path.read_text("utf-8"))
-        if record["status"] != "finished":
+    for path in sorted(folder.glob("*/*/test/metrics.json")):
+        run, state = path.parents[1], json.loads((path.parents[1] / "trainer_state.json").read_text("utf-8"))
+        found = read_results(path.parent)
+        if found is None:
             continue
-        run = record["dataset"], record["objective"], record["seed"]
-        metrics = json.loads((path.parent / "test" / "metrics.json").read_text("utf-8"))["test"]
-        lines = (path.parent / "learning_curve.jsonl").read_text("utf-8").splitlines()
-        best = f"eval_{record['config']['training_args']['metric_for_best_model']}"
-        metrics["chosen_step"] = min(map(json.loads, lines), key=lambda point: point[best])["step"]
-        yield from ((*run, name, value) for name, value in metrics.items() if value is not None)
+        metrics = {**found["metrics"]["test"], "chosen_step": state["best_global_step"]}
+        row = run.parent.name, found["name"], found["seed"]
+        yield from ((*row, name, value) for name, value in metrics.items() if value is not None)
 
 
 def read_pack(folder: Path) -> pd.DataFrame:
