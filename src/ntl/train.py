@@ -120,7 +120,7 @@ def run(config: Config, folder: Path) -> dict[str, Metrics]:
     # Training.
     PartialState().wait_for_everyone()  # no process writes before all have passed their checks
     if is_trained:
-        state = source.parent / source.name / STATE
+        state = source / STATE
         trainer.state = TrainerState.load_from_json(str(state)) if state.is_file() else trainer.state
     else:
         if replaces and arguments.should_save:
