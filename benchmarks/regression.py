@@ -1,0 +1,68 @@
+"""Fit `NumberRegressor` to rows of a table, and measure its error, its intervals, its time and memory.
+
+    python benchmarks/regression.py data/places.csv degrees --prompt "{name}, {city}, {country}" --adapt lora
+
+A random choice of rows is fitted and another one predicted, with one thread. Seconds are processor time, so
+that other programs on the machine hardly change them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ntloss.regression import NumberRegressor
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("table", help="a CSV file, such as one of `make data`")
+    parser.add_argument("target", help="the column of numbers")
+    parser.add_argument("--prompt", required=True, help="the question, with columns in braces")
+    parser.add_argument("--adapt", default="upper_layers", help="upper_layers (default), lora or all")
+    parser.add_argument("--rows", type=int, default=400, help="that are fitted (default: 400)")
+    parser.add_argument("--new", type=int, default=300, help="rows that are predicted (default: 300)")
+    parser.add_argument("--epochs", type=int, default=4, help="largest number of epochs (default: 4)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the choice of rows and the model (default: 0)"
+    )
+    parser.add_argument("--model", default=".models/smollm2", help="default: .models/smollm2 of `make model`")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    table = pd.read_csv(options.table).sample(options.rows + options.new, random_state=options.seed)
+    rows, new = table[: options.rows], table[options.rows :]
+    model = NumberRegressor(
+        options.model,
+        prompt=options.prompt.replace("\\n", "\n"),
+        adapt=options.adapt,
+        epochs=options.epochs,
+        random_state=options.seed,
+        compare=False,
+        verbose=False,
+    )
+    start = time.process_time()
+    model.fit(rows.drop(columns=options.target), rows[options.target])
+    fitted = time.process_time()
+    answers = new[options.target].to_numpy()
+    low, median, high = model.predict_quantiles(new, [0.05, 0.5, 0.95]).T
+    read = time.process_time()
+    print(
+        f"{options.adapt}, {options.rows} rows, seed {options.seed}, epoch "
+        f"{1 + int(np.argmin(model.history_))} of {len(model.history_)} is best: "
+        f"fitted in {fitted - start:.0f} s, {(read - fitted) / len(new):.3f} s a new row; "
+        f"at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB; "
+        f"{len(new)} new rows: mean absolute error {abs(median - answers).mean():.2f}, intervals of 90% hold "
+        f"{((low <= answers) & (answers <= high)).mean():.0%}, mean width {(high - low).mean():.1f}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
