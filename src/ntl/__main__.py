@@ -89,7 +89,7 @@ def _run(command: str, arguments: Sequence[str]) -> int:
             raise
         raise UserError(
             f"{missing} is not installed; the lab needs it, though the library does not. In this repository, "
-            "run: make install, or pip install -e '.[lab]'."
+            "run: make install."
         ) from None
     code: int = run(arguments)
     return code

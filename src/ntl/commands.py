@@ -140,7 +140,10 @@ def task(composed: DictConfig) -> float:
             _print_into_the_log_alone()
             composed.training_args.disable_tqdm = True
         job = settings.job.get("num", 0) if in_sweep else 0
-        metrics = run(read_config(composed, job, settings.runtime.choices.get("loss")), folder)
+        config = read_config(composed, job, settings.runtime.choices.get("loss"))
+        # Hydra's folder of a single evaluation is that of the evaluation itself; see `config.run_folder`.
+        is_evaluation = config.training_args.do_only_eval and not in_sweep
+        metrics = run(config, folder, folder if is_evaluation else folder / config.evaluation.name)
     except Exception as error:
         if in_sweep:
             log.exception("failed")

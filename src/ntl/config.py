@@ -44,6 +44,7 @@ class Config:
         job: Number of the run in its sweep.
         choice: Hydra's choice of the group `loss`, if known.
         trained_with: The settings of the run that trained the model, if it is only evaluated.
+        known_as: The label and the name of that run.
     """
 
     dataset_args: Data
@@ -55,10 +56,13 @@ class Config:
     job: int = 0
     choice: str | None = None
     trained_with: Mapping[str, Any] = field(default_factory=dict)
+    known_as: tuple[str, str] | None = None
 
     @property
     def label(self) -> str:
         """The run's name in tables, such as `T5`, `T5 + NTL-WAS`, `RT + NTL-MSE` or `SmolLM2`."""
+        if self.known_as is not None:
+            return self.known_as[0]
         args = self.model_args
         name = re.split(r"[-_]", args.config_name)[0].capitalize()
         if args.family == "pretrained" or args.model_name_or_path is not None:
@@ -70,7 +74,9 @@ class Config:
 
     @property
     def name(self) -> str:
-        """The name by which contrasts mean the run: its loss, such as `ce` or `ntl_was`, or `head`."""
+        """The name by which a contrast refers to the run: its loss, such as `ntl_was`, or `head`."""
+        if self.known_as is not None:
+            return self.known_as[1]
         if self.model_args.head == "regression":
             return "head"
         chosen = None if self.choice in ("ce", OF_MODEL) else self.choice
@@ -155,6 +161,11 @@ def check_combination(config: Config) -> None:
         # FSDP would shard trained and frozen weights together, and no process has the whole model.
         other = f"weights.{partial}" if partial else f"evaluation.read=[{','.join(readings)}]"
         raise UserError(f"{other} is given together with training_args.fsdp. Omit one of the two.")
+    if weights.head_learning_rate is not None and args.head != "regression":
+        raise UserError(
+            "weights.head_learning_rate is of a regression head, which this model has not. Omit it, or "
+            "choose a model with a head, such as model_args=pretrained_regression_head."
+        )
     if args.writes_digits:
         return
     is_head = args.head == "regression"
@@ -184,7 +195,8 @@ def run_folder(_root_: DictConfig) -> str:
     if training.get("do_only_eval"):
         own = model.get("model_name_or_path")
         folder = folder or (own if own and Path(own).expanduser().is_dir() else None)
-        return str(Path(folder or "outputs/evaluations", _root_.evaluation.name).expanduser())
+        folder = folder or Path("outputs/evaluations", Path(str(own)).name)
+        return str(Path(folder, _root_.evaluation.name).expanduser())
     if folder is None:
         written = "" if model.get("number_format") == "plain" else str(model.get("number_format"))
         parts = (model.get("name"), written, _loss_name(_root_), training.get("special_name"))

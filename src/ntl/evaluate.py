@@ -45,8 +45,8 @@ class Evaluation:
     """How answers are decoded and scored."""
 
     name: str = setting("test", "folder of the results, in that of the run; evaluating again replaces them")
-    beams: int = setting(4, "of the beam search; xVal is greedy")
-    max_new_tokens: int = setting(64, "of an answer; by default those of the dataset")
+    beams: int = setting(4, "number of beams of the beam search; xVal has one")
+    max_new_tokens: int = setting(64, "most new tokens of an answer; by default those of the dataset")
     batch_size: int = setting(64, "questions at once; by default training_args.per_device_eval_batch_size")
     samples: int | None = setting(None, "examples of each test set; null: all")
     samples_during_training: int | None = setting(500, "validation examples at each evaluation; null: all")
@@ -60,6 +60,10 @@ class Evaluation:
     def __post_init__(self) -> None:
         if not 0 < self.interval < 1:
             raise UserError(f"evaluation.interval={self.interval}; expected a share above 0 and below 1.")
+        for key in ("beams", "max_new_tokens", "batch_size", "samples", "samples_during_training"):
+            value = getattr(self, key)
+            if isinstance(value, int) and value < 1:
+                raise UserError(f"evaluation.{key}={value}; expected at least 1.")
         if not re.fullmatch(r"[\w+-][\w.+-]*", self.name):
             raise UserError(
                 f"evaluation.name={self.name!r} is not the name of a folder; expected letters, digits, "

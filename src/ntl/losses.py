@@ -101,18 +101,17 @@ def _published(model: ModelArgs) -> LossSettings:
     return LossSettings(SMOOTHED, {**sigma, "weight": weight}, weight=1.0, mode=Mode.replace)
 
 
-def library_options(loss: LossSettings, answers: Sequence[str], leading_zeros: bool) -> dict[str, Any]:
+def library_options(loss: LossSettings, leading_zeros: bool) -> dict[str, Any]:
     """Return the arguments of `make_number_aware` for a loss.
 
     Without a criterion, NTL-WAS is reported but not minimized: its weight is 0.
 
     Args:
-        loss: The settings.
-        answers: The training answers, as the model writes them, for a width that depends on them.
+        loss: The settings, whose sigma is a number or a pair of numbers.
         leading_zeros: Whether answers are padded with zeros.
 
     Raises:
-        UserError: An option of the loss is invalid, or does not fit the answers.
+        UserError: An option of the loss is invalid.
     """
     from ntloss.criteria import make_criterion
 
@@ -121,8 +120,6 @@ def library_options(loss: LossSettings, answers: Sequence[str], leading_zeros: b
     options = dict(loss.options)
     if loss.criterion == "hl_gauss":
         options.setdefault("leading_zeros", leading_zeros)
-        if options.get("sigma") == AUTO:
-            options["sigma"] = _widths(answers)
     try:
         criterion = in_any_unit(make_criterion({"name": str(loss.criterion), **options}))
     except (ValueError, TypeError) as error:
@@ -135,8 +132,12 @@ def library_options(loss: LossSettings, answers: Sequence[str], leading_zeros: b
     }
 
 
-def _widths(answers: Sequence[str]) -> tuple[float, float]:
-    """Return the first and the last sigma of HL-Gauss for training answers."""
+def choose_widths(answers: Sequence[str]) -> tuple[float, float]:
+    """Return the first and the last sigma of HL-Gauss for training answers, as the model writes them.
+
+    Raises:
+        UserError: They are not numbers, or do not differ.
+    """
     from ntloss import HLGauss
     from ntloss.numbers.parsing import parse_number
 

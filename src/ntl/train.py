@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -19,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 from ntl.config import Config, read_config
 from ntl.errors import UserError, describe
 from ntl.evaluate import METRICS, PREDICTIONS, Metrics, read_results
-from ntl.training_args import OPEN, trainer_arguments
+from ntl.losses import AUTO, choose_widths, library_options
+from ntl.training_args import CHANGEABLE, trainer_arguments
 
 if TYPE_CHECKING:
     from ntl.data import TaskData
+    from ntl.models import AnsweringModel
 
 log = logging.getLogger(__name__)
 STATE = "trainer_state.json"  # transformers' name; in the run's own folder: training has ended
@@ -37,12 +41,13 @@ PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "nu
 LOSS_TERMS = ("loss", "ce", "ce_numbers", "ce_text", "ntl", "perplexity")
 
 
-def run(config: Config, folder: Path) -> dict[str, Metrics]:
+def run(config: Config, folder: Path, target: Path) -> dict[str, Metrics]:
     """Do what is left of a run: train or continue, then answer its test sets.
 
     Args:
         config: The settings.
-        folder: Folder of the run or, with `training_args.do_only_eval`, of the evaluation.
+        folder: Folder of the run.
+        target: Folder of the evaluation.
 
     Returns:
         Maps each test set, and the validation set, to its metrics.
@@ -66,7 +71,6 @@ def run(config: Config, folder: Path) -> dict[str, Metrics]:
     from ntl.trainer import EncodedRows, LabTrainer
 
     only_evaluates = config.training_args.do_only_eval
-    target = folder if only_evaluates else folder / config.evaluation.name
     arguments = trainer_arguments(config.training_args, folder)
     quiet(arguments)
 
@@ -79,20 +83,29 @@ def run(config: Config, folder: Path) -> dict[str, Metrics]:
         check_same(config, source if is_trained or checkpoint is None else checkpoint, folder)
     if is_trained:
         config = as_trained(config, source)
-        done = None if only_evaluates else read_results(target)
-        if done is not None and done["settings"]["evaluation"] == config.plain()["evaluation"]:
+        done = read_results(target)
+        if done is not None and not only_evaluates and is_same_evaluation(done, config, source, target):
             log.info(f"{folder} is finished already")
             return done["metrics"]
+        if done is not None and done["settings"]["dataset_args"] != config.plain()["dataset_args"]:
+            raise UserError(
+                f"{target} holds an evaluation on other data. Pass another evaluation.name, or delete it."
+            )
 
     # The model and the data.
     set_seed(arguments.seed)
+    # A table is read at once, and its errors should not wait for the model; other datasets may take minutes.
     table = load_task(config.dataset_args) if config.dataset_args.dataset_name == "tabular" else None
     built = build(config.model_args, None if is_trained else config.weights, arguments.seed)
-    data = table or load_task(config.dataset_args)  # after the model: other datasets may take minutes
+    data = table or load_task(config.dataset_args)
+    if data.note:
+        log.info(data.note)
+    parts = {"validation": data.validation, **data.tests}
+    if empty := [name for name, part in parts.items() if not len(part)]:
+        raise UserError(f"the {empty[0]} set has no examples; expected at least one.")
     if not is_trained:
         built.fit(example.answer for example in data.train)
-        ntl = {**built.model.config.ntl, "settings": config.plain()}
-        built.model.config.ntl = ntl  # a new dictionary: copies of the configuration share the old one
+        remember(built, config, data)
     if shots := config.dataset_args.shots:
         data = add_shots(data, shots, built.answer_format.write)
     evaluation = config.evaluation
@@ -115,7 +128,7 @@ def run(config: Config, folder: Path) -> dict[str, Metrics]:
         )
     except (RuntimeError, ValueError, ImportError) as error:  # such as a tracker that is not installed
         raise UserError(f"training_args cannot be used: {describe(error)}") from None
-    add_loss(trainer, config, data)
+    add_loss(trainer, config)
 
     # Training.
     PartialState().wait_for_everyone()  # no process writes before all have passed their checks
@@ -126,13 +139,11 @@ def run(config: Config, folder: Path) -> dict[str, Metrics]:
         if replaces and arguments.should_save:
             clear(folder)
         PartialState().wait_for_everyone()
-        if arguments.max_steps:
-            rows["train_dataset"].keep_states()
         train(trainer, checkpoint)
 
     # The test sets.
     results = {}
-    for test, part in {"validation": data.validation, **data.tests}.items():
+    for test, part in parts.items():
         examples = list(evenly_spaced(part, evaluation.samples))
         measured = trainer.evaluate(EncodedRows(examples, built), metric_key_prefix=f"test_{test}")
         terms = {name: measured.get(f"test_{test}_{name}") for name in LOSS_TERMS}
@@ -142,7 +153,8 @@ def run(config: Config, folder: Path) -> dict[str, Metrics]:
         results[test] = Result(metrics, found.predictions)
         log.info(describe_test(test, metrics, evaluation.interval if data.columns else None))
     if arguments.should_save:
-        write_results(target, describe_run(config, trainer, data), results)
+        description = describe_run(config, trainer, data)
+        write_results(target, {**description, "model": os.path.relpath(source, target)}, results)
     log.info(f"Metrics and predictions are in {target}")
     return {test: result.metrics for test, result in results.items()}
 
@@ -157,6 +169,7 @@ def train(trainer: Any, checkpoint: Path | None) -> None:
     # A run that counts epochs takes the number of steps from the checkpoint.
     last = trainer.args.max_steps if trainer.args.max_steps > 0 else state.get("max_steps")
     if trainer.args.max_steps and (checkpoint is None or state["global_step"] < last):
+        trainer.train_dataset.keep_states()
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     elif checkpoint is not None:  # killed after its last step; transformers would train one step more
         from transformers import TrainerState
@@ -173,9 +186,8 @@ def train(trainer: Any, checkpoint: Path | None) -> None:
     trainer.save_state()  # last: it says that training has ended
 
 
-def add_loss(trainer: Any, config: Config, data: TaskData) -> None:
+def add_loss(trainer: Any, config: Config) -> None:
     """Make the trainer of a language model number-aware; other models return their own loss."""
-    from ntl.losses import AUTO, library_options
     from ntloss.trainers import make_number_aware
 
     built, loss = trainer.built, config.loss
@@ -183,18 +195,28 @@ def add_loss(trainer: Any, config: Config, data: TaskData) -> None:
     if vocabulary is None:
         built.model.label_smoothing = loss.label_smoothing
         return
-    answers: list[str] = []
     if loss.options.get("sigma") == AUTO:
-        answers = built.answer_format.write([example.answer for example in data.train])
+        loss = replace(
+            loss, options={**loss.options, "sigma": tuple(built.model.config.ntl["trained"]["sigma"])}
+        )
     padded = config.model_args.number_format == "padded"
     try:
         handle = make_number_aware(
-            trainer, vocabulary=vocabulary, **library_options(loss, answers, leading_zeros=padded)
+            trainer, vocabulary=vocabulary, **library_options(loss, leading_zeros=padded)
         )
     except (ValueError, TypeError) as error:
         raise UserError(f"the loss cannot be used with this model: {error}") from error
     if loss.normalize_by == "numbers" and loss.mode == "add":
         trainer.divide_by_numbers(handle)
+
+
+def remember(built: AnsweringModel, config: Config, data: TaskData) -> None:
+    """Write into the model's configuration how it is trained, so that it can be continued and evaluated."""
+    trained: dict[str, Any] = {"label": config.label, "name": config.name, "settings": config.plain()}
+    if config.loss.options.get("sigma") == AUTO and built.number_ids:
+        trained["sigma"] = choose_widths(built.answer_format.write([e.answer for e in data.train]))
+    # A new dictionary: copies of the configuration share the old one.
+    built.model.config.ntl = {**built.model.config.ntl, "trained": trained}
 
 
 def quiet(arguments: Any) -> None:
@@ -212,6 +234,11 @@ def quiet(arguments: Any) -> None:
 def find_checkpoint(config: Config, folder: Path) -> Path | None:
     """Return the checkpoint that is asked for or, unless the run is replaced, the latest complete one."""
     resume = config.training_args.resume_from_checkpoint
+    if resume and config.training_args.overwrite_output_dir:
+        raise UserError(
+            f"training_args.resume_from_checkpoint={resume} is given together with "
+            "training_args.overwrite_output_dir=true, which removes checkpoints. Omit one of the two."
+        )
     if isinstance(resume, str):
         if not (Path(resume) / STATE).is_file():
             raise UserError(
@@ -219,7 +246,8 @@ def find_checkpoint(config: Config, folder: Path) -> Path | None:
             )
         return Path(resume)
     complete = {}
-    for path in () if config.training_args.overwrite_output_dir else folder.glob(f"{CHECKPOINT}*/{STATE}"):
+    anew = config.training_args.overwrite_output_dir or resume is False
+    for path in () if anew else folder.glob(f"{CHECKPOINT}*/{STATE}"):
         try:
             complete[int(json.loads(path.read_text(encoding="utf-8"))["global_step"])] = path.parent
         except (OSError, ValueError, LookupError, TypeError):
@@ -232,27 +260,28 @@ def find_checkpoint(config: Config, folder: Path) -> Path | None:
     return complete[max(complete)] if complete else None
 
 
-def read_settings(model: Path) -> dict[str, Any] | None:
-    """Return the settings that a model of the lab was trained with, which its configuration holds."""
+def read_trained(model: Path) -> dict[str, Any] | None:
+    """Return how a model of the lab was trained, which its configuration holds: see `remember`."""
     try:
         config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    found: dict[str, Any] | None = config.get("ntl", {}).get("settings")
+    found: dict[str, Any] | None = config.get("ntl", {}).get("trained")
     return found
 
 
 def check_same(config: Config, model: Path, folder: Path) -> None:
     """Raise a UserError if a model in the run's folder was trained with other settings."""
-    before, now = read_settings(model), config.plain()
-    if before is None:
+    trained, now = read_trained(model), config.plain()
+    if trained is None:
         return
+    before = trained["settings"]
     for group in ("dataset_args", "model_args", "weights", "loss", "training_args"):
         for key in sorted({*before[group], *now[group]}):
             there, here = before[group].get(key), now[group].get(key)
-            if there != here and not (group == "training_args" and key in OPEN):
+            if there != here and not (group == "training_args" and key in CHANGEABLE):
                 raise UserError(
-                    f"{folder} holds a run with other settings: {group}.{key} is {there!r} there, {here!r} "
+                    f"{model} was trained with other settings: {group}.{key} is {there!r} there, {here!r} "
                     "here. Pass another training_args.output_dir, or "
                     "training_args.overwrite_output_dir=true to replace it."
                 )
@@ -260,9 +289,10 @@ def check_same(config: Config, model: Path, folder: Path) -> None:
 
 def as_trained(config: Config, model: Path) -> Config:
     """Return how to evaluate a model: as the lab trained it, with its own loss, if the lab did."""
-    given = read_settings(model)
-    if given is None:
+    found = read_trained(model)
+    if found is None:
         return config
+    given = found["settings"]
     asked = config.plain()
     own = {**given["model_args"], "model_name_or_path": str(model)}
     own |= {"tokenizer_name_or_path": None, "config_overrides": {}}
@@ -272,8 +302,18 @@ def as_trained(config: Config, model: Path) -> Config:
     trained = read_config(groups, config.job, config.choice)
     trained.training_args = config.training_args
     trained.trained_with = {**given, **{name: asked[name] for name in ("dataset_args", "evaluation")}}
+    trained.known_as = found["label"], found["name"]
     log.info(f"evaluating {trained.label}, by the loss that it was trained with")
     return trained
+
+
+def is_same_evaluation(done: Mapping[str, Any], config: Config, model: Path, target: Path) -> bool:
+    """Return whether results are those of this model on these data, decoded and scored in this way."""
+    asked, held = config.plain(), done["settings"]
+    without = ("batch_size", "samples_during_training")
+    ways = [{k: v for k, v in each["evaluation"].items() if k not in without} for each in (asked, held)]
+    is_own = done.get("model") == os.path.relpath(model, target)
+    return is_own and ways[0] == ways[1] and asked["dataset_args"] == held["dataset_args"]
 
 
 def describe_run(config: Config, trainer: Any, data: TaskData) -> dict[str, Any]:

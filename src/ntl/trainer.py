@@ -168,15 +168,24 @@ class LabTrainer(Trainer):
         return batches, items
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
-        """Evaluate by the loss and the answers."""
+        """Evaluate by the loss and the answers.
+
+        A metric that is undefined, as an error is where no answer holds a number, counts as its worst value
+        for the choice of the best checkpoint.
+        """
         if self._by_numbers is None:
-            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
-        (handle, weight), before = self._by_numbers, self._by_numbers[0].loss.weight
-        handle.loss.weight, handle.loss.normalize_by = weight, "numbers"
-        try:
-            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
-        finally:
-            handle.loss.weight, handle.loss.normalize_by = before, "items"
+            metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        else:
+            (handle, weight), before = self._by_numbers, self._by_numbers[0].loss.weight
+            handle.loss.weight, handle.loss.normalize_by = weight, "numbers"
+            try:
+                metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+            finally:
+                handle.loss.weight, handle.loss.normalize_by = before, "items"
+        best = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
+        if best in self.result.metrics:
+            metrics.setdefault(f"eval_{best}", -math.inf if self.args.greater_is_better else math.inf)
+        return metrics
 
     def evaluation_loop(
         self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"

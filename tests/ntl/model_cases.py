@@ -78,7 +78,7 @@ def loss_of(built, rows, loss=NTL):
         batch = built.collate(rows)
         labels = batch.pop("labels")
         return built.loss(built.model(**batch), labels)
-    options = library_options(loss, ANSWERS, leading_zeros=False)
+    options = library_options(loss, leading_zeros=False)
     made = NTLCrossEntropyLoss(built.vocabulary, normalize_by=str(loss.normalize_by), **options)
     return made(*logits_of(built, rows))
 

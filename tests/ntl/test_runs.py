@@ -109,6 +109,36 @@ def test_an_evaluation_uses_the_loss_that_the_run_was_trained_with(run, tmp_path
     assert (written(run, "again")["label"], written(run, "again")["steps"]) == ("T5 + NTL-WAS", 2)
 
 
+def test_a_decoder_that_is_evaluated_later_keeps_its_label_and_its_width(tmp_path, capsys):
+    decoder = ["model_args=decoder_only", "model_args.config_name=llama-tiny", "dataset_args=arithmetic"]
+    decoder += [PADDED, "model_args.number_width=7", "loss=hl_gauss"]
+    assert train(*small(tmp_path, *decoder)) == 0, capsys.readouterr().err
+    again = ["evaluation.name=again", "dataset_args=arithmetic"]
+    assert train(*answer(tmp_path, tmp_path / "run", *again)) == 0, capsys.readouterr().err
+    first, second = (written(tmp_path / "run", name) for name in ("test", "again"))
+    assert (second["label"], second["name"]) == (first["label"], first["name"])
+    assert_close(second["metrics"], first["metrics"], ONE_COMPUTATION)
+
+
+def test_an_evaluation_of_other_data_or_another_model_is_not_taken_for_the_runs_own(run, tmp_path, capsys):
+    before = results(run)
+    assert train(*answer(tmp_path, run, "dataset_args=arithmetic")) == 2
+    assert "evaluation.name" in capsys.readouterr().err
+    other = ["training_args.output_dir=" + str(run)]
+    assert train(*answer(tmp_path, run / "checkpoint-2", *other)) == 0
+    assert train(*small(tmp_path, "loss=ntl_was")) == 0
+    assert results(run) == before
+    assert written(run)["model"] == ".."
+
+
+def test_a_checkpoint_is_not_removed_before_it_is_continued(run, tmp_path, capsys):
+    both = ["training_args.overwrite_output_dir=true"]
+    both += [f"training_args.resume_from_checkpoint={run}/checkpoint-2"]
+    assert train(*small(tmp_path, "loss=ntl_was", *both)) == 2
+    assert "resume_from_checkpoint" in capsys.readouterr().err
+    assert (run / "checkpoint-2").exists()
+
+
 def test_evaluating_again_replaces_the_evaluation_of_that_name_and_no_other(run, tmp_path):
     before = results(run)
     assert train(*answer(tmp_path, run, "evaluation.samples=2", "evaluation.name=few")) == 0

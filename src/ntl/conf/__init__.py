@@ -1,4 +1,1 @@
-"""The configuration: its files, and the modules that compose, check and translate it.
-
-Hydra finds the files by this package's name.
-"""
+"""The files of the configuration, which Hydra finds by this package's name."""

@@ -76,7 +76,6 @@ METRICS = {
         Metric("ce_numbers", "cross-entropy of numbers", False, "nats"),
         Metric("ce_text", "cross-entropy of text", False, "nats"),
         Metric("ntl", "number loss", False, ""),
-        Metric("number", "number loss", False, ""),
         Metric("perplexity", "perplexity", False, ""),
     )
 }

@@ -20,7 +20,7 @@ LossFunction = StrEnum("LossFunction", "mse mae huber")
 class ModelArgs:
     """Which model to use, and how it reads and writes numbers: by default T5 with digits as tokens."""
 
-    name: str = setting("vanilla_t5", "of the choice; part of the name of the output folder")
+    name: str = setting("vanilla_t5", "a name for the model, which is part of the name of the output folder")
     family: Family = setting(
         Family.t5, "the kind of model; pretrained: what the model's own configuration says"
     )
@@ -64,7 +64,9 @@ class ModelArgs:
         "ends in white space; with chat_template, the beginning of the assistant's turn, and null is nothing",
     )
     chat_template: bool = setting(False, "of instruct models: the question is the user's turn")
-    head_loss: HeadLoss = setting(HeadLoss.squared, "of a regression head, on standardized numbers")
+    head_loss: HeadLoss = setting(
+        HeadLoss.squared, "error that a regression head minimizes, on standardized numbers"
+    )
     log_scale_embeddings: bool = setting(
         True, "embeddings of rt and xval, and predictions of xval and a regression head, use logarithms"
     )

@@ -31,7 +31,7 @@ COLUMNS = [
 # Settings that do not separate the rows of a report: the seed, names, where files are, and what is done
 # during training besides training.
 INCIDENTAL = {
-    "seed", "name", "trial", "special_name", "run_name", "output_dir", "cache_dir", "do_only_eval",
+    "seed", "name", "trial", "special_name", "run_name", "output_dir", "do_only_eval",
     "overwrite_output_dir", "resume_from_checkpoint", "disable_tqdm", "report_to", "use_cpu", "batch_size",
     "per_device_eval_batch_size", "samples_during_training", "logging_dir", "logging_strategy",
     "logging_steps", "eval_strategy", "eval_steps", "save_strategy", "save_steps", "save_total_limit",

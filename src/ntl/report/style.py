@@ -41,8 +41,8 @@ FLOOR: dict[str, Any] = {"color": LINE, "lw": 0.9, "ls": (0, (4, 3))}
 LETTERS = 14  # of size 8 in an inch
 LINES_NOTE = "lines: median over seeds, bands: all seeds"
 
-# Objectives with a style of their own; others take the next ones in order.
-OBJECTIVES = (
+# Labels with a style of their own; others take the next ones in order.
+KNOWN = (
     "T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 regression head", "T5 + CRPS", "xVal", "RT", "RT + NTL-MSE",
     "RT + NTL-WAS",
 )  # fmt: skip
@@ -57,13 +57,13 @@ class SeriesStyle(NamedTuple):
 
 
 def styles(labels: Sequence[str]) -> dict[str, SeriesStyle]:
-    """Choose a style for each objective, by its name; the first 21 are distinguishable even without color.
+    """Choose a style for each label; the first 21 are distinguishable even without color.
 
-    Those in `OBJECTIVES` look the same in every figure of every report.
+    Those in `KNOWN` look the same in every figure of every report.
     """
     colors = (GRAY, BLUE, ORANGE, GREEN, PINK, SKY, VERMILION)
     dashes = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
-    order = [*dict.fromkeys((*OBJECTIVES, *labels))]
+    order = [*dict.fromkeys((*KNOWN, *labels))]
     looks = {
         label: SeriesStyle(colors[i % 7], dashes[i // 7 % 3], "osD^vPX"[(i + i // 7) % 7])
         for i, label in enumerate(order)

@@ -117,7 +117,7 @@ def test_invalid_settings_of_a_model_are_errors(settings, named):
 )
 def test_invalid_settings_of_a_loss_are_errors(loss, named):
     with pytest.raises(UserError, match=named):
-        library_options(LossSettings(**loss), ANSWERS, leading_zeros=False)
+        library_options(LossSettings(**loss), leading_zeros=False)
 
 
 @pytest.mark.parametrize("encoding", ["digits", "auto", "rt", "xval"])
