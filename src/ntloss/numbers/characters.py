@@ -63,7 +63,7 @@ class NumberSpans(NamedTuple):
         place_from_end: number of digits after this token in its number.
         starts: bool, True at the first token of a number, unless it has digits in tokens that are no numbers.
         value: the number that the token's digits are, in its place, float64.
-        behind_point: number of digits behind a point of the token's own.
+        behind_point: number of digits after a point of the token's own.
     """
 
     number: Tensor
@@ -255,7 +255,7 @@ def _numbers(chars: Tensor, decimals: bool) -> tuple[Tensor, Tensor, Tensor, Ten
 def _separators(chars: Tensor, digit: Tensor, leading: Tensor, decimals: bool) -> tuple[Tensor, Tensor]:
     """Return which separators join the digits around them to one number, and which of these are decimal.
 
-    `leading` are the first digits behind a decimal point of their own.
+    `leading` are the first digits after a decimal point of their own.
     """
     rows, length = chars.shape
     index = torch.arange(length, device=chars.device).expand(rows, -1)
@@ -326,5 +326,5 @@ def _before(column: Tensor) -> Tensor:
 
 
 def _after(column: Tensor) -> Tensor:
-    """What stands one character behind; 0 or False at the end of a row."""
+    """What stands one character later; 0 or False at the end of a row."""
     return F.pad(column[:, 1:], (0, 1))

@@ -108,7 +108,7 @@ SUBWORDS = frozenset(
 )
 """What tokens may hold of magnitudes and of other words in a number, in lower case."""
 MARKS = tuple(f"{CURRENCIES}{APOSTROPHES}{''.join(SIGNS)}.,:/\u00d7÷·⋅±*^_~\\{{}}()[] \u00a0\u2009\u202f%")
-"""Characters that may stand in a number, before it, or directly behind it."""
+"""Characters that may stand in a number, before it, or directly after it."""
 _PIECE = re.compile(
     rf"[{re.escape(''.join(MARKS))}]*(?:{_D}.*|{_OTHER_DIGIT}.*|[eE]{_SIGN}?(?:{_D}.*)?)?", re.DOTALL
 )
@@ -331,7 +331,7 @@ def read_prefix(text: str, thousands: str | None = None) -> Prefix:
 
 
 def value_of_token(text: str) -> float | None:
-    """Return the value of a token that is a number, possibly behind a space; None for any other.
+    """Return the value of a token that is a number, possibly after a space; None for any other.
 
     A sign is no part of it, because what it means depends on the text before: the number of the token `-2018`
     is 2018, after `x = ` and after `2017`.
@@ -351,7 +351,7 @@ def value_of_token(text: str) -> float | None:
 
 
 def is_piece(text: str) -> bool:
-    """Return whether a token may begin a written number, continue it, or change it from behind."""
+    """Return whether a token may begin a written number, continue it, or change it from after its end."""
     return text != "" and (_PIECE.fullmatch(text) is not None or text.lstrip(" -").lower() in SUBWORDS)
 
 

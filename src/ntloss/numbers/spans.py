@@ -1,4 +1,4 @@
-"""The digits of whole numbers in labels: their decimal places, what stands behind them, and packed sequences.
+"""The digits of whole numbers in labels: their decimal places, what stands after them, and packed sequences.
 
 `ntloss.numbers.characters` finds the numbers.
 """

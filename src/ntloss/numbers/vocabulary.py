@@ -73,7 +73,7 @@ class NumberVocabulary:
         point_ids: ids of the decimal point.
         sign_ids: ids of signs, each with its factor, -1 or +1.
         pieces: ids and texts of all tokens that can begin a written number, continue one, or change it by
-            what stands behind it: numbers, signs, separators, currencies, `e` of exponents, magnitudes.
+            what stands after it: numbers, signs, separators, currencies, `e` of exponents, magnitudes.
         letter_ids: ids of tokens that begin with a letter, which no exponent has after it.
 
     Raises:

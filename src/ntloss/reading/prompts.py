@@ -104,7 +104,7 @@ def _of_chat(
 
 
 def has_decoder(model: Any) -> bool:
-    """Return whether the answer is read by a decoder of its own, and not behind the prompt."""
+    """Return whether the answer is read by a decoder of its own, and not after the prompt."""
     return isinstance(model, TorchModel) and bool(model.inner.config.is_encoder_decoder)
 
 

@@ -303,7 +303,7 @@ def _text(level: Any) -> str:
 
 
 def _tokens(model: Any, tokenizer: Any, prompt: Prompt, levels: Sequence[str]) -> list[tuple[int, ...]]:
-    """Return the tokens of each level behind those that are kept of a prompt."""
+    """Return the tokens of each level after those that are kept of a prompt."""
     text, special = (prompt.answer, False) if has_decoder(model) else (prompt.text, prompt.special)
     kept = len(encode_before(tokenizer, text, ["", *levels], special))
     found = [tuple(encode_whole(tokenizer, text + level, special)[kept:]) for level in levels]

@@ -1,4 +1,4 @@
-"""Number-aware losses in trainers; docs/integrations.md shows how to use them.
+"""Number-aware losses in trainers; docs/train.md shows how to use them.
 
 make_number_aware(trainer)  # a Trainer or Seq2SeqTrainer of transformers, an SFTTrainer of TRL
 

@@ -36,7 +36,7 @@ class WithWeights:
     """A collator around the caller's, which pads the columns of weights as that pads the labels.
 
     A row's weights belong to its labels or, without labels, to its `input_ids`. In the batch they stand where
-    the row's tokens do: at the start or the end of a row of the batch, or behind those of the row before if
+    the row's tokens do: at the start or the end of a row of the batch, or after those of the row before if
     the collator joins rows. All other positions get 0; rows without weights get 1.
     """
 
