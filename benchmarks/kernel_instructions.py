@@ -7,7 +7,7 @@ slots and of the exponential units are well below 100 % is limited by memory.
 
     python benchmarks/kernel_instructions.py              print the table
     python benchmarks/kernel_instructions.py --softcap    for logits with a soft cap whose mean is read, too
-    python benchmarks/kernel_instructions.py --markdown docs/fused_kernels.md    put the table into that page
+    python benchmarks/kernel_instructions.py --markdown results/benchmarks/kernels.md    put it into that page
 
 Nothing is timed. `python benchmarks/losses.py --device cuda` times the losses on a GPU.
 """

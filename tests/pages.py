@@ -1,8 +1,9 @@
-"""Blocks of README and docs, and the names that some pages assume a reader to have.
+"""Blocks of README and docs, and what stands in for what a reader has and the tests have not.
 
 `python tests/pages.py` runs README's.
 """
 
+import copy
 import io
 import os
 import re
@@ -15,6 +16,7 @@ from unittest import mock
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
+STEPS = 2  # of each training
 
 
 def blocks(page):
@@ -38,57 +40,72 @@ def chdir(folder):
         os.chdir(before)
 
 
-def run_as_pasted(page, folder):
-    """Run each Python block with no names but its own, and a tiny model in place of the hub's.
+def run_page(page, folder, pretrained=None):
+    """Run the Python blocks of a page in turn, as one program that begins with no names, in a folder.
 
-    Returns what each block prints.
+    Checkpoints are a tiny model, those of the hub the pair of tokenizer and model that is given, if any.
+    Trainings end after two steps. Yields each block, what it prints, and the names after it.
     """
-    names = readers_names(folder)
-    printed = []
-    with ExitStack() as patches:
-        for hub, made in (("AutoTokenizer", "tokenizer"), ("AutoModelForCausalLM", "model")):
-            patches.enter_context(mock.patch(f"transformers.{hub}.from_pretrained", return_value=names[made]))
-        patches.enter_context(chdir(folder))
+    import transformers
+
+    tiny = tiny_pair()
+    train = transformers.Trainer.train
+
+    def train_shortly(trainer, *args, **kwargs):
+        trainer.args.max_steps = STEPS
+        return train(trainer, *args, **kwargs)
+
+    def pair(name):
+        return pretrained if pretrained and not name.startswith(".") else tiny
+
+    def load_tokenizer(name, **options):
+        loaded = copy.deepcopy(pair(name)[0])
+        loaded.padding_side = options.get("padding_side", "right")
+        return loaded
+
+    def load_model(name, **options):
+        return copy.deepcopy(pair(name)[1])
+
+    names = {"__name__": "__main__"}
+    with ExitStack() as patches, chdir(folder):
+        patches.enter_context(mock.patch("transformers.AutoTokenizer.from_pretrained", load_tokenizer))
+        patches.enter_context(mock.patch("transformers.AutoModelForCausalLM.from_pretrained", load_model))
+        patches.enter_context(mock.patch("transformers.Trainer.train", train_shortly))
         for snippet in snippets(page):
+            names.pop("loss", None)
             with redirect_stdout(io.StringIO()) as output:
-                exec(snippet, {"__name__": "__main__"})
-            printed.append(output.getvalue())
-    return printed
+                exec(compile(snippet, str(page), "exec"), names)
+            yield snippet, output.getvalue(), names
 
 
-def readers_names(folder):
-    """What a reader brings along: a tokenizer, a model with its logits, data, and a trainer's arguments."""
+def tiny_pair():
+    """A tokenizer of single characters, and a model of about 80,000 weights."""
     sys.path.insert(0, str(ROOT / "examples"))
     try:
         import tiny
     finally:
         sys.path.remove(str(ROOT / "examples"))
-    from transformers import Trainer, TrainingArguments
-
     torch.manual_seed(0)
     tokenizer = tiny.make_tokenizer()
-    model = tiny.make_llama(tokenizer)
-    batch = tiny.causal_batch(tokenizer, tiny.make_texts(4))
-    output = model(**batch, output_hidden_states=True)
-    dataset = [
-        {name: column[0] for name, column in tiny.causal_batch(tokenizer, [text]).items()}
-        for text in [("12+34=", "46")] * 4
+    return tokenizer, tiny.make_llama(tokenizer)
+
+
+def main():
+    """Run README's program on a tiny model and a tiny table."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_reviews(Path(folder))
+        for _, printed, _ in run_page("README.md", Path(folder)):
+            print(printed, end="")
+
+
+def write_reviews(folder):
+    """Write a table with the columns of data/sentiment.csv into a folder."""
+    rows = [
+        f"tweet,Review {i} of a thing that is {'good' if i % 2 else 'bad'}.,{i * 7 % 81}" for i in range(900)
     ]
-    arguments = TrainingArguments(str(folder), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True)
-    return {
-        "tokenizer": tokenizer,
-        "model": model,
-        "logits": output.logits[:, :-1],
-        "hidden_states": output.hidden_states[-1][:, :-1],
-        "labels": batch["labels"][:, 1:],
-        "choice_token": tokenizer.convert_tokens_to_ids("3"),
-        "dataset": dataset,
-        "arguments": arguments,
-        "Trainer": Trainer,
-        "trainer": Trainer(model, arguments, train_dataset=dataset, processing_class=tokenizer),
-    }
+    (folder / "data").mkdir()
+    (folder / "data" / "sentiment.csv").write_text("\n".join(["genre,text,sentiment", *rows]) + "\n")
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        print(*run_as_pasted("README.md", Path(folder)))
+    main()

@@ -1,51 +1,152 @@
-"""README and the pages of docs: their blocks run, and their links lead to files of the repository."""
+"""README and the pages of docs: their Python blocks run and print what they say, and links lead to files."""
 
 import ast
 import re
+import socket
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from pages import ROOT, blocks, readers_names, run_as_pasted, snippets
+import torch.nn.functional as F
+from form_server import TEXTS, serving
+from pages import ROOT, blocks, run_page, snippets, write_reviews
+from reading_cases import make_model
+from tolerances import SAID, approx
 
-# Pages whose blocks have tests of their own, which say more than that they run.
-TESTED = {
-    "docs/chat_models.md": "tests/ntloss/reading/test_chat_models_page.py",
-    **{
-        f"docs/{page}.md": "tests/ntloss/trainers/test_page.py"
-        for page in ("integrations", "transformers", "trl", "own_loop")
-    },
-    "docs/own_criterion.md": "tests/ntloss/criteria/test_own_criterion_page.py",
-    "docs/uncertainty.md": "tests/ntloss/reading/test_uncertainty_page.py",
-    "docs/served_models.md": "tests/ntloss/reading/test_served_models_page.py",
-    "docs/regression.md": "tests/ntloss/regression/test_regression_page.py",
-    "docs/scores.md": "tests/ntloss/reading/test_scores_page.py",
-    "docs/boxes.md": "tests/ntloss/reading/test_scores_page.py",
-    "docs/fused_kernels.md": "tests/ntloss/test_fused_kernels.py",
-}
+from ntloss import NTLCrossEntropyLoss
+
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+# The blocks of this page need tables of a size; tests/ntloss/regression/test_regression_page.py runs them.
+ELSEWHERE = {"docs/regression.md"}
+# What these pages print is about SmolLM2; others train, and have a tiny model in its place.
+OF_SMOLLM2 = {
+    "README.md",
+    *(f"docs/{name}.md" for name in ("quickstart", "uncertainty", "chat_models", "scores")),
+}
+RUN = [page for page in PAGES if snippets(page) and page not in ELSEWHERE]
+NEEDED = {
+    "docs/train.md": ["trl", "datasets", "accelerate"],
+    "docs/scores.md": ["sklearn", "accelerate"],
+    "docs/chat_models.md": ["httpx2"],
+    "README.md": ["pandas", "accelerate"],
+}
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
-
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if snippets(page) and page not in {*TESTED, "README.md"}]
-)
-def test_the_python_blocks_of_a_page_run_in_turn(page, tmp_path):
-    names = readers_names(tmp_path)
-    for snippet in snippets(page):
-        names.pop("loss", None)
-        exec(snippet, names)
-        if (loss := names.get("loss")) is not None:
-            (gradient,) = torch.autograd.grad(loss, names["model"].lm_head.weight, retain_graph=True)
-            assert gradient.any(), snippet
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning"),
+]
 
 
-def test_readmes_blocks_run_as_pasted_and_print_what_it_shows(tmp_path):
-    printed = run_as_pasted("README.md", tmp_path)
-    shown = [text for language, text in blocks("README.md") if not language]
-    assert shown == printed[:1]
+@pytest.fixture
+def one_rank(monkeypatch):
+    """The environment that torchrun gives the only process of a group."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    given = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "RANK": 0, "WORLD_SIZE": 1}
+    for name, value in (given | {"GLOO_SOCKET_IFNAME": "lo"}).items():
+        monkeypatch.setenv(name, str(value))
+
+
+@pytest.fixture
+def a_server(monkeypatch):
+    """A server for the pages that name one at localhost:8000."""
+    served = pytest.importorskip("ntloss.reading.served")
+    letters = sorted({*"Review: It broke after a day.\nScore from 00 to 99: I love it."} - {*TEXTS})
+    texts = [*TEXTS, *letters]
+    with serving("vllm", make_model("llama", len(texts)), texts=texts) as server:
+        connect = served.ServedModel
+        monkeypatch.setattr(served, "ServedModel", lambda url: connect(server.url))
+        yield
+
+
+def said(snippet):
+    """The comment after each `print(...)` of a block, which is what it prints; empty if there is none."""
+    calls = [node for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.Call)]
+    printing = [call for call in calls if ast.unparse(call.func) == "print"]
+    ends = [snippet.splitlines()[call.end_lineno - 1][call.end_col_offset :] for call in printing]
+    return [end.partition("# ")[2] for end in ends] if any(ends) else []
+
+
+def parts(line):
+    """Split a line into its words and its numbers."""
+    return _NUMBER.split(line), [float(number) for number in _NUMBER.findall(line)]
+
+
+def check_losses(names):
+    """Each block of a page on criteria makes a loss with a gradient."""
+    (gradient,) = torch.autograd.grad(names["loss"], names["logits"])
+    assert gradient.isfinite().all()
+    assert gradient.any()
+
+
+def check_shards(names):
+    """The number term beside another kernel's cross-entropy, and the sharded losses, are the whole loss."""
+    whole = NTLCrossEntropyLoss(names["vocabulary"])(
+        names["hidden_states"] @ names["head"].weight.T, names["labels"]
+    )
+    assert names["loss"].item() == approx(whole.item())
+
+
+CHECKS = {
+    "docs/own_criterion.md": check_losses,
+    "docs/fused_kernels.md": check_shards,
+}
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_the_python_blocks_of_a_page_run_in_turn_and_print_what_they_say(page, tmp_path, request):
+    for module in NEEDED.get(page, []):
+        pytest.importorskip(module)
+    if page == "docs/chat_models.md":
+        request.getfixturevalue("a_server")
+    if page == "docs/fused_kernels.md":
+        request.getfixturevalue("one_rank")
+        if not hasattr(F, "linear_cross_entropy"):
+            pytest.skip("the page needs F.linear_cross_entropy")
+    pretrained = request.getfixturevalue("smollm2") if page in OF_SMOLLM2 else None
+    write_reviews(tmp_path)
+    for snippet, printed, names in run_page(page, tmp_path, pretrained):
+        lines = printed.splitlines()
+        for line, expected in zip(lines, said(snippet), strict=bool(said(snippet))):
+            if expected:
+                words, numbers = parts(line)
+                assert words == parts(expected)[0]
+                assert numbers == approx(parts(expected)[1], SAID, scale=1.0)
+        CHECKS.get(page, len)(names)
+
+
+def test_readme_shows_what_its_program_prints(tmp_path):
+    pytest.importorskip("pandas")
+    pytest.importorskip("accelerate")
+    write_reviews(tmp_path)
+    _, printed, _ = next(run_page("README.md", tmp_path))
+    shown = next(text for language, text in blocks("README.md") if language == "text").splitlines()
+    kinds = [[parts(line.partition(":")[0])[0] for line in lines] for lines in (printed.splitlines(), shown)]
+    assert kinds[0][-len(shown) :] == kinds[1]  # the trainer's log comes first
+
+
+def test_the_numbers_of_the_page_on_training_are_seen_by_its_trainers(tmp_path):
+    for module in NEEDED["docs/train.md"]:
+        pytest.importorskip(module)
+    shares, trained = 0, 0
+    for snippet, _, names in run_page("docs/train.md", tmp_path):
+        if "trainer.train()" not in snippet:
+            assert names["model"].lm_head.weight.grad is None  # the loop ends with a step
+            continue
+        log = names["trainer"].state.log_history
+        trained += len(log) > 0
+        shares += "number_share" in log[0]
+        if "number_weights" in snippet:
+            assert "number_weights" in next(iter(names["trainer"].get_train_dataloader()))
+        if "GRPOTrainer(" in snippet:
+            assert "rewards/number_reward/mean" in log[0]
+        if "WarmUp" in snippet:
+            assert names["handle"].loss.weight == approx(0.3 / 500)
+    assert (trained, shares) == (6, 4)  # TRL's rewards and a plain function log no share
 
 
 def test_readmes_install_lines_name_the_extra_that_a_block_needs():
@@ -53,17 +154,18 @@ def test_readmes_install_lines_name_the_extra_that_a_block_needs():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     installed = {"torch", "ntloss", *sys.stdlib_module_names}
     for language, text in blocks("README.md"):
-        for extra in re.findall(r'pip install "?\.\[(\w+)\]', text if language == "bash" else ""):
-            installed |= {re.split(r"[^\w]", requirement)[0] for requirement in extras[extra]}
+        for extra in re.findall(r'pip install "?\.\[([\w,]+)\]', text if language == "bash" else ""):
+            for name in extra.split(","):
+                installed |= {re.split(r"[^\w]", requirement)[0] for requirement in extras[name]}
         for node in ast.walk(ast.parse(text if language == "python" else "")):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert {name.partition(".")[0] for name in names} <= installed, text
 
 
-@pytest.mark.parametrize("page", TESTED)
-def test_the_blocks_of_other_pages_have_a_test_of_their_own(page):
-    assert Path(page).name in (ROOT / TESTED[page]).read_text(encoding="utf-8")
+def test_a_page_that_is_tested_elsewhere_has_a_test():
+    text = (ROOT / "tests/ntloss/regression/test_regression_page.py").read_text(encoding="utf-8")
+    assert all(page in text for page in ELSEWHERE)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -91,8 +91,8 @@ def test_the_table_has_a_row_for_each_kernel(predictions, monkeypatch, capsys):
 
 
 def table_of_the_page():
-    """Cells of the rows of the table that the benchmark writes into docs/fused_kernels.md."""
-    page = (ROOT / "docs" / "fused_kernels.md").read_text()
+    """Cells of the rows of the table that the benchmark writes into results/benchmarks/kernels.md."""
+    page = (ROOT / "results" / "benchmarks" / "kernels.md").read_text()
     table = page.split("<!-- benchmark kernels: begin -->")[1].split("<!-- benchmark kernels: end -->")[0]
     return [
         [cell.strip() for cell in line.strip("|").split("|")]
