@@ -55,7 +55,7 @@ def try_wheel(wheel: Path, constraints: Path, folder: Path) -> None:
     took = f"{constraints.name}: `import ntloss` takes {ratio:.3f} of `import torch`"
     if ratio > MOST_IMPORT_TIME:
         sys.exit(took)
-    run("pip", "install", "-q", "-c", constraints, f"ntloss[transformers] @ {wheel.as_uri()}")
+    run("pip", "install", "-q", "-c", constraints, f"ntloss[transformers] @ {wheel.as_uri()}", "pandas")
     imported = run("python", "-c", "import ntloss; print(ntloss.__file__)")
     if not Path(imported).is_relative_to(folder):
         sys.exit(f"{imported} is imported, not the wheel")
