@@ -16,8 +16,8 @@ from tolerances import SAID, approx
 from ntloss import NTLCrossEntropyLoss
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-# The blocks of this page need tables of a size; tests/ntloss/regression/test_regression_page.py runs them.
-ELSEWHERE = {"docs/regression.md"}
+# Pages with tests of their own: below, and tests/ntloss/regression/test_regression_page.py.
+ELSEWHERE = {"docs/regression.md", "docs/train.md"}
 # What these pages print is about SmolLM2; others train, and have a tiny model in its place.
 OF_SMOLLM2 = {
     "README.md",
@@ -129,7 +129,7 @@ def test_readme_shows_what_its_program_prints(tmp_path):
     assert kinds[0][-len(shown) :] == kinds[1]  # the trainer's log comes first
 
 
-def test_the_numbers_of_the_page_on_training_are_seen_by_its_trainers(tmp_path):
+def test_the_blocks_of_the_page_on_training_run_in_turn_and_their_losses_see_the_numbers(tmp_path):
     for module in NEEDED["docs/train.md"]:
         pytest.importorskip(module)
     shares, trained = 0, 0
@@ -161,11 +161,6 @@ def test_readmes_install_lines_name_the_extra_that_a_block_needs():
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert {name.partition(".")[0] for name in names} <= installed, text
-
-
-def test_a_page_that_is_tested_elsewhere_has_a_test():
-    text = (ROOT / "tests/ntloss/regression/test_regression_page.py").read_text(encoding="utf-8")
-    assert all(page in text for page in ELSEWHERE)
 
 
 @pytest.mark.parametrize("page", PAGES)
