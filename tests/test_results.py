@@ -276,10 +276,18 @@ def ten_epochs():
     return metrics.pivot_table(index=index, columns="metric", values="value"), rows
 
 
-def test_the_errors_of_the_study_of_ten_epochs_are_those_of_its_runs():
-    metrics, (heading, _, *rows) = ten_epochs()
+def split_tables(rows):
+    """Split the rows of a page's tables at their headings."""
+    starts = [i for i, row in enumerate(rows) if row[0] == "table"]
+    return [(rows[i], rows[i + 2 : end]) for i, end in zip(starts, [*starts[1:], len(rows)], strict=True)]
+
+
+@pytest.mark.parametrize(("place", "prefix"), [(0, ""), (1, "step370_")])
+def test_the_errors_of_the_study_of_ten_epochs_are_those_of_its_runs(place, prefix):
+    metrics, rows = ten_epochs()
+    heading, rows = split_tables(rows)[place]
     shown = set()
-    for table, seed, *cells in rows[: next((i for i, row in enumerate(rows) if row[0] == "table"), None)]:
+    for table, seed, *cells in rows:
         for name, cell in zip(heading[2:], cells, strict=True):
             key = table, TEN_EPOCHS[name], int(seed)
             assert bool(cell) == (key in metrics.index)
@@ -289,8 +297,40 @@ def test_the_errors_of_the_study_of_ten_epochs_are_those_of_its_runs():
             run = metrics.loc[key]
             expected = [run["mae"]]
             if ";" in cell:
-                expected = [run[name] for name in ("median_mae", "mae", "crps")]
-                expected += [100 * run["interval_coverage"], run["chosen_step"]]
-            for text, value in zip(cell.replace(" %", "").split("; "), expected, strict=True):
+                expected = [run[prefix + name] for name in ("median_mae", "mae", "crps")]
+                expected += [100 * run[f"{prefix}interval_coverage"], run["chosen_step"]]
+            for text, value in zip(cell.replace(" %", "").split("; "), expected, strict=not prefix):
                 assert abs(float(text) - value) <= 0.5001 * 10 ** -len(text.partition(".")[2])
-    assert shown == {*metrics.index}
+    assert shown == {*metrics.dropna(subset=f"{prefix}mae").index}
+
+
+def test_stopping_cross_entropy_by_crps_is_too_early_for_its_greedy_answers():
+    metrics, _ = ten_epochs()
+    runs = metrics.xs("ce", level="objective")
+    chosen = [run[f"step{run['chosen_step']:.0f}_mae"] for _, run in runs.iterrows()]
+    assert len(runs) == 3
+    assert (runs["step370_mae"] < chosen).all()
+
+
+def test_the_contrasts_of_the_study_of_ten_epochs_are_those_of_its_runs():
+    metrics, rows = ten_epochs()
+    tests = []
+    _, rows = split_tables(rows)[2]
+    for table, contrast, seeds, difference, p, corrected in rows:
+        sides, _, metric = contrast.partition(": ")
+        pair = []
+        for side in sides.split(" minus "):
+            name, _, reading = side.rpartition(" ") if side.endswith(" median") else (side, "", "")
+            pair.append(
+                metrics.loc[table, TEN_EPOCHS[name]][f"{reading}_mae" if reading else metric or "mae"]
+            )
+        differences = (pair[0] - pair[1]).dropna()
+        assert len(differences) == int(seeds)
+        points = metric == "interval_coverage"
+        scale = 100 if points else 100 / pair[1][differences.index].mean()
+        assert_share(difference.removesuffix(" points" if points else " %"), scale * differences)
+        tests.append((p, corrected, stats.ttest_1samp(differences, 0).pvalue))
+    known = holm([value for *_, value in tests])
+    assert [(p, corrected) for p, corrected, _ in tests] == [
+        (f"{value:.2g}", f"{known[value]:.2g}") for *_, value in tests
+    ]

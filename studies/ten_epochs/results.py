@@ -3,7 +3,8 @@
     python -m studies.ten_epochs.results outputs/ten_epochs alternatives.csv results/ten_epochs
 
 Writes `metrics.csv.xz`, the test metrics of every finished run and the step whose weights gave them, and
-`contrasts.csv`; prints both as Markdown. Without runs, as after the study, it reads the pack instead:
+`contrasts.csv`; prints both as Markdown, and a table of the last step on the validation rows. Without runs,
+as after the study, it reads the pack instead:
 
     python -m studies.ten_epochs.results results/ten_epochs
 """
@@ -21,6 +22,8 @@ from ntl.evaluate import read_results
 
 COLUMNS = ["dataset", "objective", "seed", "metric", "value"]
 """Of the pack: `objective` is an arm of the study or a model of alternatives.py."""
+OF_DISTRIBUTIONS = ("median_mae", "mae", "crps", "interval_coverage")
+"""In the pack also on the validation rows, with a prefix such as `step370_`."""
 NAMES = {
     "ce": "cross-entropy", "hl_gauss": "HL-Gauss", "label_smoothing": "label smoothing",
     "digits": "Gaussian on single digits", "ntl_was": "NTL-WAS", "head": "regression head",
@@ -40,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
     metrics = read_pack(folder)
     planned = yaml.safe_load((Path(__file__).parent / "contrasts.yaml").read_text("utf-8"))
     tested = contrasts(metrics, planned["contrasts"], planned["margin"])
-    print(table_of(metrics))
+    print(table_of(metrics), table_of(metrics, "step370_"), sep="\n\n")
     if len(tested):
         tested.to_csv(folder / "contrasts.csv", index=False, lineterminator="\n")
         print(f"\n{table_of_contrasts(tested)}\n\nMean over the tables: {mean_over_tables(metrics)}")
@@ -54,6 +57,9 @@ def read_runs(folder: Path) -> Iterator[tuple[str, str, int, str, float]]:
         if found is None:
             continue
         metrics = {**found["metrics"]["test"], "chosen_step": state["best_global_step"]}
+        for point in state["log_history"]:
+            of_point = ((name, point.get(f"eval_{name}")) for name in OF_DISTRIBUTIONS)
+            metrics |= {f"step{point['step']}_{name}": value for name, value in of_point if value is not None}
         row = run.parent.name, found["name"], found["seed"]
         yield from ((*row, name, value) for name, value in metrics.items() if value is not None)
 
@@ -102,6 +108,8 @@ def mean_over_tables(metrics: pd.DataFrame) -> str:
         differences = (of - minus).dropna()
         tables.append(100 * differences / minus[differences.index].mean())
     shared = pd.concat(tables, axis=1, join="inner").mean(axis=1)
+    if len(shared) < 2:
+        return "fewer than two seeds"
     low, high = ttest_1samp(shared, 0).confidence_interval(0.95)
     return f"{shared.mean():+.1f} ± {(high - low) / 2:.1f} %, {len(shared)} seeds"
 
@@ -114,23 +122,31 @@ def values(metrics: pd.DataFrame, dataset: str, name: str, metric: str) -> pd.Se
     return metrics.loc[(dataset, arm), column] if known else pd.Series(dtype=float)
 
 
-def table_of(metrics: pd.DataFrame) -> str:
+def table_of(metrics: pd.DataFrame, prefix: str = "") -> str:
     """Write a row for each table and seed as Markdown; the columns are the arms and models that were run."""
+    metrics = metrics.dropna(subset=f"{prefix}mae")
     names = [name for name in NAMES if name in metrics.index.unique(1)]
     lines = [f"| table | seed | {' | '.join(map(NAMES.get, names))} |", "| --- " * (len(names) + 2) + "|"]
     for dataset, seed in metrics.index.droplevel(1).unique().sort_values():
         keys = [(dataset, name, seed) for name in names]
-        cells = [cell_of(metrics.loc[key]) if key in metrics.index else "" for key in keys]
+        cells = [cell_of(metrics.loc[key], prefix) if key in metrics.index else "" for key in keys]
         lines.append(f"| {dataset} | {seed} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def cell_of(run: pd.Series) -> str:
+def cell_of(run: pd.Series, prefix: str) -> str:
     """Write the errors of one run, and of a model with a distribution what it is worth."""
-    if pd.isna(run.get("crps")):
-        return f"{run['mae']:.2f}"
-    errors = "; ".join(f"{run[name]:.2f}" for name in ("median_mae", "mae", "crps"))
-    return f"{errors}; {100 * run['interval_coverage']:.0f} %; {run['chosen_step']:.0f}"
+    *errors, covered = (run.get(f"{prefix}{name}") for name in OF_DISTRIBUTIONS)
+    if pd.isna(covered):
+        return f"{run[f'{prefix}mae']:.2f}"
+    shown = [*(f"{error:.2f}" for error in errors), f"{100 * covered:.0f} %"]
+    return "; ".join(shown if prefix else [*shown, f"{run['chosen_step']:.0f}"])
+
+
+def named(name: str) -> str:
+    """Write out the name of an arm and its reading, such as `ce, median`."""
+    arm, _, reading = name.partition(", ")
+    return " ".join(filter(None, (NAMES[arm], reading)))
 
 
 def table_of_contrasts(tested: pd.DataFrame) -> str:
@@ -143,7 +159,8 @@ def table_of_contrasts(tested: pd.DataFrame) -> str:
         half = (row.upper - row.lower) / 2
         unit = "points" if row.metric == "interval_coverage" else "%"
         shown = f"{row.difference:+.1f} ± {half:.1f} {unit}"
-        name = f"{row.of} minus {row.minus}" + ("" if row.metric == "mae" else f", {row.metric}")
+        of, minus = (named(name) for name in (row.of, row.minus))
+        name = f"{of} minus {minus}" + ("" if row.metric == "mae" else f": {row.metric}")
         lines.append(f"| {row.dataset} | {name} | {row.seeds} | {shown} | {row.p:.2g} | {row.p_holm:.2g} |")
     return "\n".join(lines)
 
