@@ -1,11 +1,11 @@
 """Make the data of the interactive page: two small models, and what tokenizers do to numbers.
 
-    ntl compare model_args.number_format=padded objective=ce,ntl_was training_args.seed=0 \\
+    ntl compare model_args.number_format=padded loss=ce,ntl_was training_args.seed=0 \\
         training_args.output_dir=outputs/page
-    python docs/playground/make_data.py models outputs/page/objective-ce outputs/page/objective-ntl_was
+    python docs/playground/make_data.py models outputs/page/loss-ce outputs/page/loss-ntl_was
     python docs/playground/make_data.py tokenizers t5=<folder of T5's tokenizer> gpt2=<folder of GPT-2's>
     python docs/playground/make_data.py test-set    # let the models of models.js answer the test set again
-    python docs/playground/make_data.py answers outputs/stored/objective-ce   # see stored_answers.py
+    python docs/playground/make_data.py answers outputs/stored/run   # see stored_answers.py
 
 They write JavaScript files that assign one constant, because pages that are opened from disk cannot load
 JSON.

@@ -2,7 +2,7 @@
 
 RUN is a run of the sweep in studies/pretrained/sentiment.yaml, cross-entropy with seed 0:
 
-    ntl compare studies/pretrained/sentiment.yaml objective=ce training_args.seed=0 \\
+    ntl compare studies/pretrained/sentiment.yaml loss=ce training_args.seed=0 \\
         dataset_args.validation_size=16 training_args.output_dir=outputs/stored
 
 On another processor it has other errors. The page shows what the model answers to the sentences of
@@ -37,10 +37,10 @@ READINGS = ("true", "predicted", "median", "lower", "upper")
 
 def answer(run: Path) -> dict[str, Any]:
     """Return what the page shows of a run's answers."""
-    config = json.loads((run / "run.json").read_text("utf-8"))["config"]
-    metrics = json.loads((run / "test" / "metrics.json").read_text("utf-8"))["test"]
-    lines = (run / "test" / "predictions_test.jsonl").read_text("utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
+    found = json.loads((run / "test" / "metrics.json").read_text("utf-8"))
+    config, metrics = found["settings"], found["metrics"]["test"]
+    lines = (run / "test" / "predictions.jsonl").read_text("utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines) if row["test"] == "test"]
     texts = SENTENCES.read_text(encoding="utf-8").splitlines()
     training, data = config["training_args"], config["dataset_args"]
     return {
