@@ -100,14 +100,14 @@ def run(config: Config, folder: Path, target: Path) -> dict[str, Metrics]:
     data = table or load_task(config.dataset_args)
     if data.note:
         log.info(data.note)
-    parts = {"validation": data.validation, **data.tests}
-    if empty := [name for name, part in parts.items() if not len(part)]:
-        raise UserError(f"the {empty[0]} set has no examples; expected at least one.")
     if not is_trained:
         built.fit(example.answer for example in data.train)
         remember(built, config, data)
     if shots := config.dataset_args.shots:
         data = add_shots(data, shots, built.answer_format.write)
+    parts = {"validation": data.validation, **data.tests}
+    if empty := [name for name, part in parts.items() if not len(part)]:
+        raise UserError(f"the {empty[0]} set has no examples; expected at least one.")
     evaluation = config.evaluation
     if config.model_args.head == "regression":
         evaluation = replace(evaluation, read=[])

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from report_cases import make_readings, make_run
 from scipy.stats import ttest_rel
-from tolerances import approx
+from tolerances import PUBLISHED, approx
 
 from ntl.errors import UserError
 from ntl.report.contrasts import compare_rows, read_contrasts
@@ -47,7 +47,13 @@ def test_contrasts_of_the_study_on_whole_numbers_are_those_of_its_page():
     assert not left_out
     tested, missing = compare_rows(runs, read_contrasts(study["contrasts"]), study["margin"])
     published = pd.read_csv(ROOT / "results/whole_numbers/contrasts.csv")
-    pd.testing.assert_frame_equal(tested, published, check_dtype=False, rtol=0, atol=1e-6)
+    assert list(tested) == list(published)
+    for column in published:
+        expected, found = (list(table[column]) for table in (published, tested))
+        if published[column].dtype == float:
+            assert found == approx(expected, PUBLISHED, scale=1)
+        else:
+            assert found == expected
     assert len(missing) == 5  # solubility was not run
 
 

@@ -1,5 +1,6 @@
 import pytest
 from report_cases import NUMBERS, add_curve, make_readings, make_run
+from tolerances import approx
 
 from ntl.report.figures import draw_curves, draw_errors, draw_figures
 from ntl.report.runs import read_curves, read_runs
@@ -59,7 +60,7 @@ def test_a_mean_with_its_interval_needs_five_seeds(tmp_path):
         assert not (seed and errors_of(tmp_path).axes[0].containers)
         make_run(tmp_path / str(seed), "T5", seed, 0.1 + seed / 10)
     (bar,) = errors_of(tmp_path).axes[0].containers
-    assert bar.lines[0].get_xdata()[0] == pytest.approx(0.3)
+    assert bar.lines[0].get_xdata()[0] == approx(0.3)
 
 
 def test_curves_are_medians_at_the_steps_that_all_seeds_share(tmp_path):
