@@ -136,7 +136,7 @@ def test_the_reading_benchmark_times_the_walk_and_reads_a_model(benchmarks, monk
     import reading
     import tiny
 
-    monkeypatch.setattr(tiny, "CHARACTERS", [*tiny.CHARACTERS, "-"])
+    monkeypatch.setattr(tiny, "CHARACTERS", [*tiny.CHARACTERS, "-", "."])
     tokenizer = tiny.make_tokenizer()
     tokenizer.save_pretrained(tmp_path)
     torch.manual_seed(0)
