@@ -155,7 +155,7 @@ def task(composed: DictConfig) -> float:
         if isinstance(error, UserError):
             raise SystemExit(2) from error  # Hydra prints all overrides above other errors
         raise
-    if in_sweep:
+    if in_sweep and composed.announce:
         print(f"{folder.name} is finished", file=sys.stderr)
     value = metrics.get("validation", {}).get(composed.minimize)
     return worst if value is None else value
