@@ -13,6 +13,7 @@ import math
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -185,13 +186,16 @@ class ReportCallback(Callback):
         except UserError as error:
             raise SystemExit(2) from error  # Hydra only warns of other errors in a callback
         _check_folder(config.hydra.sweep)
+        self.started = time.time()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Report the finished runs. If one is not finished, name it and exit with 1."""
         from ntl.report import report
 
         folder, name = Path(config.hydra.sweep.dir), config.evaluation.name
-        runs = [path.parent for path in sorted(folder.glob(f"*/{HYDRA}"))]
+        # Hydra writes the configuration of each run of this sweep; there can be runs of others beside them.
+        written = sorted(folder.glob(f"*/{HYDRA}/config.yaml"))
+        runs = [path.parents[1] for path in written if path.stat().st_mtime >= self.started - 1]
         unfinished = [run for run in runs if read_results(run / name) is None]
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
         try:

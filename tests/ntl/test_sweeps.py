@@ -155,12 +155,17 @@ def test_keys_that_follow_the_seed_have_the_value_of_each_run(tiny, out):
 
 
 def test_a_failed_run_does_not_end_the_sweep_and_is_named_at_the_end(tiny, out, capsys):
+    (out / "of another sweep/.hydra").mkdir(parents=True)
+    (out / "of another sweep/.hydra/config.yaml").touch()
+    os.utime(out / "of another sweep/.hydra/config.yaml", (0, 0))
     sweep = ["loss=ce", "training_args.learning_rate=1e30,0.001", "training_args.max_grad_norm=0"]
     assert compare(*changed(tiny, *sweep)) == 1
     failed, succeeded = "learning_rate-1e+30", "learning_rate-0.001"
     assert finished(out) == [succeeded]
-    *_, last_but_one, _ = capsys.readouterr().err.strip().splitlines()
+    printed = capsys.readouterr().err
+    *_, last_but_one, _ = printed.strip().splitlines()
     assert failed in last_but_one
+    assert "of another sweep is not finished" not in printed
     assert "diverged" in (out / failed / "train.log").read_text()
     assert (out / "report/table.md").exists()
 
