@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
-from hydra import compose, initialize_config_module
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from matplotlib.figure import Figure
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -29,7 +28,7 @@ from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar
 
 from ntl.commands import compare
-from ntl.config import Config, read_config
+from ntl.config import Config, compose_config
 from ntl.data import Example, TaskData, load_task
 from ntl.data.tabular import write_questions
 from ntl.errors import UserError
@@ -112,8 +111,7 @@ def compose_fixed(arguments: Sequence[str]) -> Config:
     overrides = OverridesParser.create().parse_overrides([*arguments])
     fixed = [each.input_line for each in overrides if not each.is_sweep_override()]
     fixed = [each for each in fixed if not each.startswith("hydra")]
-    with initialize_config_module("ntl.conf", version_base="1.3"):
-        return read_config(compose("demo", fixed))
+    return compose_config(fixed, "demo")
 
 
 @contextmanager

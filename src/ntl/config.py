@@ -128,7 +128,7 @@ def compose_config(overrides: Sequence[str], command: str = "train") -> Config:
 
     Args:
         overrides: Overrides of Hydra, such as `dataset_args=arithmetic`.
-        command: `train` or `compare`.
+        command: The name of the primary file, such as `train` or `compare`.
     """
     outer = GlobalHydra.instance().hydra  # of a Hydra application that calls this function
     GlobalHydra.instance().clear()
