@@ -130,8 +130,11 @@ def pinball_loss(values: Numbers, truths: Numbers, levels: Sequence[float] | flo
 
 
 def _as_float64(given: Numbers) -> Tensor:
-    # Without the dtype, a list would be rounded to float32 first.
-    return torch.as_tensor(given, dtype=torch.float64).detach().cpu()
+    if isinstance(given, Tensor):
+        return given.detach().cpu().double()
+    # Without the dtype, a list would be rounded to float32 first. `as_tensor` would share the memory of
+    # a NumPy array, and warns if the array is read-only, as those of pandas are.
+    return torch.tensor(given, dtype=torch.float64)
 
 
 def _checked(low: Numbers, high: Numbers, truths: Numbers) -> tuple[Tensor, Tensor, Tensor]:

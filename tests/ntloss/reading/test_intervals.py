@@ -38,6 +38,20 @@ def test_python_floats_keep_their_digits():
     assert interval_margin(ends, ends, truths, 0.6) == 2
 
 
+@pytest.mark.filterwarnings("error")
+def test_read_only_arrays_of_numpy_are_taken_without_a_warning():
+    numpy = pytest.importorskip("numpy")
+    was_always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # PyTorch gives some warnings once in a process
+    try:
+        arrays = [numpy.array(values) for values in ([0.0, 0.0], [10, 10], [5.0, 11.0])]
+        for array in arrays:
+            array.flags.writeable = False
+        assert interval_coverage(*arrays) == 0.5
+    finally:
+        torch.set_warn_always(was_always)
+
+
 def test_a_negative_margin_moves_the_ends_at_most_to_the_median():
     low, high = widen([49, 20], [50, 50], [51, 90], -5)
     assert (low.tolist(), high.tolist()) == ([50, 25], [50, 85])
