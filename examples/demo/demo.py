@@ -1,8 +1,8 @@
 """The demo: a pretrained model learns to rate the sentiment of texts; a table, a picture and sentences.
 
-It is `ntl compare --config-name demo`, and what only these texts can show: about 20 people rated each, so
-that the model's distribution can be held against theirs. A row is printed as soon as a run ends. `make demo`
-fetches the model and the texts, and runs it.
+It runs `ntl compare --config-name demo`, and then shows what only these texts can show: about 20 people rated
+each text, so the model's distribution can be compared with that of the ratings. A row is printed as soon as a
+run ends. `make demo` fetches the model and the texts, and runs it.
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ examples:
 
 `ntloss COMMAND --help` says more."""
 _FIT = """\
-Train a small language model to predict a column of a table from the others (texts, categories, numbers,
-dates, with gaps), calibrate its intervals on held-out rows, and compare it with simple models.
+Train a small language model to predict one column of a table from the other columns (texts, categories,
+numbers, dates, with gaps), calibrate its intervals on held-out rows, and compare it with simple models.
 
 TABLE is CSV with any separator, JSON (an array, or an object a line), Parquet or Excel, also .csv.gz. Rows
-without an answer are left out. An interrupted command goes on where it stopped when it is repeated."""
+without an answer are left out. If the command is interrupted, run it again: it continues."""
 _FIT_MORE = """\
 example:
   ntloss fit data/sentiment.csv --target sentiment --prompt "{text}\\nsentiment: "
@@ -104,7 +104,7 @@ def _add_regression(commands: argparse._SubParsersAction[argparse.ArgumentParser
     fit.add_argument("--output", metavar="FOLDER", help="where the model is saved (default: TABLE-COLUMN)")
     model = "HuggingFaceTB/SmolLM2-135M-Instruct"
     fit.add_argument("--model", default=model, help="folder or name on the hub (default: %(default)s)")
-    fit.add_argument("--epochs", type=int, default=10, help="the most passes over the rows (default: 10)")
+    fit.add_argument("--epochs", type=int, default=10, help="largest number of epochs (default: 10)")
     fit.add_argument(
         "--scale", choices=["plain", "log"], help="log for a long tail (default: by the answers)"
     )

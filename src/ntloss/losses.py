@@ -51,7 +51,8 @@ class NTLCrossEntropyLoss(nn.Module):
     (docs/fused_kernels.md). Beyond the logits, it needs one buffer of their size for their gradient.
 
     The arguments are attributes. `vocabulary` and `criterion` cannot be changed afterwards, because tables
-    are computed from them; the others may be assigned at any time, and are checked as in the constructor.
+    are computed from them. All other attributes may be assigned at any time, and are checked as in the
+    constructor.
     Assigning `mode` leaves `weight` as it is.
 
     Args:

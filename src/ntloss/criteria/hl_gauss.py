@@ -191,8 +191,8 @@ class HLGauss:
         below, above = (
             (side + half).to(label).unsqueeze(-1) for side in (digits.remainder, digits.complement)
         )
-        # From y to the edges of each cell. Those next to y are sums of the digits after it, which are
-        # precise in numbers of any length; the others are whole steps away from them.
+        # From y to the edges of each cell. The edges next to y are sums of the digits after it, which are
+        # precise in numbers of any length; all other edges are whole steps away from these two.
         lower = torch.where(steps > 0, steps - 1 + above, steps - below)
         upper = torch.where(steps < 0, steps + 1 - below, steps + above)
         masses = _mass(lower, upper, self._sigma_in_units(digits).to(label).unsqueeze(-1))

@@ -25,10 +25,10 @@ class LossTerms(NamedTuple):
     """A combined loss and its terms.
 
     Args:
-        loss: `ce + weight * ntl`, with a graph.
+        loss: `ce + weight * ntl`, on which `backward()` works.
         ce: cross-entropy, detached.
         ntl: the unweighted number term, detached.
-        lse: `[...]` in the labels' shape, the log-sum-exp of each position's logits, with a graph, 0 where
+        lse: `[...]` in the labels' shape, the log-sum-exp of each position's logits, differentiable, 0 where
             ignored; None unless the loss was made with `return_lse=True`.
     """
 

@@ -46,7 +46,7 @@ _CODES = {
     **dict.fromkeys(")]}", _CLOSE),
     **{".": _POINT, ",": _COMMA},
 }
-_BEHIND = 4  # characters behind the last one of the longest row, more than any rule looks ahead
+_BEHIND = 4  # characters after the last one of the longest row, more than any rule looks ahead
 _LONGEST = 8  # characters of a token that is no number: what is further inside stands beside no other token
 _EDGE = rf"[{DIGITS}.,{re.escape(SPACES + APOSTROPHES)}]*"
 _MIDDLE = re.compile(rf"({_EDGE})(.*?)({_EDGE})", re.DOTALL)
@@ -195,8 +195,8 @@ def find_numbers(
     number, after, unit = (
         torch.where(has_digit, column.squeeze(-1), 0) for column in (of(number, last), of(after, last), unit)
     )
-    # A token may hold more than one number (`1/2`), and belongs to the last one. The others have no token, so
-    # that they are not counted: there are at most as many numbers as positions.
+    # A token may hold more than one number (`1/2`), and belongs to the last one. Its other numbers have no
+    # token, so they are not counted: there are at most as many numbers as positions.
     tokens = number.new_zeros(chars.numel()).scatter_add(0, number.flatten(), has_digit.flatten().long())
     number = torch.where(has_digit, ((tokens > 0).cumsum(0) - 1)[number], 0)
     columns = [number, own.sum(-1), unit, after, starts, value, behind_point.sum(-1)]
@@ -222,7 +222,7 @@ def _numbers(chars: Tensor, decimals: bool) -> tuple[Tensor, Tensor, Tensor, Ten
     """
     rows, length = chars.shape
     digit = (chars >= _DIGIT) & (chars < _POINT)
-    # A decimal point before the first digit stands behind nothing that could be a part of a word or a number.
+    # A decimal point before the first digit stands after nothing that could be a part of a word or a number.
     word = (chars == _WORD) | (chars == _LETTER) | (chars == _POINT) | (chars >= _POWER) | digit
     leading = digit & _before((chars == _POINT) & F.pad(~word[:, :-1], (1, 0), value=False)) & decimals
     joins, is_decimal = _separators(chars, digit, leading, decimals)
@@ -289,13 +289,13 @@ def _separators(chars: Tensor, digit: Tensor, leading: Tensor, decimals: bool) -
     threes = (in_chain(~by_three) == 0) & joint
     indian = (in_chain(~by_two) == 0) & joint & (kind == _COMMA) & (of_chain > 1)
     comma, point, other = kind == _COMMA, kind == _POINT, joint & (kind != _COMMA) & (kind != _POINT)
-    # A comma that may be a decimal comma: alone, and nothing goes on behind its digits.
+    # A comma that may be a decimal comma: alone, and nothing goes on after its digits.
     closing = comma & (of_chain == 1) & (kind_right != _COMMA) & (kind_right != _POINT)
     before_closing = in_chain(closes & closing.gather(-1, right) & (kind_right == _COMMA)) > 0
     before_comma = in_chain(closes & (kind_right == _COMMA)) > 0
     # A chain does not begin with digits that a separator of another kind joins to those before.
     binds = point | (comma & (threes | indian | (of_chain == 1))) | (other & threes)
-    fraction = leading.gather(-1, _before(run_start))  # digits behind a decimal point of their own
+    fraction = leading.gather(-1, _before(run_start))  # digits after a decimal point of their own
     free = in_chain(opens & ((binds.gather(-1, left) & (kind_left != 0)) | fraction)) == 0
     grouping = (
         (comma & (threes | indian))

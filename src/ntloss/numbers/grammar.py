@@ -46,7 +46,7 @@ _MONEY_BEFORE = rf"(?:(?:\b[A-Z]{{1,3}})?{_CURRENCY}{_SPACE}?|\b{_CODE}{_SPACE}?
 _SIGN_BEFORE = rf"(?:(?<![\w)\]%])|(?<=\b{_CODE}))"
 _EXPONENT = rf"(?:[eE](?P<power>{_SIGN}?{_D}+)(?![0-9A-Za-z]))"
 _WORD = rf"(?:(?:{'|'.join(_WORDS)})s?)"
-# Plain letters only directly behind digits, and only those that are no usual unit; with a currency, all.
+# Plain letters only directly after digits, and only those that are no usual unit; with a currency, all.
 _MAGNITUDE = rf"(?:(?:[{SPACES}-]?(?i:{_WORD})(?!\w))+|[kKM](?!\w))"
 _MONEY = rf"(?:{_SPACE}?(?i:[kmbt])(?!\w))"
 # Digits of other scripts, superscripts, subscripts and fractions: no number of ours, nor a part of one.
@@ -155,7 +155,7 @@ class Prefix(NamedTuple):
 
 class _Rules(NamedTuple):
     number: re.Pattern[str]
-    leading: re.Pattern[str]  # the same behind spaces
+    leading: re.Pattern[str]  # the same, after spaces
     begun: re.Pattern[str]  # digits and separators of which more characters can make another number
 
 

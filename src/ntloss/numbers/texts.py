@@ -19,7 +19,7 @@ from ntloss.numbers.grammar import DIGITS, MARKS, SUBWORDS, count_digits
 
 # SentencePiece's byte fallback: "<0x34>" decodes to "4", but "4" is never encoded to it.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-# Byte-level tokens write printable bytes as characters of Latin-1, and the others as those from 256.
+# Byte-level tokens write printable bytes as characters of Latin-1, and other bytes as characters from 256.
 _PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _OF_BYTE = {b: chr(b) for b in _PRINTABLE}
 _OF_BYTE |= {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in _PRINTABLE)}

@@ -249,8 +249,8 @@ class NumberVocabulary:
     def coverage(self, texts: str | Iterable[str]) -> float:
         """Return the share of the digits of texts that the loss will see.
 
-        Check this before a long training run. The others are in tokens that are no numbers. A tokenizer's own
-        normalization comes first: it may turn `４²` into `42`.
+        Check this before a long training run. The loss does not see digits in tokens that are no numbers. A
+        tokenizer's own normalization comes first: it may turn `４²` into `42`.
 
         Args:
             texts: a text, or several.

@@ -1,9 +1,10 @@
 r"""The distribution of numbers of any length that a model writes, as a tree of texts.
 
 From the end of the prompt, texts are extended token by token, and each has its exact probability. The
-likeliest are all followed. Of the others, which are in the order of their numbers, every so many are
-followed, each with the weight of all that it stands for (systematic sampling). This is unbiased, and where
-few texts are likely the distribution is exact. A text ends where further characters cannot change its number.
+likeliest texts are all followed. The remaining texts are sampled: they are sorted by their numbers, and every
+n-th of them is followed with the weight of all texts that it stands for (systematic sampling). The estimate
+is unbiased, and it is exact where few texts are likely. A text ends where further characters cannot change
+its number.
 
 Source: Fearnhead and Clifford, "On-line inference for hidden Markov models via particle filters", JRSS B 2003
 (weights above a threshold are kept, those below resampled).
@@ -118,7 +119,7 @@ def _steps(weights: Tensor, owners: Tensor, finest: Tensor, most: int, kept: Ten
     shares = torch.where(kept, 1, (weights / finest[owners][:, None]).clamp(max=1)).nan_to_num().sum(-1)
     for question in (torch.zeros_like(finest).index_add(0, owners, shares) > most).nonzero().flatten():
         own = weights[owners == question].flatten().sort(descending=True).values
-        # With the n largest kept, the others share what is left of the texts.
+        # With the n largest texts kept, the remaining weight is shared by the other texts.
         rest = own.flip(0).cumsum(0).flip(0)
         share = rest[:most] / torch.arange(most, 0, -1, device=own.device)
         fits = (own[:most] <= share).nonzero()

@@ -50,8 +50,8 @@ def number_quantiles(
 
     The number of passes is known: at most one for each slot of the format and three more; or for numbers of
     any length, `max_digits` and about ten more, for each group of prompts. Memory holds the keys and values
-    of the prompts once or twice, and of the tokens of numbers; of models whose texts cannot share a cache, of
-    each prompt for each of its texts (see `ntloss.reading.torch_model`).
+    of the prompts once or twice, and those of the tokens of numbers. For models whose texts cannot share a
+    cache, it holds a copy of the prompt's cache for each text (see `ntloss.reading.torch_model`).
 
     Args:
         model: an encoder-decoder or causal language model of transformers, in evaluation mode; or a model
@@ -68,8 +68,8 @@ def number_quantiles(
             numbers of 10 to this power or more are not counted. Default: 12.
         thousands: any length: the separator of thousands, see `parse_numbers`. Default: the text decides.
         most_texts: any length: how many texts of each prompt are followed in a pass, at most; the likeliest
-            are all followed, and the others are sampled. More make the result more exact, see `lower` and
-            `upper`. Default: 64.
+            are all followed, and the remaining ones are sampled. A larger number makes the result more exact,
+            see `lower` and `upper`. Default: 64.
         prefix_ids: tokens that every answer starts with, such as that of a space.
         rows_per_pass: most rows of one pass after the prompts', which bounds the memory. Default: 1024.
         generator: any length: of what is sampled, on the CPU. Default: one with seed 0, so that equal calls

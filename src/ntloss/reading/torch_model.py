@@ -500,7 +500,7 @@ def _check_inputs(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _copy_past(past: Any, tokens: Tensor, is_encoder_decoder: bool) -> Any:
-    """Check a cache of the first tokens of prompts; return a copy, to which the others can be appended."""
+    """Check a cache of the first tokens of prompts; return a copy, to which more tokens can be appended."""
     if is_encoder_decoder or not _is_attention(past):
         raise TypeError(
             f"past_key_values: expected the cache of a causal model with attention layers, given a "

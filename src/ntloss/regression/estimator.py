@@ -67,7 +67,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         loss: the criterion at the digits: "hl_gauss" (default), whose sigma falls from 0.55 of the answers'
             standard deviation to an eighth of that; or any other criterion of `NTLCrossEntropyLoss`.
         interval: level of the intervals in `report_`, and default of `predict_interval`. Default: 0.9.
-        epochs: largest number of passes over the training rows. Default: 10.
+        epochs: largest number of epochs. Default: 10.
         adapt: the weights that are trained: "upper_layers" (default), the last four layers; "lora", LoRA on
             all layers, which takes longer and needs peft; "all".
         learning_rate: Default: 2e-3 for upper layers, 5e-4 for LoRA, 5e-5 for all.

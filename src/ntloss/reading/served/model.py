@@ -27,14 +27,14 @@ class ServedModel:
 
     vLLM and SGLang return the tokens that they are asked for, so the result is that of the model in torch.
     llama.cpp and other servers return their likeliest tokens. An answer whose tokens have less than 99 % of
-    the probability is an error, because nothing is known of the others. Prompts are texts, which the server
-    tokenizes, lists of token ids, or what a tokenizer returns with `return_tensors="pt"`.
+    the probability is an error, because nothing is known of the other tokens. Prompts are texts, which the
+    server tokenizes, lists of token ids, or what a tokenizer returns with `return_tensors="pt"`.
 
     Args:
         url: the server's address, such as `http://localhost:8000`, with or without `/v1`.
         form: "vllm", "sglang", "llama.cpp", or "openai" for any other with `/v1/completions`. Default: what
             `/v1/models` of the server says.
-        model: the model's name there. Default: the first of `/v1/models`.
+        model: the model's name on the server. Default: the first of `/v1/models`.
         top: how many of the likeliest tokens to ask for. Default: 10,000 for llama.cpp, 20 for "openai".
         batch: most prefixes in a request. Default: 256.
         timeout: seconds without an answer, after which a request is repeated. Default: 600.
