@@ -1,4 +1,4 @@
-"""A served model, as the walks know a model: log-probabilities of tokens after prefixes."""
+"""A served model, as the readings know a model: log-probabilities of tokens after prefixes."""
 
 from __future__ import annotations
 
