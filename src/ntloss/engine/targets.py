@@ -140,7 +140,7 @@ def prepare_targets(
 
 
 def _divide(weights: Tensor, count: Tensor | float) -> Tensor:
-    """Divide weights by a count; 0 where it is 0, so that the mean over nothing is 0."""
+    """Divide weights by a count; if it is 0, return 0, so that the mean over nothing is 0."""
     if isinstance(count, Tensor):
         count = count.to(weights.dtype).sum()
         return torch.where(count > 0, weights / count.clamp(min=_TINY), 0)

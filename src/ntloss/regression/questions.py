@@ -75,7 +75,7 @@ class Questions:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Questions:
-        """Make an object of the fields that JSON kept of one."""
+        """Make an object of the fields that were saved as JSON."""
         return cls(**{**fields, "columns": (*fields["columns"],), "numeric": (*fields["numeric"],)})
 
     def table(self, X: Any) -> pd.DataFrame:  # noqa: N803

@@ -212,7 +212,7 @@ def _read_rows(text: str, notes: list[str]) -> list[list[str]]:
 
 
 def find_separator(text: str) -> str:
-    """Find the separator with which the first rows of a text have the most fields, all as many.
+    """Find the separator that gives the first rows of a text the most fields, and equally many in each.
 
     Example:
         >>> find_separator('title;price\\n"a, b";3\\nc, d, e;4\\n')

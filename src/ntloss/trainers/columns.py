@@ -33,7 +33,7 @@ def check_dataset(dataset: Any) -> None:
 
 
 class WithWeights:
-    """A collator around the caller's, which pads the columns of weights as that pads the labels.
+    """A collator around the caller's collator, which pads columns of weights as the latter pads the labels.
 
     A row's weights belong to its labels or, without labels, to its `input_ids`. In the batch they stand where
     the row's tokens do: at the start or the end of a row of the batch, or after those of the row before if

@@ -170,7 +170,7 @@ class NumberAware:
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Call the trainer's own `compute_loss`, with a model whose loss is this one."""
+        """Call the trainer's own `compute_loss` with a model whose loss is number-aware."""
         state = self.trainer.state
         self.loss.anneal(state.global_step / state.max_steps if state.max_steps > 0 else 0.0)
         if not self._looked and self.trainer.model.training and inputs.get("labels") is not None:
@@ -183,7 +183,10 @@ class NumberAware:
         return self._own("compute_loss")(model, inputs, return_outputs, num_items_in_batch)
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the trainer's own, with such a model. A Seq2SeqTrainer that generates calls nothing else."""
+        """Call the trainer's own step with a number-aware model.
+
+        A `Seq2SeqTrainer` that generates calls this method and not `compute_loss`.
+        """
         weights = {name: inputs[name] for name in COLUMNS if name in inputs}  # `generate` does not know them
         inputs = {name: value for name, value in inputs.items() if name not in weights}
         weights = self.trainer._prepare_inputs(weights) if weights else weights
@@ -192,7 +195,7 @@ class NumberAware:
     def evaluation_loop(
         self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> Any:
-        """Call the trainer's own, and make the metrics of the loss means over all labels of the set."""
+        """Call the trainer's own loop, and make the metrics of the loss means over all labels of the set."""
         self.sums = EvaluationMeans(self.trainer, self.loss)
         loop = self._own("evaluation_loop")
         try:
@@ -207,7 +210,7 @@ class NumberAware:
         return output
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the trainer's own, and count each label by its weight."""
+        """Call the trainer's own method, and count each label by its weight."""
         batches, count = self._own("get_batch_samples")(*args, **kwargs)
         if count is None:
             return batches, count
