@@ -132,6 +132,8 @@ def pinball_loss(values: Numbers, truths: Numbers, levels: Sequence[float] | flo
 def _as_float64(given: Numbers) -> Tensor:
     if isinstance(given, Tensor):
         return given.detach().cpu().double()
+    if hasattr(given, "to_numpy"):  # a column of pandas, which is read by its labels and not by place
+        given = given.to_numpy()
     # Without the dtype, a list would be rounded to float32 first. `as_tensor` would share the memory of
     # a NumPy array, and warns if the array is read-only, as those of pandas are.
     return torch.tensor(given, dtype=torch.float64)

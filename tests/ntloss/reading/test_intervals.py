@@ -52,6 +52,12 @@ def test_read_only_arrays_of_numpy_are_taken_without_a_warning():
         torch.set_warn_always(was_always)
 
 
+def test_a_column_of_pandas_is_read_by_place_whatever_its_index():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"low": [0, 0], "high": [10, 10], "true": [5, 11]}, index=[7, 3])
+    assert interval_coverage(table["low"], table["high"], table["true"]) == 0.5
+
+
 def test_a_negative_margin_moves_the_ends_at_most_to_the_median():
     low, high = widen([49, 20], [50, 50], [51, 90], -5)
     assert (low.tolist(), high.tolist()) == ([50, 25], [50, 85])
