@@ -110,9 +110,9 @@ def test_tables_of_the_pretrained_study_are_those_of_its_runs():
     assert checked > 200
 
 
-def test_declared_contrasts_of_the_pretrained_study_are_those_of_its_runs():
+def test_planned_contrasts_of_the_pretrained_study_are_those_of_its_runs():
     runs, groups = runs_of("pretrained"), {}
-    for row in tables_of("pretrained")["Declared contrasts"]:
+    for row in tables_of("pretrained")["Planned contrasts"]:
         setting, _, contrast = row["contrast"].partition(": ")
         task, rows = re.fullmatch(r"(\w+)(?:, (\d+) rows)?", setting).groups()
         terms = [term.rpartition(", ") for term in contrast.split(" minus ")]

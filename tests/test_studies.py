@@ -35,11 +35,11 @@ def test_a_sweep_composes_and_contrasts_losses_that_it_trains_with_selected_sett
 @pytest.mark.parametrize(("study", "others"), [("whole_numbers", set()), ("ten_epochs", {"encoder"})])
 def test_contrasts_over_several_tables_name_the_sweeps_beside_them(study, others):
     folder = ROOT / "studies" / study
-    declared = read_contrasts(yaml.safe_load((folder / "contrasts.yaml").read_text())["contrasts"])
+    planned = read_contrasts(yaml.safe_load((folder / "contrasts.yaml").read_text())["contrasts"])
     losses = yaml.safe_load((folder / "common.yaml").read_text())["hydra"]["sweeper"]["params"]["loss"]
-    named = {str(row).partition(",")[0] for c in declared for row in (c.of, c.minus)}
+    named = {str(row).partition(",")[0] for c in planned for row in (c.of, c.minus)}
     assert others <= named <= {*losses.split(","), "head", *others}
-    assert {c.dataset for c in declared} == {p.stem for p in SWEEPS if p.parent == folder}
+    assert {c.dataset for c in planned} == {p.stem for p in SWEEPS if p.parent == folder}
 
 
 def test_a_run_of_a_sweep_has_the_weight_that_was_selected_for_its_loss(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Test declared contrasts: differences between two rows of a report, paired by seed."""
+"""Test planned contrasts: differences between two rows of a report, paired by seed."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Contrast:
-    """A declared difference: a metric of one row minus that of another.
+    """A planned difference: a metric of one row minus that of another.
 
     Args:
         of, minus: A row: the name of its loss (`ntl_was`; `head` for a regression head), a label of the
@@ -122,9 +122,10 @@ def _verdict(row: pd.Series, margin: float) -> str:
     if row["is_equivalent"]:
         return f"no effect within ± {margin:g} %"
     if row["seeds"] < 2:
-        return "undecided (one seed)"
-    half = (row["percent_upper"] - row["percent_lower"]) / 2
-    return "undecided" if math.isnan(half) else f"undecided ± {half:.1f} %"
+        return "one seed"
+    if math.isnan(row["percent_lower"]):
+        return "no significant difference"
+    return f"no significant difference ({row['percent_lower']:+.1f} to {row['percent_upper']:+.1f} %)"
 
 
 def _of_dataset(table: pd.DataFrame, contrast: Contrast) -> pd.DataFrame:

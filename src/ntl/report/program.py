@@ -30,13 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--study", type=Path, help="YAML file with contrasts and margin")
     given = parser.parse_args(arguments)
-    declared = {} if given.study is None else _read_study(given.study)
-    report(given.folders, given.output, given.evaluation, **declared)
+    planned = {} if given.study is None else _read_study(given.study)
+    report(given.folders, given.output, given.evaluation, **planned)
     return 0
 
 
 def _read_study(path: Path) -> dict[str, Any]:
-    """Read what a study's YAML declares: `contrasts` and `margin`."""
+    """Read what a study's YAML plans: `contrasts` and `margin`."""
     try:
         study = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -68,11 +68,11 @@ def report(
     from ntl.report.runs import read_runs
     from ntl.report.tables import latex_report, markdown_report
 
-    declared = read_contrasts(contrasts)
+    planned = read_contrasts(contrasts)
     if not isinstance(margin, int | float):
         raise UserError(f"margin: {margin!r} is no number; expected per cent, such as 5.0.")
     table, left_out = read_runs(folders, name)
-    tested, missing = compare_rows(table, declared, margin)
+    tested, missing = compare_rows(table, planned, margin)
     left_out += missing
     for line in left_out:
         print(f"ntl report: left out: {line}", file=sys.stderr)

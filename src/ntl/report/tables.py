@@ -102,7 +102,7 @@ def markdown_report(table: pd.DataFrame, tested: pd.DataFrame, left_out: Sequenc
             )
     parts.append(NOTE)
     if len(tested):
-        parts += ["## Declared contrasts", markdown_table(_contrast_columns(tested)), CONTRAST_NOTE]
+        parts += ["## Planned contrasts", markdown_table(_contrast_columns(tested)), CONTRAST_NOTE]
     if left_out:
         parts += ["Left out:", "\n".join(f"- {escape_html(line)}" for line in left_out)]
     return "\n\n".join(parts) + "\n"
