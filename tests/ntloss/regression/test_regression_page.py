@@ -16,11 +16,12 @@ PAGE = "docs/regression.md"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Work in a folder with the page's tables and a tiny model."""
+    """Work in a folder with the page's tables, as its first snippet writes them, and a tiny model."""
     monkeypatch.chdir(tmp_path)
-    for name, seed in (("reviews.csv", 0), ("new.csv", 1)):
-        texts, stars = reviews(90, seed)
-        pd.DataFrame({"text": texts, "sentiment": stars}).to_csv(name, index=False)
+    texts, stars = reviews(430, 0)
+    (tmp_path / "data").mkdir()
+    pd.DataFrame({"text": texts, "sentiment": stars}).to_csv("data/sentiment.csv", index=False)
+    exec(snippets(PAGE)[0])  # writes the page's tables
     return save_tiny_model("tiny")
 
 
@@ -38,6 +39,6 @@ def test_the_snippets_of_the_page_run_in_turn(folder, monkeypatch):
     tiny.load = regression.NumberRegressor.load
     monkeypatch.setattr(regression, "NumberRegressor", tiny)
     names = {}
-    for snippet in snippets(PAGE):
+    for snippet in snippets(PAGE)[1:]:
         exec(snippet, names)
     assert names["scores"].shape == (3,)
