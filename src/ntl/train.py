@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -20,12 +20,23 @@ from typing import TYPE_CHECKING, Any
 
 from ntl.config import Config, read_config
 from ntl.errors import UserError, describe
-from ntl.evaluate import METRICS, PREDICTIONS, Metrics, read_results
+from ntl.evaluate import (
+    METRICS,
+    PREDICTIONS,
+    Evaluation,
+    Metrics,
+    Result,
+    check_readings,
+    read_results,
+    reference_metrics,
+    score_answers,
+    write_results,
+)
 from ntl.losses import AUTO, choose_widths, library_options
 from ntl.training_args import CHANGEABLE, trainer_arguments
 
 if TYPE_CHECKING:
-    from ntl.data import TaskData
+    from ntl.data import Example, TaskData
     from ntl.models import AnsweringModel
 
 log = logging.getLogger(__name__)
@@ -56,43 +67,80 @@ def run(config: Config, folder: Path, target: Path) -> dict[str, Metrics]:
         UserError: The settings do not fit the data or each other, or the folder holds a run with others.
     """
     from accelerate import PartialState
-    from transformers import TrainerState, set_seed
+    from transformers import TrainerState
 
-    from ntl.data import add_shots, evenly_spaced, load_task
-    from ntl.evaluate import (
-        Result,
-        check_readings,
-        reference_metrics,
-        score_answers,
-        write_results,
-    )
-    from ntl.models import build
-    from ntl.scores import describe_test
-    from ntl.trainer import EncodedRows, LabTrainer
-
-    only_evaluates = config.training_args.do_only_eval
     arguments = trainer_arguments(config.training_args, folder)
     quiet(arguments)
-
-    # What is there already.
-    source = Path(str(config.model_args.model_name_or_path)).expanduser() if only_evaluates else folder
-    replaces = config.training_args.overwrite_output_dir and not only_evaluates
-    is_trained = only_evaluates or (not replaces and (folder / STATE).is_file())
-    checkpoint = None if is_trained else find_checkpoint(config, folder)
-    if not only_evaluates and not replaces and (is_trained or checkpoint is not None):
-        check_same(config, source if is_trained or checkpoint is None else checkpoint, folder)
-    if is_trained:
-        config = as_trained(config, source)
-        done = read_results(target)
-        if done is not None and not only_evaluates and is_same_evaluation(done, config, source, target):
+    trained, checkpoint = find_start(config, folder)
+    if trained is not None:
+        config = as_trained(config, trained)
+        if (done := find_evaluation(config, trained, target)) is not None:
             log.info(f"{folder} is finished already")
-            return done["metrics"]
-        if done is not None and done["settings"]["dataset_args"] != config.plain()["dataset_args"]:
-            raise UserError(
-                f"{target} holds an evaluation on other data. Pass another evaluation.name, or delete it."
-            )
+            return done
+    trainer, data = prepare(config, arguments, is_trained=trained is not None)
 
-    # The model and the data.
+    PartialState().wait_for_everyone()  # no process writes before all have passed their checks
+    if trained is None:
+        if config.training_args.overwrite_output_dir and arguments.should_save:
+            clear(folder)
+        PartialState().wait_for_everyone()
+        train(trainer, checkpoint)
+    elif (trained / STATE).is_file():
+        trainer.state = TrainerState.load_from_json(str(trained / STATE))
+
+    results = answer_tests(trainer, data, config.evaluation)
+    if arguments.should_save:
+        description = describe_run(config, trainer, data)
+        description["model"] = os.path.relpath(folder if trained is None else trained, target)
+        write_results(target, description, results)
+    log.info(f"Metrics and predictions are in {target}")
+    return {test: result.metrics for test, result in results.items()}
+
+
+def find_start(config: Config, folder: Path) -> tuple[Path | None, Path | None]:
+    """Return the folder of the trained model, which is only evaluated, or the checkpoint to continue from.
+
+    Both are None if training starts from the first step.
+    """
+    if config.training_args.do_only_eval:
+        return Path(str(config.model_args.model_name_or_path)).expanduser(), None
+    replaces = config.training_args.overwrite_output_dir
+    if not replaces and (folder / STATE).is_file():
+        check_same(config, folder, folder)
+        return folder, None
+    checkpoint = find_checkpoint(config, folder)
+    if checkpoint is not None:
+        check_same(config, checkpoint, folder)
+    return None, checkpoint
+
+
+def find_evaluation(config: Config, model: Path, target: Path) -> dict[str, Metrics] | None:
+    """Return the metrics of a finished evaluation, unless it has to be done (again).
+
+    Raises:
+        UserError: The folder holds an evaluation on other data.
+    """
+    done = read_results(target)
+    if done is None:
+        return None
+    if not config.training_args.do_only_eval and is_same_evaluation(done, config, model, target):
+        found: dict[str, Metrics] = done["metrics"]
+        return found
+    if done["settings"]["dataset_args"] != config.plain()["dataset_args"]:
+        raise UserError(
+            f"{target} holds an evaluation on other data. Pass another evaluation.name, or delete it."
+        )
+    return None
+
+
+def prepare(config: Config, arguments: Any, is_trained: bool) -> tuple[Any, TaskData]:
+    """Build the model, load the data and make the trainer with its loss; check that they fit together."""
+    from transformers import set_seed
+
+    from ntl.data import add_shots, evenly_spaced, load_task
+    from ntl.models import build
+    from ntl.trainer import EncodedRows, LabTrainer
+
     set_seed(arguments.seed)
     # A table is read at once, and its errors should not wait for the model; other datasets may take minutes.
     table = load_task(config.dataset_args) if config.dataset_args.dataset_name == "tabular" else None
@@ -105,15 +153,13 @@ def run(config: Config, folder: Path, target: Path) -> dict[str, Metrics]:
         remember(built, config, data)
     if shots := config.dataset_args.shots:
         data = add_shots(data, shots, built.answer_format.write)
-    parts = {"validation": data.validation, **data.tests}
-    if empty := [name for name, part in parts.items() if not len(part)]:
+    if empty := [name for name, part in parts_of(data).items() if not len(part)]:
         raise UserError(f"the {empty[0]} set has no examples; expected at least one.")
     evaluation = config.evaluation
     if config.model_args.head == "regression":
         evaluation = replace(evaluation, read=[])
     check_readings(built, data, evaluation)
 
-    # The trainer, with its loss.
     shown = list(evenly_spaced(data.validation, evaluation.samples_during_training))
     rows = {"eval_dataset": EncodedRows(shown, built)}
     if not is_trained:
@@ -129,34 +175,32 @@ def run(config: Config, folder: Path, target: Path) -> dict[str, Metrics]:
     except (RuntimeError, ValueError, ImportError) as error:  # such as a tracker that is not installed
         raise UserError(f"training_args cannot be used: {describe(error)}") from None
     add_loss(trainer, config)
+    return trainer, data
 
-    # Training.
-    PartialState().wait_for_everyone()  # no process writes before all have passed their checks
-    if is_trained:
-        state = source / STATE
-        trainer.state = TrainerState.load_from_json(str(state)) if state.is_file() else trainer.state
-    else:
-        if replaces and arguments.should_save:
-            clear(folder)
-        PartialState().wait_for_everyone()
-        train(trainer, checkpoint)
 
-    # The test sets.
+def answer_tests(trainer: Any, data: TaskData, evaluation: Evaluation) -> dict[str, Result]:
+    """Answer the validation set and the test sets, and score the answers."""
+    from ntl.data import evenly_spaced
+    from ntl.scores import describe_test
+    from ntl.trainer import EncodedRows
+
     results = {}
-    for test, part in parts.items():
+    for test, part in parts_of(data).items():
         examples = list(evenly_spaced(part, evaluation.samples))
-        measured = trainer.evaluate(EncodedRows(examples, built), metric_key_prefix=f"test_{test}")
+        rows = EncodedRows(examples, trainer.built)
+        measured = trainer.evaluate(rows, metric_key_prefix=f"test_{test}")
         terms = {name: measured.get(f"test_{test}_{name}") for name in LOSS_TERMS}
         terms = {name: value for name, value in terms.items() if value is not None and math.isfinite(value)}
         found = trainer.result
         metrics = {**found.metrics, **terms, **reference_metrics(data, examples)}
         results[test] = Result(metrics, found.predictions)
         log.info(describe_test(test, metrics, evaluation.interval if data.columns else None))
-    if arguments.should_save:
-        description = describe_run(config, trainer, data)
-        write_results(target, {**description, "model": os.path.relpath(source, target)}, results)
-    log.info(f"Metrics and predictions are in {target}")
-    return {test: result.metrics for test, result in results.items()}
+    return results
+
+
+def parts_of(data: TaskData) -> dict[str, Sequence[Example]]:
+    """Return the sets that are answered, by name."""
+    return {"validation": data.validation, **data.tests}
 
 
 def train(trainer: Any, checkpoint: Path | None) -> None:

@@ -347,7 +347,7 @@ def test_the_best_checkpoint_and_the_schedule_follow_the_direction_of_the_metric
 ):
     values = iter([0.1, 0.3, 0.2, 0.1])  # at steps 1 to 4
     monkeypatch.setattr(
-        "ntl.evaluate.score_answers",
+        "ntl.train.score_answers",
         lambda *_: Result({"count": 1, **dict.fromkeys(("mae", "accuracy"), next(values, 0.0))}, []),
     )
     options = [f"training_args.{option}" for option in options]
