@@ -30,6 +30,7 @@ from ntl.errors import UserError
 from ntl.evaluate import Result
 from ntl.models import IGNORE, AnsweringModel
 from ntl.models.frozen_layers import STATES
+from ntl.models.xval import T5ForXval
 from ntl.scores import describe_metrics, finite_or_none
 from ntloss.trainers import NumberAware
 
@@ -255,8 +256,11 @@ class LabTrainer(Trainer):
             _shard(self.model, self.accelerator.state.fsdp_plugin)
 
     def _sums(self, outputs: Any, labels: Tensor) -> Tensor:
-        """Sum the cross-entropy of each row, and count its labels: of numbers, then of text, `[rows, 4]`."""
-        logits = outputs[0] if isinstance(outputs, tuple) else outputs
+        """Sum the cross-entropy of each row, and count its labels: of numbers, then of text, `[rows, 4]`.
+
+        A fifth column holds the sum of xVal's squared errors.
+        """
+        logits, *others = outputs if isinstance(outputs, tuple) else (outputs,)
         if not self.model.config.is_encoder_decoder:
             logits, labels = logits[:, -labels.shape[1] : -1], labels[:, 1:]
         losses = F.cross_entropy(
@@ -265,19 +269,26 @@ class LabTrainer(Trainer):
         is_number = torch.isin(labels, self._number_ids.to(labels.device))
         is_text = (labels != IGNORE) & ~is_number
         columns = [(x * part).sum(-1) for part in (is_number, is_text) for x in (losses, part.float())]
+        if isinstance(self.model, T5ForXval):
+            columns.append(others[0].sum(-1))
         return torch.stack(columns, -1).double()
 
 
 def _means(prediction: EvalPrediction) -> dict[str, float]:
-    """Compute the plain cross-entropy of all labels, of number tokens and of the others."""
+    """Compute the plain cross-entropy of all labels, of number tokens and of the others; xVal's loss, too.
+
+    The Trainer would report the mean of xVal's losses of batches, which depends on the batch size.
+    """
     sums: Any = prediction.predictions  # what `LabTrainer._sums` returned, of all rows
-    numbers, count, text, others = sums.sum(0).tolist()
+    numbers, count, text, others, *errors = sums.sum(0).tolist()
     found = {
         "ce": (numbers + text, count + others),
         "ce_numbers": (numbers, count),
         "ce_text": (text, others),
     }
     means = {name: total / items for name, (total, items) in found.items() if items}
+    if errors:
+        means["loss"] = (means["ce"] + errors[0] / max(count, 1)) / 2
     if "ce" in means and means["ce"] < 700:
         means["perplexity"] = math.exp(means["ce"])
     return {name: value for name, value in means.items() if finite_or_none(value) is not None}

@@ -334,6 +334,21 @@ def test_the_loss_is_cross_entropy_plus_a_mean_over_numbers_and_evaluations_repo
     assert found["ce_text"] == approx(each[counted].mean().item(), TRAINED_BY_ADAM)
 
 
+@pytest.mark.parametrize("model", ["vanilla_t5_ntl", "xval", "vanilla_t5_regression_head"])
+def test_the_losses_of_an_evaluation_do_not_depend_on_its_batch_size(model, tmp_path, capsys):
+    # Solutions have different numbers of tokens and of numbers; a regression head answers one number.
+    solutions = [] if "head" in model else ["dataset_args=gsm8k"]
+    for size in (1, 4):
+        more = [f"training_args.per_device_eval_batch_size={size}", f"evaluation.name=by{size}", *solutions]
+        given = small(tmp_path, f"model_args={model}", *more, steps=0)
+        assert train(*given) == 0, capsys.readouterr().err
+    losses = [
+        {test: found["loss"] for test, found in results(tmp_path / "run", name).items()}
+        for name in ("by1", "by4")
+    ]
+    assert_close(losses[0], losses[1])
+
+
 @pytest.mark.parametrize(
     ("options", "best", "rates"),
     [

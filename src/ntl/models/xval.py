@@ -24,6 +24,7 @@ class XvalOutput(ModelOutput):
 
     loss: Tensor | None = None  # with labels
     logits: Tensor | None = None  # [batch, seq, vocab]
+    errors: Tensor | None = None  # [batch, seq], squared, of standardized numbers; 0 elsewhere; with labels
     numbers: Tensor | None = None  # [batch, seq], standardized, float32; used at `[NUM]`
     encoded: Tensor | None = None  # [batch, question, width]
     past_key_values: Cache | None = None  # for the next step
@@ -99,7 +100,7 @@ class T5ForXval(T5ForConditionalGeneration):
         with torch.autocast(states.device.type, enabled=False):
             predicted = self.number_head(states.to(self.number_head[0].weight.dtype)).squeeze(-1).float()
         logits = self.lm_head(states * scale)
-        loss = None
+        loss = errors = None
         if labels is not None:
             assert label_numbers is not None
             is_number = labels == self.config.ntl["number_id"]
@@ -112,10 +113,10 @@ class T5ForXval(T5ForConditionalGeneration):
                 label_smoothing=self.label_smoothing if self.training else 0.0,
                 reduction="sum",
             )
-            error = (predicted - standardize(label_numbers, self.config)).square()
-            error = torch.where(is_number, error, 0).sum()
-            loss = (ce / items + error / count.clamp(min=1)) / 2
-        return XvalOutput(loss, logits, predicted, encoded, decoded.past_key_values)
+            errors = (predicted - standardize(label_numbers, self.config)).square()
+            errors = torch.where(is_number, errors, 0)
+            loss = (ce / items + errors.sum() / count.clamp(min=1)) / 2
+        return XvalOutput(loss, logits, errors, predicted, encoded, decoded.past_key_values)
 
     def _embed(self, input_ids: Tensor | None, numbers: Tensor | None) -> Tensor:
         assert input_ids is not None  # the caller gives them, unless `encoded` or `labels` replaces them
