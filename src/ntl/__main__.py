@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
-from ntl.errors import UserError, unknown_key
+from ntl.errors import CONTINUES, UserError, unknown_key
 from ntl.terminal import HELP_OPTIONS, print_error
 
 # Maps each command to its module and function, which gets the remaining arguments and returns the exit code.
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         message, code = str(error), 2
     except KeyboardInterrupt:
-        message, code = "interrupted. The same command continues from what is saved.", 130
+        message, code = f"interrupted. {CONTINUES}", 130
     except BrokenPipeError:
         if not HELP_OPTIONS & {command, *rest}:  # during training, the broken pipe may not be stdout
             raise

@@ -32,7 +32,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ntl.config import read_config
-from ntl.errors import UserError, unknown_key, writing_to
+from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
 from ntl.evaluate import read_results
 from ntl.terminal import HELP_OPTIONS, print_keys
 from ntl.train import run
@@ -205,7 +205,7 @@ class ReportCallback(Callback):
         if unfinished:
             for run in unfinished:
                 print(f"{run} is not finished: its train.log says why", file=sys.stderr)
-            print("The same command continues.", file=sys.stderr)
+            print(CONTINUES, file=sys.stderr)
             raise SystemExit(1)
 
 

@@ -2,7 +2,7 @@
 
 A run's folder holds what Hydra writes (`.hydra`), what transformers' Trainer writes (checkpoints, the model,
 `trainer_state.json`), and a folder for each evaluation, see `ntl.evaluate.write_results`. The same command
-continues an interrupted run.
+continues an interrupted run, unless it has `training_args.overwrite_output_dir=true`, which starts again.
 """
 
 from __future__ import annotations

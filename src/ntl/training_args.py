@@ -23,7 +23,11 @@ class TrainingArgs:
     do_only_eval: bool = setting(
         False, "evaluate model_args.model_name_or_path and train nothing", **NOT_COMPARED
     )
-    overwrite_output_dir: bool = setting(False, "replace the run in output_dir", **NOT_COMPARED)
+    overwrite_output_dir: bool = setting(
+        False,
+        "replace the run in output_dir; the same command then starts again instead of continuing",
+        **NOT_COMPARED,
+    )
     output_dir: str | None = setting(
         None,
         "folder of the run; null: outputs/<dataset>/<trial>/<model>_<number_format>_<loss>_<special_name>; "

@@ -190,6 +190,13 @@ def test_overwriting_removes_the_run_and_nothing_else_and_only_if_the_new_one_ca
     assert (run / "notes/metrics.json").read_text() == "mine"
 
 
+def test_a_command_that_overwrites_starts_again_each_time(run, tmp_path):
+    before = (run / "model.safetensors").stat().st_mtime_ns
+    assert train(*small(tmp_path, "loss=ntl_was", "training_args.overwrite_output_dir=true")) == 0
+    assert (run / "model.safetensors").stat().st_mtime_ns != before
+    assert len(logged(run, "loss")) == 2
+
+
 @pytest.mark.parametrize("place", ["file", "file/below"])
 @pytest.mark.parametrize("sweep", [[], ["-m"]])
 def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(sweep, place, tmp_path, capsys):
