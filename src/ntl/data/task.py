@@ -89,6 +89,8 @@ class Data:
 
     def __post_init__(self) -> None:
         check_ranges(self, "dataset_args.")
+        if self.shots < 0:
+            raise UserError(f"dataset_args.shots={self.shots}; expected 0 or more.")
         if self.mode not in (None, "dataset_comparison"):
             raise UserError(f"dataset_args.mode={self.mode}; expected null or dataset_comparison.")
 

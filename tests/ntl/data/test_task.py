@@ -28,6 +28,7 @@ def test_every_setting_has_a_help(name):
     ("name", "given"),
     [
         ("gsm8k", {"validation_share": 1}),
+        ("gsm8k", {"shots": -1}),
         ("noisy_regression", {"train_size": 0}),
         ("noisy_regression", {"noise": -1.0}),
         ("tabular", {"significant_digits": 0}),
