@@ -166,6 +166,11 @@ def check_combination(config: Config) -> None:
             "weights.head_learning_rate is of a regression head, which this model has not. Omit it, or "
             "choose a model with a head, such as model_args=pretrained_regression_head."
         )
+    if config.loss.label_smoothing and args.head == "regression":
+        raise UserError(
+            f"loss.label_smoothing={config.loss.label_smoothing} is of cross-entropy, and a regression head "
+            "has none. Omit it and training_args.label_smoothing_factor."
+        )
     if args.writes_digits:
         return
     is_head = args.head == "regression"

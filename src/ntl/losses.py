@@ -47,10 +47,10 @@ class LossSettings:
     options: dict[str, Any] = setting({}, "arguments of the criterion, such as {sigma: 1.0}")
     weight: float = setting(0.3, "λ, by which the criterion is multiplied")
     mode: Mode = setting(Mode.add, "replace: the criterion replaces cross-entropy at number tokens")
-    normalize_by: NormalizeBy = setting(
-        NormalizeBy.numbers,
+    normalize_by: NormalizeBy | None = setting(
+        None,
         "what the criterion is divided by: number tokens, as in the paper, or items, which are all labels, "
-        "as cross-entropy is",
+        "as cross-entropy is; null: numbers, and items with mode=replace",
     )
     label_smoothing: float = setting(
         0.0, "of cross-entropy; training_args.label_smoothing_factor sets it, too"
@@ -66,20 +66,47 @@ def choose_loss(loss: LossSettings, model: ModelArgs) -> LossSettings:
     """Return the loss to minimize.
 
     It is that of the group `loss` or, if this is `from_model_args`, of the published keys of `model_args`.
+    Its `normalize_by` is not None.
 
     Raises:
-        UserError: both are given, or the published keys contradict each other.
+        UserError: both are given, or some keys contradict each other.
     """
     if loss.criterion == OF_MODEL:
+        for each in ("options", "weight", "mode"):
+            if getattr(loss, each) != getattr(LossSettings(), each):
+                raise UserError(
+                    f"loss.{each}={getattr(loss, each)} is given, but model_args sets the loss, which has "
+                    f"keys such as model_args.number_token_loss_weight. Pass loss=NAME, or omit loss.{each}."
+                )
         published = _published(model)
-        return replace(published, normalize_by=loss.normalize_by, label_smoothing=loss.label_smoothing)
+        return _divided(
+            replace(published, normalize_by=loss.normalize_by, label_smoothing=loss.label_smoothing)
+        )
     for key in ("number_token_loss", "gaussian_label_smoother"):
         if getattr(model, key):
             raise UserError(
                 f"the group loss is given together with model_args.{key}=true, which also sets the loss. "
                 f"Pass model_args={model.name.removesuffix('_ntl')}, or omit loss."
             )
-    return loss
+    if loss.criterion is None and loss.mode == "replace":
+        raise UserError(
+            "loss.mode=replace is given without a criterion that could replace cross-entropy. Pass "
+            "loss.criterion=NAME or a loss such as loss=hl_gauss, or omit loss.mode."
+        )
+    return _divided(loss)
+
+
+def _divided(loss: LossSettings) -> LossSettings:
+    """Return the loss with what its criterion is divided by."""
+    if loss.mode == "add":
+        return replace(loss, normalize_by=loss.normalize_by or NormalizeBy.numbers)
+    if loss.normalize_by == "numbers":
+        raise UserError(
+            f"loss.normalize_by=numbers is given together with {loss.criterion}, which replaces a part of "
+            "cross-entropy and is divided by all labels as the rest of it is. Pass loss.normalize_by=null, "
+            "or loss.mode=add."
+        )
+    return replace(loss, normalize_by=NormalizeBy.items)
 
 
 def _published(model: ModelArgs) -> LossSettings:

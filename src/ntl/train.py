@@ -250,7 +250,7 @@ def add_loss(trainer: Any, config: Config) -> None:
         )
     except (ValueError, TypeError) as error:
         raise UserError(f"the loss cannot be used with this model: {error}") from error
-    if loss.normalize_by == "numbers" and loss.mode == "add":
+    if loss.normalize_by == "numbers":
         trainer.divide_by_numbers(handle)
 
 

@@ -79,7 +79,9 @@ def loss_of(built, rows, loss=NTL):
         labels = batch.pop("labels")
         return built.loss(built.model(**batch), labels)
     options = library_options(loss, leading_zeros=False)
-    made = NTLCrossEntropyLoss(built.vocabulary, normalize_by=str(loss.normalize_by), **options)
+    made = NTLCrossEntropyLoss(
+        built.vocabulary, normalize_by="items" if loss.mode == "replace" else "numbers", **options
+    )
     return made(*logits_of(built, rows))
 
 

@@ -241,6 +241,11 @@ INVALID = [
     ("loss=ntl_was loss.options={p:2}", "p"),
     ("loss=ntl_was model_args=vanilla_t5_ntl", "number_token_loss"),
     ("loss=ntl_was model_args=xval", "number_encoding=xval"),
+    ("loss=hl_gauss loss.normalize_by=numbers", "loss.normalize_by"),
+    ("model_args.gaussian_label_smoother=true loss.normalize_by=numbers", "loss.normalize_by"),
+    ("loss=ce loss.mode=replace", "loss.mode"),
+    ("model_args=vanilla_t5_ntl loss.weight=0.5", "loss.weight"),
+    ("model_args=vanilla_t5_regression_head loss.label_smoothing=0.1", "loss.label_smoothing"),
     ("weights.trained_layers=1 weights=lora", "weights.lora"),
     ("model_args=vanilla_t5_regression_head dataset_args=multirc", "number"),
     (f"{PADDED} dataset_args=gsm8k", "number_format"),
@@ -423,6 +428,7 @@ def test_nothing_is_written_outside_of_the_runs_folder(tmp_path, monkeypatch):
 def test_gaussian_label_smoothing_replaces_cross_entropy_at_numbers(tmp_path):
     assert train(*small(tmp_path, "model_args.gaussian_label_smoother=true")) == 0
     assert written(tmp_path / "run")["label"] == "T5 + Gaussian smoothing"
+    assert written(tmp_path / "run")["settings"]["loss"]["normalize_by"] == "items"
     assert results(tmp_path / "run")["validation"]["ntl"] > 0
 
 
