@@ -32,6 +32,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ntl.config import read_config
+from ntl.data.files import write_atomically
 from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
 from ntl.evaluate import read_results
 from ntl.terminal import HELP_OPTIONS, print_keys
@@ -46,7 +47,7 @@ GROUPS = (
 )  # fmt: skip
 NO_GROUP = {f"{group}=null": f"~{group}" for group in ("dataset_args", "model_args", "weights", "loss")}
 NO_SWEEP = {"-m", "--multirun", "-h", "--help", "--hydra-help", "-c", "--cfg", "-i", "--info", "--version"}
-HYDRA = ".hydra"  # folder in that of a run, in which Hydra writes the configuration
+HYDRA = ".hydra"  # folder in that of a run, with its configuration
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -139,12 +140,17 @@ def task(composed: DictConfig) -> float:
     try:
         if in_sweep:
             _print_into_the_log_alone()
-            composed.training_args.disable_tqdm = True
         job = settings.job.get("num", 0) if in_sweep else 0
+        if (path / HYDRA / "config.yaml").exists():
+            (path / HYDRA / "config.yaml").touch()  # see `ReportCallback.on_multirun_end`
+        else:
+            _write_configuration(composed, path / HYDRA)
         config = read_config(composed, job, settings.runtime.choices.get("loss"))
+        config.training_args.disable_tqdm = in_sweep or config.training_args.disable_tqdm
         # Hydra's folder of a single evaluation is that of the evaluation itself; see `config.run_folder`.
         is_evaluation = config.training_args.do_only_eval and not in_sweep
-        metrics = run(config, folder, folder if is_evaluation else folder / config.evaluation.name)
+        target = folder if is_evaluation else folder / config.evaluation.name
+        metrics = run(config, folder, target, lambda: _write_configuration(composed, path / HYDRA))
     except Exception as error:
         if in_sweep:
             log.exception("failed")
@@ -160,6 +166,15 @@ def task(composed: DictConfig) -> float:
         print(f"{folder.name} is finished", file=sys.stderr)
     value = metrics.get("validation", {}).get(composed.minimize)
     return worst if value is None else value
+
+
+def _write_configuration(composed: DictConfig, folder: Path) -> None:
+    """Write the files of `.hydra` as Hydra itself does, but for a command that is not refused."""
+    settings: Any = HydraConfig.instance().cfg
+    written = {"config": composed, "hydra": settings, "overrides": settings.hydra.overrides.task}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in written.items():
+        write_atomically(folder / f"{name}.yaml", OmegaConf.to_yaml(content))
 
 
 def _print_into_the_log_alone() -> None:
@@ -193,7 +208,7 @@ class ReportCallback(Callback):
         from ntl.report import report
 
         folder, name = Path(config.hydra.sweep.dir), config.evaluation.name
-        # Hydra writes the configuration of each run of this sweep; there can be runs of others beside them.
+        # Each run of this sweep has written or touched this file; there can be runs of others beside them.
         written = sorted(folder.glob(f"*/{HYDRA}/config.yaml"))
         runs = [path.parents[1] for path in written if path.stat().st_mtime >= self.started - 1]
         unfinished = [run for run in runs if read_results(run / name) is None]

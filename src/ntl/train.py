@@ -1,6 +1,6 @@
 """`ntl train`: one run, from its settings to the metrics of its test sets.
 
-A run's folder holds what Hydra writes (`.hydra`), what transformers' Trainer writes (checkpoints, the model,
+A run's folder holds its configuration (`.hydra`), what transformers' Trainer writes (checkpoints, the model,
 `trainer_state.json`), and a folder for each evaluation, see `ntl.evaluate.write_results`. The same command
 continues an interrupted run, unless it has `training_args.overwrite_output_dir=true`, which starts again.
 """
@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -52,13 +52,17 @@ PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "nu
 LOSS_TERMS = ("loss", "ce", "ce_numbers", "ce_text", "ntl", "perplexity")
 
 
-def run(config: Config, folder: Path, target: Path) -> dict[str, Metrics]:
+def run(
+    config: Config, folder: Path, target: Path, on_start: Callable[[], None] = lambda: None
+) -> dict[str, Metrics]:
     """Do what is left of a run: train or continue, then answer its test sets.
 
     Args:
         config: The settings.
         folder: Folder of the run.
         target: Folder of the evaluation.
+        on_start: Called once by the writing process when the command is not refused, unless the folder holds
+            a finished run, which stays as it was made.
 
     Returns:
         Maps each test set, and the validation set, to its metrics.
@@ -80,6 +84,8 @@ def run(config: Config, folder: Path, target: Path) -> dict[str, Metrics]:
     trainer, data = prepare(config, arguments, is_trained=trained is not None)
 
     PartialState().wait_for_everyone()  # no process writes before all have passed their checks
+    if arguments.should_save and trained != folder:
+        on_start()
     if trained is None:
         if config.training_args.overwrite_output_dir and arguments.should_save:
             clear(folder)

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from model_cases import save_pretrained
+from omegaconf import OmegaConf
 from published_commands import scaled_down
 from runs import logged, predictions, results, state, train, written
 from safetensors.torch import load_file
@@ -155,6 +156,7 @@ def test_a_finished_run_is_left_alone_and_other_readings_only_evaluate_it(run, t
     assert train(*again) == 0
     assert (run / "test/metrics.json").stat().st_mtime_ns == before
     assert train(*again, "evaluation.samples=3") == 0
+    assert OmegaConf.load(run / ".hydra/config.yaml").evaluation.samples == 6
     assert {metrics["count"] for metrics in results(run).values()} == {3}
     assert (run / "model.safetensors").stat().st_mtime_ns == weights
 
@@ -163,11 +165,15 @@ def test_a_finished_run_is_left_alone_and_other_readings_only_evaluate_it(run, t
 def test_a_run_with_other_settings_is_kept_until_it_is_overwritten(is_finished, run, tmp_path, capsys):
     if not is_finished:
         (run / STATE).unlink()
+    made = {path: path.read_text() for path in sorted((run / ".hydra").iterdir())}
     other = small(tmp_path, "loss=ntl_was", "training_args.learning_rate=1")
     assert train(*other) == 2
     assert "training_args.learning_rate" in capsys.readouterr().err
+    assert made == {path: path.read_text() for path in sorted((run / ".hydra").iterdir())}
     assert train(*other, "training_args.overwrite_output_dir=true") == 0
     assert written(run)["settings"]["training_args"]["learning_rate"] == 1
+    assert OmegaConf.load(run / ".hydra/config.yaml").training_args.learning_rate == 1
+    assert {path.name for path in made} == {"config.yaml", "hydra.yaml", "overrides.yaml"}
 
 
 def test_overwriting_removes_the_run_and_nothing_else_and_only_if_the_new_one_can_start(run, tmp_path):
