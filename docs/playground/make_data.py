@@ -2,7 +2,8 @@
 
     ntl compare model_args.number_format=padded loss=ce,ntl_was training_args.seed=0 \\
         training_args.output_dir=outputs/page
-    python docs/playground/make_data.py models outputs/page/loss-ce outputs/page/loss-ntl_was
+    python docs/playground/make_data.py models outputs/page/loss-ce_number_format-padded_seed-0 \\
+        outputs/page/loss-ntl_was_number_format-padded_seed-0
     python docs/playground/make_data.py tokenizers t5=<folder of T5's tokenizer> gpt2=<folder of GPT-2's>
     python docs/playground/make_data.py test-set    # let the models of models.js answer the test set again
     python docs/playground/make_data.py answers outputs/stored/run   # see stored_answers.py

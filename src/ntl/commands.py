@@ -31,7 +31,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ntl.config import read_config
+from ntl.config import changes_training, read_config
 from ntl.data.files import write_atomically
 from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
 from ntl.evaluate import read_results
@@ -281,15 +281,19 @@ def _print_page(command: str) -> None:
 
 
 def _name_jobs_by(overrides: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return an override that leaves keys that are not swept out of the names of a sweep's folders."""
+    """Return an override that says which keys are not in the names of a sweep's folders: see `job_folder`."""
     if {"--shell-completion", "-sc"} & {*options}:
         return []
     try:
         parsed = OverridesParser.create().parse_overrides([*overrides])
     except HydraException:
         return []  # Hydra will explain it
-    fixed = [f"'{override.key_or_group}'" for override in parsed if not override.is_sweep_override()]
-    return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"]
+    left_out = [
+        f"'{override.key_or_group}'"
+        for override in parsed
+        if not override.is_sweep_override() and not changes_training(override.key_or_group)
+    ]
+    return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(left_out)}]"]
 
 
 def _explain(error: Exception) -> str:

@@ -12,12 +12,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from ntl.data import DATASETS, Data
@@ -25,10 +27,17 @@ from ntl.errors import UserError
 from ntl.evaluate import Evaluation
 from ntl.losses import OF_MODEL, LossSettings, choose_loss
 from ntl.models.settings import ModelArgs, Weights
-from ntl.training_args import TrainingArgs
+from ntl.training_args import CHANGEABLE, TrainingArgs
 
 MAX_JOBS = 4  # runs at a time by default; one of a small model takes about 0.7 GiB
 MODELS = {"rt": "RT", "xval": "xVal", "t5": "T5"}  # names in tables, by encoding or family
+NOT_TRAINING = (
+    "evaluation",
+    "contrasts",
+    "margin",
+    "minimize",
+    "announce",
+)  # what only evaluates and reports
 SECTIONS: dict[str, type] = {
     "model_args": ModelArgs, "weights": Weights, "training_args": TrainingArgs, "loss": LossSettings,
     "evaluation": Evaluation,
@@ -226,16 +235,58 @@ def sweep_folder(_root_: DictConfig) -> str:
     return str(Path(training.get("output_dir") or default).expanduser())
 
 
-def job_folder(overrides: str) -> str:
-    """Name a run of a sweep by what is swept: the resolver `ntl.job_folder` of `hydra.sweep.subdir`.
+def job_folder(_root_: DictConfig) -> str:
+    """Name a run of a sweep: the resolver `ntl.job_folder` of `hydra.sweep.subdir`.
+
+    The name holds the settings that the command line and the study's sweep give, whether they give one value
+    or several, but of settings that do not change training those alone that have several values: the others
+    are `hydra.job.config.override_dirname.exclude_keys`.
+    """
+    hydra = _root_.hydra
+    left_out = {*hydra.job.config.override_dirname.exclude_keys} - {*(hydra.sweeper.get("params") or ())}
+    texts: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    given = {}
+    for each in OverridesParser.create().parse_overrides(texts):
+        value = each.value()
+        given[each.key_or_group] = value if isinstance(value, str) else each.get_value_element_as_str()
+    return name_run({key: value for key, value in given.items() if key not in left_out})
+
+
+def name_run(given: Mapping[str, str]) -> str:
+    """Write settings as the name of a folder, which can be passed back to a shell as it is.
+
+    Values that are long, or have characters besides letters, digits, `_`, `.`, `+` and `-`, are cut or
+    cleaned, and end in a digest. So does a name of more than 200 characters.
 
     Example:
-        >>> job_folder("loss=ntl_was,loss.weight=0.3,training_args.seed=0")
+        >>> name_run({"training_args.seed": "0", "loss": "ntl_was", "loss.weight": "0.3"})
         'loss-ntl_was_loss.weight-0.3_seed-0'
+        >>> name_run({"loss.options": "{sigma:4.0}"})
+        'loss.options-sigma-4.0-5b5238'
     """
-    short = re.sub(r"\b(?:dataset|model|training)_args\.", "", overrides)
-    name = re.sub(r"[^\w.+-]+", "-", short.replace(",", "_")).strip("-")
-    return name[:200] or "run"
+    parts = []
+    for key, value in sorted(given.items()):
+        if key != "training_args.data_seed":  # dataset_args.data_seed is something else
+            key = re.sub(r"^(?:dataset|model|training)_args\.", "", key)
+        clean = re.sub(r"[^\w.+-]+", "-", value, flags=re.ASCII)
+        if clean != value or len(clean) > 40:
+            clean = f"{clean.strip('-')[:30]}-{_digest(value)}"
+        parts.append(f"{key}-{clean}")
+    name = "_".join(parts) or "run"
+    return name if len(name) <= 200 else f"{name[:190]}-{_digest(name)}"
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:6]
+
+
+def changes_training(key: str) -> bool:
+    """Return whether a key of the configuration, or a group, changes what a run learns from which data.
+
+    A command that continues a run may change the others.
+    """
+    group, _, name = key.partition(".")
+    return group not in NOT_TRAINING and not (group == "training_args" and name in CHANGEABLE)
 
 
 def default_jobs(_root_: DictConfig) -> int:

@@ -12,25 +12,27 @@ REPOSITORY = Path(__file__).parents[2]
 SHARED = REPOSITORY.parent / "shared"
 
 # A comparison that takes seconds: it exercises every step but learns nothing.
-TINY = (
-    "training_args.seed=0",
-    "loss=ce,ntl_was",
-    "dataset_args.train_size=64",
-    "dataset_args.validation_size=8",
-    "dataset_args.test_size=20",
-    "training_args.max_steps=4",
-    "training_args.per_device_train_batch_size=8",
-    "training_args.eval_steps=2",
-    "model_args.config_overrides={d_model: 16, d_kv: 8, d_ff: 16, num_layers: 1, num_heads: 2}",
-    "training_args.use_cpu=true",
-    "hydra/launcher=basic",  # starting a process costs more than its runs
-)
+TINY = """
+defaults: [compare, _self_]
+dataset_args: {train_size: 64, validation_size: 8, test_size: 20}
+model_args:
+  config_overrides: {d_model: 16, d_kv: 8, d_ff: 16, num_layers: 1, num_heads: 2}
+training_args:
+  max_steps: 4
+  per_device_train_batch_size: 8
+  eval_steps: 2
+  use_cpu: true
+"""
 
 
 @pytest.fixture
 def tiny(tmp_path):
-    """Return overrides for a comparison that takes seconds, with a temporary output folder."""
-    return [*TINY, f"training_args.output_dir={tmp_path}/out"]
+    """Return the arguments of a comparison that takes seconds, with a temporary output folder."""
+    study = tmp_path / "tiny.yaml"
+    study.write_text(TINY)
+    swept = ["training_args.seed=0", "loss=ce,ntl_was"]
+    launcher = "hydra/launcher=basic"  # starting a process costs more than its runs
+    return [str(study), *swept, launcher, f"training_args.output_dir={tmp_path}/out"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from published_commands import scaled_down
 from runs import compare, logged, main, results, train, written
 from tolerances import TRAINED_BY_ADAM, approx, assert_close, assert_identical
 
-from ntl.config import compose_config, default_jobs
+from ntl.config import compose_config, default_jobs, name_run
 from ntl.evaluate import METRICS
 from ntl.metrics.registry import find_metric
 from ntl.models.language_model import LanguageModel
@@ -23,7 +24,7 @@ from ntl.models.regression_head import RegressionHead
 from ntl.train import STATE
 
 COMMAND = "import sys; from ntl.__main__ import main; sys.exit(main())"
-NAMES = ["loss-ce", "loss-ntl_was"]
+NAMES = ["loss-ce_seed-0", "loss-ntl_was_seed-0"]
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +42,13 @@ def changed(tiny, *more):
     """Return the overrides with others in place of those of the same keys."""
     keys = {option.partition("=")[0] for option in more}
     return [*(option for option in tiny if option.partition("=")[0] not in keys), *more]
+
+
+def write_more(tiny, settings):
+    """Let the study `tiny` be one that extends it."""
+    study = Path(tiny[0])
+    study.with_name("base.yaml").write_text(study.read_text())
+    study.write_text(f"defaults: [base, _self_]\n{settings}\n")
 
 
 def finished(folder):
@@ -125,15 +133,15 @@ def test_a_loss_of_ones_own_is_found_by_the_processes_of_a_sweep(tiny, tmp_path,
 def test_optuna_searches_for_the_weight_with_the_best_validation_metric(direction, tiny, out):
     search = ["hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=1", "loss=ntl_was"]
     search += ["loss.weight=choice(0.1,-1,2)", "minimize=loss", "hydra.sweeper.sampler.seed=1"]
-    kept = ["--config-name", "compare", *(option for option in tiny if not option.startswith("loss"))]
-    code = train("-m", *kept, *search, f"hydra.sweeper.direction={direction}")
+    study, *kept = (option for option in tiny if not option.startswith("loss"))
+    code = train(study, "-m", *kept, *search, f"hydra.sweeper.direction={direction}")
     found = OmegaConf.load(out / "optimization_results.yaml")
     measured = {name: results(out / name)["validation"]["loss"] for name in finished(out)}
     best = {"minimize": min, "maximize": max}[direction](measured.values())
     assert found.best_value == approx(best)
     assert found.best_params["loss.weight"] > 0
     assert code == 1  # a run that fails is the worst, and does not end the search
-    assert not (out / "loss.weight--1/test").exists()
+    assert not (out / "loss-ntl_was_loss.weight--1_seed-0/test").exists()
     assert (out / "report/table.md").exists()
 
 
@@ -145,6 +153,48 @@ def test_a_sweep_over_losses_and_weights_writes_each_run_to_its_own_folder(tmp_p
     assert found == {(f"T5 + {n}", w) for n in ("NTL-WAS", "SMMD") for w in (0.1, 0.3)}
     # Names of folders can be passed back as they are.
     assert not [path for path in (tmp_path / "run").iterdir() if {*path.name} & {*"=,{} "}]
+
+
+def test_a_run_has_one_folder_however_its_settings_are_given_and_other_settings_another(tiny, out):
+    write_more(tiny, 'hydra: {sweeper: {params: {loss: "ce,ntl_was", training_args.seed: "0,1"}}}')
+    study, launcher, folder = (option for option in tiny if "loss=" not in option and "seed" not in option)
+    by_study = {f"loss-{loss}_seed-{seed}" for loss in ("ce", "ntl_was") for seed in (0, 1)}
+    swept = ["training_args.seed=0,1", "loss=ce", "evaluation.beams=2"]  # a finished run is evaluated again
+    one = ["training_args.seed=1", "loss=ntl_was", "training_args.per_device_eval_batch_size=4"]
+    head = ["training_args.seed=1", "loss=ce", "model_args=vanilla_t5_regression_head"]
+    commands = {
+        (): by_study,
+        tuple(swept): by_study,
+        tuple(one): by_study,
+        tuple(head): {*by_study, "loss-ce_model_args-vanilla_t5_regression_head_seed-1"},
+    }
+    states = {}
+    for given, folders in commands.items():
+        assert compare(study, launcher, folder, *given) == 0
+        assert {*finished(out)} == folders
+        found = {run: (out / run / STATE).stat().st_mtime_ns for run in folders}
+        assert states.items() <= found.items()
+        states = found
+    assert written(out / "loss-ce_seed-1")["settings"]["evaluation"]["beams"] == 2
+
+
+def test_several_values_of_a_setting_that_only_evaluates_are_several_runs(tiny, out):
+    assert compare(*changed(tiny, "loss=ce", "evaluation.samples=2,3")) == 0
+    assert finished(out) == [f"evaluation.samples-{count}_loss-ce_seed-0" for count in (2, 3)]
+
+
+def test_names_of_runs_differ_if_their_settings_do():
+    pairs = [
+        ({"model_args.separator": "a b"}, {"model_args.separator": "a-b"}),
+        ({"dataset_args.prompt": "{a}: {b}"}, {"dataset_args.prompt": "{a} {b}"}),
+        ({"dataset_args.prompt": "x" * 300}, {"dataset_args.prompt": "x" * 301}),
+        ({"dataset_args.data_seed": "1"}, {"training_args.data_seed": "1"}),
+        ({f"key{i}": "v" * 30 for i in range(20)}, {f"key{i}": "v" * 30 for i in range(21)}),
+        ({"loss.weight": "-1"}, {"loss.weight": "1"}),
+    ]
+    for one, other in pairs:
+        assert name_run(one) != name_run(other)
+        assert max(len(name_run(each).encode()) for each in (one, other)) < 255
 
 
 def test_keys_that_follow_the_seed_have_the_value_of_each_run(tiny, out):
@@ -160,7 +210,9 @@ def test_a_failed_run_does_not_end_the_sweep_and_is_named_at_the_end(tiny, out, 
     os.utime(out / "of another sweep/.hydra/config.yaml", (0, 0))
     sweep = ["loss=ce", "training_args.learning_rate=1e30,0.001", "training_args.max_grad_norm=0"]
     assert compare(*changed(tiny, *sweep)) == 1
-    failed, succeeded = "learning_rate-1e+30", "learning_rate-0.001"
+    failed, succeeded = (
+        f"loss-ce_learning_rate-{rate}_max_grad_norm-0_seed-0" for rate in ("1e+30", "0.001")
+    )
     assert finished(out) == [succeeded]
     printed = capsys.readouterr().err
     *_, last_but_one, _ = printed.strip().splitlines()
@@ -197,11 +249,11 @@ def send(process, number, reached):
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs process groups")
 def test_a_sweep_killed_at_two_places_gives_the_metrics_of_an_undisturbed_one(tiny, tmp_path, out):
-    steps = ["training_args.max_steps=200", "training_args.eval_steps=200", "training_args.save_steps=100"]
-    steps += ["training_args.per_device_eval_batch_size=5", "loss=ce,ntl_was,ntl_mse"]
+    write_more(tiny, "training_args: {max_steps: 200, eval_steps: 200, save_steps: 100}")
+    steps = ["training_args.per_device_eval_batch_size=5", "loss=ce,ntl_was,ntl_mse"]
     assert compare(*changed(tiny, *steps, f"training_args.output_dir={tmp_path}/undisturbed")) == 0
     command = changed(tiny, *steps, "hydra/launcher=local", "hydra.launcher.n_jobs=2")
-    first, second, third = (out / f"loss-{name}" for name in ("ce", "ntl_was", "ntl_mse"))
+    first, second, third = (out / f"loss-{name}_seed-0" for name in ("ce", "ntl_was", "ntl_mse"))
     send(start(["compare", *command]), signal.SIGKILL, lambda: [*first.glob(f"checkpoint-*/{STATE}")])
     assert not (first / STATE).exists()
     send(start(["compare", *command]), signal.SIGKILL, lambda: (third / STATE).exists())
@@ -216,18 +268,17 @@ def test_a_sweep_killed_at_two_places_gives_the_metrics_of_an_undisturbed_one(ti
 
 @pytest.mark.skipif(os.name != "posix", reason="needs process groups to send Ctrl-C")
 def test_an_interrupted_sweep_says_how_to_continue(tiny, out):
-    steps = ["training_args.max_steps=1000", "training_args.eval_steps=1000", "training_args.save_steps=20"]
-    process = start(["compare", *changed(tiny, *steps, "hydra/launcher=local", "hydra.launcher.n_jobs=2")])
+    write_more(tiny, "training_args: {max_steps: 1000, eval_steps: 1000, save_steps: 20}")
+    process = start(["compare", *changed(tiny, "hydra/launcher=local", "hydra.launcher.n_jobs=2")])
     printed = send(process, signal.SIGINT, lambda: [*(out / NAMES[0]).glob(f"checkpoint-*/{STATE}")])
     assert process.returncode == 130, printed
     assert "continues" in printed
 
 
 def test_a_study_in_one_file_is_swept_and_its_contrasts_are_tested(tiny, tmp_path, capsys):
-    study = tmp_path / "study.yaml"
-    study.write_text(
+    write_more(
+        tiny,
         """
-defaults: [compare, _self_]
 evaluation: {read: [greedy, median]}
 model_args: {number_format: padded}
 hydra:
@@ -237,14 +288,14 @@ contrasts:
   - {of: ntl_was, minus: ce}
   - {of: "ce, median", minus: {name: ce}, metric: rmse}
 margin: 1.0e+9
-"""
+""",
     )
     kept = [option for option in tiny if not option.startswith(("loss", "training_args.seed"))]
-    assert compare(str(study), *kept) == 0, capsys.readouterr().err
+    assert compare(*kept) == 0, capsys.readouterr().err
     with (tmp_path / "out/report/contrasts.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["of"], row["seeds"]) for row in rows] == [("ntl_was", "3"), ("ce, median", "3")]
-    own = ["--study", str(study), "--output", str(tmp_path / "again")]
+    own = ["--study", tiny[0], "--output", str(tmp_path / "again")]
     assert main(["report", str(tmp_path / "out"), *own]) == 0
     assert (tmp_path / "again/contrasts.csv").exists()
 
