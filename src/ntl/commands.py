@@ -36,7 +36,7 @@ from ntl.data.files import write_atomically
 from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
 from ntl.evaluate import read_results
 from ntl.terminal import HELP_OPTIONS, print_keys
-from ntl.train import run
+from ntl.train import LOSS_TERMS, run
 
 log = logging.getLogger(__name__)
 # Hydra refuses `+` before a key that exists; the paper's commands have it before this one.
@@ -164,7 +164,17 @@ def task(composed: DictConfig) -> float:
         raise
     if in_sweep and composed.announce:
         print(f"{folder.name} is finished", file=sys.stderr)
-    value = metrics.get("validation", {}).get(composed.minimize)
+    measured = metrics["validation"]
+    is_search = in_sweep and not str(settings.sweeper._target_).endswith(".BasicSweeper")
+    if is_search and composed.minimize not in (*measured, *LOSS_TERMS):
+        # The other runs of the search would lack it, too. A cause would be lost between processes.
+        print(
+            f"minimize={composed.minimize} is not measured on the validation set; expected one of: "
+            f"{', '.join(measured)}.",
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
+    value = measured.get(composed.minimize)
     return worst if value is None else value
 
 
@@ -192,12 +202,13 @@ class ReportCallback(Callback):
         _check_folder(config.hydra.run)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check the folder and the contrasts."""
+        """Check the folder, the contrasts and the name of the metric that a search minimizes."""
         from ntl.report.contrasts import read_contrasts
 
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
         try:
             read_contrasts(contrasts)
+            _check_metric(config.minimize)
         except UserError as error:
             raise SystemExit(2) from error  # Hydra only warns of other errors in a callback
         _check_folder(config.hydra.sweep)
@@ -222,6 +233,16 @@ class ReportCallback(Callback):
                 print(f"{run} is not finished: its train.log says why", file=sys.stderr)
             print(CONTINUES, file=sys.stderr)
             raise SystemExit(1)
+
+
+def _check_metric(name: str) -> None:
+    """Raise a UserError unless an evaluation may have a metric of this name."""
+    from ntl.metrics.registry import METRICS, find_metric  # slow: scipy
+
+    try:
+        find_metric(name)
+    except UserError as error:
+        raise UserError(f"minimize={name}: {error} The metrics are {', '.join(METRICS)}.") from None
 
 
 def _check_folder(settings: DictConfig) -> None:

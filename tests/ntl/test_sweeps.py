@@ -25,6 +25,9 @@ from ntl.train import STATE
 
 COMMAND = "import sys; from ntl.__main__ import main; sys.exit(main())"
 NAMES = ["loss-ce_seed-0", "loss-ntl_was_seed-0"]
+needs_optuna = pytest.mark.skipif(
+    not find_spec("hydra_plugins.hydra_optuna_sweeper"), reason="needs the extra optuna"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +84,28 @@ def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny,
     assert len(finished(out)) == 4
 
 
+def test_an_unknown_metric_to_minimize_is_refused_before_the_first_run(tiny, out, capsys):
+    assert compare(*tiny, "minimize=maee") == 2
+    message = capsys.readouterr().err
+    assert "minimize=maee" in message
+    assert "rmse" in message
+    assert finished(out) == []
+
+
+@needs_optuna
+@pytest.mark.parametrize("launcher", ["basic", "local"])
+def test_a_metric_that_the_runs_do_not_measure_ends_a_search(launcher, tiny, out, capfd):
+    study, *kept = changed(
+        tiny, "loss=ntl_was", "loss.weight=choice(0.1,0.2,0.3)", f"hydra/launcher={launcher}"
+    )
+    search = ["hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=1"]
+    assert train(study, "-m", *kept, *search, "minimize=median_mae") == 2
+    message = capfd.readouterr().err
+    assert "minimize=median_mae" in message
+    assert "rmse" in message
+    assert len(finished(out)) == 1
+
+
 @pytest.mark.parametrize(
     ("wrong", "named"), [("off: ce, minus: head", "off"), ("of: ce, minus: head, metric: maee", "maee")]
 )
@@ -128,7 +153,7 @@ def test_a_loss_of_ones_own_is_found_by_the_processes_of_a_sweep(tiny, tmp_path,
     assert {written(out / name)["name"] for name in finished(out)} == {"ce", "my_losses:squared"}
 
 
-@pytest.mark.skipif(not find_spec("hydra_plugins.hydra_optuna_sweeper"), reason="needs the extra optuna")
+@needs_optuna
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
 def test_optuna_searches_for_the_weight_with_the_best_validation_metric(direction, tiny, out):
     search = ["hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=1", "loss=ntl_was"]
