@@ -248,6 +248,8 @@ def job_folder(_root_: DictConfig) -> str:
     given = {}
     for each in OverridesParser.create().parse_overrides(texts):
         value = each.value()
+        if isinstance(value, str) and "${" in value:
+            value = str(OmegaConf.select(_root_, each.key_or_group))
         given[each.key_or_group] = value if isinstance(value, str) else each.get_value_element_as_str()
     return name_run({key: value for key, value in given.items() if key not in left_out})
 

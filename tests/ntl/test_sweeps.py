@@ -227,6 +227,7 @@ def test_keys_that_follow_the_seed_have_the_value_of_each_run(tiny, out):
     assert compare(*changed(tiny, *seeds)) == 0
     runs = [written(out / name) for name in finished(out)]
     assert {(r["seed"], r["settings"]["dataset_args"]["data_seed"]) for r in runs} == {(0, 0), (1, 1)}
+    assert finished(out) == [f"data_seed-{seed}_loss-ce_seed-{seed}" for seed in (0, 1)]
 
 
 def test_a_failed_run_does_not_end_the_sweep_and_is_named_at_the_end(tiny, out, capsys):
