@@ -97,8 +97,7 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
     arguments = [f"+{each}" if each.startswith(WITH_PLUS) else each for each in arguments]
     if arguments and arguments[0].endswith((".yaml", ".yml")):
         study = Path(arguments[0])
-        if not study.is_file():
-            raise UserError(f"{study} does not exist; expected a YAML file with the settings of a study.")
+        _check_study(study)
         arguments = ["--config-dir", str(study.parent), "--config-name", study.stem, *arguments[1:]]
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     overrides = _find_overrides(arguments)
@@ -122,6 +121,23 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
         if before[1] is None:
             del os.environ["HYDRA_FULL_ERROR"]
     return 0
+
+
+def _check_study(file: Path) -> None:
+    """Raise a UserError unless a file can be the primary file of a command."""
+    import yaml  # type: ignore[import-untyped]
+
+    if not file.is_file():
+        raise UserError(f"{file} does not exist; expected a YAML file with the settings of a study.")
+    try:
+        content = yaml.safe_load(file.read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{file} cannot be read ({' '.join(str(error).split())}).") from None
+    if not isinstance(content, dict) or not content.get("defaults"):
+        raise UserError(
+            f"{file} has no defaults, so it lacks all other settings. Begin it with a line such as "
+            "defaults: [compare, _self_]."
+        )
 
 
 def task(composed: DictConfig) -> float:

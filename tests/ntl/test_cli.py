@@ -107,6 +107,13 @@ def test_a_mistyped_word_is_answered_with_a_close_one(command, close, capsys):
     assert close in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["", "- a", "defaults: [compare", "loss: {weight: 1}"])
+def test_a_file_that_is_no_study_is_an_error_that_names_it(text, tmp_path, capsys):
+    (tmp_path / "study.yaml").write_text(text)
+    assert cli.main(["compare", str(tmp_path / "study.yaml")]) == 2
+    assert "study.yaml" in capsys.readouterr().err
+
+
 def test_help_behind_a_choice_explains_its_keys(capsys):
     assert cli.main(["train", "dataset_args=tabular", "dataset_args.target=y", "loss=ntl_was", "--help"]) == 0
     printed = capsys.readouterr().out
