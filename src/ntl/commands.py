@@ -25,7 +25,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -352,4 +352,9 @@ def _explain(error: Exception) -> str:
     near = difflib.get_close_matches(wrong[1], known, n=1) if wrong else []
     if near:
         return f"{lines[0]}\nDid you mean {near[0]}?"
+    if isinstance(error, OverrideParseException):
+        return (
+            f"{error.override} cannot be parsed. A value with braces, colons or commas needs quotes "
+            """that the shell passes on: 'key="value"'."""
+        )
     return "\n".join(lines[:2])

@@ -114,6 +114,13 @@ def test_a_file_that_is_no_study_is_an_error_that_names_it(text, tmp_path, capsy
     assert "study.yaml" in capsys.readouterr().err
 
 
+def test_a_value_that_needs_quotes_is_an_error_that_shows_them(capsys):
+    assert cli.main(["train", "dataset_args.prompt={text}: "]) == 2
+    message = capsys.readouterr().err
+    assert "dataset_args.prompt={text}" in message
+    assert """'key="value"'""" in message
+
+
 def test_help_behind_a_choice_explains_its_keys(capsys):
     assert cli.main(["train", "dataset_args=tabular", "dataset_args.target=y", "loss=ntl_was", "--help"]) == 0
     printed = capsys.readouterr().out
