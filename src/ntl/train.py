@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ WRITTEN = (
     "model*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
     "special_tokens_map.json", "chat_template.jinja", "runs/*/events.out.tfevents.*",
 )  # fmt: skip
+MOST_HASHED = 10_000  # examples of a set that are compared when a run is continued
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
 LOSS_TERMS = ("loss", "ce", "ce_numbers", "ce_text", "ntl", "perplexity")
 
@@ -76,12 +78,13 @@ def run(
     arguments = trainer_arguments(config.training_args, folder)
     quiet(arguments)
     trained, checkpoint = find_start(config, folder)
+    own = trained or checkpoint if not config.training_args.do_only_eval else None
     if trained is not None:
         config = as_trained(config, trained)
         if (done := find_evaluation(config, trained, target)) is not None:
             log.info(f"{folder} is finished already")
             return done
-    trainer, data = prepare(config, arguments, is_trained=trained is not None)
+    trainer, data = prepare(config, arguments, trained is not None, own)
 
     PartialState().wait_for_everyone()  # no process writes before all have passed their checks
     if arguments.should_save and trained != folder:
@@ -124,12 +127,16 @@ def find_evaluation(config: Config, model: Path, target: Path) -> dict[str, Metr
     """Return the metrics of a finished evaluation, unless it has to be done (again).
 
     Raises:
-        UserError: The folder holds an evaluation on other data.
+        UserError: The folder holds an evaluation on other data, or the rows of the table have changed.
     """
+    from ntl.data import load_task
+
     done = read_results(target)
     if done is None:
         return None
     if not config.training_args.do_only_eval and is_same_evaluation(done, config, model, target):
+        if config.dataset_args.dataset_name == "tabular":  # others may take minutes to read
+            check_same_rows(load_task(config.dataset_args), model)
         found: dict[str, Metrics] = done["metrics"]
         return found
     if done["settings"]["dataset_args"] != config.plain()["dataset_args"]:
@@ -139,8 +146,15 @@ def find_evaluation(config: Config, model: Path, target: Path) -> dict[str, Metr
     return None
 
 
-def prepare(config: Config, arguments: Any, is_trained: bool) -> tuple[Any, TaskData]:
-    """Build the model, load the data and make the trainer with its loss; check that they fit together."""
+def prepare(config: Config, arguments: Any, is_trained: bool, own: Path | None) -> tuple[Any, TaskData]:
+    """Build the model, load the data and make the trainer with its loss; check that they fit together.
+
+    Args:
+        config: The settings.
+        arguments: transformers' arguments.
+        is_trained: Whether the model is only evaluated.
+        own: The run's own model or checkpoint, if it is continued or evaluated.
+    """
     from transformers import set_seed
 
     from ntl.data import add_shots, evenly_spaced, load_task
@@ -154,6 +168,8 @@ def prepare(config: Config, arguments: Any, is_trained: bool) -> tuple[Any, Task
     data = table or load_task(config.dataset_args)
     if data.note:
         log.info(data.note)
+    if own is not None:
+        check_same_rows(data, own)
     if not is_trained:
         built.fit(example.answer for example in data.train)
         remember(built, config, data)
@@ -263,6 +279,7 @@ def add_loss(trainer: Any, config: Config) -> None:
 def remember(built: AnsweringModel, config: Config, data: TaskData) -> None:
     """Write into the model's configuration how it is trained, so that it can be continued and evaluated."""
     trained: dict[str, Any] = {"label": config.label, "name": config.name, "settings": config.plain()}
+    trained["rows"] = fingerprint_rows(data)
     if config.loss.options.get("sigma") == AUTO and built.number_ids:
         trained["sigma"] = choose_widths(built.answer_format.write([e.answer for e in data.train]))
     # A new dictionary: copies of the configuration share the old one.
@@ -335,6 +352,24 @@ def check_same(config: Config, model: Path, folder: Path) -> None:
                     "here. Pass another training_args.output_dir, or "
                     "training_args.overwrite_output_dir=true to replace it."
                 )
+
+
+def check_same_rows(data: TaskData, model: Path) -> None:
+    """Raise a UserError if a model in the run's folder was trained with these settings on other rows."""
+    rows = fingerprint_rows(data)
+    if (read_trained(model) or {}).get("rows", rows) != rows:
+        raise UserError(
+            f"{model} was trained before the data changed. Pass another training_args.output_dir, or "
+            "training_args.overwrite_output_dir=true to replace it."
+        )
+
+
+def fingerprint_rows(data: TaskData) -> str:
+    """Hash all examples or, of larger sets, as many as are read at once."""
+    from ntl.data import evenly_spaced, fingerprint
+
+    parts = (data.train, *parts_of(data).values())
+    return fingerprint(chain.from_iterable(evenly_spaced(part, MOST_HASHED) for part in parts))
 
 
 def as_trained(config: Config, model: Path) -> Config:

@@ -323,6 +323,30 @@ def test_a_run_that_is_killed_anywhere_is_continued_by_the_same_command(place, t
     assert results(tmp_path / "run")
 
 
+def test_a_run_is_not_continued_on_a_table_that_has_changed(tmp_path, capsys):
+    table = tmp_path / "table.csv"
+
+    def write(first):
+        rows = [f"text {i},{first if i == 0 else i}" for i in range(40)]
+        table.write_text("\n".join(["text,score", *rows]))
+
+    write(first=0)
+    options = ["dataset_args=tabular", f"dataset_args.file={table}", "dataset_args.target=score"]
+    options += ["dataset_args.validation_size=6", "dataset_args.test_size=6"]
+    command = [o for o in small(tmp_path, *options) if "data_dir" not in o]
+    assert train(*command) == 0, capsys.readouterr().err
+    metrics = results(tmp_path / "run")
+    write(first=7)
+    assert train(*command) == 2
+    assert "changed" in capsys.readouterr().err
+    assert train(*command, "evaluation.name=again") == 2
+    (tmp_path / "run" / STATE).unlink()
+    assert train(*command) == 2
+    assert results(tmp_path / "run") == metrics
+    write(first=0)
+    assert train(*command) == 0
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_loss_is_cross_entropy_plus_a_mean_over_numbers_and_evaluations_report_plain_parts(
     smoothing, tmp_path, capsys
