@@ -115,6 +115,10 @@ def load(settings: Tabular) -> TaskData:
     whole, notes = read_columns(settings.file)
     names = _columns_of_question(settings, [*whole])
     table = _with_targets(whole, settings)
+    if not table[settings.targets[0]]:
+        raise UserError(
+            f"{settings.file} has no row with a value of {' and '.join(settings.targets)}; expected some."
+        )
     columns = {name: table[name] for name in names}
     examples = _examples(table, write_questions(columns, settings), settings)
     missing = len(whole[settings.targets[0]]) - len(examples)
@@ -163,12 +167,12 @@ def _split(
         f"beyond dataset_args.rows={settings.rows}": len(distinct) - len(rows),
         f"with {alike} of the validation or test set": len(rows) - len(test) - len(validation) - len(train),
     }
-    needed = settings.train_size or 1
+    needed, limit = settings.train_size or 1, "null" if settings.rows is None else settings.rows
     if len(train) < needed:
         raise UserError(
             f"{settings.file} has {len(train)} training rows without {alike} of the {for_validation} "
             f"validation and {for_test} test rows; expected dataset_args.train_size={needed}. What limits "
-            f"them is dataset_args.rows={settings.rows}, validation_size, test_size, or a question that does "
+            f"them is dataset_args.rows={limit}, validation_size, test_size, or a question that does "
             f"not tell rows apart with dataset_args.significant_digits={settings.significant_digits}."
         )
     if settings.train_seed is not None:
