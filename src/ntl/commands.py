@@ -161,6 +161,7 @@ def task(composed: DictConfig) -> float:
             (path / HYDRA / "config.yaml").touch()  # see `ReportCallback.on_multirun_end`
         else:
             _write_configuration(composed, path / HYDRA)
+        _check_keys(composed)
         config = read_config(composed, job, settings.runtime.choices.get("loss"))
         config.training_args.disable_tqdm = in_sweep or config.training_args.disable_tqdm
         # Hydra's folder of a single evaluation is that of the evaluation itself; see `config.run_folder`.
@@ -192,6 +193,21 @@ def task(composed: DictConfig) -> float:
         raise SystemExit(2)
     value = measured.get(composed.minimize)
     return worst if value is None else value
+
+
+def _check_keys(composed: DictConfig) -> None:
+    """Raise a UserError for a key of a study that looks like a group's, and that no setting refers to.
+
+    Hydra lets a study have keys of its own, such as `rate` for `${rate.${hydra:runtime.choices.loss}}`.
+    """
+    own = {"contrasts", "minimize", "announce", "margin"}
+    groups = [group for group in GROUPS if "@" not in group]
+    text = OmegaConf.to_yaml(composed)
+    for key in map(str, composed):
+        if key in (*own, *groups) or f"${{{key}" in text:
+            continue
+        if difflib.get_close_matches(key, [*groups, *own], n=1):
+            raise unknown_key("", key, [*groups, *own])
 
 
 def _write_configuration(composed: DictConfig, folder: Path) -> None:
