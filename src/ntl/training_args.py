@@ -65,6 +65,12 @@ class TrainingArgs:
     report_to: Any = setting("none", "wandb, tensorboard", **NOT_COMPARED)
     disable_tqdm: bool | None = setting(None, "null: progress bars only in a terminal", **NOT_COMPARED)
 
+    def __post_init__(self) -> None:
+        least = {"max_steps": -1, "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
+        for key, smallest in least.items():
+            if (value := getattr(self, key)) < smallest:
+                raise UserError(f"training_args.{key}={value}; expected at least {smallest}.")
+
 
 NOT_OF_TRANSFORMERS = (
     "trial",
