@@ -30,6 +30,15 @@ PLANNED = [
 ]
 """All contrasts, planned before the first runs were measured; Holm's correction covers them together."""
 DEPTH = 0.01  # of the valley between two peaks
+NAMES = {
+    "ce": "cross-entropy", "crps": "+ CRPS", "ntl_was": "+ NTL-WAS", "hl_gauss": "HL-Gauss",
+    "constant": "constant shares", "raters": "the raters' own shares",
+}  # fmt: skip
+COLUMN_OF = {
+    "rps": "RPS", "rater_rps": "RPS, raters", "median_mae": "median's error", "mean_mae": "mean's error",
+    "mode_mae": "likeliest level's error", "kappa": "kappa", "two_peaks": "two peaks", "ece": "ECE",
+    "cumulative_ece": "ECE, cumulative",
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -46,10 +55,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     tested = contrasts(metrics, PLANNED, MARGIN)
     tested.to_csv(folder / "contrasts.csv", index=False, float_format="%.6g", lineterminator="\n")
-    for table, of_table in metrics.groupby(level="dataset"):
-        means = of_table.groupby(level="objective").mean().dropna(axis=1, how="all").round(3)
-        print(f"\n{table}\n\n{means.to_markdown()}")
-    print(f"\n{tested.round(4).to_markdown(index=False)}")
+    print(table_of(metrics), table_of_contrasts(tested), sep="\n\n")
 
 
 def read_runs(folder: Path) -> Iterator[tuple[str, str, int, str, float]]:
@@ -127,6 +133,39 @@ def calibration_error(probabilities: np.ndarray, happened: np.ndarray) -> float:
     bins = np.minimum((10 * probabilities).astype(int), 9).ravel()
     sums = np.bincount(bins, (probabilities - happened).ravel(), minlength=10)
     return float(np.abs(sums).sum() / bins.size)
+
+
+def table_of(metrics: pd.DataFrame) -> str:
+    """Write the means over the seeds of each table and loss as Markdown, shares in per cent."""
+    lines = [
+        f"| table | loss | seeds | {' | '.join(COLUMN_OF.values())} |",
+        "| --- " * 2 + "| ---: " * 10 + "|",
+    ]
+    for key in [(table, name) for table in TABLES for name in NAMES]:
+        if key not in {index[:2] for index in metrics.index}:
+            continue
+        runs = metrics.loc[key]
+        cells = []
+        for column in COLUMN_OF:
+            mean = runs[column].mean()
+            share = column == "two_peaks"
+            cells.append("" if pd.isna(mean) else f"{100 * mean:.0f} %" if share else f"{mean:.3f}")
+        lines.append(f"| {key[0]} | {NAMES[key[1]]} | {len(runs)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def table_of_contrasts(tested: pd.DataFrame) -> str:
+    """Write the contrasts with cross-entropy as Markdown."""
+    lines = [
+        "| table | loss | measure | seeds | difference | p | p, Holm | no effect above 3 % |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for row in tested.itertuples():
+        shown = f"{row.difference:+.1f} ± {(row.upper - row.lower) / 2:.1f} %"
+        cells = (row.dataset, NAMES[row.of], COLUMN_OF[row.metric], str(row.seeds), shown)
+        cells += (f"{row.p:.2g}", f"{row.p_holm:.2g}", "yes" if row.equivalent else "no")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
