@@ -144,13 +144,20 @@ def test_a_figure_of_the_pages_is_that_of_the_runs(path, tmp_path, monkeypatch):
     assert written.findall(old) == written.findall(new)
 
 
-def test_the_figure_of_the_home_page_has_the_range_of_its_tables():
-    metrics, gains = whole_numbers(), []
-    for table in WHOLE_NUMBERS[:4]:
-        ce, mine = (metrics.loc[table, name] for name in ("smollm2", "smollm2 + HL-Gauss"))
+@pytest.mark.parametrize("page", ["README.md", "docs/playground/index.html"])
+def test_the_gains_on_the_home_pages_are_those_of_the_study_of_ten_epochs(page):
+    metrics, _ = ten_epochs()
+    gains, by_loss = [], []
+    for table in ("sentiment", "places"):
+        ce, mine = (metrics.loc[table, name] for name in ("ce", "hl_gauss"))
         gains.append(100 * (1 - mine["median_mae"].mean() / ce["mae"].mean()))
-    text = (ROOT / "docs" / "images" / "finding.svg").read_text("utf-8")
-    assert f"{min(gains):.0f} to {max(gains):.0f} % less error than the greedy answers" in text
+        by_loss.append(100 * (ce["median_mae"] - mine["median_mae"]) / ce["median_mae"].mean())
+    shared = (by_loss[0] + by_loss[1]) / 2
+    half = stats.sem(shared) * stats.t.ppf(0.975, len(shared) - 1)
+    text = re.sub("<.*?>", "", (ROOT / page).read_text("utf-8"))
+    assert f"{min(gains):.0f} to {max(gains):.0f} %" in text
+    assert f"{shared.mean():.0f} %" in text
+    assert f"{shared.mean() - half:.0f} to {shared.mean() + half:.0f} %" in text
 
 
 def test_tables_of_the_study_on_small_models_are_those_of_its_runs():
@@ -259,9 +266,13 @@ TEN_EPOCHS = {
     "cross-entropy": "ce",
     "HL-Gauss": "hl_gauss",
     "label smoothing": "label_smoothing",
+    "Gaussian on single digits": "digits",
+    "NTL-WAS": "ntl_was",
+    "regression head": "head",
     "constant": "constant",
     "TF-IDF + ridge": "ridge",
     "MiniLM, frozen, + SVR": "minilm",
+    "mpnet, frozen, + SVR": "mpnet",
     "MiniLM, fine-tuned": "encoder",
 }
 
@@ -277,45 +288,46 @@ def ten_epochs():
 
 
 def split_tables(rows):
-    """Split the rows of a page's tables at their headings."""
-    starts = [i for i, row in enumerate(rows) if row[0] == "table"]
+    """Split the rows of a page's tables at their headings, which are followed by rules."""
+    starts = [i - 1 for i, row in enumerate(rows) if set(row[0]) == {"-"}]
     return [(rows[i], rows[i + 2 : end]) for i, end in zip(starts, [*starts[1:], len(rows)], strict=True)]
 
 
-@pytest.mark.parametrize(("place", "prefix"), [(0, ""), (1, "step370_")])
-def test_the_errors_of_the_study_of_ten_epochs_are_those_of_its_runs(place, prefix):
+def test_the_errors_of_the_study_of_ten_epochs_are_those_of_its_runs():
     metrics, rows = ten_epochs()
-    heading, rows = split_tables(rows)[place]
-    shown = set()
-    for table, seed, *cells in rows:
-        for name, cell in zip(heading[2:], cells, strict=True):
-            key = table, TEN_EPOCHS[name], int(seed)
-            assert bool(cell) == (key in metrics.index)
-            if not cell:
-                continue
-            shown.add(key)
-            run = metrics.loc[key]
-            expected = [run["mae"]]
-            if ";" in cell:
-                expected = [run[prefix + name] for name in ("median_mae", "mae", "crps")]
-                expected += [100 * run[f"{prefix}interval_coverage"], run["chosen_step"]]
-            for text, value in zip(cell.replace(" %", "").split("; "), expected, strict=not prefix):
-                assert abs(float(text) - value) <= 0.5001 * 10 ** -len(text.partition(".")[2])
-    assert shown == {*metrics.dropna(subset=f"{prefix}mae").index}
+    tables, shown = split_tables(rows)[:-1], {}
+    for (dataset, *seeds, _), rows in tables:
+        prefix = "step370_" if dataset in shown else ""
+        shown.setdefault(dataset, [])
+        for name, *cells in rows:
+            own = metrics.dropna(subset=f"{prefix}mae").loc[dataset, TEN_EPOCHS[name]]
+            assert [seed for seed, cell in zip(seeds, cells, strict=False) if cell] == [*map(str, own.index)]
+            runs = [run for _, run in own.iterrows()]
+            for cell, run in zip(filter(None, cells), [*runs, own.mean()], strict=True):
+                expected = [run[f"{prefix}mae"]]
+                if ";" in cell:
+                    expected = [run[prefix + name] for name in ("median_mae", "mae", "crps")]
+                    expected += [100 * run[f"{prefix}interval_coverage"]]
+                    expected += [] if prefix else [run["chosen_step"]]
+                for text, value in zip(cell.replace(" %", "").split("; "), expected, strict=True):
+                    assert abs(float(text) - value) <= 0.5001 * 10 ** -len(text.partition(".")[2])
+            shown[dataset].append(name)
+    for dataset, names in shown.items():
+        assert {TEN_EPOCHS[name] for name in names} == {*metrics.loc[dataset].index.unique(0)}
 
 
-def test_stopping_cross_entropy_by_crps_is_too_early_for_its_greedy_answers():
+def test_stopping_cross_entropy_by_crps_is_mostly_too_early_for_its_greedy_answers():
     metrics, _ = ten_epochs()
     runs = metrics.xs("ce", level="objective")
     chosen = [run[f"step{run['chosen_step']:.0f}_mae"] for _, run in runs.iterrows()]
-    assert len(runs) == 3
-    assert (runs["step370_mae"] < chosen).all()
+    assert len(runs) == 6
+    assert (runs["step370_mae"] < chosen).sum() == 5
 
 
 def test_the_contrasts_of_the_study_of_ten_epochs_are_those_of_its_runs():
     metrics, rows = ten_epochs()
     tests = []
-    _, rows = split_tables(rows)[2]
+    _, rows = split_tables(rows)[-1]
     for table, contrast, seeds, difference, p, corrected in rows:
         sides, _, metric = contrast.partition(": ")
         pair = []

@@ -2,9 +2,10 @@
 
     python -m studies.ten_epochs.results outputs/ten_epochs alternatives.csv results/ten_epochs
 
-Writes `metrics.csv.xz`, the test metrics of every finished run and the step whose weights gave them, and
-`contrasts.csv`; prints both as Markdown, and a table of the last step on the validation rows. Without runs,
-as after the study, it reads the pack instead:
+Adds to the pack `metrics.csv.xz` the test metrics of every finished run, the step whose weights gave them,
+and the errors of the alternatives; writes `contrasts.csv`; prints both as Markdown, and tables of the last
+step on the validation rows. Runs in the pack that the folder no longer has stay there, so that the study can
+be made in pieces. Without runs, the pack alone is read:
 
     python -m studies.ten_epochs.results results/ten_epochs
 """
@@ -37,13 +38,16 @@ def main(arguments: Sequence[str]) -> None:
     folder = Path(arguments[-1])
     if len(arguments) > 1:
         runs, others = arguments[:-1]
-        packed = pd.concat([pd.DataFrame(read_runs(Path(runs)), columns=COLUMNS), pd.read_csv(others)])
+        pack = folder / "metrics.csv.xz"
+        parts = [pd.read_csv(pack)] if pack.is_file() else []
+        parts += [pd.DataFrame(read_runs(Path(runs)), columns=COLUMNS), pd.read_csv(others)]
+        packed = pd.concat(parts).drop_duplicates(COLUMNS[:-1], keep="last")
         folder.mkdir(parents=True, exist_ok=True)
-        packed.sort_values(COLUMNS[:-1]).to_csv(folder / "metrics.csv.xz", index=False, lineterminator="\n")
+        packed.sort_values(COLUMNS[:-1]).to_csv(pack, index=False, lineterminator="\n")
     metrics = read_pack(folder)
     planned = yaml.safe_load((Path(__file__).parent / "contrasts.yaml").read_text("utf-8"))
     tested = contrasts(metrics, planned["contrasts"], planned["margin"])
-    print(table_of(metrics), table_of(metrics, "step370_"), sep="\n\n")
+    print(tables_of(metrics), tables_of(metrics, "step370_"), sep="\n\n")
     if len(tested):
         tested.to_csv(folder / "contrasts.csv", index=False, lineterminator="\n")
         print(f"\n{table_of_contrasts(tested)}\n\nMean over the tables: {mean_over_tables(metrics)}")
@@ -122,16 +126,20 @@ def values(metrics: pd.DataFrame, dataset: str, name: str, metric: str) -> pd.Se
     return metrics.loc[(dataset, arm), column] if known else pd.Series(dtype=float)
 
 
-def table_of(metrics: pd.DataFrame, prefix: str = "") -> str:
-    """Write a row for each table and seed as Markdown; the columns are the arms and models that were run."""
+def tables_of(metrics: pd.DataFrame, prefix: str = "") -> str:
+    """Write a Markdown table for each dataset: a row for each model, a column for each seed, and the mean."""
     metrics = metrics.dropna(subset=f"{prefix}mae")
-    names = [name for name in NAMES if name in metrics.index.unique(1)]
-    lines = [f"| table | seed | {' | '.join(map(NAMES.get, names))} |", "| --- " * (len(names) + 2) + "|"]
-    for dataset, seed in metrics.index.droplevel(1).unique().sort_values():
-        keys = [(dataset, name, seed) for name in names]
-        cells = [cell_of(metrics.loc[key], prefix) if key in metrics.index else "" for key in keys]
-        lines.append(f"| {dataset} | {seed} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    parts = []
+    for dataset in metrics.index.unique(0):
+        runs = metrics.loc[dataset]
+        seeds = sorted(runs.index.unique(1))
+        lines = [f"| {dataset} | {' | '.join(map(str, seeds))} | mean |", "| --- " * (len(seeds) + 2) + "|"]
+        for name in [name for name in NAMES if name in runs.index.unique(0)]:
+            own = runs.loc[name]
+            cells = [cell_of(own.loc[seed], prefix) if seed in own.index else "" for seed in seeds]
+            lines.append(f"| {NAMES[name]} | {' | '.join(cells)} | {cell_of(own.mean(), prefix)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def cell_of(run: pd.Series, prefix: str) -> str:
