@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tolerances import DISTRIBUTION, approx
 
 np, pd, torch = (pytest.importorskip(name) for name in ("numpy", "pandas", "torch"))
 transformers = pytest.importorskip("transformers")
@@ -45,15 +46,13 @@ def test_measures_are_those_of_their_definitions(study):
 
     rows = range(30)
     draws = [np.repeat(LEVELS, np.round(1e5 * row).astype(int)) for row in found]
-    assert measured["rps"] == pytest.approx(np.mean([score(found[i], labels[i]) for i in rows]))
-    assert measured["rater_rps"] == pytest.approx(
-        np.mean([score(found[i], r) for i in rows for r in ratings[i]])
-    )
+    assert measured["rps"] == approx(np.mean([score(found[i], labels[i]) for i in rows]))
+    assert measured["rater_rps"] == approx(np.mean([score(found[i], r) for i in rows for r in ratings[i]]))
     assert measured["median_mae"] == np.mean([abs(np.median(draws[i]) - labels[i]) for i in rows])
-    assert measured["mean_mae"] == pytest.approx(np.abs(found @ LEVELS - labels).mean())
+    assert measured["mean_mae"] == approx(np.abs(found @ LEVELS - labels).mean())
     median = np.array([np.median(each) for each in draws])
     expected = np.subtract.outer(median, labels) ** 2
-    assert measured["kappa"] == pytest.approx(1 - ((median - labels) ** 2).mean() / expected.mean())
+    assert measured["kappa"] == approx(1 - ((median - labels) ** 2).mean() / expected.mean())
 
 
 def test_two_peaks_have_a_valley_between_them(study):
@@ -66,7 +65,7 @@ def test_calibration_is_the_distance_between_probability_and_frequency_in_each_b
     probabilities = np.array([0.21, 0.29, 0.23, 0.27, 0.92, 1.0])
     happened = np.array([0, 1, 0, 0, 1, 1])
     error = study("results").calibration_error(probabilities, happened)
-    assert error == pytest.approx((4 * 0 + 2 * 0.04) / 6)
+    assert error == approx((4 * 0 + 2 * 0.04) / 6)
 
 
 def test_a_run_is_read_and_measured_without_its_model(study, tmp_path, capsys):
@@ -101,8 +100,8 @@ def test_a_run_is_read_and_measured_without_its_model(study, tmp_path, capsys):
     questions = [row.question for row in task.tests["test"]]
     for question, row, none in zip(questions, probabilities, read["none"], strict=True):
         logits = model(torch.tensor([tokenizer.encode(question)])).logits[0, -1]
-        assert row == pytest.approx(logits.softmax(-1)[:9].tolist(), rel=1e-4)
-        assert row.sum() + none == pytest.approx(1, rel=1e-4)
+        assert row == approx(logits.softmax(-1)[:9].tolist(), DISTRIBUTION)
+        assert row.sum() + none == approx(1, DISTRIBUTION)
     study("results").main([str(tmp_path / "runs"), str(tmp_path / "pack")])
     printed = capsys.readouterr().out
     study("results").main([str(tmp_path / "pack")])
