@@ -85,7 +85,7 @@ def test_the_first_figure_begins_with_cross_entropy_and_moves_to_ntl_was(open_pa
 def test_the_result_is_that_of_the_readme(page):
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").replace("*", "").split())
     figures = page.locator("#result .whole").all_inner_texts()
-    assert len(figures) == 3
+    assert len(figures) == 2
     assert [figure for figure in figures if f" {figure}" not in readme] == []
 
 
