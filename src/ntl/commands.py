@@ -31,7 +31,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ntl.config import changes_training, read_config
+from ntl.config import NOT_TRAINING, changes_training, read_config
 from ntl.data.files import write_atomically
 from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
 from ntl.evaluate import read_results
@@ -200,14 +200,13 @@ def _check_keys(composed: DictConfig) -> None:
 
     Hydra lets a study have keys of its own, such as `rate` for `${rate.${hydra:runtime.choices.loss}}`.
     """
-    own = {"contrasts", "minimize", "announce", "margin"}
-    groups = [group for group in GROUPS if "@" not in group]
+    known = list(dict.fromkeys([*(group for group in GROUPS if "@" not in group), *NOT_TRAINING]))
     text = OmegaConf.to_yaml(composed)
     for key in map(str, composed):
-        if key in (*own, *groups) or f"${{{key}" in text:
+        if key in known or f"${{{key}" in text:
             continue
-        if difflib.get_close_matches(key, [*groups, *own], n=1):
-            raise unknown_key("", key, [*groups, *own])
+        if difflib.get_close_matches(key, known, n=1):
+            raise unknown_key("", key, known)
 
 
 def _write_configuration(composed: DictConfig, folder: Path) -> None:

@@ -31,13 +31,8 @@ from ntl.training_args import CHANGEABLE, TrainingArgs
 
 MAX_JOBS = 4  # runs at a time by default; one of a small model takes about 0.7 GiB
 MODELS = {"rt": "RT", "xval": "xVal", "t5": "T5"}  # names in tables, by encoding or family
-NOT_TRAINING = (
-    "evaluation",
-    "contrasts",
-    "margin",
-    "minimize",
-    "announce",
-)  # what only evaluates and reports
+# Groups and keys that only say how runs are evaluated and reported.
+NOT_TRAINING = ("evaluation", "contrasts", "margin", "minimize", "announce")
 SECTIONS: dict[str, type] = {
     "model_args": ModelArgs, "weights": Weights, "training_args": TrainingArgs, "loss": LossSettings,
     "evaluation": Evaluation,

@@ -72,12 +72,7 @@ class TrainingArgs:
                 raise UserError(f"training_args.{key}={value}; expected at least {smallest}.")
 
 
-NOT_OF_TRANSFORMERS = (
-    "trial",
-    "special_name",
-    "do_only_eval",
-    "overwrite_output_dir",
-)  # not transformers' arguments
+NOT_OF_TRANSFORMERS = ("trial", "special_name", "do_only_eval", "overwrite_output_dir")
 # Keys that a command which continues a run may change; the last ones are transformers'.
 CHANGEABLE = {each.name for each in fields(TrainingArgs) if not each.metadata.get("compared", True)}
 CHANGEABLE |= {"use_cpu", "dataloader_num_workers", "dataloader_pin_memory", "run_name", "logging_dir"}

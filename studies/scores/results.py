@@ -18,7 +18,7 @@ from ntl.data import load_task
 from ntl.data.tabular import Tabular
 from ntl.evaluate import read_results
 from studies.scores.read import FILE, LEVELS
-from studies.ten_epochs.results import COLUMNS, contrasts
+from studies.ten_epochs.results import COLUMNS, contrasts, read_pack
 
 MARGIN = 3.0
 TABLES, LOSSES = ("sentiment", "emobank"), ("crps", "ntl_was", "hl_gauss")
@@ -50,9 +50,7 @@ def main(arguments: Sequence[str]) -> None:
         packed.sort_values(COLUMNS[:-1]).to_csv(
             folder / "metrics.csv", index=False, float_format="%.6g", lineterminator="\n"
         )
-    metrics = pd.read_csv(folder / "metrics.csv").pivot_table(
-        index=COLUMNS[:3], columns="metric", values="value"
-    )
+    metrics = read_pack(folder / "metrics.csv")
     tested = contrasts(metrics, PLANNED, MARGIN)
     tested.to_csv(folder / "contrasts.csv", index=False, float_format="%.6g", lineterminator="\n")
     print(table_of(metrics), table_of_contrasts(tested), sep="\n\n")

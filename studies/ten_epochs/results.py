@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pandas as pd
 import yaml
-from scipy.stats import ttest_1samp
 
 from ntl.evaluate import read_results
+from ntl.report.statistics import half_width, holm, p_value
 
 COLUMNS = ["dataset", "objective", "seed", "metric", "value"]
 """Of the pack: `objective` is an arm of the study or a model of alternatives.py."""
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> None:
         packed = pd.concat(parts).drop_duplicates(COLUMNS[:-1], keep="last")
         folder.mkdir(parents=True, exist_ok=True)
         packed.sort_values(COLUMNS[:-1]).to_csv(pack, index=False, lineterminator="\n")
-    metrics = read_pack(folder)
+    metrics = read_pack(folder / "metrics.csv.xz")
     planned = yaml.safe_load((Path(__file__).parent / "contrasts.yaml").read_text("utf-8"))
     tested = contrasts(metrics, planned["contrasts"], planned["margin"])
     print(tables_of(metrics), tables_of(metrics, "step370_"), sep="\n\n")
@@ -68,10 +68,9 @@ def read_runs(folder: Path) -> Iterator[tuple[str, str, int, str, float]]:
         yield from ((*row, name, value) for name, value in metrics.items() if value is not None)
 
 
-def read_pack(folder: Path) -> pd.DataFrame:
-    """Read the pack: a row for each dataset, objective and seed, a column for each metric."""
-    packed = pd.read_csv(folder / "metrics.csv.xz")
-    return packed.pivot_table(index=COLUMNS[:3], columns="metric", values="value")
+def read_pack(file: Path) -> pd.DataFrame:
+    """Read a pack: a row for each dataset, objective and seed, a column for each metric."""
+    return pd.read_csv(file).pivot_table(index=COLUMNS[:3], columns="metric", values="value")
 
 
 def contrasts(metrics: pd.DataFrame, planned: Sequence[dict[str, str]], margin: float) -> pd.DataFrame:
@@ -90,17 +89,14 @@ def contrasts(metrics: pd.DataFrame, planned: Sequence[dict[str, str]], margin: 
         if len(differences) < 2:
             continue
         scale = 100.0 if metric == "interval_coverage" else 100 / pair[1][differences.index].mean()
-        test = ttest_1samp(scale * differences, 0)
-        lower, upper = test.confidence_interval(0.95)
-        inner = test.confidence_interval(0.9)
-        row = {**contrast, "metric": metric, "seeds": len(differences)}
-        row |= {"difference": scale * differences.mean(), "lower": lower, "upper": upper, "p": test.pvalue}
-        found.append({**row, "equivalent": -margin <= inner.low and inner.high <= margin})
+        differences *= scale
+        mean, half, inner = differences.mean(), half_width(differences), half_width(differences, 0.9)
+        row = {**contrast, "metric": metric, "seeds": len(differences), "difference": mean}
+        row |= {"lower": mean - half, "upper": mean + half, "p": p_value(differences)}
+        found.append({**row, "equivalent": abs(mean) + inner <= margin})
     tested = pd.DataFrame(found)
     if len(tested):
-        order = tested["p"].sort_values()
-        factors = pd.Series(range(len(order), 0, -1), order.index)
-        tested["p_holm"] = (order * factors).cummax().clip(upper=1.0)
+        tested["p_holm"] = holm(tested["p"])
     return tested
 
 
@@ -114,8 +110,7 @@ def mean_over_tables(metrics: pd.DataFrame) -> str:
     shared = pd.concat(tables, axis=1, join="inner").mean(axis=1)
     if len(shared) < 2:
         return "fewer than two seeds"
-    low, high = ttest_1samp(shared, 0).confidence_interval(0.95)
-    return f"{shared.mean():+.1f} ± {(high - low) / 2:.1f} %, {len(shared)} seeds"
+    return f"{shared.mean():+.1f} ± {half_width(shared):.1f} %, {len(shared)} seeds"
 
 
 def values(metrics: pd.DataFrame, dataset: str, name: str, metric: str) -> pd.Series:
