@@ -6,6 +6,7 @@ tokens are then replaced by the encoding's own.
 """
 
 import string
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ class Marked(NamedTuple):
     values: list[float]
 
 
-class SpelledEncoding:
+class SpelledEncoding(ABC):
     """Encodes digits as tokens of its own; a subclass says which.
 
     Args:
@@ -52,9 +53,9 @@ class SpelledEncoding:
         tokenizer.add_tokens(list(added))
         self.added_ids = token_ids(tokenizer, added)
 
+    @abstractmethod
     def mark(self, text: str) -> Marked:
         """Rewrite a text and assign tokens to its digits."""
-        raise NotImplementedError
 
     def encode_marked(self, texts: Sequence[str]) -> tuple[list[list[int]], list[Marked]]:
         """Turn texts, which contain no token of the encoding, into one list of ids each."""
