@@ -115,3 +115,50 @@ def test_encoders_read_the_rows_of_each_seed_and_learn_what_their_words_say(tmp_
     assert errors[0] != errors[4]  # each seed has rows of its own
     of_seeds = errors[:4], errors[4:]
     assert all(max(encoders) < 1.5 < ridge < constant for constant, ridge, *encoders in of_seeds)
+
+
+def test_jittered_labels_are_spread_as_the_targets_of_hl_gauss_and_less_so_at_the_end(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    jittered = importlib.import_module("studies.ten_epochs.jittered")
+    from ntl.data import load_task
+    from ntl.data.tabular import Tabular
+
+    rows = [f"row {i},{i % 40 - 5}" for i in range(120)]
+    (tmp_path / "made.csv").write_text("\n".join(["text,size", *rows]))
+    table = {"file": str(tmp_path / "made.csv"), "target": "size", "prompt": "{text}: "}
+    table |= {"train_size": 80, "validation_size": 20, "test_size": 20}
+    true, moved = load_task(Tabular(**table)), load_task(jittered.Jittered(**table, epochs=50))
+    assert (moved.validation, moved.tests) == (true.validation, true.tests)
+    answers = {row.question: int(row.answer) for row in true.train}
+    errors = [int(row.answer) - answers[row.question] for row in moved.train]
+    assert len(errors) == 50 * len(answers)
+    assert {row.question for row in moved.train[-80:]} == answers.keys()  # an epoch has every row
+    assert all(int(row.answer) <= 99 for row in moved.train)
+    assert all((int(row.answer) < 0) == (answers[row.question] < 0) for row in moved.train)
+    early, late = (sum(map(abs, part)) / 1000 for part in (errors[:1000], errors[-1000:]))
+    assert 3 < early < 6  # 0.8 of a standard deviation of 0.55 · 11.5, less where the sign limits it
+    assert 0.5 < late < 1.5
+
+
+def test_a_jittered_first_digit_is_as_likely_as_hl_gauss_wants_it(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    jittered = importlib.import_module("studies.ten_epochs.jittered")
+    import numpy as np
+    import torch
+
+    from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
+
+    rng = np.random.default_rng(0)
+    first_digits = [jittered.draw(rng, 39, 5.0, 99) // 10 for _ in range(20_000)]
+    shares = np.bincount(first_digits, minlength=10) / 20_000
+    wanted = []
+
+    class Recorded(HLGauss):
+        def targets(self, *given):
+            wanted.append(super().targets(*given))
+            return wanted[-1]
+
+    digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
+    loss = NTLCrossEntropyLoss(digits, Recorded(5.0, leading_zeros=True))
+    loss(torch.zeros(1, 2, 16), torch.tensor([[3, 9]]))
+    assert np.abs(shares - wanted[0][0].numpy()).max() < 0.015  # four standard errors

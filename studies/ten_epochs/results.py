@@ -27,7 +27,9 @@ OF_DISTRIBUTIONS = ("median_mae", "mae", "crps", "interval_coverage")
 """In the pack also on the validation rows, with a prefix such as `step370_`."""
 NAMES = {
     "ce": "cross-entropy", "hl_gauss": "HL-Gauss", "label_smoothing": "label smoothing",
-    "digits": "Gaussian on single digits", "ntl_was": "NTL-WAS", "head": "regression head",
+    "digits": "Gaussian on single digits", "ntl_was": "NTL-WAS", "jittered": "jittered labels",
+    "fixed_width": "HL-Gauss, fixed width",
+    "head": "regression head",
     "constant": "constant", "ridge": "TF-IDF + ridge", "minilm": "MiniLM, frozen, + SVR",
     "mpnet": "mpnet, frozen, + SVR", "encoder": "MiniLM, fine-tuned",
 }  # fmt: skip
