@@ -34,6 +34,12 @@ NAMES = {
     "mpnet": "mpnet, frozen, + SVR", "encoder": "MiniLM, fine-tuned",
 }  # fmt: skip
 
+OTHERS = {
+    "greedy": ("mae", "{:.2f}"), "CRPS": ("crps", "{:.2f}"),
+    "inside 90 %": ("interval_coverage", "{:.0%}"), "stopped after": ("chosen_step", "{:.0f}"),
+}  # fmt: skip
+"""Columns that only models with a distribution fill: their metric, and how its mean is written."""
+
 
 def main(arguments: Sequence[str]) -> None:
     """Pack, if runs are given; then test and print."""
@@ -52,7 +58,7 @@ def main(arguments: Sequence[str]) -> None:
     print(tables_of(metrics), tables_of(metrics, "step370_"), sep="\n\n")
     if len(tested):
         tested.to_csv(folder / "contrasts.csv", index=False, lineterminator="\n")
-        print(f"\n{table_of_contrasts(tested)}\n\nMean over the tables: {mean_over_tables(metrics)}")
+        print(f"\n{table_of_contrasts(tested)}\n\nMeans over tables:\n{means_over_tables(metrics)}")
 
 
 def read_runs(folder: Path) -> Iterator[tuple[str, str, int, str, float]]:
@@ -102,17 +108,24 @@ def contrasts(metrics: pd.DataFrame, planned: Sequence[dict[str, str]], margin: 
     return tested
 
 
-def mean_over_tables(metrics: pd.DataFrame) -> str:
-    """Average HL-Gauss minus cross-entropy by the median over the tables, for the seeds that all have."""
-    tables = []
+def means_over_tables(metrics: pd.DataFrame) -> str:
+    """Average HL-Gauss minus cross-entropy by the median over the tables, for the seeds that all have.
+
+    A line for the two tables with the most seeds, for the three with the most, and so on.
+    """
+    tables = {}
     for dataset in metrics.index.unique(0):
         of, minus = (values(metrics, dataset, f"{arm}, median", "mae") for arm in ("hl_gauss", "ce"))
         differences = (of - minus).dropna()
-        tables.append(100 * differences / minus[differences.index].mean())
-    shared = pd.concat(tables, axis=1, join="inner").mean(axis=1)
-    if len(shared) < 2:
-        return "fewer than two seeds"
-    return f"{shared.mean():+.1f} ± {half_width(shared):.1f} %, {len(shared)} seeds"
+        tables[dataset] = 100 * differences / minus[differences.index].mean()
+    names = sorted(tables, key=lambda name: -len(tables[name]))
+    lines = []
+    for count in range(2, len(names) + 1):
+        shared = pd.concat([tables[name] for name in names[:count]], axis=1, join="inner").mean(axis=1)
+        if len(shared) > 1:
+            shown = f"{shared.mean():+.1f} ± {half_width(shared):.1f} %, {len(shared)} seeds"
+            lines.append(f"{', '.join(names[:count])}: {shown}")
+    return "\n".join(lines)
 
 
 def values(metrics: pd.DataFrame, dataset: str, name: str, metric: str) -> pd.Series:
@@ -124,28 +137,32 @@ def values(metrics: pd.DataFrame, dataset: str, name: str, metric: str) -> pd.Se
 
 
 def tables_of(metrics: pd.DataFrame, prefix: str = "") -> str:
-    """Write a Markdown table for each dataset: a row for each model, a column for each seed, and the mean."""
+    """Write a Markdown table for each dataset, with a row for each model.
+
+    It has the error of each seed, which is the median's where a model has a distribution, and their mean;
+    then the means of other measures.
+    """
     metrics = metrics.dropna(subset=f"{prefix}mae")
+    shown = [*OTHERS.items()][: 3 if prefix else 4]
     parts = []
     for dataset in metrics.index.unique(0):
         runs = metrics.loc[dataset]
         seeds = sorted(runs.index.unique(1))
-        lines = [f"| {dataset} | {' | '.join(map(str, seeds))} | mean |", "| --- " * (len(seeds) + 2) + "|"]
+        heads = [dataset, *map(str, seeds), "mean", *(title for title, _ in shown)]
+        lines = [f"| {' | '.join(heads)} |", f"| --- {'| ---: ' * (len(heads) - 1)}|"]
         for name in [name for name in NAMES if name in runs.index.unique(0)]:
             own = runs.loc[name]
-            cells = [cell_of(own.loc[seed], prefix) if seed in own.index else "" for seed in seeds]
-            lines.append(f"| {NAMES[name]} | {' | '.join(cells)} | {cell_of(own.mean(), prefix)} |")
+            errors = own[f"{prefix}median_mae"].fillna(own[f"{prefix}mae"])
+            cells = [f"{errors[seed]:.2f}" if seed in own.index else "" for seed in seeds]
+            cells.append(f"{errors.mean():.2f}")
+            if own[f"{prefix}median_mae"].notna().all():
+                means = [form.format(own[prefix + metric].mean()) for _, (metric, form) in shown]
+                cells += [mean.replace("%", " %") for mean in means]
+            else:
+                cells += [""] * len(shown)
+            lines.append(f"| {NAMES[name]} | {' | '.join(cells)} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
-
-
-def cell_of(run: pd.Series, prefix: str) -> str:
-    """Write the errors of one run, and of a model with a distribution what it is worth."""
-    *errors, covered = (run.get(f"{prefix}{name}") for name in OF_DISTRIBUTIONS)
-    if pd.isna(covered):
-        return f"{run[f'{prefix}mae']:.2f}"
-    shown = [*(f"{error:.2f}" for error in errors), f"{100 * covered:.0f} %"]
-    return "; ".join(shown if prefix else [*shown, f"{run['chosen_step']:.0f}"])
 
 
 def named(name: str) -> str:
