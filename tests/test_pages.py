@@ -144,9 +144,11 @@ def test_the_blocks_of_the_page_on_training_run_in_turn_and_their_losses_see_the
             assert "number_weights" in next(iter(names["trainer"].get_train_dataloader()))
         if "GRPOTrainer(" in snippet:
             assert "rewards/number_reward/mean" in log[0]
+        if "KeepBest" in snippet:
+            assert (tmp_path / "best" / "config.json").is_file()
         if "WarmUp" in snippet:
             assert names["handle"].loss.weight == approx(0.3 / 500)
-    assert (trained, shares) == (6, 4)  # TRL's rewards and a plain function log no share
+    assert (trained, shares) == (7, 5)  # TRL's rewards and a plain function log no share
 
 
 def test_readmes_install_lines_name_the_extra_that_a_block_needs():

@@ -73,7 +73,7 @@ class NumberReading:
     """A number that a model is about to write; printed as `11 [2, 27]`. NaN if it writes none.
 
     Args:
-        median: half of the model's probability is on smaller numbers.
+        median: the 0.5-quantile: with a probability of 0.5 or more, the number is this one or a smaller one.
         low: the quantile of the lowest level, the interval's lower end.
         high: the quantile of the highest level, the interval's upper end.
         starts: the probability that a number starts at the end of the prompt.

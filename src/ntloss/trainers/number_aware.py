@@ -51,7 +51,8 @@ def make_number_aware(
     number tokens among the labels of the first hundred rows is logged as `number_share`.
 
     A dataset may have two columns with one number, 0 or more, for each of a row's labels (unshifted):
-    `loss_weights` weighs a token in the whole loss, and `number_weights` in the number term alone.
+    `loss_weights` weighs a token in the whole loss, and `number_weights` in the number term alone. With
+    `mode="replace"`, `number_weights` are at most 1.
 
     Args:
         trainer: a `Trainer` or `Seq2SeqTrainer` of transformers, an `SFTTrainer` of TRL, or a subclass. A
