@@ -24,7 +24,7 @@ SPACES = " \u00a0\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u2
 APOSTROPHES = "'\u2019"
 SEPARATORS = (",", " ", ".", "'", "")
 """Separators of thousands that can be required, and none. With "." the decimal point is a comma."""
-CURRENCIES = "$€£¥₹₩₽₺₪"
+CURRENCIES = "$€£¥₹₩₽₺₪₫₱₦₴₡₲₵₸₮₼₾₿฿"
 POWERS = {
     **{"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "lakh": 5, "crore": 7},
     **{"mn": 6, "mln": 6, "mio": 6, "bn": 9, "bln": 9, "mrd": 9, "tn": 12, "trn": 12},
@@ -42,8 +42,13 @@ _SPACE = f"[{SPACES}]"
 _CURRENCY = rf"(?:\\?[{CURRENCIES}])"
 _CODE = "(?:USD|EUR|GBP|JPY|CHF|CNY|INR)"
 _MONEY_BEFORE = rf"(?:(?:\b[A-Z]{{1,3}})?{_CURRENCY}{_SPACE}?|\b{_CODE}{_SPACE}?)"
-# A sign follows no letter, digit, closing bracket or percent sign, except a currency's code.
-_SIGN_BEFORE = rf"(?:(?<![\w)\]%])|(?<=\b{_CODE}))"
+# Of scripts that put no space between words: there, a sign may follow a letter.
+_UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_PRIMES, _QUOTES = "\u2032\u2033", "\"'\u2019\u201d"
+# A sign follows no letter, digit, closing bracket, percent or degree sign, except a currency's code, and no
+# mark that ends a number before it: 5"-7", 10.-15., 5€-10€.
+_ENDED = rf"(?<!{_D}[{_QUOTES}{_PRIMES}.!{CURRENCIES}])(?<!{_D}{_SPACE}€)"
+_SIGN_BEFORE = rf"(?:(?<![^\W_{_UNSPACED}])(?<![)\]}}%‰°]){_ENDED}|(?<=\b{_CODE}))"
 _EXPONENT = rf"(?:[eE](?P<power>{_SIGN}?{_D}+)(?![0-9A-Za-z]))"
 _WORD = rf"(?:(?:{'|'.join(_WORDS)})s?)"
 # Plain letters only directly after digits, and only those that are no usual unit; with a currency, all.
@@ -54,60 +59,91 @@ _OTHER_DIGIT = (
     r"(?:(?![0-9])\d|[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070\u2074-\u2079\u2080-\u2089\u2150-\u215f])"
 )
 _OPEN, _CLOSE = r"[(\[{]", r"[)\]}]"
+_DASH = "[-\u2010-\u2014\u2212~\u301c\uff5e]"
 _AGAIN = rf"{_SIGN}?(?:{_CURRENCY}{_SPACE}?)?[.]?{_D}"  # another number begins
 _MORE = rf"{_SIGN}?(?:{_CURRENCY}{_SPACE}?)?\.?"  # what of it may be written so far
-# What follows a number and makes it a part of something else, up to the first digit of that.
-_JOINED = re.compile(
-    "|".join(
-        [
-            rf"\s?(?:/|\u00d7|÷|·|⋅|±|\\(?:times|cdot|div|pm)\b)\s?{_OPEN}?{_AGAIN}",  # 1/2, 3 x 10, 5 ± 1
-            rf"(?:\*\*?|\s\*\s|\^\{{?|\s?[xX]\s?){_AGAIN}",  # 2*3, 10^5, 3 x 4
-            rf"{_SPACE}{_D}+/{_D}",  # 1 1/2
-            # 3-5, 12:30, 1.2.3, \frac{1}{2}
-            rf"(?:[-\u2010-\u2014\u2212~:_{APOSTROPHES},.eE]|\}}\{{|\{{,\}}|\\,){_D}",
-            rf"{_SPACE}?{_OTHER_DIGIT}",  # 2½, 10²
-            r"[BT](?!\w)",  # billions, or bytes; trillions, or tesla
-            rf"[{SPACES}-]?(?i:hundred|thousand|million|billion|trillion)ths?(?!\w)",
-        ]
-    )
+_OPERATOR = "[/\u2044\u2215\uff0f\u00d7÷·⋅∙±]"
+_UNIT = rf"(?:[%‰]|{_SPACE}?€|{_CURRENCY}|[°.{_PRIMES}{_QUOTES}]{{1,2}}|°?[A-Za-z]{{1,3}})"
+_MIDDLE = f":\u2236\uff1a_hH{APOSTROPHES}{_PRIMES}"  # between the parts of a time, a length, or code
+_COUNTED = "hundred|thousand|million|billion|trillion|lakh|crore"
+_AFTER_COUNTED = "|".join(f"(?<=(?i:{word}{s}))" for word in _COUNTED.split("|") for s in ("", "s"))
+
+
+def _begins(words: str) -> str:
+    """Make a pattern of the beginnings of words, which `|` separates."""
+    return "|".join(sorted({word[:i] for word in words.split("|") for i in range(1, len(word) + 1)}))
+
+
+# What follows a number and makes it a part of something else, up to the first digit of that; and what of it
+# may be written so far.
+_JOINS = [
+    # 1/2, 3 · 10, 5 ± 1
+    (
+        rf"{_SPACE}?(?:{_OPERATOR}|\+/-|\\(?:times|cdot|div|pm)\b){_SPACE}?{_OPEN}?{_AGAIN}",
+        rf"{_SPACE}?(?:{_OPERATOR}|\+(?:/-?)?|\\(?:{_begins('times|cdot|div|pm')})?){_SPACE}?{_OPEN}?{_MORE}",
+    ),
+    # 2*3, 10^5, 3 x 4
+    (
+        rf"(?:\*\*?|[\u2217\u2022]|{_SPACE}\*{_SPACE}|\^\{{?|{_SPACE}?[xX]{_SPACE}?){_AGAIN}",
+        rf"(?:\*\*?|[\u2217\u2022]|{_SPACE}\*{_SPACE}?|\^\{{?|{_SPACE}?[xX]{_SPACE}?){_MORE}",
+    ),
+    (rf"{_SPACE}{_D}+/{_D}", rf"{_SPACE}{_D}+/?"),  # 1 1/2
+    # 12:30, 12h30, 1.2.3, 5..10, \frac{1}{2}, and groups that nobody writes
+    (
+        rf"(?:[{_MIDDLE},eE]|\.{{1,3}}|\}}\{{|\{{,\}}|,\\!|\\[,;: ]){_D}",
+        rf"[{_MIDDLE}]|\.{{1,3}}|\}}\{{?|\{{,?\}}?|,(?:\\!?)?|\\[,;: ]?|[eE]{_SIGN}?{_D}*",
+    ),
+    # 3-5, 3%-5%, $3-$5, 20°C-25°C
+    (rf"{_UNIT}?{_DASH}{_CURRENCY}?{_D}", rf"{_UNIT}?(?:{_DASH}(?:\\|{_CURRENCY})?)?"),
+    (rf"{_SPACE}?[⁺⁻₊₋]?{_OTHER_DIGIT}", rf"{_SPACE}?[⁺⁻₊₋]?"),  # 2½, 10²
+    ("\ufe0f?\u20e3", "\ufe0f?"),  # keycaps
+    (rf"{_SPACE}?(?:[√π]|\\(?:sqrt|pi)(?![A-Za-z]))", rf"{_SPACE}?\\(?:{_begins('sqrt|pi')})?"),  # 2π
+    ("(?<=0)(?:[xX][0-9A-Fa-f]|[bBoO][0-7])", "[xXbBoO]"),  # 0xFF
+    # 5 thousand 200; 3 thousandths
+    (rf"(?:{_AFTER_COUNTED}){_SPACE}(?:and{_SPACE})?{_D}", rf"{_SPACE}(?:an?|and{_SPACE}?)?"),
+    (
+        rf"[{SPACES}-]?(?i:hundred|thousand|million|billion|trillion)ths?(?!\w)",
+        rf"[{SPACES}-]?(?i:{_begins('|'.join(word + end for word in _WORDS for end in ('s', 'ths')))})?",
+    ),
+    # Billions or bytes, and magnitudes of other languages and traders.
+    (r"(?:[BT]|MM)(?!\w)", "[BT]|MM?"),
+    (rf"{_SPACE}(?:cr|mil)(?!\w)", rf"{_SPACE}(?:{_begins('cr|mil')})"),
+    (rf"{_SPACE}?[万萬億亿千百만억천]", rf"{_SPACE}?"),
+    (
+        rf"{_SPACE}?[kKmMbB](?:{_CODE}|{_CURRENCY})",
+        rf"{_SPACE}?[kKmMbB](?:\\|{_begins(_CODE.strip('(?:)'))})?",
+    ),
+]
+_JOINED = re.compile("|".join(full for full, _ in _JOINS))
+_TAIL = re.compile("|".join(begun for _, begun in _JOINS))
+# What stands before a number and makes it a part of something else: a fraction, a power, a root.
+_JOINED_BEFORE = re.compile(
+    rf"(?<={_OTHER_DIGIT})|(?<=[√π±^/\u2044\u2215\uff0f])|(?<=/{_SPACE})|(?<=[\^\}}\]]\{{)|(?<=frac)"
+    r"|(?<=\\sqrt)|(?<=\\sqrt[ {\[])|(?<=\\pm)|(?<=\\pm\s)"
 )
-
-
-def _begins(words: list[str]) -> str:
-    """Make a pattern of the beginnings of words."""
-    return "|".join(sorted({word[:i] for word in words for i in range(1, len(word) + 1)}))
-
-
-# What of that, or of a magnitude, may be written so far.
-_TAIL = re.compile(
-    "|".join(
-        [
-            rf"[{SPACES}-]?(?i:{_begins([word + end for word in _WORDS for end in ('s', 'ths')])})?",
-            rf"\s?(?:/|\u00d7|÷|·|⋅|±|\\(?:{_begins(['times', 'cdot', 'div', 'pm'])})?)\s?{_OPEN}?{_MORE}",
-            rf"(?:\*\*?|\s\*\s?|\^\{{?|\s?[xX]\s?){_MORE}|{_SPACE}{_D}+/?",
-            rf"[-\u2010-\u2014\u2212~:_{APOSTROPHES},.]|\}}\{{?|\{{,?\}}?|\\,?|[eE]{_SIGN}?{_D}*",
-        ]
-    )
-)
-_JOINED_BEFORE = re.compile(rf"(?<={_OTHER_DIGIT})|(?<=[√±])|(?<=\\sqrt\{{)|(?<=\\pm\s)|(?<=\\pm)")
 _CURRENCY_BEHIND = re.compile(rf"{_CURRENCY}{_SPACE}?$")
-# Before the first number of a text, a minus that stands apart: it may be its sign, or a bullet.
-_ONLY_A_MINUS = re.compile(
-    rf"\s*([^\w\n]*[{re.escape(''.join(c for c, factor in SIGNS.items() if factor < 0))}][^\w\n]*"
-    r"|(minus|negative)\s+)",
-    re.IGNORECASE,
+_MINUSES = "".join(c for c, factor in SIGNS.items() if factor < 0)
+_FAR = 16  # characters before a number in which a sign can stand apart
+# `minus 5`, `= - 5`, `-AUD 5`, but not the operator of `7 minus 5`.
+_SIGN_APART = re.compile(
+    rf"(?:(?<![0-9)\]}}%]{_SPACE})(?<![\w-])(?i:minus|negative)\s+"
+    rf"|[=:{CURRENCIES}]{_SPACE}?[{re.escape(_MINUSES)}]{_SPACE}"
+    rf"|(?<![\w)\]}}%])[{re.escape(_MINUSES)}](?:[A-Z]{{2,3}}|kr|Rs|zł|Kč|Ft)\.?{_SPACE}?)$"
 )
 _BEFORE_WHOLE = re.compile(r"\s*")
-_AFTER_WHOLE = re.compile(rf"\s*(?:{_CURRENCY}|{_CODE}|\\?%|percent|\.)?\s*")
+_AFTER_WHOLE = re.compile(rf"\s*(?:{_CURRENCY}|{_CODE}|\\?%|percent)?\.?\s*")
 _TOKEN_LEAD = re.compile(f" ?{_SIGN}?")
 SUBWORDS = frozenset(
     word[i:j]
-    for word in [*(word + "s" for word in POWERS), "times", "cdot", "div", "pm", "x", "e"]
+    for word in [*(word + "s" for word in POWERS), "times", "cdot", "div", "pm", "sqrt", "pi", "x", "e", "h"]
     for i in range(len(word))
     for j in range(i + 1, len(word) + 1)
 )
 """What tokens may hold of magnitudes and of other words in a number, in lower case."""
-MARKS = tuple(f"{CURRENCIES}{APOSTROPHES}{''.join(SIGNS)}.,:/\u00d7÷·⋅±*^_~\\{{}}()[] \u00a0\u2009\u202f%")
+MARKS = tuple(
+    f"{CURRENCIES}{APOSTROPHES}{''.join(SIGNS)}.,:/\u00d7÷·⋅±*^_~\\{{}}()[] \u00a0\u2009\u202f%"
+    f"\u2044\u2215\uff0f∙\u2217\u2022\u2236\uff1a{_PRIMES}°‰√π!\u301c\uff5e"
+)
 """Characters that may stand in a number, before it, or directly after it."""
 _PIECE = re.compile(
     rf"[{re.escape(''.join(MARKS))}]*(?:{_D}.*|{_OTHER_DIGIT}.*|[eE]{_SIGN}?(?:{_D}.*)?)?", re.DOTALL
@@ -168,8 +204,8 @@ def _rules(thousands: str | None) -> _Rules:
         )
     by_text = thousands is None
     # Each separator, and what may be written of it so far.
-    comma = [(",", ","), (r"\{,\}", r"\{,?\}?")]
-    space = [(_SPACE, _SPACE), (r"\\,", r"\\,?")]
+    comma = [(",", ","), (r"\{,\}", r"\{,?\}?"), (r",\\!", r",(?:\\!?)?")]
+    space = [(_SPACE, _SPACE), (r"\\[,;: ]", r"\\[,;: ]?")]
     apostrophe = [(f"[{APOSTROPHES}]",) * 2]
     given = {None: [*comma, *space, *apostrophe], ",": comma, " ": space, "'": apostrophe}
     first, point, fraction = f"[1-9]{_D}{{0,2}}", rf"(?:\.{_D}+)?", rf"(?:,|\{{,\}}){_D}+"
@@ -200,7 +236,7 @@ def _rules(thousands: str | None) -> _Rules:
         count = "{2,}" if by_text else "+"
         european += [groups("[.]") + fraction + ends, groups("[.]", count) + rf"(?!\.?{_D})"]
         begun.append(rf"{first}(?:\.{_D}{{3}})*(?:\.{_D}{{0,3}})?(?:,{_D}*)?")
-    plain = rf"{_D}+{point}|(?<![\w.])\.{_D}+"
+    plain = rf"{_D}+{point}|(?<![^\W_])(?<!\.)\.{_D}+"
     if thousands == ".":
         european += [rf"{_D}+(?:{fraction})?|(?<![\w,]){fraction}"]
         begun.append(f"{_D}*,{_D}*")
@@ -208,8 +244,9 @@ def _rules(thousands: str | None) -> _Rules:
     body = "|".join([*grouped, f"(?P<european>{'|'.join(european or ['(?!)'])})", plain])
 
     def number(money: str) -> str:
+        inner = rf"(?<!{_D}[{CURRENCIES}])(?<!{_D}{_SPACE}€)(?P<inner>{_SIGN})"
         return (
-            rf"(?:{_SIGN_BEFORE}(?P<sign>{_SIGN}))?(?P<money>{money}(?P<inner>{_SIGN})?)?(?P<body>{body})"
+            rf"(?:{_SIGN_BEFORE}(?P<sign>{_SIGN}))?(?P<money>{money}(?:{inner})?)?(?P<body>{body})"
             rf"{_EXPONENT}?(?P<magnitude>{_MAGNITUDE}|(?(money){_MONEY}|(?!)))?"
         )
 
@@ -262,23 +299,36 @@ def find_in_text(text: str, thousands: str | None = None) -> list[Written]:
         >>> [(n.plain, n.alone) for n in find_in_text("$1,234.5 on 3/4: 67 million")]
         [('1234.5', True), ('3', False), ('4', False), ('67e6', True)]
     """
-    found, joined_until = [], 0
+    if not isinstance(text, str):
+        raise TypeError(f"text={text!r}: expected a text, such as 'It is 42.'")
+    found: list[Written] = []
+    joined_until, first, last = 0, len(text) - len(text.lstrip()), len(text.rstrip())
     for match in _rules(thousands).number.finditer(text):
         start, end, plain = match.start(), match.end(), _plain(match)
         joined = _JOINED.match(text, end)
         alone = joined is None and start >= joined_until and _JOINED_BEFORE.match(text, start) is None
         joined_until = joined_until if joined is None else joined.end()
+        opened, closed = text[max(0, start - 1) : start], text[end : end + 1]
         # Accountants write negative amounts in parentheses. In sentences, only a currency tells them.
-        if text[start - 1 : start] == "(" and text[end : end + 1] == ")":
-            before, after = text[: start - 1], text[end + 1 :]
-            currency = _CURRENCY_BEHIND.search(before)
-            is_whole = not before.strip() and not after.strip()
-            if match["money"] or currency or is_whole:
+        if opened == "(" and closed == ")":
+            currency = _CURRENCY_BEHIND.search(text, max(0, start - 4), start - 1)
+            if match["money"] or currency or (start - 1 == first and end + 1 == last):
                 start, end = currency.start() if currency else start - 1, end + 1
                 plain = plain if plain.startswith("-") else f"-{plain}"
-        alone = alone and _ONLY_A_MINUS.fullmatch(text, 0, start) is None
+        # A list in square brackets has no spaces in JSON: [123,456]
+        if opened == "[" and closed == "]" and "," in match["body"] and POINT not in match["body"]:
+            alone = False
+        alone = alone and _SIGN_APART.search(text, max(0, start - _FAR), start) is None
+        if not found:
+            alone = alone and not _is_only_a_minus(text[:start])
         found.append(Written(start, end, plain, alone))
     return found
+
+
+def _is_only_a_minus(before: str) -> bool:
+    """Whether nothing stands before the first number of a text but a minus: its sign, or a bullet."""
+    line = before.lstrip()
+    return "\n" not in line and any(c in _MINUSES for c in line) and re.search(r"\w", line) is None
 
 
 def find_whole(text: str, thousands: str | None = None) -> str | None:

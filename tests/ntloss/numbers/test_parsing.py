@@ -15,7 +15,8 @@ quick = settings(deadline=None, max_examples=200, derandomize=True)
 PAGE = Path(__file__).parents[3] / "docs" / "numbers.md"
 PIECES = [
     *"0123456789", *",.' -+%$€()[]/:x*^ekKMB½²\u2212\u2013\u00a0", "000", "234", ",234", " 200", " million",
-    "bn", "e5", "{,}", "\\,", "1/2", " and ", "ths",
+    "bn", "e5", "{,}", "\\,", "\\!", "1/2", " and ", "ths", " thousand", "°", "kg", "π", "\\sqrt", "\u20e3",
+    "USD", "h", "_", "}",
 ]  # fmt: skip
 
 
@@ -68,7 +69,7 @@ def test_minus_zero_is_zero():
         (" -3.5 ", -3.5), ("3.", 3), ("1,000\n", 1000), ("+7", 7), ("50%", 50), ("5 €", 5),
         ("67 million", 67e6), ("4 2", None), ("", None), ("x", None), ("42 apples", None),
         ("--3", None), ("-", None), (".", None),
-        ("= 5", None), ("5-3", None),
+        ("= 5", None), ("5-3", None), ("50%.", 50), ("5 €.", 5),
     ],
 )  # fmt: skip
 def test_whole_accepts_only_texts_that_are_a_single_number(text, number):
@@ -82,6 +83,12 @@ def test_the_option_which_may_be_a_function_and_unknown_names_are_errors():
         parse_number(text, "middle")
     with pytest.raises(ValueError, match="thousands"):
         parse_numbers(text, ";")
+
+
+@pytest.mark.parametrize("given", [None, 5, b"5"])
+def test_what_is_no_text_is_a_type_error(given):
+    with pytest.raises(TypeError, match="expected a text"):
+        parse_number(given)
 
 
 @quick
@@ -134,6 +141,8 @@ def test_parsing_takes_linear_time_on_repetitive_texts():
         "1e" + "5" * 20_000 + "x",
         "-" * 100_000,
         "(" * 100_000 + "1",
+        "-" * 2_000 + "\n" + "Answer 5 and 6. " * 5_000,
+        "(2019) " * 20_000,
     ):
         parse_numbers(text)
         read_prefix(text)
