@@ -63,7 +63,7 @@ _DASH = "[-\u2010-\u2014\u2212~\u301c\uff5e]"
 _AGAIN = rf"{_SIGN}?(?:{_CURRENCY}{_SPACE}?)?[.]?{_D}"  # another number begins
 _MORE = rf"{_SIGN}?(?:{_CURRENCY}{_SPACE}?)?\.?"  # what of it may be written so far
 _OPERATOR = "[/\u2044\u2215\uff0f\u00d7÷·⋅∙±]"
-_UNIT = rf"(?:[%‰]|{_SPACE}?€|{_CURRENCY}|[°.{_PRIMES}{_QUOTES}]{{1,2}}|°?[A-Za-z]{{1,3}})"
+_UNIT = rf"(?:[%‰]|{_SPACE}?€|{_CURRENCY}|[°.{_PRIMES}{_QUOTES}]{{1,2}})"
 _MIDDLE = f":\u2236\uff1a_hH{APOSTROPHES}{_PRIMES}"  # between the parts of a time, a length, or code
 _COUNTED = "hundred|thousand|million|billion|trillion|lakh|crore"
 _AFTER_COUNTED = "|".join(f"(?<=(?i:{word}{s}))" for word in _COUNTED.split("|") for s in ("", "s"))
@@ -93,7 +93,7 @@ _JOINS = [
         rf"(?:[{_MIDDLE},eE]|\.{{1,3}}|\}}\{{|\{{,\}}|,\\!|\\[,;: ]){_D}",
         rf"[{_MIDDLE}]|\.{{1,3}}|\}}\{{?|\{{,?\}}?|,(?:\\!?)?|\\[,;: ]?|[eE]{_SIGN}?{_D}*",
     ),
-    # 3-5, 3%-5%, $3-$5, 20°C-25°C
+    # 3-5, 3%-5%, $3-$5, 20°-25°
     (rf"{_UNIT}?{_DASH}{_CURRENCY}?{_D}", rf"{_UNIT}?(?:{_DASH}(?:\\|{_CURRENCY})?)?"),
     (rf"{_SPACE}?[⁺⁻₊₋]?{_OTHER_DIGIT}", rf"{_SPACE}?[⁺⁻₊₋]?"),  # 2½, 10²
     ("\ufe0f?\u20e3", "\ufe0f?"),  # keycaps
@@ -115,6 +115,8 @@ _JOINS = [
     ),
 ]
 _JOINED = re.compile("|".join(full for full, _ in _JOINS))
+# 3kg-5kg: in finished texts alone; a reading of what a model writes ends at the first letter of a unit.
+_RANGE_OF_UNITS = re.compile(rf"°?[A-Za-z]{{1,3}}{_DASH}{_CURRENCY}?{_D}")
 _TAIL = re.compile("|".join(begun for _, begun in _JOINS))
 # What stands before a number and makes it a part of something else: a fraction, a power, a root.
 _JOINED_BEFORE = re.compile(
@@ -305,7 +307,7 @@ def find_in_text(text: str, thousands: str | None = None) -> list[Written]:
     joined_until, first, last = 0, len(text) - len(text.lstrip()), len(text.rstrip())
     for match in _rules(thousands).number.finditer(text):
         start, end, plain = match.start(), match.end(), _plain(match)
-        joined = _JOINED.match(text, end)
+        joined = _JOINED.match(text, end) or _RANGE_OF_UNITS.match(text, end)
         alone = joined is None and start >= joined_until and _JOINED_BEFORE.match(text, start) is None
         joined_until = joined_until if joined is None else joined.end()
         opened, closed = text[max(0, start - 1) : start], text[end : end + 1]
