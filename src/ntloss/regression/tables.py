@@ -70,7 +70,7 @@ def read_table(file: str | Path) -> Table:
         raise ValueError(
             f"{path}: several columns are called {', '.join(map(repr, twice))}; rename all but one"
         )
-    return Table(table.apply(_as_texts), notes)
+    return Table(table.reset_index(drop=True).apply(_as_texts), notes)
 
 
 def find_column(table: pd.DataFrame, name: str, option: str) -> str:
@@ -235,7 +235,7 @@ def find_separator(text: str) -> str:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
-    """Read whole numbers with all their digits, also beside gaps, and named levels of the index as well."""
+    """Read whole numbers with all their digits, also beside gaps; named levels of the index are columns."""
     table = pd.read_parquet(path, dtype_backend="numpy_nullable")
     named = [name for name in table.index.names if name is not None and name not in table]
     return table.reset_index(named) if named else table

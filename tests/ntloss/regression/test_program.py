@@ -88,6 +88,30 @@ def test_rows_without_an_answer_are_left_out_and_counted(run):
     assert "1 row" in printed
 
 
+@pytest.fixture
+def asked(monkeypatch):
+    """What `ntloss fit` gives to `NumberRegressor.fit`."""
+    rows, fit = [], program.NumberRegressor.fit
+    monkeypatch.setattr(
+        program.NumberRegressor, "fit", lambda self, x, y: (rows.append((x, y)), fit(self, x, y))[1]
+    )
+    return rows
+
+
+@pytest.mark.parametrize("by", [None, "n"])
+def test_answers_of_shuffled_parquet_stay_with_their_rows(run, asked, by):
+    texts, stars = reviews(80)
+    n = np.arange(80)
+    table = pd.DataFrame({"text": texts, "n": n, "stars": np.where(n % 9, stars, np.nan)})
+    table.sample(frac=1, random_state=0)[:70].to_parquet("rows.parquet")
+    options = () if by is None else ("--sort-by", by)
+    assert run("fit", "rows.parquet", "--target", "stars", *options)[0] == 0
+    ((rows, answers),) = asked
+    numbers = rows["n"].astype(int)
+    assert answers.tolist() == [stars[number] for number in numbers]
+    assert numbers.is_monotonic_increasing == (by is not None)
+
+
 def test_dates_are_pointed_out_and_sort_the_rows(run):
     table, prices = rooms()
     table.assign(price=prices).to_csv("rooms.csv", index=False)

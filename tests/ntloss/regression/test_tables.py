@@ -110,6 +110,15 @@ def test_a_named_index_of_parquet_is_a_column(tmp_path):
         assert read_table(tmp_path / "rows.parquet").rows.to_dict("list") == texts
 
 
+@pytest.mark.parametrize("rows", [[2, 0, 1], [1, 2], [0, 0, 2]])
+def test_rows_of_parquet_are_numbered_in_their_order_whatever_their_index_is(tmp_path, rows):
+    held = pd.DataFrame({"text": ["a", "b", "c"], "y": [1, 2, 3]}).iloc[rows]
+    held.to_parquet(tmp_path / "rows.parquet")
+    table = read_table(tmp_path / "rows.parquet").rows
+    assert [*table.index] == [*range(len(rows))]
+    assert table["text"].tolist() == held["text"].tolist()
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
 def test_other_encodings_are_refused_with_the_file_and_what_to_do(tmp_path, encoding):
     path = tmp_path / "table.csv"
