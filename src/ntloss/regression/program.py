@@ -24,7 +24,7 @@ def fit(given: argparse.Namespace) -> int:
     table = read_table(given.table)
     target = find_column(table.rows, given.target, "--target")
     folder = Path(given.output or f"{Path(given.table).name.partition('.')[0]}-{target}").expanduser()
-    made_from = _made_from(given)
+    made_from = _made_from(table.rows, given)
     if (folder / RECORD).exists():
         if json.loads((folder / COMMAND).read_text("utf-8")) != made_from:
             raise ValueError(
@@ -76,10 +76,12 @@ def predict(given: argparse.Namespace) -> int:
     return 0
 
 
-def _made_from(given: argparse.Namespace) -> dict[str, str]:
+def _made_from(rows: pd.DataFrame, given: argparse.Namespace) -> dict[str, str]:
     """Return what tells two fits apart."""
-    content = hashlib.sha256(Path(given.table).expanduser().read_bytes()).hexdigest()
-    return {"table": content, **{name: str(getattr(given, name)) for name in _OF_FIT}}
+    # The file is not read again: a pipe would be empty.
+    content = json.dumps([rows.columns.tolist(), rows.to_numpy().tolist()])
+    table = hashlib.sha256(content.encode()).hexdigest()
+    return {"table": table, **{name: str(getattr(given, name)) for name in _OF_FIT}}
 
 
 def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.DataFrame, pd.Series]:

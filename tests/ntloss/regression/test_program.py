@@ -1,6 +1,7 @@
 """`ntloss fit` and `ntloss predict` on files, with a tiny model."""
 
 import io
+import os
 
 import numpy as np
 import pandas as pd
@@ -62,6 +63,18 @@ def test_the_same_command_prints_the_report_again_and_another_one_is_refused(run
     write_reviews(seed=1)
     code, _, complaint = run("fit", "reviews.csv", "--target", "stars")
     assert (code, "--output" in complaint) == (2, True)
+
+
+def test_a_table_from_a_pipe_is_told_from_another_one(run):
+    codes = []
+    for seed in (0, 0, 1):
+        texts, stars = reviews(60, seed)
+        reader, writer = os.pipe()
+        with open(writer, "w") as file:
+            pd.DataFrame({"text": texts, "stars": stars}).to_csv(file, index=False)
+        codes.append(run("fit", f"/dev/fd/{reader}", "--target", "stars", "--output", "piped")[0])
+        os.close(reader)
+    assert codes == [0, 0, 2]
 
 
 def test_an_interrupted_command_goes_on_when_it_is_repeated(run, monkeypatch):
