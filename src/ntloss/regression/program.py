@@ -33,6 +33,7 @@ def fit(given: argparse.Namespace) -> int:
         model = NumberRegressor.load(folder)
         print(f"{folder} holds this model already.\n\n{model.report_.to_string()}\n\n{model.summary_}")
         return 0
+    _check_is_ours(folder)
     rows, answers = _rows(table, target, given)
     model = NumberRegressor(
         given.model,
@@ -82,6 +83,17 @@ def _made_from(rows: pd.DataFrame, given: argparse.Namespace) -> dict[str, str]:
     content = json.dumps([rows.columns.tolist(), rows.to_numpy().tolist()])
     table = hashlib.sha256(content.encode()).hexdigest()
     return {"table": table, **{name: str(getattr(given, name)) for name in _OF_FIT}}
+
+
+def _check_is_ours(folder: Path) -> None:
+    """Raise an error if a folder holds other files than an interrupted fit leaves."""
+    if not folder.is_dir() or (folder / CHECKPOINT).exists():
+        return
+    if others := sorted(file.name for file in folder.iterdir() if file.stem != Path(CHECKPOINT).stem):
+        raise ValueError(
+            f"--output {folder}: expected a new folder or an empty one, but it holds {others[0]} "
+            f"({len(others):,} file{'s' * (len(others) > 1)}), which saving might replace"
+        )
 
 
 def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.DataFrame, pd.Series]:

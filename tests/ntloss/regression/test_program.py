@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -91,6 +92,18 @@ def test_an_interrupted_command_goes_on_when_it_is_repeated(run, monkeypatch):
     code, printed, _ = run("fit", "reviews.csv", "--target", "stars")
     assert code == 0
     assert "continued" in printed
+
+
+def test_a_folder_of_other_files_is_refused_and_left_as_it_is(run, tiny, tmp_path):
+    shutil.copytree(tiny, "base")
+    weights = (tmp_path / "base/model.safetensors").read_bytes()
+    write_reviews()
+    for _ in range(2):
+        code, _, complaint = run("fit", "reviews.csv", "--target", "stars", "--output", "base")
+        assert (code, "--output base" in complaint) == (2, True)
+    assert (tmp_path / "base/model.safetensors").read_bytes() == weights
+    (tmp_path / "empty").mkdir()
+    assert run("fit", "reviews.csv", "--target", "stars", "--output", "empty")[0] == 0
 
 
 def test_rows_without_an_answer_are_left_out_and_counted(run):
