@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 
 from ntloss.regression.estimator import CHECKPOINT, RECORD, NumberRegressor, check_level
-from ntloss.regression.tables import Table, find_column, read_answers, read_table
+from ntloss.regression.tables import Table, find_column, mark_gaps, read_answers, read_table
 
 COMMAND = "command.json"  # what a folder was made from
+PREDICTED = ("prediction", "lower", "upper")  # the columns that predict adds
 _OF_FIT = ("model", "prompt", "epochs", "scale", "drop", "sort_by", "decimal", "target")
 
 
@@ -59,15 +60,15 @@ def fit(given: argparse.Namespace) -> int:
 def predict(given: argparse.Namespace) -> int:
     """Write the rows of a table with predictions as CSV; with true answers, print their errors."""
     check_level("--level", given.level)
-    model = NumberRegressor.load(given.folder)
     table = read_table(given.table)
+    _check_names(table.rows, given.table)
+    model = NumberRegressor.load(given.folder)
     low, middle, high = (1 - given.level) / 2, 0.5, (1 + given.level) / 2
     truth = None if given.truth is None else find_column(table.rows, given.truth, "--truth")
     model.verbose = sys.stderr.isatty()
-    found = model.predict_quantiles(table.rows, [low, middle, high])
+    found = model.predict_quantiles(mark_gaps(table.rows), [low, middle, high])
     columns = dict(zip(("lower", "prediction", "upper"), found.T, strict=True))
-    order = ("prediction", "lower", "upper")
-    table.rows.assign(**{name: columns[name] for name in order}).to_csv(sys.stdout, index=False)
+    table.rows.assign(**{name: columns[name] for name in PREDICTED}).to_csv(sys.stdout, index=False)
     for note in table.notes:
         print(note, file=sys.stderr)
     if truth is not None and len(found):
@@ -75,6 +76,14 @@ def predict(given: argparse.Namespace) -> int:
         known = np.isfinite(answers.numbers)
         print(_errors(answers.numbers[known], found[known], given.level), file=sys.stderr)
     return 0
+
+
+def _check_names(rows: pd.DataFrame, table: str) -> None:
+    """Raise an error if a column has the name of one that predict adds."""
+    if taken := [name for name in PREDICTED if name in rows.columns]:
+        raise ValueError(
+            f"{table} has a column {taken[0]!r}, which is one of those that ntloss predict adds; rename it"
+        )
 
 
 def _made_from(rows: pd.DataFrame, given: argparse.Namespace) -> dict[str, str]:
@@ -105,6 +114,8 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
     rows, numbers = table.rows.drop(columns=[target, *dropped]), pd.Series(answers.numbers, name=target)
     if not len(rows.columns):
         raise ValueError(f"{given.table} has no column beside {target!r}")
+    _check_names(rows, given.table)
+    rows = mark_gaps(rows)
     found = {name: _as_times(rows[name]) for name in rows.columns}
     times = {name: column for name, column in found.items() if column is not None}
     if given.sort_by is not None:

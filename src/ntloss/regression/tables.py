@@ -73,6 +73,11 @@ def read_table(file: str | Path) -> Table:
     return Table(table.reset_index(drop=True).apply(_as_texts), notes)
 
 
+def mark_gaps(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows whose columns of numbers have None in place of NA, ? and the like."""
+    return rows.apply(_mark_gaps)
+
+
 def find_column(table: pd.DataFrame, name: str, option: str) -> str:
     """Return the name of a column.
 
@@ -265,12 +270,14 @@ def _parse_lines(text: str) -> list[Any]:
 
 
 def _as_texts(column: pd.Series) -> pd.Series:
-    """Return a column as texts; markers of gaps among numbers are gaps."""
-    texts = pd.Series([_as_text(value) for value in column], column.index, dtype=object)
-    given = texts[~texts.map(_is_gap)]
-    if len(given) and pd.to_numeric(given, errors="coerce").notna().all():
-        texts = texts.where(~texts.map(_is_gap), None)
-    return texts
+    return pd.Series([_as_text(value) for value in column], column.index, dtype=object)
+
+
+def _mark_gaps(texts: pd.Series) -> pd.Series:
+    gaps = texts.map(_is_gap)
+    given = texts[~gaps]
+    is_numeric = len(given) and pd.to_numeric(given, errors="coerce").notna().all()
+    return texts.where(~gaps, None) if is_numeric else texts
 
 
 def _is_gap(text: str | None) -> bool:

@@ -175,6 +175,26 @@ def test_predict_names_the_column_that_a_table_lacks(run):
     assert (code, "'text'" in complaint) == (2, True)
 
 
+def test_predict_writes_the_cells_as_they_were_given(run):
+    table, prices = rooms()
+    table.assign(price=prices).to_csv("rooms.csv", index=False)
+    run("fit", "rooms.csv", "--target", "price")
+    table[:4].astype({"size": object}).assign(size=["NA", "?", "", "50"]).to_csv("new.csv", index=False)
+    code, printed, _ = run("predict", "rooms-price", "new.csv")
+    found = pd.read_csv(io.StringIO(printed), dtype=str, keep_default_na=False)
+    given = pd.read_csv("new.csv", dtype=str, keep_default_na=False)
+    assert (code, found[given.columns].equals(given)) == (0, True)
+
+
+@pytest.mark.parametrize("name", program.PREDICTED)
+def test_a_column_that_predict_would_replace_is_refused_by_name(run, name):
+    run("fit", write_reviews(), "--target", "stars")
+    pd.read_csv("reviews.csv").assign(**{name: 1}).to_csv("more.csv", index=False)
+    for words in (["predict", "reviews-stars", "more.csv"], ["fit", "more.csv", "--target", "stars"]):
+        code, printed, complaint = run(*words)
+        assert (code, printed, f"'{name}'" in complaint) == (2, "", True)
+
+
 def test_predict_writes_only_the_header_of_a_table_without_rows(run):
     run("fit", write_reviews(), "--target", "stars")
     pd.DataFrame({"text": [], "stars": []}).to_csv("new.csv", index=False)

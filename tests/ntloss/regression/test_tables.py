@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.parquet
 import pytest
 
-from ntloss.regression.tables import find_column, read_answers, read_table
+from ntloss.regression.tables import find_column, mark_gaps, read_answers, read_table
 
 ROWS = [("fine, really", "3"), ("bad; very", "1"), ("so | so", "2"), ("ok", "2")]
 
@@ -138,7 +138,9 @@ def test_malformed_files_are_refused_with_their_name(tmp_path, lines):
 def test_gaps_in_a_column_of_numbers_leave_it_one(tmp_path):
     path = tmp_path / "gaps.csv"
     path.write_text("size,country\n3,NA\nNA,NO\n?,SE\n")
-    assert read_table(path).rows.to_dict("list") == {"size": ["3", None, None], "country": ["NA", "NO", "SE"]}
+    rows = read_table(path).rows
+    assert rows.to_dict("list") == {"size": ["3", "NA", "?"], "country": ["NA", "NO", "SE"]}
+    assert mark_gaps(rows).to_dict("list") == {"size": ["3", None, None], "country": ["NA", "NO", "SE"]}
 
 
 def test_a_column_that_is_missing_is_answered_with_those_there_are():
