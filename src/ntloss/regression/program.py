@@ -63,6 +63,11 @@ def predict(given: argparse.Namespace) -> int:
     table = read_table(given.table)
     _check_names(table.rows, given.table)
     model = NumberRegressor.load(given.folder)
+    if missing := [name for name in model.questions_.columns if name not in table.rows.columns]:
+        raise ValueError(
+            f"{given.table} has no column {missing[0]!r}, with which {given.folder} was fitted, but "
+            f"{', '.join(map(repr, table.rows.columns))}. Has the file a header?"
+        )
     low, middle, high = (1 - given.level) / 2, 0.5, (1 + given.level) / 2
     truth = None if given.truth is None else find_column(table.rows, given.truth, "--truth")
     model.verbose = sys.stderr.isatty()

@@ -85,10 +85,12 @@ class Questions:
             ValueError: a column is missing.
             TypeError: X is neither a table nor texts.
         """
-        table, _ = as_table(X)
+        table, plain = as_table(X)
         if not len(table):
             return pd.DataFrame(columns=[*self.columns])
-        if len(self.columns) == len(table.columns) == 1:
+        if len(self.columns) == len(table.columns) == 1 and (
+            plain or (self.plain and isinstance(X, pd.Series)) or table.columns[0] == _column_name(0)
+        ):
             table.columns = pd.Index(self.columns)
         _check_columns(self.columns, table, "the model was fitted with")
         return table[[*self.columns]]
@@ -115,7 +117,7 @@ def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
     if isinstance(X, pd.DataFrame):
         return X.set_axis([*map(_column_name, X.columns)], axis=1), False
     if isinstance(X, pd.Series):
-        name = TEXT if X.name is None else str(X.name)
+        name = TEXT if X.name is None else _column_name(X.name)
         return X.to_frame(name).reset_index(drop=True), X.name is None
     if issparse(X):
         raise TypeError("X: expected texts or a DataFrame; sparse matrices are not supported")

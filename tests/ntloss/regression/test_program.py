@@ -2,6 +2,7 @@
 
 import io
 import os
+import pathlib
 import shutil
 
 import numpy as np
@@ -171,8 +172,10 @@ def test_wrong_uses_are_one_line_that_names_the_cause(run, words, named):
 def test_predict_names_the_column_that_a_table_lacks(run):
     run("fit", write_reviews(), "--target", "stars")
     pd.DataFrame({"review": ["good"], "x": [1]}).to_csv("new.csv", index=False)
-    code, _, complaint = run("predict", "reviews-stars", "new.csv")
-    assert (code, "'text'" in complaint) == (2, True)
+    pathlib.Path("bare.txt").write_text("good 1234\nbad 1234\n")
+    for table in ("new.csv", "bare.txt"):
+        code, printed, complaint = run("predict", "reviews-stars", table)
+        assert (code, printed, "'text'" in complaint) == (2, "", True)
 
 
 def test_predict_writes_the_cells_as_they_were_given(run):

@@ -150,6 +150,21 @@ def test_a_table_is_asked_with_its_names_and_without_useless_columns(tiny):
         model.predict(table.drop(columns="size"))
 
 
+def test_texts_without_a_name_are_the_only_column_and_another_name_is_refused(tiny):
+    texts, answers = reviews(40)
+    series = pd.Series(texts)
+    unnamed = [texts, np.array(texts)[:, None], series, series.to_frame(), series.rename(0)]
+    models = [make(tiny).fit(x, answers) for x in (texts, series.rename("review"))]
+    for model in models:
+        for x in unnamed:
+            assert_close(model.predict(x), models[0].predict(texts))
+        with pytest.raises(ValueError, match=model.questions_.columns[0]):
+            model.predict(series.to_frame("other"))
+    with pytest.raises(ValueError, match="review"):
+        models[1].predict(series.rename("other"))
+    assert_close(models[0].predict(series.rename("other")), models[0].predict(texts))
+
+
 def test_columns_that_equal_the_answer_are_left_out(tiny):
     table, prices = rooms(40)
     model = make(tiny).fit(table.assign(copy=prices), prices)
