@@ -141,6 +141,8 @@ def read_answers(column: pd.Series, decimal: str | None = None) -> Answers:
         rows = wrong.index[:_EXAMPLES]
         shown = ", ".join(f"{texts[row]!r} in row {texts.index.get_loc(row) + 1:,}" for row in rows)
         advice = "Correct them, or leave them empty: rows without an answer are left out."
+        if decimal == "," and (wrong == "").any():
+            advice = "With --decimal , points separate thousands, as in 1.234,5."
         if decimal is None and wrong.str.contains(",", regex=False).any():
             advice = "If commas separate thousands, pass --decimal . and if decimals follow them, --decimal ,"
         raise ValueError(
@@ -164,11 +166,13 @@ def _without_unit(texts: pd.Series, name: str, notes: list[str]) -> pd.Series:
 
 
 def _with_point(text: str, decimal: str) -> str:
-    """Write a number with a point, and without separators of thousands."""
+    """Write a number with a point, and without separators of thousands; elsewhere they make it no number."""
     mark = "." if decimal == "," else ","
     whole, found, fraction = text.partition(decimal)
     if _GROUPED[mark].fullmatch(whole):
         whole = whole.replace(mark, "")
+    if mark in whole + fraction:
+        return ""
     return f"{whole}.{fraction}" if found else whole
 
 
