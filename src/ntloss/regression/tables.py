@@ -136,21 +136,31 @@ def read_answers(column: pd.Series, decimal: str | None = None) -> Answers:
             f"the column {name!r} may be read in two ways: {' and '.join(map(repr, examples))} are thousands "
             "separated by points, or have decimals. Pass --decimal , for thousands, --decimal . for decimals."
         )
+    elif _grouped(given).all():
+        notes.append(
+            f"the points in {name!r} are read as decimals ({given.iloc[0]!r}); if they separate thousands, "
+            "pass --decimal ,"
+        )
     wrong = given[~given.map(lambda text: _PLAIN.fullmatch(text) is not None)]
     if len(wrong):
         rows = wrong.index[:_EXAMPLES]
         shown = ", ".join(f"{texts[row]!r} in row {texts.index.get_loc(row) + 1:,}" for row in rows)
-        advice = "Correct them, or leave them empty: rows without an answer are left out."
-        if decimal == "," and (wrong == "").any():
-            advice = "With --decimal , points separate thousands, as in 1.234,5."
-        if decimal is None and wrong.str.contains(",", regex=False).any():
-            advice = "If commas separate thousands, pass --decimal . and if decimals follow them, --decimal ,"
         raise ValueError(
             f"the column {name!r} holds no plain number in {len(wrong):,} of {len(texts):,} rows: {shown}. "
-            f"{advice}"
+            f"{_advice(wrong, decimal)}"
         )
     numbers = pd.to_numeric(given).reindex(texts.index).to_numpy(float)
     return Answers(numbers, notes)
+
+
+def _advice(wrong: pd.Series, decimal: str | None) -> str:
+    if decimal == "," and (wrong == "").any():
+        return "With --decimal , points separate thousands, as in 1.234,5."
+    if decimal is None and _grouped(wrong).any():
+        return "If points separate thousands, pass --decimal ,"
+    if decimal is None and wrong.str.contains(",", regex=False).any():
+        return "If commas separate thousands, pass --decimal . and if decimals follow them, --decimal ,"
+    return "Correct them, or leave them empty: rows without an answer are left out."
 
 
 def _without_unit(texts: pd.Series, name: str, notes: list[str]) -> pd.Series:
@@ -181,7 +191,12 @@ def _may_be_thousands(texts: pd.Series) -> bool:
     pointed = texts.str.contains(".", regex=False)
     if not pointed.any() or pointed.all():
         return False
-    return all(_GROUPED["."].fullmatch(text) for text in texts[pointed])
+    return bool(_grouped(texts[pointed]).all())
+
+
+def _grouped(texts: pd.Series) -> pd.Series:
+    """Return which texts may be whole numbers whose thousands are separated by points."""
+    return texts.map(lambda text: _GROUPED["."].fullmatch(text) is not None)
 
 
 def _read_csv(path: Path, notes: list[str]) -> pd.DataFrame:
