@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import difflib
-import gzip
 import io
 import itertools
 import json
@@ -16,7 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.io.common import get_handle
 
+_PACKED = {".gz", ".bz2", ".zip", ".xz", ".zst"}
 _SEPARATORS = (",", ";", "\t", "|")
 _LINES = 50  # from which the separator is found
 _GAPS = {"", "-", "--", "?", ".", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "unknown"}
@@ -43,11 +44,14 @@ class Answers(NamedTuple):
 def read_table(file: str | Path) -> Table:
     """Read a table: CSV with any separator, JSON (an array, or an object a line), Parquet or Excel.
 
+    CSV and JSON may be compressed, as `.csv.gz`, or with another ending that pandas knows.
+
     Raises:
-        OSError, ValueError: the file cannot be read.
+        OSError: there is no such file, or it may not be read.
+        ValueError: the file holds no such table, or is damaged.
     """
     path, notes = Path(file).expanduser(), list[str]()
-    endings = [ending.lower() for ending in path.suffixes if ending.lower() != ".gz"]
+    endings = [ending.lower() for ending in path.suffixes if ending.lower() not in _PACKED]
     ending = endings[-1] if endings else ""
     try:
         if ending in (".parquet", ".pq"):
@@ -63,8 +67,10 @@ def read_table(file: str | Path) -> Table:
             f"{path} is not UTF-8 text ({error}). Read it in Python, and fit the frame: "
             f'pd.read_csv("{path.name}", encoding="latin-1"), or encoding="utf-16"'
         ) from None
-    except (ValueError, ImportError) as error:
-        raise ValueError(f"{path}: {error}") from None
+    except Exception as error:  # each format has other errors for damaged files
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        raise ValueError(f"{path}: {str(error) or repr(error)}") from error
     table.columns = pd.Index([str(name).strip() for name in table.columns])
     if twice := [*dict.fromkeys(table.columns[table.columns.duplicated()])]:
         raise ValueError(
@@ -199,10 +205,14 @@ def _grouped(texts: pd.Series) -> pd.Series:
     return texts.map(lambda text: _GROUPED["."].fullmatch(text) is not None)
 
 
+def _read_text(path: Path) -> str:
+    with get_handle(path, "r", encoding="utf-8-sig", compression="infer") as opened:
+        text: str = opened.handle.read()
+    return text
+
+
 def _read_csv(path: Path, notes: list[str]) -> pd.DataFrame:
-    opened = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-        text = file.read()
+    text = _read_text(path)
     limit = csv.field_size_limit(len(text) + 1)  # of the whole process, so it is restored
     try:
         rows = _read_rows(text, notes)
@@ -266,9 +276,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 
 def _read_json(path: Path, notes: list[str]) -> pd.DataFrame:
-    opened = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig") as file:
-        text = file.read()
+    text = _read_text(path)
     records = json.loads(text) if text.lstrip().startswith("[") else _parse_lines(text)
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise ValueError("expected an array of objects, or one object a line")

@@ -276,6 +276,9 @@ def test_too_few_rows_give_numbers_but_no_intervals(tiny):
         (ValueError, "1 of 40 rows: None in row 0", lambda x, y: (x, [None, *y[1:]])),
         (ValueError, "1 of 40 rows: inf in row 0", lambda x, y: (x, [np.inf, *y[1:]])),
         (ValueError, "y", lambda x, y: (x, y * 0)),
+        (ValueError, "y: ", lambda x, y: (x, y * 1e200)),
+        (ValueError, "y: ", lambda x, y: (x, (y - 20) * 1e160)),
+        (ValueError, "y: ", lambda x, y: (x, y * 1e-200)),
         (ValueError, "X", lambda x, y: (x[:10], y)),
         (ValueError, "X", lambda x, y: (x[:10], y[:10])),
         (ValueError, "X", lambda x, y: ([], [])),
@@ -307,6 +310,12 @@ def test_parameters_that_cannot_be_used_are_named(tiny, options):
     (name,) = options
     with pytest.raises((ValueError, OSError), match=named.get(name, name)):
         NumberRegressor(**{"model": tiny, **SMALL, **options}).fit(*reviews(40))
+
+
+def test_answers_that_differ_too_little_for_logarithms_are_refused(tiny):
+    texts, answers = reviews(40)
+    with pytest.raises(ValueError, match="y: "):
+        make(tiny, scale="log").fit(texts, 1e15 + (answers > 20))
 
 
 def test_with_many_rows_those_that_choose_the_epoch_do_not_calibrate(tiny):

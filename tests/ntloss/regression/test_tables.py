@@ -79,6 +79,31 @@ def test_compressed_files_and_byte_order_marks(tmp_path):
         assert list(read_table(file).rows.columns) == ["text", "price"]
 
 
+@pytest.mark.parametrize("ending", ["gz", "bz2", "zip", "xz"])
+def test_compressed_tables_are_read_and_damaged_ones_are_errors_that_name_them(tmp_path, ending):
+    frame = pd.DataFrame({"text": [f"text {i}" for i in range(99)]})
+    path, lines = tmp_path / f"rows.csv.{ending}", tmp_path / f"rows.jsonl.{ending}"
+    frame.to_csv(path, index=False)
+    frame.to_json(lines, orient="records", lines=True)
+    assert read_table(path).rows.equals(read_table(lines).rows)
+    packed = path.read_bytes()
+    half = len(packed) // 2
+    for damaged in (packed[:half], packed[:half] + bytes(9) + packed[half + 9 :], b"text\nfine\n"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"rows\.csv\.{ending}"):
+            read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("rows.xlsx", b"text"), ("rows.parquet", b"text"), ("rows.json", b"[" * 200_000)],
+)
+def test_files_that_are_not_what_their_ending_says_are_errors_that_name_them(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=name):
+        read_table(tmp_path / name)
+
+
 @pytest.mark.parametrize("name", ["rows.json", "rows.ndjson", "rows.jsonl"])
 @pytest.mark.parametrize("as_lines", [True, False])
 def test_json_in_both_layouts_leaves_nested_values_out_by_name(tmp_path, name, as_lines):
