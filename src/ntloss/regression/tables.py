@@ -288,7 +288,7 @@ def _read_json(path: Path, notes: list[str]) -> pd.DataFrame:
 
 def _parse_lines(text: str) -> list[Any]:
     records = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         try:
             records += [json.loads(line)] if line.strip() else []
         except json.JSONDecodeError as error:

@@ -115,6 +115,14 @@ def test_json_in_both_layouts_leaves_nested_values_out_by_name(tmp_path, name, a
     assert any("helpful" in note for note in notes)
 
 
+def test_lines_of_json_end_only_at_line_feeds(tmp_path):
+    texts = [f"one{mark}two" for mark in "\u2028\u2029\x85"]
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    for end in ("\n", "\r\n"):
+        (tmp_path / "rows.jsonl").write_bytes("".join(line + end for line in lines).encode())
+        assert read_table(tmp_path / "rows.jsonl").rows["text"].tolist() == texts
+
+
 def test_parquet_is_read_as_texts(tmp_path):
     pd.DataFrame({"size": [1.0, np.nan], "n": [1, 2]}).to_parquet(tmp_path / "rows.parquet")
     table, _ = read_table(tmp_path / "rows.parquet")
