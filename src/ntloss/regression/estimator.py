@@ -28,7 +28,7 @@ from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.regression.answers import AnswerFormat
 from ntloss.regression.baselines import Baseline, compare
 from ntloss.regression.intervals import Calibration
-from ntloss.regression.questions import Questions, as_table
+from ntloss.regression.questions import Questions, as_floats, as_table
 from ntloss.regression.training import RATES, load_checkpoint, train
 from ntloss.regression.writer import LONGEST, Rows, Writer
 
@@ -334,10 +334,14 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         if not self.compare:
             return {}
         encoder = None if self.compare is True else str(self.compare)
-        found = compare(self.questions_, table, answers, training, calibration, encoder, self.random_state)
+        found, failed = compare(
+            self.questions_, table, answers, training, calibration, encoder, self.random_state
+        )
         errors = {name: _mae(each.predicted, answers[calibration]) for name, each in found.items()}
         shown = " · ".join(f"{name} {_short(error)}" for name, error in errors.items())
         self._print(f"simple models   mean absolute error on {len(calibration)} held-out rows: {shown}")
+        for name, why in failed.items():
+            self._print(f"left out        {name}: {why}")
         return found
 
     def _load(self, folder: str | Path) -> None:
@@ -513,8 +517,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
 
 def _as_numbers(answers: NDArray[Any]) -> Numbers:
     """Return answers as numbers; a ValueError that shows the rows without a finite one."""
-    found = pd.to_numeric(pd.Series(answers), errors="coerce")
-    numbers: Numbers = found.to_numpy(float, na_value=np.nan)
+    numbers = as_floats(pd.Series(answers))
     if len(rows := np.flatnonzero(~np.isfinite(numbers))):
         shown = ", ".join(f"{answers[row]!s:.20} in row {row}" for row in rows[:3])
         raise ValueError(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 TEXT = "text"  # the column of plain texts
@@ -135,6 +136,12 @@ def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
     return pd.DataFrame({TEXT: array}), True
 
 
+def as_floats(column: pd.Series) -> NDArray[np.float64]:
+    """Return a column as numbers, NaN where there is none; of any dtype, Int64 with pd.NA among them."""
+    numbers: NDArray[np.float64] = pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan)
+    return numbers
+
+
 def _column_name(name: Any) -> str:
     """Return a column's name; of an array, and of a frame without names, they are x0, x1 and so on."""
     return f"x{name}" if isinstance(name, int) else str(name)
@@ -155,7 +162,7 @@ def _useless(table: pd.DataFrame, numeric: Iterable[str], answers: np.ndarray) -
         if column.nunique() == 1:
             found[name] = "it is the same in all rows"
         elif name in numeric:
-            numbers = pd.to_numeric(table[name], errors="coerce").to_numpy(float)
+            numbers = as_floats(table[name])
             if np.array_equal(numbers, answers):
                 found[name] = "it equals the answer"
             elif len(numbers) > 2 and (abs(np.diff(np.sort(numbers))) == 1).all():
