@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
 
@@ -53,7 +54,8 @@ def fit(given: argparse.Namespace) -> int:
     model.save(folder)
     (folder / COMMAND).write_text(json.dumps(made_from), "utf-8")
     (folder / CHECKPOINT).unlink(missing_ok=True)
-    print(f"\nSaved. To predict new rows: ntloss predict {folder} NEW.csv > predictions.csv")
+    quoted = shlex.quote(str(folder))
+    print(f"\nSaved. To predict new rows: ntloss predict {quoted} NEW.csv > predictions.csv")
     return 0
 
 
@@ -68,14 +70,20 @@ def predict(given: argparse.Namespace) -> int:
             f"{given.table} has no column {missing[0]!r}, with which {given.folder} was fitted, but "
             f"{', '.join(map(repr, table.rows.columns))}. Has the file a header?"
         )
-    low, middle, high = (1 - given.level) / 2, 0.5, (1 + given.level) / 2
     truth = None if given.truth is None else find_column(table.rows, given.truth, "--truth")
     model.verbose = sys.stderr.isatty()
-    found = model.predict_quantiles(mark_gaps(table.rows), [low, middle, high])
+    rows, calibrated = mark_gaps(table.rows), model.calibration_.covers(given.level)
+    if calibrated:
+        found = model.predict_quantiles(rows, [(1 - given.level) / 2, 0.5, (1 + given.level) / 2])
+    else:
+        found = np.pad(model.predict_quantiles(rows, [0.5]), ((0, 0), (1, 1)), constant_values=np.nan)
     columns = dict(zip(("lower", "prediction", "upper"), found.T, strict=True))
     table.rows.assign(**{name: columns[name] for name in PREDICTED}).to_csv(sys.stdout, index=False)
     for note in table.notes:
         print(note, file=sys.stderr)
+    if not calibrated:
+        few = f"{len(model.calibration_)} held-out rows cannot calibrate intervals of {given.level:.0%}"
+        print(f"lower and upper are empty: {few}", file=sys.stderr)
     if truth is not None and len(found):
         answers = read_answers(table.rows[truth], given.decimal)
         known = np.isfinite(answers.numbers)
@@ -149,13 +157,18 @@ def _as_times(column: pd.Series) -> pd.Series | None:
 def _errors(answers: np.ndarray, found: np.ndarray, level: float) -> str:
     """Say how far predictions are from true answers, each with its 95 % interval."""
     low, middle, high = found.T
-    errors, inside = abs(middle - answers), (low <= answers) & (answers <= high)
 
     def mean(values: np.ndarray, form: str) -> str:
         chance = 1.96 * values.std() / math.sqrt(len(values))
         return f"{values.mean():{form}} (± {chance:{form}})"
 
+    text = (
+        f"{len(answers):,} rows with true answers: mean absolute error {mean(abs(middle - answers), '.3g')}"
+    )
+    if np.isnan(low).any():
+        return text
+    inside = (low <= answers) & (answers <= high)
     return (
-        f"{len(answers):,} rows with true answers: mean absolute error {mean(errors, '.3g')}; intervals of "
-        f"{level:.0%} hold {mean(inside, '.0%')} of them, their mean width is {(high - low).mean():.3g}"
+        f"{text}; intervals of {level:.0%} hold {mean(inside, '.0%')} of them, their mean width is "
+        f"{(high - low).mean():.3g}"
     )

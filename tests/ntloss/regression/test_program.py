@@ -3,6 +3,7 @@
 import io
 import os
 import pathlib
+import shlex
 import shutil
 
 import numpy as np
@@ -51,6 +52,23 @@ def test_fit_saves_a_model_that_predict_uses(run, tmp_path):
     assert ((found.lower <= found.prediction) & (found.prediction <= found.upper)).all()
     assert "30 rows" in complaints
     assert not list(tmp_path.glob("*/checkpoint*"))
+
+
+def test_the_command_that_fit_prints_works_for_few_rows_and_names_with_blanks(run):
+    table = pd.read_csv(write_reviews(count=30)).rename(columns={"stars": "my stars"})
+    table.to_csv("reviews.csv", index=False)
+    _, printed, _ = run("fit", "reviews.csv", "--target", "my stars")
+    command = shlex.split(printed.splitlines()[-1].partition("ntloss ")[2].partition(" >")[0])
+    table.to_csv("NEW.csv", index=False)
+    code, printed, complaints = run(*command, "--truth", "my stars")
+    found = pd.read_csv(io.StringIO(printed))
+    assert (code, found["prediction"].notna().all()) == (0, True)
+    assert found[["lower", "upper"]].isna().all(axis=None)
+    assert "30 rows" in complaints
+    assert "nan" not in complaints
+    _, printed, _ = run(*command, "--level", "0.5")
+    narrow = pd.read_csv(io.StringIO(printed))
+    assert (narrow["lower"] <= narrow["upper"]).all()
 
 
 def test_the_same_command_prints_the_report_again_and_another_one_is_refused(run):
