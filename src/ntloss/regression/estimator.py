@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -512,7 +514,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
 
     def _print(self, line: str) -> None:
         if self.verbose:
-            print(line, flush=True)
+            say(line)
 
 
 def _as_numbers(answers: NDArray[Any]) -> Numbers:
@@ -531,6 +533,14 @@ def check_level(name: str, level: float) -> None:
     """Raise a ValueError that names the argument if a level is not between 0 and 1."""
     if not 0 < level < 1:
         raise ValueError(f"{name}={level!r}: expected a number above 0 and below 1")
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print a text; if nobody reads standard output any more, as after `| head`, what follows is dropped."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _mae(predicted: Numbers, truths: Numbers) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ntloss.regression.estimator import CHECKPOINT, RECORD, NumberRegressor, check_level
+from ntloss.regression.estimator import CHECKPOINT, RECORD, NumberRegressor, check_level, say
 from ntloss.regression.tables import Table, find_column, mark_gaps, read_answers, read_table
 
 COMMAND = "command.json"  # what a folder was made from
@@ -33,7 +33,7 @@ def fit(given: argparse.Namespace) -> int:
                 f"{folder} holds a model of other rows or options; pass another --output, or delete it"
             )
         model = NumberRegressor.load(folder)
-        print(f"{folder} holds this model already.\n\n{model.report_.to_string()}\n\n{model.summary_}")
+        say(f"{folder} holds this model already.\n\n{model.report_.to_string()}\n\n{model.summary_}")
         return 0
     _check_is_ours(folder)
     rows, answers = _rows(table, target, given)
@@ -55,7 +55,7 @@ def fit(given: argparse.Namespace) -> int:
     (folder / COMMAND).write_text(json.dumps(made_from), "utf-8")
     (folder / CHECKPOINT).unlink(missing_ok=True)
     quoted = shlex.quote(str(folder))
-    print(f"\nSaved. To predict new rows: ntloss predict {quoted} NEW.csv > predictions.csv")
+    say(f"\nSaved. To predict new rows: ntloss predict {quoted} NEW.csv > predictions.csv")
     return 0
 
 
@@ -78,7 +78,8 @@ def predict(given: argparse.Namespace) -> int:
     else:
         found = np.pad(model.predict_quantiles(rows, [0.5]), ((0, 0), (1, 1)), constant_values=np.nan)
     columns = dict(zip(("lower", "prediction", "upper"), found.T, strict=True))
-    table.rows.assign(**{name: columns[name] for name in PREDICTED}).to_csv(sys.stdout, index=False)
+    written = table.rows.assign(**{name: columns[name] for name in PREDICTED})
+    say(written.to_csv(index=False, lineterminator="\n"), end="")
     for note in table.notes:
         print(note, file=sys.stderr)
     if not calibrated:
@@ -122,7 +123,7 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
     """Return the rows with an answer and the answers, and print how they were read."""
     answers = read_answers(table.rows[target], given.decimal)
     for note in (*table.notes, *answers.notes):
-        print(f"read            {note}")
+        say(f"read            {note}")
     dropped = [find_column(table.rows, name, "--drop") for name in given.drop]
     rows, numbers = table.rows.drop(columns=[target, *dropped]), pd.Series(answers.numbers, name=target)
     if not len(rows.columns):
@@ -140,7 +141,7 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
         rows, numbers = rows.iloc[order].reset_index(drop=True), numbers.iloc[order].reset_index(drop=True)
     elif times:
         name = next(iter(times))
-        print(f"hint            {name!r} holds dates: --sort-by {name} holds out the latest rows")
+        say(f"hint            {name!r} holds dates: --sort-by {name} holds out the latest rows")
     known = numbers.notna()
     return rows[known].reset_index(drop=True), numbers[known].reset_index(drop=True)
 

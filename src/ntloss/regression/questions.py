@@ -130,10 +130,15 @@ def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
     rows = X if isinstance(X, np.ndarray) else [*X]
     if len(rows) and not isinstance(rows, np.ndarray) and all(isinstance(row, Mapping) for row in rows):
         return pd.DataFrame(rows), False
-    array = np.asarray(rows, dtype=object)
+    array = np.frompyfunc(without_surrogates, 1, 1)(np.asarray(rows, dtype=object))
     if array.ndim == 2:
         return pd.DataFrame(array, columns=[*map(_column_name, range(array.shape[1]))]), False
     return pd.DataFrame({TEXT: array}), True
+
+
+def without_surrogates(value: Any) -> Any:
+    """Replace halves of surrogate pairs, as in JSON that was cut: neither pandas nor tokenizers take them."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def as_floats(column: pd.Series) -> NDArray[np.float64]:

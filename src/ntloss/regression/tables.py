@@ -17,6 +17,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.io.common import get_handle
 
+from ntloss.regression.questions import without_surrogates
+
 _PACKED = {".gz", ".bz2", ".zip", ".xz", ".zst"}
 _SEPARATORS = (",", ";", "\t", "|")
 _LINES = 50  # from which the separator is found
@@ -313,7 +315,7 @@ def _is_gap(text: str | None) -> bool:
 
 def _as_text(value: Any) -> str | None:
     if isinstance(value, str):
-        return value
+        return str(without_surrogates(value))
     if isinstance(value, Iterable):
         return str(value)
     if pd.isna(value):

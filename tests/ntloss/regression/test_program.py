@@ -1,10 +1,12 @@
 """`ntloss fit` and `ntloss predict` on files, with a tiny model."""
 
 import io
+import json
 import os
 import pathlib
 import shlex
 import shutil
+import sys
 
 import numpy as np
 import pandas as pd
@@ -221,6 +223,33 @@ def test_predict_writes_only_the_header_of_a_table_without_rows(run):
     pd.DataFrame({"text": [], "stars": []}).to_csv("new.csv", index=False)
     code, printed, _ = run("predict", "reviews-stars", "new.csv", "--truth", "stars")
     assert (code, printed.split()) == (0, ["text,stars,prediction,lower,upper"])
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_terminals_without_emoji_and_halves_of_them_are_no_obstacle(run, monkeypatch, encoding):
+    texts, stars = reviews(60)
+    texts = [text + ("\ud83d" if i % 2 else " \U0001f600") for i, text in enumerate(texts)]
+    rows = [{"text": text, "stars": star} for text, star in zip(texts, stars.tolist(), strict=True)]
+    pathlib.Path("emoji.json").write_text(json.dumps(rows))
+    for words in (["fit", "emoji.json", "--target", "stars"], ["predict", "emoji-stars", "emoji.json"]):
+        written = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding))
+        assert run(*words)[0] == 0
+    found = pd.read_csv(io.BytesIO(written.getvalue()))
+    assert found["text"][::2].tolist() == texts[::2]
+
+
+def test_a_reader_that_goes_away_ends_no_fit_and_no_prediction(run, monkeypatch):
+    write_reviews()
+    for words in (["fit", "reviews.csv", "--target", "stars"], ["predict", "reviews-stars", "reviews.csv"]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with monkeypatch.context() as patch, open(writer, "w") as closed:
+            patch.setattr(sys, "stdout", closed)
+            code, _, complaints = run(*words)
+        assert (code, "ntloss:" in complaints) == (0, False)
+    code, printed, _ = run("predict", "reviews-stars", "reviews.csv")
+    assert (code, len(printed.splitlines())) == (0, 81)
 
 
 def test_a_level_out_of_range_is_named_as_the_option(run):

@@ -330,6 +330,13 @@ def test_the_last_rows_are_held_out_if_rows_are_in_order_of_time(tiny):
     assert len(model.fit(texts, answers).calibration_) == 26
 
 
+def test_texts_may_end_in_half_of_an_emoji(tiny):
+    texts, answers = reviews(40)
+    halves = [text + "\ud83d" for text in texts]
+    model = make(tiny, epochs=1, compare=True).fit(halves, answers)
+    assert_close(model.predict(np.array(halves, dtype=object)), model.predict(halves))
+
+
 def test_no_rows_have_no_predictions(tiny, fitted):
     table, prices = rooms(40)
     for model, empty in ((fitted, []), (make(tiny).fit(table, prices), table[:0])):
