@@ -236,7 +236,11 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         return self._read(X, [(i + 0.5) / points for i in range(points)])
 
     def save(self, folder: str | Path) -> None:
-        """Save the fitted model in a folder, which is created, and from which `load` reads it."""
+        """Save the fitted model in a folder, which is created, and from which `load` reads it.
+
+        A function as `loss` is saved as `module:function`. One that cannot be imported, such as a lambda, is
+        saved as its description: the loaded model predicts, and needs `set_params(loss=...)` before `fit`.
+        """
         check_is_fitted(self)
         path = Path(folder).expanduser()
         path.mkdir(parents=True, exist_ok=True)
@@ -253,7 +257,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             "history": self.history_,
             "feature_names_in": self.feature_names_in_.tolist(),
         }
-        (path / RECORD).write_text(json.dumps(record, indent=1, default=str) + "\n", "utf-8")
+        (path / RECORD).write_text(json.dumps(record, indent=1, default=_as_json) + "\n", "utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> NumberRegressor:
@@ -261,22 +265,27 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
 
         Raises:
             FileNotFoundError: the folder holds no such model.
+            ValueError: its record is damaged.
         """
-        path = Path(folder).expanduser()
-        if not (path / RECORD).is_file():
+        file = Path(folder).expanduser() / RECORD
+        if not file.is_file():
             raise FileNotFoundError(
-                f"{path} holds no {RECORD}: expected the folder that ntloss fit or NumberRegressor.save wrote"
+                f"{file.parent} holds no {RECORD}: expected the folder that ntloss fit or "
+                "NumberRegressor.save wrote"
             )
-        record = json.loads((path / RECORD).read_text("utf-8"))
-        self = cls(**record["parameters"])
-        self.questions_ = Questions.from_dict(record["questions"])
-        self.format_ = AnswerFormat(**record["format"])
-        self.calibration_ = Calibration.from_lists(record["calibration"])
-        self.report_ = pd.DataFrame(**{k: record["report"][k] for k in ("index", "columns", "data")})
-        self.summary_, self.history_ = record["summary"], record["history"]
-        self.feature_names_in_ = np.array(record["feature_names_in"], dtype=object)
+        try:
+            record = json.loads(file.read_text("utf-8"))
+            self = cls(**record["parameters"])
+            self.questions_ = Questions.from_dict(record["questions"])
+            self.format_ = AnswerFormat(**record["format"])
+            self.calibration_ = Calibration.from_lists(record["calibration"])
+            self.report_ = pd.DataFrame(**{k: record["report"][k] for k in ("index", "columns", "data")})
+            self.summary_, self.history_ = record["summary"], record["history"]
+            self.feature_names_in_ = np.array(record["feature_names_in"], dtype=object)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{file} is damaged, so the model has to be fitted again: {error!r}") from error
         self.n_features_in_ = len(self.feature_names_in_)
-        self._load(path)
+        self._load(file.parent)
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -527,6 +536,15 @@ def _as_numbers(answers: NDArray[Any]) -> Numbers:
             "out of X and y."
         )
     return numbers
+
+
+def _as_json(value: Any) -> Any:
+    """Return what is saved for a parameter that JSON does not know."""
+    if isinstance(value, np.generic):
+        return value.item()
+    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+    is_importable = getattr(sys.modules.get(module), name, None) is value
+    return f"{module}:{name}" if is_importable else str(value)
 
 
 def check_level(name: str, level: float) -> None:

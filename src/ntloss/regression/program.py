@@ -9,6 +9,7 @@ import math
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,7 +29,7 @@ def fit(given: argparse.Namespace) -> int:
     folder = Path(given.output or f"{Path(given.table).name.partition('.')[0]}-{target}").expanduser()
     made_from = _made_from(table.rows, given)
     if (folder / RECORD).exists():
-        if json.loads((folder / COMMAND).read_text("utf-8")) != made_from:
+        if _held(folder) != made_from:
             raise ValueError(
                 f"{folder} holds a model of other rows or options; pass another --output, or delete it"
             )
@@ -51,8 +52,8 @@ def fit(given: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\nInterrupted. The same command goes on where {folder} has been left.", file=sys.stderr)
         return 130
-    model.save(folder)
     (folder / COMMAND).write_text(json.dumps(made_from), "utf-8")
+    model.save(folder)
     (folder / CHECKPOINT).unlink(missing_ok=True)
     quoted = shlex.quote(str(folder))
     say(f"\nSaved. To predict new rows: ntloss predict {quoted} NEW.csv > predictions.csv")
@@ -106,6 +107,14 @@ def _made_from(rows: pd.DataFrame, given: argparse.Namespace) -> dict[str, str]:
     content = json.dumps([rows.columns.tolist(), rows.to_numpy().tolist()])
     table = hashlib.sha256(content.encode()).hexdigest()
     return {"table": table, **{name: str(getattr(given, name)) for name in _OF_FIT}}
+
+
+def _held(folder: Path) -> Any:
+    """Return what the model in a folder was made from; None if no fit of this command says so."""
+    try:
+        return json.loads((folder / COMMAND).read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _check_is_ours(folder: Path) -> None:

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from regression_cases import reviews, rooms, save_tiny_model
+from regression_cases import make, reviews, rooms, save_tiny_model
 
 from ntloss.cli import main
 from ntloss.regression import program
@@ -125,6 +125,19 @@ def test_a_folder_of_other_files_is_refused_and_left_as_it_is(run, tiny, tmp_pat
     assert (tmp_path / "base/model.safetensors").read_bytes() == weights
     (tmp_path / "empty").mkdir()
     assert run("fit", "reviews.csv", "--target", "stars", "--output", "empty")[0] == 0
+
+
+def test_a_model_that_python_saved_is_another_one_and_a_damaged_one_is_named(run, tiny):
+    write_reviews(count=60)
+    make(tiny, epochs=1).fit(*reviews(60)).save("reviews-stars")
+    code, _, complaint = run("fit", "reviews.csv", "--target", "stars")
+    assert (code, "--output" in complaint) == (2, True)
+    assert run("predict", "reviews-stars", "reviews.csv")[0] == 0
+    record = pathlib.Path("reviews-stars/regressor.json")
+    for content in (record.read_text()[:300], "{}", "[]"):
+        record.write_text(content)
+        code, _, complaint = run("predict", "reviews-stars", "reviews.csv")
+        assert (code, "regressor.json" in complaint, complaint.count("\n")) == (2, True, 1)
 
 
 def test_rows_without_an_answer_are_left_out_and_counted(run):

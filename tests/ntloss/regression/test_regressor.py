@@ -16,6 +16,7 @@ from sklearn.preprocessing import FunctionTransformer
 from tolerances import assert_close
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ntloss import criteria
 from ntloss.regression import NumberRegressor
 from ntloss.regression.training import train
 from ntloss.regression.writer import LONGEST
@@ -204,6 +205,27 @@ def test_saved_and_loaded_it_predicts_the_same(fitted, tmp_path):
     assert loaded.get_params()["epochs"] == 8
     copied = pickle.loads(pickle.dumps(fitted))
     assert_close(copied.predict(texts), fitted.predict(texts))
+
+
+def test_a_loaded_model_is_fitted_again_with_what_it_was_given(tiny, tmp_path):
+    texts, answers = reviews(40)
+    model = make(tiny, loss=criteria.crps, random_state=np.int64(3), batch_size=np.int64(8))
+    expected = model.fit(texts, answers).predict(texts)
+    model.save(tmp_path)
+    loaded = NumberRegressor.load(tmp_path)
+    assert_close(loaded.predict(texts), expected)
+    assert_close(loaded.fit(texts, answers).predict(texts), expected)
+
+
+def test_a_loss_that_cannot_be_imported_loses_no_model(tiny, tmp_path):
+    texts, answers = reviews(40)
+    model = make(tiny, loss=lambda probs, values, target: criteria.crps(probs, values, target))
+    model.fit(texts, answers).save(tmp_path)
+    loaded = NumberRegressor.load(tmp_path)
+    assert_close(loaded.predict(texts), model.predict(texts))
+    with pytest.raises(ValueError, match="lambda"):
+        loaded.fit(texts, answers)
+    assert loaded.set_params(loss="crps").fit(texts, answers).predict(texts).shape == (40,)
 
 
 def test_what_is_not_fitted_does_not_predict(tiny):
