@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ntloss.regression.estimator import CHECKPOINT, RECORD, NumberRegressor, check_level, say
-from ntloss.regression.tables import Table, find_column, mark_gaps, read_answers, read_table
+from ntloss.regression.tables import Answers, Table, find_column, mark_gaps, read_answers, read_table
 
 COMMAND = "command.json"  # what a folder was made from
 PREDICTED = ("prediction", "lower", "upper")  # the columns that predict adds
@@ -65,13 +65,18 @@ def predict(given: argparse.Namespace) -> int:
     check_level("--level", given.level)
     table = read_table(given.table)
     _check_names(table.rows, given.table)
+    truth = Answers(np.zeros(0), [])
+    if given.truth is not None:
+        column = table.rows[find_column(table.rows, given.truth, "--truth")]
+        truth = read_answers(column, given.decimal) if len(column) else truth
     model = NumberRegressor.load(given.folder)
     if missing := [name for name in model.questions_.columns if name not in table.rows.columns]:
         raise ValueError(
             f"{given.table} has no column {missing[0]!r}, with which {given.folder} was fitted, but "
             f"{', '.join(map(repr, table.rows.columns))}. Has the file a header?"
         )
-    truth = None if given.truth is None else find_column(table.rows, given.truth, "--truth")
+    for note in (*table.notes, *truth.notes):
+        print(note, file=sys.stderr)
     model.verbose = sys.stderr.isatty()
     rows, calibrated = mark_gaps(table.rows), model.calibration_.covers(given.level)
     if calibrated:
@@ -81,15 +86,12 @@ def predict(given: argparse.Namespace) -> int:
     columns = dict(zip(("lower", "prediction", "upper"), found.T, strict=True))
     written = table.rows.assign(**{name: columns[name] for name in PREDICTED})
     say(written.to_csv(index=False, lineterminator="\n"), end="")
-    for note in table.notes:
-        print(note, file=sys.stderr)
     if not calibrated:
         few = f"{len(model.calibration_)} held-out rows cannot calibrate intervals of {given.level:.0%}"
         print(f"lower and upper are empty: {few}", file=sys.stderr)
-    if truth is not None and len(found):
-        answers = read_answers(table.rows[truth], given.decimal)
-        known = np.isfinite(answers.numbers)
-        print(_errors(answers.numbers[known], found[known], given.level), file=sys.stderr)
+    if len(truth.numbers):
+        known = np.isfinite(truth.numbers)
+        print(_errors(truth.numbers[known], found[known], given.level), file=sys.stderr)
     return 0
 
 
@@ -146,6 +148,8 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
         column = times[by] if by in times else pd.to_numeric(rows[by], errors="coerce")
         if column.isna().all():
             raise ValueError(f"--sort-by {by}: expected a column of numbers, or of dates such as 2026-11-21")
+        if lacking := int(column.isna().sum()):
+            say(f"read            {lacking:,} rows without a number or date in {by!r} are sorted first")
         order = column.sort_values(kind="stable", na_position="first").index
         rows, numbers = rows.iloc[order].reset_index(drop=True), numbers.iloc[order].reset_index(drop=True)
     elif times:
@@ -158,8 +162,8 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
 def _as_times(column: pd.Series) -> pd.Series | None:
     """Return a column of dates as times, and None for any other column."""
     given = column.dropna()
-    if not len(given) or not given.str.contains(r"\d[-/.:]\d").all():
-        return None
+    if not given.str.contains(r"\d[-/.:]\d").all() or pd.to_numeric(given, errors="coerce").notna().all():
+        return None  # also of a column without a value
     times = pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True)
     return times if times.notna().sum() == len(given) else None
 

@@ -181,6 +181,28 @@ def test_dates_are_pointed_out_and_sort_the_rows(run):
     assert (code, "--sort-by" in printed) == (0, False)
 
 
+def test_decimals_sort_rows_as_numbers_and_rows_without_one_are_counted(run, asked):
+    texts, stars = reviews(60)
+    years = [f"{2012 + i % 20}.{i % 13}" for i in range(60)]
+    table = pd.DataFrame({"text": texts, "year": [*years[:50], *["then"] * 10], "stars": stars})
+    table.to_csv("years.csv", index=False)
+    code, printed, _ = run("fit", "years.csv", "--target", "stars", "--sort-by", "year")
+    assert (code, "10 rows" in printed) == (0, True)
+    sorted_years = asked[0][0]["year"].tolist()
+    assert sorted_years == ["then"] * 10 + sorted(years[:50], key=float)
+
+
+def test_truths_are_read_before_the_model_and_what_was_assumed_is_said(run, monkeypatch):
+    run("fit", write_reviews(), "--target", "stars")
+    table = pd.read_csv("reviews.csv", dtype=str)
+    table.assign(stars="$" + table["stars"]).to_csv("new.csv", index=False)
+    code, _, complaints = run("predict", "reviews-stars", "new.csv", "--truth", "stars")
+    assert (code, "'$'" in complaints, "80 rows" in complaints) == (0, True, True)
+    monkeypatch.setattr(program.NumberRegressor, "load", None)
+    code, _, complaint = run("predict", "reviews-stars", "new.csv", "--truth", "text")
+    assert (code, "'text'" in complaint) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
