@@ -25,7 +25,7 @@ _OF_FIT = ("model", "prompt", "epochs", "scale", "drop", "sort_by", "decimal", "
 def fit(given: argparse.Namespace) -> int:
     """Fit a table's column, save the model in a folder, and print what it can do."""
     table = read_table(given.table)
-    target = find_column(table.rows, given.target, "--target")
+    target = find_column(table.rows, given.target, "--target", table.notes)
     folder = Path(given.output or f"{Path(given.table).name.partition('.')[0]}-{target}").expanduser()
     made_from = _made_from(table.rows, given)
     if (folder / RECORD).exists():
@@ -67,7 +67,7 @@ def predict(given: argparse.Namespace) -> int:
     _check_names(table.rows, given.table)
     truth = Answers(np.zeros(0), [])
     if given.truth is not None:
-        column = table.rows[find_column(table.rows, given.truth, "--truth")]
+        column = table.rows[find_column(table.rows, given.truth, "--truth", table.notes)]
         truth = read_answers(column, given.decimal) if len(column) else truth
     model = NumberRegressor.load(given.folder)
     if missing := [name for name in model.questions_.columns if name not in table.rows.columns]:

@@ -8,7 +8,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,6 +78,8 @@ def read_table(file: str | Path) -> Table:
         raise ValueError(
             f"{path}: several columns are called {', '.join(map(repr, twice))}; rename all but one"
         )
+    if not len(table.columns):
+        raise ValueError("; ".join([f"{path} has no columns", *notes]))
     return Table(table.reset_index(drop=True).apply(_as_texts), notes)
 
 
@@ -86,8 +88,14 @@ def mark_gaps(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.apply(_mark_gaps)
 
 
-def find_column(table: pd.DataFrame, name: str, option: str) -> str:
+def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str] = ()) -> str:
     """Return the name of a column.
+
+    Args:
+        table: the columns.
+        name: the name, which may have blanks at its ends.
+        option: what names it, for the error.
+        notes: how the table was read, which may be why it has no such column.
 
     Raises:
         ValueError: the table has no such column.
@@ -99,6 +107,8 @@ def find_column(table: pd.DataFrame, name: str, option: str) -> str:
     hint = f" Did you mean {close[0]!r}?" if close else ""
     if any(_PLAIN.fullmatch(column) for column in columns):
         hint = " The first row looks like data: has the file a header?"
+    if left_out := [note for note in notes if repr(name.strip()) in note]:
+        hint = f" The file was read as follows: {left_out[0]}."
     shown = ", ".join(map(repr, columns[:20])) + (", ..." if len(columns) > 20 else "")
     raise ValueError(f"{option} {name}: expected one of the columns {shown}.{hint}")
 

@@ -113,6 +113,8 @@ def test_json_in_both_layouts_leaves_nested_values_out_by_name(tmp_path, name, a
     table, notes = read_table(tmp_path / name)
     assert table.to_dict("list") == {"text": ["a", "b"], "price": ["3", None]}
     assert any("helpful" in note for note in notes)
+    with pytest.raises(ValueError, match="lists"):
+        find_column(table, "helpful", "--target", notes)
 
 
 def test_lines_of_json_end_only_at_line_feeds(tmp_path):
@@ -121,6 +123,13 @@ def test_lines_of_json_end_only_at_line_feeds(tmp_path):
     for end in ("\n", "\r\n"):
         (tmp_path / "rows.jsonl").write_bytes("".join(line + end for line in lines).encode())
         assert read_table(tmp_path / "rows.jsonl").rows["text"].tolist() == texts
+
+
+@pytest.mark.parametrize("content", ["[]", "", "{}", '[{"text": []}]'])
+def test_a_file_without_columns_is_an_error_that_names_it(tmp_path, content):
+    (tmp_path / "empty.json").write_text(content)
+    with pytest.raises(ValueError, match=r"empty\.json"):
+        read_table(tmp_path / "empty.json")
 
 
 def test_parquet_is_read_as_texts(tmp_path):
