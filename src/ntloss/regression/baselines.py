@@ -110,7 +110,9 @@ def _trees(
 ) -> Numbers:
     numeric = [*questions.numeric]
     table = table.assign(**{c: as_floats(table[c]) for c in numeric})
-    kinds = [c for c in table.columns if c not in numeric and table[c].nunique() <= _CATEGORIES]
+    kinds = [
+        c for c in table.columns if c not in numeric and table[c].dropna().map(str).nunique() <= _CATEGORIES
+    ]
     table = table.assign(**{c: table[c].map(str) for c in kinds})[[*kinds, *numeric]]
     encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
     columns = make_column_transformer((encoder, kinds), remainder="passthrough")

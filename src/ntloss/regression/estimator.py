@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             all layers, which takes longer and needs peft; "all".
         learning_rate: Default: 2e-3 for upper layers, 5e-4 for LoRA, 5e-5 for all.
         batch_size: rows of a training step. Default: 16.
-        max_rows: rows that are used, a random choice of them. Default: 6,000.
+        max_rows: rows that are used, 20 or more, a random choice of them. Default: 6,000.
         shuffle: hold out random rows (default). False holds out the last ones, for rows in order of time.
         compare: fit simple models, too (default). A folder or name of a sentence encoder, in the format of
             sentence-transformers (which is not needed), adds it with a support vector machine.
@@ -158,10 +159,12 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             delattr(self, name)
         self.n_features_in_ = len(table.columns)
         self.feature_names_in_ = np.array(table.columns, dtype=object)
+        self.questions_ = Questions.choose(
+            table["text"].tolist() if plain else table, y, answers, self.prompt
+        )
         chosen = self._choose_rows(len(answers))
         answers = answers[chosen]
         kept = table.iloc[chosen].reset_index(drop=True)
-        self.questions_ = Questions.choose(kept["text"].tolist() if plain else kept, y, answers, self.prompt)
         self.format_ = AnswerFormat.choose(answers, self.scale)
         texts = self.questions_.write(kept)
         training, validation, calibration = self._split(len(texts))
@@ -309,9 +312,10 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         check_level("interval", self.interval)
         if not isinstance(self.random_state, int | np.integer):
             raise ValueError(f"random_state={self.random_state!r}: expected a whole number")
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
+        for name, least in (("epochs", 1), ("batch_size", 1), ("max_rows", _FEWEST)):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < least:
+                raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
 
     def _check_rows(self, table: pd.DataFrame, answers: Numbers) -> None:
         if len(table) != len(answers):
@@ -549,7 +553,7 @@ def _as_json(value: Any) -> Any:
 
 def check_level(name: str, level: float) -> None:
     """Raise a ValueError that names the argument if a level is not between 0 and 1."""
-    if not 0 < level < 1:
+    if not isinstance(level, Real) or not 0 < level < 1:
         raise ValueError(f"{name}={level!r}: expected a number above 0 and below 1")
 
 
@@ -590,11 +594,12 @@ def _summarize(errors: dict[str, Numbers]) -> str:
     errors_of = ", ".join(f"{name} {_short(error)}" for error, name in pair)
     text = f"Mean absolute error on {len(own)} held-out rows: {errors_of}"
     worse = max(own.mean(), other.mean())
-    difference = abs(own.mean() - other.mean()) / worse
-    chance = 1.96 * (own - other).std(ddof=1) / math.sqrt(len(own)) / worse
+    difference = abs(own.mean() - other.mean())
+    chance = 1.96 * (own - other).std(ddof=1) / math.sqrt(len(own))
     if difference <= chance:
         return f"{text}: no significant difference."
-    percents = [f"{100 * share:.0f}" for share in (difference, difference - chance, difference + chance)]
+    ends = (difference, difference - chance, difference + chance)
+    percents = [f"{100 * end / worse:.0f}" for end in ends]
     text += ": {} % lower (95 % interval: {} to {} %).".format(*percents)
     return f"{text} Use {name}." if own.mean() == worse else text
 

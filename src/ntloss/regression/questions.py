@@ -170,7 +170,7 @@ def _useless(table: pd.DataFrame, numeric: Iterable[str], answers: np.ndarray) -
             numbers = as_floats(table[name])
             if np.array_equal(numbers, answers):
                 found[name] = "it equals the answer"
-            elif len(numbers) > 2 and (abs(np.diff(np.sort(numbers))) == 1).all():
+            elif np.isin(numbers.min(), (0, 1)) and (np.diff(np.sort(numbers)) == 1).all():
                 found[name] = "it numbers the rows"
     return found
 
@@ -199,7 +199,7 @@ def _text(value: Any, numeric: bool) -> str:
         >>> [_text(value, True) for value in (0.1 + 0.2, "3.00", 20140502.0, None, "n/a")]
         ['0.3', '3', '20140502', 'unknown', 'n/a']
     """
-    if not isinstance(value, str) and pd.isna(value):
+    if pd.api.types.is_scalar(value) and pd.isna(value):
         return _GAP
     if numeric:
         try:

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ntloss import criteria
 from ntloss.regression import NumberRegressor
+from ntloss.regression.estimator import _summarize
 from ntloss.regression.training import train
 from ntloss.regression.writer import LONGEST
 
@@ -164,6 +165,29 @@ def test_texts_without_a_name_are_the_only_column_and_another_name_is_refused(ti
     with pytest.raises(ValueError, match="review"):
         models[1].predict(series.rename("other"))
     assert_close(models[0].predict(series.rename("other")), models[0].predict(texts))
+
+
+def test_a_column_is_an_id_only_if_it_counts_all_rows_from_0_or_1(tiny):
+    table, prices = rooms(60)
+    order = np.random.default_rng(0).permutation(60)
+    columns = {"from_0": order, "from_1": order + 1, "year": order + 1960, "some": 2 * order}
+    model = make(tiny, epochs=1, max_rows=40).fit(table.assign(**columns), prices)
+    assert set(model.questions_.left_out) == {"id", "country", "from_0", "from_1"}
+
+
+def test_cells_may_hold_lists(tiny):
+    table, prices = rooms(40)
+    table["near"] = [["shop", i % 3] for i in range(40)]
+    model = make(tiny, epochs=1, compare=True).fit(table, prices)
+    assert "boosted trees" in model.report_.index
+    assert "near: ['shop', 0]" in model.questions_.write(table[:1])[0]
+
+
+@pytest.mark.filterwarnings("error:invalid value")
+def test_models_without_an_error_are_not_compared_in_percent():
+    right = {"the median answer": np.zeros(20), "NumberRegressor": np.zeros(20)}
+    assert "nan" not in _summarize(right)
+    assert "nan" not in _summarize({**right, "NumberRegressor": np.ones(20)})
 
 
 def test_columns_that_equal_the_answer_are_left_out(tiny):
@@ -320,7 +344,12 @@ def test_rows_that_cannot_be_used_are_named(tiny, error, key, change):
     [
         {"adapt": "some"},
         {"interval": 90},
+        {"interval": "0.9"},
         {"epochs": 0},
+        {"epochs": 1.5},
+        {"batch_size": "3"},
+        {"max_rows": -1},
+        {"max_rows": 3},
         {"scale": "square"},
         {"loss": "ntl"},
         {"random_state": None},
