@@ -90,6 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command is None:
         parser.print_help()
         return 0
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal may lack the characters of tokenizers and texts. Predictions are a file, in UTF-8.
+        encoding = "utf-8" if given.command == "predict" else None
+        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
     return _inspect(given) if given.command == "inspect" else _regression(given)
 
 
@@ -144,8 +148,6 @@ def _regression(given: argparse.Namespace) -> int:
 
 def _inspect(given: argparse.Namespace) -> int:
     """Inspect a tokenizer, and return the exit code."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for terminals without the markers of tokenizers
     try:
         # The text comes first: reading it is fast, and the tokenizer may be a download.
         lines = None if given.text is None else _read_lines(given.text)

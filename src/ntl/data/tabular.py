@@ -191,12 +191,13 @@ def read_columns(file: str | Path) -> tuple[dict[str, Column], list[str]]:
     Raises:
         UserError: The file cannot be read.
     """
-    from ntloss.regression.tables import read_table  # slow: pandas
+    from ntloss.regression.tables import mark_gaps, read_table  # slow: pandas
 
     try:
-        rows, notes = read_table(SAMPLE if file == "sample" else file)
+        given, notes = read_table(SAMPLE if file == "sample" else file)
     except (OSError, ValueError) as error:
         raise UserError(f"dataset_args.file={file} cannot be read: {error}") from None
+    rows = mark_gaps(given)
     table = {
         str(name): [text if isinstance(text, str) and text.strip() else None for text in rows[name]]
         for name in rows.columns

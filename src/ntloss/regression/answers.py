@@ -57,23 +57,25 @@ class AnswerFormat:
             raise ValueError(
                 f"y: all {len(answers)} answers are {answers[0]:g}; expected answers that differ"
             )
-        log = spreads_widely(answers) if scale is None else scale == "log"
+        with np.errstate(all="ignore"):  # powers of very large or small answers, which are refused below
+            log = spreads_widely(answers) if scale is None else scale == "log"
         if log and answers.min() <= 0:
             raise ValueError(
                 f"scale='log': the answer {answers.min():g} has no logarithm; expected numbers above 0, or "
                 "scale='plain'"
             )
         written = np.log10(answers) if log else answers
-        places = max(0, _DIGITS - 1 - math.floor(math.log10(written.std())))
+        with np.errstate(all="ignore"):
+            spread = written.std()
+        if not 0 < spread < math.inf:
+            raise _too_long(answers, log)
+        places = max(0, _DIGITS - 1 - math.floor(math.log10(spread)))
         needed = (d for d in range(places) if np.array_equal(written.round(d), written))
         places = next(needed, places)
         written = written.round(places)
         digits = max(1, len(f"{abs(written).max():.0f}"), len(f"{math.floor(abs(written).max())}"))
         if digits + places > _MOST_DIGITS:
-            raise ValueError(
-                f"y: answers from {answers.min():g} to {answers.max():g} need {digits + places} digits; "
-                f"expected at most {_MOST_DIGITS}. Predict another unit, or pass scale='log'."
-            )
+            raise _too_long(answers, log)
         whole = bool(np.array_equal(answers.round(), answers))
         return cls(digits, places, bool((written < 0).any()), log, whole)
 
@@ -106,6 +108,14 @@ class AnswerFormat:
         if self.decimals:
             text += f" and {self.decimals} decimal{'s' * (self.decimals > 1)}"
         return f"{'the logarithm to base 10, ' * self.log}{'a sign, ' * self.signed}{text}"
+
+
+def _too_long(answers: Numbers, log: bool) -> ValueError:
+    advice = "" if log or answers.min() <= 0 else ", or pass scale='log'"
+    return ValueError(
+        f"y: {'logarithms of ' * log}answers from {answers.min():g} to {answers.max():g} need more than "
+        f"{_MOST_DIGITS} digits. Predict another unit, or the difference from a constant{advice}."
+    )
 
 
 def spreads_widely(answers: Numbers) -> bool:

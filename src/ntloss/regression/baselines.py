@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 from sklearn.svm import SVR
 
-from ntloss.regression.questions import Questions
+from ntloss.regression.questions import Questions, as_floats
 
 Numbers = NDArray[np.float64]
 MEDIAN = "the median answer"
@@ -47,7 +47,7 @@ def compare(
     held_out: Sequence[int],
     encoder: str | None = None,
     seed: int = 0,
-) -> dict[str, Baseline]:
+) -> tuple[dict[str, Baseline], dict[str, str]]:
     """Fit simple models to the training rows, and predict the held-out ones.
 
     Args:
@@ -58,6 +58,12 @@ def compare(
         held_out: indices of the rows that are predicted.
         encoder: folder or name of a sentence encoder. Default: none.
         seed: of the trees.
+
+    Returns:
+        The models, and for each one that cannot be fitted to such rows the reason.
+
+    Raises:
+        ValueError: there is no such encoder.
     """
     table = questions.table(table)
     words = [name for name in questions.columns if name not in questions.numeric]
@@ -71,11 +77,16 @@ def compare(
             models[ENCODER] = lambda: _encoded(encoder, texts, answers, train, held_out)
     if questions.numeric:
         models[TREES] = lambda: _trees(questions, table, answers, train, held_out, seed)
-    found = {}
+    found, failed = {}, {}
     for name, predict in models.items():
         start = time.perf_counter()
-        found[name] = Baseline(predict(), time.perf_counter() - start)
-    return found
+        try:
+            found[name] = Baseline(predict(), time.perf_counter() - start)
+        except (TypeError, ValueError) as error:
+            if name == ENCODER:
+                raise
+            failed[name] = str(error).partition("\n")[0]
+    return found, failed
 
 
 def _fitted(model: Any, X: Any, y: Numbers, train: Sequence[int], held_out: Sequence[int]) -> Numbers:  # noqa: N803
@@ -98,8 +109,10 @@ def _trees(
     seed: int,
 ) -> Numbers:
     numeric = [*questions.numeric]
-    table = table.assign(**{c: pd.to_numeric(table[c], errors="coerce") for c in numeric})
-    kinds = [c for c in table.columns if c not in numeric and table[c].nunique() <= _CATEGORIES]
+    table = table.assign(**{c: as_floats(table[c]) for c in numeric})
+    kinds = [
+        c for c in table.columns if c not in numeric and table[c].dropna().map(str).nunique() <= _CATEGORIES
+    ]
     table = table.assign(**{c: table[c].map(str) for c in kinds})[[*kinds, *numeric]]
     encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
     columns = make_column_transformer((encoder, kinds), remainder="passthrough")

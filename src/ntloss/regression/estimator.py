@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,7 @@ from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.regression.answers import AnswerFormat
 from ntloss.regression.baselines import Baseline, compare
 from ntloss.regression.intervals import Calibration
-from ntloss.regression.questions import Questions, as_table
+from ntloss.regression.questions import Questions, as_floats, as_table
 from ntloss.regression.training import RATES, load_checkpoint, train
 from ntloss.regression.writer import LONGEST, Rows, Writer
 
@@ -72,7 +75,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             all layers, which takes longer and needs peft; "all".
         learning_rate: Default: 2e-3 for upper layers, 5e-4 for LoRA, 5e-5 for all.
         batch_size: rows of a training step. Default: 16.
-        max_rows: rows that are used, a random choice of them. Default: 6,000.
+        max_rows: rows that are used, 20 or more, a random choice of them. Default: 6,000.
         shuffle: hold out random rows (default). False holds out the last ones, for rows in order of time.
         compare: fit simple models, too (default). A folder or name of a sentence encoder, in the format of
             sentence-transformers (which is not needed), adds it with a support vector machine.
@@ -156,10 +159,12 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             delattr(self, name)
         self.n_features_in_ = len(table.columns)
         self.feature_names_in_ = np.array(table.columns, dtype=object)
+        self.questions_ = Questions.choose(
+            table["text"].tolist() if plain else table, y, answers, self.prompt
+        )
         chosen = self._choose_rows(len(answers))
         answers = answers[chosen]
         kept = table.iloc[chosen].reset_index(drop=True)
-        self.questions_ = Questions.choose(kept["text"].tolist() if plain else kept, y, answers, self.prompt)
         self.format_ = AnswerFormat.choose(answers, self.scale)
         texts = self.questions_.write(kept)
         training, validation, calibration = self._split(len(texts))
@@ -234,7 +239,11 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         return self._read(X, [(i + 0.5) / points for i in range(points)])
 
     def save(self, folder: str | Path) -> None:
-        """Save the fitted model in a folder, which is created, and from which `load` reads it."""
+        """Save the fitted model in a folder, which is created, and from which `load` reads it.
+
+        A function as `loss` is saved as `module:function`. One that cannot be imported, such as a lambda, is
+        saved as its description: the loaded model predicts, and needs `set_params(loss=...)` before `fit`.
+        """
         check_is_fitted(self)
         path = Path(folder).expanduser()
         path.mkdir(parents=True, exist_ok=True)
@@ -251,7 +260,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             "history": self.history_,
             "feature_names_in": self.feature_names_in_.tolist(),
         }
-        (path / RECORD).write_text(json.dumps(record, indent=1, default=str) + "\n", "utf-8")
+        (path / RECORD).write_text(json.dumps(record, indent=1, default=_as_json) + "\n", "utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> NumberRegressor:
@@ -259,22 +268,27 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
 
         Raises:
             FileNotFoundError: the folder holds no such model.
+            ValueError: its record is damaged.
         """
-        path = Path(folder).expanduser()
-        if not (path / RECORD).is_file():
+        file = Path(folder).expanduser() / RECORD
+        if not file.is_file():
             raise FileNotFoundError(
-                f"{path} holds no {RECORD}: expected the folder that ntloss fit or NumberRegressor.save wrote"
+                f"{file.parent} holds no {RECORD}: expected the folder that ntloss fit or "
+                "NumberRegressor.save wrote"
             )
-        record = json.loads((path / RECORD).read_text("utf-8"))
-        self = cls(**record["parameters"])
-        self.questions_ = Questions.from_dict(record["questions"])
-        self.format_ = AnswerFormat(**record["format"])
-        self.calibration_ = Calibration.from_lists(record["calibration"])
-        self.report_ = pd.DataFrame(**{k: record["report"][k] for k in ("index", "columns", "data")})
-        self.summary_, self.history_ = record["summary"], record["history"]
-        self.feature_names_in_ = np.array(record["feature_names_in"], dtype=object)
+        try:
+            record = json.loads(file.read_text("utf-8"))
+            self = cls(**record["parameters"])
+            self.questions_ = Questions.from_dict(record["questions"])
+            self.format_ = AnswerFormat(**record["format"])
+            self.calibration_ = Calibration.from_lists(record["calibration"])
+            self.report_ = pd.DataFrame(**{k: record["report"][k] for k in ("index", "columns", "data")})
+            self.summary_, self.history_ = record["summary"], record["history"]
+            self.feature_names_in_ = np.array(record["feature_names_in"], dtype=object)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{file} is damaged, so the model has to be fitted again: {error!r}") from error
         self.n_features_in_ = len(self.feature_names_in_)
-        self._load(path)
+        self._load(file.parent)
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -298,9 +312,10 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         check_level("interval", self.interval)
         if not isinstance(self.random_state, int | np.integer):
             raise ValueError(f"random_state={self.random_state!r}: expected a whole number")
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
+        for name, least in (("epochs", 1), ("batch_size", 1), ("max_rows", _FEWEST)):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < least:
+                raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
 
     def _check_rows(self, table: pd.DataFrame, answers: Numbers) -> None:
         if len(table) != len(answers):
@@ -334,10 +349,14 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         if not self.compare:
             return {}
         encoder = None if self.compare is True else str(self.compare)
-        found = compare(self.questions_, table, answers, training, calibration, encoder, self.random_state)
+        found, failed = compare(
+            self.questions_, table, answers, training, calibration, encoder, self.random_state
+        )
         errors = {name: _mae(each.predicted, answers[calibration]) for name, each in found.items()}
         shown = " · ".join(f"{name} {_short(error)}" for name, error in errors.items())
         self._print(f"simple models   mean absolute error on {len(calibration)} held-out rows: {shown}")
+        for name, why in failed.items():
+            self._print(f"left out        {name}: {why}")
         return found
 
     def _load(self, folder: str | Path) -> None:
@@ -508,13 +527,12 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
 
     def _print(self, line: str) -> None:
         if self.verbose:
-            print(line, flush=True)
+            say(line)
 
 
 def _as_numbers(answers: NDArray[Any]) -> Numbers:
     """Return answers as numbers; a ValueError that shows the rows without a finite one."""
-    found = pd.to_numeric(pd.Series(answers), errors="coerce")
-    numbers: Numbers = found.to_numpy(float, na_value=np.nan)
+    numbers = as_floats(pd.Series(answers))
     if len(rows := np.flatnonzero(~np.isfinite(numbers))):
         shown = ", ".join(f"{answers[row]!s:.20} in row {row}" for row in rows[:3])
         raise ValueError(
@@ -524,10 +542,27 @@ def _as_numbers(answers: NDArray[Any]) -> Numbers:
     return numbers
 
 
+def _as_json(value: Any) -> Any:
+    """Return what is saved for a parameter that JSON does not know."""
+    if isinstance(value, np.generic):
+        return value.item()
+    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+    is_importable = getattr(sys.modules.get(module), name, None) is value
+    return f"{module}:{name}" if is_importable else str(value)
+
+
 def check_level(name: str, level: float) -> None:
     """Raise a ValueError that names the argument if a level is not between 0 and 1."""
-    if not 0 < level < 1:
+    if not isinstance(level, Real) or not 0 < level < 1:
         raise ValueError(f"{name}={level!r}: expected a number above 0 and below 1")
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print a text; if nobody reads standard output any more, as after `| head`, what follows is dropped."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _mae(predicted: Numbers, truths: Numbers) -> float:
@@ -559,11 +594,12 @@ def _summarize(errors: dict[str, Numbers]) -> str:
     errors_of = ", ".join(f"{name} {_short(error)}" for error, name in pair)
     text = f"Mean absolute error on {len(own)} held-out rows: {errors_of}"
     worse = max(own.mean(), other.mean())
-    difference = abs(own.mean() - other.mean()) / worse
-    chance = 1.96 * (own - other).std(ddof=1) / math.sqrt(len(own)) / worse
+    difference = abs(own.mean() - other.mean())
+    chance = 1.96 * (own - other).std(ddof=1) / math.sqrt(len(own))
     if difference <= chance:
         return f"{text}: no significant difference."
-    percents = [f"{100 * share:.0f}" for share in (difference, difference - chance, difference + chance)]
+    ends = (difference, difference - chance, difference + chance)
+    percents = [f"{100 * end / worse:.0f}" for end in ends]
     text += ": {} % lower (95 % interval: {} to {} %).".format(*percents)
     return f"{text} Use {name}." if own.mean() == worse else text
 

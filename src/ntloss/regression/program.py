@@ -6,33 +6,37 @@ import argparse
 import hashlib
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ntloss.regression.estimator import CHECKPOINT, RECORD, NumberRegressor, check_level
-from ntloss.regression.tables import Table, find_column, read_answers, read_table
+from ntloss.regression.estimator import CHECKPOINT, RECORD, NumberRegressor, check_level, say
+from ntloss.regression.tables import Answers, Table, find_column, mark_gaps, read_answers, read_table
 
 COMMAND = "command.json"  # what a folder was made from
+PREDICTED = ("prediction", "lower", "upper")  # the columns that predict adds
 _OF_FIT = ("model", "prompt", "epochs", "scale", "drop", "sort_by", "decimal", "target")
 
 
 def fit(given: argparse.Namespace) -> int:
     """Fit a table's column, save the model in a folder, and print what it can do."""
     table = read_table(given.table)
-    target = find_column(table.rows, given.target, "--target")
+    target = find_column(table.rows, given.target, "--target", table.notes)
     folder = Path(given.output or f"{Path(given.table).name.partition('.')[0]}-{target}").expanduser()
-    made_from = _made_from(given)
+    made_from = _made_from(table.rows, given)
     if (folder / RECORD).exists():
-        if json.loads((folder / COMMAND).read_text("utf-8")) != made_from:
+        if _held(folder) != made_from:
             raise ValueError(
                 f"{folder} holds a model of other rows or options; pass another --output, or delete it"
             )
         model = NumberRegressor.load(folder)
-        print(f"{folder} holds this model already.\n\n{model.report_.to_string()}\n\n{model.summary_}")
+        say(f"{folder} holds this model already.\n\n{model.report_.to_string()}\n\n{model.summary_}")
         return 0
+    _check_is_ours(folder)
     rows, answers = _rows(table, target, given)
     model = NumberRegressor(
         given.model,
@@ -48,49 +52,95 @@ def fit(given: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\nInterrupted. The same command goes on where {folder} has been left.", file=sys.stderr)
         return 130
-    model.save(folder)
     (folder / COMMAND).write_text(json.dumps(made_from), "utf-8")
+    model.save(folder)
     (folder / CHECKPOINT).unlink(missing_ok=True)
-    print(f"\nSaved. To predict new rows: ntloss predict {folder} NEW.csv > predictions.csv")
+    quoted = shlex.quote(str(folder))
+    say(f"\nSaved. To predict new rows: ntloss predict {quoted} NEW.csv > predictions.csv")
     return 0
 
 
 def predict(given: argparse.Namespace) -> int:
     """Write the rows of a table with predictions as CSV; with true answers, print their errors."""
     check_level("--level", given.level)
-    model = NumberRegressor.load(given.folder)
     table = read_table(given.table)
-    low, middle, high = (1 - given.level) / 2, 0.5, (1 + given.level) / 2
-    truth = None if given.truth is None else find_column(table.rows, given.truth, "--truth")
-    model.verbose = sys.stderr.isatty()
-    found = model.predict_quantiles(table.rows, [low, middle, high])
-    columns = dict(zip(("lower", "prediction", "upper"), found.T, strict=True))
-    order = ("prediction", "lower", "upper")
-    table.rows.assign(**{name: columns[name] for name in order}).to_csv(sys.stdout, index=False)
-    for note in table.notes:
+    _check_names(table.rows, given.table)
+    truth = Answers(np.zeros(0), [])
+    if given.truth is not None:
+        column = table.rows[find_column(table.rows, given.truth, "--truth", table.notes)]
+        truth = read_answers(column, given.decimal) if len(column) else truth
+    model = NumberRegressor.load(given.folder)
+    if missing := [name for name in model.questions_.columns if name not in table.rows.columns]:
+        raise ValueError(
+            f"{given.table} has no column {missing[0]!r}, with which {given.folder} was fitted, but "
+            f"{', '.join(map(repr, table.rows.columns))}. Has the file a header?"
+        )
+    for note in (*table.notes, *truth.notes):
         print(note, file=sys.stderr)
-    if truth is not None and len(found):
-        answers = read_answers(table.rows[truth], given.decimal)
-        known = np.isfinite(answers.numbers)
-        print(_errors(answers.numbers[known], found[known], given.level), file=sys.stderr)
+    model.verbose = sys.stderr.isatty()
+    rows, calibrated = mark_gaps(table.rows), model.calibration_.covers(given.level)
+    if calibrated:
+        found = model.predict_quantiles(rows, [(1 - given.level) / 2, 0.5, (1 + given.level) / 2])
+    else:
+        found = np.pad(model.predict_quantiles(rows, [0.5]), ((0, 0), (1, 1)), constant_values=np.nan)
+    columns = dict(zip(("lower", "prediction", "upper"), found.T, strict=True))
+    written = table.rows.assign(**{name: columns[name] for name in PREDICTED})
+    say(written.to_csv(index=False, lineterminator="\n"), end="")
+    if not calibrated:
+        few = f"{len(model.calibration_)} held-out rows cannot calibrate intervals of {given.level:.0%}"
+        print(f"lower and upper are empty: {few}", file=sys.stderr)
+    if len(truth.numbers):
+        known = np.isfinite(truth.numbers)
+        print(_errors(truth.numbers[known], found[known], given.level), file=sys.stderr)
     return 0
 
 
-def _made_from(given: argparse.Namespace) -> dict[str, str]:
+def _check_names(rows: pd.DataFrame, table: str) -> None:
+    """Raise an error if a column has the name of one that predict adds."""
+    if taken := [name for name in PREDICTED if name in rows.columns]:
+        raise ValueError(
+            f"{table} has a column {taken[0]!r}, which is one of those that ntloss predict adds; rename it"
+        )
+
+
+def _made_from(rows: pd.DataFrame, given: argparse.Namespace) -> dict[str, str]:
     """Return what tells two fits apart."""
-    content = hashlib.sha256(Path(given.table).expanduser().read_bytes()).hexdigest()
-    return {"table": content, **{name: str(getattr(given, name)) for name in _OF_FIT}}
+    # The file is not read again: a pipe would be empty.
+    content = json.dumps([rows.columns.tolist(), rows.to_numpy().tolist()])
+    table = hashlib.sha256(content.encode()).hexdigest()
+    return {"table": table, **{name: str(getattr(given, name)) for name in _OF_FIT}}
+
+
+def _held(folder: Path) -> Any:
+    """Return what the model in a folder was made from; None if no fit of this command says so."""
+    try:
+        return json.loads((folder / COMMAND).read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _check_is_ours(folder: Path) -> None:
+    """Raise an error if a folder holds other files than an interrupted fit leaves."""
+    if not folder.is_dir() or (folder / CHECKPOINT).exists():
+        return
+    if others := sorted(file.name for file in folder.iterdir() if file.stem != Path(CHECKPOINT).stem):
+        raise ValueError(
+            f"--output {folder}: expected a new folder or an empty one, but it holds {others[0]} "
+            f"({len(others):,} file{'s' * (len(others) > 1)}), which saving might replace"
+        )
 
 
 def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.DataFrame, pd.Series]:
     """Return the rows with an answer and the answers, and print how they were read."""
     answers = read_answers(table.rows[target], given.decimal)
     for note in (*table.notes, *answers.notes):
-        print(f"read            {note}")
+        say(f"read            {note}")
     dropped = [find_column(table.rows, name, "--drop") for name in given.drop]
     rows, numbers = table.rows.drop(columns=[target, *dropped]), pd.Series(answers.numbers, name=target)
     if not len(rows.columns):
         raise ValueError(f"{given.table} has no column beside {target!r}")
+    _check_names(rows, given.table)
+    rows = mark_gaps(rows)
     found = {name: _as_times(rows[name]) for name in rows.columns}
     times = {name: column for name, column in found.items() if column is not None}
     if given.sort_by is not None:
@@ -98,11 +148,13 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
         column = times[by] if by in times else pd.to_numeric(rows[by], errors="coerce")
         if column.isna().all():
             raise ValueError(f"--sort-by {by}: expected a column of numbers, or of dates such as 2026-11-21")
+        if lacking := int(column.isna().sum()):
+            say(f"read            {lacking:,} rows without a number or date in {by!r} are sorted first")
         order = column.sort_values(kind="stable", na_position="first").index
         rows, numbers = rows.iloc[order].reset_index(drop=True), numbers.iloc[order].reset_index(drop=True)
     elif times:
         name = next(iter(times))
-        print(f"hint            {name!r} holds dates: --sort-by {name} holds out the latest rows")
+        say(f"hint            {name!r} holds dates: --sort-by {name} holds out the latest rows")
     known = numbers.notna()
     return rows[known].reset_index(drop=True), numbers[known].reset_index(drop=True)
 
@@ -110,8 +162,8 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
 def _as_times(column: pd.Series) -> pd.Series | None:
     """Return a column of dates as times, and None for any other column."""
     given = column.dropna()
-    if not len(given) or not given.str.contains(r"\d[-/.:]\d").all():
-        return None
+    if not given.str.contains(r"\d[-/.:]\d").all() or pd.to_numeric(given, errors="coerce").notna().all():
+        return None  # also of a column without a value
     times = pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True)
     return times if times.notna().sum() == len(given) else None
 
@@ -119,13 +171,18 @@ def _as_times(column: pd.Series) -> pd.Series | None:
 def _errors(answers: np.ndarray, found: np.ndarray, level: float) -> str:
     """Say how far predictions are from true answers, each with its 95 % interval."""
     low, middle, high = found.T
-    errors, inside = abs(middle - answers), (low <= answers) & (answers <= high)
 
     def mean(values: np.ndarray, form: str) -> str:
         chance = 1.96 * values.std() / math.sqrt(len(values))
         return f"{values.mean():{form}} (± {chance:{form}})"
 
+    text = (
+        f"{len(answers):,} rows with true answers: mean absolute error {mean(abs(middle - answers), '.3g')}"
+    )
+    if np.isnan(low).any():
+        return text
+    inside = (low <= answers) & (answers <= high)
     return (
-        f"{len(answers):,} rows with true answers: mean absolute error {mean(errors, '.3g')}; intervals of "
-        f"{level:.0%} hold {mean(inside, '.0%')} of them, their mean width is {(high - low).mean():.3g}"
+        f"{text}; intervals of {level:.0%} hold {mean(inside, '.0%')} of them, their mean width is "
+        f"{(high - low).mean():.3g}"
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 TEXT = "text"  # the column of plain texts
@@ -85,10 +86,12 @@ class Questions:
             ValueError: a column is missing.
             TypeError: X is neither a table nor texts.
         """
-        table, _ = as_table(X)
+        table, plain = as_table(X)
         if not len(table):
             return pd.DataFrame(columns=[*self.columns])
-        if len(self.columns) == len(table.columns) == 1:
+        if len(self.columns) == len(table.columns) == 1 and (
+            plain or (self.plain and isinstance(X, pd.Series)) or table.columns[0] == _column_name(0)
+        ):
             table.columns = pd.Index(self.columns)
         _check_columns(self.columns, table, "the model was fitted with")
         return table[[*self.columns]]
@@ -115,7 +118,7 @@ def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
     if isinstance(X, pd.DataFrame):
         return X.set_axis([*map(_column_name, X.columns)], axis=1), False
     if isinstance(X, pd.Series):
-        name = TEXT if X.name is None else str(X.name)
+        name = TEXT if X.name is None else _column_name(X.name)
         return X.to_frame(name).reset_index(drop=True), X.name is None
     if issparse(X):
         raise TypeError("X: expected texts or a DataFrame; sparse matrices are not supported")
@@ -127,10 +130,21 @@ def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
     rows = X if isinstance(X, np.ndarray) else [*X]
     if len(rows) and not isinstance(rows, np.ndarray) and all(isinstance(row, Mapping) for row in rows):
         return pd.DataFrame(rows), False
-    array = np.asarray(rows, dtype=object)
+    array = np.frompyfunc(without_surrogates, 1, 1)(np.asarray(rows, dtype=object))
     if array.ndim == 2:
         return pd.DataFrame(array, columns=[*map(_column_name, range(array.shape[1]))]), False
     return pd.DataFrame({TEXT: array}), True
+
+
+def without_surrogates(value: Any) -> Any:
+    """Replace halves of surrogate pairs, as in JSON that was cut: neither pandas nor tokenizers take them."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def as_floats(column: pd.Series) -> NDArray[np.float64]:
+    """Return a column as numbers, NaN where there is none; of any dtype, Int64 with pd.NA among them."""
+    numbers: NDArray[np.float64] = pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan)
+    return numbers
 
 
 def _column_name(name: Any) -> str:
@@ -153,10 +167,10 @@ def _useless(table: pd.DataFrame, numeric: Iterable[str], answers: np.ndarray) -
         if column.nunique() == 1:
             found[name] = "it is the same in all rows"
         elif name in numeric:
-            numbers = pd.to_numeric(table[name], errors="coerce").to_numpy(float)
+            numbers = as_floats(table[name])
             if np.array_equal(numbers, answers):
                 found[name] = "it equals the answer"
-            elif len(numbers) > 2 and (abs(np.diff(np.sort(numbers))) == 1).all():
+            elif np.isin(numbers.min(), (0, 1)) and (np.diff(np.sort(numbers)) == 1).all():
                 found[name] = "it numbers the rows"
     return found
 
@@ -185,7 +199,7 @@ def _text(value: Any, numeric: bool) -> str:
         >>> [_text(value, True) for value in (0.1 + 0.2, "3.00", 20140502.0, None, "n/a")]
         ['0.3', '3', '20140502', 'unknown', 'n/a']
     """
-    if not isinstance(value, str) and pd.isna(value):
+    if pd.api.types.is_scalar(value) and pd.isna(value):
         return _GAP
     if numeric:
         try:

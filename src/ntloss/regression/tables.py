@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import csv
 import difflib
-import gzip
 import io
 import itertools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.io.common import get_handle
 
+from ntloss.regression.questions import without_surrogates
+
+_PACKED = {".gz", ".bz2", ".zip", ".xz", ".zst"}
 _SEPARATORS = (",", ";", "\t", "|")
 _LINES = 50  # from which the separator is found
 _GAPS = {"", "-", "--", "?", ".", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "unknown"}
@@ -43,11 +46,14 @@ class Answers(NamedTuple):
 def read_table(file: str | Path) -> Table:
     """Read a table: CSV with any separator, JSON (an array, or an object a line), Parquet or Excel.
 
+    CSV and JSON may be compressed, as `.csv.gz`, or with another ending that pandas knows.
+
     Raises:
-        OSError, ValueError: the file cannot be read.
+        OSError: there is no such file, or it may not be read.
+        ValueError: the file holds no such table, or is damaged.
     """
     path, notes = Path(file).expanduser(), list[str]()
-    endings = [ending.lower() for ending in path.suffixes if ending.lower() != ".gz"]
+    endings = [ending.lower() for ending in path.suffixes if ending.lower() not in _PACKED]
     ending = endings[-1] if endings else ""
     try:
         if ending in (".parquet", ".pq"):
@@ -63,18 +69,33 @@ def read_table(file: str | Path) -> Table:
             f"{path} is not UTF-8 text ({error}). Read it in Python, and fit the frame: "
             f'pd.read_csv("{path.name}", encoding="latin-1"), or encoding="utf-16"'
         ) from None
-    except (ValueError, ImportError) as error:
-        raise ValueError(f"{path}: {error}") from None
+    except Exception as error:  # each format has other errors for damaged files
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        raise ValueError(f"{path}: {str(error) or repr(error)}") from error
     table.columns = pd.Index([str(name).strip() for name in table.columns])
     if twice := [*dict.fromkeys(table.columns[table.columns.duplicated()])]:
         raise ValueError(
             f"{path}: several columns are called {', '.join(map(repr, twice))}; rename all but one"
         )
-    return Table(table.apply(_as_texts), notes)
+    if not len(table.columns):
+        raise ValueError("; ".join([f"{path} has no columns", *notes]))
+    return Table(table.reset_index(drop=True).apply(_as_texts), notes)
 
 
-def find_column(table: pd.DataFrame, name: str, option: str) -> str:
+def mark_gaps(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows whose columns of numbers have None in place of NA, ? and the like."""
+    return rows.apply(_mark_gaps)
+
+
+def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str] = ()) -> str:
     """Return the name of a column.
+
+    Args:
+        table: the columns.
+        name: the name, which may have blanks at its ends.
+        option: what names it, for the error.
+        notes: how the table was read, which may be why it has no such column.
 
     Raises:
         ValueError: the table has no such column.
@@ -86,6 +107,8 @@ def find_column(table: pd.DataFrame, name: str, option: str) -> str:
     hint = f" Did you mean {close[0]!r}?" if close else ""
     if any(_PLAIN.fullmatch(column) for column in columns):
         hint = " The first row looks like data: has the file a header?"
+    if left_out := [note for note in notes if repr(name.strip()) in note]:
+        hint = f" The file was read as follows: {left_out[0]}."
     shown = ", ".join(map(repr, columns[:20])) + (", ..." if len(columns) > 20 else "")
     raise ValueError(f"{option} {name}: expected one of the columns {shown}.{hint}")
 
@@ -131,19 +154,31 @@ def read_answers(column: pd.Series, decimal: str | None = None) -> Answers:
             f"the column {name!r} may be read in two ways: {' and '.join(map(repr, examples))} are thousands "
             "separated by points, or have decimals. Pass --decimal , for thousands, --decimal . for decimals."
         )
+    elif _grouped(given).all():
+        notes.append(
+            f"the points in {name!r} are read as decimals ({given.iloc[0]!r}); if they separate thousands, "
+            "pass --decimal ,"
+        )
     wrong = given[~given.map(lambda text: _PLAIN.fullmatch(text) is not None)]
     if len(wrong):
         rows = wrong.index[:_EXAMPLES]
         shown = ", ".join(f"{texts[row]!r} in row {texts.index.get_loc(row) + 1:,}" for row in rows)
-        advice = "Correct them, or leave them empty: rows without an answer are left out."
-        if decimal is None and wrong.str.contains(",", regex=False).any():
-            advice = "If commas separate thousands, pass --decimal . and if decimals follow them, --decimal ,"
         raise ValueError(
             f"the column {name!r} holds no plain number in {len(wrong):,} of {len(texts):,} rows: {shown}. "
-            f"{advice}"
+            f"{_advice(wrong, decimal)}"
         )
     numbers = pd.to_numeric(given).reindex(texts.index).to_numpy(float)
     return Answers(numbers, notes)
+
+
+def _advice(wrong: pd.Series, decimal: str | None) -> str:
+    if decimal == "," and (wrong == "").any():
+        return "With --decimal , points separate thousands, as in 1.234,5."
+    if decimal is None and _grouped(wrong).any():
+        return "If points separate thousands, pass --decimal ,"
+    if decimal is None and wrong.str.contains(",", regex=False).any():
+        return "If commas separate thousands, pass --decimal . and if decimals follow them, --decimal ,"
+    return "Correct them, or leave them empty: rows without an answer are left out."
 
 
 def _without_unit(texts: pd.Series, name: str, notes: list[str]) -> pd.Series:
@@ -159,11 +194,13 @@ def _without_unit(texts: pd.Series, name: str, notes: list[str]) -> pd.Series:
 
 
 def _with_point(text: str, decimal: str) -> str:
-    """Write a number with a point, and without separators of thousands."""
+    """Write a number with a point, and without separators of thousands; elsewhere they make it no number."""
     mark = "." if decimal == "," else ","
     whole, found, fraction = text.partition(decimal)
     if _GROUPED[mark].fullmatch(whole):
         whole = whole.replace(mark, "")
+    if mark in whole + fraction:
+        return ""
     return f"{whole}.{fraction}" if found else whole
 
 
@@ -172,13 +209,22 @@ def _may_be_thousands(texts: pd.Series) -> bool:
     pointed = texts.str.contains(".", regex=False)
     if not pointed.any() or pointed.all():
         return False
-    return all(_GROUPED["."].fullmatch(text) for text in texts[pointed])
+    return bool(_grouped(texts[pointed]).all())
+
+
+def _grouped(texts: pd.Series) -> pd.Series:
+    """Return which texts may be whole numbers whose thousands are separated by points."""
+    return texts.map(lambda text: _GROUPED["."].fullmatch(text) is not None)
+
+
+def _read_text(path: Path) -> str:
+    with get_handle(path, "r", encoding="utf-8-sig", compression="infer") as opened:
+        text: str = opened.handle.read()
+    return text
 
 
 def _read_csv(path: Path, notes: list[str]) -> pd.DataFrame:
-    opened = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-        text = file.read()
+    text = _read_text(path)
     limit = csv.field_size_limit(len(text) + 1)  # of the whole process, so it is restored
     try:
         rows = _read_rows(text, notes)
@@ -235,16 +281,14 @@ def find_separator(text: str) -> str:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
-    """Read whole numbers with all their digits, also beside gaps, and named levels of the index as well."""
+    """Read whole numbers with all their digits, also beside gaps; named levels of the index are columns."""
     table = pd.read_parquet(path, dtype_backend="numpy_nullable")
     named = [name for name in table.index.names if name is not None and name not in table]
     return table.reset_index(named) if named else table
 
 
 def _read_json(path: Path, notes: list[str]) -> pd.DataFrame:
-    opened = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig") as file:
-        text = file.read()
+    text = _read_text(path)
     records = json.loads(text) if text.lstrip().startswith("[") else _parse_lines(text)
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise ValueError("expected an array of objects, or one object a line")
@@ -256,7 +300,7 @@ def _read_json(path: Path, notes: list[str]) -> pd.DataFrame:
 
 def _parse_lines(text: str) -> list[Any]:
     records = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         try:
             records += [json.loads(line)] if line.strip() else []
         except json.JSONDecodeError as error:
@@ -265,12 +309,14 @@ def _parse_lines(text: str) -> list[Any]:
 
 
 def _as_texts(column: pd.Series) -> pd.Series:
-    """Return a column as texts; markers of gaps among numbers are gaps."""
-    texts = pd.Series([_as_text(value) for value in column], column.index, dtype=object)
-    given = texts[~texts.map(_is_gap)]
-    if len(given) and pd.to_numeric(given, errors="coerce").notna().all():
-        texts = texts.where(~texts.map(_is_gap), None)
-    return texts
+    return pd.Series([_as_text(value) for value in column], column.index, dtype=object)
+
+
+def _mark_gaps(texts: pd.Series) -> pd.Series:
+    gaps = texts.map(_is_gap)
+    given = texts[~gaps]
+    is_numeric = len(given) and pd.to_numeric(given, errors="coerce").notna().all()
+    return texts.where(~gaps, None) if is_numeric else texts
 
 
 def _is_gap(text: str | None) -> bool:
@@ -279,7 +325,7 @@ def _is_gap(text: str | None) -> bool:
 
 def _as_text(value: Any) -> str | None:
     if isinstance(value, str):
-        return value
+        return str(without_surrogates(value))
     if isinstance(value, Iterable):
         return str(value)
     if pd.isna(value):

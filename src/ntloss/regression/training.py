@@ -78,7 +78,9 @@ def train(
     try:
         while step < total and len(history) - _best(history) <= PATIENCE:
             epoch, start = divmod(step, per_epoch)
-            order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+            order = torch.randperm(
+                len(rows), generator=torch.Generator().manual_seed(int(seed + epoch))
+            ).tolist()
             for first in range(start * batch_size, len(rows), batch_size):
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate * _schedule(step, total)

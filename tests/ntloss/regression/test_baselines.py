@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from regression_cases import make, reviews, save_tiny_model
+from regression_cases import make, reviews, rooms, save_tiny_model
 from tolerances import assert_close
 from transformers import AutoTokenizer, BertConfig, BertModel
 
@@ -59,3 +59,20 @@ def test_the_report_has_a_sentence_encoder_if_one_is_given(folder, tmp_path_fact
     tiny = save_tiny_model(tmp_path_factory.mktemp("tiny"))
     model = make(tiny, epochs=1, compare=kind(folder)).fit(*reviews(60))
     assert np.isfinite(model.report_["mae"]["sentence encoder and SVR"])
+
+
+def test_texts_without_words_have_no_ridge_and_are_fitted(tmp_path, capsys):
+    model = make(save_tiny_model(tmp_path), prompt="{text} = ", epochs=1, compare=True, verbose=True)
+    _, answers = reviews(40)
+    model.fit(["ab"[i % 2] for i in range(40)], answers)
+    assert {*model.report_.index} == {"the median answer", "NumberRegressor"}
+    assert "left out        ridge on words" in capsys.readouterr().out
+    assert "ridge on words" in model.fit(*reviews(40)).report_.index
+
+
+def test_columns_with_pandas_own_gaps_are_fitted_by_trees_as_others(tmp_path):
+    table, prices = rooms(60)
+    table["rooms"] = [None if i % 7 == 0 else i % 5 for i in range(60)]
+    model = make(save_tiny_model(tmp_path), epochs=1, compare=True)
+    error = model.fit(table, prices).report_["mae"]["boosted trees"]
+    assert_close(model.fit(table.convert_dtypes(), prices).report_["mae"]["boosted trees"], error)

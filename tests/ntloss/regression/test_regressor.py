@@ -16,7 +16,9 @@ from sklearn.preprocessing import FunctionTransformer
 from tolerances import assert_close
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ntloss import criteria
 from ntloss.regression import NumberRegressor
+from ntloss.regression.estimator import _summarize
 from ntloss.regression.training import train
 from ntloss.regression.writer import LONGEST
 
@@ -150,6 +152,44 @@ def test_a_table_is_asked_with_its_names_and_without_useless_columns(tiny):
         model.predict(table.drop(columns="size"))
 
 
+def test_texts_without_a_name_are_the_only_column_and_another_name_is_refused(tiny):
+    texts, answers = reviews(40)
+    series = pd.Series(texts)
+    unnamed = [texts, np.array(texts)[:, None], series, series.to_frame(), series.rename(0)]
+    models = [make(tiny).fit(x, answers) for x in (texts, series.rename("review"))]
+    for model in models:
+        for x in unnamed:
+            assert_close(model.predict(x), models[0].predict(texts))
+        with pytest.raises(ValueError, match=model.questions_.columns[0]):
+            model.predict(series.to_frame("other"))
+    with pytest.raises(ValueError, match="review"):
+        models[1].predict(series.rename("other"))
+    assert_close(models[0].predict(series.rename("other")), models[0].predict(texts))
+
+
+def test_a_column_is_an_id_only_if_it_counts_all_rows_from_0_or_1(tiny):
+    table, prices = rooms(60)
+    order = np.random.default_rng(0).permutation(60)
+    columns = {"from_0": order, "from_1": order + 1, "year": order + 1960, "some": 2 * order}
+    model = make(tiny, epochs=1, max_rows=40).fit(table.assign(**columns), prices)
+    assert set(model.questions_.left_out) == {"id", "country", "from_0", "from_1"}
+
+
+def test_cells_may_hold_lists(tiny):
+    table, prices = rooms(40)
+    table["near"] = [["shop", i % 3] for i in range(40)]
+    model = make(tiny, epochs=1, compare=True).fit(table, prices)
+    assert "boosted trees" in model.report_.index
+    assert "near: ['shop', 0]" in model.questions_.write(table[:1])[0]
+
+
+@pytest.mark.filterwarnings("error:invalid value")
+def test_models_without_an_error_are_not_compared_in_percent():
+    right = {"the median answer": np.zeros(20), "NumberRegressor": np.zeros(20)}
+    assert "nan" not in _summarize(right)
+    assert "nan" not in _summarize({**right, "NumberRegressor": np.ones(20)})
+
+
 def test_columns_that_equal_the_answer_are_left_out(tiny):
     table, prices = rooms(40)
     model = make(tiny).fit(table.assign(copy=prices), prices)
@@ -189,6 +229,27 @@ def test_saved_and_loaded_it_predicts_the_same(fitted, tmp_path):
     assert loaded.get_params()["epochs"] == 8
     copied = pickle.loads(pickle.dumps(fitted))
     assert_close(copied.predict(texts), fitted.predict(texts))
+
+
+def test_a_loaded_model_is_fitted_again_with_what_it_was_given(tiny, tmp_path):
+    texts, answers = reviews(40)
+    model = make(tiny, loss=criteria.crps, random_state=np.int64(3), batch_size=np.int64(8))
+    expected = model.fit(texts, answers).predict(texts)
+    model.save(tmp_path)
+    loaded = NumberRegressor.load(tmp_path)
+    assert_close(loaded.predict(texts), expected)
+    assert_close(loaded.fit(texts, answers).predict(texts), expected)
+
+
+def test_a_loss_that_cannot_be_imported_loses_no_model(tiny, tmp_path):
+    texts, answers = reviews(40)
+    model = make(tiny, loss=lambda probs, values, target: criteria.crps(probs, values, target))
+    model.fit(texts, answers).save(tmp_path)
+    loaded = NumberRegressor.load(tmp_path)
+    assert_close(loaded.predict(texts), model.predict(texts))
+    with pytest.raises(ValueError, match="lambda"):
+        loaded.fit(texts, answers)
+    assert loaded.set_params(loss="crps").fit(texts, answers).predict(texts).shape == (40,)
 
 
 def test_what_is_not_fitted_does_not_predict(tiny):
@@ -261,6 +322,9 @@ def test_too_few_rows_give_numbers_but_no_intervals(tiny):
         (ValueError, "1 of 40 rows: None in row 0", lambda x, y: (x, [None, *y[1:]])),
         (ValueError, "1 of 40 rows: inf in row 0", lambda x, y: (x, [np.inf, *y[1:]])),
         (ValueError, "y", lambda x, y: (x, y * 0)),
+        (ValueError, "y: ", lambda x, y: (x, y * 1e200)),
+        (ValueError, "y: ", lambda x, y: (x, (y - 20) * 1e160)),
+        (ValueError, "y: ", lambda x, y: (x, y * 1e-200)),
         (ValueError, "X", lambda x, y: (x[:10], y)),
         (ValueError, "X", lambda x, y: (x[:10], y[:10])),
         (ValueError, "X", lambda x, y: ([], [])),
@@ -280,7 +344,12 @@ def test_rows_that_cannot_be_used_are_named(tiny, error, key, change):
     [
         {"adapt": "some"},
         {"interval": 90},
+        {"interval": "0.9"},
         {"epochs": 0},
+        {"epochs": 1.5},
+        {"batch_size": "3"},
+        {"max_rows": -1},
+        {"max_rows": 3},
         {"scale": "square"},
         {"loss": "ntl"},
         {"random_state": None},
@@ -294,6 +363,12 @@ def test_parameters_that_cannot_be_used_are_named(tiny, options):
         NumberRegressor(**{"model": tiny, **SMALL, **options}).fit(*reviews(40))
 
 
+def test_answers_that_differ_too_little_for_logarithms_are_refused(tiny):
+    texts, answers = reviews(40)
+    with pytest.raises(ValueError, match="y: "):
+        make(tiny, scale="log").fit(texts, 1e15 + (answers > 20))
+
+
 def test_with_many_rows_those_that_choose_the_epoch_do_not_calibrate(tiny):
     model = make(tiny, epochs=1, max_rows=900).fit(*reviews(1000))
     assert len(model.calibration_) == 113
@@ -304,6 +379,13 @@ def test_the_last_rows_are_held_out_if_rows_are_in_order_of_time(tiny):
     model = make(tiny, shuffle=False, max_rows=80)
     assert list(model._choose_rows(100)) == [*range(20, 100)]
     assert len(model.fit(texts, answers).calibration_) == 26
+
+
+def test_texts_may_end_in_half_of_an_emoji(tiny):
+    texts, answers = reviews(40)
+    halves = [text + "\ud83d" for text in texts]
+    model = make(tiny, epochs=1, compare=True).fit(halves, answers)
+    assert_close(model.predict(np.array(halves, dtype=object)), model.predict(halves))
 
 
 def test_no_rows_have_no_predictions(tiny, fitted):

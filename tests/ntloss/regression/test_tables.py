@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.parquet
 import pytest
 
-from ntloss.regression.tables import find_column, read_answers, read_table
+from ntloss.regression.tables import find_column, mark_gaps, read_answers, read_table
 
 ROWS = [("fine, really", "3"), ("bad; very", "1"), ("so | so", "2"), ("ok", "2")]
 
@@ -79,6 +79,31 @@ def test_compressed_files_and_byte_order_marks(tmp_path):
         assert list(read_table(file).rows.columns) == ["text", "price"]
 
 
+@pytest.mark.parametrize("ending", ["gz", "bz2", "zip", "xz"])
+def test_compressed_tables_are_read_and_damaged_ones_are_errors_that_name_them(tmp_path, ending):
+    frame = pd.DataFrame({"text": [f"text {i}" for i in range(99)]})
+    path, lines = tmp_path / f"rows.csv.{ending}", tmp_path / f"rows.jsonl.{ending}"
+    frame.to_csv(path, index=False)
+    frame.to_json(lines, orient="records", lines=True)
+    assert read_table(path).rows.equals(read_table(lines).rows)
+    packed = path.read_bytes()
+    half = len(packed) // 2
+    for damaged in (packed[:half], packed[:half] + bytes(9) + packed[half + 9 :], b"text\nfine\n"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"rows\.csv\.{ending}"):
+            read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("rows.xlsx", b"text"), ("rows.parquet", b"text"), ("rows.json", b"[" * 200_000)],
+)
+def test_files_that_are_not_what_their_ending_says_are_errors_that_name_them(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=name):
+        read_table(tmp_path / name)
+
+
 @pytest.mark.parametrize("name", ["rows.json", "rows.ndjson", "rows.jsonl"])
 @pytest.mark.parametrize("as_lines", [True, False])
 def test_json_in_both_layouts_leaves_nested_values_out_by_name(tmp_path, name, as_lines):
@@ -88,6 +113,23 @@ def test_json_in_both_layouts_leaves_nested_values_out_by_name(tmp_path, name, a
     table, notes = read_table(tmp_path / name)
     assert table.to_dict("list") == {"text": ["a", "b"], "price": ["3", None]}
     assert any("helpful" in note for note in notes)
+    with pytest.raises(ValueError, match="lists"):
+        find_column(table, "helpful", "--target", notes)
+
+
+def test_lines_of_json_end_only_at_line_feeds(tmp_path):
+    texts = [f"one{mark}two" for mark in "\u2028\u2029\x85"]
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    for end in ("\n", "\r\n"):
+        (tmp_path / "rows.jsonl").write_bytes("".join(line + end for line in lines).encode())
+        assert read_table(tmp_path / "rows.jsonl").rows["text"].tolist() == texts
+
+
+@pytest.mark.parametrize("content", ["[]", "", "{}", '[{"text": []}]'])
+def test_a_file_without_columns_is_an_error_that_names_it(tmp_path, content):
+    (tmp_path / "empty.json").write_text(content)
+    with pytest.raises(ValueError, match=r"empty\.json"):
+        read_table(tmp_path / "empty.json")
 
 
 def test_parquet_is_read_as_texts(tmp_path):
@@ -110,6 +152,15 @@ def test_a_named_index_of_parquet_is_a_column(tmp_path):
         assert read_table(tmp_path / "rows.parquet").rows.to_dict("list") == texts
 
 
+@pytest.mark.parametrize("rows", [[2, 0, 1], [1, 2], [0, 0, 2]])
+def test_rows_of_parquet_are_numbered_in_their_order_whatever_their_index_is(tmp_path, rows):
+    held = pd.DataFrame({"text": ["a", "b", "c"], "y": [1, 2, 3]}).iloc[rows]
+    held.to_parquet(tmp_path / "rows.parquet")
+    table = read_table(tmp_path / "rows.parquet").rows
+    assert [*table.index] == [*range(len(rows))]
+    assert table["text"].tolist() == held["text"].tolist()
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
 def test_other_encodings_are_refused_with_the_file_and_what_to_do(tmp_path, encoding):
     path = tmp_path / "table.csv"
@@ -129,7 +180,9 @@ def test_malformed_files_are_refused_with_their_name(tmp_path, lines):
 def test_gaps_in_a_column_of_numbers_leave_it_one(tmp_path):
     path = tmp_path / "gaps.csv"
     path.write_text("size,country\n3,NA\nNA,NO\n?,SE\n")
-    assert read_table(path).rows.to_dict("list") == {"size": ["3", None, None], "country": ["NA", "NO", "SE"]}
+    rows = read_table(path).rows
+    assert rows.to_dict("list") == {"size": ["3", "NA", "?"], "country": ["NA", "NO", "SE"]}
+    assert mark_gaps(rows).to_dict("list") == {"size": ["3", None, None], "country": ["NA", "NO", "SE"]}
 
 
 def test_a_column_that_is_missing_is_answered_with_those_there_are():
@@ -154,6 +207,12 @@ def test_a_column_that_is_missing_is_answered_with_those_there_are():
         (["1,234", "12"], ".", [1234, 12], ""),
         (["$1,234.00", "$5.50"], ".", [1234, 5.5], "$"),
         (["12.345", "523"], ",", [12345, 523], ""),
+        (["2.712", "5.123"], None, [2.712, 5.123], "--decimal ,"),
+        (["2.712", "5.123"], ".", [2.712, 5.123], ""),
+        (["2.712", "5.123"], ",", [2712, 5123], ""),
+        (["0.712", "5.123"], None, [0.712, 5.123], ""),
+        (["1.234.567", "12.345"], ",", [1234567, 12345], ""),
+        (["1.234,5", "2.345"], ",", [1234.5, 2345], ""),
         (["12.345", "523"], ".", [12.345, 523], ""),
         (["12.345", "523.1"], None, [12.345, 523.1], ""),
     ],
@@ -176,6 +235,10 @@ def test_answers_are_read_and_what_was_assumed_is_said(texts, decimal, numbers, 
         (["3", "four", "5"], None, "four"),
         (["12.345", "523"], None, "12.345"),
         (["1.2.3", "4"], ",", "1.2.3"),
+        (["1.234.567", "12.345"], None, "--decimal ,"),
+        (["1.5", "2.345"], ",", "'1.5' in row 1. "),
+        (["5.5%", "6.123%"], ",", "'5.5%' in row 1. "),
+        (["1,5", "2,345.6"], ",", "'2,345.6' in row 2. "),
         (["1,2", "4"], ".", "1,2"),
         (["?", ""], None, "price"),
     ],
