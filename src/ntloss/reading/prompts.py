@@ -141,6 +141,17 @@ def encode_before(tokenizer: Any, text: str, endings: Sequence[str], special: bo
     return [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
 
 
+def encode_before_number(tokenizer: Any, text: str, endings: Sequence[str], special: bool) -> list[int]:
+    """Encode a text without the tokens of white space at its end that one of the endings would change.
+
+    All else stays, also where a tokenizer would join its last character with a sign (`(-`) or with a point.
+    """
+    ids = encode_before(tokenizer, text, endings, special)
+    words = encode_whole(tokenizer, text.rstrip(), special)
+    is_whole = tokenizer.decode(ids).rstrip() == tokenizer.decode(words).rstrip()
+    return ids if is_whole else words
+
+
 def encode_whole(tokenizer: Any, text: str, special: bool) -> list[int]:
     """Encode a text without the tokens that the tokenizer adds to its end."""
     ids: list[int] = tokenizer.encode(text, add_special_tokens=special)
@@ -165,11 +176,11 @@ def encode_prompts(
         return [text.rstrip(" ") if cut else text for text, cut in zip(texts, spaced, strict=True)], []
     prefix_ids: list[int] = []
     if has_decoder(model):
-        prefix_ids = encode_before(tokenizer, prompts[0].answer, endings[0], special=False)
+        prefix_ids = encode_before_number(tokenizer, prompts[0].answer, endings[0], special=False)
         rows = [tokenizer.encode(prompt.text) for prompt in prompts]
     else:
         rows = [
-            encode_before(tokenizer, prompt.text, each, prompt.special)
+            encode_before_number(tokenizer, prompt.text, each, prompt.special)
             for prompt, each in zip(prompts, endings, strict=True)
         ]
     return (pad(rows, model.inner.device) if isinstance(model, TorchModel) else rows), prefix_ids

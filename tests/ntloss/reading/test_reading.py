@@ -86,6 +86,24 @@ def test_a_space_stays_only_if_no_number_of_the_format_is_joined_with_it(seen, f
     assert tokens_of(tokenizer, seen[0][0][0]) == kept
 
 
+@pytest.mark.parametrize("end", ["(", "=", ":", '"', "(\n", "( "])
+@pytest.mark.parametrize("kind", ["llama", "t5"])
+def test_only_white_space_is_left_out_of_the_text_before_a_number(seen, kind, end):
+    """Also where the tokenizer joins the text's last character with a sign or with digits."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    marks = ["(", "=", ":", '"']
+    words = ["a", *"0123456789", "-", ".", "$", " ", "\n", *marks, *(mark + "-" for mark in marks)]
+    backend = Tokenizer(models.WordLevel({word: i + 2 for i, word in enumerate(words)}, "a"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex('[(=:"]-|.|\n'), "isolated")
+    backend.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    read_number(make_model(kind, len(words) + 2), tokenizer, "a", "a" + end, max_digits=2)
+    ((rows, prefix),) = seen
+    assert tokenizer.decode(prefix or rows[0]).rstrip().endswith("a" + end.rstrip())
+
+
 def test_a_space_at_the_end_changes_no_number():
     tokenizer = joins_signs()
     model = make_model("llama", len(tokenizer)).double()
@@ -314,6 +332,14 @@ def test_smollm2_can_answer_with_a_negative_number_after_a_space(smollm2):
     assert str(spaced) == str(plain)
     assert plain.median == -3
     assert 0.5 < plain.starts < 0.7
+
+
+@pytest.mark.pretrained
+def test_smollm2_reads_all_of_the_text_before_the_number(smollm2, seen):
+    tokenizer, model = smollm2
+    for end in ("Answer:", "x=", "It is (", '{"score": "', "<answer>"):
+        read_number(model, tokenizer, "What is 3 - 4?", end, max_digits=2, most_texts=4)
+        assert tokenizer.decode(seen[-1][0][0]).endswith(end)
 
 
 @pytest.mark.pretrained
