@@ -108,18 +108,27 @@ def number_quantiles(
     found = as_levels(levels)
     _check_options(format, max_digits, most_texts, rows_per_pass)
     readable = as_readable(model, past_key_values)
-    vocabulary = as_vocabulary(vocabulary, readable)
-    root = readable.continuations(inputs, texts_of(vocabulary), prefix_ids)
-    _check_width(root, vocabulary)
+    known = as_vocabulary(vocabulary, readable)
+    texts = texts_of(known)
+    root = readable.continuations(inputs, texts, prefix_ids)
+    _check_width(root, known)
     if format is None or format.signed:
-        _warn_of_space(inputs, prefix_ids, vocabulary)
-    options = options_of(vocabulary, thousands, root.device)
+        _warn_of_space(inputs, prefix_ids, known)
     points = torch.tensor(found, dtype=torch.float64, device=root.device)
-    if format is None:
-        fields = _of_any_length(root, options, points, most_texts, max_digits, rows_per_pass, generator)
-    else:
-        fields = _of_fixed_width(root, vocabulary, options, points, format, rows_per_pass)
-    _warn(root, vocabulary, format, fields)
+
+    def read() -> dict[str, Tensor]:
+        options = options_of(known, thousands, root.device)
+        if format is not None:
+            return _of_fixed_width(root, known, options, points, format, rows_per_pass)
+        return _of_any_length(root, options, points, most_texts, max_digits, rows_per_pass, generator)
+
+    fields = read()
+    # Some servers name their tokens only in answers. With these, it is read again.
+    while vocabulary is None and (grown := readable.vocabulary()) is not known:
+        known = grown
+        texts |= texts_of(known)
+        fields = read()
+    _warn(root, known, format, fields)
     passes, rows = root.counts
     return NumberQuantiles(found, **fields, passes=passes, rows=rows)
 
@@ -165,7 +174,8 @@ def as_vocabulary(given: NumberVocabulary | Any, model: Readable) -> NumberVocab
 
 def texts_of(vocabulary: NumberVocabulary) -> dict[int, str]:
     """Return the texts of the tokens that may be asked about."""
-    return {token.token_id: token.text for token in vocabulary.tokens} | dict(vocabulary.pieces)
+    letters = {i: vocabulary.texts[i] for i in vocabulary.letter_ids if i in vocabulary.texts}
+    return {token.token_id: token.text for token in vocabulary.tokens} | dict(vocabulary.pieces) | letters
 
 
 def draw_shifts(generator: torch.Generator | None) -> Tensor:

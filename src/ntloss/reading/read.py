@@ -108,7 +108,6 @@ def read_number(
     check_tokenizer(readable, tokenizer)
     with_median = tuple(sorted({*as_levels(levels), 0.5}))
     written, single = write_prompts(readable, tokenizer, prompt, prefill, system, messages, template_options)
-    vocabulary = as_vocabulary(tokenizer, readable)
     readings: dict[int, NumberReading] = {}
     for index in in_batches(written, readable):
         some = [written[i] for i in index]
@@ -117,7 +116,7 @@ def read_number(
         read = number_quantiles(
             model,
             inputs,
-            vocabulary,
+            tokenizer,
             with_median,
             format,
             max_digits=max_digits,

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ntloss.numbers.grammar import DIGITS, is_piece
-from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.numbers.grammar import DIGITS, MARKS, POWERS, is_piece
+from ntloss.numbers.texts import TokenTexts
+from ntloss.numbers.vocabulary import NumberVocabulary, find_number_tokens, make_vocabulary
 from ntloss.reading.served.forms import FORMS, Prefix, Returned, in_order
 from ntloss.reading.served.transport import Connection, Request, ServerError
 
 _MOST_PARTS = 16  # requests that a list of token ids may be split into
 _LEAST_SUM, _LARGEST_SUM = 0.99, 1.01  # of a position's probabilities
 _LETTER = "Z"  # stands between the numbers whose tokens make a vocabulary
+_BEGINS_WITH_LETTER = re.compile("[A-Za-z]")
 _NUMBERS = [f"{n:0{width}d}" for width in (1, 2, 3) for n in range(10**width)]
-_MARKS = [*".,-+$\u20ac\u00a3\u00a5\u2212/:\u00d7*\u00a0"]
-_WORDS = ["k", "K", "M", "bn", "hundred", "thousand", "million", "billion", "trillion"]
+_JOINED = ".,-/:$"  # marks that tokenizers join with the digits after them
+# Of the grammar: marks, digits of other kinds such as `\u00bd`, and words.
+_MARKS = sorted({*MARKS, *filter(is_piece, map(chr, [*range(0xA0, 0x100), *range(0x2000, 0x2200)]))})
+_WORDS = [
+    *(form for word in POWERS for w in (word, word + "s") for form in (w, w.title(), w.upper())),
+    *["x", "X", "e", "E", r"\times", r"\cdot", r"\div", r"\pm"],
+]
+# Texts that hold the tokens of numbers. Digits stand after marks and words, which may join the separator.
+_WRITTEN = [
+    [*_NUMBERS, *map(str, range(1900, 2100))],  # some tokenizers have tokens of years
+    [mark + digit for mark in _MARKS for digit in DIGITS],
+    [f"4{space}{word}{digit}" for word in _WORDS for space in ("", " ") for digit in DIGITS],
+    *([mark + number for number in _NUMBERS] for mark in _JOINED),
+]
 
 
 class ServedModel:
@@ -100,6 +115,8 @@ class ServedModel:
         self.top, self._checks = top or self.form.top, check_tokenizer
         self._checked = set[tuple[tuple[int, str], ...]]()
         self._vocabulary: NumberVocabulary | None = None
+        # Texts of a server that names its tokens by them, with ids of our own.
+        self._named = {text: i for i, text in enumerate(_spaced([*DIGITS, *_MARKS]))}
 
     def __repr__(self) -> str:
         return f"{self.form.name} at {self.url}"
@@ -118,27 +135,27 @@ class ServedModel:
         return rows.extend(torch.tensor([list(prefix_ids)] * len(prompts))) if len(prefix_ids) else rows
 
     def vocabulary(self) -> NumberVocabulary:
-        """Make a vocabulary of the server's own tokens: numbers of up to three digits, signs and marks.
+        """Make a vocabulary of the server's own tokens: numbers of up to three digits, marks and magnitudes.
+
+        A server that names tokens by their text has no list of them. There, it holds digits, marks, and what
+        the answers so far have named, and grows while numbers are read with None in place of a vocabulary.
 
         Returns:
-            The vocabulary, made once, for readings of this server. If the server names tokens by their text,
-            the ids have no meaning outside of it.
+            The vocabulary, for readings of this server. If the server names tokens by their text, the ids
+            have no meaning outside of it.
 
         Raises:
             ServerError: the server fails, or joins the texts of tokens in another way than one by one.
         """
-        if self._vocabulary is not None:
-            return self._vocabulary
+        known = self._vocabulary
         if self.form.tokenizer is None:
-            written = [*dict.fromkeys(_NUMBERS), *_MARKS, *_WORDS]
-            decoded = dict(enumerate([*written, *(" " + text for text in written), " ", "e", "E"]))
-        else:
-            separated = _LETTER.join(
-                text for each in (*_NUMBERS, *_MARKS, *_WORDS) for text in (each, " " + each)
-            )
-            after, all_tokens = self._tokenize([f"4{_LETTER}", f"{separated}{_LETTER}1e5{_LETTER}1E5"], False)
+            if known is None or len(known.texts) < len(self._named):
+                known = _vocabulary_of({i: text for text, i in self._named.items()})
+        elif known is None:
+            written = [_LETTER.join([*_spaced(texts), ""]) for texts in _WRITTEN]
+            after, *tokens = self._tokenize([f"4{_LETTER}", *written], False)
             separator = after[-1]
-            ids = sorted({*all_tokens} - {separator})
+            ids = sorted({token for of_text in tokens for token in of_text} - {separator})
             joined = self._detokenize([separator, *(token for i in ids for token in (i, separator))])
             texts = joined.split(_LETTER)[1:-1]
             if len(texts) != len(ids):
@@ -146,10 +163,10 @@ class ServedModel:
                     f"{self} joins the texts of tokens in another way than one by one. Make the vocabulary "
                     "of the served model's tokenizer: NumberVocabulary.from_tokenizer(tokenizer)"
                 )
-            decoded = {i: text for i, text in zip(ids, texts, strict=True) if is_piece(text)}
-        self._vocabulary = NumberVocabulary.from_mapping(decoded, max(decoded, default=0) + 1)
-        self._checked.add(_sample(self._vocabulary.pieces))
-        return self._vocabulary
+            known = _vocabulary_of({i: text for i, text in zip(ids, texts, strict=True) if is_piece(text)})
+        self._vocabulary = known
+        self._checked.add(_sample(known.pieces))
+        return known
 
     def ask(self, prefixes: Sequence[Prefix], token_ids: Sequence[int]) -> list[Returned]:
         """Return what the server says about tokens after prefixes, by one request for each batch."""
@@ -173,8 +190,16 @@ class ServedModel:
             for of_parts in zip(*read, strict=True):
                 log_probs = {key: value for part in of_parts for key, value in part.log_probs.items()}
                 self._check_returned(log_probs, token_ids)
+                if self.form.tokenizer is None:
+                    self._name(map(str, log_probs))
                 found.append(Returned(log_probs, of_parts[0].likeliest))
         return found
+
+    def _name(self, texts: Iterable[str]) -> None:
+        """Give ids to the texts that may stand in a number, or after it as a letter."""
+        for text in texts:
+            if is_piece(text) or _BEGINS_WITH_LETTER.match(text):
+                self._named.setdefault(text, len(self._named))
 
     def _check_returned(self, log_probs: Mapping[int | str, float], token_ids: Sequence[int]) -> None:
         if not (total := sum(map(math.exp, log_probs.values()))) <= _LARGEST_SUM:
@@ -240,13 +265,22 @@ class ServedModel:
 
 
 class _Reading:
-    """What the continuations of prompts share, and how often the server was asked."""
+    """What the continuations of prompts share: answers, and how often the server was asked."""
 
     def __init__(self, server: ServedModel, texts: Mapping[int, str]) -> None:
         self.server, self.passes, self.rows = server, 0, 0
-        self.texts = dict(texts)
-        # Of tokens with the same text, a server that names them by it knows one.
-        self.named = {text: i for i, text in reversed(self.texts.items())}
+        self.texts = texts  # no copy, because it may grow
+        self._known = dict[Prefix, Returned]()
+
+    def ask(self, prefixes: Sequence[Prefix], token_ids: Sequence[int]) -> list[Returned]:
+        """Ask about tokens after prefixes; about a prefix once if all answers name the likeliest tokens."""
+        new = [prefix for prefix in prefixes if prefix not in self._known]
+        returned = dict(zip(new, self.server.ask(new, token_ids), strict=True)) if new else {}
+        self.passes, self.rows = self.passes + bool(new), self.rows + len(new)
+        found = [self._known[prefix] if prefix in self._known else returned[prefix] for prefix in prefixes]
+        if self.server.form.tokenizer is None:
+            self._known |= returned
+        return found
 
 
 class Prefixes:
@@ -270,15 +304,16 @@ class Prefixes:
         """Ask the server about these tokens after each row, and about equal rows once."""
         reading, ids = self._reading, token_ids.tolist()
         places = {row: i for i, row in enumerate(dict.fromkeys(self._rows))}
-        # All others, such as tokens of letters, are too many to ask about.
-        asked = [i for i in ids if i in reading.texts]
+        # Tokens without a text are those of all letters, which are too many to ask about.
+        asked = ids if all(i in reading.texts for i in ids) else []
         if not self._returned or (asked and asked != self._asked):
-            self._asked, self._returned = asked, reading.server.ask([*places], asked)
-            reading.passes, reading.rows = reading.passes + 1, reading.rows + len(places)
+            self._asked, self._returned = asked, reading.ask([*places], asked)
         keys: list[int | str] = ids
         if reading.server.form.tokenizer is None:
+            # Of tokens with the same text, a server that names them by it knows one.
+            named = {text: i for i, text in reversed([*reading.texts.items()])}
             texts = [reading.texts.get(i, "") for i in ids]
-            keys = [text if reading.named.get(text) == i else "" for i, text in zip(ids, texts, strict=True)]
+            keys = [text if named.get(text) == i else "" for i, text in zip(ids, texts, strict=True)]
         self._nodes = [places[row] for row in self._rows]
         found = [[each.log_probs.get(key, -math.inf) for key in keys] for each in self._returned]
         return torch.tensor(found, dtype=torch.float64)[self._nodes]
@@ -307,6 +342,17 @@ class Prefixes:
                 "prompts with that text"
             )
         return row + "".join(self._reading.texts[i] for i in written)
+
+
+def _spaced(texts: Iterable[str]) -> list[str]:
+    """Return each text once, without and with a space before it."""
+    return [*dict.fromkeys(spaced for text in texts for spaced in (text, " " + text))]
+
+
+def _vocabulary_of(texts: Mapping[int, str]) -> NumberVocabulary:
+    letters = tuple(i for i, text in texts.items() if _BEGINS_WITH_LETTER.match(text))
+    known = TokenTexts(texts, dict.fromkeys(texts, True), max(texts, default=0) + 1, letters)
+    return make_vocabulary(known, find_number_tokens(known), known.vocab_size)
 
 
 def _sample(texts: Mapping[int, str]) -> tuple[tuple[int, str], ...]:
