@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ntloss.numbers.format import NumberFormat
-from ntloss.numbers.grammar import DIGITS, find_in_text
+from ntloss.numbers.grammar import DIGITS, find_in_text, read_prefix
 from ntloss.reading import any_length
 from ntloss.reading.prompts import (
     Messages,
@@ -148,7 +148,8 @@ def read_numbers(
     """Read, for each number of an answer that was already written, what the model would write in its place.
 
     Prompt and answer are run once. Each number is read after all that stands before it in the answer, the
-    earlier numbers as they are written. The answer may be any text, such as JSON.
+    earlier numbers as they are written. What a reading does not skip, such as the `US` of `US$5` or a
+    bracket, belongs to what stands before. The answer may be any text, such as JSON.
 
     Args:
         model: a causal model of transformers with attention layers, in evaluation mode; or a server.
@@ -196,15 +197,20 @@ def read_numbers(
     numbers = [(each.start, each.end, each.value) for each in find_in_text(answer, thousands)]
     encoded = tokenizer(whole.text, add_special_tokens=whole.special, return_offsets_mapping=True)
     ids, ends = encoded["input_ids"], [end for _, end in encoded["offset_mapping"]]
-    lengths, kept = [], []
-    for start, end, _ in numbers:
+    if not numbers:
+        return []
+    lengths, kept, signs = [], [], []
+    for start, end, value in numbers:
         length = next(i for i, place in enumerate(ends) if place > first + start)
         while length > 1 and vocabulary.pieces.get(ids[length - 1]) == " ":  # ` -5` has no token of a space
             length -= 1
-        lengths.append(length)
-        kept.append(whole.text[ends[length - 1] : first + end])
-    if not numbers:
-        return []
+        places = [n for n in range(length, len(ids) + 1) if ends[n - 1] < first + end]
+        texts = [whole.text[ends[place - 1] : first + end] for place in places]
+        at = next((i for i, text in enumerate(texts) if _is_read_as(text, value, thousands)), 0)
+        lengths.append(places[at])
+        kept.append(texts[at])
+        # The minus of `-US$5` and `($5)` stands before the place.
+        signs.append(-1 if value < 0 < (read_prefix(texts[at], thousands).value or 0) else 1)
     if isinstance(readable, TorchModel):
         roots: Iterator[Continuations] = readable.prefixes(ids, lengths, _PLACES)
     else:
@@ -223,6 +229,8 @@ def read_numbers(
             shifts,
             kept[some],
         )
+        factors = torch.tensor(signs[some], device=root.device)[after.questions]
+        after = after._replace(values=after.values * factors + 0.0)  # with one zero
         fields = any_length.summarize(after, points.to(root.device))
         passes, run = root.counts
         read = NumberQuantiles(with_median, **fields, passes=passes, rows=run)
@@ -231,3 +239,12 @@ def read_numbers(
             share = after.weights[own & (after.values == value)].sum() / after.weights[own].sum()
             found.append(WrittenNumber(answer[start:end], start, value, float(share), read.row(i)))
     return found
+
+
+def _is_read_as(text: str, value: float, thousands: str | None) -> bool:
+    """Return whether a text that a model writes is read, from its first character on, as ± a value."""
+    read = read_prefix(text, thousands).value
+    if read is None or abs(read) != abs(value):
+        return False
+    digit = next(i for i, character in enumerate(text) if character in DIGITS)
+    return all(read_prefix(text[:n], thousands).open for n in range(1, digit))

@@ -297,6 +297,42 @@ def test_a_written_number_is_followed_however_unlikely_it_is():
     assert found.probability * read.starts * read.ends >= math.exp(written) * ended * (1 - 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("answer", "value", "before"),
+    [
+        ("$2", 2, ""),
+        ("-$2", -2, ""),
+        ("US$2", 2, "US"),
+        ("-US$2", -2, "-US"),
+        ("EUR 2", 2, "EUR"),
+        ("EUR-2", -2, "EUR"),
+        ("\\$2", 2, "\\"),
+        ("($2)", -2, "("),
+        ("(2)", -2, "("),
+        ("(12)", -12, "("),
+    ],
+)
+@pytest.mark.parametrize("joined", [False, True])
+def test_each_number_of_an_answer_is_read_where_it_can_be_written(answer, value, before, joined):
+    """Also where a token holds the bracket and the currency; the reading has the sign of the number."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = [*"0123456789", *"a-$,() \\USER", "($"]
+    backend = Tokenizer(models.WordLevel({word: i + 2 for i, word in enumerate(words)}, "a"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"\(\$|." if joined else "."), "isolated")
+    backend.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    model = make_model("llama", len(words) + 2).double()
+    (found,) = read_numbers(model, tokenizer, "aa\n", answer, max_digits=2, most_texts=500)
+    assert (found.value, found.text) == (value, answer)
+    place = "($" if joined and "($" in answer else before
+    prompt = tokenizer("aa\n" + place, return_tensors="pt")
+    read = number_quantiles(model, prompt, tokenizer, max_digits=2, most_texts=500)
+    assert found.reading.starts == approx(read.starts.item(), 1e-2)
+    assert found.probability > 0
+
+
 def test_an_answer_without_numbers_has_none_and_other_models_are_errors():
     tokenizer = by_characters()
     assert read_numbers(make_model("llama", 14), tokenizer, "ab", "a b") == []
