@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ntloss.numbers.format import NumberFormat
-from ntloss.numbers.grammar import CURRENCIES, DIGITS
+from ntloss.numbers.grammar import CURRENCIES, DIGITS, find_in_text
 from ntloss.reading.torch_model import Readable, TorchModel
 
 Messages = Sequence[Mapping[str, Any]]
@@ -27,11 +27,13 @@ class Prompt(NamedTuple):
         text: what the model reads; of an encoder-decoder, what the encoder reads.
         answer: of an encoder-decoder, the beginning of the answer, which the decoder reads.
         special: whether the tokenizer adds its special tokens, which the text of a chat template has already.
+        begun: the part of the answer that is given, which ends the text.
     """
 
     text: str
     answer: str
     special: bool
+    begun: str
 
 
 def write_prompts(
@@ -73,9 +75,11 @@ def write_prompts(
         )
     texts = [chat[0]["content"] for chat in chats]
     if has_decoder(model):
-        return [Prompt(text, prefill, True) for text in texts], single
+        return [Prompt(text, prefill, True, prefill) for text in texts], single
     breaks = ["\n" if prefill and not text[-1].isspace() else "" for text in texts]
-    return [Prompt(text + br + prefill, "", True) for text, br in zip(texts, breaks, strict=True)], single
+    return [
+        Prompt(text + br + prefill, "", True, prefill) for text, br in zip(texts, breaks, strict=True)
+    ], single
 
 
 def _of_chat(
@@ -88,7 +92,7 @@ def _of_chat(
     if not words:
         options = {"add_generation_prompt": True, **options}
         text = tokenizer.apply_chat_template(chat, tokenize=False, **options)
-        return Prompt(text + prefill, "", False)
+        return Prompt(text + prefill, "", False, prefill)
     chat = [*chat, {"role": "assistant", "content": words}]
     from jinja2 import TemplateError  # transformers needs it for templates
 
@@ -100,7 +104,7 @@ def _of_chat(
             "Omit prefill."
         ) from error
     # Some templates trim the message, others do not.
-    return Prompt(text.rstrip() + prefill[len(words) :], "", False)
+    return Prompt(text.rstrip() + prefill[len(words) :], "", False, prefill)
 
 
 def has_decoder(model: Any) -> bool:
@@ -120,6 +124,16 @@ def in_batches(prompts: Sequence[Prompt], model: Readable) -> Iterator[list[int]
             batch = []
         batch.append(i)
     yield batch
+
+
+def check_begun(text: str, thousands: str | None) -> None:
+    """Raise a ValueError if the given part of an answer holds a part of the number that is read after it."""
+    number = find_in_text(text + "5", thousands)[-1]
+    if text.rstrip()[-1:] in tuple(DIGITS) or number.plain != "5" or not number.alone:
+        raise ValueError(
+            f"prefill={text!r}: expected the text before the number, given one whose end is a part of a "
+            "number. Omit that part. If another number ends there, write a space or a word after its mark."
+        )
 
 
 def number_forms(text: str, format: NumberFormat | None) -> list[str]:

@@ -12,6 +12,7 @@ from ntloss.numbers.grammar import DIGITS, find_in_text, read_prefix
 from ntloss.reading import any_length
 from ntloss.reading.prompts import (
     Messages,
+    check_begun,
     check_tokenizer,
     encode_prompts,
     in_batches,
@@ -79,8 +80,8 @@ def read_number(
     Raises:
         TypeError: not a model or a tokenizer of transformers, a prompt that is not a text, or both or none of
             prompt and messages.
-        ValueError: levels outside (0, 1), an empty prompt, a prefill that ends in a digit or that the chat
-            template has no turn for; see `number_quantiles`.
+        ValueError: levels outside (0, 1), an empty prompt, a prefill that ends in a part of a number or that
+            the chat template has no turn for; see `number_quantiles`.
 
     Warns:
         UnlikelyNumberWarning: see `number_quantiles`.
@@ -99,15 +100,12 @@ def read_number(
         >>> reading.low <= reading.median <= reading.high
         True
     """
-    if isinstance(prefill, str) and prefill.rstrip()[-1:] in tuple(DIGITS):
-        raise ValueError(
-            f"prefill={prefill!r}: expected the text before the number, given a part of a number. Omit its "
-            "last digits."
-        )
     readable = as_readable(model)
     check_tokenizer(readable, tokenizer)
     with_median = tuple(sorted({*as_levels(levels), 0.5}))
     written, single = write_prompts(readable, tokenizer, prompt, prefill, system, messages, template_options)
+    for begun in {each.begun for each in written}:
+        check_begun(begun, thousands)
     readings: dict[int, NumberReading] = {}
     for index in in_batches(written, readable):
         some = [written[i] for i in index]

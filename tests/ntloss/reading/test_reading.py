@@ -240,6 +240,33 @@ def test_what_cannot_be_read_is_an_error(changed, error, named):
         read_number(**given)
 
 
+@pytest.mark.parametrize(
+    "prefill",
+    [
+        *["Pi is 3.", "It is 1/", "It is 3,", "At 12:", "It is 10^", "It is 1e", "It is 3\u2013"],
+        *["The answer is -", "It costs -$", "\u221a", "It is \uff15", "It is 5 \u00b1 ", "."],
+    ],
+)
+def test_a_prefill_that_ends_in_a_part_of_the_number_is_an_error(prefill):
+    tokenizer = chat_tokenizer()
+    model = make_model("llama", len(tokenizer))
+    with pytest.raises(ValueError, match="prefill"):
+        read_number(model, tokenizer, "a", prefill)
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": prefill}]
+    with pytest.raises(ValueError, match="prefill"):
+        read_number(model, tokenizer, messages=turns)
+
+
+@pytest.mark.parametrize(
+    "prefill",
+    ["", " ", "It costs $", "[12, ", "12 + 13 = ", "In 2019. ", "Step 1: ", "x=", "(", "3 - ", "GPT-"],
+)
+def test_a_prefill_may_end_in_marks_that_belong_to_no_number(prefill):
+    tokenizer = chat_tokenizer()
+    model = make_model("llama", len(tokenizer))
+    read_number(model, tokenizer, "In 2019.", prefill, max_digits=1, most_texts=2)
+
+
 CHARACTERS = '0271-: {}"ab'
 
 
