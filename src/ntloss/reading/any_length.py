@@ -167,8 +167,9 @@ def summarize(numbers: Numbers, levels: Tensor) -> dict[str, Tensor]:
     for question in range(count):
         own = numbers.questions == question
         values, weights = numbers.values[own], numbers.weights[own]
-        starts, read = weights.sum(), ~values.isnan() & (weights > 0)
+        begun, read = weights.sum(), ~values.isnan() & (weights > 0)
         values, order = values[read].sort()
+        starts = begun.clamp(max=1)  # the sum of sampled weights may be larger
         shares = weights[read][order]
         total = shares.sum()
         continues = (weights * numbers.joined[own])[read].sum() / total
@@ -184,7 +185,7 @@ def summarize(numbers: Numbers, levels: Tensor) -> dict[str, Tensor]:
         noise = 1.96 * numbers.noise[question].sqrt()
         off = noise * (levels * (1 - levels)).sqrt()
         at = [_quantile(values, cumulative, level) for level in (levels, levels - off, levels + off)]
-        rows.append(torch.cat([*at, torch.stack([mean, noise * spread, starts, total / starts, continues])]))
+        rows.append(torch.cat([*at, torch.stack([mean, noise * spread, starts, total / begun, continues])]))
     table = torch.stack(rows)
     values, lower, upper = table[:, : 3 * len(levels)].view(count, 3, -1).unbind(1)
     names = ("mean", "mean_error", "starts", "ends", "continues")

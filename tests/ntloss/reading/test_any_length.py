@@ -12,7 +12,7 @@ from tolerances import DISTRIBUTION, approx, assert_repeats
 from ntloss import NumberVocabulary
 from ntloss.numbers import parse_numbers
 from ntloss.reading import number_quantiles
-from ntloss.reading.any_length import numbers_after
+from ntloss.reading.any_length import Numbers, numbers_after, summarize
 from ntloss.reading.torch_model import TorchModel
 from ntloss.reading.writing import options_of
 
@@ -50,6 +50,15 @@ def test_quantiles_equal_those_of_the_enumerated_numbers(kind):
         )
         for k, level in enumerate(LEVELS):
             assert_quantile(found.values[i, k].item(), level, numbers, allowed)
+
+
+def test_the_estimated_probability_of_a_number_is_at_most_1():
+    of_one, weights = torch.zeros(2, dtype=torch.int64), torch.tensor([0.6, 0.45], dtype=torch.float64)
+    joined, noise = torch.zeros(2, dtype=torch.bool), torch.zeros(1, dtype=torch.float64)
+    numbers = Numbers(of_one, torch.tensor([1.0, 2.0]).double(), weights, joined, ["1", "2"], noise)
+    found = summarize(numbers, torch.tensor([0.5], dtype=torch.float64))
+    assert found["starts"].item() == 1
+    assert found["ends"].item() == approx(1.0)
 
 
 def test_samples_are_fair_and_their_bounds_hold():
