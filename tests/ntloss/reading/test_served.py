@@ -285,6 +285,21 @@ def test_other_answers_are_errors_that_say_what_to_do(serve, model):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_log_probabilities_of_more_than_1_are_an_error(kind, serve):
+    server = serve(kind)
+    server.log_probs = lambda prefix: [800.0] * len(TEXTS)
+    with pytest.raises(ServerError, match="probabilities"):
+        read(ServedModel(server.url, top=len(TEXTS)))
+
+
+def test_an_answer_may_leave_the_form_of_chats_empty(serve, model):
+    server = serve("openai")
+    named = server.named
+    server.named = lambda row, count: {"content": None, **named(row, count)}
+    assert_close(fields(read(ServedModel(server.url, top=len(TEXTS)))), fields(read(model)), DISTRIBUTION)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_another_tokenizer_is_an_error(kind, serve):
     other = [*TEXTS[:2], *reversed(TEXTS[2:12]), *TEXTS[12:]]
     served = ServedModel(serve(kind, texts=other).url)

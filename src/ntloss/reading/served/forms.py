@@ -14,6 +14,7 @@ from ntloss.reading.served.transport import Request
 
 Prefix = tuple[int, ...] | str
 _IMPOSSIBLE = -9998.0  # JSON has no infinity: vLLM writes -9999, others null
+_LARGEST = 700.0  # whose exponential is finite; no log-probability is above 0, which is checked of their sum
 
 
 class Returned(NamedTuple):
@@ -91,8 +92,9 @@ def _ask_openai(model: str, prefixes: Sequence[Prefix], token_ids: Sequence[int]
 def _read_openai(answer: Any) -> list[Returned]:
     found = []
     for logprobs in (choice["logprobs"] for choice in in_order(answer["choices"])):
-        if "content" in logprobs:  # the form of chat completions, which some use here too
-            pairs = [(each["token"], each["logprob"]) for each in logprobs["content"][0]["top_logprobs"]]
+        content = logprobs.get("content")
+        if content:  # the form of chat completions, which some use here too
+            pairs = [(each["token"], each["logprob"]) for each in content[0]["top_logprobs"]]
         else:
             pairs = list(logprobs["top_logprobs"][0].items())
         log_probs = _log_probs(pairs)
@@ -130,7 +132,7 @@ def in_order(answers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def _log_probs(pairs: Iterable[tuple[Any, Any]]) -> dict[int | str, float]:
     shares: dict[int | str, float] = {}
     for token, log_prob in pairs:  # two tokens may have one text, and their probabilities are added
-        share = 0.0 if log_prob is None or log_prob < _IMPOSSIBLE else math.exp(log_prob)
+        share = 0.0 if log_prob is None or log_prob < _IMPOSSIBLE else math.exp(min(log_prob, _LARGEST))
         shares[token] = shares.get(token, 0.0) + share
     if not shares:
         raise ValueError("no tokens")
