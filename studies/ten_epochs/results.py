@@ -35,10 +35,10 @@ NAMES = {
 }  # fmt: skip
 
 OTHERS = {
-    "greedy": ("mae", "{:.2f}"), "CRPS": ("crps", "{:.2f}"),
+    "greedy": ("mae", None), "CRPS": ("crps", None),
     "inside 90 %": ("interval_coverage", "{:.0%}"), "stopped after": ("chosen_step", "{:.0f}"),
 }  # fmt: skip
-"""Columns that only models with a distribution fill: their metric, and how its mean is written."""
+"""Columns of models with a distribution: the metric, and how its mean is written; None: as errors are."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -147,16 +147,17 @@ def tables_of(metrics: pd.DataFrame, prefix: str = "") -> str:
     parts = []
     for dataset in metrics.index.unique(0):
         runs = metrics.loc[dataset]
+        error = "{:.3f}" if runs[f"{prefix}mae"].max() < 1 else "{:.2f}"
         seeds = sorted(runs.index.unique(1))
         heads = [dataset, *map(str, seeds), "mean", *(title for title, _ in shown)]
         lines = [f"| {' | '.join(heads)} |", f"| --- {'| ---: ' * (len(heads) - 1)}|"]
         for name in [name for name in NAMES if name in runs.index.unique(0)]:
             own = runs.loc[name]
             errors = own[f"{prefix}median_mae"].fillna(own[f"{prefix}mae"])
-            cells = [f"{errors[seed]:.2f}" if seed in own.index else "" for seed in seeds]
-            cells.append(f"{errors.mean():.2f}")
+            cells = [error.format(errors[seed]) if seed in own.index else "" for seed in seeds]
+            cells.append(error.format(errors.mean()))
             if own[f"{prefix}median_mae"].notna().all():
-                means = [form.format(own[prefix + metric].mean()) for _, (metric, form) in shown]
+                means = [(form or error).format(own[prefix + metric].mean()) for _, (metric, form) in shown]
                 cells += [mean.replace("%", " %") for mean in means]
             else:
                 cells += [""] * len(shown)
