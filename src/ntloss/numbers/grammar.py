@@ -40,7 +40,8 @@ _D = "[0-9]"
 _SIGN = f"[{re.escape(''.join(SIGNS))}]"
 _SPACE = f"[{SPACES}]"
 _CURRENCY = rf"(?:\\?[{CURRENCIES}])"
-_CODE = "(?:USD|EUR|GBP|JPY|CHF|CNY|INR)"
+_CODES = "USD|EUR|GBP|JPY|CHF|CNY|INR"
+_CODE = f"(?:{_CODES})"
 _MONEY_BEFORE = rf"(?:(?:\b[A-Z]{{1,3}})?{_CURRENCY}{_SPACE}?|\b{_CODE}{_SPACE}?)"
 # Of scripts that put no space between words: there, a sign may follow a letter.
 _UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
@@ -111,7 +112,7 @@ _JOINS = [
     (rf"{_SPACE}?[万萬億亿千百만억천]", rf"{_SPACE}?"),
     (
         rf"{_SPACE}?[kKmMbB](?:{_CODE}|{_CURRENCY})",
-        rf"{_SPACE}?[kKmMbB](?:\\|{_begins(_CODE.strip('(?:)'))})?",
+        rf"{_SPACE}?[kKmMbB](?:\\|{_begins(_CODES)})?",
     ),
 ]
 _JOINED = re.compile("|".join(full for full, _ in _JOINS))
