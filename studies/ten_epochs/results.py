@@ -143,7 +143,7 @@ def tables_of(metrics: pd.DataFrame, prefix: str = "") -> str:
     then the means of other measures.
     """
     metrics = metrics.dropna(subset=f"{prefix}mae")
-    shown = [*OTHERS.items()][: 3 if prefix else 4]
+    shown = [(title, measure) for title, measure in OTHERS.items() if prefix + measure[0] in metrics]
     parts = []
     for dataset in metrics.index.unique(0):
         runs = metrics.loc[dataset]
