@@ -198,13 +198,18 @@ class _Rules(NamedTuple):
     begun: re.Pattern[str]  # digits and separators of which more characters can make another number
 
 
-@functools.cache
-def _rules(thousands: str | None) -> _Rules:
-    """Make the patterns for one separator of thousands, or, for None, for all that the text can decide."""
+def check_thousands(thousands: str | None) -> None:
+    """Raise a ValueError for what is no separator of thousands."""
     if thousands is not None and thousands not in SEPARATORS:
         raise ValueError(
             f"thousands={thousands!r}: expected ',', ' ', '.', \"'\", '' for none, or None: texts decide"
         )
+
+
+@functools.cache
+def _rules(thousands: str | None) -> _Rules:
+    """Make the patterns for one separator of thousands, or, for None, for all that the text can decide."""
+    check_thousands(thousands)
     by_text = thousands is None
     # Each separator, and what may be written of it so far.
     comma = [(",", ","), (r"\{,\}", r"\{,?\}?"), (r",\\!", r",(?:\\!?)?")]

@@ -18,7 +18,16 @@ import torch
 from torch import Tensor
 
 from ntloss.callers import warn_caller
-from ntloss.numbers.grammar import DIGITS, LARGEST, POINT, SIGNS, count_digits, is_piece, value_of_token
+from ntloss.numbers.grammar import (
+    DIGITS,
+    LARGEST,
+    POINT,
+    SIGNS,
+    check_thousands,
+    count_digits,
+    is_piece,
+    value_of_token,
+)
 from ntloss.numbers.parsing import as_float
 from ntloss.numbers.texts import TokenTexts, cannot_encode, encode_each, texts_of_tokenizer
 
@@ -75,10 +84,13 @@ class NumberVocabulary:
         pieces: ids and texts of all tokens that can begin a written number, continue one, or change it by
             what stands after it: numbers, signs, separators, currencies, `e` of exponents, magnitudes.
         letter_ids: ids of tokens that begin with a letter, which no exponent has after it.
+        thousands: the separator of thousands in texts and labels, see `parse_numbers`; None if each text
+            decides.
 
     Raises:
         TypeError: `vocab_size` is not an int.
-        ValueError: there is no number token, or an id is outside of `vocab_size`.
+        ValueError: there is no number token, an id is outside of `vocab_size`, or `thousands` is no
+            separator.
 
     Example:
         >>> from ntloss import NumberVocabulary
@@ -98,9 +110,11 @@ class NumberVocabulary:
     sign_ids: Mapping[int, int] = field(default_factory=dict)
     pieces: Mapping[int, str] = field(default_factory=dict)
     letter_ids: tuple[int, ...] = ()
+    thousands: str | None = None
     _texts: TokenTexts = field(default=TokenTexts({}, {}, 0))
 
     def __post_init__(self) -> None:
+        check_thousands(self.thousands)
         if not isinstance(self.vocab_size, int) or isinstance(self.vocab_size, bool):
             raise TypeError(
                 f"vocab_size: expected an int, the width of the model's logits, given {self.vocab_size!r}"
@@ -142,9 +156,10 @@ class NumberVocabulary:
     def __repr__(self) -> str:
         kind = "digit" if self.is_digits else "number"
         smallest, largest = (f"{self.distinct_values[i]:.15g}" for i in (0, -1))
+        thousands = "" if self.thousands is None else f", thousands={self.thousands!r}"
         return (
             f"NumberVocabulary({len(self.tokens):,} {kind} tokens of {self.vocab_size:,}, "
-            f"values {smallest} to {largest})"
+            f"values {smallest} to {largest}{thousands})"
         )
 
     def value_tensor(self) -> Tensor:
@@ -162,7 +177,12 @@ class NumberVocabulary:
 
     @classmethod
     def from_tokenizer(
-        cls, tokenizer: Any, tokens: str | None = None, vocab_size: int | None = None
+        cls,
+        tokenizer: Any,
+        tokens: str | None = None,
+        vocab_size: int | None = None,
+        *,
+        thousands: str | None = None,
     ) -> NumberVocabulary:
         """Find the number tokens of a tokenizer, which is not changed.
 
@@ -176,14 +196,16 @@ class NumberVocabulary:
                 `3.14`, `.5`, `1e3`, `007`), both with the tokenizer's markers (`▁4`, `Ġ4`, `##4`). Default:
                 "digits" if the tokenizer writes 1234567 digit by digit, otherwise "numbers".
             vocab_size: width of the model's logits, which is often padded. Default: the tokenizer's size.
+            thousands: the separator of thousands in texts and labels, see `parse_numbers`: `""` where commas
+                and spaces always separate numbers, as in `[120,340]`. Default: each text decides.
 
         Returns:
             The vocabulary.
 
         Raises:
             TypeError: `tokenizer` is not a tokenizer, or `vocab_size` is not an int.
-            ValueError: no token is a number, a digit has no token with `tokens="digits"`, or the id of a
-                number token is outside of `vocab_size`.
+            ValueError: no token is a number, a digit has no token with `tokens="digits"`, the id of a number
+                token is outside of `vocab_size`, or `thousands` is no separator.
         """
         if tokens not in (None, *TOKENS):
             raise ValueError(
@@ -202,7 +224,8 @@ class NumberVocabulary:
                     "the model to match, model.resize_token_embeddings(len(tokenizer)); or pass "
                     "tokens='numbers' to use the numbers in the vocabulary."
                 )
-        return make_vocabulary(texts, found, texts.vocab_size if vocab_size is None else vocab_size)
+        size = texts.vocab_size if vocab_size is None else vocab_size
+        return make_vocabulary(texts, found, size, thousands)
 
     @classmethod
     def from_mapping(
@@ -210,6 +233,8 @@ class NumberVocabulary:
         mapping: Mapping[int, float | str],
         vocab_size: int,
         encode: Callable[[str], Sequence[int]] | None = None,
+        *,
+        thousands: str | None = None,
     ) -> NumberVocabulary:
         """List the number tokens directly, for any tokenizer.
 
@@ -218,6 +243,7 @@ class NumberVocabulary:
                 a sign, or another of the `pieces` of a number. Omit all other tokens.
             vocab_size: width of the model's logits.
             encode: function from a text to its token ids; needed only by `coverage`.
+            thousands: see `from_tokenizer`.
 
         Returns:
             The vocabulary.
@@ -225,8 +251,8 @@ class NumberVocabulary:
         Raises:
             TypeError: `mapping` is not a mapping, a token id or `vocab_size` is not an int, or a value is
                 neither a number nor a text.
-            ValueError: there is no number, an id is outside of `vocab_size`, a text is not a number, or a
-                value is not finite.
+            ValueError: there is no number, an id is outside of `vocab_size`, a text is not a number, a value
+                is not finite, or `thousands` is no separator.
 
         Example:
             >>> NumberVocabulary.from_mapping({7: 0.5, 8: "12"}, vocab_size=10).values
@@ -244,7 +270,7 @@ class NumberVocabulary:
                 found.append(NumberToken(token_id, texts[token_id], value))
         encode_all = cannot_encode if encode is None else functools.partial(encode_each, encode)
         known = TokenTexts(texts, dict.fromkeys(texts, True), vocab_size, encode=encode_all)
-        return make_vocabulary(known, sorted(found, key=lambda token: token.token_id), vocab_size)
+        return make_vocabulary(known, sorted(found, key=lambda token: token.token_id), vocab_size, thousands)
 
     def coverage(self, texts: str | Iterable[str]) -> float:
         """Return the share of the digits of texts that the loss will see.
@@ -278,7 +304,9 @@ def as_vocabulary(given: Any) -> NumberVocabulary:
     return given if isinstance(given, NumberVocabulary) else NumberVocabulary.from_tokenizer(given)
 
 
-def make_vocabulary(texts: TokenTexts, tokens: Iterable[NumberToken], vocab_size: int) -> NumberVocabulary:
+def make_vocabulary(
+    texts: TokenTexts, tokens: Iterable[NumberToken], vocab_size: int, thousands: str | None = None
+) -> NumberVocabulary:
     """Make a vocabulary of number tokens, and of the other tokens that stand in numbers."""
     marks = sorted(texts.decoded.items())
     signs = {i: text.removeprefix(" ") for i, text in marks}  # a sign may follow a space; a point may not
@@ -289,6 +317,7 @@ def make_vocabulary(texts: TokenTexts, tokens: Iterable[NumberToken], vocab_size
         sign_ids={i: SIGNS[text] for i, text in signs.items() if text in SIGNS},
         pieces={i: text or " " for i, text in marks if is_piece(text or " ")},
         letter_ids=texts.letter_ids,
+        thousands=thousands,
         _texts=texts,
     )
 

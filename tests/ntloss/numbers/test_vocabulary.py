@@ -2,6 +2,7 @@
 
 import enum
 import math
+import pickle
 import re
 import time
 import warnings
@@ -64,6 +65,20 @@ class TestTinyTokenizers:
         shown = repr(NumberVocabulary.from_tokenizer(tiny_tokenizer, "numbers"))
         assert "\n" not in shown
         assert len(shown) < 100
+
+    @pytest.mark.parametrize("thousands", [None, "", ","])
+    def test_the_separator_of_thousands_is_kept(self, thousands):
+        tokenizer = tiny_tokenizers.qwen_like()
+        of_tokenizer = NumberVocabulary.from_tokenizer(tokenizer, thousands=thousands)
+        listed = NumberVocabulary.from_mapping({1: "4"}, vocab_size=2, thousands=thousands)
+        for vocabulary in (of_tokenizer, listed, pickle.loads(pickle.dumps(listed))):
+            assert vocabulary.thousands == thousands
+            assert ("thousands" in repr(vocabulary)) == (thousands is not None)
+
+    @pytest.mark.parametrize("thousands", [";", 3, True, [","]])
+    def test_another_separator_of_thousands_is_an_error(self, thousands):
+        with pytest.raises(ValueError, match="thousands"):
+            NumberVocabulary.from_mapping({1: "4"}, vocab_size=2, thousands=thousands)
 
     def test_digits_counts_the_digits_of_a_token_without_its_exponent(self):
         tokenizer = tiny_tokenizers.sentence_piece()
