@@ -66,7 +66,7 @@ def number_quantiles(
             `parse_numbers` reads them.
         max_digits: any length: most digits of a number, from 1 to 300; further decimals are cut off, and
             numbers of 10 to this power or more are not counted. Default: 12.
-        thousands: any length: the separator of thousands, see `parse_numbers`. Default: the text decides.
+        thousands: any length: the separator of thousands, see `parse_numbers`. Default: the vocabulary's.
         most_texts: any length: how many texts of each prompt are followed in a pass, at most; the likeliest
             are all followed, and the remaining ones are sampled. A larger number makes the result more exact,
             see `lower` and `upper`. Default: 64.

@@ -87,7 +87,11 @@ _of_vocabulary: WeakKeyDictionary[NumberVocabulary, dict[tuple[str | None, torch
 
 
 def options_of(vocabulary: NumberVocabulary, thousands: str | None, device: torch.device) -> Options:
-    """Return the options of a vocabulary, made once on each device."""
+    """Return the options of a vocabulary, made once on each device.
+
+    Without a separator of `thousands`, the vocabulary's is used.
+    """
+    thousands = vocabulary.thousands if thousands is None else thousands
     made = _of_vocabulary.setdefault(vocabulary, {})
     if (thousands, device) not in made:
         made[thousands, device] = Options(vocabulary, thousands, device)

@@ -105,6 +105,20 @@ def test_readings_differ_only_with_a_generator_of_ones_own():
     assert read(2).tolist() != assert_repeats(read).tolist()
 
 
+def test_a_reading_asks_the_vocabulary_whether_commas_group():
+    model = make_model("llama", SPELLINGS.vocab_size)
+
+    def mean(vocabulary, thousands=None):
+        return number_quantiles(
+            model, batch_of(QUESTIONS), vocabulary, max_digits=4, thousands=thousands
+        ).mean.tolist()
+
+    grouped, separate = mean(replace(SPELLINGS, thousands=",")), mean(replace(SPELLINGS, thousands=""))
+    assert grouped != separate
+    assert mean(SPELLINGS, ",") == mean(replace(SPELLINGS, thousands=""), ",") == approx(grouped)
+    assert mean(SPELLINGS, "") == approx(separate)
+
+
 def test_a_reading_that_follows_every_likely_text_says_that_it_is_exact():
     numbers = torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.0, 0.0, 0.0, 1.0]])
     digits = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: "3"}, vocab_size=4)
