@@ -25,6 +25,8 @@ from torch import Tensor, nn
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 _USED = ("input_ids", "attention_mask")
+# What a forward calls its cache, since transformers 5.24, and before for attention and for recurrent models.
+_CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 _IGNORED = ("token_type_ids",)  # some tokenizers return them for models that do not use them
 # Largest total variation between the next token's probabilities of a padded prompt and of the same without.
 _SAME = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
@@ -89,7 +91,7 @@ class TorchModel:
         # Replicas on several devices would have to merge their caches.
         self.model = model.module if isinstance(model, nn.DataParallel) else model
         self.accepted = inspect.signature(type(self.inner).forward).parameters
-        self.cache_name = "cache_params" if "cache_params" in self.accepted else "past_key_values"
+        self.cache_name = next((name for name in _CACHE_NAMES if name in self.accepted), _CACHE_NAMES[1])
         self.past = past
         self.encoded: Any = None  # output of the encoder
         self.padded = False  # whether a prompt is, so that positions have to be given
@@ -227,7 +229,7 @@ class TorchModel:
                 options["position_ids"] = places + self.first_position
             if cache is None and "logits_to_keep" in self.accepted:
                 options["logits_to_keep"] = 1 if keep is None else keep.to(tokens.device)
-            if cache is not None and self.cache_name == "cache_params":  # recurrent
+            if cache is not None and _is_recurrent(cache):  # its states hold what the mask has let in
                 del options["attention_mask"]
                 if "cache_position" in self.accepted:  # transformers 4 needs the position after the cache
                     seen = max(mask.shape[-1], self.inner.config.conv_kernel)
@@ -243,8 +245,8 @@ class TorchModel:
         self.rows += len(tokens)
         if (cache := getattr(output, self.cache_name, None)) is None:
             raise TypeError(
-                "the model returned no cache. Expected a model of transformers that returns past_key_values "
-                "or cache_params when it is called with use_cache=True."
+                f"the model returned no cache. Expected a model of transformers that returns "
+                f"{self.cache_name} when it is called with use_cache=True."
             )
         logits = output.logits
         return logits if keep is None or "logits_to_keep" in options else logits[:, keep], cache
@@ -480,6 +482,13 @@ def _is_attention(cache: Any) -> bool:
     return bool(layers) and all(
         hasattr(layer, "keys") and not hasattr(layer, "conv_states") for layer in layers
     )
+
+
+def _is_recurrent(cache: Any) -> bool:
+    """Whether no layer is an attention layer, whose keys a mask refers to."""
+    if isinstance(layers := getattr(cache, "layers", None), Sequence):
+        return not any(hasattr(layer, "keys") for layer in layers)
+    return not hasattr(cache, "key_cache")  # of a hybrid in transformers 4
 
 
 def _check_inputs(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -58,6 +58,19 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "RobertaForCausalLM": {**SIZE, "is_decoder": True, "max_position_embeddings": 64},
     "LlamaForCausalLM": SIZE,
 }
+# Recurrent models, and hybrids of recurrent and attention layers.
+STATES = {"hidden_size": 16, "num_hidden_layers": 2}
+MAMBA2 = {"n_groups": 1, "state_size": 8, "num_heads": 4, "head_dim": 8}
+RECURRENT: dict[str, dict[str, Any]] = {
+    "MambaForCausalLM": {**STATES, "state_size": 4},
+    "Mamba2ForCausalLM": {**STATES, **MAMBA2},
+    "FalconMambaForCausalLM": {**STATES, "state_size": 4},
+    "FalconH1ForCausalLM": {
+        **{**SIZE, "num_key_value_heads": 2, "head_dim": 8, "mamba_d_ssm": 16, "mamba_n_heads": 2},
+        **{"mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 8},
+    },
+    "Lfm2ForCausalLM": {**SIZE, "num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]},
+}
 ENCODER_DECODER: dict[str, dict[str, Any]] = {
     "BartForConditionalGeneration": BART,
     "PegasusForConditionalGeneration": BART,
@@ -77,7 +90,7 @@ def make(name, **options):
     torch.manual_seed(0)
     kind = getattr(transformers, name)
     tokens = {"vocab_size": 12, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": None}
-    given = {**CAUSAL, **ENCODER_DECODER}.get(name, {})
+    given = {**CAUSAL, **RECURRENT, **ENCODER_DECODER}.get(name, {})
     model = kind(kind.config_class(**{**tokens, **given, **options})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -125,6 +138,11 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 def test_a_wrapped_models_padded_batch_gives_the_quantiles_of_single_prompts(name, wrapper):
     # Adapters start at zero, so the wrapped model's numbers are the plain one's.
     check(make(name), WRAPPERS[wrapper](make(name)).eval())
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_recurrent_models_padded_batch_gives_the_quantiles_of_single_prompts(name):
+    check(make(name), make(name))
 
 
 @pytest.mark.parametrize("adapted", [False, True])
