@@ -211,5 +211,7 @@ def gaussian_and_wasserstein(
     """Gaussian label smoothing plus `weight` times the smoothed Wasserstein loss, with one sigma."""
     from ntloss import gaussian_smoothing, smoothed_wasserstein
 
-    smoothing = gaussian_smoothing(log_probs, log_mass, values, target, form_log_probs, sigma)
-    return smoothing + weight * smoothed_wasserstein(probs, values, target, sigma)
+    smoothing = gaussian_smoothing(
+        log_probs, log_mass, values, target, form_log_probs=form_log_probs, sigma=sigma
+    )
+    return smoothing + weight * smoothed_wasserstein(probs, values, target, sigma=sigma)

@@ -12,6 +12,7 @@ from importlib import import_module as _import_module
 if _typing.TYPE_CHECKING:
     from ntloss.criteria import (
         HLGauss,
+        SoftTargets,
         crps,
         del_loss,
         dist2,
@@ -25,10 +26,12 @@ if _typing.TYPE_CHECKING:
         raft,
         smmd,
         smoothed_wasserstein,
+        soft_labels_of,
     )
     from ntloss.engine.terms import LossTerms
     from ntloss.losses import NTLCrossEntropyLoss
     from ntloss.numbers.vocabulary import NumberVocabulary
+    from ntloss.options import options_loss
     from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
 
 __version__ = "1.0.0"
@@ -39,6 +42,11 @@ __all__ = [
     # cross-entropy and number term together
     "NTLCrossEntropyLoss",
     "LossTerms",
+    # cross-entropy and a criterion over given options
+    "options_loss",
+    # labels that are distributions
+    "SoftTargets",
+    "soft_labels_of",
     # criteria: how wrong a number is; ntloss.criteria has what they are made of
     "ntl_was",
     "ntl_mse",
@@ -61,7 +69,7 @@ __all__ = [
     "NumberLevelLoss",
 ]
 
-_HOMES = ("criteria", "engine.terms", "losses", "numbers.vocabulary", "published")
+_HOMES = ("criteria", "engine.terms", "losses", "numbers.vocabulary", "options", "published")
 
 
 if not _typing.TYPE_CHECKING:

@@ -30,6 +30,7 @@ def call(criterion, probs, values, target, **options):
         "form_log_probs": None,
         "values": torch.as_tensor(values, dtype=torch.float64),
         "target": torch.tensor([target]),
+        "target_probs": None,
     }
     return criterion(**{name: given[name] for name in reads_of(criterion)}, **options)
 

@@ -15,6 +15,7 @@ others is ordinary Python: `ntl_was(probs, values, target) * 1.2**digits_after`.
 
 from ntloss.criteria.hl_gauss import HLGauss
 from ntloss.criteria.signature import CRITERIA, READABLE, Criterion, make_criterion
+from ntloss.criteria.soft import SoftTargets, soft_labels_of
 from ntloss.criteria.targets import (
     cramer_distance,
     cross_entropy,
@@ -22,6 +23,7 @@ from ntloss.criteria.targets import (
     gaussian,
     kl_divergence,
     made_once,
+    mixture,
     wasserstein_distance,
 )
 from ntloss.criteria.tokens import (
@@ -60,11 +62,15 @@ __all__ = [
     # targets.py: what they are made of
     "gaussian",
     "exponential",
+    "mixture",
     "cross_entropy",
     "kl_divergence",
     "wasserstein_distance",
     "cramer_distance",
     "made_once",
+    # soft.py: labels that are distributions
+    "SoftTargets",
+    "soft_labels_of",
     # signature.py: what a criterion reads, and criteria by name
     "Criterion",
     "READABLE",

@@ -40,6 +40,8 @@ READABLE = {
     "value (`4`, `▁4`), where the criterion replaces cross-entropy and a value has several tokens, else None",
     "values": "`[values]`, the distinct values of the number tokens, ascending",
     "target": "`[positions]`, index of the label's value in `values`",
+    "target_probs": "`[positions, values]`, the distribution of the label over the values where soft labels "
+    "are given, else None; a criterion without a default for it gets all probability on `target` instead",
     "place": "`[positions]`, decimal place of the label's last digit, a float: 0 for units, 1 for tens",
     "digits_after": "`[positions]`, number of digits after this token in its number, a float",
     "numbers": "`NumberSpans`, which positions form a number. A criterion that reads it sees all positions "
@@ -165,6 +167,21 @@ def reads_of(criterion: Criterion) -> tuple[str, ...]:
     return reads
 
 
+def requires(criterion: Criterion, name: str) -> bool:
+    """Return whether a criterion has a parameter of this name without a default."""
+    return any(p.name == name and p.default is p.empty for p in _parameters(criterion))
+
+
+def check_compares_distributions(criterion: Criterion) -> None:
+    """Raise a ValueError unless a criterion reads the label's distribution, which soft labels need."""
+    if "target_probs" not in reads_of(criterion):
+        able = [name for name, each in CRITERIA.items() if "target_probs" in _names(each)]
+        raise ValueError(
+            f"criterion {name_of(criterion)} compares with one value, and cannot compare with a soft label: "
+            f"expected one that reads target_probs ({', '.join(able)})"
+        )
+
+
 def option_of(criterion: Criterion, name: str) -> Any:
     """Return the value of a criterion's option, or None if it has no such option."""
     if isinstance(criterion, HLGauss):
@@ -203,6 +220,10 @@ def check_unit(criterion: Criterion, values: tuple[float, ...]) -> None:
 
 def _function(criterion: Any) -> Any:
     return criterion.func if isinstance(criterion, partial) else criterion
+
+
+def _names(criterion: Any) -> list[str]:
+    return [parameter.name for parameter in _parameters(criterion)]
 
 
 def _parameters(criterion: Any) -> list[inspect.Parameter]:

@@ -89,6 +89,21 @@ def exponential(values: Tensor, tau: float) -> Tensor:
     return torch.softmax(-(values - values.unsqueeze(-1)).square() / tau, -1)
 
 
+def mixture(table: Tensor, target: Tensor, target_probs: Tensor | None = None) -> Tensor:
+    """Compute the target of each position from a table with one target for each value.
+
+    Args:
+        table: `[values, values]`, such as `gaussian(values, sigma)`; row k is the target of a label k.
+        target: `[positions]`, index of the label's value.
+        target_probs: `[positions, values]`, the distribution of a soft label, whose values' targets are
+            mixed. Default: None, the target of `target` alone.
+
+    Returns:
+        `[positions, values]`.
+    """
+    return table[target] if target_probs is None else target_probs @ table
+
+
 def cross_entropy(
     target_probs: Tensor,
     log_probs: Tensor,

@@ -13,25 +13,34 @@ from torch import Tensor
 
 from ntloss.criteria.targets import (
     check_positive,
+    cramer_distance,
     cross_entropy,
     exponential,
     gaussian,
     kl_divergence,
     made_once,
+    mixture,
     wasserstein_distance,
 )
 
 
-def ntl_was(probs: Tensor, values: Tensor, target: Tensor, squash: float | None = None) -> Tensor:
+def ntl_was(
+    probs: Tensor,
+    values: Tensor,
+    target: Tensor,
+    target_probs: Tensor | None = None,
+    squash: float | None = None,
+) -> Tensor:
     r"""NTL-WAS: the Wasserstein-1 distance between the predicted distribution and the label's value.
 
     $\sum_j p_j \, |v_j - v_k|$ for a label of value $v_k$ is the expected absolute error of a number drawn
     from the model. It ranges from 0 to the range of the values, and is 0 only if all probability is on the
     label's value. If the label is uncertain, it is smallest with all probability on the label's median, so
-    it sharpens the distribution beyond the truth; `crps` does not.
+    it sharpens the distribution beyond the truth; `crps` does not. For a soft label it is the Wasserstein-1
+    distance to the label's distribution, which is smallest if the prediction is that distribution.
 
     Args:
-        probs, values, target: see `ntloss.criteria.READABLE`.
+        probs, values, target, target_probs: see `ntloss.criteria.READABLE`.
         squash: ratio of the largest to the smallest cost of a wrong value, above 1. The cost becomes
             $1 + (|v_j - v_k| - c_{min})(s - 1)/(c_{max} - c_{min})$ with $c_{min}$ and $c_{max}$ the smallest
             non-zero and the largest distance between two values. Use it for irregularly spaced or very large
@@ -41,7 +50,8 @@ def ntl_was(probs: Tensor, values: Tensor, target: Tensor, squash: float | None 
         `[positions]`, in the unit of the values.
 
     Raises:
-        ValueError: `squash` is not a finite number above 1, or there are fewer than three distinct values.
+        ValueError: `squash` is not a finite number above 1, or there are fewer than three distinct values,
+            or it is given with soft labels.
 
     Source: "Regress, Don't Guess", ICML 2025, NTL-WAS; the squashing is from the package ntloss.
 
@@ -50,6 +60,13 @@ def ntl_was(probs: Tensor, values: Tensor, target: Tensor, squash: float | None 
         >>> ntl_was(probs, values, target=torch.tensor([0]))
         tensor([0.7500])
     """
+    if target_probs is not None:
+        if squash is not None:
+            raise ValueError(
+                f"squash={squash} with soft labels: the distance between two distributions under squashed "
+                "costs has no closed form, so expected squash=None"
+            )
+        return wasserstein_distance(target_probs, probs, values)
     if squash is None:
         cost = (values - values[target].unsqueeze(-1)).abs()
     else:
@@ -175,17 +192,18 @@ def raft(probs: Tensor, log_mass: Tensor, values: Tensor, target: Tensor) -> Ten
     return ((probs * values).sum(-1) * log_mass.exp() - values[target]).square()
 
 
-def crps(probs: Tensor, values: Tensor, target: Tensor) -> Tensor:
+def crps(probs: Tensor, values: Tensor, target: Tensor, target_probs: Tensor | None = None) -> Tensor:
     r"""Continuous ranked probability score: the Cramér distance between prediction and label.
 
     $\sum_j (F_j - 1[v_j \ge v_k])^2 (v_{j+1} - v_j)$ with $F$ the cumulative probability over the sorted
     values, which is $E|X - v_k| - \frac{1}{2} E|X - X'|$ for two independent draws $X$ and $X'$ from the
     model. It ranges from 0 to the range of the values, and is 0 only if all probability is on the label's
     value. It is a strictly proper score: if the label is uncertain, it is smallest exactly at the label's
-    own distribution. On the levels of a rating it is the ranked probability score.
+    own distribution. On the levels of a rating it is the ranked probability score. For a soft label it is the
+    Cramér distance to the label's distribution, with the same gradient as the mean over labels drawn from it.
 
     Args:
-        probs, values, target: see `ntloss.criteria.READABLE`.
+        probs, values, target, target_probs: see `ntloss.criteria.READABLE`.
 
     Returns:
         `[positions]`, in the unit of the values.
@@ -198,6 +216,8 @@ def crps(probs: Tensor, values: Tensor, target: Tensor) -> Tensor:
         >>> crps(probs, values, target=torch.tensor([0]))  # 0.5 ** 2 + 0.25 ** 2
         tensor([0.3125])
     """
+    if target_probs is not None:
+        return cramer_distance(target_probs, probs, values)
     step = torch.arange(len(values) - 1, device=target.device) >= target.unsqueeze(-1)
     return ((probs.cumsum(-1)[:, :-1] - step.to(probs)).square() * values.diff()).sum(-1)
 
@@ -207,6 +227,7 @@ def gaussian_smoothing(
     log_mass: Tensor,
     values: Tensor,
     target: Tensor,
+    target_probs: Tensor | None = None,
     form_log_probs: Tensor | None = None,
     sigma: float = 1.0,
 ) -> Tensor:
@@ -218,7 +239,8 @@ def gaussian_smoothing(
     text. Use it where near misses are acceptable, not where answers are either right or wrong.
 
     Args:
-        log_probs, log_mass, values, target, form_log_probs: see `ntloss.criteria.READABLE`.
+        log_probs, log_mass, values, target, target_probs, form_log_probs: see `ntloss.criteria.READABLE`. For
+            a soft label, q is the mixture of the targets of its values.
         sigma: standard deviation of the target, in the unit of the values. As sigma decreases, the loss
             approaches cross-entropy. Default: 1, as published.
 
@@ -236,10 +258,17 @@ def gaussian_smoothing(
         >>> gaussian_smoothing(probs.log(), all_on_numbers, values, torch.tensor([0]))  # log(2)
         tensor([0.6931])
     """
-    return cross_entropy(gaussian(values, sigma)[target], log_probs, log_mass, form_log_probs)
+    q = mixture(gaussian(values, sigma), target, target_probs)
+    return cross_entropy(q, log_probs, log_mass, form_log_probs)
 
 
-def smoothed_wasserstein(probs: Tensor, values: Tensor, target: Tensor, sigma: float = 1.0) -> Tensor:
+def smoothed_wasserstein(
+    probs: Tensor,
+    values: Tensor,
+    target: Tensor,
+    target_probs: Tensor | None = None,
+    sigma: float = 1.0,
+) -> Tensor:
     r"""Wasserstein-1 distance between the predicted distribution and a Gaussian around the label's value.
 
     The target is that of `gaussian_smoothing`. The model is asked to spread its probability: its most likely
@@ -247,7 +276,8 @@ def smoothed_wasserstein(probs: Tensor, values: Tensor, target: Tensor, sigma: f
     limit for small sigma.
 
     Args:
-        probs, values, target: see `ntloss.criteria.READABLE`.
+        probs, values, target, target_probs: see `ntloss.criteria.READABLE`. For a soft label, the target is
+            the mixture of the targets of its values.
         sigma: standard deviation of the target, in the unit of the values. Default: 1, as published.
 
     Returns:
@@ -263,10 +293,16 @@ def smoothed_wasserstein(probs: Tensor, values: Tensor, target: Tensor, sigma: f
         >>> smoothed_wasserstein(probs, values, torch.tensor([1]))  # 1 - 1 / (1 + 2 exp(-1/2))
         tensor([0.5481])
     """
-    return wasserstein_distance(gaussian(values, sigma)[target], probs, values)
+    return wasserstein_distance(mixture(gaussian(values, sigma), target, target_probs), probs, values)
 
 
-def dist2(log_probs: Tensor, values: Tensor, target: Tensor, tau: float = 1.0) -> Tensor:
+def dist2(
+    log_probs: Tensor,
+    values: Tensor,
+    target: Tensor,
+    target_probs: Tensor | None = None,
+    tau: float = 1.0,
+) -> Tensor:
     r"""DIST2Loss: the Kullback-Leibler divergence from a target that decays with the distance, in nats.
 
     $KL(q \| p)$ with $q_j \propto \exp(-(v_j - v_k)^2 / \tau)$. It ranges from 0 to infinity, and is zero
@@ -275,7 +311,8 @@ def dist2(log_probs: Tensor, values: Tensor, target: Tensor, tau: float = 1.0) -
     `dist2(log_probs, values, target) * (digits_after + 1)`.
 
     Args:
-        log_probs, values, target: see `ntloss.criteria.READABLE`.
+        log_probs, values, target, target_probs: see `ntloss.criteria.READABLE`. For a soft label, q is the
+            mixture of the targets of its values.
         tau: temperature of the target; as it approaches 0, the loss becomes cross-entropy among the number
             tokens. Default: 1, as published.
 
@@ -292,7 +329,7 @@ def dist2(log_probs: Tensor, values: Tensor, target: Tensor, tau: float = 1.0) -
         >>> dist2(probs.log(), values, torch.tensor([0]))  # q = [0.7311, 0.2689]
         tensor([0.1109])
     """
-    return kl_divergence(exponential(values, tau)[target], log_probs)
+    return kl_divergence(mixture(exponential(values, tau), target, target_probs), log_probs)
 
 
 def del_loss(probs: Tensor, logits: Tensor, target: Tensor) -> Tensor:
@@ -324,7 +361,12 @@ def del_loss(probs: Tensor, logits: Tensor, target: Tensor) -> Tensor:
 
 
 def smmd(
-    probs: Tensor, values: Tensor, target: Tensor, sigma: float = 2.0, squash: float | None = 9.0
+    probs: Tensor,
+    values: Tensor,
+    target: Tensor,
+    target_probs: Tensor | None = None,
+    sigma: float = 2.0,
+    squash: float | None = 9.0,
 ) -> Tensor:
     r"""Squared maximum mean discrepancy with a smoothness term (SMMD).
 
@@ -336,7 +378,8 @@ def smmd(
     of values: one product with a matrix `[values, values]` for each position.
 
     Args:
-        probs, values, target: see `ntloss.criteria.READABLE`.
+        probs, values, target, target_probs: see `ntloss.criteria.READABLE`. For a soft label, r is the
+            difference of the two distributions.
         sigma: bandwidth of the kernel in units of the (squashed) distances. Default: 2, as published.
         squash: ratio of the largest to the smallest distance after squashing (`ntl_was`), or None for plain
             distances. Default: 9, as published, which changes nothing on digits.
@@ -354,7 +397,7 @@ def smmd(
         >>> smmd(probs, values, torch.tensor([4]))  # of which 2 - 2 exp(-1/8) is the first term
         tensor([1.3608])
     """
-    error = probs - F.one_hot(target, len(values)).to(probs)
+    error = probs - (F.one_hot(target, len(values)).to(probs) if target_probs is None else target_probs)
     products = error @ _smmd_matrix(values, sigma, squash)
     if not torch._C._are_functorch_transforms_active():
         # The matrix M is symmetric, so the gradient of rᵀ M r is 2 M r. This form has it without a product in

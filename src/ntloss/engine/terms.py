@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ntloss.criteria import Criterion, HLGauss, make_criterion
-from ntloss.criteria.signature import name_of, option_of, reads_of
+from ntloss.criteria.signature import name_of, option_of, reads_of, requires
 from ntloss.engine.readout import COMPUTED_IN, Readout, without_autocast
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import OF_NUMBERS, Targets
@@ -65,6 +65,7 @@ class NumberTerm(nn.Module):
         super().__init__()
         self.criterion = make_criterion(criterion)
         self.reads = reads_of(self.criterion)
+        self._requires_target_probs = requires(self.criterion, "target_probs")
         decimals = option_of(self.criterion, "decimals")
         self.decimals = True if decimals is None else bool(decimals)
         if decimals and not isinstance(self.criterion, HLGauss):  # requested, not a default
@@ -109,6 +110,9 @@ class NumberTerm(nn.Module):
             normalizer = (row_max, shifted_lse) if reads_mass else None
             given = read_distribution(self.tables, number_logits, target, normalizer, label_logit)._asdict()
             given["target"], given["numbers"], given["digits"] = target, spans, digits
+            given["target_probs"] = None
+            if self._requires_target_probs:
+                given["target_probs"] = F.one_hot(target, len(self.tables.values)).to(given["log_probs"])
             if "probs" in self.reads:
                 given["probs"] = given["log_probs"].exp()
             if spans is not None:
