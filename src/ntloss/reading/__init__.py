@@ -15,6 +15,12 @@ Bahri, "Decoding-based regression", 2025.
 
 from ntloss.reading.intervals import interval_coverage, interval_margin, pinball_loss, widen
 from ntloss.reading.quantiles import number_quantiles
+from ntloss.reading.rated import (
+    RatedScores,
+    compare_with_ratings,
+    fit_temperature,
+    with_temperature,
+)
 from ntloss.reading.read import read_number, read_numbers
 from ntloss.reading.results import NumberQuantiles, NumberReading, UnlikelyNumberWarning, WrittenNumber
 from ntloss.reading.scores import ScoreReading, read_scores, scores_from_logprobs
@@ -30,6 +36,11 @@ __all__ = [
     "read_scores",
     "scores_from_logprobs",
     "ScoreReading",
+    # ... beside those of people
+    "compare_with_ratings",
+    "RatedScores",
+    "fit_temperature",
+    "with_temperature",
     # quantiles of the number that a model is about to write, as tensors
     "number_quantiles",
     "NumberQuantiles",
