@@ -3,6 +3,7 @@
 Everything else in the library asks here; the grammar itself is `ntloss.numbers.grammar`.
 """
 
+from ntloss.numbers.fields import FieldNumber, by_field, find_fields
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.inspection import inspect_tokenizer
 from ntloss.numbers.parsing import number_texts, parse_number, parse_numbers
@@ -21,4 +22,8 @@ __all__ = [
     "parse_number",
     "parse_numbers",
     "number_texts",
+    # numbers of fields
+    "find_fields",
+    "FieldNumber",
+    "by_field",
 ]

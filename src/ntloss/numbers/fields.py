@@ -1,0 +1,157 @@
+"""Which number of a text belongs to which field: JSON keys, tags, names before a number, or the order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ntloss.numbers.grammar import find_in_text
+
+# What may stand between a field's name and its number, such as `": `, `>` or ` = [`. Not what ends a clause:
+# in "I like its clarity. 3 of 4 ...", the 3 is no clarity.
+_MARKS_BEFORE = re.compile(r"""[\s"'`:=()\[\]{}<>|*_/\\~≈≤≥+$€£¥#→-]+\Z""")
+_FAR = 32  # characters of these marks
+_COMMA = re.compile(r"\s*,\s*")
+_WORD = re.compile(r"\w")
+
+
+class FieldNumber(NamedTuple):
+    """A number of a field: its name, and the characters `text[start:end]` of the number."""
+
+    field: str
+    start: int
+    end: int
+
+
+Finder = str | Callable[[str], Iterable[tuple[str, int, int]]]
+
+
+def find_fields(
+    text: str, fields: Iterable[str], by: Finder = "name", thousands: str | None = None
+) -> list[FieldNumber]:
+    """Find the numbers of a text that belong to fields.
+
+    Args:
+        text: the text, such as an answer in JSON.
+        fields: names of the fields, as they stand in the text.
+        by: "name" (default): a number belongs to the field whose name stands before it with nothing but marks
+            and spaces between them (`"room_size": 0.35`, `<qed>0.123`, `Clarity: 4`), and so do the further
+            numbers of a list in brackets (`"scores": [4, 5, 3]`). "order": the first number belongs to the
+            first field, the second to the second, and so on. Or a function of the text that returns the name,
+            start and end of each number.
+        thousands: see `ntloss.numbers.parse_numbers`. Default: the text decides.
+
+    Returns:
+        The numbers of fields, from left to right.
+
+    Raises:
+        ValueError: `by` is neither, no field is given, or the function returns a field that is none of them.
+
+    Example:
+        >>> answer = '{"room": 0.35, "threshold": -18.5, "note": "3 of 4"}'
+        >>> find_fields(answer, ["room", "threshold"])
+        [FieldNumber(field='room', start=9, end=13), FieldNumber(field='threshold', start=28, end=33)]
+        >>> [(n.field, n.start) for n in find_fields("0.5 and 12", ["qed", "weight"], by="order")]
+        [('qed', 0), ('weight', 8)]
+    """
+    names = _checked(fields)
+    if callable(by):
+        found = [FieldNumber(*each) for each in by(text)]
+        if unknown := sorted({each.field for each in found} - {*names}):
+            raise ValueError(
+                f"by: found the fields {', '.join(unknown)}: expected some of {', '.join(names)}"
+            )
+        return sorted(found, key=lambda each: each.start)
+    numbers = [(number.start, number.end) for number in find_in_text(text, thousands)]
+    if by == "order":
+        return [FieldNumber(name, *place) for name, place in zip(names, numbers, strict=False)]
+    if by != "name":
+        raise ValueError(f"by={by!r}: expected 'name', 'order', or a function of the text")
+    return _behind_names(text, names, numbers)
+
+
+def _behind_names(text: str, names: Sequence[str], numbers: Iterable[tuple[int, int]]) -> list[FieldNumber]:
+    # Longer names first, so that "size" is not found in "size of the room".
+    either = re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)))
+    field_at = {}  # by the character that follows the name
+    for match in either.finditer(text):
+        start, end = match.span()
+        if not (_is_inside_word(text, start) or _is_inside_word(text, end)):
+            field_at[end] = match[0]
+    found: list[FieldNumber] = []
+    in_list = False
+    for start, end in numbers:
+        marks = _MARKS_BEFORE.search(text, max(0, start - _FAR), start)
+        begins = start if marks is None else marks.start()
+        behind = [place for place in range(start, begins - 1, -1) if place in field_at]
+        if behind:
+            found.append(FieldNumber(field_at[behind[0]], start, end))
+            in_list = any(bracket in text[behind[0] : start] for bracket in "[(")
+        elif in_list and _COMMA.fullmatch(text, found[-1].end, start):
+            found.append(FieldNumber(found[-1].field, start, end))
+        else:
+            in_list = False
+    return found
+
+
+def _is_inside_word(text: str, place: int) -> bool:
+    """Return whether a letter, digit or underscore stands on both sides of a place."""
+    return all(_WORD.fullmatch(each) for each in (text[max(0, place - 1) : place], text[place : place + 1]))
+
+
+def by_field(
+    text: str,
+    offsets: Sequence[tuple[int, int]],
+    values: Mapping[str, float],
+    default: float = 0.0,
+    *,
+    by: Finder = "name",
+    start: int = 0,
+    thousands: str | None = None,
+) -> list[float]:
+    """Make a column of a dataset, one entry for each token, from a value for each field.
+
+    It makes `number_sigma` from standard deviations, and `number_weights` or `loss_weights` from weights.
+
+    Args:
+        text: the text that was tokenized: of a chat, what the template made of it.
+        offsets: the characters of each token, as a fast tokenizer of transformers returns them
+            (`return_offsets_mapping=True`).
+        values: field to its value, for all tokens of a number of the field.
+        default: for all other tokens. Default: 0.
+        by, thousands: see `find_fields`.
+        start: where the answer begins in the text; fields are looked for from there on. Default: 0.
+
+    Returns:
+        A list as long as `offsets`.
+
+    Raises:
+        ValueError: see `find_fields`.
+
+    Example:
+        >>> text = "Clarity: 4, because 2 of 3 readers liked it."
+        >>> of_characters = [(i, i + 1) for i in range(len(text))]
+        >>> weights = by_field(text, of_characters, {"Clarity": 1.0})
+        >>> [text[i] for i, weight in enumerate(weights) if weight]
+        ['4']
+    """
+    column = [default] * len(offsets)
+    for field, begins, ends in find_fields(text[start:], values, by, thousands):
+        for i, (first, last) in enumerate(offsets):
+            if first < ends + start and begins + start < last:
+                column[i] = values[field]
+    return column
+
+
+def _checked(fields: Iterable[str]) -> list[str]:
+    names = list(fields)
+    if (
+        isinstance(fields, str)
+        or not names
+        or not all(isinstance(name, str) and name.strip() for name in names)
+    ):
+        raise ValueError(
+            f"fields={fields!r}: expected names of fields, such as ['room_size', 'threshold_db']"
+        )
+    return names
