@@ -123,7 +123,7 @@ class Run:
 
     def __init__(self, given: argparse.Namespace, table: str, arm: str, seed: int, rate: float):
         self.given, self.table, self.arm, self.seed, self.rate = given, table, arm, seed, rate
-        self.device, self.begin = torch.device(given.device), time.time()
+        self.device, self.begin, self.fastest = torch.device(given.device), time.time(), float("inf")
         settings = rows_of(table, seed, given.train_size)
         task = load_task(settings)
         train, *held_out = ([*part] for part in (task.train, task.validation, task.tests["test"]))
@@ -161,7 +161,7 @@ class Run:
         read, losses, waiting = [], [], list[int]()
         self.model.train()  # SmolLM2 has no dropout
         for step in range(self.given.steps or self.steps):
-            progress = step / self.steps
+            begin, progress = time.time(), step / self.steps
             if self.loss_fn is not None:
                 self.loss_fn.anneal(progress)
             for group in optimizer.param_groups:
@@ -175,7 +175,7 @@ class Run:
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.detach())
-            self.check_time((step + 1) / self.steps)
+            self.check_time(begin, self.steps - step - 1)
             if (step + 1) % (self.steps // COMPARED) == 0 or step + 1 == self.given.steps:
                 read.append({"step": step + 1, **self.read_all()})
         every = max(1, self.steps // 37)
@@ -284,13 +284,15 @@ class Run:
             "starts": [round(x, 4) for x in quantiles.starts.tolist()],
         }
 
-    def check_time(self, done: float) -> None:
-        """Raise an OutOfTimeError if the run cannot finish in time, at the speed so far."""
-        elapsed = time.time() - self.begin
-        if done > 0.02 and self.begin + elapsed / done > self.given.until:
-            raise OutOfTimeError(f"given up after {done:.0%}, {elapsed:.0f} s: it would end too late")
-        if time.time() > self.given.until:
-            raise OutOfTimeError("given up: the time is over")
+    def check_time(self, begin: float, left: int) -> None:
+        """Raise an OutOfTimeError if the steps that are left cannot end in time, at the speed of the fastest.
+
+        Other programs may slow a step down, but not for ever.
+        """
+        now = time.time()
+        self.fastest = min(self.fastest, now - begin)
+        if now + left * self.fastest > self.given.until:
+            raise OutOfTimeError(f"given up with {left} of {self.steps} steps left: it would end too late")
 
 
 def rows_of(table: str, seed: int, train_size: int | None = None) -> Tabular:
