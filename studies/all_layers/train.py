@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-import yaml
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -39,8 +38,49 @@ from ntloss.reading import UnlikelyNumberWarning, number_quantiles
 from studies.ten_epochs.jittered import draw
 
 FOLDER = Path(__file__).parent
+# What dataset_args=tabular gets. The rows of each seed are those of studies/ten_epochs. FreeSolv has 642
+# molecules in all, of which 342 remain for training. `make data` makes all tables but EmoBank, for which
+# studies/ten_epochs/emobank.yaml says where to get it.
+COMMON = {"significant_digits": None, "train_size": 600, "validation_size": 100, "test_size": 200}
+TABLES: dict[str, dict[str, Any]] = {
+    # what about 20 people think of a short text, 0 to 80
+    "sentiment": {
+        "file": "data/sentiment.csv",
+        "target": "sentiment",
+        "prompt": "{text}\nSentiment: ",
+        "ratings": "ratings",
+        "longest": 77,
+    },
+    # the latitude of an airport in whole degrees
+    "places": {
+        "file": "data/places.csv",
+        "target": "degrees",
+        "prompt": "{name}, {city}, {country}\nLatitude: ",
+        "longest": 87,
+    },
+    # the valence of a sentence, 1 to 5, with two decimals
+    "emobank": {
+        "file": "data/emobank.csv",
+        "target": "valence",
+        "prompt": "{text}\nValence: ",
+        "longest": 87,
+    },
+    # the energy of hydration of a molecule in kcal/mol, with two decimals
+    "freesolv": {
+        "file": "data/freesolv.csv",
+        "target": "energy",
+        "prompt": "{name}, {smiles}\nHydration free energy: ",
+        "train_size": None,
+    },
+}
+TRIED = (1e-4, 3e-4, 1e-3)  # learning rates
+# The pilot chose these on seed 12 (README.md). For other arms and tables,
+# `python -m studies.all_layers.results --rates` prints what the tuning seeds choose.
+CHOSEN = {
+    "sentiment": {"ce": 1e-4, "hl_gauss": 1e-4, "jittered": 1e-4, "ntl_was": 1e-4, "head": 1e-4},
+    "places": {"ce": 3e-4, "hl_gauss": 1e-3, "jittered": 1e-3, "ntl_was": 1e-3, "head": 1e-3},
+}
 ARMS = ("ce", "hl_gauss", "jittered", "ntl_was", "head", "label_smoothing")
-RATES = (1e-4, 3e-4, 1e-3)
 BATCH, EPOCHS, COMPARED = 16, 10, 5  # weights are compared after every second of ten epochs
 WARMUP, CLIP = 20, 1.0
 LEVELS = (*SPACED_LEVELS, 0.05, 0.5, 0.95)
@@ -78,11 +118,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--tables", nargs="+", default=["sentiment", "places"])
+    parser.add_argument("--tables", nargs="+", default=["sentiment", "places"], choices=TABLES)
     parser.add_argument("--arms", nargs="+", default=["ce", "hl_gauss", "jittered"], choices=ARMS)
     parser.add_argument("--seeds", nargs="+", type=int, required=True)
     parser.add_argument(
-        "--rates", nargs="+", type=float, help=f"default: those of rates.yaml; {RATES} were tried"
+        "--rates", nargs="+", type=float, help=f"such as {TRIED} on tuning seeds; default: the chosen ones"
     )
     parser.add_argument("--train-size", type=int, help="training rows; default: 600, or all of a small table")
     parser.add_argument("--outputs", type=Path, default=Path("outputs/all_layers"))
@@ -107,9 +147,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def planned(given: argparse.Namespace) -> Iterator[tuple[str, str, int, float]]:
     """Yield table, arm, seed and rate of each run: seed by seed, the arms of a table together."""
-    chosen = yaml.safe_load((FOLDER / "rates.yaml").read_text("utf-8"))
     for seed, table, arm in itertools.product(given.seeds, given.tables, given.arms):
-        for rate in given.rates or [chosen[table][arm]]:
+        for rate in given.rates or [CHOSEN[table][arm]]:
             yield table, arm, seed, float(rate)
 
 
@@ -297,8 +336,7 @@ class Run:
 
 def rows_of(table: str, seed: int, train_size: int | None = None) -> Tabular:
     """Return the settings of a table's rows for a seed."""
-    tables = yaml.safe_load((FOLDER / "tables.yaml").read_text("utf-8"))
-    settings = {**tables["common"], **tables[table], "data_seed": seed}
+    settings = {**COMMON, **TABLES[table], "data_seed": seed}
     return Tabular(**settings if train_size is None else {**settings, "train_size": train_size})
 
 

@@ -1,0 +1,132 @@
+"""The study of all layers: runs are made once, and the analysis chooses weights and merges packs."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("hydra")
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def study(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    return lambda name: importlib.import_module(f"studies.all_layers.{name}")
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """A folder with a small causal model whose tokens are characters."""
+    characters = ["[END]", *" -+.0123456789:abcdefghijklmnopqrstuvwxyz"]
+    plain = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({c: i for i, c in enumerate(characters)}, unk_token="[END]")
+    )
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    plain.decoder = tokenizers.decoders.Fuse()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="[END]").save_pretrained(tmp_path)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(vocab_size=len(characters), eos_token_id=0, bos_token_id=None, **shape)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def tables(study, tmp_path, monkeypatch):
+    """A table of whole numbers with signs, and one of numbers with a decimal."""
+    train = study("train")
+    monkeypatch.setattr(train, "COMMON", {"train_size": 32, "validation_size": 20, "test_size": 20})
+    words = ("calm", "glad", "cross")
+    made = {}
+    for name, scale in (("whole", 10), ("decimals", 0.7)):
+        rows = [f"{word} {chr(97 + k)},{scale * i:g}" for k in range(26) for i, word in enumerate(words, -1)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,score", *rows]))
+        made[name] = {"file": str(tmp_path / f"{name}.csv"), "target": "score", "prompt": "{text}: "}
+    monkeypatch.setattr(train, "TABLES", made)
+    return made
+
+
+def test_each_arm_writes_one_file_that_is_kept_and_locked_runs_are_left_to_others(
+    study, tiny, tables, tmp_path
+):
+    import fcntl
+
+    train, outputs = study("train"), tmp_path / "outputs"
+    given = ["--model", str(tiny), "--seeds", "3", "--rates", "1e-2", "--products", "float32"]
+    given += ["--outputs", str(outputs), "--tables", *tables, "--arms"]
+    outputs.mkdir()
+    with open(outputs / "whole-ce-3-1e-02.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        train.main([*given, "ce", "head", "jittered"])
+        assert not (outputs / "whole-ce-3-1e-02.json").is_file()
+    before = {path: path.stat().st_mtime_ns for path in outputs.glob("*.json")}
+    assert len(before) == 5
+    train.main([*given, "ce", "head", "hl_gauss"])
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    runs = [json.loads(path.read_text()) for path in sorted(outputs.glob("*.json"))]
+    assert len(runs) == 8
+    for run in runs:
+        assert [point["step"] for point in run["read"]] == [4, 8, 12, 16, 20]
+        for part, point in ((part, point) for part in ("validation", "test") for point in run["read"]):
+            truths, answers = run["truths"][part], point[part]["answers"]
+            assert len(truths) == len(answers) == 20
+            assert ("quantiles" in point[part]) == (run["arm"] != "head")
+        assert run["losses"][-1] < run["losses"][0]
+
+
+def test_a_run_that_cannot_end_in_time_leaves_nothing(study, tiny, tables, tmp_path):
+    outputs = tmp_path / "outputs"
+    given = ["--model", str(tiny), "--seeds", "3", "--rates", "1e-2", "--outputs", str(outputs)]
+    given += ["--tables", "whole", "--arms", "ce", "--until", "00:00", "--products", "float32"]
+    study("train").main(given)
+    assert not [*outputs.glob("*.json")]
+
+
+def made_run(seed, arm="ce", good_step=2):
+    """A run whose median is right at one step alone, with an interval that covers half of the answers."""
+    truths = {"validation": [10.0] * 19, "test": [10.0] * 10 + [16.0] * 10}
+    read = []
+    for step in (1, 2, 3):
+        point = {"step": step}
+        for part, of_part in truths.items():
+            median = 10.0 if step == good_step else 20.0
+            row = [median] * 20 + [median - 1, median, median + 1]
+            point[part] = {"answers": [median + seed] * len(of_part), "quantiles": [row] * len(of_part)}
+        read.append(point)
+    return {
+        **{"table": "sentiment", "arm": arm, "seed": seed, "rate": 1e-4, "train_rows": 600},
+        **{"truths": truths, "read": read},
+    }
+
+
+def test_weights_are_chosen_by_each_rule_and_intervals_calibrated_by_validation_rows(study):
+    results = study("results")
+    rows = [*results.rows_of_metrics([made_run(27)])]
+    found = {(row["rule"], row["metric"]): row["value"] for row in rows}
+    assert [found[rule, "step"] for rule in results.RULES] == [3, 2, 2]
+    assert found["median", "median_mae"] == 3
+    assert found["median", "greedy_mae"] == (27 + 21) / 2
+    assert (found["median", "width"], found["median", "calibrated_width"]) == (2, 0)  # all rows are 10
+    assert (found["last", "coverage"], found["last", "calibrated_coverage"]) == (0, 1)
+
+
+def test_packs_grow_and_keep_what_the_outputs_lack(study, tmp_path, capsys):
+    results, outputs = study("results"), tmp_path / "outputs"
+    outputs.mkdir()
+    for seeds in ((27, 28), (28, 29)):
+        for old in outputs.glob("*.json"):
+            old.unlink()
+        for seed in seeds:
+            for arm, step in (("ce", 2), ("hl_gauss", 3)):
+                (outputs / f"{arm}{seed}.json").write_text(json.dumps(made_run(seed, arm, step)))
+        results.main(["--outputs", str(outputs), "--results", str(tmp_path)])
+    assert "| sentiment | HL-Gauss | 27, 28, 29 | 9 |" in capsys.readouterr().out
+    contrasts = results.pd.read_csv(tmp_path / "contrasts_decide.csv")
+    by_rule = contrasts[(contrasts["metric"] == "median_mae") & (contrasts["minus"] == "ce")]
+    assert by_rule["seeds"].tolist() == [3, 3]
+    # HL-Gauss is right after the last step and cross-entropy is not; at the best step, both are.
+    assert by_rule["difference"].tolist() == [pytest.approx(-100 * (7 - 3) / 7), 0]
