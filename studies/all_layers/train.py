@@ -200,7 +200,7 @@ class Run:
         read, losses, waiting = [], [], list[int]()
         self.model.train()  # SmolLM2 has no dropout
         for step in range(self.given.steps or self.steps):
-            begin, progress = time.time(), step / self.steps
+            begin, progress = time.process_time(), step / self.steps
             if self.loss_fn is not None:
                 self.loss_fn.anneal(progress)
             for group in optimizer.param_groups:
@@ -324,13 +324,12 @@ class Run:
         }
 
     def check_time(self, begin: float, left: int) -> None:
-        """Raise an OutOfTimeError if the steps that are left cannot end in time, at the speed of the fastest.
+        """Raise an OutOfTimeError if the steps that are left cannot end in time, even at the best speed.
 
-        Other programs may slow a step down, but not for ever.
+        The best speed is the least processor time of a step: programs beside it may end at any time.
         """
-        now = time.time()
-        self.fastest = min(self.fastest, now - begin)
-        if now + left * self.fastest > self.given.until:
+        self.fastest = min(self.fastest, time.process_time() - begin)
+        if time.time() + left * self.fastest > self.given.until:
             raise OutOfTimeError(f"given up with {left} of {self.steps} steps left: it would end too late")
 
 
