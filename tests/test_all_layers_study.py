@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tolerances import TRAINED_BY_ADAM
 
 torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -78,12 +79,30 @@ def test_each_arm_writes_one_file_that_is_kept_and_locked_runs_are_left_to_other
         assert run["losses"][-1] < run["losses"][0]
 
 
-def test_a_run_that_cannot_end_in_time_leaves_nothing(study, tiny, tables, tmp_path):
-    outputs = tmp_path / "outputs"
-    given = ["--model", str(tiny), "--seeds", "3", "--rates", "1e-2", "--outputs", str(outputs)]
-    given += ["--tables", "whole", "--arms", "ce", "--until", "00:00", "--products", "float32"]
-    study("train").main(given)
-    assert not [*outputs.glob("*.json")]
+def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(study, tiny, tables, tmp_path, monkeypatch):
+    train = study("train")
+    given = ["--model", str(tiny), "--seeds", "3", "--rates", "1e-3", "--products", "float32"]
+    given += ["--tables", "whole", "--arms", "jittered", "--outputs"]
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    train.main([*given, str(whole)])
+    train.main([*given, str(pieces), "--until", "00:00"])
+    step = train.Run.train_step
+
+    def killed(run):
+        if run.step == 7:
+            raise KeyboardInterrupt
+        return step(run)
+
+    monkeypatch.setattr(train.Run, "train_step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train.main([*given, str(pieces)])
+    assert not [*pieces.glob("*.json")]
+    monkeypatch.setattr(train.Run, "train_step", step)
+    train.main([*given, str(pieces)])
+    made = [json.loads(next(folder.glob("*.json")).read_text()) for folder in (whole, pieces)]
+    assert made[1]["losses"] == pytest.approx(made[0]["losses"], rel=TRAINED_BY_ADAM)
+    assert [point["step"] for point in made[1]["read"]] == [4, 8, 12, 16, 20]
+    assert not [*pieces.glob("*.state")]
 
 
 def made_run(seed, arm="ce", good_step=2):

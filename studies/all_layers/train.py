@@ -2,9 +2,10 @@
 
     python -m studies.all_layers.train --tables sentiment places --arms ce hl_gauss jittered --seeds 27 28 29
 
-Each run writes one file, at its end, and runs that have one are skipped: the command may be stopped at any
-moment and started again, also several times at once, because each process locks the run that it works on.
-Start it once for each core of a CPU, with OMP_NUM_THREADS=1, or about five times on a GPU.
+Each run writes one file, at its end, and runs that have one are skipped. A run saves its state after each
+epoch, in 1.6 GB, and goes on from there: the command may be stopped at any moment and started again. It may
+also run several times at once, because each process locks the run that it works on: once for each core of a
+CPU, with OMP_NUM_THREADS=1, or about five times on a GPU.
 """
 
 import argparse
@@ -85,11 +86,7 @@ BATCH, EPOCHS, COMPARED = 16, 10, 5  # weights are compared after every second o
 WARMUP, CLIP = 20, 1.0
 LEVELS = (*SPACED_LEVELS, 0.05, 0.5, 0.95)
 ROWS_READ = 50  # questions of a pass of reading
-IGNORED = -100
-
-
-class OutOfTimeError(Exception):
-    """A run cannot finish before the time that was given."""
+MODULES = ("model", "head", "optimizer")  # with a state of their own
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -106,13 +103,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 continue  # another process is at it
             if path.is_file():
                 continue
-            try:
-                run = Run(given, table, arm, seed, rate).result()
-            except OutOfTimeError as error:
-                print(f"{path.stem}: {error}", flush=True)
+            result = Run(given, table, arm, seed, rate).result(state := path.with_suffix(".state"))
+            if result is None:
+                print(f"{path.stem}: stopped, to be continued", flush=True)
                 return
-            write_atomically(path, json.dumps(run))
-            print(f"{path.stem}: {run['seconds']:.0f} s", flush=True)
+            write_atomically(path, json.dumps(result))
+            state.unlink(missing_ok=True)
+            print(f"{path.stem}: {result['seconds']:.0f} s of processor time", flush=True)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -135,9 +132,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="dtype of matrix products; processors without instructions for bfloat16 need float32",
     )
     parser.add_argument(
-        "--until", help="HH:MM, today: a run that cannot finish by then is not started, or is given up"
+        "--until", help="HH:MM, today: stop then; the run in progress goes on when the command is repeated"
     )
-    parser.add_argument("--steps", type=int, help="stop after so many steps, to try the program")
     given = parser.parse_args(arguments)
     clock = datetime.strptime(given.until, "%H:%M").time() if given.until else None
     given.until = datetime.combine(datetime.now(), clock).timestamp() if clock else float("inf")
@@ -162,7 +158,7 @@ class Run:
 
     def __init__(self, given: argparse.Namespace, table: str, arm: str, seed: int, rate: float):
         self.given, self.table, self.arm, self.seed, self.rate = given, table, arm, seed, rate
-        self.device, self.begin, self.fastest = torch.device(given.device), time.time(), float("inf")
+        self.device = torch.device(given.device)
         settings = rows_of(table, seed, given.train_size)
         task = load_task(settings)
         train, *held_out = ([*part] for part in (task.train, task.validation, task.tests["test"]))
@@ -190,43 +186,63 @@ class Run:
         self.numbers = numbers
         # The same rows in the same order for each arm, and noise of its own.
         self.order, self.noise = np.random.default_rng(seed), np.random.default_rng((seed, 1))
-
-    def result(self) -> dict[str, Any]:
-        """Train; return what was read at each of the steps that are compared, and how it was made."""
-        parameters = [*self.model.parameters(), *(self.head.parameters() if self.arm == "head" else [])]
-        optimizer = torch.optim.AdamW(
-            parameters, lr=self.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True
+        self.parameters = [*self.model.parameters(), *(self.head.parameters() if arm == "head" else [])]
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True
         )
-        read, losses, waiting = [], [], list[int]()
+        self.step, self.seconds = 0, 0.0
+        self.waiting, self.losses, self.readings = list[int](), list[float](), list[dict[str, Any]]()
+
+    def result(self, state: Path) -> dict[str, Any] | None:
+        """Train, from a saved state if there is one, and save it after each epoch.
+
+        Returns:
+            What was read at each of the steps that are compared, and how it was made; None if time is over.
+        """
+        if state.is_file():
+            self.load(state)
         self.model.train()  # SmolLM2 has no dropout
-        for step in range(self.given.steps or self.steps):
-            begin, progress = time.process_time(), step / self.steps
-            if self.loss_fn is not None:
-                self.loss_fn.anneal(progress)
-            for group in optimizer.param_groups:
-                group["lr"] = self.rate * min(1, (step + 1) / WARMUP) * (1 - progress)
-            if len(waiting) < BATCH:
-                waiting += self.order.permutation(len(self.answers)).tolist()
-            rows, waiting = waiting[:BATCH], waiting[BATCH:]
-            loss = self.loss(rows, progress)
-            loss.backward()
-            nn.utils.clip_grad_norm_(parameters, CLIP)
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.detach())
-            self.check_time(begin, self.steps - step - 1)
-            if (step + 1) % (self.steps // COMPARED) == 0 or step + 1 == self.given.steps:
-                read.append({"step": step + 1, **self.read_all()})
-        every = max(1, self.steps // 37)
+        begin = time.process_time() - self.seconds
+        while self.step < self.steps:
+            if time.time() > self.given.until:
+                self.save(state)
+                return None
+            self.losses.append(self.train_step())
+            self.seconds = time.process_time() - begin
+            if self.step % (self.steps // COMPARED) == 0:
+                self.readings.append({"step": self.step, **self.read_all()})
+            if self.step % (self.steps // EPOCHS) == 0:
+                self.save(state)
+        every = self.steps // EPOCHS
         return {
             **{"table": self.table, "arm": self.arm, "seed": self.seed, "rate": self.rate},
-            **{"train_rows": len(self.answers), "steps": self.steps, "seconds": time.time() - self.begin},
+            **{"train_rows": len(self.answers), "steps": self.steps, "seconds": time.process_time() - begin},
             "levels": LEVELS,
             "truths": {part: [float(r.answer) for r in rows] for part, rows in self.held_out.items()},
-            "read": read,
-            "losses": [round(float(mean.mean()), 4) for mean in torch.stack(losses).split(every)],
+            "read": self.readings,
+            "losses": [
+                round(float(np.mean(self.losses[i : i + every])), 4) for i in range(0, self.steps, every)
+            ],
             "made": {**provenance(self.device), "products": self.given.products},
         }
+
+    def train_step(self) -> float:
+        """Train on the next batch; return its loss."""
+        progress = self.step / self.steps
+        if self.loss_fn is not None:
+            self.loss_fn.anneal(progress)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate * min(1, (self.step + 1) / WARMUP) * (1 - progress)
+        if len(self.waiting) < BATCH:
+            self.waiting += self.order.permutation(len(self.answers)).tolist()
+        rows, self.waiting = self.waiting[:BATCH], self.waiting[BATCH:]
+        loss = self.loss(rows, progress)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.parameters, CLIP)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        return float(loss.detach())
 
     def loss(self, rows: Sequence[int], progress: float) -> Tensor:
         """Compute the loss of a batch of training rows."""
@@ -323,14 +339,25 @@ class Run:
             "starts": [round(x, 4) for x in quantiles.starts.tolist()],
         }
 
-    def check_time(self, begin: float, left: int) -> None:
-        """Raise an OutOfTimeError if the steps that are left cannot end in time, even at the best speed.
+    def save(self, path: Path) -> None:
+        """Save the state, so that the run can go on from it."""
+        state = {name: getattr(self, name) for name in ("step", "seconds", "waiting", "readings", "losses")}
+        state |= {name: getattr(self, name).state_dict() for name in MODULES}
+        state |= {name: getattr(self, name).bit_generator.state for name in ("order", "noise")}
+        part = path.with_suffix(".writing")
+        torch.save(state, part)
+        part.replace(path)
 
-        The best speed is the least processor time of a step: programs beside it may end at any time.
-        """
-        self.fastest = min(self.fastest, time.process_time() - begin)
-        if time.time() + left * self.fastest > self.given.until:
-            raise OutOfTimeError(f"given up with {left} of {self.steps} steps left: it would end too late")
+    def load(self, path: Path) -> None:
+        """Go on from a saved state."""
+        state = torch.load(path, map_location=self.device)
+        for name, value in state.items():
+            if name in MODULES:
+                getattr(self, name).load_state_dict(value)
+            elif name in ("order", "noise"):
+                getattr(self, name).bit_generator.state = value
+            else:
+                setattr(self, name, value)
 
 
 def rows_of(table: str, seed: int, train_size: int | None = None) -> Tabular:
