@@ -14,7 +14,6 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +22,6 @@ from torch import Tensor
 
 import ntloss
 from ntloss.criteria import CRITERIA
-from ntloss.engine.terms import NumberTerm
 
 PUBLISHED = Path(__file__).resolve().parent.parent / ".published"
 WEIGHT = 0.3
@@ -161,22 +159,12 @@ def build(name: str, inputs: Inputs, criterion: str | None = None) -> Contender:
 
 
 def _ours(name: str, base: str, inputs: Inputs, criterion: str | None) -> Contender:
-    made = criterion_of(criterion or "ntl_was", inputs.case.numbers)
+    made = None if OFF in name else criterion_of(criterion or "ntl_was", inputs.case.numbers)
     module = ntloss.NTLCrossEntropyLoss(inputs.vocabulary(), made, WEIGHT, mode="add").to(inputs.case.device)
-    if OFF in name:
-        module.term.tables.token_ids = module.term.tables.token_ids[:0]
     loss: Callable[..., Tensor] = torch.compile(module, dynamic=False) if COMPILED in name else module
     if base == OURS_HIDDEN:
         loss = module.from_hidden
-
-    def run(*tensors: Tensor) -> object:
-        if OFF not in name:
-            return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
-        # Off: the same path without number tokens and without the criterion.
-        with patch.object(NumberTerm, "forward", _no_number_term):
-            return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
-
-    return Contender(lambda: run(*inputs.tensors))
+    return Contender(lambda: torch.autograd.grad(loss(*inputs.tensors, inputs.labels), inputs.tensors))
 
 
 def _destroying(run: Callable[..., object], inputs: Inputs) -> Contender:
@@ -188,11 +176,6 @@ def _destroying(run: Callable[..., object], inputs: Inputs) -> Contender:
             mine.data.copy_(given.data)
 
     return Contender(lambda: run(*own), refill)
-
-
-def _no_number_term(_: object, readout: Any, *__: object, **___: object) -> Tensor:
-    nothing: Tensor = readout.label_logit.new_zeros(())
-    return nothing
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

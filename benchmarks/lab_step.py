@@ -5,8 +5,9 @@
     python benchmarks/lab_step.py model_args.tokenizer_name_or_path=FOLDER
 
 Arguments are overrides of `ntl compare`. A step is the lab's trainer's own forward and backward pass, then
-AdamW, on a batch of the first training questions, the same for all. `stock` is transformers' Trainer with the
-first loss's model and transformers' own loss. Steps are timed alternately, and ratios are of medians.
+AdamW, on a batch of the first training questions, the same for all. There are two baselines: `stock` is
+transformers' Trainer with the same model and transformers' own loss; `ce` is the lab's `loss=ce`, the
+library's cross-entropy with its number term off. Steps are timed alternately, and ratios are of medians.
 """
 
 from __future__ import annotations

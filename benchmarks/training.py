@@ -17,8 +17,9 @@ import torch
 
 from ntloss import NumberVocabulary
 
-STOCK, OURS, CHUNKED = "transformers", "make_number_aware", "make_number_aware, chunked"
-CONTENDERS = (STOCK, OURS, CHUNKED)
+STOCK, OFF = "transformers", "make_number_aware, number term off"
+OURS, CHUNKED = "make_number_aware", "make_number_aware, chunked"
+CONTENDERS = (STOCK, OFF, OURS, CHUNKED)
 # Rows of a training batch, and tokens per row.
 MODELS = {"cpu": {"T5": (16, 64), "Llama": (8, 128)}, "cuda": {"Llama 1B": (2, 4096)}}
 VOCAB, SHARE = {"cpu": 32_000, "cuda": 128_256}, 0.3
@@ -93,7 +94,8 @@ def _trainer(model: Any, contender: str, vocab: int, device: str) -> Any:
         trainer.remove_callback(printing)
     if contender != STOCK:
         digits = NumberVocabulary.from_mapping({d: str(d) for d in range(10)}, vocab_size=vocab)
-        make_number_aware(trainer, vocabulary=digits, chunked=contender == CHUNKED)
+        criterion = None if contender == OFF else "ntl_was"
+        make_number_aware(trainer, criterion, vocabulary=digits, chunked=contender == CHUNKED)
     return trainer
 
 
@@ -129,15 +131,18 @@ def build_and_warm_up(model: str, contender: str, quick: bool) -> measure.Conten
 
 
 def table(measured: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the headings and rows of the table: time and memory relative to the stock model."""
+    """Return the headings and rows of the table: time relative to both baselines, and memory to stock."""
     found = {(m["model"], m["contender"]): m for m in measured}
     rows = []
     for (model, name), mine in found.items():
         stock, peak = found[model, STOCK], mine["peak_mib"]
         if name == STOCK:
-            figures = [f"{stock['median_ms']:.0f} ms", "", "-" if peak is None else f"{peak:.0f} MiB"]
+            figures = [f"{stock['median_ms']:.0f} ms", "", "", "-" if peak is None else f"{peak:.0f} MiB"]
         else:
             figures = [f"{mine[time] / stock[time]:.2f}" for time in ("median_ms", "least_ms")]
+            off = found.get((model, OFF))
+            figures.append("" if off is None else f"{mine['median_ms'] / off['median_ms']:.2f}")
             figures.append("-" if peak is None else f"{peak / stock['peak_mib']:.2f}")
         rows.append([model, name, *figures])
-    return ["model", "loss", "time", "of the fastest rounds", "peak memory"], rows
+    headings = ["model", "loss", "time over transformers", "of the fastest rounds", "over number term off"]
+    return [*headings, "peak memory"], rows

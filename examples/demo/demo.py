@@ -28,7 +28,7 @@ from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar
 
 from ntl.commands import compare
-from ntl.config import Config, compose_config
+from ntl.config import Config, compose_config, read_trained
 from ntl.data import Example, TaskData, load_task
 from ntl.data.tabular import write_questions
 from ntl.errors import UserError
@@ -147,7 +147,7 @@ def finished_runs(config: Config) -> list[tuple[Path, dict[str, Any]]]:
     folder, name = Path(str(config.training_args.output_dir)), config.evaluation.name
     runs = [(path.parent.parent, read_results(path.parent)) for path in folder.glob(f"*/{name}/{METRICS}")]
     found = [(run, results) for run, results in runs if results is not None]
-    return sorted(found, key=lambda run: (run[1]["name"] == "head", run[1]["job"]))
+    return sorted(found, key=lambda run: (run[1]["sweep"], run[1]["job"]))
 
 
 def name_of(run: Mapping[str, Any], config: Config) -> str:
@@ -332,7 +332,7 @@ def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray, name: str) -> Fi
 
 def load(folder: Path, config: Config) -> tuple[Any, Callable[[Sequence[str]], list[str]]]:
     """Load a run's model, and the function that makes questions of texts."""
-    trained = as_trained(config, folder)
+    trained = as_trained(config, folder, read_trained(folder) or {})
     disable_progress_bar()  # of loading the weights
     built = build(trained.model_args)
     built.model.eval()

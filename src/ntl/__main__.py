@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from ntl.errors import CONTINUES, UserError, unknown_key
+from ntl.own import find_own_code
 from ntl.terminal import HELP_OPTIONS, print_error
 
 # Maps each command to its module and function, which gets the remaining arguments and returns the exit code.
@@ -47,10 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     command, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     name = f"ntl {command}" if command in COMMANDS else "ntl"
-    # A loss of one's own, module:function, is found in the folder of the command. The processes of a sweep
-    # find it there, too.
-    sys.path.insert(0, os.getcwd())
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))
+    find_own_code(os.getcwd())
     try:
         code = _run(command, rest)
         sys.stdout.flush()

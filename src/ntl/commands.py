@@ -8,10 +8,12 @@ ntl compare studies/whole_numbers/sentiment.yaml
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 import math
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -31,10 +33,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ntl.config import NOT_TRAINING, changes_training, read_config
+from ntl.config import OF_REPORTS, changes, read_config
 from ntl.data.files import write_atomically
 from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
-from ntl.evaluate import read_results
+from ntl.own import find_own_code
 from ntl.terminal import HELP_OPTIONS, print_keys
 from ntl.train import LOSS_TERMS, run
 
@@ -45,9 +47,12 @@ GROUPS = (
     "dataset_args", "model_args", "weights", "loss", "training_args", "evaluation",
     "run_specific_config@_global_",
 )  # fmt: skip
+SHARED = ("train", "compare", "settings")  # files of `conf/` that studies extend
 NO_GROUP = {f"{group}=null": f"~{group}" for group in ("dataset_args", "model_args", "weights", "loss")}
 NO_SWEEP = {"-m", "--multirun", "-h", "--help", "--hydra-help", "-c", "--cfg", "-i", "--info", "--version"}
 HYDRA = ".hydra"  # folder in that of a run, with its configuration
+JOBS = ".jobs"  # folder in that of a sweep, with a file for each job
+STARTED = "started"  # file in it, with the time
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -95,10 +100,13 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
     """
     arguments = [NO_GROUP.get(each, each) for each in arguments]
     arguments = [f"+{each}" if each.startswith(WITH_PLUS) else each for each in arguments]
+    folder, name = "pkg://ntl.conf", command
     if arguments and arguments[0].endswith((".yaml", ".yml")):
         study = Path(arguments[0])
         _check_study(study)
-        arguments = ["--config-dir", str(study.parent), "--config-name", study.stem, *arguments[1:]]
+        folder, name, arguments = str(study.parent.resolve()), study.stem, arguments[1:]
+        # The study's own files come before those of the lab.
+        arguments.append("hydra.searchpath=[pkg://ntl.conf]")
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     overrides = _find_overrides(arguments)
     options = [argument for argument in arguments if argument not in overrides]
@@ -109,7 +117,7 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
             if not _print_choices(command, overrides):
                 _print_page(command)
             return 0
-        hydra.main(config_path="pkg://ntl.conf", config_name=command, version_base="1.3")(task)()
+        hydra.main(config_path=folder, config_name=name, version_base="1.3")(task)()
     except SystemExit as error:
         if isinstance(error.__cause__, UserError):
             raise error.__cause__ from None
@@ -133,6 +141,8 @@ def _check_study(file: Path) -> None:
         content = yaml.safe_load(file.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{file} cannot be read ({' '.join(str(error).split())}).") from None
+    if file.stem in SHARED:
+        raise UserError(f"{file} has the name of a file that it extends. Choose another name.")
     if not isinstance(content, dict) or not content.get("defaults"):
         raise UserError(
             f"{file} has no defaults, so it lacks all other settings. Begin it with a line such as "
@@ -153,34 +163,36 @@ def task(composed: DictConfig) -> float:
     worst = -math.inf if "maximize" in str(settings.sweeper.get("direction")) else math.inf
     path = Path(settings.runtime.output_dir)
     folder = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    job = Job(path, settings.job.num) if in_sweep else None
+    find_own_code(settings.runtime.cwd)
     try:
-        if in_sweep:
+        if job is not None:
             _print_into_the_log_alone()
-        job = settings.job.get("num", 0) if in_sweep else 0
-        if (path / HYDRA / "config.yaml").exists():
-            (path / HYDRA / "config.yaml").touch()  # see `ReportCallback.on_multirun_end`
-        else:
+            job.write("it is not finished")
+        if not (path / HYDRA / "config.yaml").exists():
             _write_configuration(composed, path / HYDRA)
         _check_keys(composed)
-        config = read_config(composed, job, settings.runtime.choices.get("loss"))
+        config = read_config(composed, settings.runtime.choices.get("loss"))
+        config.job, config.sweep = (0, time.time()) if job is None else (job.number, job.started)
         config.training_args.disable_tqdm = in_sweep or config.training_args.disable_tqdm
         # Hydra's folder of a single evaluation is that of the evaluation itself; see `config.run_folder`.
         is_evaluation = config.training_args.do_only_eval and not in_sweep
         target = folder if is_evaluation else folder / config.evaluation.name
-        metrics = run(config, folder, target, lambda: _write_configuration(composed, path / HYDRA))
+        metrics, is_new = run(config, folder, target, lambda: _write_configuration(composed, path / HYDRA))
     except Exception as error:
-        if in_sweep:
+        if job is not None:
             log.exception("failed")
-            print(
-                f"{folder.name} failed: {' '.join(str(error).split()) or type(error).__name__}",
-                file=sys.stderr,
-            )
+            reason = " ".join(str(error).split()) or type(error).__name__
+            job.write(reason)
+            print(f"{folder.name} failed: {reason}", file=sys.stderr)
             return worst
         if isinstance(error, UserError):
             raise SystemExit(2) from error  # Hydra prints all overrides above other errors
         raise
-    if in_sweep and composed.announce:
-        print(f"{folder.name} is finished", file=sys.stderr)
+    if job is not None:
+        job.write(None)
+        if composed.announce:
+            print(f"{folder.name} {'is finished' if is_new else 'was finished already'}", file=sys.stderr)
     measured = metrics["validation"]
     is_search = in_sweep and not str(settings.sweeper._target_).endswith(".BasicSweeper")
     if is_search and composed.minimize not in (*measured, *LOSS_TERMS):
@@ -195,12 +207,43 @@ def task(composed: DictConfig) -> float:
     return worst if value is None else value
 
 
+class Job:
+    """What became of a run of a sweep: a file beside the runs, for the report of the sweep.
+
+    Args:
+        folder: Folder of the run.
+        number: Its number in the sweep.
+    """
+
+    def __init__(self, folder: Path, number: int):
+        self.folder, self.number = folder, number
+        self.started = float((folder.parent / JOBS / STARTED).read_text())
+
+    def write(self, reason: str | None) -> None:
+        """Write why there are no results of the run; None if there are."""
+        content = json.dumps({"folder": self.folder.name, "reason": reason})
+        write_atomically(self.folder.parent / JOBS / f"{self.number}.json", content)
+
+
+def start_sweep(folder: Path) -> None:
+    """Forget the jobs of earlier sweeps in a folder, and write when this one is started."""
+    shutil.rmtree(folder / JOBS, ignore_errors=True)
+    (folder / JOBS).mkdir(parents=True)
+    (folder / JOBS / STARTED).write_text(repr(time.time()))
+
+
+def failed_runs(folder: Path) -> dict[Path, str]:
+    """Return the runs of the latest sweep in a folder that have no results, with the reasons."""
+    jobs = (json.loads(path.read_text("utf-8")) for path in sorted((folder / JOBS).glob("*.json")))
+    return {folder / job["folder"]: job["reason"] for job in jobs if job["reason"] is not None}
+
+
 def _check_keys(composed: DictConfig) -> None:
     """Raise a UserError for a key of a study that looks like a group's, and that no setting refers to.
 
     Hydra lets a study have keys of its own, such as `rate` for `${rate.${hydra:runtime.choices.loss}}`.
     """
-    known = list(dict.fromkeys([*(group for group in GROUPS if "@" not in group), *NOT_TRAINING]))
+    known = list(dict.fromkeys([*(group for group in GROUPS if "@" not in group), *OF_REPORTS]))
     text = OmegaConf.to_yaml(composed)
     for key in map(str, composed):
         if key in known or f"${{{key}" in text:
@@ -243,25 +286,24 @@ class ReportCallback(Callback):
         except UserError as error:
             raise SystemExit(2) from error  # Hydra only warns of other errors in a callback
         _check_folder(config.hydra.sweep)
-        self.started = time.time()
+        start_sweep(Path(config.hydra.sweep.dir))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Report the finished runs. If one is not finished, name it and exit with 1."""
+        """Report the runs. If one has no results, leave it out, name it and exit with 1."""
         from ntl.report import report
 
-        folder, name = Path(config.hydra.sweep.dir), config.evaluation.name
-        # Each run of this sweep has written or touched this file; there can be runs of others beside them.
-        written = sorted(folder.glob(f"*/{HYDRA}/config.yaml"))
-        runs = [path.parents[1] for path in written if path.stat().st_mtime >= self.started - 1]
-        unfinished = [run for run in runs if read_results(run / name) is None]
+        folder = Path(config.hydra.sweep.dir)
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
+        failed = failed_runs(folder)
         try:
-            report([folder], folder / "report", name, contrasts=contrasts, margin=config.margin)
+            report(
+                [folder], folder / "report", config.evaluation.name, contrasts, config.margin, without=failed
+            )
         except UserError as error:
             print(f"no report: {error}", file=sys.stderr)
-        if unfinished:
-            for run in unfinished:
-                print(f"{run} is not finished: its train.log says why", file=sys.stderr)
+        if failed:
+            for run in failed:
+                print(f"{run} has no results: its train.log says why", file=sys.stderr)
             print(CONTINUES, file=sys.stderr)
             raise SystemExit(1)
 
@@ -343,7 +385,7 @@ def _name_jobs_by(overrides: Sequence[str], options: Sequence[str]) -> list[str]
     left_out = [
         f"'{override.key_or_group}'"
         for override in parsed
-        if not override.is_sweep_override() and not changes_training(override.key_or_group)
+        if not override.is_sweep_override() and changes(override.key_or_group) != "model"
     ]
     return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(left_out)}]"]
 

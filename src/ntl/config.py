@@ -7,6 +7,7 @@ types and wrong choices; what cannot work, although each value is valid, is refu
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -27,12 +28,14 @@ from ntl.errors import UserError
 from ntl.evaluate import Evaluation
 from ntl.losses import OF_MODEL, LossSettings, choose_loss
 from ntl.models.settings import ModelArgs, Weights
-from ntl.training_args import CHANGEABLE, TrainingArgs
+from ntl.own import digest_of_source, is_own
+from ntl.settings import Changes, what_changes
+from ntl.training_args import INCIDENTAL, TrainingArgs
 
 MAX_JOBS = 4  # runs at a time by default; one of a small model takes about 0.7 GiB
 MODELS = {"rt": "RT", "xval": "xVal", "t5": "T5"}  # names in tables, by encoding or family
-# Groups and keys that only say how runs are evaluated and reported.
-NOT_TRAINING = ("evaluation", "contrasts", "margin", "minimize", "announce")
+# Keys that say how a sweep is reported.
+OF_REPORTS = ("contrasts", "margin", "minimize", "announce")
 SECTIONS: dict[str, type] = {
     "model_args": ModelArgs, "weights": Weights, "training_args": TrainingArgs, "loss": LossSettings,
     "evaluation": Evaluation,
@@ -46,6 +49,7 @@ class Config:
     Args:
         dataset_args, model_args, weights, training_args, loss, evaluation: The groups.
         job: Number of the run in its sweep.
+        sweep: When the sweep, or the run alone, was started, in seconds since 1970.
         choice: Hydra's choice of the group `loss`, if known.
         trained_with: The settings of the run that trained the model, if it is only evaluated.
         known_as: The label and the name of that run.
@@ -58,6 +62,7 @@ class Config:
     loss: LossSettings
     evaluation: Evaluation
     job: int = 0
+    sweep: float = 0.0
     choice: str | None = None
     trained_with: Mapping[str, Any] = field(default_factory=dict)
     known_as: tuple[str, str] | None = None
@@ -90,6 +95,11 @@ class Config:
         """Return the settings of all groups as plain values."""
         return {group: _plain(vars(getattr(self, group))) for group in ("dataset_args", *SECTIONS)}
 
+    def sources(self) -> dict[str, str]:
+        """Return the digest of each file of the user's own code, such as `loss.criterion.source`."""
+        own = {"loss.criterion": str(self.loss.criterion)}
+        return {f"{key}.source": digest_of_source(name) for key, name in own.items() if is_own(name)}
+
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
@@ -99,12 +109,12 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Enum) else value
 
 
-def read_config(given: DictConfig | Mapping[str, Any], job: int = 0, choice: str | None = None) -> Config:
+def read_config(given: DictConfig | Mapping[str, Any], choice: str | None = None) -> Config:
     """Make the settings of a configuration.
 
     Args:
         given: What Hydra composed, or what `Config.plain` returned.
-        job, choice: See `Config`.
+        choice: See `Config`.
     """
     if isinstance(given, DictConfig):
         groups = [group for group in ("dataset_args", *SECTIONS) if group in given]
@@ -119,7 +129,7 @@ def read_config(given: DictConfig | Mapping[str, Any], job: int = 0, choice: str
     for key, value in (given.get("training_args") or {}).items():
         if not hasattr(training, key) and value != MISSING:
             setattr(training, key, value)  # any argument of transformers can be given
-    config = Config(**sections, job=job, choice=choice)
+    config = Config(**sections, choice=choice)
     config.loss = choose_loss(config.loss, config.model_args)
     if smoothing := getattr(training, "label_smoothing_factor", 0.0):
         config.loss.label_smoothing = smoothing  # transformers' name
@@ -196,6 +206,16 @@ def check_combination(config: Config) -> None:
         )
 
 
+def read_trained(model: str | Path) -> dict[str, Any] | None:
+    """Return how a model of the lab was trained, which its configuration holds: see `ntl.train.remember`."""
+    try:
+        config = json.loads(Path(model, "config.json").expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    found: dict[str, Any] | None = config.get("ntl", {}).get("trained")
+    return found
+
+
 def run_folder(_root_: DictConfig) -> str:
     """Return the folder of a run: the resolver `ntl.run_folder` of `hydra.run.dir`."""
     sections = ("training_args", "model_args", "dataset_args")
@@ -203,7 +223,7 @@ def run_folder(_root_: DictConfig) -> str:
     folder = training.get("output_dir")
     if training.get("do_only_eval"):
         own = model.get("model_name_or_path")
-        folder = folder or (own if own and Path(own).expanduser().is_dir() else None)
+        folder = folder or (own if own and read_trained(own) else None)  # not that of somebody else's model
         folder = folder or Path("outputs/evaluations", Path(str(own)).name)
         return str(Path(folder, _root_.evaluation.name).expanduser())
     if folder is None:
@@ -277,13 +297,15 @@ def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:6]
 
 
-def changes_training(key: str) -> bool:
-    """Return whether a key of the configuration, or a group, changes what a run learns from which data.
-
-    A command that continues a run may change the others.
-    """
+def changes(key: str) -> Changes:
+    """Return what a key of the configuration, or a group, changes: see `ntl.settings.setting`."""
     group, _, name = key.partition(".")
-    return group not in NOT_TRAINING and not (group == "training_args" and name in CHANGEABLE)
+    if group in ("hydra", *OF_REPORTS) or (group == "training_args" and name in INCIDENTAL):
+        return "nothing"
+    if not name:
+        return "answers" if group == "evaluation" else "model"
+    kinds = {**SECTIONS, "dataset_args": tuple(DATASETS.values())}.get(group, ())
+    return what_changes(kinds if isinstance(kinds, tuple) else (kinds,), name)
 
 
 def default_jobs(_root_: DictConfig) -> int:

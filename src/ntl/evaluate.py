@@ -44,18 +44,29 @@ Answer = tuple[str, "Distribution | None"]
 class Evaluation:
     """How answers are decoded and scored."""
 
-    name: str = setting("test", "folder of the results, in that of the run; evaluating again replaces them")
-    beams: int = setting(4, "number of beams of the beam search; xVal has one")
-    max_new_tokens: int = setting(64, "most new tokens of an answer; by default those of the dataset")
-    batch_size: int = setting(64, "questions at once; by default training_args.per_device_eval_batch_size")
-    samples: int | None = setting(None, "examples of each test set; null: all")
-    samples_during_training: int | None = setting(500, "validation examples at each evaluation; null: all")
+    name: str = setting(
+        "test", "folder of the results, in that of the run; evaluating again replaces them", "nothing"
+    )
+    beams: int = setting(4, "number of beams of the beam search; xVal has one", "answers")
+    max_new_tokens: int = setting(
+        64, "most new tokens of an answer; by default those of the dataset", "answers"
+    )
+    batch_size: int = setting(
+        64, "questions at once; by default training_args.per_device_eval_batch_size", "nothing"
+    )
+    samples: int | None = setting(None, "examples of each test set; null: all", "answers")
+    samples_during_training: int | None = setting(
+        500, "validation examples at each evaluation, by which checkpoints and rates are chosen; null: all"
+    )
     read: list[Reading] = setting(
         [Reading.greedy],
         "how a number is read from the model's distribution; greedy is always included, and all that a "
         "regression head has",
+        "answers",
     )
-    interval: float = setting(0.9, "share of the distribution between the lower and the upper quantile")
+    interval: float = setting(
+        0.9, "share of the distribution between the lower and the upper quantile", "answers"
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.interval < 1:
@@ -201,7 +212,7 @@ def read_results(folder: Path) -> dict[str, Any] | None:
         raise UserError(
             f"{folder / METRICS} cannot be read ({error}). Delete it to evaluate again."
         ) from None
-    return content if isinstance(content, dict) and "settings" in content else None
+    return content if isinstance(content, dict) and "identity" in content else None
 
 
 def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
@@ -225,6 +236,16 @@ def check_readings(built: Any, data: TaskData, evaluation: Evaluation) -> None:
         single_number(example.answer, read, "pass evaluation.read=[greedy]")
     if example is not None:
         built.quantiles(built.model, [example.question], SPACED_LEVELS)
+
+
+def metric_names(data: TaskData, evaluation: Evaluation) -> list[str]:
+    """Return the names of the metrics of answers to the validation set, whose values are not known yet."""
+    from ntl.scores import SPACED, Distribution
+
+    example = data.validation[0]
+    nothing = Distribution([math.nan] * SPACED, *[math.nan] * 5)
+    read = nothing if evaluation.quantile_readings else None
+    return [*_result([example], [(example.answer, read)], data, evaluation).metrics]
 
 
 def _ill_formed(built: AnsweringModel) -> int | None:

@@ -131,8 +131,6 @@ def _published(model: ModelArgs) -> LossSettings:
 def library_options(loss: LossSettings, leading_zeros: bool) -> dict[str, Any]:
     """Return the arguments of `make_number_aware` for a loss.
 
-    Without a criterion, NTL-WAS is reported but not minimized: its weight is 0.
-
     Args:
         loss: The settings, whose sigma is a number or a pair of numbers.
         leading_zeros: Whether answers are padded with zeros.
@@ -143,7 +141,7 @@ def library_options(loss: LossSettings, leading_zeros: bool) -> dict[str, Any]:
     from ntloss.criteria import make_criterion
 
     if loss.criterion is None:
-        loss = replace(loss, criterion="ntl_was", options={}, weight=0.0, mode=Mode.add)
+        return {"criterion": None, "label_smoothing": loss.label_smoothing}
     options = dict(loss.options)
     if loss.criterion == "hl_gauss":
         options.setdefault("leading_zeros", leading_zeros)
@@ -157,6 +155,16 @@ def library_options(loss: LossSettings, leading_zeros: bool) -> dict[str, Any]:
         "mode": str(loss.mode),
         "label_smoothing": loss.label_smoothing,
     }
+
+
+def evaluation_options(loss: LossSettings, leading_zeros: bool) -> dict[str, Any]:
+    """Return the arguments of the `NTLCrossEntropyLoss` that evaluates a loss: see `library_options`.
+
+    Of cross-entropy alone, NTL-WAS is reported with the weight 0, to compare with runs that minimize it.
+    """
+    if loss.criterion is None:
+        loss = replace(loss, criterion="ntl_was", options={}, weight=0.0, mode=Mode.add)
+    return {**library_options(loss, leading_zeros), "normalize_by": str(loss.normalize_by)}
 
 
 def choose_widths(answers: Sequence[str]) -> tuple[float, float]:

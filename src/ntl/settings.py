@@ -1,19 +1,37 @@
 """How settings are declared: dataclasses beside the code that they configure, each field with its help."""
 
 import copy
-from dataclasses import field
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import field, fields
+from typing import Any, Literal
+
+Changes = Literal["model", "answers", "nothing"]
 
 
-def setting(default: Any, help: str, **more: Any) -> Any:
+def setting(default: Any, help: str, changes: Changes = "model", **more: Any) -> Any:
     """Declare a field of a settings class.
 
     Args:
         default: Its default. A list or a dictionary is copied for each instance.
         help: What it means; `ntl train GROUP=NAME --help` prints it beside the value.
+        changes: What depends on the value: the `model` that is learned; the `answers` of a trained model
+            alone; or `nothing` of a run, as of a path, a log, or a size of batches that are evaluated.
         more: Other metadata of the field.
     """
-    metadata = {"help": help, **more}
+    metadata = {"help": help, "changes": changes, **more}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def what_changes(kinds: Iterable[type], name: str) -> Changes:
+    """Return what a field changes, see `setting`, by the first of some settings classes that declares it.
+
+    Any other key is an argument that is passed on, such as one of transformers, and changes the model.
+    """
+    for kind in kinds:
+        for each in fields(kind):
+            if each.name == name and "changes" in each.metadata:
+                found: Changes = each.metadata["changes"]
+                return found
+    return "model"

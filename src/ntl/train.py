@@ -12,14 +12,13 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ntl.config import Config, read_config
+from ntl.config import Config, read_config, read_trained
 from ntl.errors import UserError, describe
 from ntl.evaluate import (
     METRICS,
@@ -28,16 +27,26 @@ from ntl.evaluate import (
     Metrics,
     Result,
     check_readings,
+    metric_names,
     read_results,
     reference_metrics,
     score_answers,
     write_results,
 )
-from ntl.losses import AUTO, choose_widths, library_options
-from ntl.training_args import CHANGEABLE, trainer_arguments
+from ntl.identity import (
+    ASKED,
+    TRAINED_QUESTIONS,
+    Identity,
+    check_same,
+    hash_questions,
+    identify,
+    leave_out_trained,
+)
+from ntl.losses import AUTO, choose_widths, evaluation_options, library_options
+from ntl.training_args import trainer_arguments
 
 if TYPE_CHECKING:
-    from ntl.data import Example, TaskData
+    from ntl.data import TaskData
     from ntl.models import AnsweringModel
 
 log = logging.getLogger(__name__)
@@ -47,16 +56,15 @@ CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
 WRITTEN = (
     f"{CHECKPOINT}[0-9]*", STATE, "training_args.bin", "config.json", "generation_config.json",
     "model*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "chat_template.jinja", "runs/*/events.out.tfevents.*",
+    "special_tokens_map.json", "chat_template.jinja", "runs/*/events.out.tfevents.*", TRAINED_QUESTIONS,
 )  # fmt: skip
-MOST_HASHED = 10_000  # examples of a set that are compared when a run is continued
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
 LOSS_TERMS = ("loss", "ce", "ce_numbers", "ce_text", "ntl", "perplexity")
 
 
 def run(
     config: Config, folder: Path, target: Path, on_start: Callable[[], None] = lambda: None
-) -> dict[str, Metrics]:
+) -> tuple[dict[str, Metrics], bool]:
     """Do what is left of a run: train or continue, then answer its test sets.
 
     Args:
@@ -67,125 +75,159 @@ def run(
             a finished run, which stays as it was made.
 
     Returns:
-        Maps each test set, and the validation set, to its metrics.
+        Maps each test set, and the validation set, to its metrics; and whether anything was done for that.
 
     Raises:
-        UserError: The settings do not fit the data or each other, or the folder holds a run with others.
+        UserError: The settings do not fit the data or each other, or the folder holds another run.
     """
     from accelerate import PartialState
     from transformers import TrainerState
 
+    from ntl.data import load_task
+
     arguments = trainer_arguments(config.training_args, folder)
     quiet(arguments)
-    trained, checkpoint = find_start(config, folder)
-    own = trained or checkpoint if not config.training_args.do_only_eval else None
+    check_folder(config, folder)
+    data = load_task(config.dataset_args)
+    model, answers = identify(config, data)
+    trained, checkpoint = find_start(config, folder, model)
     if trained is not None:
-        config = as_trained(config, trained)
-        if (done := find_evaluation(config, trained, target)) is not None:
+        before = read_trained(trained)
+        if before is not None:
+            model, config = before["identity"], as_trained(config, trained, before)
+        identity = {"model": model, "answers": answers}
+        if (done := find_evaluation(config, identity, trained, target)) is not None:
             log.info(f"{folder} is finished already")
-            return done
-    trainer, data = prepare(config, arguments, trained is not None, own)
+            return done, False
+        if before is not None:
+            log.info(f"evaluating {config.label}, by the loss that it was trained with")
+        data, left_out = leave_out_trained(data, trained)
+        for line in left_out:
+            log.warning(line)
+    trainer, asked = prepare(config, arguments, data, None if trained is not None else model)
 
     PartialState().wait_for_everyone()  # no process writes before all have passed their checks
     if arguments.should_save and trained != folder:
         on_start()
     if trained is None:
-        if config.training_args.overwrite_output_dir and arguments.should_save:
-            clear(folder)
+        if arguments.should_save:
+            if config.training_args.overwrite_output_dir:
+                clear(folder)
+            remember_questions(data, folder)
         PartialState().wait_for_everyone()
         train(trainer, checkpoint)
     elif (trained / STATE).is_file():
         trainer.state = TrainerState.load_from_json(str(trained / STATE))
 
-    results = answer_tests(trainer, data, config.evaluation)
+    results = answer_tests(trainer, asked, config.evaluation)
     if arguments.should_save:
-        description = describe_run(config, trainer, data)
+        description = describe_run(config, trainer, asked)
         description["model"] = os.path.relpath(folder if trained is None else trained, target)
+        description["identity"] = {"model": model, "answers": answers}
         write_results(target, description, results)
     log.info(f"Metrics and predictions are in {target}")
-    return {test: result.metrics for test, result in results.items()}
+    return {test: result.metrics for test, result in results.items()}, True
 
 
-def find_start(config: Config, folder: Path) -> tuple[Path | None, Path | None]:
+def check_folder(config: Config, folder: Path) -> None:
+    """Raise a UserError if training would write over the model that it starts from."""
+    given = config.model_args.model_name_or_path
+    if config.training_args.do_only_eval or given is None:
+        return
+    if Path(given).expanduser().resolve() == folder.resolve():
+        raise UserError(
+            f"training_args.output_dir={folder} is the folder of model_args.model_name_or_path, which the "
+            "trained model would replace. Pass another training_args.output_dir."
+        )
+
+
+def find_start(config: Config, folder: Path, model: Identity) -> tuple[Path | None, Path | None]:
     """Return the folder of the trained model, which is only evaluated, or the checkpoint to continue from.
 
     Both are None if training starts from the first step.
+
+    Args:
+        config: The settings.
+        folder: Folder of the run.
+        model: The identity of the model that the settings train.
     """
     if config.training_args.do_only_eval:
         return Path(str(config.model_args.model_name_or_path)).expanduser(), None
     replaces = config.training_args.overwrite_output_dir
-    if not replaces and (folder / STATE).is_file():
-        check_same(config, folder, folder)
+    if not replaces and (folder / STATE).is_file() and not check_same(model, folder):
         return folder, None
     checkpoint = find_checkpoint(config, folder)
     if checkpoint is not None:
-        check_same(config, checkpoint, folder)
+        check_same(model, checkpoint)
+    elif not replaces and (folder / STATE).is_file():
+        raise UserError(
+            f"{folder} holds a model that was trained for fewer steps, without a checkpoint to continue "
+            "from. Pass training_args.overwrite_output_dir=true to train it again."
+        )
     return None, checkpoint
 
 
-def find_evaluation(config: Config, model: Path, target: Path) -> dict[str, Metrics] | None:
+def find_evaluation(
+    config: Config, identity: Mapping[str, Identity], model: Path, target: Path
+) -> dict[str, Metrics] | None:
     """Return the metrics of a finished evaluation, unless it has to be done (again).
 
     Raises:
-        UserError: The folder holds an evaluation on other data, or the rows of the table have changed.
+        UserError: The folder holds an evaluation on other data, which it would replace.
     """
-    from ntl.data import load_task
-
     done = read_results(target)
     if done is None:
         return None
-    if not config.training_args.do_only_eval and is_same_evaluation(done, config, model, target):
-        if config.dataset_args.dataset_name == "tabular":  # others may take minutes to read
-            check_same_rows(load_task(config.dataset_args), model)
+    if done.get("model") == os.path.relpath(model, target) and done["identity"] == identity:
         found: dict[str, Metrics] = done["metrics"]
-        return found
-    if done["settings"]["dataset_args"] != config.plain()["dataset_args"]:
+        return found if not config.training_args.do_only_eval else None
+    is_own = not config.training_args.do_only_eval
+    if not is_own and done["identity"]["answers"][ASKED] != identity["answers"][ASKED]:
         raise UserError(
             f"{target} holds an evaluation on other data. Pass another evaluation.name, or delete it."
         )
     return None
 
 
-def prepare(config: Config, arguments: Any, is_trained: bool, own: Path | None) -> tuple[Any, TaskData]:
-    """Build the model, load the data and make the trainer with its loss; check that they fit together.
+def prepare(config: Config, arguments: Any, data: TaskData, model: Identity | None) -> tuple[Any, TaskData]:
+    """Build the model and make the trainer with its loss; check that they fit the data.
 
     Args:
         config: The settings.
         arguments: transformers' arguments.
-        is_trained: Whether the model is only evaluated.
-        own: The run's own model or checkpoint, if it is continued or evaluated.
+        data: The examples.
+        model: The identity of the model that is trained; None for one that is only evaluated.
+
+    Returns:
+        The trainer, and the data as they are asked, with the examples that stand before a question.
     """
     from transformers import set_seed
 
-    from ntl.data import add_shots, evenly_spaced, load_task
+    from ntl.data import add_shots, evenly_spaced
     from ntl.models import build
     from ntl.trainer import EncodedRows, LabTrainer
 
     set_seed(arguments.seed)
-    # A table is read at once, and its errors should not wait for the model; other datasets may take minutes.
-    table = load_task(config.dataset_args) if config.dataset_args.dataset_name == "tabular" else None
-    built = build(config.model_args, None if is_trained else config.weights, arguments.seed)
-    data = table or load_task(config.dataset_args)
+    built = build(config.model_args, config.weights if model is not None else None, arguments.seed)
     if data.note:
         log.info(data.note)
-    if own is not None:
-        check_same_rows(data, own)
-    if not is_trained:
+    if model is not None:
         built.fit(example.answer for example in data.train)
-        remember(built, config, data)
+        remember(built, config, data, model)
+    rows: dict[str, Any] = {} if model is None else {"train_dataset": EncodedRows(data.train, built)}
     if shots := config.dataset_args.shots:
         data = add_shots(data, shots, built.answer_format.write)
-    if empty := [name for name, part in parts_of(data).items() if not len(part)]:
+    if empty := [name for name, part in data.parts.items() if not len(part)]:
         raise UserError(f"the {empty[0]} set has no examples; expected at least one.")
     evaluation = config.evaluation
     if config.model_args.head == "regression":
         evaluation = replace(evaluation, read=[])
     check_readings(built, data, evaluation)
+    if model is not None:
+        check_best(arguments, data, evaluation)
 
     shown = list(evenly_spaced(data.validation, evaluation.samples_during_training))
-    rows = {"eval_dataset": EncodedRows(shown, built)}
-    if not is_trained:
-        rows["train_dataset"] = EncodedRows(data.train, built)
+    rows["eval_dataset"] = EncodedRows(shown, built)
     try:
         trainer = LabTrainer(
             arguments,
@@ -200,6 +242,17 @@ def prepare(config: Config, arguments: Any, is_trained: bool, own: Path | None) 
     return trainer, data
 
 
+def check_best(arguments: Any, data: TaskData, evaluation: Evaluation) -> None:
+    """Raise a UserError if the metric that chooses the best checkpoint, or the rate, will not be measured."""
+    name = (arguments.metric_for_best_model or "loss").removeprefix("eval_")
+    measured = [*LOSS_TERMS, *metric_names(data, evaluation)]
+    if name not in measured and arguments.eval_strategy != "no":
+        raise UserError(
+            f"training_args.metric_for_best_model={name} is not measured on the validation set; expected one "
+            f"of: {', '.join(measured)}. A reading's metrics need evaluation.read."
+        )
+
+
 def answer_tests(trainer: Any, data: TaskData, evaluation: Evaluation) -> dict[str, Result]:
     """Answer the validation set and the test sets, and score the answers."""
     from ntl.data import evenly_spaced
@@ -207,7 +260,7 @@ def answer_tests(trainer: Any, data: TaskData, evaluation: Evaluation) -> dict[s
     from ntl.trainer import EncodedRows
 
     results = {}
-    for test, part in parts_of(data).items():
+    for test, part in data.parts.items():
         examples = list(evenly_spaced(part, evaluation.samples))
         rows = EncodedRows(examples, trainer.built)
         measured = trainer.evaluate(rows, metric_key_prefix=f"test_{test}")
@@ -218,11 +271,6 @@ def answer_tests(trainer: Any, data: TaskData, evaluation: Evaluation) -> dict[s
         results[test] = Result(metrics, found.predictions)
         log.info(describe_test(test, metrics, evaluation.interval if data.columns else None))
     return results
-
-
-def parts_of(data: TaskData) -> dict[str, Sequence[Example]]:
-    """Return the sets that are answered, by name."""
-    return {"validation": data.validation, **data.tests}
 
 
 def train(trainer: Any, checkpoint: Path | None) -> None:
@@ -254,6 +302,7 @@ def train(trainer: Any, checkpoint: Path | None) -> None:
 
 def add_loss(trainer: Any, config: Config) -> None:
     """Make the trainer of a language model number-aware; other models return their own loss."""
+    from ntloss import NTLCrossEntropyLoss
     from ntloss.trainers import make_number_aware
 
     built, loss = trainer.built, config.loss
@@ -272,18 +321,29 @@ def add_loss(trainer: Any, config: Config) -> None:
         )
     except (ValueError, TypeError) as error:
         raise UserError(f"the loss cannot be used with this model: {error}") from error
-    if loss.normalize_by == "numbers":
+    if loss.normalize_by == "numbers" and loss.criterion is not None:
         trainer.divide_by_numbers(handle)
+    if loss.criterion is None or loss.normalize_by == "numbers":
+        evaluated = NTLCrossEntropyLoss(vocabulary, return_terms=True, **evaluation_options(loss, padded))
+        trainer.evaluated_by = handle, evaluated
 
 
-def remember(built: AnsweringModel, config: Config, data: TaskData) -> None:
+def remember(built: AnsweringModel, config: Config, data: TaskData, model: Identity) -> None:
     """Write into the model's configuration how it is trained, so that it can be continued and evaluated."""
     trained: dict[str, Any] = {"label": config.label, "name": config.name, "settings": config.plain()}
-    trained["rows"] = fingerprint_rows(data)
+    trained["identity"] = dict(model)
     if config.loss.options.get("sigma") == AUTO and built.number_ids:
         trained["sigma"] = choose_widths(built.answer_format.write([e.answer for e in data.train]))
     # A new dictionary: copies of the configuration share the old one.
     built.model.config.ntl = {**built.model.config.ntl, "trained": trained}
+
+
+def remember_questions(data: TaskData, folder: Path) -> None:
+    """Write which questions are trained on, so that an evaluation on other data can leave them out."""
+    import numpy as np
+
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / TRAINED_QUESTIONS, np.unique(hash_questions(data.train)))
 
 
 def quiet(arguments: Any) -> None:
@@ -327,56 +387,14 @@ def find_checkpoint(config: Config, folder: Path) -> Path | None:
     return complete[max(complete)] if complete else None
 
 
-def read_trained(model: Path) -> dict[str, Any] | None:
-    """Return how a model of the lab was trained, which its configuration holds: see `remember`."""
-    try:
-        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    found: dict[str, Any] | None = config.get("ntl", {}).get("trained")
-    return found
+def as_trained(config: Config, model: Path, found: Mapping[str, Any]) -> Config:
+    """Return how to evaluate a model of the lab: as it was trained, with its own loss.
 
-
-def check_same(config: Config, model: Path, folder: Path) -> None:
-    """Raise a UserError if a model in the run's folder was trained with other settings."""
-    trained, now = read_trained(model), config.plain()
-    if trained is None:
-        return
-    before = trained["settings"]
-    for group in ("dataset_args", "model_args", "weights", "loss", "training_args"):
-        for key in sorted({*before[group], *now[group]}):
-            there, here = before[group].get(key), now[group].get(key)
-            if there != here and not (group == "training_args" and key in CHANGEABLE):
-                raise UserError(
-                    f"{model} was trained with other settings: {group}.{key} is {there!r} there, {here!r} "
-                    "here. Pass another training_args.output_dir, or "
-                    "training_args.overwrite_output_dir=true to replace it."
-                )
-
-
-def check_same_rows(data: TaskData, model: Path) -> None:
-    """Raise a UserError if a model in the run's folder was trained with these settings on other rows."""
-    rows = fingerprint_rows(data)
-    if (read_trained(model) or {}).get("rows", rows) != rows:
-        raise UserError(
-            f"{model} was trained before the data changed. Pass another training_args.output_dir, or "
-            "training_args.overwrite_output_dir=true to replace it."
-        )
-
-
-def fingerprint_rows(data: TaskData) -> str:
-    """Hash all examples or, of larger sets, as many as are read at once."""
-    from ntl.data import evenly_spaced, fingerprint
-
-    parts = (data.train, *parts_of(data).values())
-    return fingerprint(chain.from_iterable(evenly_spaced(part, MOST_HASHED) for part in parts))
-
-
-def as_trained(config: Config, model: Path) -> Config:
-    """Return how to evaluate a model: as the lab trained it, with its own loss, if the lab did."""
-    found = read_trained(model)
-    if found is None:
-        return config
+    Args:
+        config: The settings of the evaluation.
+        model: Folder of the model.
+        found: What `read_trained` returns of it.
+    """
     given = found["settings"]
     asked = config.plain()
     own = {**given["model_args"], "model_name_or_path": str(model)}
@@ -384,40 +402,37 @@ def as_trained(config: Config, model: Path) -> Config:
     own |= {"number_token_loss": False, "gaussian_label_smoother": False}  # `loss` says it, too
     groups = {**given, "model_args": own, "weights": {}}
     groups |= {name: asked[name] for name in ("dataset_args", "evaluation")}
-    trained = read_config(groups, config.job, config.choice)
-    trained.training_args = config.training_args
+    trained = read_config(groups, config.choice)
+    trained.training_args, trained.job, trained.sweep = config.training_args, config.job, config.sweep
     trained.trained_with = {**given, **{name: asked[name] for name in ("dataset_args", "evaluation")}}
     trained.known_as = found["label"], found["name"]
-    log.info(f"evaluating {trained.label}, by the loss that it was trained with")
     return trained
-
-
-def is_same_evaluation(done: Mapping[str, Any], config: Config, model: Path, target: Path) -> bool:
-    """Return whether results are those of this model on these data, decoded and scored in this way."""
-    asked, held = config.plain(), done["settings"]
-    without = ("batch_size", "samples_during_training")
-    ways = [{k: v for k, v in each["evaluation"].items() if k not in without} for each in (asked, held)]
-    is_own = done.get("model") == os.path.relpath(model, target)
-    return is_own and ways[0] == ways[1] and asked["dataset_args"] == held["dataset_args"]
 
 
 def describe_run(config: Config, trainer: Any, data: TaskData) -> dict[str, Any]:
     """Describe what was evaluated, for `metrics.json`."""
     settings = config.trained_with or config.plain()
-    seconds = [entry["train_runtime"] for entry in trainer.state.log_history if "train_runtime" in entry]
     return {
         "label": config.label,
         "name": config.name,
         "dataset": config.dataset_args.title,
         "seed": settings["training_args"]["seed"],
+        "sweep": config.sweep,
         "job": config.job,
         "steps": trainer.state.global_step,
-        "seconds": round(sum(seconds), 1),
+        "seconds": round(seconds_of(trainer.state), 1),
         "parameters": sum(p.numel() for p in trainer.built.model.parameters()),
         "versions": {package: version(package) for package in ("ntloss", *PACKAGES)},
         "settings": settings,
         "fingerprints": data.fingerprints,
     }
+
+
+def seconds_of(state: Any) -> float:
+    """Return the seconds that all processes together have trained, see `ntl.trainer.Clock`."""
+    clock = (state.stateful_callbacks or {}).get("Clock", {"attributes": {"seconds": 0.0}})
+    ended = [entry["train_runtime"] for entry in state.log_history if "train_runtime" in entry]
+    return float(max([*ended, clock["attributes"]["seconds"]]))
 
 
 def clear(folder: Path) -> None:

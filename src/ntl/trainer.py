@@ -6,6 +6,7 @@ rate of a head's own, and models that are sharded over processes without an acce
 
 import logging
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,8 +23,10 @@ from transformers import (
     PrinterCallback,
     ProgressCallback,
     Trainer,
+    TrainerCallback,
     TrainingArguments,
 )
+from transformers.trainer_callback import ExportableState
 
 from ntl.data import Example
 from ntl.errors import UserError
@@ -32,6 +35,7 @@ from ntl.models import IGNORE, AnsweringModel
 from ntl.models.frozen_layers import STATES
 from ntl.models.xval import T5ForXval
 from ntl.scores import describe_metrics, finite_or_none
+from ntloss import NTLCrossEntropyLoss
 from ntloss.trainers import NumberAware
 
 log = logging.getLogger(__name__)
@@ -108,6 +112,8 @@ class LabTrainer(Trainer):
 
     Attributes:
         result: Metrics and predictions of the last evaluation.
+        evaluated_by: The handle of a number-aware trainer with the loss of its evaluations; None if they have
+            the loss that is minimized.
     """
 
     model: PreTrainedModel
@@ -139,8 +145,11 @@ class LabTrainer(Trainer):
         self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
         if not args.disable_tqdm:
             self.add_callback(Bar())
+        self.clock = Clock()
+        self.add_callback(self.clock)
         self.result = Result({}, [])
         self._by_numbers: tuple[NumberAware, float] | None = None
+        self.evaluated_by: tuple[NumberAware, NTLCrossEntropyLoss] | None = None
 
     def divide_by_numbers(self, handle: NumberAware) -> None:
         """Divide the number term by the number tokens of an update, as the paper does.
@@ -174,15 +183,15 @@ class LabTrainer(Trainer):
         A metric that is undefined, as an error is where no answer holds a number, counts as its worst value
         for the choice of the best checkpoint.
         """
-        if self._by_numbers is None:
+        if self.evaluated_by is None:
             metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         else:
-            (handle, weight), before = self._by_numbers, self._by_numbers[0].loss.weight
-            handle.loss.weight, handle.loss.normalize_by = weight, "numbers"
+            handle, evaluated = self.evaluated_by
+            before, handle.loss = handle.loss, evaluated
             try:
                 metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
             finally:
-                handle.loss.weight, handle.loss.normalize_by = before, "items"
+                handle.loss = before
         best = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
         if best in self.result.metrics:
             metrics.setdefault(f"eval_{best}", -math.inf if self.args.greater_is_better else math.inf)
@@ -203,6 +212,8 @@ class LabTrainer(Trainer):
 
     def log(self, logs, start_time=None):
         """Print one line with what matters most."""
+        if "train_runtime" in logs:
+            logs = {**logs, "train_runtime": self.clock.seconds}
         super().log(logs, start_time)
         if not self.is_world_process_zero() or "train_runtime" in logs:
             return
@@ -292,6 +303,27 @@ def _means(prediction: EvalPrediction) -> dict[str, float]:
     if "ce" in means and means["ce"] < 700:
         means["perplexity"] = math.exp(means["ce"])
     return {name: value for name, value in means.items() if finite_or_none(value) is not None}
+
+
+class Clock(TrainerCallback, ExportableState):
+    """Counts the seconds of training, in all processes that continued a run: checkpoints keep them."""
+
+    def __init__(self):
+        self._before, self._started = 0.0, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far."""
+        return self._before + time.perf_counter() - self._started
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Start from the seconds of the checkpoint that is continued."""
+        kept = (state.stateful_callbacks or {}).get(type(self).__name__) or self.state()
+        self._before, self._started = kept["attributes"]["seconds"], time.perf_counter()
+
+    def state(self) -> dict[str, Any]:
+        """What transformers writes into a checkpoint."""
+        return {"args": {}, "attributes": {"seconds": self.seconds}}
 
 
 class Bar(ProgressCallback):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +11,35 @@ from ntl.errors import UserError, describe, unknown_key
 from ntl.settings import setting
 
 Number = int | float  # a whole number stays as it was given
-NOT_COMPARED = {"compared": False}  # metadata of keys that do not change what is learned
 
 
 @dataclass
 class TrainingArgs:
     """Training as published: any argument of transformers' Seq2SeqTrainingArguments, and a few of the lab."""
 
-    trial: str | None = setting(None, "a folder that groups runs", **NOT_COMPARED)
-    special_name: str | None = setting(None, "suffix of the output folder's name", **NOT_COMPARED)
-    do_only_eval: bool = setting(
-        False, "evaluate model_args.model_name_or_path and train nothing", **NOT_COMPARED
-    )
+    trial: str | None = setting(None, "a folder that groups runs", "nothing")
+    special_name: str | None = setting(None, "suffix of the output folder's name", "nothing")
+    do_only_eval: bool = setting(False, "evaluate model_args.model_name_or_path and train nothing", "nothing")
     overwrite_output_dir: bool = setting(
         False,
         "replace the run in output_dir; the same command then starts again instead of continuing",
-        **NOT_COMPARED,
+        "nothing",
     )
     output_dir: str | None = setting(
         None,
         "folder of the run; null: outputs/<dataset>/<trial>/<model>_<number_format>_<loss>_<special_name>; "
         "of a sweep, the folder of its runs, and null is outputs/<dataset>/<trial>/sweep",
-        **NOT_COMPARED,
+        "nothing",
     )
     resume_from_checkpoint: bool | str | None = setting(
-        None, "a checkpoint's folder; null: the latest in output_dir", **NOT_COMPARED
+        None, "a checkpoint's folder; null: the latest in output_dir", "nothing"
     )
     seed: int = setting(42, "random seed of the weights, of dropout and of the order of the data")
     max_steps: int = setting(
         2_500_000, "0: the model as it is, which is only evaluated; -1: num_train_epochs counts"
     )
     per_device_train_batch_size: int = setting(32, "rows of a batch in training")
-    per_device_eval_batch_size: int = setting(64, "rows of a batch in evaluations", **NOT_COMPARED)
+    per_device_eval_batch_size: int = setting(64, "rows of a batch in evaluations", "nothing")
     learning_rate: float = setting(1.0e-4, "the largest learning rate")
     weight_decay: float = setting(0.01, "weight decay of AdamW")
     lr_scheduler_type: str = setting(
@@ -51,19 +48,19 @@ class TrainingArgs:
     lr_scheduler_kwargs: dict[str, Any] | None = setting(
         {}, "{}: {factor: 0.5, patience: 5} for reduce_lr_on_plateau, as published; otherwise none"
     )
-    logging_steps: Number = setting(2000, "steps between two lines of the loss", **NOT_COMPARED)
+    logging_steps: Number = setting(2000, "steps between two lines of the loss", "nothing")
     eval_strategy: str = setting("steps", "when validation examples are evaluated: steps, epoch, no")
     eval_steps: Number | None = setting(25000, "steps between two evaluations")
     save_strategy: str = setting("steps", "when a checkpoint is written: steps, epoch, no")
     save_steps: Number = setting(25000, "steps between two checkpoints")
-    save_total_limit: int | None = setting(2, "checkpoints that are kept; null: all", **NOT_COMPARED)
+    save_total_limit: int | None = setting(2, "checkpoints that are kept; null: all", "nothing")
     load_best_model_at_end: bool = setting(
         True, "keep the best checkpoint's weights, by metric_for_best_model"
     )
     metric_for_best_model: str | None = setting("loss", "a metric of the validation examples")
     greater_is_better: bool | None = setting(None, "null: as the metric needs")
-    report_to: Any = setting("none", "wandb, tensorboard", **NOT_COMPARED)
-    disable_tqdm: bool | None = setting(None, "null: progress bars only in a terminal", **NOT_COMPARED)
+    report_to: Any = setting("none", "wandb, tensorboard", "nothing")
+    disable_tqdm: bool | None = setting(None, "null: progress bars only in a terminal", "nothing")
 
     def __post_init__(self) -> None:
         least = {"max_steps": -1, "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
@@ -73,9 +70,11 @@ class TrainingArgs:
 
 
 NOT_OF_TRANSFORMERS = ("trial", "special_name", "do_only_eval", "overwrite_output_dir")
-# Keys that a command which continues a run may change; the last ones are transformers'.
-CHANGEABLE = {each.name for each in fields(TrainingArgs) if not each.metadata.get("compared", True)}
-CHANGEABLE |= {"use_cpu", "dataloader_num_workers", "dataloader_pin_memory", "run_name", "logging_dir"}
+# Further arguments of transformers that change nothing of a run.
+INCIDENTAL = (
+    "use_cpu", "dataloader_num_workers", "dataloader_pin_memory", "run_name", "logging_dir",
+    "logging_strategy",
+)  # fmt: skip
 
 
 def trainer_arguments(settings: TrainingArgs, folder: Path) -> Any:

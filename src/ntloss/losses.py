@@ -59,7 +59,8 @@ class NTLCrossEntropyLoss(nn.Module):
         vocabulary: the number tokens, or a tokenizer, which is passed to `NumberVocabulary.from_tokenizer`.
         criterion: how wrong a number is: a function whose parameters are among `ntloss.criteria.READABLE`, an
             `HLGauss`, a name of `ntloss.criteria.CRITERIA`, a mapping of `name` and options, or
-            `"package.module:function"`. Default: "ntl_was".
+            `"package.module:function"`. None: cross-entropy alone, as a baseline that costs no number
+            term. Default: "ntl_was".
         weight: $\lambda$ of the number term. Default: 0.3, and 1 with `mode="replace"`. Under
             `torch.compile`, where a changing float recompiles, pass a scalar tensor and fill it in place; it
             gets no gradient.
@@ -107,7 +108,7 @@ class NTLCrossEntropyLoss(nn.Module):
     def __init__(
         self,
         vocabulary: NumberVocabulary | Any,
-        criterion: Criterion | str | Mapping[str, Any] = "ntl_was",
+        criterion: Criterion | str | Mapping[str, Any] | None = "ntl_was",
         weight: float | Tensor | None = None,
         *,
         mode: str | None = None,
@@ -122,8 +123,11 @@ class NTLCrossEntropyLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.term = NumberTerm(as_vocabulary(vocabulary), criterion)
-        check_unit(self.criterion, self.vocabulary.distinct_values)
-        self.mode = mode or ("replace" if replaces_cross_entropy(self.criterion) else "add")
+        replaces = False
+        if self.criterion is not None:
+            check_unit(self.criterion, self.vocabulary.distinct_values)
+            replaces = replaces_cross_entropy(self.criterion)
+        self.mode = mode or ("replace" if replaces else "add")
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
         self.reduction = reduction
@@ -154,8 +158,8 @@ class NTLCrossEntropyLoss(nn.Module):
         return self.term.tables.vocabulary
 
     @property
-    def criterion(self) -> Criterion:
-        """How wrong a number is."""
+    def criterion(self) -> Criterion | None:
+        """How wrong a number is; None for cross-entropy alone."""
         return self.term.criterion
 
     @property
@@ -223,7 +227,7 @@ class NTLCrossEntropyLoss(nn.Module):
         targets = self._targets(
             labels, logits, loss_weights, num_items_in_batch, sequence_ids, number_weights
         )
-        selection = Selection(self.term.tables.token_ids, mean=self.label_smoothing > 0)
+        selection = Selection(self.term.token_ids, mean=self.label_smoothing > 0)
         readout = summarize_logits(logits, targets.labels, selection, shard)
         return self._result(self._terms(readout, targets), labels, readout, targets)
 
@@ -310,7 +314,7 @@ class NTLCrossEntropyLoss(nn.Module):
         if len(kept) < len(hidden):  # leave ignored positions out of the matrix products
             hidden, targets = hidden.index_select(0, kept), targets.select(kept)
         rows = chunk_size or rows_for(len(hidden), len(head.weight), hidden.device)
-        selection = Selection(self.term.tables.token_ids, transform, mean=self.label_smoothing > 0)
+        selection = Selection(self.term.token_ids, transform, mean=self.label_smoothing > 0)
         inputs = hidden, head.weight, head.bias, head, selection, rows
         one_pass = self.reduction != "none" and not self.return_lse and "numbers" not in self.term.reads
         with without_autocast(hidden.device):
@@ -359,7 +363,8 @@ class NTLCrossEntropyLoss(nn.Module):
 
     def extra_repr(self) -> str:
         """The criterion and the options that say what is minimized, for `print(model)`."""
-        return f"{name_of(self.criterion)}, weight={self.weight}, mode={self.mode!r}"
+        name = None if self.criterion is None else name_of(self.criterion)
+        return f"{name}, weight={self.weight}, mode={self.mode!r}"
 
     def _targets(
         self,

@@ -20,13 +20,17 @@ def make_run(path, label, seed, accuracy=0.5, *, test="interpolate", evaluation=
     """Make a finished run of one test set; `changes` are to what metrics.json holds."""
     metrics = changes.pop("metrics", {"accuracy": accuracy, **NUMBERS})
     settings = changes.pop("settings", {})
+    model = {f"{group}.{key}": value for group, of in settings.items() for key, value in of.items()}
+    model |= changes.pop("identity", {})
     content = {
         "label": label,
         "name": label,
         "dataset": "arithmetic",
         "seed": seed,
+        "sweep": 0.0,
         "job": 0,
-        "settings": {**settings, "training_args": {"seed": seed, **settings.get("training_args", {})}},
+        "settings": {"dataset_args": {}, **settings},
+        "identity": {"model": {"training_args.seed": seed, "data": "of all rows", **model}, "answers": {}},
         "fingerprints": {test: "of the questions"},
         "metrics": {test: metrics},
         **changes,

@@ -716,3 +716,19 @@ def test_a_criterion_on_whole_numbers_gets_all_positions():
     of_hidden = loss_fn.from_hidden(case.hidden, case.weight, case.labels, chunk_size=2)
     assert of_hidden.ntl.item() == approx(counted)  # ignored positions are left out of the head
     assert loss_fn(case.logits(), case.labels).ntl.item() == approx(5)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_without_a_criterion_the_loss_is_cross_entropy_alone(reduction, monkeypatch):
+    vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+    monkeypatch.setattr("ntloss.engine.terms.read_distribution", None)  # no work of a number term is done
+    loss_fn = NTLCrossEntropyLoss(vocabulary, None, reduction=reduction, return_terms=True)
+    torch.manual_seed(0)
+    hidden, head = torch.randn(5, 4, requires_grad=True), torch.randn(12, 4)
+    labels = torch.tensor([3, 11, -100, 0, 9])
+    expected = F.cross_entropy(hidden @ head.T, labels, reduction=reduction)
+    for terms in (loss_fn(hidden @ head.T, labels), loss_fn.from_hidden(hidden, head, labels)):
+        assert_close((terms.loss, terms.ce), (expected, expected))
+        assert not terms.ntl.any()
+        (gradient,) = torch.autograd.grad(terms.loss.sum(), hidden, retain_graph=True)
+        assert_close(gradient, torch.autograd.grad(expected.sum(), hidden, retain_graph=True)[0])

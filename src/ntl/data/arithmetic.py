@@ -43,7 +43,7 @@ class Arithmetic(Data):
         "folder that `ntl prepare arithmetic` writes; sample: the small sample that ships with the lab; "
         "null: examples are generated",
     )
-    max_new_tokens: int = setting(32, "most tokens of an answer")
+    max_new_tokens: int = setting(32, "most tokens of an answer", "answers")
     train_per_difficulty: int = setting(33333, "generated: number of training examples of each difficulty")
     validation_per_difficulty: int = setting(
         1000, "generated: number of validation examples of each difficulty"

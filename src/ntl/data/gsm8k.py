@@ -49,7 +49,7 @@ class Gsm8k(Split, Data):
         0.15,
         "share of the official training file that is the validation set; the paper's files have their own",
     )
-    max_new_tokens: int = setting(512, "most tokens of an answer")
+    max_new_tokens: int = setting(512, "most tokens of an answer", "answers")
 
 
 def load(settings: Gsm8k) -> TaskData:

@@ -34,7 +34,7 @@ class NoisyRegression(Sizes, Data):
     train_size: int = setting(50_000, "number of training examples")
     validation_size: int = setting(500, "number of validation examples")
     test_size: int = setting(1000, "number of test examples")
-    max_new_tokens: int = setting(8, "most tokens of an answer")
+    max_new_tokens: int = setting(8, "most tokens of an answer", "answers")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,6 @@
 """`ntl prepare`: make the paper's splits of the mathematics dataset from its official files.
 
     ntl prepare mathematics_dataset source=mathematics_dataset-v1.0
-  ntl prepare arithmetic source=mathematics_dataset-v1.0
     ntl prepare arithmetic source=mathematics_dataset-v1.0
 
 All files of a dataset are made before the first one is put in its place.

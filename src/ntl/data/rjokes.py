@@ -22,7 +22,7 @@ class Rjokes(Data):
         "data/rjokes-dataset/data",
         "folder of the official files; sample: the small sample that ships with the lab",
     )
-    max_new_tokens: int = setting(8, "most tokens of an answer")
+    max_new_tokens: int = setting(8, "most tokens of an answer", "answers")
 
 
 def load(settings: Rjokes) -> TaskData:

@@ -48,6 +48,7 @@ class Tabular(Sizes, Data):
         None,
         "a column with the numbers of several people, separated by spaces, against which the model's "
         "distribution is scored",
+        "answers",
     )
     prompt: str | None = setting(
         None,
@@ -85,7 +86,7 @@ class Tabular(Sizes, Data):
         200, "number of validation rows; null: a tenth of the rows, at least 20"
     )
     test_size: int | None = setting(300, "number of test rows; null: a tenth of the rows, at least 20")
-    max_new_tokens: int = setting(16, "most tokens of an answer")
+    max_new_tokens: int = setting(16, "most tokens of an answer", "answers")
 
     @property
     def title(self) -> str:

@@ -67,10 +67,21 @@ class TaskData:
     clip: float | None = PAPERS_CLIP
     note: str | None = None
 
+    @property
+    def parts(self) -> dict[str, Sequence[Example]]:
+        """The sets that are answered, by name."""
+        return {"validation": self.validation, **self.tests}
+
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """Fingerprint of each test set."""
-        return {test: fingerprint(examples) for test, examples in self.tests.items()}
+        """Fingerprint of each set that is answered."""
+        return {name: fingerprint(examples) for name, examples in self.parts.items()}
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of all rows: those that are learned, and those that are answered."""
+        every = {"train": fingerprint(self.train), **self.fingerprints}
+        return hashlib.sha256(repr(sorted(every.items())).encode()).hexdigest()[:16]
 
 
 @dataclass
@@ -78,13 +89,17 @@ class Data:
     """Settings of every dataset."""
 
     dataset_name: str = setting(MISSING, "name of the dataset, as in dataset_args=NAME")
-    max_new_tokens: int = setting(64, "most tokens of an answer")
+    max_new_tokens: int = setting(64, "most tokens of an answer", "answers")
     data_dir: str | None = setting(None, "folder of the dataset's files; unused by a dataset without files")
     mode: str | None = setting(
-        None, "dataset_comparison: one test for each module of mathematics_dataset; null: its two tests"
+        None,
+        "dataset_comparison: one test for each module of mathematics_dataset; null: its two tests",
+        "answers",
     )
     shots: int = setting(
-        0, "number of training examples that stand before each question, for models that are not trained"
+        0,
+        "number of training examples that stand before each question, for models that are not trained",
+        "answers",
     )
 
     def __post_init__(self) -> None:
@@ -154,11 +169,18 @@ def _until_answer(question: str) -> str:
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
-    """Hash the questions and answers of one split, in order, as 64 hexadecimal digits."""
+    """Hash all examples of one split, in order, with all that is known of each, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    for example in examples:
-        digest.update(f"{example.question}\t{example.answer}\n".encode())
+    encoded = getattr(examples, "encoded", None)  # of memory-mapped examples
+    for lines in map(_encoded, examples) if encoded is None else encoded():
+        digest.update(lines)
     return digest.hexdigest()
+
+
+def _encoded(example: Example) -> bytes:
+    more = [] if example.expected is None else [f"expected {example.expected!r}"]
+    more += [f"ratings {example.ratings!r}"] if example.ratings else []
+    return "\t".join([example.question, example.answer, *more]).encode() + b"\n"
 
 
 def evenly_spaced(examples: Sequence[Example], count: int | None) -> Sequence[Example]:

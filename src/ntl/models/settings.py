@@ -20,7 +20,9 @@ LossFunction = StrEnum("LossFunction", "mse mae huber")
 class ModelArgs:
     """Which model to use, and how it reads and writes numbers: by default T5 with digits as tokens."""
 
-    name: str = setting("vanilla_t5", "a name for the model, which is part of the name of the output folder")
+    name: str = setting(
+        "vanilla_t5", "a name for the model, which is part of the name of the output folder", "nothing"
+    )
     family: Family = setting(
         Family.t5, "the kind of model; pretrained: what the model's own configuration says"
     )
@@ -70,15 +72,17 @@ class ModelArgs:
     log_scale_embeddings: bool = setting(
         True, "embeddings of rt and xval, and predictions of xval and a regression head, use logarithms"
     )
-    # The published keys of the loss; the group `loss` has all others.
-    number_token_loss: bool = setting(False, "published key: add a number token loss")
-    number_token_loss_weight: float = setting(0.3, "published key: λ")
+    # The published keys of the loss, which become the group `loss`: see `ntl.losses.choose_loss`.
+    number_token_loss: bool = setting(False, "published key: add a number token loss", "nothing")
+    number_token_loss_weight: float = setting(0.3, "published key: λ", "nothing")
     number_token_loss_with_wasserstein: bool = setting(
-        False, "published key: true is NTL-WAS; false is what number_token_loss_function names"
+        False, "published key: true is NTL-WAS; false is what number_token_loss_function names", "nothing"
     )
-    number_token_loss_function: LossFunction | None = setting(None, "published key; null: mse")
-    gaussian_label_smoother: bool = setting(False, "published key: smooth the targets of digits")
-    label_smoother_sigma: float = setting(1.0, "published key: standard deviation of these targets")
+    number_token_loss_function: LossFunction | None = setting(None, "published key; null: mse", "nothing")
+    gaussian_label_smoother: bool = setting(False, "published key: smooth the targets of digits", "nothing")
+    label_smoother_sigma: float = setting(
+        1.0, "published key: standard deviation of these targets", "nothing"
+    )
 
     def __post_init__(self) -> None:
         of_padded = {

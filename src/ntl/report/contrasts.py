@@ -87,9 +87,9 @@ def _difference(table: pd.DataFrame, contrast: Contrast, margin: float) -> dict[
     runs = _of_dataset(table, contrast)
     tests = [*dict.fromkeys(runs["test"])]
     test = contrast.test or next((each for each in tests if each != "validation"), "validation")
-    of, minus = (
-        _values(runs, row, test, contrast.metric) for row in _find_rows(runs, (contrast.of, contrast.minus))
-    )
+    rows = _find_rows(runs, (contrast.of, contrast.minus))
+    of, minus = (_values(runs, row, test, contrast.metric) for row in rows)
+    _check_questions(runs, [label for label, _ in rows], test)
     pairs = (of - minus).dropna()
     if pairs.empty:
         raise UserError(f"no seed has {contrast.metric} on {test} in both rows.")
@@ -171,6 +171,13 @@ def _values(runs: pd.DataFrame, row: tuple[str, str], test: str, metric: str) ->
     name = reading_metric(reading, metric)
     is_asked = (runs["label"] == label) & (runs["test"] == test) & (runs["metric"] == name)
     return runs[is_asked].set_index("seed")["value"]
+
+
+def _check_questions(runs: pd.DataFrame, labels: Sequence[str], test: str) -> None:
+    """Raise a UserError if runs of one seed answered different questions."""
+    asked = runs[runs["label"].isin(labels) & (runs["test"] == test)]
+    if (asked.groupby("seed")["questions"].nunique() > 1).any():
+        raise UserError(f"the rows answered different questions on {test}.")
 
 
 def _name(name: Any) -> str:

@@ -10,6 +10,8 @@ import yaml  # type: ignore[import-untyped]
 
 from ntl.errors import UserError, describe, writing_to
 
+FILES = ("table.md", "table.tex", "metrics.csv", "contrasts.csv")  # of a report, besides its figures
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on what follows `ntl report`, by default on `sys.argv[1:]`, and return 0.
@@ -52,6 +54,7 @@ def report(
     name: str = "test",
     contrasts: Sequence[Mapping[str, Any]] = (),
     margin: float = 5.0,
+    without: Mapping[Path, str] | None = None,
 ) -> None:
     """Collect runs, print the tables, and write tables and figures, replacing those of an earlier report.
 
@@ -61,6 +64,7 @@ def report(
         name: Name of the evaluations, `evaluation.name`.
         contrasts: What is tested, see `contrasts.Contrast`.
         margin: See `contrasts.compare_rows`.
+        without: Folders of runs that are left out, with the reasons.
     """
     # Slow to import: matplotlib, scipy.
     from ntl.report.contrasts import compare_rows, read_contrasts
@@ -71,19 +75,19 @@ def report(
     planned = read_contrasts(contrasts)
     if not isinstance(margin, int | float):
         raise UserError(f"margin: {margin!r} is no number; expected per cent, such as 5.0.")
-    table, left_out = read_runs(folders, name)
+    try:
+        table, left_out = read_runs(folders, name, without or {})
+    except UserError:
+        for file in FILES:  # an earlier report is not that of these runs
+            (output / file).unlink(missing_ok=True)
+        raise
     tested, missing = compare_rows(table, planned, margin)
     left_out += missing
     for line in left_out:
         print(f"ntl report: left out: {line}", file=sys.stderr)
     text = markdown_report(table, tested, left_out)
-    files = {
-        "table.md": text,
-        "table.tex": latex_report(table),
-        "metrics.csv": table.to_csv(index=False, lineterminator="\n"),
-    }
-    if len(tested):
-        files["contrasts.csv"] = tested.to_csv(index=False, lineterminator="\n")
+    csv = [of.to_csv(index=False, lineterminator="\n") for of in (table, tested) if len(of)]
+    files = dict(zip(FILES, [text, latex_report(table), *csv], strict=False))
     with writing_to(output, "a writable folder", "Choose another output folder."):
         output.mkdir(parents=True, exist_ok=True)
         (output / "contrasts.csv").unlink(missing_ok=True)

@@ -4,7 +4,8 @@ The table has a row for each metric of each test set of each run, with the colum
 
     dataset, task     the dataset's title, and the kind of it, such as tabular
     label, name       the row of a report that the run belongs to, and by which contrasts name its loss
-    seed, job         random seed; the number of the run in its sweep, by which rows of a report are sorted
+    seed              random seed
+    sweep, job        when the sweep was started, and the number of the run in it, by which rows are sorted
     test, questions   the test set, and the fingerprint of its questions
     metric, value     a name of `ntl.metrics.registry`; NaN if the metric is undefined
     folder            where the evaluation was read from
@@ -26,23 +27,18 @@ from ntl.errors import UserError, describe
 from ntl.terminal import format_setting
 
 COLUMNS = [
-    "dataset", "task", "label", "name", "seed", "job", "test", "questions", "metric", "value", "folder"
+    "dataset", "task", "label", "name", "seed", "sweep", "job", "test", "questions", "metric", "value",
+    "folder",
 ]  # fmt: skip
-# Settings that do not separate the rows of a report: the seed, names, where files are, and what is done
-# during training besides training.
-INCIDENTAL = {
-    "seed", "name", "trial", "special_name", "run_name", "output_dir", "do_only_eval",
-    "overwrite_output_dir", "resume_from_checkpoint", "disable_tqdm", "report_to", "use_cpu", "batch_size",
-    "per_device_eval_batch_size", "samples_during_training", "logging_dir", "logging_strategy",
-    "logging_steps", "eval_strategy", "eval_steps", "save_strategy", "save_steps", "save_total_limit",
-    "dataloader_num_workers", "dataloader_pin_memory",
-}  # fmt: skip
 CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
+DATA = ("data", "evaluation.data")  # digests of rows, see `ntl.identity`
 # Names in the packs of studies that were made without the lab.
 RENAMED = {"greedy_mae": "mae", "coverage": "interval_coverage", "width": "interval_width"}
 
 
-def read_runs(folders: Sequence[Path | str], name: str = "test") -> tuple[pd.DataFrame, list[str]]:
+def read_runs(
+    folders: Sequence[Path | str], name: str = "test", without: Mapping[Path, str] | None = None
+) -> tuple[pd.DataFrame, list[str]]:
     """Read all evaluations of one name in folders and their subfolders, and the packs in the folders.
 
     A pack is a file `metrics.csv`, as a report writes it, or `runs.jsonl`; both can be compressed.
@@ -50,6 +46,7 @@ def read_runs(folders: Sequence[Path | str], name: str = "test") -> tuple[pd.Dat
     Args:
         folders: Folders that are or contain runs, or hold a pack.
         name: Name of the evaluations, `evaluation.name`.
+        without: Folders of runs that are left out, with the reasons.
 
     Returns:
         The long table, with rows of a report in the order of the jobs and the folders; and one line for each
@@ -58,12 +55,14 @@ def read_runs(folders: Sequence[Path | str], name: str = "test") -> tuple[pd.Dat
     Raises:
         UserError: A folder does not exist, or nothing was found.
     """
-    parts, left_out, seen = [], [], set()
+    excluded = {path.resolve(): reason for path, reason in (without or {}).items()}
+    parts, seen = [], set()
+    left_out = [f"{path}: {reason}" for path, reason in (without or {}).items()]
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise UserError(f"{folder} is no folder; expected one that is or contains a run.")
         for path, read in _find(folder, name):
-            if path.resolve() in seen:
+            if path.resolve() in seen or {*path.resolve().parents} & {*excluded}:
                 continue
             seen.add(path.resolve())
             try:
@@ -71,7 +70,9 @@ def read_runs(folders: Sequence[Path | str], name: str = "test") -> tuple[pd.Dat
             except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
                 left_out.append(f"{path} cannot be read ({describe(error)})")
         for run in sorted(path.parent for path in folder.rglob(".hydra")):
-            if not any(path.exists() for path in (run / name / "metrics.json", run / "metrics.json")):
+            if run.resolve() not in excluded and not any(
+                path.exists() for path in (run / name / "metrics.json", run / "metrics.json")
+            ):
                 left_out.append(f"{run} has no finished evaluation named {name}")
     left_out = [*dict.fromkeys(left_out)]
     if not parts:
@@ -79,13 +80,15 @@ def read_runs(folders: Sequence[Path | str], name: str = "test") -> tuple[pd.Dat
         raise UserError(f"{', '.join(map(str, folders))}: no finished evaluation named {name}. {found}.")
     table = pd.concat(parts, ignore_index=True)
     table = _without_repeats(_name_rows(table.astype({"value": float})), left_out)
-    return table.sort_values("job", kind="stable", ignore_index=True), left_out
+    return table.sort_values(["sweep", "job"], kind="stable", ignore_index=True), left_out
 
 
 def _find(folder: Path, name: str) -> Iterator[tuple[Path, Callable[[Path], pd.DataFrame]]]:
     """Yield the files of a folder that hold results, with the functions that read them."""
-    yield from ((path, _read_evaluation) for path in sorted(folder.glob("metrics.json")))
-    yield from ((path, _read_evaluation) for path in sorted(folder.rglob(f"{name}/metrics.json")))
+    evaluations = sorted(folder.glob("metrics.json")) + sorted(folder.rglob(f"{name}/metrics.json"))
+    if evaluations:  # a pack beside them is a report of them
+        yield from ((path, _read_evaluation) for path in evaluations)
+        return
     yield from ((path, _read_csv) for path in sorted(folder.glob("metrics.csv*")))
     yield from ((path, _read_lines) for path in sorted(folder.glob("runs.jsonl*")))
 
@@ -93,16 +96,13 @@ def _find(folder: Path, name: str) -> Iterator[tuple[Path, Callable[[Path], pd.D
 def _read_evaluation(path: Path) -> pd.DataFrame:
     """Read the `metrics.json` of an evaluation."""
     found = json.loads(path.read_text("utf-8"))
-    settings = {
-        f"{group}.{key}": format_setting(value)
-        for group, values in found["settings"].items()
-        for key, value in (values or {}).items()
-        if key not in INCIDENTAL
-    }
+    identity = {**found["identity"]["model"], **found["identity"]["answers"]}
+    del identity["training_args.seed"]
+    settings = {key: format_setting(value) for key, value in identity.items()}
     if path.parent.parent.name.startswith(CHECKPOINT):  # not the final model of its run
         settings["checkpoint"] = path.parent.parent.name.removeprefix(CHECKPOINT)
-    shared = {key: found[key] for key in ("dataset", "label", "name", "seed", "job")}
-    shared |= {"task": settings.get("dataset_args.dataset_name"), "folder": str(path.parent)}
+    shared = {key: found[key] for key in ("dataset", "label", "name", "seed", "sweep", "job")}
+    shared |= {"task": found["settings"]["dataset_args"].get("dataset_name"), "folder": str(path.parent)}
     rows = _rows(found["metrics"], {**shared, **settings}, found.get("fingerprints") or {})
     if not rows:
         raise LookupError("no metrics")
@@ -129,7 +129,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
     named = _names_of(table["label"].unique())
     known = {
         "task": None, "name": table["label"].map(named), "job": table["label"].map([*named].index),
-        "test": "test", "questions": "", "folder": str(path),
+        "sweep": 0.0, "test": "test", "questions": "", "folder": str(path),
     }  # fmt: skip
     table = table.assign(**{key: value for key, value in known.items() if key not in table})
     return table.fillna({"questions": ""})
@@ -169,7 +169,7 @@ def _read_lines(path: Path) -> pd.DataFrame:
             shared = {"dataset": dataset, "label": label, "name": label, "seed": seed, "folder": str(path)}
             rows += _rows(renamed, {**shared, "task": None}, {})
     table = pd.DataFrame(rows)
-    return table.assign(job=pd.factorize(table["label"])[0])
+    return table.assign(job=pd.factorize(table["label"])[0], sweep=0.0)
 
 
 def _name_rows(table: pd.DataFrame) -> pd.DataFrame:
@@ -184,6 +184,10 @@ def _name_rows(table: pd.DataFrame) -> pd.DataFrame:
     for key in [key for key in settings if key.endswith("_seed")]:
         own = table[key] == table["seed"].astype(str)
         table[key] = table[key].mask(own.groupby(rows).transform("all"), "null")
+    for key in [key for key in DATA if key in settings]:  # each seed may draw rows of its own
+        of_seed = table[key].groupby([*rows, table["seed"]]).transform("nunique")
+        is_one = of_seed.groupby(rows).transform("max") == 1
+        table[key] = table[key].str[:6].mask(is_one, "null")
     labels = table["label"].copy()
     for (_, label), same in table.groupby(rows, sort=False):
         differs = [key for key in settings if same[key].nunique() > 1]

@@ -30,6 +30,7 @@ CONTRAST_NOTE = (
     "Paired by seed, with 95 % intervals (Student's t); p-values are corrected for the number of contrasts "
     "(Holm). No effect: the 90 % interval lies within the margin."
 )
+NAMED = ("loss.criterion", "evaluation.data")  # which labels and tests say
 REFERENCES = {"constant": "constant", "noise": "without noise"}  # rows of what models are compared with
 # Columns of the tables, of those that were measured.
 FINAL_ANSWER = ("exact_final_answer", "final_answer_accuracy")
@@ -95,6 +96,7 @@ def markdown_report(table: pd.DataFrame, tested: pd.DataFrame, left_out: Sequenc
         parts.append(f"## {escape_html(dataset)}")
         for columns, remarks in make_tables(runs):
             parts += [markdown_table(columns), *map(escape_html, remarks)]
+        parts += [escape_html(line) for line in _differing_settings(runs)]
         if differing := _tests_with_different_questions(runs):
             parts.append(
                 f"The questions differ between runs: {escape_html(', '.join(differing))}. Rows may not be "
@@ -216,6 +218,17 @@ def _tests_with_different_questions(runs: pd.DataFrame) -> list[str]:
     """Name the test sets of which runs of one seed answered different questions: not comparable."""
     counts = runs.groupby(["test", "seed"], sort=False)["questions"].nunique()
     return [*dict.fromkeys(counts[counts > 1].index.get_level_values("test"))]
+
+
+def _differing_settings(runs: pd.DataFrame) -> list[str]:
+    """Say in which settings the rows differ, besides those that their labels name."""
+    found = []
+    for key in [key for key in runs if "." in key and key not in NAMED]:
+        rows = runs.groupby(key, sort=False)["label"].unique()
+        if len(rows) > 1 and not all(f"{key.rpartition('.')[2]}=" in label for label in runs["label"]):
+            values = "; ".join(f"{value} in {', '.join(labels)}" for value, labels in rows.items())
+            found.append(f"The rows differ in {key}: {values}.")
+    return found
 
 
 def _contrast_columns(tested: pd.DataFrame) -> Columns:

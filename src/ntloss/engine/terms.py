@@ -61,16 +61,23 @@ class NumberTerm(nn.Module):
             criterion has an option `decimals`.
     """
 
-    def __init__(self, vocabulary: NumberVocabulary, criterion: Criterion | str | Mapping[str, Any]) -> None:
+    def __init__(
+        self, vocabulary: NumberVocabulary, criterion: Criterion | str | Mapping[str, Any] | None
+    ) -> None:
         super().__init__()
-        self.criterion = make_criterion(criterion)
-        self.reads = reads_of(self.criterion)
-        self._requires_target_probs = requires(self.criterion, "target_probs")
-        decimals = option_of(self.criterion, "decimals")
+        self.criterion = None if criterion is None else make_criterion(criterion)
+        self.reads = () if self.criterion is None else reads_of(self.criterion)
+        self._requires_target_probs = self.criterion is not None and requires(self.criterion, "target_probs")
+        decimals = None if self.criterion is None else option_of(self.criterion, "decimals")
         self.decimals = True if decimals is None else bool(decimals)
         if decimals and not isinstance(self.criterion, HLGauss):  # requested, not a default
             warn_without_point(vocabulary)
         self.tables = NumberTables(vocabulary, spans=any(name in OF_NUMBERS for name in self.reads))
+
+    @property
+    def token_ids(self) -> Tensor:
+        """The tokens whose logits are read, `[tokens]`: none without a criterion."""
+        return self.tables.token_ids if self.criterion is not None else self.tables.token_ids[:0]
 
     def move_to(self, device: torch.device) -> None:
         """Move the tables to a device; a RuntimeError in compiled code."""
@@ -87,6 +94,8 @@ class NumberTerm(nn.Module):
         A term that replaces cross-entropy also learns which form of a value the label is.
         """
         row_max, shifted_lse, number_logits = readout.row_max, readout.shifted_lse, readout.number_logits
+        if self.criterion is None:
+            return torch.zeros_like(row_max.sum() if targets.shape is None else row_max)
         reads_mass = "log_mass" in self.reads
         learns_form = replaces_cross_entropy and self.tables.has_several_forms
         label_logit = readout.label_logit if learns_form else None

@@ -28,7 +28,7 @@ class NumberLabelsMissingWarning(UserWarning):
 
 def make_number_aware(
     trainer: Any,
-    criterion: Criterion | str | Mapping[str, Any] = "ntl_was",
+    criterion: Criterion | str | Mapping[str, Any] | None = "ntl_was",
     weight: float | None = None,
     *,
     vocabulary: Any = None,
@@ -155,9 +155,12 @@ class NumberAware:
         self.undo()
 
     def __repr__(self) -> str:
-        term = f"{float(self.loss.weight):g} times {name_of(self.loss.criterion)}"
+        criterion = self.loss.criterion
+        term = f"{float(self.loss.weight):g} times {name_of(criterion)}" if criterion is not None else ""
         where = f"labels that are one of {len(self.loss.vocabulary.tokens):,} number tokens"
-        if self.loss.mode == "replace":
+        if criterion is None:
+            said = "cross-entropy alone"
+        elif self.loss.mode == "replace":
             said = f"cross-entropy, and in place of it {term} at {where}"
         else:
             said = f"cross-entropy plus {term} at {where}"

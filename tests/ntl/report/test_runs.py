@@ -32,13 +32,6 @@ def test_runs_of_one_name_with_different_settings_are_separate_rows(tmp_path):
     assert "loss.criterion" not in table
 
 
-def test_where_a_run_is_and_how_it_is_logged_does_not_separate_rows(tmp_path):
-    for seed in (0, 1):
-        own = {"output_dir": f"outputs/{seed}", "logging_steps": 10 + seed}
-        make_run(tmp_path / str(seed), "T5", seed, settings={"training_args": own})
-    assert labels(tmp_path) == {"T5": 2}
-
-
 def test_training_rows_that_are_drawn_by_each_seed_are_one_row(tmp_path):
     for seed in (0, 1):
         make_run(tmp_path / f"a/{seed}", "T5", seed, settings={"dataset_args": {"train_seed": seed}})

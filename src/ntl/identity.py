@@ -1,0 +1,132 @@
+"""Which run is this? What a model has learned from which rows, and how its answers were made.
+
+A run's identity is written when it is trained, into the configuration of its model, and whatever asks whether
+two runs, or two evaluations, are the same compares identities: a command that continues a run, one that finds
+it finished, a report, a contrast. It consists of two flat dictionaries:
+
+    model     each setting that changes what is learned, such as `loss.weight`; `data`, the digest of all
+              rows; and of code that the user wrote, such as a loss, the digest of the file, as
+              `loss.criterion.source`
+    answers   each setting that changes how a trained model is evaluated; and `evaluation.data`, the digest of
+              the rows of this evaluation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ntl.config import Config, changes, read_trained
+from ntl.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ntl.data import Example, TaskData
+
+Identity = Mapping[str, Any]
+"""The settings and digests of a model or of an evaluation, by key."""
+DATA, ASKED = "data", "evaluation.data"
+TRAINED_QUESTIONS = "trained_questions.npy"  # in a run's folder: hashes of the questions of its training rows
+REPLACE = "Pass another training_args.output_dir, or training_args.overwrite_output_dir=true to replace it."
+# Schedules that do not depend on the number of steps.
+OPEN_ENDED = ("constant", "constant_with_warmup", "reduce_lr_on_plateau")
+
+
+def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the identity of the model that the settings train on the data, and that of its evaluation."""
+    parts: dict[str, dict[str, Any]] = {"model": {}, "answers": {}, "nothing": {}}
+    for group, settings in config.plain().items():
+        for name, value in settings.items():
+            parts[changes(f"{group}.{name}")][f"{group}.{name}"] = value
+    digest = data.digest
+    model = {**parts["model"], **config.sources(), DATA: digest}
+    return model, {**parts["answers"], ASKED: digest}
+
+
+def differing(one: Identity, other: Identity) -> list[str]:
+    """Return the keys in which two identities differ."""
+    return [key for key in dict.fromkeys([*one, *other]) if one.get(key) != other.get(key)]
+
+
+def check_same(now: Identity, model: Path) -> bool:
+    """Check that a model or a checkpoint in the run's folder is of the run that the settings describe.
+
+    Returns:
+        Whether the run is to be trained for more steps than the model was, which a learning rate that does
+        not depend on their number allows.
+
+    Raises:
+        UserError: The model was trained with other settings, on other rows or with another source.
+    """
+    trained = read_trained(model)
+    if trained is None:
+        return False
+    before: Identity = trained["identity"]
+    found = differing(before, now)
+    if found == ["training_args.max_steps"] and _can_be_longer(before, now):
+        return True
+    if not found:
+        return False
+    key = found[0]
+    if key == DATA:
+        reason = "before the data changed"
+    elif key.endswith(".source"):
+        reason = f"before the file of {now[key.removesuffix('.source')]} changed"
+    else:
+        reason = f"with other settings: {key} is {before.get(key)!r} there, {now.get(key)!r} here"
+    raise UserError(f"{model} was trained {reason}. {REPLACE}")
+
+
+def _can_be_longer(before: Identity, now: Identity) -> bool:
+    key = "training_args.max_steps"
+    schedule, warmup = now["training_args.lr_scheduler_type"], now.get("training_args.warmup_steps", 0)
+    is_open = schedule in OPEN_ENDED and (warmup == 0 or warmup >= 1)  # below 1, it is a share of the steps
+    return 0 < before[key] < now[key] and is_open and now["loss.criterion"] != "hl_gauss"
+
+
+def hash_questions(examples: Any) -> np.ndarray:
+    """Hash the question of each example, as 64-bit integers."""
+    import numpy as np
+    from pandas.util import hash_array  # slow
+
+    questions = np.array([example.question for example in examples], object)
+    return hash_array(questions, categorize=False)
+
+
+def leave_out_trained(data: TaskData, model: Path) -> tuple[TaskData, list[str]]:
+    """Leave out questions that a model of the lab was trained on, if it is evaluated on other data.
+
+    Returns:
+        The data, and a sentence for each set from which questions were left out.
+
+    Raises:
+        UserError: None is left.
+    """
+    from dataclasses import replace
+
+    import numpy as np
+
+    trained = read_trained(model)
+    # A checkpoint is in the folder of its run.
+    files = [file for file in (model / TRAINED_QUESTIONS, model.parent / TRAINED_QUESTIONS) if file.is_file()]
+    if trained is None or not files or trained["identity"][DATA] == data.digest:
+        return data, []
+    known, parts, said = np.load(files[0]), {}, []
+    for name, examples in data.parts.items():
+        is_known = np.isin(hash_questions(examples), known)
+        parts[name] = kept = _without(examples, is_known) if is_known.any() else examples
+        if is_known.all():
+            raise UserError(f"{model} was trained on every question of the {name} set; expected others.")
+        if is_known.any():
+            said.append(
+                f"left out of {name}: {is_known.sum():,} of {len(is_known):,} questions, which {model} was "
+                f"trained on; {len(kept):,} are left"
+            )
+    validation = parts.pop("validation")
+    return replace(data, validation=validation, tests=parts), said
+
+
+def _without(examples: Any, left_out: np.ndarray) -> list[Example]:
+    return [example for example, is_out in zip(examples, left_out, strict=True) if not is_out]

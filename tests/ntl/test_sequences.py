@@ -1,0 +1,316 @@
+"""Sequences of commands: no old number is given for a new one, and nothing of the user's is lost."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from runs import compare, main, results, state, train, written
+
+from ntl.config import compose_config
+from ntl.data import Example, fingerprint
+from ntl.identity import identify
+from ntl.train import STATE
+
+TINY = """
+defaults: [compare, override dataset_args: tabular, _self_]
+dataset_args:
+  {file: t.csv, target: y, columns: [a, b], train_size: 60, validation_size: 6, test_size: 8}
+model_args:
+  {number_format: padded, config_overrides: {d_model: 16, d_kv: 8, d_ff: 16, num_layers: 1, num_heads: 2}}
+training_args: {max_steps: 2, per_device_train_batch_size: 8, eval_steps: 2, save_steps: 2, use_cpu: true}
+"""
+COMMAND = "import sys; from ntl.__main__ import main; sys.exit(main())"
+
+
+def write_table(path, rows=80, factor=1, seed=0):
+    draw = random.Random(seed)
+    lines = [
+        f"{i},{draw.randint(1, 99)},{draw.randint(1, 99)},{factor * draw.randint(100, 999)}"
+        for i in range(rows)
+    ]
+    Path(path).write_text("\n".join(["id,a,b,y", *lines]), encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Start each test in a folder with a table and a study of runs of two steps."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ntl.report.figures.draw_figures", lambda *_: [])
+    write_table("t.csv")
+    Path("study.yaml").write_text(TINY)
+    return tmp_path
+
+
+def sweep(*more, study="study.yaml"):
+    return compare(study, "hydra/launcher=basic", "training_args.output_dir=out", *more)
+
+
+def run(*more):
+    """Train one run of the study."""
+    return train("study.yaml", "training_args.output_dir=run", *more)
+
+
+def rows():
+    """The mean error of each row of the report."""
+    table = pd.read_csv("out/report/metrics.csv")
+    errors = table[(table["test"] == "test") & (table["metric"] == "mae")]
+    return errors.groupby("label", sort=False)["value"].mean().to_dict()
+
+
+def test_refused_runs_are_in_no_report_and_no_contrast(capsys):
+    swept = ["loss=ce,ntl_was", "training_args.seed=0,1"]
+    assert sweep(*swept) == 0
+    assert [*rows()] == ["T5", "T5 + NTL-WAS"]
+    Path("study.yaml").write_text(TINY.replace("max_steps: 2", "max_steps: 2, learning_rate: 0.01"))
+    assert sweep(*swept) == 1
+    assert not Path("out/report/table.md").exists()
+    more = ["loss=ce,ntl_was,crps", "training_args.seed=0,1"]
+    assert sweep(*more, "contrasts=[{of: crps, minus: ce}]") == 1
+    assert [*rows()] == ["T5 + CRPS"]
+    table = Path("out/report/table.md").read_text()
+    assert table.count("was trained with other settings") == 4
+    assert not Path("out/report/contrasts.csv").exists()
+
+
+def test_a_table_says_which_settings_differ_between_its_rows():
+    assert sweep("loss=ce", "training_args.seed=0") == 0
+    Path("study.yaml").write_text(TINY.replace("max_steps: 2", "max_steps: 2, learning_rate: 0.01"))
+    assert sweep("loss=crps", "training_args.seed=0") == 0
+    assert (
+        "training_args.learning_rate: 0.003 in T5; 0.01 in T5 + CRPS"
+        in Path("out/report/table.md").read_text()
+    )
+
+
+def test_contrasts_of_rows_that_answered_other_questions_are_not_tested():
+    assert sweep("loss=ce", "training_args.seed=0") == 0
+    asked = ["dataset_args.test_size=9", "contrasts=[{of: crps, minus: ce}]"]
+    assert sweep("loss=crps", "training_args.seed=0", *asked) == 0
+    table = Path("out/report/table.md").read_text()
+    assert "different questions on test" in table
+    assert not Path("out/report/contrasts.csv").exists()
+
+
+def test_a_study_comes_before_the_shipped_files_of_its_name(capsys):
+    Path("mine/loss").mkdir(parents=True)
+    study = "defaults: [compare, _self_]\nloss: {weight: %s}\ntraining_args: {max_steps: 7}\n"
+    Path("mine/noisy.yaml").write_text(study % 0.5)
+    Path("mine/loss/ntl_was.yaml").write_text("defaults: [ce]\ncriterion: ntl_was\noptions: {squash: 2.0}\n")
+    assert compare("mine/noisy.yaml", "--cfg", "job", "loss=ntl_was") == 0
+    printed = capsys.readouterr().out
+    assert "max_steps: 7" in printed
+    assert "squash: 2.0" in printed
+    for name in ("compare", "train", "settings"):  # which it would extend itself
+        Path(f"mine/{name}.yaml").write_text(study % 0.5)
+        assert compare(f"mine/{name}.yaml", "--cfg", "job") == 2
+        assert f"mine/{name}.yaml" in capsys.readouterr().err
+
+
+def test_a_loss_of_ones_own_that_was_edited_is_not_finished(capsys):
+    loss = "def mine(probs, values, target):\n    return {} * (probs @ values - values[target]).abs()\n"
+    Path("edited_loss.py").write_text(loss.format(1))
+    own = ["loss=ce", "loss.criterion=edited_loss:mine", "training_args.seed=0"]
+    assert sweep(*own) == 0
+    capsys.readouterr()
+    assert sweep(*own) == 0
+    assert "was finished already" in capsys.readouterr().err
+    Path("edited_loss.py").write_text(loss.format(50))
+    assert sweep(*own) == 1
+    assert "edited_loss:mine changed" in capsys.readouterr().err
+    assert sweep(*own, "training_args.overwrite_output_dir=true") == 0
+
+
+def test_questions_that_a_model_was_trained_on_are_left_out_of_other_evaluations(capsys):
+    write_table("t.csv", rows=120)
+    assert run("loss=ce") == 0
+    asked = {
+        row["question"]
+        for row in map(json.loads, Path("run/test/predictions.jsonl").read_text().splitlines())
+    }
+    trained = {row.question for row in _data().train}
+    assert not asked & trained
+    other = ["training_args=eval", "model_args.model_name_or_path=run", "training_args.output_dir=null"]
+    other.append("model_args.config_overrides=null")
+    for change in ("dataset_args.test_size=60", "dataset_args.data_seed=1", "longer table"):
+        if change == "longer table":
+            write_table("t.csv", rows=125)
+        name = f"evaluation.name=by-{len(change)}"
+        given = [] if change == "longer table" else [change]
+        assert train("study.yaml", *other, *given, name) == 0
+        lines = Path(f"run/by-{len(change)}/predictions.jsonl").read_text().splitlines()
+        found = {row["question"] for row in map(json.loads, lines)}
+        assert found
+        assert not found & trained
+        assert "left out of test" in capsys.readouterr().out
+
+
+def _data():
+    from ntl.data import load_task
+
+    given = [
+        "dataset_args=tabular",
+        "dataset_args.file=t.csv",
+        "dataset_args.target=y",
+        "dataset_args.columns=[a,b]",
+    ]
+    sizes = [f"dataset_args.{key}_size={n}" for key, n in (("train", 60), ("validation", 6), ("test", 8))]
+    return load_task(compose_config([*given, *sizes], "compare").dataset_args)
+
+
+def test_changed_ratings_and_changed_files_of_any_dataset_are_other_data(capsys):
+    table = Path("rated.csv")
+    table.write_text("\n".join(["text,y,ratings", *(f"t{i},{i},40 60" for i in range(80))]))
+    rated = ["dataset_args.file=rated.csv", "dataset_args.columns=[text]", "dataset_args.ratings=ratings"]
+    assert run("loss=ce", *rated) == 0
+    table.write_text(table.read_text().replace("40 60", "0 100"))
+    assert run("loss=ce", *rated) == 2
+    assert "before the data changed" in capsys.readouterr().err
+    Path("jokes").mkdir()
+    for name in ("train", "dev", "test"):
+        Path(f"jokes/{name}.tsv").write_text("".join(f"{i % 9}\tjoke {name} {i}\n" for i in range(8)))
+    jokes = ["dataset_args=rjokes", "dataset_args.data_dir=jokes", "training_args.output_dir=jokes-run"]
+    assert train("jokes.yaml", *jokes) == 2  # no such study
+    small = [
+        "model_args.model_name_or_path=null",
+        "model_args.config_name=t5-tiny",
+        "training_args.max_steps=0",
+    ]
+    small += ["training_args.use_cpu=true", "evaluation.max_new_tokens=2"]
+    assert train(*jokes, *small) == 0
+    Path("jokes/test.tsv").write_text(Path("jokes/test.tsv").read_text().replace("1\t", "7\t"))
+    assert train(*jokes, *small) == 2
+    assert "before the data changed" in capsys.readouterr().err
+
+
+def test_an_evaluation_of_a_changed_table_is_not_taken_for_the_runs_own(capsys):
+    assert run("loss=ce") == 0
+    honest = results("run")["test"]["mae"]
+    write_table("t.csv", factor=3)
+    other = ["training_args=eval", "model_args.model_name_or_path=run", "training_args.output_dir=null"]
+    other.append("model_args.config_overrides=null")
+    assert train("study.yaml", *other) == 2  # it would replace the run's own
+    assert "other data" in capsys.readouterr().err
+    assert train("study.yaml", *other, "evaluation.name=changed") == 0
+    write_table("t.csv")
+    assert run("loss=ce") == 0
+    assert results("run")["test"]["mae"] == honest
+
+
+def test_one_changed_label_among_many_changes_the_digest():
+    examples = [Example(f"question {i}", str(i)) for i in range(30_000)]
+    before = fingerprint(examples)
+    examples[12_345] = examples[12_345]._replace(answer="0")
+    assert fingerprint(examples) != before
+    assert fingerprint([Example("a", "1", 2.0)]) != fingerprint([Example("a", "1", 3.0)])
+    assert fingerprint([Example("a", "1", ratings=(1.0,))]) != fingerprint(
+        [Example("a", "1", ratings=(2.0,))]
+    )
+
+
+def test_a_report_into_the_folder_of_the_runs_counts_each_run_once():
+    assert sweep("loss=ce,crps", "training_args.seed=0") == 0
+    for seeds in (1, 2):
+        assert main(["report", "out", "--output", "out"]) == 0
+        table = pd.read_csv("out/metrics.csv")
+        assert table.groupby("label")["seed"].nunique().to_dict() == {"T5": seeds, "T5 + CRPS": seeds}
+        assert sweep("loss=ce,crps", "training_args.seed=1") == 0
+    for path in Path("out").glob("loss-ce*/test/metrics.json"):
+        path.unlink()
+    assert main(["report", "out", "--output", "out"]) == 0
+    assert {*pd.read_csv("out/metrics.csv")["label"]} == {"T5 + CRPS"}
+
+
+def test_every_setting_that_changes_what_is_learned_is_a_row_of_its_own():
+    assert sweep("loss=ce", "training_args.seed=0", "training_args.eval_steps=1,2") == 0
+    assert [*rows()] == ["T5 (eval_steps=1)", "T5 (eval_steps=2)"]
+
+
+def test_the_first_loss_of_the_first_sweep_is_what_later_ones_are_compared_with():
+    assert sweep("loss=ntl_was,ce", "training_args.seed=0,1") == 0
+    assert sweep("loss=ce", "training_args.seed=0,1", "model_args=vanilla_t5_regression_head") == 0
+    assert next(iter(rows())) == "T5 + NTL-WAS"
+
+
+def test_a_model_is_not_replaced_by_what_is_trained_from_it(capsys):
+    assert run("loss=ce") == 0
+    before = Path("run/model.safetensors").read_bytes()
+    start = ["model_args.model_name_or_path=run", "model_args.config_overrides=null"]
+    for more in ([], ["training_args.overwrite_output_dir=true"]):
+        assert run("loss=crps", *start, *more) == 2
+        assert "training_args.output_dir" in capsys.readouterr().err
+    assert Path("run/model.safetensors").read_bytes() == before
+
+
+def test_a_run_is_trained_longer_where_its_rate_does_not_depend_on_the_steps(capsys):
+    constant = ["loss=ce", "training_args.lr_scheduler_type=constant", "training_args.warmup_steps=0"]
+    assert run(*constant) == 0
+    first = written("run")
+    assert run(*constant, "training_args.max_steps=4") == 0
+    assert written("run")["steps"] == 4
+    assert written("run")["seconds"] > first["seconds"]
+    assert train("study.yaml", "training_args.output_dir=whole", *constant, "training_args.max_steps=4") == 0
+    assert results("run")["test"]["mae"] == pytest.approx(results("whole")["test"]["mae"])
+    assert run(*constant, "training_args.max_steps=3") == 2
+    linear = ["loss=ce", "training_args.output_dir=linear"]
+    assert train("study.yaml", *linear) == 0
+    assert train("study.yaml", *linear, "training_args.max_steps=4") == 2
+    assert "max_steps" in capsys.readouterr().err
+
+
+def test_the_seconds_of_a_continued_run_are_those_of_all_processes(monkeypatch):
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    saved = ["loss=ce", "training_args.save_steps=1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "ntl.trainer.LabTrainer.evaluation_loop", die
+        )  # at step 2, after the checkpoint of step 1
+        patch.setattr("ntl.trainer.Clock.seconds", 1000.0)
+        assert run(*saved) == 130
+    assert run(*saved) == 0
+    assert 1000 < written("run")["seconds"] < 1100
+    assert state("run")["global_step"] == 2
+
+
+def test_a_metric_that_is_not_measured_is_refused_before_the_first_step(capsys):
+    assert run("loss=ce", "training_args.metric_for_best_model=median_mae") == 2
+    assert "evaluation.read" in capsys.readouterr().err
+    assert not Path("run", STATE).exists()
+    measured = ["training_args.metric_for_best_model=median_mae", "evaluation.read=[median]"]
+    assert run("loss=ce", *measured) == 0
+
+
+def test_a_module_of_the_working_folder_does_not_hide_an_installed_one(folder):
+    Path("datasets.py").write_text("raise ImportError('not this one')\n")
+    given = [sys.executable, "-m", "ntl", "train", "study.yaml", "loss=ce", "training_args.max_steps=0"]
+    done = subprocess.run(given, capture_output=True, text=True, timeout=300, cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_a_run_is_called_and_where_it_is_changes_nothing(tmp_path):
+    data = _data()
+
+    def identity(*overrides):
+        return identify(compose_config(["dataset_args=tabular", *overrides], "compare"), data)
+
+    same = ["training_args.output_dir=elsewhere", "training_args.logging_steps=7", "model_args.name=other"]
+    same += ["training_args.use_cpu=true", "evaluation.name=again", "evaluation.batch_size=3"]
+    assert identity(*same) == identity()
+    answers = ["evaluation.beams=2", "dataset_args.max_new_tokens=3", "evaluation.read=[median]"]
+    assert identity(*answers)[0] == identity()[0]
+    assert identity(*answers)[1] != identity()[1]
+    published = identity(
+        "loss=from_model_args", "model_args=vanilla_t5_ntl", "model_args.model_name_or_path=null"
+    )
+    assert published[0] == identity("loss=ntl_mse")[0]
+    for change in (
+        "training_args.seed=1",
+        "training_args.eval_steps=3",
+        "evaluation.samples_during_training=9",
+    ):
+        assert identity(change)[0] != identity()[0]
