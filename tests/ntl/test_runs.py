@@ -294,7 +294,7 @@ def test_a_killed_run_continues_to_the_same_result(tmp_path):
     assert train(*overrides(whole)) == 0
     process = multiprocessing.get_context("forkserver").Process(target=train, args=overrides(broken))
     process.start()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not checkpoints(broken):
         assert process.is_alive()
         assert time.monotonic() < deadline
