@@ -16,6 +16,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ntloss.numbers.magnitudes import OTHER_MAGNITUDES
+
 DIGITS = "0123456789"
 SIGNS = {"-": -1, "+": 1, **dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d", -1)}
 """Signs with their factors: the minus of typography, and the hyphens and dashes that are written for it."""
@@ -40,18 +42,29 @@ _WORDS = [word for word in POWERS if len(word) > 1]
 _D = "[0-9]"
 _SIGN = f"[{re.escape(''.join(SIGNS))}]"
 _SPACE = f"[{SPACES}]"
+_THIN = "[\u00a0\u2009\u202f]"  # spaces that stand in numbers, but separate no numbers
 _CURRENCY = rf"(?:\\?[{CURRENCIES}])"
-_CODES = "USD|EUR|GBP|JPY|CHF|CNY|INR"
+# Of the currencies that are traded most (Bank for International Settlements, Triennial Survey 2022), but for
+# codes that are words or names, too (COP, PEN, PHP, RON, TRY).
+_CODES = (
+    "USD|EUR|GBP|JPY|CHF|CNY|INR|AUD|CAD|HKD|SGD|SEK|KRW|NOK|NZD|MXN|TWD|ZAR|BRL|DKK|PLN|THB|ILS|IDR|CZK|AED"
+    "|HUF|CLP|SAR|MYR|RUB|BHD|BGN"
+)
 _CODE = f"(?:{_CODES})"
 _MONEY_BEFORE = rf"(?:(?:\b[A-Z]{{1,3}})?{_CURRENCY}{_SPACE}?|\b{_CODE}{_SPACE}?)"
-# Of scripts that put no space between words: there, a sign may follow a letter.
-_UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_ABBREVIATIONS = "Rs|Rp|RM|Tk|kr|zł|Kč|Ft|Fr"  # of currencies, before a number
+# Of scripts that put no space between words: there, a sign or a number may follow a letter.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u312f\u3400-\u9fff\uac00-\ud7af"
 _PRIMES, _QUOTES = "\u2032\u2033", "\"'\u2019\u201d"
 # A sign follows no letter, digit, closing bracket, percent or degree sign, except a currency's code, and no
 # mark that ends a number before it: 5"-7", 10.-15., 5€-10€.
 _ENDED = rf"(?<!{_D}[{_QUOTES}{_PRIMES}.!{CURRENCIES}])(?<!{_D}{_SPACE}€)"
 _SIGN_BEFORE = rf"(?:(?<![^\W_{_UNSPACED}])(?<![)\]}}%‰°]){_ENDED}|(?<=\b{_CODE}))"
-_EXPONENT = rf"(?:[eE](?P<power>{_SIGN}?{_D}+)(?![0-9A-Za-z]))"
+# 1e5, 1.e+05, and Fortran's 1.0D+05.
+_EXPONENT = (
+    rf"(?:(?:[eE](?={_SIGN}?{_D})|[dD](?={_SIGN}{_D}{{2,3}}(?!\.?{_D})))(?P<power>{_SIGN}?{_D}+)"
+    r"(?![0-9A-Za-z]))"
+)
 _WORD = rf"(?:(?:{'|'.join(_WORDS)})s?)"
 # Plain letters only directly after digits, and only those that are no usual unit; with a currency, all.
 _MAGNITUDE = rf"(?:(?:[{SPACES}-]?(?i:{_WORD})(?!\w))+|[kKM](?!\w))"
@@ -61,14 +74,77 @@ _OTHER_DIGIT = (
     r"(?:(?![0-9])\d|[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070\u2074-\u2079\u2080-\u2089\u2150-\u215f])"
 )
 _OPEN, _CLOSE = r"[(\[{]", r"[)\]}]"
+_HYPHEN = "[-\u2010\u2011]"
 _DASH = "[-\u2010-\u2014\u2212~\u301c\uff5e]"
 _AGAIN = rf"{_SIGN}?(?:{_CURRENCY}{_SPACE}?)?[.]?{_D}"  # another number begins
 _MORE = rf"{_SIGN}?(?:{_CURRENCY}{_SPACE}?)?\.?"  # what of it may be written so far
 _OPERATOR = "[/\u2044\u2215\uff0f\u00d7÷·⋅∙±]"
 _UNIT = rf"(?:[%‰]|{_SPACE}?€|{_CURRENCY}|[°.{_PRIMES}{_QUOTES}]{{1,2}})"
-_MIDDLE = f":\u2236\uff1a_hH{APOSTROPHES}{_PRIMES}"  # between the parts of a time, a length, or code
+_MIDDLE = f":\u2236\uff1a_hH{APOSTROPHES}\u00b4`{_PRIMES}"  # between the parts of a time, a length, or code
+_MONEY_WORDS = "dollar|euro|pounds|rupees|yen|yuan|won|franc|peso"
 _COUNTED = "hundred|thousand|million|billion|trillion|lakh|crore"
 _AFTER_COUNTED = "|".join(f"(?<=(?i:{word}{s}))" for word in _COUNTED.split("|") for s in ("", "s"))
+
+# Digits that are no number of their own, because they are a part of a word (x1, CO2, bbox_2d, Qwen2.5).
+_LETTER = rf"[^\W\d_{_UNSPACED}\u0590-\u06ffªº]"  # in Hebrew and Arabic, short words are joined to numbers
+_COMMANDS = "times|cdot|div|pm|mp|frac|sqrt|approx|sim|leq?|geq?|neq?|to|rightarrow|quad|propto|equiv|n|r|t"
+_NO_WORD = "".join(
+    rf"(?<!{before})"
+    for before in (
+        *(
+            rf"\\{command}"
+            for each in _COMMANDS.split("|")
+            for command in {each.replace("?", ""), each.replace("q?", "")}
+        ),
+        *(rf"\b{abbreviation}" for abbreviation in _ABBREVIATIONS.split("|")),
+        rf"{_D}[xXhH]",  # 3x4, 12h30
+        rf"{_D} [xX]",
+        r"\b0[bBoO]",
+    )
+)
+# A name in capitals (GPT-3, F-16) or a variable (n-1) before the hyphen, but no unit after digits: 20GB-30GB.
+_NO_RANGE = "".join(
+    rf"(?<!{_D}{space}{letters}{_HYPHEN})" for space in ("", " ") for letters in ("[A-Za-z]", "[A-Za-z][A-Z]")
+)
+_PARTS = (
+    rf"(?:(?<={_LETTER}){_NO_WORD}|(?<={_LETTER}_)|(?<={_LETTER}__)|(?<={_LETTER}_\{{)"
+    rf"|(?:(?<=[A-Z]{_HYPHEN})|(?<=(?<!\w)[a-z]{_HYPHEN})){_NO_RANGE}){_D}+(?:[._]{_D}+)*"
+)
+_POWERS = "|".join(
+    [
+        *(rf"(?<=[A-Za-z]{begins})" for begins in (r"\^", rf"\^{_SIGN}", r"\^\{", rf"\^\{{{_SIGN}", r"\*\*")),
+        r"(?<=\b(?:kg|cm|mm|km|nm|mL|ml|Pa|Hz)-)(?=[1-4](?!\w))",  # kg-1, as physicists write it
+        r"(?<=\bmol-)(?=[1-4](?!\w))",
+        rf"(?<=[\w.%)\"\]]\[)(?={_D}{{1,3}}\])",  # notes and indices, 42,000[1]
+    ]
+)
+_PART = (
+    rf"(?<=[\w^{{\[*\-\u2010\u2011\u2212])(?=[0-9])"
+    rf"(?:(?:{_POWERS}){_D}+|(?(sign)(?!)|(?(money)(?!)|{_PARTS})))"
+)
+# A list of numbers in brackets, braces, parentheses or between tags, of which a comma or a space separates
+# the numbers: what begins it, its numbers, and what ends it.
+_ITEM = rf"{_SIGN}?(?:{_D}+(?:\.{_D}*)?|\.{_D}+)(?:[eE][+-]?{_D}+)?"
+# Tags of HTML, of answers and of chats, whose text is no list.
+_OTHER_TAGS = (
+    r"(?:\w*(?:answer|result|response|output|solution|number|value|score|total|amount|price|cost|count|think"
+    r"|reason|assistant|user|human|system|turn|im_|header|message|text|eot|eos|bos|begin_of|end_of|start_of)\w*"
+    "|a|abbr|ans|b|bdi|big|blockquote|body|button|caption|center|cite|code|data|dd|del|dfn|div|dt|em|figcaption"
+    "|final|font|h[1-6]|i|ins|kbd|label|li|mark|meter|nobr|option|p|pad|pre|q|s|samp|sep|small|span|strike"
+    "|strong|sub|sup|summary|td|th|time|title|tr|tt|u|unk|var)"
+)
+_TAG = rf"<\|?(?i:(?!{_OTHER_TAGS}\b)[a-z][\w.-]*)(?:\s[^<>]*)?\|?>"
+_CENTS = rf"\(\s*{_SIGN}?[1-9]{_D}{{0,2}}(?:(?:,{_D}{{3}})+\.{_D}{_D}|(?:[. ]{_D}{{3}})+,{_D}{_D})\s*\)"
+_BLANK = r"[ \t\r\n]"  # other spaces do not separate numbers
+_UNFINISHED = re.compile(rf"{_BLANK}*(?:[,;:|]{_BLANK}*)?(?:{_SIGN}?\.?|[eE][+-]?|\\[a-z]*)\s*\Z")
+_LIST = re.compile(
+    rf"(?:(?P<open>(?!{_CENTS})\(|(?<![\w}}\]^])\{{|\[|{_TAG})|[)\]}}\"'],){_BLANK}*"
+    rf"(?P<items>{_ITEM}(?:{_BLANK}*[,;:|]{_BLANK}*{_ITEM}|{_BLANK}+{_ITEM})*)"
+    rf"(?:{_BLANK}*(?:[,;]{_BLANK}*)?(?:(?:\\right)?\\?(?:[)}}]|\](?!\())|<)"
+    rf"|{_BLANK}*,{_BLANK}*[(\[{{\"'.…]|(?(open){_UNFINISHED.pattern}|(?!)))"
+)
+_LIST_BEGINS = re.compile(r"[(\[{>)\]}\"'](?:(?<=[(\[{>])|(?=,))")
+_LONGEST_TAG = 64
 
 
 def _begins(words: str) -> str:
@@ -92,8 +168,25 @@ _JOINS = [
     (rf"{_SPACE}{_D}+/{_D}", rf"{_SPACE}{_D}+/?"),  # 1 1/2
     # 12:30, 12h30, 1.2.3, 5..10, \frac{1}{2}, and groups that nobody writes
     (
-        rf"(?:[{_MIDDLE},eE]|\.{{1,3}}|\}}\{{|\{{,\}}|,\\!|\\[,;: ]){_D}",
-        rf"[{_MIDDLE}]|\.{{1,3}}|\}}\{{?|\{{,?\}}?|,(?:\\!?)?|\\[,;: ]?|[eE]{_SIGN}?{_D}*",
+        rf"(?:[{_MIDDLE}]|[.,]{{1,3}}|\}}\{{|\{{,\}}|,\\!|\\[,;: ]){_D}",
+        rf"[{_MIDDLE}]|[.,]{{1,3}}|\}}\{{?|\{{,?\}}?|,(?:\\!?)?|\\[,;: ]?",
+    ),
+    # exponents of another form, 1e5kg, 1.5 e5, 1.5d0
+    (rf"(?:{_SPACE}?[eE]|[dD]){_SIGN}?{_D}", rf"\.?{_SPACE}?[eEdD]{_SIGN}?{_D}*"),
+    (
+        rf"(?<=\.{_D}{_D}{_D}){_SPACE}{_D}{_D}{_D}(?!{_D})(?:{_SPACE}{_D}{{1,3}}(?!{_D}))*",
+        rf"{_SPACE}{_D}{{0,3}}",
+    ),  # 0.000 001
+    (
+        rf"[\uff0c\u066c]{_D}{_D}{_D}(?!{_D})|[\u066b\uff0e]{_D}",
+        rf"[\uff0c\u066b\u066c\uff0e]{_D}{{0,3}}",
+    ),  # with separators and points of full width or of Arabic
+    (rf"{_SPACE}:{_SPACE}{_D}", rf"{_SPACE}(?::{_SPACE}?)?"),  # 3 : 2
+    # 5- and 100.00-, as accountants write negative numbers, and 100.00 CR
+    (rf"[-\u2212](?=[\s,;:.)\]|]|\Z)|{_SPACE}?(?:CR|DR)(?!\w)", rf"[-\u2212]|{_SPACE}?[CD]R?"),
+    (
+        rf"{_SPACE}?[到至~]{_SPACE}?{_D}|{_SPACE}?(?:から|부터|에서){_SPACE}?{_D}",
+        rf"{_SPACE}?(?:[到至~か부에]|から|부터|에서)?{_SPACE}?",
     ),
     # 3-5, 3%-5%, $3-$5, 20°-25°
     (rf"{_UNIT}?{_DASH}{_CURRENCY}?{_D}", rf"{_UNIT}?(?:{_DASH}(?:\\|{_CURRENCY})?)?"),
@@ -109,40 +202,117 @@ _JOINS = [
     ),
     # Billions or bytes, and magnitudes of other languages and traders.
     (r"(?:[BT]|MM)(?!\w)", "[BT]|MM?"),
-    (rf"{_SPACE}(?:cr|mil)(?!\w)", rf"{_SPACE}(?:{_begins('cr|mil')})"),
-    (rf"{_SPACE}?[万萬億亿千百만억천]", rf"{_SPACE}?"),
+    # but not kilograms and kilometers (千克, 千米)
     (
-        rf"{_SPACE}?[kKmMbB](?:{_CODE}|{_CURRENCY})",
-        rf"{_SPACE}?[kKmMbB](?:\\|{_begins(_CODES)})?",
+        rf"{_SPACE}?(?:[万萬億亿兆만억천조]|[千百](?![克米瓦卡赫帕焦伏字分])|พัน|หมื่น|แสน|ล้าน)",
+        rf"{_SPACE}?(?:[千百]|{_begins('พัน|หมื่น|แสน|ล้าน')})?",
+    ),
+    (
+        rf"{_SPACE}?[kKmMbBtT]{_SPACE}?(?:{_CODE}|{_CURRENCY}|(?:{_MONEY_WORDS})s?\b)",
+        rf"{_SPACE}?[kKmMbBtT]{_SPACE}?(?:\\|{_begins(_CODES)}|(?:{_begins(_MONEY_WORDS)})s?)?",
     ),
 ]
+# What ends most numbers, before all else is tried: the end of a line, a clause or a sentence.
+_ENDS = re.compile(r"[.,;!?]?(?:\n|\Z)|[,.;] [^0-9]")
 _JOINED = re.compile("|".join(full for full, _ in _JOINS))
-# 3kg-5kg: in finished texts alone; a reading of what a model writes ends at the first letter of a unit.
-_RANGE_OF_UNITS = re.compile(rf"°?[A-Za-z]{{1,3}}{_DASH}{_CURRENCY}?{_D}")
+# What words join is seen in finished texts alone; a reading of what a model writes ends at the first letter
+# of a word or a unit.
+_QUANTITIES = (  # from large to small units, of which two make one quantity: 1 hour 30 minutes
+    ("years?|yrs?|y", "months?|mos?", "weeks?|wks?|w", "days?|d", "hours?|hrs?|h|Stunden?|heures?|horas?",
+     "minutes?|mins?|m|Minuten?|minutos?", "seconds?|secs?|s"),
+    ("miles?|mi", "yards?|yds?", "feet|foot|ft", r"inch(?:es)?|ins?"),
+    ("kilomet(?:er|re)s?|km", "met(?:er|re)s?|m", "centimet(?:er|re)s?|cm", "millimet(?:er|re)s?|mm"),
+    ("tons?|tonnes?|t", "stones?|st", "pounds?|lbs?", "ounces?|oz", "kilograms?|kg", "grams?|g"),
+    ("dollars?|euros?|pounds?|rupees?|francs?", "cents?|pence|paise|centimes?"),
+    ("degrees?|deg|°", "minutes?|arcminutes?", "seconds?"),
+    ("gallons?|gal", "quarts?|qt", "pints?|pt", "cups?", "tablespoons?|tbsp", "teaspoons?|tsp"),
+)  # fmt: skip
+_SMALLER_UNIT = "|".join(
+    rf"(?:{large})(?:\.?(?:(?<=[a-z]{{3}}),)?{_SPACE}(?:and{_SPACE})?)?{_D}+(?:[.,]{_D}+)?"
+    rf"{_SPACE}?(?:{'|'.join(units[i + 1 :])})\b"
+    for units in _QUANTITIES
+    for i, large in enumerate(units[:-1])
+)
+_FRACTION = r"half|third|quarter|fourth|fifth|two[ -]thirds|three[ -]quarters"
+_JOINED_BY_WORDS = re.compile(
+    rf"°?[A-Za-z]{{1,3}}{_DASH}{_CURRENCY}?{_D}"  # 3kg-5kg
+    rf"|(?:{_UNIT}|-)?{_SPACE}(?i:to|or|bis|à|до){_SPACE}{_AGAIN}"  # 18 to 25 percent
+    rf"|{_SPACE}(?i:(?:\w{{1,12}}{_SPACE})?out{_SPACE}of|of|over|through|thru|till?|until|versus|vs\.?|per|point)"
+    rf"{_SPACE}{_AGAIN}"
+    rf"|(?<=(?<![\d.,])1){_SPACE}in{_SPACE}(?!(?:19|20){_D}{_D}\b){_D}"
+    rf"|{_SPACE}and{_SPACE}(?:(?:(?:an?|one){_SPACE})?(?:{_FRACTION})|{_D}+(?:/{_D}|{_SPACE}(?:cents|pence)))\b"
+    rf"|{_SPACE}?-?(?:{_SMALLER_UNIT})"
+    rf"|{_SPACE}(?:hours?|hrs?|h|feet|foot|ft){_SPACE}{_D}{_D}?(?![\d.,]|{_SPACE}?[A-Za-z%])"
+    rf"|{_SPACE}(?:squared|cubed|to{_SPACE}the{_SPACE}(?:power|\w+th)|(?:degrees{_SPACE})?below{_SPACE}zero)\b"
+)
+_JOINED_BY_AND = re.compile(rf"{_UNIT}?{_SPACE}(?:and|und|et|y){_SPACE}{_AGAIN}")
+_BETWEEN = re.compile(rf"(?i:between|zwischen|entre){_SPACE}{_CURRENCY}?$")
+_WORD_AFTER = re.compile(rf"(?:{_UNIT}|-)?{_SPACE}?[^\W\d]|°")
+_WORD_BEHIND = re.compile(rf"[{SPACES}-]?([^\W\d_][^\s0-9,.;:!?)\]}}\"'/{CURRENCIES}-]*)")
+# Magnitudes that are not in the table of those that are read.
+_UNREAD = OTHER_MAGNITUDES | {
+    f"{word}{end}"
+    for word in (
+        *(f"{number}illion" for number in ("quadr", "quint", "sext", "sept", "oct", "non", "dec", "z")),
+        *(
+            "billiard",
+            "trilliard",
+            "lac",
+            "dozen",
+            "score",
+            "gross",
+            "trillione",
+            "quadrillione",
+            "billiarde",
+        ),
+    )
+    for end in ("", "s", "n", "en")
+}
+_UNREAD_BEGUN = frozenset(word[:i] for word in _UNREAD for i in range(1, len(word) + 1))
+_TRADERS = "mm|mil|mill|bil|tril|thou"  # $5mm, $5 mil
+_UNREAD_MONEY = re.compile(rf"{_SPACE}?(?i:{_TRADERS})(?!\w)")
+_UNREAD_MONEY_BEGUN = re.compile(rf"{_SPACE}?(?i:{_begins(_TRADERS)})")
 _TAIL = re.compile("|".join(begun for _, begun in _JOINS))
 # What stands before a number and makes it a part of something else: a fraction, a power, a root.
 _JOINED_BEFORE = re.compile(
     rf"(?<={_OTHER_DIGIT})|(?<=[√π±^/\u2044\u2215\uff0f])|(?<=/{_SPACE})|(?<=[\^\}}\]]\{{)|(?<=frac)"
-    r"|(?<=\\sqrt)|(?<=\\sqrt[ {\[])|(?<=\\pm)|(?<=\\pm\s)"
+    r"|(?<=\\sqrt)|(?<=\\sqrt[ {\[])|(?<=\\pm)|(?<=\\pm\s)|(?<=\bout of )|(?<=[\s($€£],)|(?<=\A,)"
 )
 _CURRENCY_BEHIND = re.compile(rf"{_CURRENCY}{_SPACE}?$")
 _MINUSES = "".join(c for c, factor in SIGNS.items() if factor < 0)
 _FAR = 16  # characters before a number in which a sign can stand apart
 # `minus 5`, `= - 5`, `-AUD 5`, but not the operator of `7 minus 5`.
 _SIGN_APART = re.compile(
-    rf"(?:(?<![0-9)\]}}%]{_SPACE})(?<![\w-])(?i:minus|negative)\s+"
+    rf"(?:(?<![0-9)\]}}%]{_SPACE})(?<![\w-])(?i:minus|negative|минус|eksi)\s+"
+    rf"|(?:[负負]|零下|氷点下|マイナス|마이너스|영하){_SPACE}?"
     rf"|[=:{CURRENCIES}]{_SPACE}?[{re.escape(_MINUSES)}]{_SPACE}"
-    rf"|(?<![\w)\]}}%])[{re.escape(_MINUSES)}](?:[A-Z]{{2,3}}|kr|Rs|zł|Kč|Ft)\.?{_SPACE}?)$"
+    rf"|(?<![\w)\]}}%])[{re.escape(_MINUSES)}](?:[A-Z]{{2,3}}|{_ABBREVIATIONS})\.?{_SPACE}?)$"
 )
 # Where a number may begin, which is found much faster than a number: at most these characters stand before
 # its first digit.
-_NEAR_DIGIT = rf"(?=[{re.escape(''.join(SIGNS) + CURRENCIES + SPACES)}A-Z\\.,{{}}]{{0,12}}{_D})"
+_LEAD = 12
+_NEAR_DIGIT = rf"(?=[{re.escape(''.join(SIGNS) + CURRENCIES + SPACES)}A-Z\\.,{{}}]{{0,{_LEAD}}}{_D})"
+_DIGIT = re.compile(_D)
+# The last characters of all that `_SIGN_APART` finds.
+_ENDS_OF_SIGNS = frozenset(f"{_MINUSES}.ABCDEFGHIJKLMNOPQRSTUVWXYZeiskrptzł\u0441\u0421č负負下点スス스하m")
 _BEFORE_WHOLE = re.compile(r"\s*")
 _AFTER_WHOLE = re.compile(rf"\s*(?:{_CURRENCY}|{_CODE}|\\?%|percent)?\.?\s*")
 _TOKEN_LEAD = re.compile(f" ?{_SIGN}?")
 SUBWORDS = frozenset(
     word[i:j]
-    for word in [*(word + "s" for word in POWERS), "times", "cdot", "div", "pm", "sqrt", "pi", "x", "e", "h"]
+    for word in [
+        *(word + "s" for word in POWERS),
+        *_UNREAD,
+        "times",
+        "cdot",
+        "div",
+        "pm",
+        "sqrt",
+        "pi",
+        "x",
+        "e",
+        "h",
+    ]
     for i in range(len(word))
     for j in range(i + 1, len(word) + 1)
 )
@@ -220,9 +390,13 @@ def _rules(thousands: str | None) -> _Rules:
     space = [(_SPACE, _SPACE), (r"\\[,;: ]", r"\\[,;: ]?")]
     apostrophe = [(f"[{APOSTROPHES}]",) * 2]
     given = {None: [*comma, *space, *apostrophe], ",": comma, " ": space, "'": apostrophe}
-    first, point, fraction = f"[1-9]{_D}{{0,2}}", rf"(?:\.{_D}+)?", rf"(?:,|\{{,\}}){_D}+"
+    first, fraction = f"[1-9]{_D}{{0,2}}", rf"(?:,|\{{,\}}){_D}+"
+    # 1.5, 1.e+05, and 3.141 592 with spaces that separate nothing else
+    point = rf"(?:\.{_D}+|\.(?=[eE]{_SIGN}?{_D}))?"
+    if thousands in (None, " "):
+        point = rf"(?:\.{_D}{{3}}(?:{_THIN}{_D}{{3}})*{_THIN}{_D}{{1,3}}(?!{_D})|{point[3:]}"
     ends = rf"(?!(?:[.,]|\{{,\}})?{_D})"
-    grouped, european, begun = [], [], [f"{_D}*", rf"{_D}*\.{_D}*"]
+    grouped, european, begun = [], [], [f"{_D}*", rf"{_D}*\.{_D}*(?:{_THIN}{_D}*)*"]
 
     def groups(mark: str, count: str = "+") -> str:
         return rf"(?<!{_D}{mark}){first}(?:{mark}{_D}{{3}}){count}"
@@ -258,8 +432,9 @@ def _rules(thousands: str | None) -> _Rules:
     def number(money: str) -> str:
         inner = rf"(?<!{_D}[{CURRENCIES}])(?<!{_D}{_SPACE}€)(?P<inner>{_SIGN})"
         return (
-            rf"(?:{_SIGN_BEFORE}(?P<sign>{_SIGN}))?(?P<money>{money}(?:{inner})?)?(?P<body>{body})"
-            rf"{_EXPONENT}?(?P<magnitude>{_MAGNITUDE}|(?(money){_MONEY}|(?!)))?"
+            rf"(?:{_SIGN_BEFORE}(?P<sign>{_SIGN}))?(?P<money>{money}(?:{inner})?)?"
+            rf"(?:(?P<part>{_PART})|(?P<body>{body}){_EXPONENT}?"
+            rf"(?P<magnitude>{_MAGNITUDE}|(?(money){_MONEY}|(?!)))?)"
         )
 
     symbol = f"{_CURRENCY}{_SPACE}?"
@@ -273,6 +448,8 @@ def _rules(thousands: str | None) -> _Rules:
 
 def _plain(match: re.Match[str]) -> str:
     """Write a number as `float` and `decimal.Decimal` read it."""
+    if match.lastgroup == "body" and (number := match[0]).isdecimal() and number.isascii():
+        return number
     body = match["body"]
     if body.isdecimal() and match.end() - match.start() == len(body):  # most numbers
         return body
@@ -302,8 +479,52 @@ def find_digits(text: str, thousands: str | None = None) -> Iterator[tuple[int, 
 
     Labels need no more, and what stands around a number takes several times as long to look at.
     """
-    for match in _rules(thousands).number.finditer(text):
-        yield match.start(), match.end(), _plain(match), match
+    for match, _ in _matches(text, thousands):
+        if match.lastgroup != "part":
+            yield match.start(), match.end(), _plain(match), match
+
+
+def _matches(text: str, thousands: str | None) -> list[tuple[re.Match[str], bool]]:
+    """Find numbers and digits in words, and whether each is in a list that could be grouped otherwise."""
+    found: list[tuple[re.Match[str], bool]] = []
+    next_digit, next_number, lists, at = _DIGIT.search, _rules(thousands).number.search, None, 0
+    while (digit := next_digit(text, at)) and (match := next_number(text, max(at, digit.start() - _LEAD))):
+        at = match.end()
+        body = match["body"]
+        if thousands is None and not (body is None or body.isdecimal() or PLAIN.fullmatch(body)):
+            lists = lists or _Lists(text)
+            if end := lists.end_of(match):
+                start = match.start()
+                found += [(each, True) for each in _rules("").number.finditer(text, start, end)]
+                at = end
+                continue
+        found.append((match, False))
+    return found
+
+
+class _Lists:
+    """The lists of numbers in brackets or tags, for one pass over a text from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self._seen, self._end = text, 0, 0
+
+    def end_of(self, match: re.Match[str]) -> int:
+        """Return where the list ends that a number with separators stands in; 0 if it stands in none."""
+        begin = -1
+        for opening in _LIST_BEGINS.finditer(self.text, self._seen, match.start()):
+            begin = opening.start()
+        self._seen = match.start()
+        if begin >= 0:
+            found = _list_from(self.text, begin)
+            self._end = 0 if found is None else found.end("items")
+        return self._end if self._end >= match.end() else 0
+
+
+def _list_from(text: str, begin: int) -> re.Match[str] | None:
+    """Return the list of numbers that a bracket, or the end of a tag, begins; None if it begins none."""
+    if text[begin] == ">":
+        begin = text.rfind("<", max(0, begin - _LONGEST_TAG), begin)
+    return None if begin < 0 else _LIST.match(text, begin)
 
 
 def find_in_text(text: str, thousands: str | None = None) -> list[Written]:
@@ -327,25 +548,65 @@ def find_in_text(text: str, thousands: str | None = None) -> list[Written]:
         raise TypeError(f"text={text!r}: expected a text, such as 'It is 42.'")
     found: list[Written] = []
     joined_until, first, last = 0, len(text) - len(text.lstrip()), len(text.rstrip())
-    for start, end, plain, match in find_digits(text, thousands):
-        joined = _JOINED.match(text, end) or _RANGE_OF_UNITS.match(text, end)
-        alone = joined is None and start >= joined_until and _JOINED_BEFORE.match(text, start) is None
-        joined_until = joined_until if joined is None else joined.end()
-        opened, closed = text[max(0, start - 1) : start], text[end : end + 1]
+    for match, in_list in _matches(text, thousands):
+        start, end = match.span()
+        joined = _joined_until(text, match) or _joined_by_words_until(text, match)
+        if match.lastgroup == "part":
+            joined_until = max(joined_until, joined)
+            continue
+        plain = _plain(match)
+        alone = not (in_list or joined or start < joined_until or _JOINED_BEFORE.match(text, start))
+        joined_until = max(joined_until, joined)
         # Accountants write negative amounts in parentheses. In sentences, only a currency tells them.
-        if opened == "(" and closed == ")":
+        if text[max(0, start - 1) : start] == "(" and text[end : end + 1] == ")":
             currency = _CURRENCY_BEHIND.search(text, max(0, start - 4), start - 1)
             if match["money"] or currency or (start - 1 == first and end + 1 == last):
                 start, end = currency.start() if currency else start - 1, end + 1
                 plain = plain if plain.startswith("-") else f"-{plain}"
-        # A list in square brackets has no spaces in JSON: [123,456]
-        if opened == "[" and closed == "]" and "," in match["body"] and POINT not in match["body"]:
-            alone = False
-        alone = alone and _SIGN_APART.search(text, max(0, start - _FAR), start) is None
+        alone = alone and not _follows_sign(text, start)
         if not found:
             alone = alone and not _is_only_a_minus(text[:start])
         found.append(Written(start, end, plain, alone))
     return found
+
+
+def _joined_until(text: str, match: re.Match[str]) -> int:
+    """Return where what follows a number joins it to something else, but for words; 0 if nothing does."""
+    end = match.end()
+    if _ENDS.match(text, end):
+        return 0
+    joined = _JOINED.match(text, end)
+    if joined is None and match["money"]:
+        joined = _UNREAD_MONEY.match(text, end)
+    if joined is None and (word := _WORD_BEHIND.match(text, end)) and word[1].lower() in _UNREAD:
+        joined = word
+    return 0 if joined is None else joined.end()
+
+
+def _joined_by_words_until(text: str, match: re.Match[str]) -> int:
+    """Return where words join a number to something else; 0 if they do not."""
+    end = match.end()
+    if _WORD_AFTER.match(text, end) is None:
+        return 0
+    joined = _JOINED_BY_WORDS.match(text, end)
+    if joined is None and (among := _JOINED_BY_AND.match(text, end)):
+        joined = among if _BETWEEN.search(text, max(0, match.start() - _FAR), match.start()) else None
+    return 0 if joined is None else joined.end()
+
+
+def _may_be_joined(text: str, match: re.Match[str]) -> bool:
+    """Return whether what follows a number is the beginning of what joins it to something else."""
+    end = match.end()
+    if _TAIL.fullmatch(text, end) or (match["money"] and _UNREAD_MONEY_BEGUN.fullmatch(text, end)):
+        return True
+    word = _WORD_BEHIND.fullmatch(text, end)
+    return word is not None and word[1].lower() in _UNREAD_BEGUN
+
+
+def _follows_sign(text: str, start: int) -> bool:
+    """Return whether a sign stands apart before a number, or a word for one."""
+    before = text[max(0, start - _FAR) : start].rstrip()
+    return before[-1:] in _ENDS_OF_SIGNS and _SIGN_APART.search(text, max(0, start - _FAR), start) is not None
 
 
 def _is_only_a_minus(before: str) -> bool:
@@ -367,7 +628,7 @@ def find_whole(text: str, thousands: str | None = None) -> str | None:
     return plain if around else None
 
 
-def read_prefix(text: str, thousands: str | None = None) -> Prefix:
+def read_prefix(text: str, thousands: str | None = None, before: str = "") -> Prefix:
     """Read the beginning of a text that is still being written.
 
     Spaces and a sign of a currency may stand before the number. What a token would change is seen from
@@ -377,6 +638,7 @@ def read_prefix(text: str, thousands: str | None = None) -> Prefix:
     Args:
         text: what has been written so far, from where the number may begin.
         thousands: the separator of thousands, see `parse_numbers`. Default: the text decides.
+        before: what stands before the number: `1` is no number after `x`, and in a list in `[1,234]`.
 
     Returns:
         The number so far, and what may become of it.
@@ -394,13 +656,18 @@ def read_prefix(text: str, thousands: str | None = None) -> Prefix:
         '1/' 1.0 False True
         '1/2' 1.0 True False
     """
-    rules = _rules(thousands)
-    match = rules.leading.match(text)
-    begun = rules.begun.fullmatch(text) is not None
-    if match is None:
+    rules, whole, at = _rules(thousands), before + text, len(before)
+    match = rules.leading.match(whole, at)
+    begun = rules.begun.fullmatch(whole, at) is not None
+    if match is None or match["part"] is not None:
         return Prefix(None, False, begun)
-    joined = _JOINED.match(text, match.end()) is not None
-    return Prefix(as_value(_plain(match)), joined, begun or _TAIL.fullmatch(text, match.end()) is not None)
+    number, joined = match, _joined_until(whole, match) > 0
+    open_ = begun or _may_be_joined(whole, match)
+    if thousands is None and not PLAIN.fullmatch(match["body"]) and (end := _Lists(whole).end_of(match)):
+        number = _rules("").leading.match(whole, at, end) or match
+        open_ = open_ or _UNFINISHED.fullmatch(whole, end) is not None
+        joined = True
+    return Prefix(as_value(_plain(number)), joined, open_)
 
 
 def value_of_token(text: str) -> float | None:

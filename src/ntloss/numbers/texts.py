@@ -23,8 +23,15 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _OF_BYTE = {b: chr(b) for b in _PRINTABLE}
 _OF_BYTE |= {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in _PRINTABLE)}
-_SPELLED = {
-    spelled for mark in {*MARKS, "\n"} for spelled in (mark, "".join(_OF_BYTE[b] for b in mark.encode()))
+
+
+def _spell(text: str) -> str:
+    return "".join(_OF_BYTE[b] for b in text.encode())
+
+
+_SPELLED = {spelled for mark in {*MARKS, "\n"} for spelled in (mark, _spell(mark))}
+_SPELLED_WORDS = {
+    _spell(part) for word in SUBWORDS if not word.isascii() for part in (word, word.capitalize())
 }
 # Tokens are decoded only if they hold a digit, consist of marks in either spelling, or may be a part of a
 # word in a number.
@@ -50,7 +57,8 @@ def encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Seq
 
 
 def _may_be_in_number(raw: str) -> bool:
-    return raw.lstrip(_MARKERS).lower() in SUBWORDS or _DIGITS_OR_MARKS.fullmatch(raw) is not None
+    word = raw.lstrip(_MARKERS)
+    return word.lower() in SUBWORDS or word in _SPELLED_WORDS or _DIGITS_OR_MARKS.fullmatch(raw) is not None
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,9 @@ def in_batches(prompts: Sequence[Prompt], model: Readable) -> Iterator[list[int]
 
 def check_begun(text: str, thousands: str | None) -> None:
     """Raise a ValueError if the given part of an answer holds a part of the number that is read after it."""
-    number = find_in_text(text + "5", thousands)[-1]
-    if text.rstrip()[-1:] in tuple(DIGITS) or number.plain != "5" or not number.alone:
+    numbers = find_in_text(text + "5", thousands)
+    begins = bool(numbers) and numbers[-1].plain == "5" and numbers[-1].alone
+    if text.rstrip()[-1:] in tuple(DIGITS) or not begins:
         raise ValueError(
             f"prefill={text!r}: expected the text before the number, given one whose end is a part of a "
             "number. Omit that part. If another number ends there, write a space or a word after its mark."

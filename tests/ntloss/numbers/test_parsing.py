@@ -8,15 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ntloss.numbers.grammar import read_prefix
+from ntloss.numbers.grammar import find_in_text, read_prefix
 from ntloss.numbers.parsing import exact_number, number_texts, parse_number, parse_numbers
 
 quick = settings(deadline=None, max_examples=200, derandomize=True)
+many = settings(quick, max_examples=1000)
 PAGE = Path(__file__).parents[3] / "docs" / "numbers.md"
 PIECES = [
     *"0123456789", *",.' -+%$€()[]/:x*^ekKMB½²\u2212\u2013\u00a0", "000", "234", ",234", " 200", " million",
     "bn", "e5", "{,}", "\\,", "\\!", "1/2", " and ", "ths", " thousand", "°", "kg", "π", "\\sqrt", "\u20e3",
-    "USD", "h", "_", "}",
+    "USD", "h", "_", "}", "m2", "CO2", "D+05",
+    ".e+05", "\u2009", " of ", " to ", "Milliarden", "mm", "CR",
+    "<box>", "</box>", '"', "|", "\n",
+]  # fmt: skip
+BEFORE = [
+    "", "it is ", "x", "bbox_", "GPT-", "n-", "m^", "共", "\\times", "[", "(", "{", "<box>", "\\boxed{",
+    "a (", "[[1,2],[", "[120,", "(45,-", "f[", "f[120,", '"[', "\\left(",
 ]  # fmt: skip
 
 
@@ -108,25 +115,48 @@ def test_any_text_can_be_parsed_and_surrounding_white_space_is_ignored(text):
         assert parse_numbers(text) == [whole] == [parse_number(text)]
 
 
-@quick
+@many
 @given(
+    st.sampled_from(BEFORE),
     st.lists(st.sampled_from(PIECES), max_size=8).map("".join),
     st.lists(st.sampled_from([*PIECES, "a", " "]), min_size=1, max_size=4).map("".join),
 )
-def test_a_prefix_that_is_not_open_keeps_its_number_whatever_follows(text, rest):
-    now = read_prefix(text)
+def test_a_prefix_that_is_not_open_keeps_its_number_whatever_follows(before, text, rest):
+    now = read_prefix(text, before=before)
     if not now.open:
-        assert read_prefix(text + rest) == now
+        assert read_prefix(text + rest, before=before) == now
 
 
-@quick
-@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
-def test_the_number_that_a_text_begins_with_is_its_first_number(text):
-    value, joined, _ = read_prefix(text)
-    if value is not None:
-        assert parse_numbers(text)[0] in (value, -value)  # parentheses of accountants
+@many
+@given(st.sampled_from(BEFORE), st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
+def test_the_number_that_a_text_begins_with_is_its_first_number(before, text):
+    value, joined, _ = read_prefix(text, before=before)
+    numbers = find_in_text(before + text)
+    later = [number for number in numbers if number.start >= len(before)]
+    if value is not None and not any(n.start < len(before) < n.end for n in numbers):
+        assert later[0].value in (value, -value)  # parentheses of accountants
         if joined:
-            assert parse_number(text, "first") is None
+            assert not later[0].alone
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "read"),
+    [
+        ("", "1,234", (1234, False, True)),
+        ("x", "1", (None, False, True)),
+        ("[", "120,340", (120, True, True)),
+        ("[", "120,340]", (120, True, False)),
+        ("[120,", "340,560]", (340, True, False)),
+        ("<box>", "120 340</", (120, True, False)),
+        ("(", "1,234 people", (1234, False, False)),
+        ("\\boxed{", "1,234} ", (1234, False, False)),
+        ("", "5 Mill", (5, True, True)),
+        ("", "5 Millionen.", (5, True, False)),
+        ("", "5 Millimeter", (5, False, False)),
+    ],
+)
+def test_what_stands_before_a_number_decides_how_a_prefix_is_read(before, text, read):
+    assert read_prefix(text, before=before) == read
 
 
 def test_parsing_takes_linear_time_on_repetitive_texts():
@@ -143,6 +173,13 @@ def test_parsing_takes_linear_time_on_repetitive_texts():
         "(" * 100_000 + "1",
         "-" * 2_000 + "\n" + "Answer 5 and 6. " * 5_000,
         "(2019) " * 20_000,
+        "[1,234," * 20_000,
+        "(1,234 " * 20_000,
+        "[" + "120,340," * 20_000,
+        "[" + "120,340," * 20_000 + "x",
+        "<a>1 234" * 10_000,
+        "x1" * 20_000,
+        "1 m " * 20_000,
     ):
         parse_numbers(text)
         read_prefix(text)
