@@ -14,7 +14,7 @@ const numberLosses = (() => {
   const EPSILON = 2 ** -24; // half of the library's, in units of the last digit
 
   // Of what the library's `parse_number` reads: thousands in groups, a point or a decimal comma, and an exponent.
-  const NUMBER = /^([-+−–]?)(?:([1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.(\d+))?|(\d+),(\d+)|\.(\d+))(?:[eE]([-+]?\d+))?\.?$/;
+  const NUMBER = /^([-+−–]?)(?:([1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.(\d+)|\.(?=[eE]))?|(\d+),(\d+)|\.(\d+))(?:[eE]([-+]?\d+))?\.?$/;
 
   const isDigit = (token) => /^\d$/.test(token);
 
