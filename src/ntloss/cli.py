@@ -125,6 +125,11 @@ def _add_regression(commands: argparse._SubParsersAction[argparse.ArgumentParser
     predict.add_argument("--truth", metavar="COLUMN", help="true answers, to print the errors")
     for command in (fit, predict):
         command.add_argument("--decimal", choices=[".", ","], help="the mark before decimals of answers")
+        command.add_argument(
+            "--separator", metavar="MARK", help="what separates fields of CSV (default: found; ' ': blanks)"
+        )
+        about = "stands for a gap, such as -999; may be repeated"
+        command.add_argument("--missing", action="append", default=[], metavar="TEXT", help=about)
 
 
 def _regression(given: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ SCALES = ("plain", "log")
 _DIGIT = "0123456789"
 _DIGITS = 3  # of the answers' standard deviation that are written
 _MOST_DIGITS = 15  # that a float64 tells apart
+_FAR = 10  # interquartile ranges outside the quartiles from which an answer is far out
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class AnswerFormat:
     def choose(cls, answers: Numbers, scale: str | None = None) -> AnswerFormat:
         """Choose the smallest format that keeps three digits of the answers' standard deviation.
 
+        Answers that are far out, such as typing errors, do not take part in the standard deviation.
+
         Args:
             answers: `[rows]`, numbers that differ.
             scale: "plain" or "log". Default: logarithms if the answers are above 0, have a long tail and
@@ -66,7 +69,7 @@ class AnswerFormat:
             )
         written = np.log10(answers) if log else answers
         with np.errstate(all="ignore"):
-            spread = written.std()
+            spread = written[~far_out(written)].std() or written.std()
         if not 0 < spread < math.inf:
             raise _too_long(answers, log)
         places = max(0, _DIGITS - 1 - math.floor(math.log10(spread)))
@@ -116,6 +119,21 @@ def _too_long(answers: Numbers, log: bool) -> ValueError:
         f"y: {'logarithms of ' * log}answers from {answers.min():g} to {answers.max():g} need more than "
         f"{_MOST_DIGITS} digits. Predict another unit, or the difference from a constant{advice}."
     )
+
+
+def far_out(answers: Numbers) -> NDArray[np.bool_]:
+    """Return which answers are so far from the others that they may be errors.
+
+    They are more than ten interquartile ranges outside the quartiles.
+
+    Example:
+        >>> far_out(np.array([2.4, 2.6, 3.0, 3.1, 3.5, 1e7]))
+        array([False, False, False, False, False,  True])
+    """
+    low, high = np.quantile(answers, [0.25, 0.75])
+    margin = _FAR * (high - low)
+    found: NDArray[np.bool_] = (answers < low - margin) | (answers > high + margin)
+    return found & (margin > 0)
 
 
 def spreads_widely(answers: Numbers) -> bool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import RidgeCV
+from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 from sklearn.svm import SVR
@@ -29,6 +29,7 @@ ENCODER = "sentence encoder and SVR"
 _CATEGORIES = 30  # values of a column of texts up to which trees see it
 # The file in which sentence-transformers says how states become a vector, and two of the ways.
 _POOLING, _MEAN, _FIRST = "1_Pooling/config.json", "pooling_mode_mean_tokens", "pooling_mode_cls_token"
+_CHOOSING = 1000  # rows that choose the penalty of ridge
 _ALPHAS = np.logspace(-2, 2, 9)
 
 
@@ -72,7 +73,7 @@ def compare(
     }
     if words:
         texts = np.array(questions.write(table), dtype=object)
-        models[RIDGE] = lambda: _fitted(_ridge(), texts, answers, train, held_out)
+        models[RIDGE] = lambda: _ridge(texts, answers, train, held_out, seed)
         if encoder is not None:
             models[ENCODER] = lambda: _encoded(encoder, texts, answers, train, held_out)
     if questions.numeric:
@@ -94,10 +95,19 @@ def _fitted(model: Any, X: Any, y: Numbers, train: Sequence[int], held_out: Sequ
     return predicted
 
 
-def _ridge() -> Any:
+def _ridge(
+    texts: NDArray[np.object_], answers: Numbers, train: Sequence[int], held_out: Sequence[int], seed: int
+) -> Numbers:
+    """Fit ridge on words and letters; some rows choose its penalty, which takes a time of their cube."""
     words = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2))
     letters = TfidfVectorizer(sublinear_tf=True, analyzer="char_wb", ngram_range=(2, 4))
-    return make_pipeline(make_union(words, letters), RidgeCV(_ALPHAS))
+    union = make_union(words, letters)
+    if len(train) <= _CHOOSING:
+        return _fitted(make_pipeline(union, RidgeCV(_ALPHAS)), texts, answers, train, held_out)
+    some = np.random.default_rng(seed).choice(train, _CHOOSING, replace=False)
+    vectors = union.fit(texts[[*train]]).transform(texts)
+    penalty = RidgeCV(_ALPHAS).fit(vectors[some], answers[some]).alpha_
+    return _fitted(Ridge(penalty, solver="sparse_cg"), vectors, answers, train, held_out)
 
 
 def _trees(

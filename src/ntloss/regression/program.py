@@ -13,18 +13,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import binomtest
 
 from ntloss.regression.estimator import CHECKPOINT, RECORD, NumberRegressor, check_level, say
 from ntloss.regression.tables import Answers, Table, find_column, mark_gaps, read_answers, read_table
 
+_YEAR_LAST = r"^\s*(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:\s*|([T ]\d.*))$"
 COMMAND = "command.json"  # what a folder was made from
 PREDICTED = ("prediction", "lower", "upper")  # the columns that predict adds
-_OF_FIT = ("model", "prompt", "epochs", "scale", "drop", "sort_by", "decimal", "target")
+_OF_FIT = ("model", "prompt", "epochs", "scale", "drop", "sort_by", "decimal", "missing", "target")
 
 
 def fit(given: argparse.Namespace) -> int:
     """Fit a table's column, save the model in a folder, and print what it can do."""
-    table = read_table(given.table)
+    table = read_table(given.table, given.separator)
     target = find_column(table.rows, given.target, "--target", table.notes)
     folder = Path(given.output or f"{Path(given.table).name.partition('.')[0]}-{target}").expanduser()
     made_from = _made_from(table.rows, given)
@@ -63,12 +65,12 @@ def fit(given: argparse.Namespace) -> int:
 def predict(given: argparse.Namespace) -> int:
     """Write the rows of a table with predictions as CSV; with true answers, print their errors."""
     check_level("--level", given.level)
-    table = read_table(given.table)
+    table = read_table(given.table, given.separator)
     _check_names(table.rows, given.table)
     truth = Answers(np.zeros(0), [])
     if given.truth is not None:
         column = table.rows[find_column(table.rows, given.truth, "--truth", table.notes)]
-        truth = read_answers(column, given.decimal) if len(column) else truth
+        truth = read_answers(column, given.decimal, given.missing) if len(column) else truth
     model = NumberRegressor.load(given.folder)
     if missing := [name for name in model.questions_.columns if name not in table.rows.columns]:
         raise ValueError(
@@ -78,7 +80,7 @@ def predict(given: argparse.Namespace) -> int:
     for note in (*table.notes, *truth.notes):
         print(note, file=sys.stderr)
     model.verbose = sys.stderr.isatty()
-    rows, calibrated = mark_gaps(table.rows), model.calibration_.covers(given.level)
+    rows, calibrated = mark_gaps(table.rows, given.missing), model.calibration_.covers(given.level)
     if calibrated:
         found = model.predict_quantiles(rows, [(1 - given.level) / 2, 0.5, (1 + given.level) / 2])
     else:
@@ -132,7 +134,7 @@ def _check_is_ours(folder: Path) -> None:
 
 def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.DataFrame, pd.Series]:
     """Return the rows with an answer and the answers, and print how they were read."""
-    answers = read_answers(table.rows[target], given.decimal)
+    answers = read_answers(table.rows[target], given.decimal, given.missing)
     for note in (*table.notes, *answers.notes):
         say(f"read            {note}")
     dropped = [find_column(table.rows, name, "--drop") for name in given.drop]
@@ -140,14 +142,17 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
     if not len(rows.columns):
         raise ValueError(f"{given.table} has no column beside {target!r}")
     _check_names(rows, given.table)
-    rows = mark_gaps(rows)
+    rows = mark_gaps(rows, given.missing)
     found = {name: _as_times(rows[name]) for name in rows.columns}
     times = {name: column for name, column in found.items() if column is not None}
     if given.sort_by is not None:
         by = find_column(rows, given.sort_by, "--sort-by")
         column = times[by] if by in times else pd.to_numeric(rows[by], errors="coerce")
         if column.isna().all():
-            raise ValueError(f"--sort-by {by}: expected a column of numbers, or of dates such as 2026-11-21")
+            raise ValueError(
+                f"--sort-by {by}: expected a column of numbers, or of dates such as 2026-11-21 (04/11/2026 "
+                "may be in April or in November)"
+            )
         if lacking := int(column.isna().sum()):
             say(f"read            {lacking:,} rows without a number or date in {by!r} are sorted first")
         order = column.sort_values(kind="stable", na_position="first").index
@@ -164,25 +169,39 @@ def _as_times(column: pd.Series) -> pd.Series | None:
     given = column.dropna()
     if not given.str.contains(r"\d[-/.:]\d").all() or pd.to_numeric(given, errors="coerce").notna().all():
         return None  # also of a column without a value
+    parts = given.str.extract(_YEAR_LAST)
+    if len(given) and parts[0].notna().all():
+        return _year_last(column, parts)
     times = pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True)
     return times if times.notna().sum() == len(given) else None
+
+
+def _year_last(column: pd.Series, parts: pd.DataFrame) -> pd.Series | None:
+    """Return dates such as 25/11/2024 as times; None if neither of the first two parts can only be a day."""
+    first, second = pd.to_numeric(parts[0]), pd.to_numeric(parts[2])
+    is_day_first, is_month_first = first.max() > 12 or parts[1].iloc[0] == ".", second.max() > 12
+    if is_day_first == is_month_first:
+        return None
+    day, month = (parts[0], parts[2]) if is_day_first else (parts[2], parts[0])
+    iso = parts[3] + "-" + month.str.zfill(2) + "-" + day.str.zfill(2) + parts[4].fillna("")
+    times = pd.to_datetime(iso, format="ISO8601", errors="coerce", utc=True)
+    return times.reindex(column.index) if times.notna().all() else None
 
 
 def _errors(answers: np.ndarray, found: np.ndarray, level: float) -> str:
     """Say how far predictions are from true answers, each with its 95 % interval."""
     low, middle, high = found.T
 
-    def mean(values: np.ndarray, form: str) -> str:
-        chance = 1.96 * values.std() / math.sqrt(len(values))
-        return f"{values.mean():{form}} (± {chance:{form}})"
-
+    errors = abs(middle - answers)
+    chance = 1.96 * errors.std() / math.sqrt(len(errors))
     text = (
-        f"{len(answers):,} rows with true answers: mean absolute error {mean(abs(middle - answers), '.3g')}"
+        f"{len(answers):,} rows with true answers: mean absolute error {errors.mean():.3g} (± {chance:.3g})"
     )
     if np.isnan(low).any():
         return text
-    inside = (low <= answers) & (answers <= high)
+    inside = int(((low <= answers) & (answers <= high)).sum())
+    least, most = binomtest(inside, len(answers)).proportion_ci(method="wilson")
     return (
-        f"{text}; intervals of {level:.0%} hold {mean(inside, '.0%')} of them, their mean width is "
-        f"{(high - low).mean():.3g}"
+        f"{text}; intervals of {level:.0%} hold {inside / len(answers):.0%} of them (95 % interval: "
+        f"{100 * least:.0f} to {100 * most:.0f} %), their mean width is {(high - low).mean():.3g}"
     )

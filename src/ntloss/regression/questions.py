@@ -16,8 +16,9 @@ TEXT = "text"  # the column of plain texts
 _COLUMN = re.compile(r"\{([^{}]*)\}")
 _ANSWER = "answer"  # what is asked for, unless y has a name
 _GAP = "unknown"
-# Of a number in a question: dates such as 20140502, zip codes and ids still differ.
-_SIGNIFICANT = 9
+_SIGNIFICANT = 9  # digits of a number with decimals; whole numbers and codes are written as they are
+_EXACT = 2.0**53  # from which a float may stand for several whole numbers
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,11 @@ class Questions:
         left_out = {} if len(table.columns) < 2 else _useless(table, numeric, answers)
         kept = tuple(c for c in table.columns if c not in left_out)
         if not kept:
-            kept, left_out = tuple(table.columns), {}
+            reasons = "; ".join(f"{name!r}: {why}" for name, why in left_out.items())
+            raise ValueError(
+                f"X: no column is left to predict from ({reasons}); expected one that differs, or a prompt "
+                "that names the columns"
+            )
         return cls(kept, tuple(c for c in numeric if c in kept), None, answer, plain, left_out)
 
     @classmethod
@@ -95,6 +100,11 @@ class Questions:
             table.columns = pd.Index(self.columns)
         _check_columns(self.columns, table, "the model was fitted with")
         return table[[*self.columns]]
+
+    def find_empty(self, X: Any) -> NDArray[np.bool_]:  # noqa: N803
+        """Return which rows have nothing in any column of the question, `[rows]`."""
+        empty: NDArray[np.bool_] = self.table(X).map(is_gap).to_numpy(bool).all(1)
+        return empty
 
     def write(self, X: Any) -> list[str]:  # noqa: N803
         """Write each row as a question."""
@@ -176,16 +186,22 @@ def _useless(table: pd.DataFrame, numeric: Iterable[str], answers: np.ndarray) -
 
 
 def _is_numeric(column: pd.Series) -> bool:
-    """Return whether a column holds only numbers and gaps; codes such as 01234 are no numbers."""
+    """Return whether a column holds only numbers and gaps; codes such as 01234 and 1.10 are no numbers."""
     if pd.api.types.is_bool_dtype(column):
         return False
     if pd.api.types.is_numeric_dtype(column):
         return True
     texts = column[column.notna()].map(lambda value: str(value).strip())
     texts = texts[texts != ""]
-    if texts.str.fullmatch(r"0\d+").any():
+    if texts.str.fullmatch(r"0\d+").any() or _are_versions(texts):
         return False
     return bool(len(texts)) and bool(pd.to_numeric(texts, errors="coerce").notna().all())
+
+
+def _are_versions(texts: pd.Series) -> bool:
+    """Return whether texts have one or two decimals, some of which end in a zero that counts: 1.9 and 1.10."""
+    decimals = texts.str.extract(r"^[0-9]+\.([0-9]+)$")[0].dropna()
+    return {*decimals.str.len()} == {1, 2} and bool(decimals.str.fullmatch("[0-9]0").any())
 
 
 def _texts(column: pd.Series, numeric: bool) -> list[str]:
@@ -193,22 +209,30 @@ def _texts(column: pd.Series, numeric: bool) -> list[str]:
 
 
 def _text(value: Any, numeric: bool) -> str:
-    """Write a value of a row.
+    """Write a value of a row: whole numbers with all their digits, and others with nine.
 
     Example:
-        >>> [_text(value, True) for value in (0.1 + 0.2, "3.00", 20140502.0, None, "n/a")]
-        ['0.3', '3', '20140502', 'unknown', 'n/a']
+        >>> [_text(value, True) for value in (0.1 + 0.2, "3.00", 4006381333931.0, None, "n/a")]
+        ['0.3', '3', '4006381333931', 'unknown', 'n/a']
     """
-    if pd.api.types.is_scalar(value) and pd.isna(value):
+    if is_gap(value):
         return _GAP
-    if numeric:
-        try:
-            number = float(value)
-        except ValueError:
-            return str(value)
-        return (
-            np.format_float_positional(number + 0.0, _SIGNIFICANT, unique=False, fractional=False, trim="-")
-            if np.isfinite(number)
-            else _GAP
-        )
-    return str(value).strip() or _GAP
+    text = str(value).strip()
+    if not numeric or _WHOLE.fullmatch(text):
+        return text
+    try:
+        number = float(value)
+    except ValueError:
+        return text
+    if not np.isfinite(number):
+        return _GAP
+    if number.is_integer() and abs(number) < _EXACT:
+        return str(int(number))
+    return np.format_float_positional(number, _SIGNIFICANT, unique=False, fractional=False, trim="-")
+
+
+def is_gap(value: Any) -> bool:
+    """Return whether a cell holds nothing: None, NaN, or a text of blanks."""
+    if isinstance(value, str):
+        return not value.strip()
+    return bool(pd.api.types.is_scalar(value) and pd.isna(value))

@@ -7,6 +7,7 @@ import difflib
 import io
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,15 +18,25 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.io.common import get_handle
 
+from ntloss.numbers.grammar import APOSTROPHES, POINT, POWERS, SIGNS, SPACES
+from ntloss.numbers.parsing import parse_number
 from ntloss.regression.questions import without_surrogates
 
 _PACKED = {".gz", ".bz2", ".zip", ".xz", ".zst"}
-_SEPARATORS = (",", ";", "\t", "|")
+_SEPARATORS = ("\t", "|", ";", "~", ",")
+_BLANKS = " "  # as a separator: any number of them
 _LINES = 50  # from which the separator is found
+_MOST_TITLES = 10  # lines in front of the names
+_SHOWN = 60  # characters of a line
+_CLEAN = 0.9  # share of the cells that a table after a title leaves without another separator
+_PROSE_COMMA = re.compile(r",(?!\s|$)")
 _GAPS = {"", "-", "--", "?", ".", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "unknown"}
 _PLAIN = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_WITH_UNIT = re.compile(r"([+-]?)([^\d+\-.,()]*)([+-]?\d[\d.,]*|[+-]?\.\d+)([^\d+\-.,()]*)")
-_GROUPED = {mark: re.compile(rf"[+-]?[1-9]\d{{0,2}}(\{mark}\d{{3}})+") for mark in ",."}
+_AROUND_DIGITS = re.compile(r"([^0-9]*)([0-9](?:.*[0-9])?)([^0-9]*)", re.DOTALL)
+_ONE_GROUP = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
+_APOSTROPHE = re.compile(f"[0-9][{APOSTROPHES}][0-9]")
+_SPACE = re.compile(f"[0-9][{SPACES}][0-9]")
+_MARKS = f"(. {''.join(SIGNS)}"
 _EXAMPLES = 3
 
 
@@ -43,10 +54,14 @@ class Answers(NamedTuple):
     notes: list[str]
 
 
-def read_table(file: str | Path) -> Table:
+def read_table(file: str | Path, separator: str | None = None) -> Table:
     """Read a table: CSV with any separator, JSON (an array, or an object a line), Parquet or Excel.
 
     CSV and JSON may be compressed, as `.csv.gz`, or with another ending that pandas knows.
+
+    Args:
+        file: its path.
+        separator: of the fields of a CSV file; a blank stands for any number of them. Default: found.
 
     Raises:
         OSError: there is no such file, or it may not be read.
@@ -63,7 +78,7 @@ def read_table(file: str | Path) -> Table:
         elif ending in (".json", ".jsonl", ".ndjson"):
             table = _read_json(path, notes)
         else:
-            table = _read_csv(path, notes)
+            table = _read_csv(path, separator, notes)
     except UnicodeError as error:
         raise ValueError(
             f"{path} is not UTF-8 text ({error}). Read it in Python, and fit the frame: "
@@ -83,9 +98,9 @@ def read_table(file: str | Path) -> Table:
     return Table(table.reset_index(drop=True).apply(_as_texts), notes)
 
 
-def mark_gaps(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows whose columns of numbers have None in place of NA, ? and the like."""
-    return rows.apply(_mark_gaps)
+def mark_gaps(rows: pd.DataFrame, missing: Iterable[str] = ()) -> pd.DataFrame:
+    """Return rows with None in place of `missing`, and in columns of numbers of NA, ? and the like."""
+    return rows.apply(_mark_gaps, missing={each.strip() for each in missing})
 
 
 def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str] = ()) -> str:
@@ -105,6 +120,9 @@ def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str
     columns = [*table.columns]
     close = difflib.get_close_matches(name, columns, 1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
+    if len(columns) == 1 and option != "--drop":
+        tried = ", ".join(map(repr, _SEPARATORS))
+        hint += f" If the file has more, --separator says what separates them: {tried} and blanks were tried."
     if any(_PLAIN.fullmatch(column) for column in columns):
         hint = " The first row looks like data: has the file a header?"
     if left_out := [note for note in notes if repr(name.strip()) in note]:
@@ -113,15 +131,18 @@ def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str
     raise ValueError(f"{option} {name}: expected one of the columns {shown}.{hint}")
 
 
-def read_answers(column: pd.Series, decimal: str | None = None) -> Answers:
-    """Read the numbers of a column of texts.
+def read_answers(column: pd.Series, decimal: str | None = None, missing: Iterable[str] = ()) -> Answers:
+    """Read the numbers of a column of texts, each by the grammar of `parse_number`.
 
-    Currencies and units that all rows share are left out, True and False are 1 and 0, and notes say so.
+    What one answer leaves open, the other ones decide: `$1,234.50` says that commas separate thousands,
+    `2,6` that they stand before decimals. A currency or unit that all rows share is left out, True and False
+    are 1 and 0, and notes say so.
 
     Args:
         column: texts.
-        decimal: "." or ",", the mark before decimals; the other one then separates thousands. Default: a
-            point, and numbers that may be meant in either way are an error.
+        decimal: "." or ",", the mark before decimals; the other one then separates thousands. Default: the
+            answers decide; numbers that may still be meant in two ways are an error.
+        missing: what stands for no answer, in addition to `?`, `n/a` and the like.
 
     Raises:
         ValueError: some rows hold something else, or may be read in two ways.
@@ -133,88 +154,136 @@ def read_answers(column: pd.Series, decimal: str | None = None) -> Answers:
         array([12345.,   523.])
     """
     name = "answer" if column.name is None else str(column.name)
-    texts = column.fillna("").map(lambda text: str(text).replace("\u2212", "-").replace("\xa0", " ").strip())
-    given, notes = texts[~texts.str.lower().isin(_GAPS)], list[str]()
-    if gaps := len(texts) - len(given):
-        marks = sorted({mark for mark in texts if mark.lower() in _GAPS and mark})
+    texts = column.fillna("").map(lambda text: str(text).replace("\xa0", " ").strip())
+    gaps = _GAPS | {each.strip().lower() for each in missing}
+    given, notes = texts[~texts.str.lower().isin(gaps)], list[str]()
+    if absent := len(texts) - len(given):
+        marks = sorted({mark for mark in texts if mark.lower() in gaps and mark})
         meant = f" ({', '.join(map(repr, marks))})" if marks else ""
-        notes.append(f"{gaps:,} row{'s have' if gaps > 1 else ' has'} no {name!r}{meant}")
+        notes.append(f"{absent:,} row{'s have' if absent > 1 else ' has'} no {name!r}{meant}")
     if not len(given):
         raise ValueError(f"the column {name!r} holds no number")
     if given.str.lower().isin(["true", "false"]).all():
         notes.append(f"{name!r}: True is 1, False is 0")
         given = (given.str.lower() == "true").map({True: "1", False: "0"})
-    given = _without_unit(given, name, notes)
-    if decimal is not None:
-        given = given.map(lambda text: _with_point(text, decimal))
-    elif _may_be_thousands(given):
-        pointed = given.str.contains(".", regex=False)
-        examples = [given[pointed].iloc[0], given[~pointed].iloc[0]]
-        raise ValueError(
-            f"the column {name!r} may be read in two ways: {' and '.join(map(repr, examples))} are thousands "
-            "separated by points, or have decimals. Pass --decimal , for thousands, --decimal . for decimals."
-        )
-    elif _grouped(given).all():
-        notes.append(
-            f"the points in {name!r} are read as decimals ({given.iloc[0]!r}); if they separate thousands, "
-            "pass --decimal ,"
-        )
-    wrong = given[~given.map(lambda text: _PLAIN.fullmatch(text) is not None)]
+    found = given.map(_Cell.of)
+    mark = _decimal_mark(found, name, notes) if decimal is None else decimal
+    read = [cell.read(mark) for cell in found]
+    units = {unit.removesuffix("s") if len(unit) > 2 else unit for _, unit in read}
+    if len(units) == 1 and (unit := max((unit for _, unit in read), key=len)):
+        notes.append(f"every {name!r} has {unit!r}")
+    is_wrong = [np.isnan(number) or (len(units) > 1 and unit != "") for number, unit in read]
+    wrong = given[is_wrong]
     if len(wrong):
         rows = wrong.index[:_EXAMPLES]
         shown = ", ".join(f"{texts[row]!r} in row {texts.index.get_loc(row) + 1:,}" for row in rows)
         raise ValueError(
             f"the column {name!r} holds no plain number in {len(wrong):,} of {len(texts):,} rows: {shown}. "
-            f"{_advice(wrong, decimal)}"
+            f"{_advice(found[is_wrong], decimal)}"
         )
-    numbers = pd.to_numeric(given).reindex(texts.index).to_numpy(float)
-    return Answers(numbers, notes)
+    numbers = pd.Series([number for number, _ in read], given.index)
+    _note_parentheses(given, name, notes)
+    return Answers(numbers.reindex(texts.index).to_numpy(float), notes)
+
+
+class _Cell(NamedTuple):
+    """A text around one number: what stands before its first digit, up to the last one, and after that."""
+
+    text: str
+    before: str
+    core: str
+    after: str
+
+    @classmethod
+    def of(cls, text: str) -> _Cell:
+        match = _AROUND_DIGITS.fullmatch(text)
+        return cls(text, *(match.groups() if match else (text, "", "")))
+
+    def read(self, decimal: str | None) -> tuple[float, str]:
+        """Return the number, NaN if there is none, and its currency or unit."""
+        if _PLAIN.fullmatch(self.text) and (decimal != "," or POINT not in self.text):
+            return float(self.text), ""
+        if decimal is None and "," in self.core:
+            return math.nan, ""  # thousands, or decimals?
+        thousands = self._thousands(decimal)
+        before, after = self.before.lstrip(_MARKS).rstrip("(. "), self.after.strip(")(. ")
+        number = parse_number(self.text, "whole", thousands)
+        if number is not None:
+            before = before.rstrip(_MARKS)
+            after = " ".join(word for word in after.split() if word.lower().removesuffix("s") not in POWERS)
+        elif "(" not in self.before and parse_number(self.core, "whole", thousands) is not None:
+            number = parse_number(self.text, "first", thousands)
+        return (math.nan if number is None else number), f"{before} {after}".strip()
+
+    def _thousands(self, decimal: str | None) -> str | None:
+        """Return the separator of thousands that the text has, or may have beside its mark of decimals."""
+        for mark, pattern in (("'", _APOSTROPHE), (" ", _SPACE)):
+            if pattern.search(self.core):
+                return mark
+        if decimal == ",":
+            return POINT
+        return None if decimal is None or self.core.count(",") > 1 else ","
+
+    @property
+    def mark(self) -> str | None:
+        """The mark before decimals, if the text alone decides it."""
+        points, commas = self.core.count(POINT), self.core.count(",")
+        if points and commas:
+            return max(",.", key=self.core.rindex) if min(points, commas) == 1 else None
+        if points + commas == 1:
+            return None if _ONE_GROUP.fullmatch(self.core) else POINT if points else ","
+        return POINT if commas else "," if points else None
+
+
+def _decimal_mark(cells: pd.Series, name: str, notes: list[str]) -> str | None:
+    """Return the mark before decimals that the answers of a column decide; None if they have none.
+
+    Raises:
+        ValueError: points may be meant in two ways.
+    """
+    deciding = dict[str, str]()
+    for cell in cells:
+        if cell.mark is not None:
+            deciding.setdefault(cell.mark, cell.text)
+    if len(deciding) == 1:
+        ((mark, example),) = deciding.items()
+        other = {POINT: ",", ",": POINT}[mark]
+        if mark == "," or any("," in cell.core for cell in cells):
+            notes.append(
+                f"in {name!r}, {mark!r} stands before decimals and {other!r} between thousands ({example!r})"
+            )
+        return mark
+    if deciding:
+        return POINT  # what has decimals after a comma will be named
+    pointed = cells.map(lambda cell: POINT in cell.core)
+    if pointed.all():
+        notes.append(
+            f"the points in {name!r} are read as decimals ({cells.iloc[0].text!r}); if they separate "
+            "thousands, pass --decimal ,"
+        )
+    elif pointed.any():
+        examples = [cells[pointed].iloc[0].text, cells[~pointed].iloc[0].text]
+        raise ValueError(
+            f"the column {name!r} may be read in two ways: {' and '.join(map(repr, examples))} are thousands "
+            "separated by points, or have decimals. Pass --decimal , for thousands, --decimal . for decimals."
+        )
+    return None
+
+
+def _note_parentheses(texts: pd.Series, name: str, notes: list[str]) -> None:
+    """Say that parentheses are read as a minus sign."""
+    if count := int((texts.str.startswith("(") & texts.str.endswith(")")).sum()):
+        rows = f"{count:,} row{'s' * (count > 1)}"
+        notes.append(f"the parentheses around {name!r} in {rows} are read as negative numbers")
 
 
 def _advice(wrong: pd.Series, decimal: str | None) -> str:
-    if decimal == "," and (wrong == "").any():
+    has_point, has_comma = (any(mark in cell.core for cell in wrong) for mark in ".,")
+    if decimal == "," and has_point:
         return "With --decimal , points separate thousands, as in 1.234,5."
-    if decimal is None and _grouped(wrong).any():
-        return "If points separate thousands, pass --decimal ,"
-    if decimal is None and wrong.str.contains(",", regex=False).any():
+    if decimal is None and has_comma:
         return "If commas separate thousands, pass --decimal . and if decimals follow them, --decimal ,"
     return "Correct them, or leave them empty: rows without an answer are left out."
-
-
-def _without_unit(texts: pd.Series, name: str, notes: list[str]) -> pd.Series:
-    """Leave out the currency or unit that all rows share."""
-    matches = [_WITH_UNIT.fullmatch(text) for text in texts]
-    units = {(m[2].strip(), m[4].strip()) if m else None for m in matches}
-    if len(units) != 1 or units & {None, ("", "")}:
-        return texts
-    (unit,) = units
-    assert unit is not None
-    notes.append(f"every {name!r} has {' and '.join(repr(part) for part in unit if part)}")
-    return pd.Series([f"{m[1]}{m[3]}" for m in matches if m], texts.index)
-
-
-def _with_point(text: str, decimal: str) -> str:
-    """Write a number with a point, and without separators of thousands; elsewhere they make it no number."""
-    mark = "." if decimal == "," else ","
-    whole, found, fraction = text.partition(decimal)
-    if _GROUPED[mark].fullmatch(whole):
-        whole = whole.replace(mark, "")
-    if mark in whole + fraction:
-        return ""
-    return f"{whole}.{fraction}" if found else whole
-
-
-def _may_be_thousands(texts: pd.Series) -> bool:
-    """Return whether all points may separate thousands, beside numbers without one: 12.345 and 523."""
-    pointed = texts.str.contains(".", regex=False)
-    if not pointed.any() or pointed.all():
-        return False
-    return bool(_grouped(texts[pointed]).all())
-
-
-def _grouped(texts: pd.Series) -> pd.Series:
-    """Return which texts may be whole numbers whose thousands are separated by points."""
-    return texts.map(lambda text: _GROUPED["."].fullmatch(text) is not None)
 
 
 def _read_text(path: Path) -> str:
@@ -223,61 +292,151 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _read_csv(path: Path, notes: list[str]) -> pd.DataFrame:
+def _read_csv(path: Path, separator: str | None, notes: list[str]) -> pd.DataFrame:
     text = _read_text(path)
     limit = csv.field_size_limit(len(text) + 1)  # of the whole process, so it is restored
     try:
-        rows = _read_rows(text, notes)
+        rows = _read_rows(text, separator, notes)
     finally:
         csv.field_size_limit(limit)
     if not rows:
         raise ValueError("the file is empty")
-    return pd.DataFrame(rows[1:], columns=rows[0], dtype=object)
+    table = pd.DataFrame(rows[1:], columns=rows[0], dtype=object)
+    likely = [
+        i
+        for i, name in enumerate(rows[0])
+        if _PLAIN.fullmatch(name.strip()) and _is_numeric(table.iloc[:, i])
+    ]
+    if likely:
+        notes.append(
+            f"the first row is taken for the names of columns, but {rows[0][likely[0]]!r} looks like data: "
+            "has the file a header?"
+        )
+    return table
 
 
-def _read_rows(text: str, notes: list[str]) -> list[list[str]]:
-    if declared := re.match(r"sep=(.)\r?\n", text):
-        text = text[declared.end() :]
-    separator = declared[1] if declared else find_separator(text)
+def _is_numeric(column: pd.Series) -> bool:
+    return bool(len(column)) and bool(
+        column.map(lambda text: _PLAIN.fullmatch(text.strip()) is not None).all()
+    )
+
+
+def _read_rows(text: str, separator: str | None, notes: list[str]) -> list[list[str]]:
+    lines = [*io.StringIO(text, "")]
+    count = len(lines)
+    if declared := re.fullmatch(r"sep=(.)\r?\n", lines[0] if lines else ""):
+        lines = lines[1:]
+        separator = separator or declared[1]
+    lines = [*itertools.dropwhile(lambda line: re.match(r"#\s", line), lines)]
+    separator = separator or find_separator("".join(lines[: _LINES + 1]))
+    titles = 0 if separator is None else _count_titles(lines, separator)
+    separator = separator or ","
     if separator != ",":
-        notes.append(f"the separator is {separator!r}")
-    reader = csv.reader(io.StringIO(text, ""), delimiter=separator, strict=True)
+        notes.append(f"the separator is {_named(separator)}")
+    if titles:
+        notes.append(
+            f"left out: {titles} line{'s' * (titles > 1)} in front of the names of columns, "
+            f"{lines[0].strip()[:_SHOWN]!r}"
+        )
+    lines = lines[titles:]
+    skipped = count - len(lines)
+    reader = _reader(lines, separator, strict=True)
     rows: list[list[str]] = []
     try:
         for row in reader:
             if row and rows and len(row) != len(rows[0]):
                 # pandas would fill such a row with gaps, or take its first field for an index.
-                raise ValueError(
-                    f"line {reader.line_num} has {len(row)} fields, the header {len(rows[0])}. A text that "
-                    f"holds {separator!r} has to be in double quotes."
-                )
+                raise ValueError(_misfit(skipped + reader.line_num, row, rows[0], _named(separator)))
             rows += [row] if row else []
     except csv.Error as error:
-        raise ValueError(f"a quote that is not closed, before line {reader.line_num} ({error})") from None
+        is_open = "unexpected end" in str(error)
+        what = "a quote that is not closed, before" if is_open else "text beside a quoted field, in"
+        raise ValueError(f"{what} line {skipped + reader.line_num} ({error})") from None
     return rows
 
 
-def find_separator(text: str) -> str:
-    """Find the separator that gives the first rows of a text the most fields, and equally many in each.
+def _misfit(number: int, row: Sequence[str], names: Sequence[str], separator: str) -> str:
+    fields = f"{len(row)} field{'s' * (len(row) > 1)}"
+    return (
+        f"line {number} has {fields}, the header {len(names)}, where {separator} separates them: "
+        f"{row[0][:_SHOWN]!r}. A text that holds {separator} has to be in double quotes, and a title or note "
+        "outside the table has to be deleted; --separator names another separator."
+    )
+
+
+def _named(separator: str) -> str:
+    return {_BLANKS: "blanks"}.get(separator, repr(separator))
+
+
+def _reader(lines: Iterable[str], separator: str, strict: bool = False) -> Any:
+    """Return csv's reader of lines; blanks may stand several in a row, and at both ends."""
+    if separator != _BLANKS:
+        return csv.reader(lines, delimiter=separator, strict=strict)
+    return csv.reader(
+        (line.strip() + "\n" for line in lines), delimiter=" ", skipinitialspace=True, strict=strict
+    )
+
+
+def _count_titles(lines: Sequence[str], separator: str) -> int:
+    """Count the lines in front of a table that have no separator, while those after them have one."""
+
+    def is_title(line: str) -> bool:
+        return separator not in line.strip() and line.count('"') % 2 == 0
+
+    count = len([*itertools.takewhile(is_title, lines[: _MOST_TITLES + 1])])
+    after = lines[count : count + 3]
+    if not 0 < count <= _MOST_TITLES or not after or separator == _BLANKS or any(map(is_title, after)):
+        return 0
+    names = next(iter(_reader(lines[count : count + 1], separator)), [])
+    return 0 if any(_PLAIN.fullmatch(name.strip()) for name in names) else count
+
+
+def find_separator(text: str) -> str | None:
+    """Find the separator that gives the first rows equally many fields, and cells without another separator.
+
+    Blanks separate fields where nothing else does and a column holds only numbers. None: there is no other
+    separator, as in a table of one column.
 
     Example:
         >>> find_separator('title;price\\n"a, b";3\\nc, d, e;4\\n')
         ';'
     """
     lines = [*itertools.islice(io.StringIO(text, ""), _LINES + 1)]
-    best, most = ",", 1
+    found: dict[str, tuple[float, int]] = {}
     for separator in _SEPARATORS:
-        reader = csv.reader(lines[:_LINES], delimiter=separator)
-        try:
-            rows = [*itertools.islice(reader, 20)]
-        except csv.Error:
-            continue
-        if reader.line_num == _LINES < len(lines):
-            rows.pop()  # it may go on in further lines
-        counts = {len(row) for row in rows if row}
-        if len(counts) == 1 and (count := counts.pop()) > most:
-            best, most = separator, count
-    return best
+        titles = _count_titles(lines, separator)
+        rows = _first_rows(lines[titles:], separator)
+        counts = {len(row) for row in rows}
+        if len(counts) == 1 and (count := counts.pop()) > 1:
+            cells = [cell for row in rows for cell in row]
+            clean = round(sum(map(_is_clean, cells)) / len(cells), 1)
+            if not titles or clean > _CLEAN:
+                found[separator] = (clean, count)
+    if found:
+        return max(found, key=lambda separator: found[separator])
+    rows = _first_rows(lines, _BLANKS)
+    is_table = len({len(row) for row in rows}) == 1 and len(rows) > 2 and len(rows[0]) > 1
+    numeric = is_table and any(all(map(_PLAIN.fullmatch, column)) for column in zip(*rows[1:], strict=True))
+    return _BLANKS if numeric else None
+
+
+def _first_rows(lines: Sequence[str], separator: str) -> list[list[str]]:
+    """Return the first rows of a table, and none if they are not in its format."""
+    reader = _reader(lines[:_LINES], separator)
+    try:
+        rows = [*itertools.islice(reader, 20)]
+    except csv.Error:
+        return []
+    if reader.line_num == _LINES < len(lines):
+        rows.pop()  # it may go on in further lines
+    return [row for row in rows if row]
+
+
+def _is_clean(cell: str) -> bool:
+    """Return whether a cell holds nothing that is likely to separate fields."""
+    if re.fullmatch(r"\s*[+-]?[0-9.,]+\s*", cell):
+        return True
+    return not cell.startswith(" ") and not _PROSE_COMMA.search(cell) and not any(c in cell for c in "\t|;~")
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -312,7 +471,8 @@ def _as_texts(column: pd.Series) -> pd.Series:
     return pd.Series([_as_text(value) for value in column], column.index, dtype=object)
 
 
-def _mark_gaps(texts: pd.Series) -> pd.Series:
+def _mark_gaps(texts: pd.Series, missing: set[str]) -> pd.Series:
+    texts = texts.where(~texts.isin(missing), None)
     gaps = texts.map(_is_gap)
     given = texts[~gaps]
     is_numeric = len(given) and pd.to_numeric(given, errors="coerce").notna().all()

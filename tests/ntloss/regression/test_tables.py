@@ -71,6 +71,68 @@ def test_a_line_that_names_the_separator_is_obeyed(tmp_path):
     assert list(map(tuple, table.to_numpy())) == ROWS
 
 
+def test_blanks_separate_the_columns_of_a_table_of_numbers_and_no_words(tmp_path):
+    path = tmp_path / "blanks.txt"
+    path.write_text('name   size\n"a b"   5\nc     12\n  d 7\n')
+    table, notes = read_table(path)
+    assert table.to_numpy().tolist() == [["a b", "5"], ["c", "12"], ["d", "7"]]
+    assert "blanks" in " ".join(notes)
+    path.write_text("text\nhello world\ngood morning\n")
+    assert read_table(path).rows["text"].tolist() == ["hello world", "good morning"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "separator", "rows"),
+    [
+        ("text~price\na, b~3\nc~4\n", "~", [["a, b", "3"], ["c", "4"]]),
+        ("size\tends\n5\t[-1, -1]\n6\t[2, 3]\n", "\t", [["5", "[-1, -1]"], ["6", "[2, 3]"]]),
+        ("x;y\n1,5;2,5\n3,5;4,5\n", ";", [["1,5", "2,5"], ["3,5", "4,5"]]),
+    ],
+)
+def test_the_separator_is_the_one_that_leaves_no_other_in_the_cells(tmp_path, lines, separator, rows):
+    (tmp_path / "table.csv").write_text(lines)
+    table, notes = read_table(tmp_path / "table.csv")
+    assert table.to_numpy().tolist() == rows
+    assert any(repr(separator) in note for note in notes)
+
+
+def test_a_separator_that_is_given_is_taken(tmp_path):
+    (tmp_path / "table.csv").write_text("text^price\na,b^3\nc^4\n")
+    assert read_table(tmp_path / "table.csv", "^").rows.columns.tolist() == ["text", "price"]
+    with pytest.raises(ValueError, match="--separator"):
+        find_column(pd.DataFrame(columns=["text^price"]), "price", "--target")
+    (tmp_path / "table.csv").write_text("text\nHello, world\nHi, there\n")
+    with pytest.raises(ValueError, match="line 2"):
+        read_table(tmp_path / "table.csv")
+
+
+@pytest.mark.parametrize(
+    "start", ["# made in 2024\n# by hand, with care\n", 'Sales of "2024"\n\n', "Sales\n"]
+)
+def test_titles_and_comments_before_a_table_are_left_out(tmp_path, start):
+    (tmp_path / "table.csv").write_text(start + "text,price\na,3\nb,4\nc,5\n")
+    table, notes = read_table(tmp_path / "table.csv")
+    assert table.columns.tolist() == ["text", "price"]
+    assert bool(notes) == (not start.startswith("#"))
+
+
+def test_a_line_that_is_no_row_is_shown_with_its_number(tmp_path):
+    (tmp_path / "table.csv").write_text("# 2024\ntext,price\na,3\nb,4\nSource: a shop\n")
+    with pytest.raises(ValueError, match=r"line 5 .*Source: a shop"):
+        read_table(tmp_path / "table.csv")
+
+
+def test_a_first_row_that_looks_like_data_is_pointed_out(tmp_path):
+    (tmp_path / "table.csv").write_text("good,5\nbad,1\nfair,3\n")
+    assert any("header" in note for note in read_table(tmp_path / "table.csv").notes)
+
+
+def test_marks_of_missing_answers_can_be_named():
+    numbers, notes = read_answers(pd.Series(["-999", "3"], name="y"), missing=["-999"])
+    assert np.array_equal(numbers, [np.nan, 3], equal_nan=True)
+    assert "-999" in notes[0]
+
+
 def test_compressed_files_and_byte_order_marks(tmp_path):
     path = write_csv(tmp_path / "table.csv", ",", "utf-8-sig")
     packed = tmp_path / "packed.csv.gz"
@@ -204,6 +266,15 @@ def test_a_column_that_is_missing_is_answered_with_those_there_are():
         (["True", "False"], None, [1, 0], "True"),
         (["3", "?", "", "unknown", "4"], None, [3, np.nan, np.nan, np.nan, 4], "3 rows"),
         (["2,6", "3"], ",", [2.6, 3], ""),
+        (["2,6", "1,234"], None, [2.6, 1.234], "'2,6'"),
+        (["$1,234.50", "$99.00"], None, [1234.5, 99], "'$1,234.50'"),
+        (["1,234,567", "(5,510)", "12"], None, [1234567, -5510, 12], "parentheses"),
+        (["4\u202f733,00", "99,00"], None, [4733, 99], "','"),
+        (["CHF 4'733.00", "CHF 99.00"], None, [4733, 99], "CHF"),
+        (["$1.2M", "$900K"], None, [1.2e6, 9e5], "$"),
+        (["1 star", "5 stars"], None, [1, 5], "stars"),
+        (["\u20135", "3"], None, [-5, 3], ""),
+        (["1.234.567", "12.345"], None, [1234567, 12345], "'1.234.567'"),
         (["1,234", "12"], ".", [1234, 12], ""),
         (["$1,234.00", "$5.50"], ".", [1234, 5.5], "$"),
         (["12.345", "523"], ",", [12345, 523], ""),
@@ -228,14 +299,16 @@ def test_answers_are_read_and_what_was_assumed_is_said(texts, decimal, numbers, 
     ("texts", "decimal", "shown"),
     [
         (["1,234", "5", "6"], None, "1,234"),
-        (["2,6", "3,1"], None, "2,6"),
         (["(1,234)", "5"], None, "1,234"),
         (["$5", "7"], None, r"\$5"),
         (["1kg", "2g"], None, "1kg"),
         (["3", "four", "5"], None, "four"),
         (["12.345", "523"], None, "12.345"),
         (["1.2.3", "4"], ",", "1.2.3"),
-        (["1.234.567", "12.345"], None, "--decimal ,"),
+        (["1,5", "2,345.6"], None, "1,5"),
+        (["(5 kg)", "6 kg"], None, "5 kg"),
+        (["5\u00bd", "6\u00bd"], None, "row 1"),
+        (["2 of 500", "3 of 500"], None, "2 of 500"),
         (["1.5", "2.345"], ",", "'1.5' in row 1. "),
         (["5.5%", "6.123%"], ",", "'5.5%' in row 1. "),
         (["1,5", "2,345.6"], ",", "'2,345.6' in row 2. "),

@@ -1,0 +1,78 @@
+"""What a question holds of a row, how answers are written, and what is said of errors, without a model."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ntloss.regression.answers import AnswerFormat
+from ntloss.regression.estimator import _summarize
+from ntloss.regression.program import _as_times, _errors
+from ntloss.regression.questions import Questions
+
+ANSWERS = np.arange(4.0) ** 2
+
+
+def choose(**columns):
+    return Questions.choose(pd.DataFrame(columns), pd.Series(ANSWERS, name="y"), ANSWERS, None)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["4006381333931", "4006381333932", "96385074", "36600291"],
+        [4006381333931, 4006381333932, 96385074, 36600291],
+        ["+4917612345678", "+4917612345679", "112", "110"],
+        ["1.9", "1.10", "1.1", "1.11"],
+    ],
+)
+def test_whole_numbers_and_codes_stay_as_they_stand(cells):
+    questions = choose(code=cells, text=["a", "b", "c", "d"])
+    written = questions.write(pd.DataFrame({"code": cells, "text": "a"}))
+    assert written == [f"code: {cell}, text: a, y: " for cell in cells]
+
+
+def test_other_numbers_are_written_alike_in_tables_of_texts_and_of_floats():
+    for cells in ([2.5, 3.0, 0.1 + 0.2, 1 / 3], ["2.50", "3.00", "0.30000000000000004", str(1 / 3)]):
+        written = choose(x=cells, text=["a", "b", "c", "d"]).write(pd.DataFrame({"x": cells, "text": "a"}))
+        assert [text.partition(",")[0] for text in written] == ["x: 2.5", "x: 3", "x: 0.3", "x: 0.333333333"]
+
+
+def test_rows_in_which_nothing_is_given_are_found():
+    table = pd.DataFrame({"a": ["x", " ", None, "y"], "b": [1, None, np.nan, None]})
+    assert choose(a=table["a"], b=table["b"]).find_empty(table).tolist() == [False, True, True, False]
+
+
+def test_a_table_without_a_column_that_differs_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"'kind'.*'place'"):
+        choose(kind=["a"] * 4, place=["b"] * 4)
+
+
+def test_an_answer_that_is_far_out_takes_no_decimals_from_the_others():
+    answers = np.array([round(2.4 + i % 12 / 10, 1) for i in range(119)])
+    assert AnswerFormat.choose(np.append(answers, 1e7)).decimals == AnswerFormat.choose(answers).decimals == 1
+
+
+@pytest.mark.parametrize(
+    ("dates", "order"),
+    [
+        (["04/11/2024", "25/10/2024", None], [1, 0]),
+        (["04/11/2024", "10/25/2024", "01/30/2025"], [0, 1, 2]),
+        (["4.11.2024", "5.10.2024 10:30"], [1, 0]),
+        (["04/11/2024", "05/11/2024"], None),
+        (["25/11/2024", "11/25/2024"], None),
+    ],
+)
+def test_dates_are_read_where_their_days_decide_which_part_is_the_month(dates, order):
+    times = _as_times(pd.Series(dates, dtype=object))
+    assert (None if times is None else times.dropna().sort_values().index.tolist()) == order
+
+
+def test_shares_of_few_rows_have_intervals_within_0_and_100_percent():
+    random = np.random.default_rng(0)
+    errors = {"the median answer": random.exponential(10, 12), "NumberRegressor": random.exponential(1, 12)}
+    found = np.array([[0.0, 1, 2], [0, 1, 2], [0, 1, 2]])
+    for text in (_summarize(errors), _errors(np.array([1.0, 5, 7]), found, 0.9)):
+        low, high = map(int, re.search(r"95 % interval: (-?\d+) to (\d+) %", text).groups())
+        assert 0 <= low < high <= 100
