@@ -199,7 +199,7 @@ def _is_numeric(column: pd.Series) -> bool:
 
 
 def _are_versions(texts: pd.Series) -> bool:
-    """Return whether texts have one or two decimals, some of which end in a zero that counts: 1.9 and 1.10."""
+    """Return whether texts have one or two decimals, of which a last zero counts: 1.9 and 1.10."""
     decimals = texts.str.extract(r"^[0-9]+\.([0-9]+)$")[0].dropna()
     return {*decimals.str.len()} == {1, 2} and bool(decimals.str.fullmatch("[0-9]0").any())
 
