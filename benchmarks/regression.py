@@ -1,6 +1,6 @@
 """Fit `NumberRegressor` to rows of a table, and measure its error, its intervals, its time and memory.
 
-    python benchmarks/regression.py data/places.csv degrees --prompt "{name}, {city}, {country}" --adapt lora
+    python benchmarks/regression.py data/places.csv degrees --prompt "{name}, {city}, {country}" --train lora
 
 A random choice of rows is fitted and another one predicted, with one thread. Seconds are processor time, so
 that other programs on the machine hardly change them.
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("table", help="a CSV file, such as one of `make data`")
     parser.add_argument("target", help="the column of numbers")
     parser.add_argument("--prompt", required=True, help="the question, with columns in braces")
-    parser.add_argument("--adapt", default="upper_layers", help="upper_layers (default), lora or all")
+    parser.add_argument("--train", default="upper_layers", help="upper_layers (default), lora or all")
     parser.add_argument("--rows", type=int, default=400, help="that are fitted (default: 400)")
     parser.add_argument("--new", type=int, default=300, help="rows that are predicted (default: 300)")
     parser.add_argument("--epochs", type=int, default=4, help="largest number of epochs (default: 4)")
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     model = NumberRegressor(
         options.model,
         prompt=options.prompt.replace("\\n", "\n"),
-        adapt=options.adapt,
+        train=options.train,
         epochs=options.epochs,
         random_state=options.seed,
         compare=False,
@@ -53,9 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
     answers = new[options.target].to_numpy()
     low, median, high = model.predict_quantiles(new, [0.05, 0.5, 0.95]).T
     read = time.process_time()
+    best = 1 + int(np.argmin(model.history_)) if model.history_ else options.epochs
     print(
-        f"{options.adapt}, {options.rows} rows, seed {options.seed}, epoch "
-        f"{1 + int(np.argmin(model.history_))} of {len(model.history_)} is best: "
+        f"{options.train}, {options.rows} rows, seed {options.seed}, epoch "
+        f"{best} of {len(model.history_) or options.epochs} is kept: "
         f"fitted in {fitted - start:.0f} s, {(read - fitted) / len(new):.3f} s a new row; "
         f"at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB; "
         f"{len(new)} new rows: mean absolute error {abs(median - answers).mean():.2f}, intervals of 90% hold "

@@ -109,6 +109,8 @@ def _add_regression(commands: argparse._SubParsersAction[argparse.ArgumentParser
     model = "HuggingFaceTB/SmolLM2-135M-Instruct"
     fit.add_argument("--model", default=model, help="folder or name on the hub (default: %(default)s)")
     fit.add_argument("--epochs", type=int, default=10, help="largest number of epochs (default: 10)")
+    about = "the weights that are trained (default: upper_layers)"
+    fit.add_argument("--train", choices=["all", "upper_layers", "lora"], default="upper_layers", help=about)
     fit.add_argument(
         "--scale", choices=["plain", "log"], help="log for a long tail (default: by the answers)"
     )

@@ -1,14 +1,43 @@
-"""Intervals with known true numbers: how good they are, and the margin with which they cover a share."""
+"""Intervals with known true numbers: how good they are, and how they cover a share of new numbers.
+
+Split conformal prediction, by a margin for any intervals, or by levels for a model with a distribution.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 Numbers = Tensor | Sequence[float] | float
+_OUTERMOST = 1e-9  # levels of quantiles are above 0 and below 1
+
+
+def conformal_score(scores: Numbers, coverage: float) -> float:
+    r"""Return the score that a new one does not exceed with a probability of at least `coverage`.
+
+    It is the $\lceil (n + 1) c \rceil$-th smallest of n scores if the new one is exchangeable with them.
+
+    Args:
+        scores: `[examples]`, such as the errors of a model on rows that it was not trained on.
+        coverage: the share c to cover, above 0 and below 1.
+
+    Returns:
+        The score, float64; infinite if there are too few for that coverage.
+
+    Source: Vovk, Gammerman and Shafer, "Algorithmic learning in a random world", 2005.
+
+    Example:
+        >>> conformal_score([1.0, 5.0, 2.0, 3.0], 0.6), conformal_score([1.0, 5.0, 2.0, 3.0], 0.9)
+        (3.0, inf)
+    """
+    known = _as_float64(scores)
+    # A product such as 100 * 0.07 exceeds 7 by rounding.
+    rank = math.ceil((len(known) + 1) * coverage - 1e-9)
+    return math.inf if rank > len(known) else known.sort().values[rank - 1].item()
 
 
 def interval_margin(low: Numbers, high: Numbers, truths: Numbers, coverage: float) -> float:
@@ -44,9 +73,7 @@ def interval_margin(low: Numbers, high: Numbers, truths: Numbers, coverage: floa
     scores = torch.maximum(lower - true, true - upper).nan_to_num(
         nan=math.inf, posinf=math.inf, neginf=-math.inf
     )
-    # A product such as 100 * 0.07 exceeds 7 by rounding.
-    rank = math.ceil((len(true) + 1) * coverage - 1e-9)
-    return math.inf if rank > len(true) else scores.sort().values[rank - 1].item()
+    return conformal_score(scores, coverage)
 
 
 def widen(low: Numbers, median: Numbers, high: Numbers, margin: float) -> tuple[Tensor, Tensor]:
@@ -67,6 +94,71 @@ def widen(low: Numbers, median: Numbers, high: Numbers, margin: float) -> tuple[
     """
     lower, middle, upper = (_as_float64(given) for given in (low, median, high))
     return torch.minimum(lower - margin, middle), torch.maximum(upper + margin, middle)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    r"""Levels of a model's quantiles, chosen such that they hold what they promise on new rows.
+
+    Of calibration rows, the model's probability $F_i(y_i)$ of at most the true answer is known. The new
+    answer's one is at most their `conformal_score` of q with a probability of at least q, so that the model's
+    quantile at this level holds it; and likewise from below. This holds for any model if new rows are
+    exchangeable with the calibration rows. The median is read at the level that half of them are below.
+
+    Args:
+        below: `[rows]`, float64, the probability of smaller numbers than the true one.
+        upto: `[rows]`, float64, the probability of the true number and smaller ones.
+
+    Source: "Distributional conformal prediction", Chernozhukov, Wüthrich and Zhu, PNAS 2021, here with a
+    level for each tail.
+
+    Example:
+        >>> too_narrow = torch.tensor([0.0, 0.01, 0.2, 0.4, 0.5, 0.6, 0.8, 0.99, 1.0], dtype=torch.float64)
+        >>> Calibration(too_narrow, too_narrow).level(0.2)
+        0.01
+    """
+
+    below: Tensor
+    upto: Tensor
+
+    def __len__(self) -> int:
+        return len(self.below)
+
+    def level(self, quantile: float) -> float:
+        """Return the level at which the model's quantile is read.
+
+        Raises:
+            ValueError: there are too few rows for this quantile.
+        """
+        if quantile == 0.5:
+            return float(((self.below + self.upto) / 2).quantile(0.5))
+        if quantile < 0.5:
+            level = -conformal_score(-self.upto, 1 - quantile)
+        else:
+            # The quantile at a level is the smallest number whose probability reaches it.
+            level = math.nextafter(conformal_score(self.below, quantile), math.inf)
+        if math.isinf(level):
+            tail = min(quantile, 1 - quantile)
+            raise ValueError(
+                f"{len(self)} held-out rows cannot calibrate the quantile {quantile:g}; expected at least "
+                f"{math.ceil(round(1 / tail, 9)) - 1}. Fit more rows, or ask for narrower intervals."
+            )
+        return min(max(level, _OUTERMOST), 1 - _OUTERMOST)
+
+    def covers(self, level: float) -> bool:
+        """Return whether there are enough rows for an interval of a level."""
+        return math.isfinite(conformal_score(self.below, (1 + level) / 2))
+
+    def expected_coverage(self, level: float) -> tuple[float, float]:
+        """Return the share of new answers in an interval of a level, as its 95 % interval; this needs scipy.
+
+        It follows a beta distribution over sets of calibration rows.
+        """
+        from scipy.stats import beta
+
+        outside = 2 * math.floor(round((len(self) + 1) * (1 - level) / 2, 9))
+        low, high = beta.ppf([0.025, 0.975], len(self) + 1 - outside, outside)
+        return float(low), float(high)
 
 
 def interval_coverage(low: Numbers, high: Numbers, truths: Numbers) -> float:

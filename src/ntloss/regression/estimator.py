@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
-import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,41 +24,46 @@ import transformers
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
-from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ntloss import HLGauss, NTLCrossEntropyLoss
-from ntloss.regression.answers import AnswerFormat, far_out
+from ntloss.numbers import NumberFormat
+from ntloss.reading.intervals import Calibration
 from ntloss.regression.baselines import Baseline, compare
-from ntloss.regression.intervals import Calibration
 from ntloss.regression.questions import Questions, as_floats, as_table
+from ntloss.regression.report import SELF, Report, Steps, make_table, show, summarize
 from ntloss.regression.training import RATES, load_checkpoint, train
 from ntloss.regression.writer import LONGEST, Rows, Writer
 
 Numbers = NDArray[np.float64]
-SELF = "NumberRegressor"
 RECORD = "regressor.json"
-FEW_ROWS = 50  # held-out rows below which intervals are a rough estimate
-APART = 200  # held-out rows from which those that choose the step do not calibrate
+CHECKPOINT = "checkpoint.pt"
 _HELD_OUT = 0.25  # share of the rows
-_MOST_HELD_OUT = 1000
+_FEWEST_HELD_OUT, _MOST_HELD_OUT = 50, 1000
+_FEWEST_CHOOSING = 15  # held-out rows below which none choose the epoch
 _FEWEST = 20  # rows
 _READ = 200  # held-out rows whose median is read for the report
-CHECKPOINT = "checkpoint.pt"
 _SILENT = 50  # rows up to which reading shows no bar
-_SHOWN = 160  # characters of the example
 # Parameters that a checkpoint does not depend on.
 _NOT_IN_KEY = ("interval", "compare", "checkpoint", "verbose")
+
+
+class Parts(NamedTuple):
+    """Indices of the rows for training, for choosing the epoch, and for calibration."""
+
+    training: list[int]
+    validation: list[int]
+    calibration: list[int]
 
 
 class NumberRegressor(RegressorMixin, BaseEstimator):
     """Predict a number from texts, or from rows of a table, with intervals, by training a language model.
 
     The model reads a row as a question and writes the number digit by digit, so it has a whole distribution:
-    `predict` returns the median. A quarter of the rows (at least 50, at most 1,000) is held out. They choose
-    the number of epochs, by the continuous ranked probability score, and calibrate the intervals by split
-    conformal prediction: of new rows from the same source, intervals of level 0.9 hold 90 % of the answers.
-    `report_` compares the model with simple ones on the held-out rows.
+    `predict` returns the median. A quarter of the rows (at least 50, at most 1,000) is held out. A third of
+    them chooses the number of epochs, by the error of the medians; the others, which have chosen nothing,
+    calibrate the intervals by split conformal prediction: of new rows from the same source, intervals of
+    level 0.9 hold 90 % of the answers. `report_` compares the model with simple ones on these rows.
 
     Args:
         model: folder or name on the Hugging Face hub of a causal language model that has a token for each
@@ -71,9 +76,9 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             standard deviation to an eighth of that; or any other criterion of `NTLCrossEntropyLoss`.
         interval: level of the intervals in `report_`, and default of `predict_interval`. Default: 0.9.
         epochs: largest number of epochs. Default: 10.
-        adapt: the weights that are trained: "upper_layers" (default), the last four layers; "lora", LoRA on
-            all layers, which takes longer and needs peft; "all".
-        learning_rate: Default: 2e-3 for upper layers, 5e-4 for LoRA, 5e-5 for all.
+        train: the weights that are trained: "upper_layers" (default), the last four layers; "lora", LoRA on
+            all layers, which takes longer and needs peft; "all", which takes longer still.
+        learning_rate: Default: 2e-3 for upper layers, 5e-4 for LoRA, 3e-4 for all.
         batch_size: rows of a training step. Default: 16.
         max_rows: rows that are used, 20 or more, a random choice of them. Default: 6,000.
         shuffle: hold out random rows (default). False holds out the last ones, for rows in order of time.
@@ -89,7 +94,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             held-out rows, with the mean `width` of its calibrated intervals and the `seconds` that it took.
         summary_: what the report says, in a sentence.
         format_: how answers are written.
-        history_: validation CRPS after each epoch.
+        history_: mean absolute error of the medians of the rows that choose, after each epoch; of fewer than
+            15 such rows none choose, and the last epoch is kept.
         n_features_in_, feature_names_in_: the columns of X, as in scikit-learn.
 
     Raises:
@@ -104,6 +110,10 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         >>> model.fit(texts, stars).predict_interval(new_texts)  # doctest: +SKIP
     """
 
+    model_: Any
+    report_: pd.DataFrame
+    summary_: str
+
     def __init__(
         self,
         model: str | Path = "HuggingFaceTB/SmolLM2-135M-Instruct",
@@ -113,7 +123,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         loss: Any = "hl_gauss",
         interval: float = 0.9,
         epochs: int = 10,
-        adapt: str = "upper_layers",
+        train: str = "upper_layers",
         learning_rate: float | None = None,
         batch_size: int = 16,
         max_rows: int = 6000,
@@ -129,7 +139,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         self.loss = loss
         self.interval = interval
         self.epochs = epochs
-        self.adapt = adapt
+        self.train = train
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.max_rows = max_rows
@@ -144,16 +154,17 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
 
         Args:
             X: `[rows]` texts as a list, array or Series; or a DataFrame or list of dicts, whose columns the
-                question is made from.
+                question is made from. Rows in which all of these are empty are left out.
             y: `[rows]`, finite numbers. The name of a Series ends the question.
 
         Returns:
             The estimator.
         """
         self._check_parameters()
+        report = Report(self.verbose)
         table, plain = as_table(X)
         answers = _as_numbers(column_or_1d(y, warn=True))
-        self._check_rows(table, answers)
+        _check_rows(table, answers)
         # If training fails, what was fitted before would read numbers in another format.
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
@@ -164,29 +175,41 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         )
         given = np.flatnonzero(~self.questions_.find_empty(table))
         if len(given) < len(table):
-            self._print(f"left out        {len(table) - len(given):,} rows in which nothing is given")
-            self._check_rows(table.iloc[given], answers[given])
+            report.say(f"left out        {len(table) - len(given):,} rows in which nothing is given")
+            _check_rows(table.iloc[given], answers[given])
         chosen = given[self._choose_rows(len(given))]
-        answers = answers[chosen]
-        kept = table.iloc[chosen].reset_index(drop=True)
-        self.format_ = AnswerFormat.choose(answers, self.scale)
-        texts = self.questions_.write(kept)
-        training, validation, calibration = self._split(len(texts))
-        found = self._compare(kept, answers, training, calibration)
+        answers, kept = answers[chosen], table.iloc[chosen].reset_index(drop=True)
+        self.format_ = NumberFormat.for_answers(answers, self.scale)
+        parts = _divide(len(answers))
+        asked = parts.calibration[:_READ]
+        simple: dict[str, Baseline] = {}
+        if self.compare:
+            encoder = None if self.compare is True else str(self.compare)
+            simple, failed = compare(
+                self.questions_, kept, answers, parts.training, asked, encoder, self.random_state
+            )
+            report.simple_models(simple, failed, answers[asked])
         start = time.perf_counter()
         self._load(self.model)
-        writer = self._writer()
-        rows = writer.encode(texts, self.format_.write(answers))
+        writer, texts = self._writer(), self.questions_.write(kept)
+        rows = writer.encode(texts, self.format_.write_array(answers))
         with torch.random.fork_rng():
             torch.manual_seed(self.random_state)
-            writer.adapt(self.adapt)
-        self._describe(writer, rows, texts, answers, (training, validation, calibration), len(given))
-        rows = writer.with_states(rows, partial(self._bar, desc="frozen layers", unit=" batches"))
-        self._train(writer, rows, texts, answers, (training, validation))
-        believed = writer.beliefs(rows.take(calibration))
+            writer.adapt(self.train)
+        shortened = sum(len(question) == LONGEST for question in rows.questions)
+        report.rows(texts, parts, len(given) - len(texts), self.max_rows)
+        report.questions(self.questions_.left_out, shortened, LONGEST)
+        report.answers(self.format_, answers, texts[0])
+        report.weights(self.model, self.model_)
+        rows = writer.with_states(rows, partial(report.bar, desc="frozen layers", unit=" batches"))
+        self.history_ = self._train(writer, rows, texts, answers, parts, report)
+        report.epochs(self.history_)
+        believed = writer.beliefs(rows.take(parts.calibration))
         self.model_ = writer.finish()
-        self.calibration_ = Calibration.of(believed.below.numpy(), believed.upto.numpy())
-        self._report(found, texts, answers, calibration, start)
+        self.calibration_ = Calibration(believed.below, believed.upto)
+        self._compare(simple, [texts[i] for i in asked], answers[asked], start)
+        report.intervals(self.calibration_, self.interval)
+        report.say(f"\n{show(self.report_, self.summary_)}")
         return self
 
     def predict(self, X: Any) -> Numbers:  # noqa: N803
@@ -258,7 +281,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             "parameters": {**self.get_params(), "model": str(self.model), "checkpoint": None},
             "questions": asdict(self.questions_),
             "format": asdict(self.format_),
-            "calibration": self.calibration_.to_lists(),
+            "calibration": [self.calibration_.below.tolist(), self.calibration_.upto.tolist()],
             "report": self.report_.to_dict("split"),
             "summary": self.summary_,
             "history": self.history_,
@@ -284,8 +307,10 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             record = json.loads(file.read_text("utf-8"))
             self = cls(**record["parameters"])
             self.questions_ = Questions.from_dict(record["questions"])
-            self.format_ = AnswerFormat(**record["format"])
-            self.calibration_ = Calibration.from_lists(record["calibration"])
+            self.format_ = NumberFormat(**record["format"])
+            self.calibration_ = Calibration(
+                *(torch.tensor(each, dtype=torch.float64) for each in record["calibration"])
+            )
             self.report_ = pd.DataFrame(**{k: record["report"][k] for k in ("index", "columns", "data")})
             self.summary_, self.history_ = record["summary"], record["history"]
             self.feature_names_in_ = np.array(record["feature_names_in"], dtype=object)
@@ -309,10 +334,10 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         return tags
 
     def _check_parameters(self) -> None:
-        if self.adapt not in RATES:
-            raise ValueError(f"adapt={self.adapt!r}: expected one of {', '.join(RATES)}")
-        if self.adapt == "lora" and find_spec("peft") is None:
-            raise ImportError("adapt='lora' needs peft: pip install peft")
+        if self.train not in RATES:
+            raise ValueError(f"train={self.train!r}: expected one of {', '.join(RATES)}")
+        if self.train == "lora" and find_spec("peft") is None:
+            raise ImportError("train='lora' needs peft: pip install peft")
         check_level("interval", self.interval)
         if not isinstance(self.random_state, int | np.integer):
             raise ValueError(f"random_state={self.random_state!r}: expected a whole number")
@@ -321,46 +346,11 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             if not isinstance(value, int | np.integer) or value < least:
                 raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
 
-    def _check_rows(self, table: pd.DataFrame, answers: Numbers) -> None:
-        if len(table) != len(answers):
-            raise ValueError(f"X has {len(table)} rows, y {len(answers)}: expected as many")
-        if table.columns.has_duplicates:
-            twice = table.columns[table.columns.duplicated()][0]
-            raise ValueError(f"X: several columns are called {twice!r}; rename all but one")
-        if not len(table.columns):
-            raise ValueError("X has no columns: expected texts, or a DataFrame with at least one column")
-        if len(answers) < _FEWEST:
-            raise ValueError(f"X has {len(answers)} rows: expected at least {_FEWEST}")
-
     def _choose_rows(self, count: int) -> NDArray[np.int64]:
         """Return the rows that are used, in the order from whose end rows are held out."""
         if not self.shuffle:
             return np.arange(max(0, count - self.max_rows), count)
         return np.random.default_rng(self.random_state).permutation(count)[: self.max_rows]
-
-    def _split(self, count: int) -> tuple[list[int], list[int], list[int]]:
-        """Divide rows into those for training, for choosing the epoch, and for calibration."""
-        size = min(_MOST_HELD_OUT, max(round(_HELD_OUT * count), min(FEW_ROWS, count // 3)))
-        held_out = [*range(count - size, count)]
-        apart = size >= APART
-        validation = held_out[: size // 2] if apart else held_out
-        calibration = held_out[size // 2 :] if apart else held_out
-        return [*range(count - size)], validation, calibration
-
-    def _compare(
-        self, table: pd.DataFrame, answers: Numbers, training: list[int], calibration: list[int]
-    ) -> dict[str, Baseline]:
-        if not self.compare:
-            return {}
-        encoder = None if self.compare is True else str(self.compare)
-        asked = calibration[:_READ]  # as in the report
-        found, failed = compare(self.questions_, table, answers, training, asked, encoder, self.random_state)
-        errors = {name: _mae(each.predicted, answers[asked]) for name, each in found.items()}
-        shown = " · ".join(f"{name} {_short(error)}" for name, error in errors.items())
-        self._print(f"simple models   mean absolute error on {len(asked)} held-out rows: {shown}")
-        for name, why in failed.items():
-            self._print(f"left out        {name}: {why}")
-        return found
 
     def _load(self, folder: str | Path) -> None:
         with _quiet():
@@ -380,11 +370,11 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         rows: Rows,
         texts: Sequence[str],
         answers: Numbers,
-        parts: tuple[list[int], list[int]],
-    ) -> None:
-        training, validation = parts
-        rate = RATES[self.adapt] if self.learning_rate is None else self.learning_rate
-        steps = -(-len(training) // self.batch_size) * self.epochs
+        parts: Parts,
+        report: Report,
+    ) -> list[float]:
+        """Train the writer, from the checkpoint if there is one; return the errors after each epoch."""
+        epochs, steps = self.epochs, -(-len(parts.training) // self.batch_size) * self.epochs
         file, key = None, ""
         if self.checkpoint is not None:
             file = Path(self.checkpoint).expanduser() / CHECKPOINT
@@ -393,33 +383,29 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             key = hashlib.sha256(repr((used, [*texts], answers.tolist())).encode()).hexdigest()
         held = load_checkpoint(file, key)
         if held is not None:
-            self._print(f"continued       at step {held['step']} of {steps}, from {file}")
+            report.say(f"continued       at step {held['step']} of {steps}, from {file}")
         elif file is not None and file.exists():
-            self._print(f"started anew    {file} was left by other rows or parameters")
-        with self._bar(
-            desc="training", total=steps, unit=" steps", initial=held["step"] if held else 0
-        ) as bar:
+            report.say(f"started anew    {file} was left by other rows or parameters")
+        asked = [texts[i] for i in parts.validation]
 
-            def report(step: int, loss: float) -> None:
-                bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-                bar.update()
+        def validate() -> float:
+            return float(abs(self._read_texts(asked, [0.5])[:, 0] - answers[parts.validation]).mean())
 
-            self.history_ = train(
+        with Steps(report, steps, epochs, self.train, held["step"] if held else 0) as counted:
+            return train(
                 writer,
-                self._loss(writer, answers[training]),
-                rows.take(training),
-                rows.take(validation),
-                epochs=self.epochs,
+                self._loss(writer, answers[parts.training]),
+                rows.take(parts.training),
+                validate if asked else None,
+                epochs=epochs,
                 batch_size=self.batch_size,
-                learning_rate=rate,
+                learning_rate=RATES[self.train] if self.learning_rate is None else self.learning_rate,
                 seed=self.random_state,
                 checkpoint=file,
                 key=key,
                 held=held,
-                report=report,
+                report=counted,
             )
-        best = 1 + self.history_.index(min(self.history_))
-        self._print(f"epochs          {len(self.history_)}, of which number {best} was best on held-out rows")
 
     def _loss(self, writer: Writer, answers: Numbers) -> NTLCrossEntropyLoss:
         if self.loss == "hl_gauss":
@@ -431,10 +417,12 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         """Read quantiles of the model's own distribution, `[rows, levels]`."""
         check_is_fitted(self)
         texts = self.questions_.write(X)
-        bar = partial(self._bar, desc="reading", unit=" batches") if len(texts) > _SILENT else iter
-        return self._read_texts(texts, levels, bar)
+        bar = partial(Report(self.verbose).bar, desc="reading", unit=" batches")
+        return self._read_texts(texts, levels, bar if len(texts) > _SILENT else iter)
 
-    def _read_texts(self, texts: Sequence[str], levels: Sequence[float], progress: Any = iter) -> Numbers:
+    def _read_texts(
+        self, texts: Sequence[str], levels: Sequence[float], progress: Callable[[Any], Any] = iter
+    ) -> Numbers:
         writer = self._writer()
         prompts, asked = writer.prompts(texts), sorted({*levels})
         read = np.zeros((len(texts), len(asked)))
@@ -442,102 +430,34 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             read[index] = writer.quantiles([prompts[i] for i in index], asked)
         return self.format_.unscaled(read[:, [asked.index(level) for level in levels]])
 
-    def _describe(
-        self,
-        writer: Writer,
-        rows: Rows,
-        texts: Sequence[str],
-        answers: Numbers,
-        parts: tuple[list[int], list[int], list[int]],
-        given: int,
-    ) -> None:
-        if not self.verbose:
-            return
-        training, validation, calibration = parts
-        both = f"{len(validation):,} held out, which choose the epoch and calibrate the intervals"
-        if validation is not calibration:
-            both = (
-                f"{len(validation):,} that choose the epoch, "
-                f"{len(calibration):,} that calibrate the intervals"
-            )
-        lines = [f"rows            {len(training):,} for training, {both}"]
-        known = {texts[i] for i in training}
-        if repeated := sum(texts[i] in known for i in range(len(training), len(texts))):
-            lines.append(f"repeated        {repeated:,} held-out rows ask what a training row asks, too")
-        if long := sum(len(question) == LONGEST for question in rows.questions):
-            lines.append(f"shortened       {long:,} questions of {LONGEST} tokens or more, in their middle")
-        if given > len(texts):
-            lines.append(f"left out        {given - len(texts):,} rows beyond max_rows={self.max_rows:,}")
-        lines += [
-            f"left out        the column {name!r}: {why}" for name, why in self.questions_.left_out.items()
-        ]
-        question = texts[training[0]]
-        if len(question) > _SHOWN:
-            question = f"{question[: _SHOWN // 2]} ... {question[-_SHOWN // 2 :]}"
-        lines.append(f"example         {question!r} -> {self.format_.write(answers[training[:1]])[0]!r}")
-        lines.append(f"answers         {self.format_}")
-        if (is_far := far_out(answers)).any():
-            others = answers[~is_far]
-            shown = ", ".join(f"{number:.15g}" for number in dict.fromkeys(answers[is_far][:3]))
-            lines.append(
-                f"far out         {is_far.sum():,} answers, such as {shown}, where others are "
-                f"{others.min():g} to {others.max():g}: errors, or marks of gaps?"
-            )
-        trained = sum(p.numel() for p in self.model_.parameters() if p.requires_grad) / 1e6
-        total = sum(p.numel() for p in self.model_.parameters()) / 1e6
-        lines.append(
-            f"model           {self.model}, of which {trained:.3g} of {total:.3g} million weights are trained"
-        )
-        seconds = writer.estimate(texts, self.format_.write(answers), len(training) * self.epochs)
-        lines.append(f"time            at most {_duration(seconds)}, in up to {self.epochs} epochs")
-        for line in lines:
-            self._print(line)
-
-    def _report(
-        self,
-        found: dict[str, Baseline],
-        texts: Sequence[str],
-        answers: Numbers,
-        calibration: list[int],
-        start: float,
-    ) -> None:
+    def _compare(self, simple: dict[str, Baseline], texts: list[str], truths: Numbers, start: float) -> None:
         """Compare the model with simple ones on held-out rows."""
-        asked = calibration[:_READ]
-        truths = answers[asked]
-        ends = [(1 - self.interval) / 2, (1 + self.interval) / 2]
-        calibrated = self.calibration_.covers(self.interval)
-        levels = [self.calibration_.level(each) for each in ([0.5, *ends] if calibrated else [0.5])]
-        read = self._read_texts([texts[i] for i in asked], levels)
-        seconds = time.perf_counter() - start
-        own = Baseline(read[:, 0], seconds)
-        width = float((read[:, 2] - read[:, 1]).mean()) if calibrated else math.nan
-        models = {**found, SELF: own}
-        errors = {name: abs(each.predicted - truths) for name, each in models.items()}
-        rows = {}
-        for name, each in models.items():
-            margin = width / 2 if name == SELF else _margin(errors[name], self.interval)
-            rows[name] = {"mae": errors[name].mean(), "width": 2 * margin, "seconds": round(each.seconds, 1)}
-        self.report_ = pd.DataFrame.from_dict(rows, orient="index").sort_values("mae")
-        self.summary_ = _summarize(errors)
-        if calibrated:
-            low, high = self.calibration_.expected_coverage(self.interval)
-            few = f", because only {len(calibration)} rows calibrate them" * (len(calibration) < FEW_ROWS)
-            self._print(
-                f"intervals       of {self.interval:.0%} will hold {low:.0%} to {high:.0%} of new answers "
-                f"from the same source{few}"
-            )
-        else:
-            self._print(
-                f"intervals       none of {self.interval:.0%}: {len(calibration)} rows cannot calibrate them"
-            )
-        self._print(f"\n{self.report_.to_string(float_format=_short)}\n\n{self.summary_}")
+        ends = [(1 - self.interval) / 2, (1 + self.interval) / 2] * self.calibration_.covers(self.interval)
+        read = self._read_texts(texts, [self.calibration_.level(each) for each in (0.5, *ends)])
+        models = {**simple, SELF: Baseline(read[:, 0], time.perf_counter() - start)}
+        width = float((read[:, 2] - read[:, 1]).mean()) if ends else math.nan
+        self.report_ = make_table(models, truths, self.interval, width)
+        self.summary_ = summarize({name: abs(each.predicted - truths) for name, each in models.items()})
 
-    def _bar(self, items: Any = None, **options: Any) -> Any:
-        return tqdm(items, disable=not self.verbose, leave=False, mininterval=1, **options)
 
-    def _print(self, line: str) -> None:
-        if self.verbose:
-            say(line)
+def _divide(count: int) -> Parts:
+    """Divide rows, of which the last ones are held out."""
+    size = min(_MOST_HELD_OUT, max(round(_HELD_OUT * count), min(_FEWEST_HELD_OUT, count // 3)))
+    choosing = size // 3 if size // 3 >= _FEWEST_CHOOSING else 0
+    ends = (0, count - size, count - size + choosing, count)
+    return Parts(*([*range(first, last)] for first, last in itertools.pairwise(ends)))
+
+
+def _check_rows(table: pd.DataFrame, answers: Numbers) -> None:
+    if len(table) != len(answers):
+        raise ValueError(f"X has {len(table)} rows, y {len(answers)}: expected as many")
+    if table.columns.has_duplicates:
+        twice = table.columns[table.columns.duplicated()][0]
+        raise ValueError(f"X: several columns are called {twice!r}; rename all but one")
+    if not len(table.columns):
+        raise ValueError("X has no columns: expected texts, or a DataFrame with at least one column")
+    if len(answers) < _FEWEST:
+        raise ValueError(f"X has {len(answers)} rows: expected at least {_FEWEST}")
 
 
 def _as_numbers(answers: NDArray[Any]) -> Numbers:
@@ -565,76 +485,6 @@ def check_level(name: str, level: float) -> None:
     """Raise a ValueError that names the argument if a level is not between 0 and 1."""
     if not isinstance(level, Real) or not 0 < level < 1:
         raise ValueError(f"{name}={level!r}: expected a number above 0 and below 1")
-
-
-def say(text: str, end: str = "\n") -> None:
-    """Print a text; if nobody reads standard output any more, as after `| head`, what follows is dropped."""
-    try:
-        print(text, end=end, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _mae(predicted: Numbers, truths: Numbers) -> float:
-    return float(abs(predicted - truths).mean())
-
-
-def _margin(errors: Numbers, level: float) -> float:
-    """Return half the width of a simple model's interval, by split conformal prediction."""
-    rank = math.ceil(round((len(errors) + 1) * level, 9))
-    return float(np.sort(errors)[rank - 1]) if rank <= len(errors) else math.nan
-
-
-def _summarize(errors: dict[str, Numbers]) -> str:
-    """Say which model has the smallest error, and whether the difference is more than chance.
-
-    Example:
-        >>> print(_summarize({"boosted trees": np.ones(100), SELF: np.linspace(2, 3, 100)}))
-        ... # doctest: +NORMALIZE_WHITESPACE
-        Mean absolute error on 100 held-out rows: NumberRegressor 2.5, boosted trees 1:
-        60 % lower (95 % interval: 59 to 61 %). Use boosted trees.
-    """
-    own = errors[SELF]
-    others = {name: each for name, each in errors.items() if name != SELF}
-    if not others:
-        return f"Mean absolute error on {len(own)} held-out rows: {SELF} {_short(own.mean())}."
-    name = min(others, key=lambda name: others[name].mean())
-    other = others[name]
-    pair = sorted([(other.mean(), name), (own.mean(), SELF)], reverse=True)
-    errors_of = ", ".join(f"{name} {_short(error)}" for error, name in pair)
-    text = f"Mean absolute error on {len(own)} held-out rows: {errors_of}"
-    worse, better = (own, other) if own.mean() > other.mean() else (other, own)
-    low, high = _bootstrapped_gain(better, worse)
-    if not low > 0:
-        return f"{text}: no significant difference."
-    percents = [f"{100 * share:.0f}" for share in (1 - better.mean() / worse.mean(), low, high)]
-    text += ": {} % lower (95 % interval: {} to {} %).".format(*percents)
-    return f"{text} Use {name}." if worse is own else text
-
-
-def _bootstrapped_gain(better: Numbers, worse: Numbers) -> tuple[float, float]:
-    """Return the 95 % interval of the share by which a mean error is lower, by bootstrap of the rows."""
-    chosen = np.random.default_rng(0).integers(0, len(better), (2000, len(better)))
-    sums = worse[chosen].sum(1)
-    gains = 1 - np.divide(better[chosen].sum(1), sums, out=np.ones_like(sums), where=sums > 0)
-    low, high = np.quantile(gains, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def _short(number: float) -> str:
-    return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
-
-
-def _duration(seconds: float) -> str:
-    """Write a duration in its largest unit.
-
-    Example:
-        >>> _duration(20), _duration(200), _duration(7000)
-        ('20 seconds', '3 minutes', '1.9 hours')
-    """
-    if seconds < 90:
-        return f"{max(1, round(seconds))} seconds"
-    return f"{round(seconds / 60)} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 @contextmanager

@@ -15,13 +15,14 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from ntloss.regression.estimator import CHECKPOINT, RECORD, NumberRegressor, check_level, say
+from ntloss.regression.estimator import CHECKPOINT, RECORD, NumberRegressor, check_level
+from ntloss.regression.report import say, show
 from ntloss.regression.tables import Answers, Table, find_column, mark_gaps, read_answers, read_table
 
 _YEAR_LAST = r"^\s*(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:\s*|([T ]\d.*))$"
 COMMAND = "command.json"  # what a folder was made from
 PREDICTED = ("prediction", "lower", "upper")  # the columns that predict adds
-_OF_FIT = ("model", "prompt", "epochs", "scale", "drop", "sort_by", "decimal", "missing", "target")
+_OF_FIT = ("model", "prompt", "epochs", "train", "scale", "drop", "sort_by", "decimal", "missing", "target")
 
 
 def fit(given: argparse.Namespace) -> int:
@@ -36,7 +37,7 @@ def fit(given: argparse.Namespace) -> int:
                 f"{folder} holds a model of other rows or options; pass another --output, or delete it"
             )
         model = NumberRegressor.load(folder)
-        say(f"{folder} holds this model already.\n\n{model.report_.to_string()}\n\n{model.summary_}")
+        say(f"{folder} holds this model already.\n\n{show(model.report_, model.summary_)}")
         return 0
     _check_is_ours(folder)
     rows, answers = _rows(table, target, given)
@@ -45,6 +46,7 @@ def fit(given: argparse.Namespace) -> int:
         prompt=None if given.prompt is None else given.prompt.replace("\\n", "\n"),
         scale=given.scale,
         epochs=given.epochs,
+        train=given.train,
         compare=given.compare or True,
         shuffle=given.sort_by is None,
         checkpoint=folder,

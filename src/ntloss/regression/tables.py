@@ -387,7 +387,7 @@ def _count_titles(lines: Sequence[str], separator: str) -> int:
     after = lines[count : count + 3]
     if not 0 < count <= _MOST_TITLES or not after or separator == _BLANKS or any(map(is_title, after)):
         return 0
-    names = next(iter(_reader(lines[count : count + 1], separator)), [])
+    names: list[str] = next(iter(_reader(lines[count : count + 1], separator)), [])
     return 0 if any(_PLAIN.fullmatch(name.strip()) for name in names) else count
 
 

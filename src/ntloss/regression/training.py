@@ -1,4 +1,4 @@
-"""Train a writer, and keep the step whose distributions have the smallest CRPS on validation rows."""
+"""Train a writer, and keep the epoch whose medians have the smallest error on validation rows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.regression.writer import Rows, Writer
 
 WARM_UP = 0.1  # share of the steps
-PATIENCE = 3  # epochs without a smaller CRPS after which training ends
-RATES = {"upper_layers": 2e-3, "lora": 5e-4, "all": 5e-5}
+PATIENCE = 3  # epochs without a smaller error after which training ends
+RATES = {"upper_layers": 2e-3, "lora": 5e-4, "all": 3e-4}
 _BETAS = (0.9, 0.98)
 
 
@@ -24,7 +24,7 @@ def train(
     writer: Writer,
     loss_fn: NTLCrossEntropyLoss,
     rows: Rows,
-    validation: Rows,
+    validate: Callable[[], float] | None,
     *,
     epochs: int,
     batch_size: int,
@@ -35,13 +35,13 @@ def train(
     held: dict[str, Any] | None = None,
     report: Callable[[int, float], Any] = lambda step, loss: None,
 ) -> list[float]:
-    """Train a writer, and leave it with the weights of its best epoch.
+    """Train a writer, and leave it with the weights of its best epoch, or of the last one.
 
     Args:
         writer: the model; the weights that require a gradient are trained.
         loss_fn: the loss; the sigma of `HLGauss` falls during training.
         rows: the training rows.
-        validation: rows whose mean CRPS is computed after each epoch.
+        validate: computes the error of the writer, after each epoch. None: the last epoch is the best one.
         epochs: the largest number of epochs.
         batch_size: rows of a step.
         learning_rate: the largest learning rate of AdamW; it rises for a tenth of the steps, then falls to 0.
@@ -52,7 +52,7 @@ def train(
         report: called after each step with the steps so far and the loss.
 
     Returns:
-        The validation CRPS after each epoch.
+        The error after each epoch; nothing if there is none.
     """
     weights = {name: p for name, p in writer.model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(weights.values(), lr=learning_rate, betas=_BETAS, weight_decay=0.0)
@@ -94,16 +94,17 @@ def train(
                 optimizer.step()
                 step += 1
                 report(step, loss.item())
-            history.append(float(writer.beliefs(validation).crps.mean()))
-            if _best(history) == len(history):
-                best = {name: weight.detach().clone() for name, weight in weights.items()}
+            if validate is not None:
+                history.append(validate())
+                if _best(history) == len(history):
+                    best = {name: weight.detach().clone() for name, weight in weights.items()}
             save()
     except KeyboardInterrupt:
         save()
         raise
     with torch.no_grad():
         for name, weight in weights.items():
-            weight.copy_(best[name])
+            weight.copy_(best.get(name, weight))
     return history
 
 
@@ -119,7 +120,7 @@ def load_checkpoint(file: Path | None, key: str) -> dict[str, Any] | None:
 
 
 def _best(history: list[float]) -> int:
-    """Return the number of the epoch with the smallest CRPS, from 1; 0 before the first."""
+    """Return the number of the epoch with the smallest error, from 1; 0 before the first."""
     return 1 + history.index(min(history)) if history else 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -15,16 +15,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ntloss import NumberVocabulary
-from ntloss.reading.fixed_width import choose
+from ntloss.numbers import NumberFormat
+from ntloss.reading import UnlikelyNumberWarning, number_quantiles
 from ntloss.reading.prompts import pad
-from ntloss.reading.torch_model import Continuations, TorchModel, advance
-from ntloss.regression.answers import AnswerFormat
 from ntloss.upper_layers import UpperLayers
 
-LAYERS = 4  # that are trained by adapt="upper_layers"
+LAYERS = 4  # that are trained by train="upper_layers"
 LONGEST = 256  # tokens of a question; of a longer one, the middle is left out
 KEPT = 4e9  # bytes of the frozen layers' output that are kept in memory
-TIMED = 8  # rows whose pass is timed, to estimate the time of a training
 TOKENS = 1024  # of a pass without gradients
 _LORA: dict[str, Any] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
 _LAST = 32  # tokens of a long question's end that are kept
@@ -74,7 +72,7 @@ class Writer:
         ValueError: the tokenizer has no token for a character of the numbers.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, form: AnswerFormat) -> None:
+    def __init__(self, model: Any, tokenizer: Any, form: NumberFormat) -> None:
         self.model, self.tokenizer, self.form = model, tokenizer, form
         characters = sorted({character for slot in form.slots for character in slot})
         ids = {}
@@ -195,51 +193,20 @@ class Writer:
             return nullcontext()
         return self.upper.given(pad_sequence(rows.states, True, padding_side="left").to(self.device))
 
-    @torch.no_grad()
     def quantiles(self, prompts: Sequence[Sequence[int]], levels: Sequence[float]) -> NDArray[np.float64]:
         """Read quantiles of the numbers that follow prompts, `[prompts, levels]`.
-
-        At each slot, a walk for each level chooses the digit at which the cumulative probability crosses what
-        remains of its level. Walks of a prompt that have written the same digits share their pass.
 
         Args:
             prompts: token ids.
             levels: above 0 and below 1.
         """
-        root: Continuations = TorchModel(self.model).continuations(pad(prompts, self.device, self.pad_id), {})
-        remaining = torch.tensor(levels, dtype=torch.float64, device=self.device).repeat(len(prompts))
-        nodes = torch.arange(len(prompts), device=self.device).repeat_interleave(len(levels))
-        mantissa, negative = torch.zeros_like(nodes), torch.zeros_like(nodes, dtype=torch.bool)
-        last = root
-        for slot, ids in enumerate(self.slot_ids):
-            ids = ids.to(self.device)
-            chosen = torch.zeros_like(nodes)
-            if len(ids) > 1:
-                shares = last.next_tokens(ids).softmax(-1)[nodes]
-                chosen, remaining, _ = choose(shares, remaining, negative)
-            if len(ids) == 2:
-                negative = chosen == 0
-            elif len(ids) == 10:
-                mantissa = 10 * mantissa + chosen
-            if slot + 1 < len(self.slot_ids):
-                last, nodes = advance(last, root, nodes, ids[chosen])
-        values = torch.where(negative, -mantissa, mantissa).double() / 10**self.form.decimals
-        found: NDArray[np.float64] = values.view(len(prompts), -1).cpu().numpy()
+        inputs = pad(prompts, self.device, self.pad_id)
+        with warnings.catch_warnings():
+            # Nothing but numbers of this format is asked for.
+            warnings.simplefilter("ignore", UnlikelyNumberWarning)
+            read = number_quantiles(self.model, inputs, self.vocabulary, levels, self.form)
+        found: NDArray[np.float64] = read.values.cpu().numpy()
         return found
-
-    @torch.no_grad()
-    def estimate(self, questions: Sequence[str], answers: Sequence[str], seen: int) -> float:
-        """Estimate the seconds of a training that sees so many rows, from a few of them."""
-        index = [*range(0, len(questions), -(-len(questions) // TIMED))]
-        rows = self.encode([questions[i] for i in index], [answers[i] for i in index])
-        start = time.perf_counter()
-        self.logits(rows)
-        forward = (time.perf_counter() - start) / len(rows)
-        weights = [*self.model.parameters()]
-        share: float = sum(p.numel() for p in weights if p.requires_grad) / sum(p.numel() for p in weights)
-        if self.upper is None:
-            return forward * seen * 3  # a backward pass takes about two forward passes
-        return forward * (len(questions) * (1 - share) + seen * 3 * share)
 
     @torch.no_grad()
     def beliefs(self, rows: Rows) -> Beliefs:
@@ -318,6 +285,6 @@ def find_layers(model: Any) -> nn.ModuleList:
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return module
     raise ValueError(
-        f"adapt='upper_layers': the {count} layers of {type(model).__name__} cannot be found; "
-        "pass adapt='all'"
+        f"train='upper_layers': the {count} layers of {type(model).__name__} cannot be found; "
+        "pass train='all'"
     )

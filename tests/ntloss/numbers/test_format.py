@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
 
 
@@ -106,3 +107,13 @@ OTHER_WIDTHS = ["7", "-1234", "0.125", "20"]
 def test_options_and_texts_that_do_not_fit_are_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_sign_that_is_always_written_leaves_no_number_without_one():
+    digits = {i: str(i) for i in range(10)}
+    vocabulary = NumberVocabulary.from_mapping({**digits, 10: "-", 11: "+"}, vocab_size=12)
+    for plus, first in (("optional", {*range(12)}), ("written", {10, 11})):
+        slots = NumberFormat(1, signed=True, plus=plus).tokens(vocabulary)
+        assert {token for token, _ in slots[0]} == first
+    with pytest.raises(ValueError, match="plus"):
+        NumberFormat(1, plus="none")

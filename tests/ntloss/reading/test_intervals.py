@@ -7,6 +7,7 @@ import torch
 from tolerances import approx
 
 from ntloss.reading import interval_coverage, interval_margin, pinball_loss, widen
+from ntloss.reading.intervals import Calibration
 
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
@@ -107,3 +108,15 @@ def test_an_interval_of_nan_is_a_miss():
 def test_impossible_input_is_an_error(given, message):
     with pytest.raises(ValueError, match=message):
         interval_margin(*given)
+
+
+def test_calibrated_levels_hold_their_share_of_new_numbers_of_an_overconfident_model():
+    generator = torch.Generator().manual_seed(0)
+    below = torch.rand(2000, 2, dtype=torch.float64, generator=generator)
+    beliefs = (below > 0.5).double() * 0.9 + 0.1 * below  # far too many in both tails
+    calibration = Calibration(beliefs[:, 0], beliefs[:, 0])
+    for quantile in (0.05, 0.3, 0.7, 0.95):
+        assert abs((beliefs[:, 1] <= calibration.level(quantile)).double().mean() - quantile) < 0.03
+    assert calibration.covers(0.9)
+    with pytest.raises(ValueError, match="held-out"):
+        Calibration(below[:18, 0], below[:18, 0]).level(0.05)

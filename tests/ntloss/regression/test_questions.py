@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ntloss.regression.answers import AnswerFormat
-from ntloss.regression.estimator import _summarize
+from ntloss.numbers import NumberFormat
 from ntloss.regression.program import _as_times, _errors
 from ntloss.regression.questions import Questions
+from ntloss.regression.report import summarize
 
 ANSWERS = np.arange(4.0) ** 2
 
@@ -51,7 +51,11 @@ def test_a_table_without_a_column_that_differs_is_refused_by_name():
 
 def test_an_answer_that_is_far_out_takes_no_decimals_from_the_others():
     answers = np.array([round(2.4 + i % 12 / 10, 1) for i in range(119)])
-    assert AnswerFormat.choose(np.append(answers, 1e7)).decimals == AnswerFormat.choose(answers).decimals == 1
+    assert (
+        NumberFormat.for_answers(np.append(answers, 1e7)).decimals
+        == NumberFormat.for_answers(answers).decimals
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,6 +77,6 @@ def test_shares_of_few_rows_have_intervals_within_0_and_100_percent():
     random = np.random.default_rng(0)
     errors = {"the median answer": random.exponential(10, 12), "NumberRegressor": random.exponential(1, 12)}
     found = np.array([[0.0, 1, 2], [0, 1, 2], [0, 1, 2]])
-    for text in (_summarize(errors), _errors(np.array([1.0, 5, 7]), found, 0.9)):
+    for text in (summarize(errors), _errors(np.array([1.0, 5, 7]), found, 0.9)):
         low, high = map(int, re.search(r"95 % interval: (-?\d+) to (\d+) %", text).groups())
         assert 0 <= low < high <= 100

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ntloss import criteria
 from ntloss.regression import NumberRegressor
-from ntloss.regression.estimator import _summarize
+from ntloss.regression.report import summarize
 from ntloss.regression.training import train
 from ntloss.regression.writer import LONGEST
 
@@ -37,7 +37,7 @@ def test_predictions_are_numbers_of_the_answers_format(fitted):
     texts, _ = reviews(30, seed=1)
     predicted = fitted.predict(texts)
     assert predicted.shape == (30,)
-    assert fitted.format_.write(predicted) == [f"{number:04.1f}" for number in predicted]
+    assert fitted.format_.write_array(predicted) == [f"{number:04.1f}" for number in predicted]
 
 
 def test_intervals_hold_their_share_of_new_answers(fitted):
@@ -45,8 +45,8 @@ def test_intervals_hold_their_share_of_new_answers(fitted):
     for level in (0.9, 0.5):
         low, high = fitted.predict_interval(texts, level).T
         covered = ((low <= answers) & (answers <= high)).mean()
-        # 60 held-out rows calibrate them: about two standard deviations.
-        assert abs(covered - level) < 0.15, level
+        # 40 held-out rows calibrate them: about two standard deviations.
+        assert abs(covered - level) < 0.16, level
 
 
 def test_quantiles_ascend_around_the_median(fitted):
@@ -66,7 +66,7 @@ def test_beliefs_are_the_distribution_that_walks_read(tiny, fitted, shift):
         known, numbers = reviews(240)
         fitted, answers = make(tiny, epochs=2).fit(known, numbers + shift), answers + shift
     writer = fitted._writer()
-    written = fitted.format_.write(answers)
+    written = fitted.format_.write_array(answers)
     believed = writer.beliefs(writer.encode(fitted.questions_.write(texts), written))
     levels = [(i + 0.5) / 200 for i in range(200)]
     read = writer.quantiles(writer.prompts(fitted.questions_.write(texts)), levels)
@@ -78,8 +78,8 @@ def test_beliefs_are_the_distribution_that_walks_read(tiny, fitted, shift):
     assert_close(believed.crps.numpy(), crps, 0.1)
 
 
-@pytest.mark.parametrize("options", [{}, {"scale": "log"}, {"adapt": "all"}, {"adapt": "lora"}])
-def test_signed_decimals_logarithms_and_all_ways_to_adapt(tiny, options):
+@pytest.mark.parametrize("options", [{}, {"scale": "log"}, {"train": "all"}, {"train": "lora"}])
+def test_signed_decimals_logarithms_and_all_ways_to_train(tiny, options):
     texts, answers = reviews(60)
     answers = answers + 1 if "scale" in options else (answers - 20) / 8
     model = make(tiny, **options).fit(texts, answers)
@@ -93,7 +93,7 @@ def test_states_of_frozen_layers_are_what_the_whole_model_computes(tiny):
     writer = model._writer()
     writer.adapt("upper_layers")
     texts, answers = reviews(10, seed=5)
-    rows = writer.encode(model.questions_.write(texts), model.format_.write(answers))
+    rows = writer.encode(model.questions_.write(texts), model.format_.write_array(answers))
     with torch.no_grad():
         assert_close(writer.logits(writer.with_states(rows)), writer.logits(rows))
 
@@ -186,8 +186,8 @@ def test_cells_may_hold_lists(tiny):
 @pytest.mark.filterwarnings("error:invalid value")
 def test_models_without_an_error_are_not_compared_in_percent():
     right = {"the median answer": np.zeros(20), "NumberRegressor": np.zeros(20)}
-    assert "nan" not in _summarize(right)
-    assert "nan" not in _summarize({**right, "NumberRegressor": np.ones(20)})
+    assert "nan" not in summarize(right)
+    assert "nan" not in summarize({**right, "NumberRegressor": np.ones(20)})
 
 
 def test_columns_that_equal_the_answer_are_left_out(tiny):
@@ -342,7 +342,7 @@ def test_rows_that_cannot_be_used_are_named(tiny, error, key, change):
 @pytest.mark.parametrize(
     "options",
     [
-        {"adapt": "some"},
+        {"train": "some"},
         {"interval": 90},
         {"interval": "0.9"},
         {"epochs": 0},
@@ -371,7 +371,7 @@ def test_answers_that_differ_too_little_for_logarithms_are_refused(tiny):
 
 def test_with_many_rows_those_that_choose_the_epoch_do_not_calibrate(tiny):
     model = make(tiny, epochs=1, max_rows=900).fit(*reviews(1000))
-    assert len(model.calibration_) == 113
+    assert len(model.calibration_) == 150
 
 
 def test_the_last_rows_are_held_out_if_rows_are_in_order_of_time(tiny):

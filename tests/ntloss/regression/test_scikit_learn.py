@@ -16,7 +16,7 @@ def tiny(tmp_path_factory):
 
 
 @parametrize_with_checks(
-    [make("tiny", epochs=1, adapt="all", max_rows=60)],
+    [make("tiny", epochs=1, train="all", max_rows=60)],
     expected_failed_checks=lambda estimator: {
         "check_fit2d_1feature": FEW,
         "check_fit2d_1sample": FEW,

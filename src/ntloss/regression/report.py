@@ -1,0 +1,231 @@
+"""What a fit says: rows, example and time before it, errors and intervals after it, in words and a table."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from tqdm.auto import tqdm
+
+from ntloss.numbers.format import NumberFormat, far_out
+from ntloss.reading.intervals import Calibration, conformal_score
+from ntloss.regression.baselines import Baseline
+
+Numbers = NDArray[np.float64]
+SELF = "NumberRegressor"
+FEW_ROWS = 50  # calibration rows below which intervals are a rough estimate
+_SHOWN = 160  # characters of the example
+_TIMED = (2, 6)  # steps between which the time of a step is measured: the first ones are slower
+
+
+class Report:
+    """Prints what a fit does, or nothing.
+
+    Args:
+        verbose: whether something is printed, and bars are shown.
+    """
+
+    def __init__(self, verbose: bool) -> None:
+        self.verbose = verbose
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        if self.verbose:
+            say(line)
+
+    def bar(self, items: Any = None, **options: Any) -> Any:
+        """Return a bar of tqdm."""
+        return tqdm(items, disable=not self.verbose, leave=False, mininterval=1, **options)
+
+    def simple_models(self, found: dict[str, Baseline], failed: dict[str, str], truths: Numbers) -> None:
+        """Say which errors the simple models have, and which ones cannot be fitted."""
+        errors = {name: abs(each.predicted - truths).mean() for name, each in found.items()}
+        shown = " · ".join(f"{name} {_short(error)}" for name, error in errors.items())
+        self.say(f"simple models   mean absolute error on {len(truths)} held-out rows: {shown}")
+        for name, why in failed.items():
+            self.say(f"left out        {name}: {why}")
+
+    def rows(self, texts: Sequence[str], parts: Sequence[Sequence[int]], beyond: int, max_rows: int) -> None:
+        """Say what rows are used for."""
+        training, validation, calibration = parts
+        both = f"{len(calibration):,} that calibrate the intervals"
+        if len(validation):
+            both = f"{len(validation):,} that choose the epoch, {both}"
+        self.say(f"rows            {len(training):,} for training, {both}")
+        known = {texts[i] for i in training}
+        if repeated := sum(texts[i] in known for i in range(len(training), len(texts))):
+            self.say(f"repeated        {repeated:,} held-out rows ask what a training row asks, too")
+        if beyond:
+            self.say(f"left out        {beyond:,} rows beyond max_rows={max_rows:,}")
+
+    def questions(self, left_out: Any, shortened: int, longest: int) -> None:
+        """Say which columns no question holds, and which questions were shortened."""
+        if shortened:
+            self.say(f"shortened       {shortened:,} questions of {longest} tokens or more, in their middle")
+        for name, why in left_out.items():
+            self.say(f"left out        the column {name!r}: {why}")
+
+    def answers(self, form: NumberFormat, answers: Numbers, question: str) -> None:
+        """Show the first question with its answer, and say how answers are written."""
+        if len(question) > _SHOWN:
+            question = f"{question[: _SHOWN // 2]} ... {question[-_SHOWN // 2 :]}"
+        self.say(f"example         {question!r} -> {form.write_array(answers[:1])[0]!r}")
+        self.say(f"answers         {form.describe()}")
+        if (is_far := far_out(answers)).any():
+            others = answers[~is_far]
+            shown = ", ".join(f"{number:.15g}" for number in dict.fromkeys(answers[is_far][:3]))
+            self.say(
+                f"far out         {is_far.sum():,} answers, such as {shown}, where others are "
+                f"{others.min():g} to {others.max():g}: errors, or marks of gaps?"
+            )
+
+    def weights(self, name: Any, model: Any) -> None:
+        """Say how many weights of a model are trained."""
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad) / 1e6
+        total = sum(p.numel() for p in model.parameters()) / 1e6
+        self.say(f"model           {name}, of which {trained:.3g} of {total:.3g} million weights are trained")
+
+    def epochs(self, history: Sequence[float]) -> None:
+        """Say which epoch was best."""
+        if history:
+            best = 1 + history.index(min(history))
+            self.say(f"epochs          {len(history)}, of which number {best} was best on held-out rows")
+
+    def intervals(self, calibration: Calibration, level: float) -> None:
+        """Say how many new answers intervals of a level will hold."""
+        rows = len(calibration)
+        if not calibration.covers(level):
+            self.say(f"intervals       none of {level:.0%}: {rows} rows cannot calibrate them")
+            return
+        low, high = calibration.expected_coverage(level)
+        few = f", because only {rows} rows calibrate them" * (rows < FEW_ROWS)
+        self.say(
+            f"intervals       of {level:.0%} will hold {low:.0%} to {high:.0%} of new answers from the same "
+            f"source{few}"
+        )
+
+
+class Steps:
+    """Shows the steps of a training, and says after the first ones how long it will take.
+
+    Args:
+        report: prints.
+        total: number of steps.
+        epochs: number of epochs.
+        trained: the parameter `train`.
+        done: steps that were done before.
+    """
+
+    def __init__(self, report: Report, total: int, epochs: int, trained: str, done: int) -> None:
+        self._report, self._total, self._done = report, total, done
+        self._what = f"{epochs} epochs with train={trained!r}" if epochs > 1 else f"an epoch with {trained!r}"
+        self._bar = report.bar(desc="training", total=total, unit=" steps", initial=done)
+        self._start = 0.0
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._bar.close()
+
+    def __call__(self, step: int, loss: float) -> None:
+        """Count a step."""
+        self._bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+        self._bar.update()
+        first, last = (self._done + each for each in _TIMED)
+        if step == first:
+            self._start = time.perf_counter()
+        elif step == last:
+            seconds = (time.perf_counter() - self._start) / (last - first) * (self._total - step)
+            self._report.say(f"time            about {_duration(seconds)} more, for up to {self._what}")
+
+
+def make_table(models: dict[str, Baseline], truths: Numbers, level: float, width: float) -> pd.DataFrame:
+    """Compare errors, widths and times of models, from the smallest error.
+
+    Args:
+        models: the regressor and others.
+        truths: `[rows]`, the answers that they predicted.
+        level: of the intervals of the others, which are as wide as conformal prediction makes them on these
+            rows.
+        width: the mean width of the regressor's intervals.
+    """
+    rows = {}
+    for name, each in models.items():
+        errors = abs(each.predicted - truths)
+        margin = width / 2 if name == SELF else conformal_score(errors.tolist(), level)
+        width_of = 2 * margin if math.isfinite(margin) else math.nan
+        rows[name] = {"mae": errors.mean(), "width": width_of, "seconds": round(each.seconds, 1)}
+    return pd.DataFrame.from_dict(rows, orient="index").sort_values("mae")
+
+
+def show(table: pd.DataFrame, summary: str) -> str:
+    """Write a table with its summary."""
+    return f"{table.to_string(float_format=_short)}\n\n{summary}"
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print a text; if nobody reads standard output any more, as after `| head`, what follows is dropped."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def summarize(errors: dict[str, Numbers]) -> str:
+    """Say which model has the smallest error, and whether the difference is more than chance.
+
+    Example:
+        >>> print(summarize({"boosted trees": np.ones(100), SELF: np.linspace(2, 3, 100)}))
+        ... # doctest: +NORMALIZE_WHITESPACE
+        Mean absolute error on 100 held-out rows: NumberRegressor 2.5, boosted trees 1:
+        60 % lower (95 % interval: 59 to 61 %). Use boosted trees.
+    """
+    own = errors[SELF]
+    others = {name: each for name, each in errors.items() if name != SELF}
+    if not others:
+        return f"Mean absolute error on {len(own)} held-out rows: {SELF} {_short(own.mean())}."
+    name = min(others, key=lambda name: others[name].mean())
+    other = others[name]
+    pair = sorted([(other.mean(), name), (own.mean(), SELF)], reverse=True)
+    errors_of = ", ".join(f"{name} {_short(error)}" for error, name in pair)
+    text = f"Mean absolute error on {len(own)} held-out rows: {errors_of}"
+    worse, better = (own, other) if own.mean() > other.mean() else (other, own)
+    low, high = _bootstrapped_gain(better, worse)
+    if not low > 0:
+        return f"{text}: no significant difference."
+    percents = [f"{100 * share:.0f}" for share in (1 - better.mean() / worse.mean(), low, high)]
+    text += ": {} % lower (95 % interval: {} to {} %).".format(*percents)
+    return f"{text} Use {name}." if worse is own else text
+
+
+def _bootstrapped_gain(better: Numbers, worse: Numbers) -> tuple[float, float]:
+    """Return the 95 % interval of the share by which a mean error is lower, by bootstrap of the rows."""
+    chosen = np.random.default_rng(0).integers(0, len(better), (2000, len(better)))
+    sums = worse[chosen].sum(1)
+    gains = 1 - np.divide(better[chosen].sum(1), sums, out=np.ones_like(sums), where=sums > 0)
+    low, high = np.quantile(gains, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _short(number: float) -> str:
+    return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
+
+
+def _duration(seconds: float) -> str:
+    """Write a duration in its largest unit.
+
+    Example:
+        >>> _duration(20), _duration(200), _duration(7000)
+        ('20 seconds', '3 minutes', '1.9 hours')
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} seconds"
+    return f"{round(seconds / 60)} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
