@@ -31,7 +31,7 @@ from triton.compiler import ASTSource
 from ntloss.engine import kernels
 
 NUMBERS = 10  # number tokens
-KERNELS = {"summarize_rows": 1, "write_rows": 2}  # and how often they move a logit
+KERNELS = {"read_rows": 1, "write_rows": 2}  # and how often they move a logit
 SIZES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}  # bytes of a logit
 
 
@@ -119,7 +119,9 @@ class Count:
         return self.gpu.bandwidth / self.size / self.gpu.multiprocessors / self.gpu.clock
 
 
-def count(name: str, gpu: GPU, dtype: str, softcap: float | None = None, mean: bool = False) -> Count:
+def count(
+    name: str, gpu: GPU, dtype: str, softcap: float | None = None, mean: bool = False, edges: bool = False
+) -> Count:
     """Compile a kernel, and count what its main loop executes.
 
     Args:
@@ -128,11 +130,12 @@ def count(name: str, gpu: GPU, dtype: str, softcap: float | None = None, mean: b
         dtype: Of the logits, one of `SIZES`.
         softcap: Of the logits; None for none.
         mean: Whether the mean logit is read, as label smoothing needs it.
+        edges: Whether rows begin or end anywhere, as those of 50,257 logits.
 
     Returns:
         What was counted.
     """
-    compiled = compile_kernel(getattr(kernels, name), gpu.target, dtype, softcap, mean)
+    compiled = compile_kernel(getattr(kernels, name), gpu.target, dtype, softcap, mean, edges)
     if gpu.target.backend == "cuda":
         text, registers, spilled = _disassemble(compiled.asm["cubin"])
         lines = _sass(text)
@@ -157,15 +160,25 @@ def count(name: str, gpu: GPU, dtype: str, softcap: float | None = None, mean: b
     )
 
 
-def compile_kernel(kernel: Any, target: GPUTarget, dtype: str, softcap: float | None, mean: bool) -> Any:
-    """Compile a kernel for contiguous logits of a head with a multiple of 16 tokens."""
+def compile_kernel(
+    kernel: Any, target: GPUTarget, dtype: str, softcap: float | None, mean: bool, edges: bool = False
+) -> Any:
+    """Compile a kernel for contiguous logits of a head with a multiple of 16 tokens, or with any number."""
     constants = {"scale": 1.0, "softcap": softcap, "mean": mean, "lanes": kernels.LANES, "number_block": 16}
-    constants["vector"] = 16 // SIZES[dtype]
+    constants |= {"vector": 16 // SIZES[dtype], "edges": edges}
     constants |= {"column_stride": 1, "grad_column_stride": 1}
-    types = {"logits": f"*{dtype}", "grad": f"*{dtype}", "labels": "*i64", "token_ids": "*i64"}
+    types = {
+        "logits": f"*{dtype}",
+        "grad": f"*{dtype}",
+        "labels": "*i64",
+        "token_ids": "*i64",
+        "first": "i32",
+    }
     # Triton specializes kernels for numbers that are multiples of 16.
-    multiples = {"row_stride": "i32", "grad_row_stride": "i32", "vocab_size": "i32"}
-    types |= {"numbers": "i32", **multiples, **dict.fromkeys(constants, "constexpr")}
+    widths = dict.fromkeys(("row_stride", "grad_row_stride", "vocab_size"), "i32")
+    multiples = {} if edges else widths
+    types |= widths
+    types |= {"numbers": "i32", **dict.fromkeys(constants, "constexpr")}
     computed = "*fp64" if dtype == "fp64" else "*fp32"
     signature = {name: types.get(name, computed) for name in kernel.arg_names}
     places = {(i,): constants[name] for i, name in enumerate(kernel.arg_names) if name in constants}

@@ -16,16 +16,17 @@ from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imp
 
 from ntloss.criteria import Criterion, HLGauss
 from ntloss.criteria.signature import check_unit, name_of, replaces_cross_entropy
-from ntloss.engine.hidden import SummarizeHidden, SumOfBlocks, local_head, rows_for
-from ntloss.engine.readout import (
-    Readout,
-    Selection,
-    Transform,
-    summarize_logits,
-    values_are_hidden,
-    without_autocast,
+from ntloss.engine.readout import Readout, Transform, Wanted, values_are_hidden, without_autocast
+from ntloss.engine.shards import Shard, check_same_labels, local_columns
+from ntloss.engine.sources import (
+    Source,
+    SumInOnePass,
+    local_source,
+    read_hidden,
+    read_logits,
+    read_numbers,
+    rows_for,
 )
-from ntloss.engine.shards import check_same_labels, local_columns
 from ntloss.engine.targets import (
     DIVISORS,
     MODES,
@@ -227,8 +228,8 @@ class NTLCrossEntropyLoss(nn.Module):
         targets = self._targets(
             labels, logits, loss_weights, num_items_in_batch, sequence_ids, number_weights
         )
-        selection = Selection(self.term.token_ids, mean=self.label_smoothing > 0)
-        readout = summarize_logits(logits, targets.labels, selection, shard)
+        wanted = Wanted(self.term.token_ids, mean=self.label_smoothing > 0)
+        readout = read_logits(logits, targets.labels, wanted, shard)
         return self._result(self._terms(readout, targets), labels, readout, targets)
 
     def from_hidden(
@@ -263,8 +264,8 @@ class NTLCrossEntropyLoss(nn.Module):
             softcap: replace logits by `softcap * tanh(logits / softcap)`, as in Gemma's head. Default: None.
             logit_scale: factor of the logits, applied before the soft cap, as in Cohere's head. Default: 1.
             chunk_size: number of tokens in a chunk. Default: on the CPU 512, reduced so that a chunk holds at
-                most an eighth of the logits or 2^24 logits, whichever is larger; on accelerators an eighth of
-                the tokens, at most 2^29 logits but at least 256 tokens.
+                most an eighth of the logits or 2^24 logits, whichever is larger; on accelerators a sixth of
+                the tokens, less if these have more than 2^26 logits, but at least a twelfth and 256 tokens.
 
         Returns, Raises: see `forward`.
 
@@ -305,26 +306,60 @@ class NTLCrossEntropyLoss(nn.Module):
         chunk_size: int | None,
     ) -> Tensor | LossTerms:
         vocab_size = self.vocabulary.vocab_size
-        hidden, head = local_head(hidden_states, lm_head_weight, bias, vocab_size, self.group)
-        if head.shard is not None:
-            check_same_labels(labels, head.shard.group)
-        targets = self._targets(labels, hidden, *beside)
-        hidden = hidden.reshape(-1, hidden.shape[-1])
+        source, shard = local_source(hidden_states, lm_head_weight, bias, vocab_size, self.group)
+        if shard is not None:
+            check_same_labels(labels, shard.group)
+        targets = self._targets(labels, source.inputs, *beside)
+        hidden = source.inputs.reshape(-1, source.inputs.shape[-1])
         kept = targets.counted.nonzero().squeeze(-1)
         if len(kept) < len(hidden):  # leave ignored positions out of the matrix products
             hidden, targets = hidden.index_select(0, kept), targets.select(kept)
-        rows = chunk_size or rows_for(len(hidden), len(head.weight), hidden.device)
-        selection = Selection(self.term.token_ids, transform, mean=self.label_smoothing > 0)
-        inputs = hidden, head.weight, head.bias, head, selection, rows
-        one_pass = self.reduction != "none" and not self.return_lse and "numbers" not in self.term.reads
+        rows = chunk_size or rows_for(len(hidden), len(lm_head_weight), hidden.device)
+        source = source._replace(inputs=hidden, rows=rows)
+        wanted = Wanted(self.term.token_ids, self.label_smoothing > 0, transform)
         with without_autocast(hidden.device):
-            if one_pass:
-                self._check_needs_no_gradient(targets)
-                further = targets, self._terms, torch.is_grad_enabled()
-                terms = LossTerms(*SumOfBlocks.apply(*inputs, *further))  # type: ignore[no-untyped-call]
-                return self._result(terms, labels)
-            readout = Readout(*SummarizeHidden.apply(*inputs, targets.labels))  # type: ignore[no-untyped-call]
+            if self.reduction != "none" and not self.return_lse and not self.term.needs_all_readouts:
+                return self._result(self._sum_in_one_pass(source, targets, wanted, shard), labels)
+            readout = read_hidden(source, targets.labels, wanted, shard)
         return self._result(self._terms(readout, targets), labels, readout, targets, kept)
+
+    def _sum_in_one_pass(
+        self, source: Source, targets: Targets, wanted: Wanted, shard: Shard | None
+    ) -> LossTerms:
+        """Sum the terms of all positions, whose gradients are known before the logits are overwritten.
+
+        Those of cross-entropy are its weights. The number term reads few logits, which one small product
+        makes at all positions together, unless its gradient depends on the probability on text.
+        """
+        self._check_needs_no_gradient(targets)
+        smoothing, of_lse, of_numbers = self.label_smoothing, targets.ce_weights, None
+        of_label = of_lse * (smoothing - 1)
+        of_mean = [-smoothing * of_lse] if smoothing else []
+        replaces, weight = self.mode == "replace", self._weight_in(of_lse.dtype)
+        if torch.is_grad_enabled() and self.term.knows_derivative_by_mass:
+            rows = targets.number_rows
+            few = source if rows is None else source._replace(inputs=source.inputs[rows])
+            number_logits = read_numbers(few, wanted, shard)
+            of_numbers = weight * self.term.gradient(number_logits, targets.at_rows(rows), replaces)
+            if rows is not None:
+                of_numbers = of_numbers.new_zeros(len(of_lse), of_numbers.shape[1]).index_copy(
+                    0, rows, of_numbers
+                )
+            if "log_mass" in self.term.reads:
+                of_lse = of_lse + weight * targets.number_weights
+
+        def grads_of(block: slice, readout: Readout) -> list[Tensor]:
+            by_lse, rest = of_lse[block], [each[block] for each in of_mean]
+            if of_numbers is not None:
+                return [by_lse, of_label[block], of_numbers[block], *rest]
+            further, by_numbers = self.term.gradients(readout, targets.select(block), replaces)
+            return [by_lse + weight * further, of_label[block], weight * by_numbers, *rest]
+
+        def terms_of(readout: Readout) -> tuple[Tensor, ...]:
+            return self._terms(readout, targets)[:3]
+
+        arguments = *source, targets.labels, wanted, shard, grads_of, terms_of, torch.is_grad_enabled()
+        return LossTerms(*SumInOnePass.apply(*arguments))  # type: ignore[no-untyped-call]
 
     def normalizers(
         self,
@@ -399,7 +434,7 @@ class NTLCrossEntropyLoss(nn.Module):
     def _terms(self, readout: Readout, targets: Targets) -> LossTerms:
         """Compute the weighted terms of the positions: their sums, or with "none" one by one, flat."""
         ce = readout.shifted_lse + (readout.row_max - readout.label_logit)
-        if self.label_smoothing:
+        if readout.mean_logit is not None:
             smooth = readout.shifted_lse + (readout.row_max - readout.mean_logit)
             ce = (1 - self.label_smoothing) * ce + self.label_smoothing * smooth
         # Positions without weight contribute exactly zero, even if their cross-entropy is infinite.
@@ -407,10 +442,12 @@ class NTLCrossEntropyLoss(nn.Module):
         if targets.shape is None:
             ce = ce.sum()
         ntl = self.term(readout, targets, replaces_cross_entropy=self.mode == "replace")
-        weight = self.weight.detach().to(ntl.dtype) if isinstance(self.weight, Tensor) else self.weight
-        weighted = weight * ntl
+        weighted = self._weight_in(ntl.dtype) * ntl
         # 0 times infinity is NaN, but a weight of 0 switches the term off.
         return LossTerms(ce + weighted.masked_fill(ntl.isinf() & weighted.isnan(), 0), ce, ntl)
+
+    def _weight_in(self, dtype: torch.dtype) -> Tensor | float:
+        return self.weight.detach().to(dtype) if isinstance(self.weight, Tensor) else self.weight
 
     def _result(
         self,

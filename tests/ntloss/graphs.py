@@ -40,12 +40,8 @@ class Watch(TorchDispatchMode):
         name = func.overloadpacket.__name__
         self.operators.append(name)
         if func.namespace == "ntloss" and self.inside:
-            body = {
-                "summarize_logits": readout.summarize_with_softmax,
-                "write_gradient": readout.write_gradient,
-            }[name]
             with self:
-                return body._init_fn(*args, **kwargs)
+                return {"read": readout._read, "write": readout._write}[name](*args, **kwargs)
         if name in PRODUCTS:
             matrices = [a for a in args if isinstance(a, Tensor)][-2:]
             self.products.append(matrices[0].numel() * matrices[1].shape[-1])

@@ -19,12 +19,19 @@ from triton.runtime.interpreter import interpreter_builder as builder
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.engine import kernels, readout
+from ntloss.engine.readout import Transform, Wanted
 from tests.ntloss import test_cross_entropy
 from tests.ntloss.engine import test_readout, test_shards
 from tests.ntloss.engine.test_kernels import wide_case
 
 if "cpu" not in readout.KERNEL_DEVICES:  # where doctests are collected
     pytest.skip("test_kernels.py runs this file with TRITON_INTERPRET=1", allow_module_level=True)
+
+KERNELS = kernels.Kernels()
+
+
+def wanted_of(token_ids, softcap=None, mean=False):
+    return Wanted(token_ids, mean, Transform(1.0, softcap))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -44,10 +51,12 @@ def _as_on_a_gpu():
 def launches(monkeypatch):
     """Names of the kernels that are launched."""
     launched: list[str] = []
-    for name in ("summarize", "write"):
-        kernel = getattr(kernels, name)
+    for name in ("read", "write"):
+        kernel = getattr(kernels.Kernels, name)
         monkeypatch.setattr(
-            kernels, name, lambda *given, n=name, k=kernel: (launched.append(n), k(*given))[1]
+            kernels.Kernels,
+            name,
+            lambda *given, n=name, k=kernel, **options: (launched.append(n), k(*given, **options))[1],
         )
     return launched
 
@@ -97,7 +106,7 @@ def test_every_path_equals_the_oracle(drawn, launches, monkeypatch):
         # The product with the head is rounded to float16, as in bfloat16.
         if dtype != torch.float16 or path == "logits":
             assert_matches(case, path, dtype, **changes)
-    assert {"summarize", "write"} <= set(launches)
+    assert {"read", "write"} <= set(launches)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -125,7 +134,7 @@ EDGES = covering(
     {
         "blocks": [(0, 3), (1, -1), (1, 0), (1, 1), (3, 0), (4, 5)],
         "dtype": list(WIDTHS),
-        "layout": ["in place", "apart", "columns first", "every other column"],
+        "layout": ["in place", "apart", "columns first", "every other column", "odd addresses", "shifted"],
         "softcap": [None, 30.0],
     }
 )
@@ -153,31 +162,35 @@ def test_rows_of_any_kind_at_the_edges_of_blocks(drawn, monkeypatch):
         logits = logits.t().contiguous().t()
     elif layout == "every other column":
         logits = logits.repeat_interleave(2, -1)[:, ::2]
+    elif layout in ("odd addresses", "shifted"):  # rows that begin anywhere, the first at the third logit
+        buffer = torch.full((len(logits), vocab_size + 5), torch.nan, dtype=dtype)
+        logits = buffer[:, 2 : 2 + vocab_size].copy_(logits)
 
     counts = labels >= 0
     leaf = logits.double().where(counts[:, None], 0).requires_grad_()
     capped = leaf if softcap is None else softcap * torch.tanh(leaf / softcap)
     rows = torch.arange(len(labels))
     wanted = capped.logsumexp(-1), capped[rows, labels], capped[:, token_ids], capped.mean(-1)
-    read = kernels.summarize(logits, labels, token_ids, 1.0, softcap, True)
-    for mine, its in zip((read[0] + read[1], *read[2:]), wanted, strict=True):
+    read = KERNELS.read(logits, labels, wanted_of(token_ids, softcap, mean=True))
+    for mine, its in zip((read[0] + read[1], *read[2:5]), wanted, strict=True):
         assert_close(mine[counts], its[counts].detach(), VALUE_TOLERANCE[dtype])
-    assert not any(each[~counts].any() for each in read)
+    assert not any(each[~counts].any() for each in read[:5])
 
     grads = [torch.randn(each.shape, dtype=read[0].dtype) for each in wanted]
     grads = [grad * counts.view(-1, *[1] * (grad.ndim - 1)) for grad in grads]
     grads[3][3] = 0  # the mean of a row with -inf
     torch.autograd.backward(wanted, [grad.double() for grad in grads])
-    grad = logits if layout == "in place" else torch.full_like(logits, torch.nan)
-    used = read[0], read[1], read[3]
-    kernels.write(grad, logits, labels, token_ids, 1.0, softcap, True, used, grads)
+    grad = torch.full_like(logits, torch.nan)
+    if layout in ("in place", "odd addresses"):
+        grad = logits
+    KERNELS.write(grad, logits, labels, wanted_of(token_ids, softcap, mean=True), read, grads)
     assert_close(grad, leaf.grad, GRADIENT_TOLERANCE[dtype])
     assert not grad[~counts].any()
 
 
 def test_a_row_of_minus_infinity_has_no_probability():
     logits = torch.full((1, 9), -torch.inf)
-    read = kernels.summarize(logits, torch.tensor([3]), torch.tensor([1]), 1.0, None, False)
+    read = KERNELS.read(logits, torch.tensor([3]), wanted_of(torch.tensor([1])))
     assert read[0].isfinite()
     assert read[1].isneginf()
     assert read[2].isneginf()
@@ -190,22 +203,18 @@ def test_errors_are_those_that_the_page_names(dtype, offset, softcap):
     torch.manual_seed(0)
     logits = (offset + 3 * torch.randn(4, 9000, dtype=torch.float64)).to(dtype)
     labels, rows = torch.arange(4), torch.arange(4)
-    row_max, shifted_lse, label_logit, number_logits, _ = kernels.summarize(
-        logits, labels, torch.arange(10), 1.0, softcap, False
-    )
+    wants = wanted_of(torch.arange(10), softcap)
+    read = KERNELS.read(logits, labels, wants)
     z = logits.double()
     if softcap is not None:
         z = softcap * torch.tanh(z / softcap)
     wanted = z.logsumexp(-1) - z[rows, labels]
-    loss = (row_max.double() - label_logit) + shifted_lse
+    loss = (read.row_max.double() - read.label_logit) + read.shifted_lse
     of_loss, of_gradient = (5e-7, 5e-6) if dtype != torch.float64 else (2e-14, 2e-13)
     assert ((loss - wanted).abs() / wanted).max() < of_loss
 
-    grad, ones = torch.empty(z.shape, dtype=row_max.dtype), torch.ones(4, dtype=row_max.dtype)
-    kernels.write(
-        grad, logits, labels, torch.arange(10), 1.0, softcap, False, (row_max, shifted_lse, number_logits),
-        (ones, -ones, torch.zeros_like(number_logits), 0 * ones),
-    )  # fmt: skip
+    grad, ones = torch.empty(z.shape, dtype=read.row_max.dtype), torch.ones_like(read.row_max)
+    KERNELS.write(grad, logits, labels, wants, read, (ones, -ones, torch.zeros_like(read.number_logits)))
     wanted = z.softmax(-1)
     wanted[rows, labels] -= 1
     if softcap is not None:
@@ -282,9 +291,7 @@ def test_positions_without_cross_entropy_are_not_read_for_their_gradient(traffic
 
 def test_a_label_outside_of_the_vocabulary_is_nan():
     # Accelerators do not check labels, and the kernels must not read other memory.
-    read = kernels.summarize(
-        torch.zeros(2, VOCAB), torch.tensor([3, VOCAB]), torch.tensor([1]), 1.0, None, False
-    )
+    read = KERNELS.read(torch.zeros(2, VOCAB), torch.tensor([3, VOCAB]), wanted_of(torch.tensor([1])))
     assert read[2].isnan().tolist() == [False, True]
 
 
@@ -297,17 +304,12 @@ def test_offsets_exceed_31_bits():
     labels, ids = torch.tensor([3, 7]), torch.arange(10)
     wanted = logits.float().logsumexp(-1)
     for given in (logits, columns):
-        row_max, shifted_lse, label_logit, numbers, _ = kernels.summarize(
-            given, labels, ids, 1.0, None, False
-        )
-        assert_close(row_max + shifted_lse, wanted)
-        assert_close(label_logit, logits[[0, 1], [3, 7]].float())
+        read = KERNELS.read(given, labels, wanted_of(ids))
+        assert_close(read.row_max + read.shifted_lse, wanted)
+        assert_close(read.label_logit, logits[[0, 1], [3, 7]].float())
         softmax = logits.float().softmax(-1)
-        zeros = torch.zeros(2)
-        kernels.write(
-            given, given, labels, ids, 1.0, None, False, (row_max, shifted_lse, numbers),
-            (torch.ones(2), zeros, torch.zeros(2, 10), zeros),
-        )  # fmt: skip
+        grads = torch.ones(2), torch.zeros(2), torch.zeros(2, 10)
+        KERNELS.write(given, given, labels, wanted_of(ids), read, grads)
         assert_close(logits, softmax.half())
         logits.copy_(wide := torch.randn(2, 50))
         wanted = wide.half().float().logsumexp(-1)
@@ -323,4 +325,4 @@ def test_the_logits_path_is_one_graph_that_equals_eager(dtype, options, launches
     case = make_case(3, 5)
     assert_same_results(lambda z, y: module(z * 2, y), compiled, case.logits(dtype), case.labels)
     assert counter.frame_count == 1
-    assert launches == ["summarize", "write"] * 2
+    assert launches == ["read", "write"] * 2

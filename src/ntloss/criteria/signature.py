@@ -205,6 +205,11 @@ def replaces_cross_entropy(criterion: Criterion) -> bool:
     return isinstance(criterion, HLGauss) or _function(criterion) in _REPLACING
 
 
+def is_cross_entropy(criterion: Criterion) -> bool:
+    """Return whether a criterion is cross-entropy with soft targets: its derivative by `log_mass` is -1."""
+    return isinstance(criterion, HLGauss) or _function(criterion) is gaussian_smoothing
+
+
 def check_unit(criterion: Criterion, values: tuple[float, ...]) -> None:
     """Raise a ValueError if a loss in the unit of the values would outweigh cross-entropy."""
     largest = max(map(abs, values))

@@ -1,8 +1,8 @@
 """Triton kernels that read logits, and write their gradient, once per row.
 
 On a GPU, PyTorch's operators compute in copies, piece by piece: about ten launches for each million logits,
-and float32 temporaries between them. Here one program handles a row, whatever its width: `summarize` passes
-over it once, `write` reads it once and writes its gradient once. Rows that do not count are not read.
+and float32 temporaries between them. Here one program handles a row, whatever its width: `read_rows` passes
+over it once, `write_rows` reads it once and writes its gradient once. Rows that do not count are not read.
 
 `engine/readout.py` decides when these kernels are used. They compute in float32, or float64 for float64
 logits.
@@ -20,6 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ntloss.engine.readout import COMPUTED_IN, Readout, Wanted
+
 # Warps of a program, which handles a row.
 WARPS = 8
 # A row is divided among this many lanes, each of which reads 32 bytes at a time: enough loads in flight to
@@ -34,47 +36,54 @@ _LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 _LOG2_E = tl.constexpr(math.log2(math.e))
 
 
-def summarize(
-    logits: Tensor, labels: Tensor, token_ids: Tensor, scale: float, softcap: float | None, mean: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Compute the `readout.Readout` of a selection in one pass; logits may have any strides.
+class Kernels:
+    """The backend of GPUs. Logits may have any strides; positions with label -1 are not read."""
 
-    Positions with label -1 are not read: their readout is zero.
-    """
-    rows, vocab_size = logits.shape
-    row_max = torch.empty(rows, dtype=torch.promote_types(logits.dtype, torch.float32), device=logits.device)
-    shifted_lse, label_logit = torch.empty_like(row_max), torch.empty_like(row_max)
-    mean_logit = torch.empty_like(row_max) if mean else torch.zeros_like(row_max)
-    number_logits = row_max.new_empty(rows, len(token_ids))
-    if rows:
-        with _on(logits.device):
-            summarize_rows[(rows,)](
-                logits, labels.contiguous(), token_ids, row_max, shifted_lse, label_logit, number_logits,
-                mean_logit, *logits.stride(), vocab_size, len(token_ids), scale, softcap, mean,
-                LANES, _vector(logits), _number_block(token_ids), num_warps=WARPS,
-            )  # fmt: skip
-    return row_max, shifted_lse, label_logit, number_logits, mean_logit
+    def read(
+        self, logits: Tensor, labels: Tensor, wanted: Wanted, keep: bool = False, overwrite: bool = False
+    ) -> Readout:
+        """See `Backend.read`.
 
+        No softmax is kept: reading the logits again takes no longer. The readout of ignored positions is 0.
+        """
+        rows, vocab_size = logits.shape
+        row_max = torch.empty(rows, dtype=COMPUTED_IN[logits.dtype], device=logits.device)
+        shifted_lse, label_logit = torch.empty_like(row_max), torch.empty_like(row_max)
+        mean_logit = torch.empty_like(row_max) if wanted.mean else None
+        number_logits = row_max.new_empty(rows, len(wanted.token_ids))
+        if rows:
+            with _on(logits.device):
+                read_rows[(rows,)](
+                    logits, labels.contiguous(), wanted.token_ids, row_max, shifted_lse, label_logit,
+                    number_logits, row_max if mean_logit is None else mean_logit, *logits.stride(),
+                    vocab_size, len(wanted.token_ids), *wanted.transform, wanted.mean, LANES,
+                    *_vectors(logits), _number_block(wanted.token_ids), num_warps=WARPS,
+                )  # fmt: skip
+        return Readout(row_max, shifted_lse, label_logit, number_logits, mean_logit)
 
-def write(
-    grad: Tensor, logits: Tensor, labels: Tensor, token_ids: Tensor, scale: float, softcap: float | None,
-    mean: bool, readout: Sequence[Tensor], grads: Sequence[Tensor],
-) -> None:  # fmt: skip
-    """Write the gradient of the logits in one pass; see `readout.write_gradient`.
+    def write(
+        self,
+        grad: Tensor,
+        logits: Tensor,
+        labels: Tensor,
+        wanted: Wanted,
+        readout: Readout,
+        grads: Sequence[Tensor],
+    ) -> None:
+        """See `Backend.write`.
 
-    Token ids are -1 where they are not among the columns. Where the gradients of a row's log-sum, label logit
-    and mean logit are zero, its logits are not read.
-    """
-    row_max, shifted_lse, number_logits = readout
-    rows, vocab_size = logits.shape
-    if rows:
-        with _on(logits.device):
-            write_rows[(rows,)](
-                grad, logits, labels.contiguous(), token_ids, row_max, shifted_lse,
-                number_logits.contiguous(), *(each.contiguous() for each in grads), *grad.stride(),
-                *logits.stride(), vocab_size, len(token_ids), scale, softcap, mean,
-                LANES, _vector(grad, logits), _number_block(token_ids), num_warps=WARPS,
-            )  # fmt: skip
+        Where the gradients of a row's log-sum, label logit and mean logit are zero, its logits are not read.
+        """
+        rows, vocab_size = logits.shape
+        if rows:
+            given = [each.contiguous() for each in (*grads, *[readout.row_max] * (4 - len(grads)))]
+            with _on(logits.device):
+                write_rows[(rows,)](
+                    grad, logits, labels.contiguous(), wanted.token_ids, readout.row_max, readout.shifted_lse,
+                    readout.number_logits.contiguous(), *given, *grad.stride(), *logits.stride(), vocab_size,
+                    len(wanted.token_ids), *wanted.transform, wanted.mean, LANES, *_vectors(logits, grad),
+                    _number_block(wanted.token_ids), num_warps=WARPS,
+                )  # fmt: skip
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
@@ -85,13 +94,21 @@ def _on(device: torch.device) -> AbstractContextManager[Any]:
     return context
 
 
-def _vector(*matrices: Tensor) -> int:
-    # Logits that a thread loads together: those in 16 bytes where Triton can tell that all are aligned, which
-    # needs row strides that are multiples of 16.
-    aligned = all(
-        each.stride(1) == 1 and each.stride(0) % 16 == 0 and each.data_ptr() % 16 == 0 for each in matrices
-    )
-    return 16 // matrices[0].element_size() if aligned else 1
+def _vectors(*matrices: Tensor) -> tuple[int, bool, int]:
+    """Return how many logits a thread moves together, and where those of a row may be.
+
+    They are those in 16 bytes, at an address that is a multiple of 16. If not all rows begin and end at such
+    an address, the logits at their edges are moved alone: then the third number is the first row's distance
+    from the address of this kind before it, in logits.
+    """
+    first = matrices[0]
+    vector = 16 // first.element_size()
+    offsets = {each.data_ptr() % 16 // each.element_size() for each in matrices}
+    strides = {each.stride(0) % vector for each in matrices}
+    if any(each.stride(1) != 1 for each in matrices) or len(offsets) > 1 or len(strides) > 1:
+        return 1, False, 0
+    edges = offsets != {0} or any(each.stride(0) % 16 for each in matrices) or first.shape[1] % 16 != 0
+    return vector, edges, offsets.pop()
 
 
 def _number_block(token_ids: Tensor) -> int:
@@ -106,9 +123,26 @@ def _number_block(token_ids: Tensor) -> int:
 @triton.jit
 def _columns(logits, lanes: tl.constexpr, vector: tl.constexpr):
     """Columns that a program handles at a time, `[loads, lanes, vector]`: 32 bytes for each lane."""
+    return _first_columns(logits, lanes, vector) + tl.arange(0, vector)[None, None, :]
+
+
+@triton.jit
+def _first_columns(logits, lanes: tl.constexpr, vector: tl.constexpr):
     loads: tl.constexpr = 2 * 128 // logits.dtype.element_ty.primitive_bitwidth // vector
-    load, lane, place = tl.arange(0, loads), tl.arange(0, lanes), tl.arange(0, vector)
-    return (load * (lanes * vector))[:, None, None] + (lane * vector)[None, :, None] + place[None, None, :]
+    load, lane = tl.arange(0, loads), tl.arange(0, lanes)
+    return (load * (lanes * vector))[:, None, None] + (lane * vector)[None, :, None]
+
+
+@triton.jit
+def _inside(logits, end, lanes: tl.constexpr, vector: tl.constexpr, edges: tl.constexpr):
+    """Which of the columns come before `end`; with `edges`, it divides none of the vectors."""
+    if edges:
+        return (
+            tl.broadcast_to(_first_columns(logits, lanes, vector), _columns(logits, lanes, vector).shape)
+            < end
+        )
+    else:
+        return _columns(logits, lanes, vector) < end
 
 
 @triton.jit
@@ -137,13 +171,31 @@ def _add_exponentials(z, highest, total):
 
 
 @triton.jit
-def summarize_rows(
+def _inner(row, row_stride, first, width, vector: tl.constexpr, edges: tl.constexpr):
+    """Return the columns of a row whose logits are moved in vectors: where they begin, and their number."""
+    if edges:
+        start = tl.minimum((vector - (first + row * row_stride) % vector) % vector, width)
+        return start, (width - start) // vector * vector
+    else:
+        return row * 0, width
+
+
+@triton.jit
+def _edge_columns(start, inner, width, vector: tl.constexpr):
+    """Columns before and after the inner ones, `[2 * vector]`, and which of them there are."""
+    place = tl.arange(0, 2 * vector)
+    columns = tl.where(place < vector, place, start + inner + place - vector)
+    return columns, tl.where(place < vector, place < start, columns < width)
+
+
+@triton.jit
+def read_rows(
     logits, labels, token_ids, row_max, shifted_lse, label_logit, number_logits, mean_logit,
     row_stride, column_stride, vocab_size, numbers,
     scale: tl.constexpr, softcap: tl.constexpr, mean: tl.constexpr,
-    lanes: tl.constexpr, vector: tl.constexpr, number_block: tl.constexpr,
+    lanes: tl.constexpr, vector: tl.constexpr, edges: tl.constexpr, first, number_block: tl.constexpr,
 ):  # fmt: skip
-    """Summarize a row."""
+    """Read a row."""
     row = tl.program_id(0).to(tl.int64)  # products with strides exceed 2^31
     logits += row * row_stride
     dtype: tl.constexpr = row_max.dtype.element_ty
@@ -156,16 +208,21 @@ def summarize_rows(
     plain = tl.full((lanes,), 0, dtype)  # of z
     columns = _columns(logits, lanes, vector)
     block: tl.constexpr = columns.numel
-    # Columns that do not fill a block come first: after the loop, their mask would occupy registers in it.
     width = tl.where(counts, vocab_size, 0)
-    whole = width // block * block
-    if whole < width:
+    start, inner = _inner(row, row_stride, first, width, vector, edges)
+    begin = logits + start * column_stride
+    if edges:
+        begin = tl.multiple_of(begin, 16)  # bytes
+    # Columns that do not fill a block come first: after the loop, their mask would occupy registers in it.
+    whole = inner // block * block
+    if whole < inner:
         last = whole + columns
-        z = _load(logits + last.to(tl.int64) * column_stride, last < width, scale, softcap, dtype)
+        inside = _inside(logits, inner - whole, lanes, vector, edges)
+        z = _load(begin + last.to(tl.int64) * column_stride, inside, scale, softcap, dtype)
         if mean:
             plain += _sum_by_lane(z)
-        highest, total = _add_exponentials(tl.where(last < width, z, -float("inf")), highest, total)
-    pointers = logits + columns.to(tl.int64) * column_stride
+        highest, total = _add_exponentials(tl.where(inside, z, -float("inf")), highest, total)
+    pointers = begin + columns.to(tl.int64) * column_stride
     for _ in range(0, whole, block):
         z = _load(pointers, None, scale, softcap, dtype)
         if mean:
@@ -173,18 +230,28 @@ def summarize_rows(
         highest, total = _add_exponentials(z, highest, total)
         pointers += tl.full((), block, tl.int64) * column_stride
     highest_of_all = tl.max(highest, 0)
-    total_of_all = tl.sum(total * tl.exp2((highest - highest_of_all) * _LOG2_E), 0)
+    sum_of_all = tl.sum(plain, 0)
+    if edges:
+        edge, exists = _edge_columns(start, inner, width, vector)
+        at_edges = _load(logits + edge, exists, scale, softcap, dtype)
+        sum_of_all += tl.sum(at_edges, 0)
+        at_edges = tl.where(exists, at_edges, -float("inf"))
+        highest_of_all = tl.maximum(highest_of_all, tl.max(at_edges, 0))
+        total_of_all = tl.sum(tl.exp2((at_edges - highest_of_all) * _LOG2_E), 0)
+    else:
+        total_of_all = tl.full((), 0, dtype)
+    total_of_all += tl.sum(total * tl.exp2((highest - highest_of_all) * _LOG2_E), 0)
     tl.store(row_max + row, tl.where(counts, highest_of_all, 0))
     tl.store(shifted_lse + row, tl.log(tl.where(counts, total_of_all, 1)))
     if mean:
-        tl.store(mean_logit + row, tl.sum(plain, 0) / vocab_size)
+        tl.store(mean_logit + row, sum_of_all / vocab_size)
 
     # A label outside the vocabulary reads as NaN, not as other memory.
     within = counts & (label < width)
     of_label = _load(logits + label * column_stride, within, scale, softcap, dtype)
     tl.store(label_logit + row, tl.where(counts & (label >= width), float("nan"), of_label))
-    for start in range(0, numbers, number_block):
-        index = start + tl.arange(0, number_block)
+    for start_of_block in range(0, numbers, number_block):
+        index = start_of_block + tl.arange(0, number_block)
         ids = tl.load(token_ids + index, mask=index < numbers, other=vocab_size)
         z = _load(logits + ids * column_stride, ids < width, scale, softcap, dtype)
         tl.store(number_logits + row * numbers + index, z, mask=index < numbers)
@@ -210,7 +277,7 @@ def write_rows(
     grad_shifted_lse, grad_label_logit, grad_number_logits, grad_mean_logit,
     grad_row_stride, grad_column_stride, row_stride, column_stride, vocab_size, numbers,
     scale: tl.constexpr, softcap: tl.constexpr, mean: tl.constexpr,
-    lanes: tl.constexpr, vector: tl.constexpr, number_block: tl.constexpr,
+    lanes: tl.constexpr, vector: tl.constexpr, edges: tl.constexpr, first, number_block: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of a row."""
     row = tl.program_id(0).to(tl.int64)  # products with strides exceed 2^31
@@ -236,23 +303,33 @@ def write_rows(
 
     columns = _columns(logits, lanes, vector)
     block: tl.constexpr = columns.numel
-    grad_pointers = grad + columns.to(tl.int64) * grad_column_stride
+    start, inner = _inner(row, row_stride, first, vocab_size, vector, edges)
+    begin, grad_begin = logits + start * column_stride, grad + start * grad_column_stride
+    if edges:
+        begin, grad_begin = tl.multiple_of(begin, 16), tl.multiple_of(grad_begin, 16)  # bytes
+    grad_pointers = grad_begin + columns.to(tl.int64) * grad_column_stride
     grad_step = tl.full((), block, tl.int64) * grad_column_stride
     if counts:
         has_label = (label >= 0) & (label < vocab_size)
         logit_of_label = _load(logits + label * column_stride, has_label, scale, softcap, dtype)
         at_label = of_sum * _exp_above(logit_of_label, level) + of_mean + of_label
         at_label = _through_cap(at_label, logit_of_label, softcap)
-        # All threads have read the label's logit before one overwrites it with the gradient.
+        if edges:
+            edge, exists = _edge_columns(start, inner, vocab_size, vector)
+            of_edges = _load(logits + edge, exists, scale, softcap, dtype)
+            at_edges = _through_cap(of_sum * _exp_above(of_edges, level) + of_mean, of_edges, softcap)
+        # All threads have read these logits before one overwrites them with the gradient.
         tl.debug_barrier()
-        whole = vocab_size // block * block
-        if whole < vocab_size:
+        if edges:
+            tl.store(grad + edge, at_edges.to(grad_dtype), mask=exists)
+        whole = inner // block * block
+        if whole < inner:
             last = whole + columns
-            inside = last < vocab_size
-            z = _load(logits + last.to(tl.int64) * column_stride, inside, scale, softcap, dtype)
+            inside = _inside(logits, inner - whole, lanes, vector, edges)
+            z = _load(begin + last.to(tl.int64) * column_stride, inside, scale, softcap, dtype)
             slope = _through_cap(of_sum * _exp_above(z, level) + of_mean, z, softcap)
-            tl.store(grad + last.to(tl.int64) * grad_column_stride, slope.to(grad_dtype), mask=inside)
-        pointers = logits + columns.to(tl.int64) * column_stride
+            tl.store(grad_begin + last.to(tl.int64) * grad_column_stride, slope.to(grad_dtype), mask=inside)
+        pointers = begin + columns.to(tl.int64) * column_stride
         for _ in range(0, whole, block):
             z = _load(pointers, None, scale, softcap, dtype)
             slope = _through_cap(of_sum * _exp_above(z, level) + of_mean, z, softcap)
@@ -264,14 +341,17 @@ def write_rows(
         tl.store(grad + label * grad_column_stride, at_label.to(grad_dtype), mask=has_label)
     else:
         nothing = tl.full(columns.shape, 0, grad_dtype)
-        for start in range(0, vocab_size, block):
-            tl.store(grad_pointers, nothing, mask=columns < vocab_size - start)
+        for done in range(0, inner, block):
+            tl.store(grad_pointers, nothing, mask=_inside(logits, inner - done, lanes, vector, edges))
             grad_pointers += grad_step
+        if edges:
+            edge, exists = _edge_columns(start, inner, vocab_size, vector)
+            tl.store(grad + edge, tl.full(edge.shape, 0, grad_dtype), mask=exists)
 
     # The columns of number tokens come last, with all their terms: the label may be among them.
     tl.debug_barrier()
-    for start in range(0, numbers, number_block):
-        index = start + tl.arange(0, number_block)
+    for start_of_block in range(0, numbers, number_block):
+        index = start_of_block + tl.arange(0, number_block)
         ids = tl.load(token_ids + index, mask=index < numbers, other=-1)
         held = ids >= 0
         z = tl.load(number_logits + row * numbers + index, mask=held, other=0.0)

@@ -1,8 +1,9 @@
-"""Second stage: summarize logits of width V in the few quantities that losses need.
+"""Second stage: read the few quantities of each position's logits that losses need, and write their gradient.
 
 Cross-entropy and every criterion are functions of `lse = logsumexp_j z_j`, the label's logit and the number
-tokens' logits. So only this file, `linear.py` (hidden states) and `shards.py` (sharded vocabularies) handle
-tensors of width V. The gradient of a row of logits is
+tokens' logits. So only the backends handle tensors of width V: `Operators` here, `kernels.Kernels` on GPUs,
+and `shards.Sharded`, which makes one of these work on a sharded vocabulary. A backend has two functions,
+`read` and `write`. The gradient of a row of logits is
 
     dL/dz = dL/dlse * softmax(z) + dL/dz_label at the label + dL/dz_N at the number tokens
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -24,12 +25,6 @@ from torch import Tensor
 # Logits that are copied to float32 at a time (4 MiB): few enough to need little memory, and enough to make
 # the overhead of an operation negligible.
 CHUNK = 1 << 20
-# `once_differentiable` raises only if the second backward pass reaches it. `torch.autograd.grad` with respect
-# to some inputs may not reach it, and gradient penalties and Hessians would silently lack second derivatives.
-NOT_TWICE = (
-    "a number-aware loss cannot be differentiated twice: call backward without create_graph=True, or use "
-    "torch.func (grad, hessian) with NTLCrossEntropyLoss"
-)
 # The logarithm of a larger probability is exact to rounding.
 SAFE_PROBABILITY = 1e-20
 # Devices whose logits the Triton kernels (kernels.py) read and write, if Triton is installed. Its interpreter
@@ -37,6 +32,9 @@ SAFE_PROBABILITY = 1e-20
 KERNEL_DEVICES: tuple[str, ...] = ()
 if importlib.util.find_spec("triton") is not None:
     KERNEL_DEVICES = ("cuda", "xpu", *(["cpu"] if os.environ.get("TRITON_INTERPRET") == "1" else []))
+# The dtypes of inputs, and those that losses of them are computed in. `torch.promote_types` is an operator.
+COMPUTED_IN = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float32)
+COMPUTED_IN[torch.float64] = torch.float64
 
 
 class Readout(NamedTuple):
@@ -51,16 +49,22 @@ class Readout(NamedTuple):
     shifted_lse: Tensor  # `[positions]`, logsumexp of logits - row_max over the vocabulary
     label_logit: Tensor  # `[positions]`
     number_logits: Tensor  # `[positions, number tokens]`, in the order of the token ids
-    mean_logit: Tensor  # `[positions]`, mean over the vocabulary; zeros unless selected
+    mean_logit: Tensor | None = None  # `[positions]`, mean over the vocabulary, if it is wanted
+    softmax: Tensor | None = None  # `[positions, vocab]`, where it was kept; the gradient is made of it
 
     @classmethod
-    def from_number_logits(cls, number_logits: Tensor, log_normalizer: Tensor | None = None) -> Readout:
-        """Make a readout for the number term alone; pass the log-normalizer `[...]` if it needs the mass."""
-        nothing = number_logits.new_zeros(len(number_logits))
-        if log_normalizer is None:
-            return cls(nothing, nothing, nothing, number_logits, nothing)
-        shifted_lse = log_normalizer.reshape(-1).to(number_logits.dtype)
-        return cls(nothing, shifted_lse, nothing, number_logits, nothing)
+    def of_numbers(cls, number_logits: Tensor, row_max: Tensor | None = None, lse: float = 0.0) -> Readout:
+        """Make a readout for the number term alone; criteria that read the mass need a `row_max`."""
+        row_max = number_logits.new_zeros(len(number_logits)) if row_max is None else row_max
+        return cls(row_max, torch.full_like(row_max, lse), row_max, number_logits)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Readout]) -> Readout:
+        """Join the readouts of consecutive positions, without their softmax."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = zip(*(part[:5] for part in parts), strict=True)
+        return cls(*(None if column[0] is None else torch.cat(column) for column in columns))  # type: ignore[arg-type]
 
 
 class Transform(NamedTuple):
@@ -93,29 +97,44 @@ class Transform(NamedTuple):
 
 
 IDENTITY = Transform()
-# The dtypes of inputs, and those that losses of them are computed in. `torch.promote_types` is an operator.
-COMPUTED_IN = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float32)
-COMPUTED_IN[torch.float64] = torch.float64
 
 
-class Selection(NamedTuple):
+class Wanted(NamedTuple):
     """What a loss reads of each position's logits, besides the label's logit and the log-sum-exp."""
 
-    token_ids: Tensor  # `[number tokens]`
-    transform: Transform = IDENTITY
+    token_ids: Tensor  # `[number tokens]`; -1 for those that are not among the columns
     mean: bool = False  # also the mean logit, for label smoothing
+    transform: Transform = IDENTITY
 
 
-class Columns(Protocol):
-    """The columns of sharded logits that this rank holds: `shards.Shard`."""
+class Backend(Protocol):
+    """A way to read logits `[positions, columns]`, and to write their gradient."""
 
-    def summarize(self, logits: Tensor, labels: Tensor, selection: Selection) -> Readout:
-        """Summarize this rank's columns together with the other ranks, without a graph."""
+    def read(
+        self, logits: Tensor, labels: Tensor, wanted: Wanted, keep: bool = False, overwrite: bool = False
+    ) -> Readout:
+        """Read logits without a graph.
 
-    def localize(
-        self, labels: Tensor, selection: Selection, grads: Sequence[Tensor]
-    ) -> tuple[Tensor, Selection, Sequence[Tensor]]:
-        """Restrict labels, a selection and the gradients of its readout to this rank's columns."""
+        `labels` are columns, or -1 for positions that are ignored. `keep` says that a gradient will be
+        written: a backend may then keep the softmax, in place of the logits if it may `overwrite` them.
+        """
+        ...
+
+    def write(
+        self,
+        grad: Tensor,
+        logits: Tensor,
+        labels: Tensor,
+        wanted: Wanted,
+        readout: Readout,
+        grads: Sequence[Tensor],
+    ) -> None:
+        """Write the gradient of the logits to `grad`, which may be the logits.
+
+        It is the softmax of the readout if that was kept. `grads` are the gradients of the readout from
+        `shifted_lse` to `mean_logit`, if that is wanted.
+        """
+        ...
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
@@ -133,261 +152,202 @@ def values_are_hidden() -> bool:
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
-def uses_kernels(logits: Tensor) -> bool:
-    """Whether the Triton kernels handle logits on this device, or PyTorch's operators."""
-    return logits.device.type in KERNEL_DEVICES
+def uses_kernels(device: torch.device) -> bool:
+    """Whether the Triton kernels handle logits on a device, or PyTorch's operators."""
+    return device.type in KERNEL_DEVICES
 
 
-def keeps_softmax(logits: Tensor, transform: Transform = IDENTITY) -> bool:
-    """Whether a buffer like the logits may hold their softmax, which the gradient is then made of.
+def eager_backend(device: torch.device) -> Backend:
+    """Return what reads logits on a device."""
+    if not uses_kernels(device):
+        return Operators()
+    from ntloss.engine.kernels import Kernels  # Triton takes long to import
 
-    Kernels read the logits again, which takes no longer than reading a softmax. In half precision, the
-    softmax would be rounded. The slope of a soft cap needs the logits.
+    kernels: Backend = Kernels()
+    return kernels
+
+
+def read_plainly(logits: Tensor, labels: Tensor, wanted: Wanted) -> Readout:
+    """Read logits by differentiable operators."""
+    logits = wanted.transform.apply(logits.to(COMPUTED_IN[logits.dtype]))
+    label_logit, number_logits, mean_logit = _select(logits, labels.clamp(min=0).unsqueeze(-1), wanted)
+    return Readout(*_log_sum_exp(logits), label_logit, number_logits, mean_logit)
+
+
+class Operators:
+    """PyTorch's operators, in float32 copies of a few rows at a time unless the logits have that dtype.
+
+    The softmax of such logits is kept, which the gradient is then made of. Half precision would round it, and
+    the slope of a soft cap needs the logits.
     """
-    is_wide = logits.dtype == COMPUTED_IN[logits.dtype]
-    return is_wide and transform.softcap is None and not uses_kernels(logits)
 
+    def read(
+        self, logits: Tensor, labels: Tensor, wanted: Wanted, keep: bool = False, overwrite: bool = False
+    ) -> Readout:
+        """See `Backend.read`."""
+        keep = keep and logits.dtype == COMPUTED_IN[logits.dtype] and wanted.transform.softcap is None
+        labels = labels.clamp(min=0).unsqueeze(-1)
+        softmax = None if not keep else logits if overwrite else torch.empty_like(logits)
+        parts = []
+        for piece in _pieces(logits, whole=keep and wanted.transform == IDENTITY):
+            z = wanted.transform.apply(logits[piece].to(COMPUTED_IN[logits.dtype]))
+            label_logit, number_logits, mean_logit = _select(z, labels[piece], wanted)
+            if softmax is None:
+                normalizer = _log_sum_exp(z)
+            else:
+                # The largest logits, if the softmax may not be checked, or overwrites them.
+                highest = z.amax(-1) if overwrite or z.device.type != "cpu" else None
+                p = torch.softmax(z, -1, out=softmax[piece])
+                normalizer = _from_probability(p, z, labels[piece], label_logit, highest)
+            parts.append(Readout(*normalizer, label_logit, number_logits, mean_logit))
+        return Readout.joined(parts)._replace(softmax=softmax)
 
-def summarize_logits(
-    logits: Tensor, labels: Tensor, selection: Selection, shard: Columns | None = None
-) -> Readout:
-    """Summarize logits `[..., vocab]`, or with a shard this rank's columns of them, differentiably.
-
-    `labels` are `[positions]`, token ids in the vocabulary, or -1 where ignored. The selection has no
-    transform: models transform their logits themselves. This needs one buffer of the logits' size, which
-    becomes their gradient; none without a gradient.
-    """
-    logits = logits.reshape(-1, logits.shape[-1])
-    by_operators = logits.device.type != "cpu" and not uses_kernels(logits)
-    if shard is None and values_are_hidden() and (by_operators or not torch.compiler.is_compiling()):
-        # The compiler fuses this into few passes over the logits. torch.func transforms operators only.
-        return summarize_plainly(logits, labels, selection)
-    keep = torch.is_grad_enabled() and logits.requires_grad
-    arguments = logits, labels, selection.token_ids, selection.mean, keep, shard
-    return Readout(*_SummarizeLogits.apply(*arguments))  # type: ignore[no-untyped-call]
-
-
-def summarize_plainly(
-    logits: Tensor, labels: Tensor, selection: Selection, softmax: Tensor | None = None
-) -> Readout:
-    """Summarize logits by PyTorch's operators; see `summarize_block`."""
-    logits = logits.to(COMPUTED_IN[logits.dtype])
-    if selection.transform != IDENTITY:
-        logits = selection.transform.apply(logits)
-    labels = labels.clamp(min=0).unsqueeze(-1)
-    label_logit = logits.gather(-1, labels).squeeze(-1)
-    number_logits = logits.index_select(-1, selection.token_ids)
-    mean_logit = logits.mean(-1) if selection.mean else torch.zeros_like(label_logit)
-    # Three ways to one log-sum-exp. Without a buffer for the softmax, the sum of exponentials is taken
-    # directly. With one, the softmax is needed for the gradient anyway, and any of its probabilities gives
-    # the log-sum-exp without another pass: the label's where the logits are still there to check it, the
-    # largest where the softmax overwrites them.
-    if softmax is None:
-        row_max, shifted_lse = _from_exponentials(logits)
-    elif softmax.data_ptr() == logits.data_ptr() or logits.device.type != "cpu":
-        row_max = logits.amax(-1)  # before the softmax may overwrite the logits
-        shifted_lse = _from_largest_probability(row_max, torch.softmax(logits, -1, out=softmax))
-    else:
-        torch.softmax(logits, -1, out=softmax)
-        row_max, shifted_lse = _from_label_probability(logits, labels, label_logit, softmax)
-    return Readout(row_max, shifted_lse, label_logit, number_logits, mean_logit)
-
-
-class _SummarizeLogits(torch.autograd.Function):
-    """Turns the softmax of the forward pass, if one is kept, into the gradient in place."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
+    def write(
+        self,
+        grad: Tensor,
         logits: Tensor,
         labels: Tensor,
-        token_ids: Tensor,
-        mean: bool,
-        keep: bool,
-        shard: Columns | None,
-    ) -> tuple[Tensor, ...]:
-        if shard is not None:
-            readout, softmax = shard.summarize(logits, labels, Selection(token_ids, mean=mean)), None
-        else:
-            summarize = _SUMMARIZE if torch.compiler.is_compiling() else summarize_with_softmax
-            *columns, softmax = summarize(logits, labels, token_ids, mean, keep and keeps_softmax(logits))
-            readout = Readout(*columns)
-        used = (*readout[:2], *([readout.number_logits] if uses_kernels(logits) else []))
-        ctx.save_for_backward(logits, softmax, labels, token_ids, *used)
-        ctx.mark_non_differentiable(readout.row_max)
-        ctx.set_materialize_grads(False)
-        ctx.mean, ctx.shard, ctx.softmax_spent = mean, shard, False
-        return tuple(readout)
-
-    @staticmethod
-    def backward(ctx: Any, _: Tensor, *given: Tensor | None) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError(NOT_TWICE)
-        logits, softmax, labels, token_ids, *used = ctx.saved_tensors
-        is_softmax = softmax is not None and softmax.numel() > 0
-        if is_softmax and ctx.softmax_spent:  # in an earlier backward pass through a retained graph
-            grad = torch.softmax(logits, -1)
-        else:
-            # `.data`, so that autograd does not reject the change of a saved tensor.
-            grad = softmax.data if is_softmax else torch.empty_like(logits)
-        ctx.softmax_spent = True
-        selection = Selection(token_ids, mean=ctx.mean)
-        grads: Sequence[Tensor] = _without_none(given, used[0], len(token_ids))
-        if ctx.shard is not None:
-            labels, selection, grads = ctx.shard.localize(labels, selection, grads)
-        write = _WRITE_GRADIENT if torch.compiler.is_compiling() else write_gradient
-        write(grad, logits, labels, *flat(selection), used, list(grads), is_softmax)
-        return grad, *[None] * 5
+        wanted: Wanted,
+        readout: Readout,
+        grads: Sequence[Tensor],
+    ) -> None:
+        """See `Backend.write`."""
+        transform, of_softmax = wanted.transform, readout.softmax is not None
+        # An id of -1 has a gradient of zero.
+        labels, token_ids = labels.clamp(min=0).unsqueeze(-1), wanted.token_ids.clamp(min=0)
+        for piece in _pieces(logits, whole=of_softmax and transform == IDENTITY):
+            lse, of_lse, of_label, of_numbers = (each[piece] for each in (readout.shifted_lse, *grads[:3]))
+            if of_softmax:  # and so without a soft cap
+                z = work = grad[piece].mul_(of_lse.unsqueeze(-1))
+            else:
+                z = transform.apply(logits[piece].to(lse.dtype))
+                work = (z - readout.row_max[piece].unsqueeze(-1)).exp_()
+                work.mul_((of_lse * torch.exp(-lse)).unsqueeze(-1))
+            # Ignored rows of NaN or infinite logits are zero, but 0 times NaN is NaN. On accelerators the
+            # check would synchronize, so they stay NaN, as with F.cross_entropy; the kernels skip them.
+            if work.device.type == "cpu" and not math.isfinite(lse.sum()):
+                work.masked_fill_(((of_lse == 0) & ~lse.isfinite()).unsqueeze(-1), 0)
+            if wanted.mean:
+                work.add_(grads[3][piece].unsqueeze(-1) / logits.shape[-1])
+            work.scatter_add_(-1, labels[piece], of_label.unsqueeze(-1))
+            work.scatter_add_(-1, token_ids.expand(len(work), -1), of_numbers)
+            if transform != IDENTITY:
+                work.mul_(transform.derivative(z))
+            if not of_softmax:
+                grad[piece].copy_(work)
 
 
-def _without_none(given: Sequence[Tensor | None], row_max: Tensor, numbers: int) -> list[Tensor]:
-    """Replace gradients of a readout that are None by zeros."""
-    shapes = ((len(row_max),), (len(row_max),), (len(row_max), numbers), (len(row_max),))
-    pairs = zip(given, shapes, strict=True)
-    return [row_max.new_zeros(shape) if grad is None else grad for grad, shape in pairs]
-
-
-def flat(selection: Selection) -> tuple[Tensor, float, float | None, bool]:
-    """Return the arguments of `write_gradient` that a selection stands for; operators take no records."""
-    return selection.token_ids, *selection.transform, selection.mean
-
-
-def summarize_block(
-    logits: Tensor, labels: Tensor, selection: Selection, softmax: Tensor | None = None
-) -> Readout:
-    """Summarize logits without a graph.
-
-    `softmax` is a buffer for it in float32 or float64, which may be the logits themselves; not for kernels.
-    """
-    if uses_kernels(logits):
-        from ntloss.engine import kernels  # Triton takes long to import
-
-        return Readout(*kernels.summarize(logits, labels, *flat(selection)))
-    whole = softmax is not None and selection.transform == IDENTITY  # no copies are needed
-    count = len(logits)
-    rows = max(1, count if whole else CHUNK // logits.shape[-1])
-    if count <= rows:
-        return summarize_plainly(logits, labels, selection, softmax)
-    parts = []
+def _pieces(logits: Tensor, whole: bool) -> Iterator[slice]:
+    """Divide positions into pieces whose copies are small; at least one, which an empty batch needs."""
+    count, rows = len(logits), max(1, CHUNK // logits.shape[-1])
+    if whole or count <= rows:
+        yield slice(None)
+        return
     for start in range(0, count, rows):
-        block = slice(start, start + rows)
-        here = None if softmax is None else softmax[block]
-        parts.append(summarize_plainly(logits[block], labels[block], selection, here))
-    return Readout(*map(torch.cat, zip(*parts, strict=True)))
+        yield slice(start, start + rows)
 
 
-def _from_exponentials(logits: Tensor) -> tuple[Tensor, Tensor]:
+def _select(logits: Tensor, labels: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor, Tensor | None]:
+    number_logits = logits.index_select(-1, wanted.token_ids)
+    mean_logit = logits.mean(-1) if wanted.mean else None
+    return logits.gather(-1, labels).squeeze(-1), number_logits, mean_logit
+
+
+def _log_sum_exp(logits: Tensor) -> tuple[Tensor, Tensor]:
     # A row that is -inf everywhere has no finite maximum.
     highest = logits.detach().amax(-1).clamp(min=torch.finfo(logits.dtype).min)
     return highest, (logits - highest.unsqueeze(-1)).exp_().sum(-1).log()
 
 
-def _from_largest_probability(highest: Tensor, softmax: Tensor) -> Tensor:
-    # The softmax of a row of -inf is NaN; its log-normalizer is -inf.
-    return torch.where(highest.isneginf(), 0, -softmax.amax(-1).log_())
-
-
-def _from_label_probability(
-    logits: Tensor, labels: Tensor, label_logit: Tensor, softmax: Tensor
+def _from_probability(
+    softmax: Tensor, logits: Tensor, labels: Tensor, label_logit: Tensor, highest: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     # lse = z_j - log p_j for any j, and the label's column is at hand. Where its probability is too small,
-    # the largest one is used, which takes two more passes. The check does not synchronize on the CPU.
+    # the largest one is used, which takes more passes. The check does not synchronize on the CPU.
     label_prob = softmax.gather(-1, labels).squeeze(-1)
-    shifted_lse = -label_prob.log()
-    if not len(label_prob) or bool(label_prob.amin() > SAFE_PROBABILITY):
+    shifted_lse = label_prob.log().neg_()
+    safe = label_prob > SAFE_PROBABILITY
+    if label_prob.device.type == "cpu" and bool(safe.all()):
         return label_logit.clone(), shifted_lse  # an operator's outputs must not alias
-    safe, highest = label_prob > SAFE_PROBABILITY, logits.amax(-1)
-    of_highest = _from_largest_probability(highest, softmax)
+    highest = logits.amax(-1) if highest is None else highest
+    # The softmax of a row of -inf is NaN; its log-normalizer is -inf.
+    of_highest = torch.where(highest.isneginf(), -torch.inf, -softmax.amax(-1).log_())
     return torch.where(safe, label_logit, highest), torch.where(safe, shifted_lse, of_highest)
 
 
-def summarize_with_softmax(
-    logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, keep_softmax: bool
+class CustomOperators:
+    """The backend in custom operators, which torch.compile calls unchanged.
+
+    On the CPU this is faster than the code that the compiler generates from the same formulas
+    (benchmarks/losses.py). In eager mode the backend is called, because calling a custom operator takes
+    longer. They take neither records nor a transform, which whole logits do not have.
+    """
+
+    def read(
+        self, logits: Tensor, labels: Tensor, wanted: Wanted, keep: bool = False, overwrite: bool = False
+    ) -> Readout:
+        """See `Backend.read`."""
+        row_max, shifted_lse, label_logit, number_logits, mean_logit, softmax = _READ(
+            logits, labels, wanted.token_ids, wanted.mean, keep
+        )
+        readout = Readout(row_max, shifted_lse, label_logit, number_logits)
+        return readout._replace(
+            mean_logit=mean_logit if wanted.mean else None, softmax=softmax if softmax.dim() == 2 else None
+        )
+
+    def write(
+        self,
+        grad: Tensor,
+        logits: Tensor,
+        labels: Tensor,
+        wanted: Wanted,
+        readout: Readout,
+        grads: Sequence[Tensor],
+    ) -> None:
+        """See `Backend.write`."""
+        of_softmax, read = readout.softmax is not None, list(readout[:4])
+        _WRITE(grad, logits, labels, wanted.token_ids, wanted.mean, read, list(grads), of_softmax)
+
+
+def _read(
+    logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Summarize logits, and return their softmax too if it is kept."""
-    softmax = torch.empty_like(logits) if keep_softmax else None
-    readout = summarize_block(logits, labels, Selection(token_ids, mean=mean), softmax)
-    return (*readout, logits.new_empty(0) if softmax is None else softmax)
+    readout = eager_backend(logits.device).read(logits, labels, Wanted(token_ids, mean), keep)
+    return _without_none(readout, logits)
 
 
-def _shapes_of_readout(
-    logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, keep_softmax: bool
-) -> tuple[Tensor, ...]:
-    readout = summarize_plainly(logits, labels, Selection(token_ids, mean=mean))
-    return (*readout, torch.empty_like(logits) if keep_softmax else logits.new_empty(0))
+def _shapes_of_read(
+    logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    keeps = keep and logits.dtype == COMPUTED_IN[logits.dtype] and not uses_kernels(logits.device)
+    readout = read_plainly(logits, labels, Wanted(token_ids, mean))
+    return _without_none(readout._replace(softmax=torch.empty_like(logits) if keeps else None), logits)
 
 
-def write_gradient(
+def _without_none(readout: Readout, logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return tuple(logits.new_empty(0) if each is None else each for each in readout)  # type: ignore[return-value]
+
+
+def _write(
     grad: Tensor,
     logits: Tensor,
     labels: Tensor,
     token_ids: Tensor,
-    scale: float,
-    softcap: float | None,
     mean: bool,
     readout: Sequence[Tensor],
     grads: Sequence[Tensor],
-    is_softmax: bool,
+    of_softmax: bool,
 ) -> None:
-    """Write the gradient of the logits to a buffer `[positions, vocab]`, which may be the logits.
-
-    `readout` are `row_max`, `shifted_lse` and, for kernels, the number logits. Labels, token ids and `grads`,
-    the gradients of the readout but for `row_max`, are those of this rank's columns. `is_softmax` says that
-    the buffer holds the softmax of the logits.
-    """
-    if uses_kernels(logits):
-        from ntloss.engine import kernels  # Triton takes long to import
-
-        kernels.write(grad, logits, labels, token_ids, scale, softcap, mean, readout, grads)
-        return
-    labels = labels.clamp(min=0)
-    if not is_softmax:  # else the vocabulary is not sharded
-        token_ids = token_ids.clamp(min=0)
-    transform = Transform(scale, softcap)
-    whole = is_softmax and transform == IDENTITY  # no copies are needed
-    columns = (grad, logits, labels, *readout[:2], *grads)
-    rows = max(1, len(logits) if whole else CHUNK // logits.shape[-1])
-    if len(logits) <= rows:
-        _write_block(columns, Selection(token_ids, transform, mean), is_softmax)
-        return
-    for start in range(0, len(logits), rows):
-        block = [column[start : start + rows] for column in columns]
-        _write_block(block, Selection(token_ids, transform, mean), is_softmax)
+    read = Readout(*readout)._replace(softmax=grad if of_softmax else None)
+    eager_backend(logits.device).write(grad, logits, labels, Wanted(token_ids, mean), read, grads)
 
 
-def _write_block(columns: Sequence[Tensor], selection: Selection, is_softmax: bool) -> None:
-    token_ids, transform, mean = selection
-    grad, logits, labels, row_max, shifted_lse, of_lse, of_label, of_numbers, of_mean = columns
-    if is_softmax:
-        part = work = grad.mul_(of_lse.unsqueeze(-1))
-    else:
-        part = transform.apply(logits.to(shifted_lse.dtype))
-        work = (part - row_max.unsqueeze(-1)).exp_().mul_((of_lse * torch.exp(-shifted_lse)).unsqueeze(-1))
-    if work.device.type == "cpu":
-        # Ignored rows of NaN or infinite logits are zero, but 0 times NaN is NaN. On accelerators the check
-        # would synchronize, so they stay NaN, as with F.cross_entropy; the kernels skip them.
-        normalizer = row_max + shifted_lse
-        if not math.isfinite(normalizer.sum()):
-            work.masked_fill_(((of_lse == 0) & ~normalizer.isfinite()).unsqueeze(-1), 0)
-    if mean:
-        work.add_(of_mean.unsqueeze(-1) / logits.shape[-1])
-    work.scatter_add_(-1, labels.unsqueeze(-1), of_label.unsqueeze(-1))
-    work.scatter_add_(-1, token_ids.expand(len(work), -1), of_numbers)
-    if transform != IDENTITY:
-        work.mul_(transform.derivative(part))  # with a softmax, there is no soft cap
-    if not is_softmax:
-        grad.copy_(work)
-
-
-# Custom operators, so that torch.compile calls these functions unchanged: on the CPU they are faster than the
-# code that it generates from the same formulas (benchmarks/losses.py). Their arguments have to be flat. In
-# eager mode the functions are called, because calling an operator takes longer.
-_SUMMARIZE = torch.library.custom_op("ntloss::summarize_logits", summarize_with_softmax, mutates_args=())
-_SUMMARIZE.register_fake(_shapes_of_readout)
-_WRITE_GRADIENT = torch.library.custom_op(
-    "ntloss::write_gradient",
-    write_gradient,
+_READ = torch.library.custom_op("ntloss::read", _read, mutates_args=())
+_READ.register_fake(_shapes_of_read)
+_WRITE = torch.library.custom_op(
+    "ntloss::write",
+    _write,
     mutates_args=("grad",),
-    schema="(Tensor(a!) grad, Tensor logits, Tensor labels, Tensor token_ids, float scale, float? softcap, "
-    "bool mean, Tensor[] readout, Tensor[] grads, bool is_softmax) -> ()",
+    schema="(Tensor(a!) grad, Tensor logits, Tensor labels, Tensor token_ids, bool mean, Tensor[] readout, "
+    "Tensor[] grads, bool of_softmax) -> ()",
 )

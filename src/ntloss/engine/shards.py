@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ntloss.engine.readout import Readout, Selection, summarize_block
+from ntloss.engine.readout import Backend, Readout, Wanted
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -53,49 +53,63 @@ class Shard(NamedTuple):
             )
         return cls(start, size, vocab_size, group)
 
-    def summarize(self, logits: Tensor, labels: Tensor, selection: Selection) -> Readout:
-        """Summarize this rank's columns together with the other ranks: the same readout on every rank."""
-        local_labels, label_held = self._locate(labels)
-        local_ids, ids_held = self._locate(selection.token_ids)
-        local_labels = local_labels.where(label_held | (labels < 0), 0)
-        local = summarize_block(logits, local_labels, selection._replace(token_ids=local_ids.clamp(min=0)))
-        highest = local.row_max.clone()
-        dist.all_reduce(highest, dist.ReduceOp.MAX, group=self.group)
-        together = torch.cat(
-            [
-                ((local.row_max - highest) + local.shifted_lse).exp().unsqueeze(-1),
-                torch.where(label_held, local.label_logit, 0).unsqueeze(-1),
-                local.mean_logit.unsqueeze(-1) * (self.size / self.vocab_size),
-                torch.where(ids_held, local.number_logits, 0),
-            ],
-            -1,
-        )
-        dist.all_reduce(together, group=self.group)
-        total, label_logit, mean_logit = (together[:, column].clone() for column in range(3))
-        return Readout(highest, total.log(), label_logit, together[:, 3:].clone(), mean_logit)
-
-    def localize(
-        self, labels: Tensor, selection: Selection, grads: Sequence[Tensor]
-    ) -> tuple[Tensor, Selection, Sequence[Tensor]]:
-        """Restrict labels, a selection and the gradients of its readout to this rank's columns."""
-        grad_shifted_lse, grad_label_logit, grad_number_logits, grad_mean_logit = grads
-        # Ids of other ranks become -1, with a gradient of zero.
-        labels, label_held = self._locate(labels)
-        token_ids, ids_held = self._locate(selection.token_ids)
-        local_grads = (
-            grad_shifted_lse,
-            torch.where(label_held, grad_label_logit, 0),
-            torch.where(ids_held, grad_number_logits, 0),
-            # This gradient is divided by the number of columns on this rank.
-            grad_mean_logit * (self.size / self.vocab_size),
-        )
-        return labels, selection._replace(token_ids=token_ids), local_grads
-
-    def _locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        # Local columns of token ids, -1 for those of other ranks, and whether this rank holds them.
+    def locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the columns of token ids, -1 for those of other ranks, and whether this rank holds them."""
         local = ids - self.start
         held = (local >= 0) & (local < self.size)
         return torch.where(held, local, -1), held
+
+
+class Sharded(NamedTuple):
+    """A backend on this rank's columns of sharded logits: the same readout on every rank."""
+
+    inner: Backend
+    shard: Shard
+
+    def read(
+        self, logits: Tensor, labels: Tensor, wanted: Wanted, keep: bool = False, overwrite: bool = False
+    ) -> Readout:
+        """See `Backend.read`; no softmax is kept, because it would be that of this rank's columns."""
+        shard = self.shard
+        local_labels, label_held = shard.locate(labels)
+        token_ids, ids_held = shard.locate(wanted.token_ids)
+        local_labels = local_labels.where(label_held | (labels < 0), 0)
+        local = self.inner.read(logits, local_labels, wanted._replace(token_ids=token_ids.clamp(min=0)))
+        highest = local.row_max.clone()
+        dist.all_reduce(highest, dist.ReduceOp.MAX, group=shard.group)
+        of_rows = [
+            ((local.row_max - highest) + local.shifted_lse).exp(),
+            torch.where(label_held, local.label_logit, 0),
+        ]
+        if local.mean_logit is not None:
+            of_rows.append(local.mean_logit * (shard.size / shard.vocab_size))
+        together = torch.cat([torch.stack(of_rows, -1), torch.where(ids_held, local.number_logits, 0)], -1)
+        dist.all_reduce(together, group=shard.group)
+        total, label_logit, *means = (together[:, column].clone() for column in range(len(of_rows)))
+        return Readout(highest, total.log(), label_logit, together[:, len(of_rows) :].clone(), *means)
+
+    def write(
+        self,
+        grad: Tensor,
+        logits: Tensor,
+        labels: Tensor,
+        wanted: Wanted,
+        readout: Readout,
+        grads: Sequence[Tensor],
+    ) -> None:
+        """See `Backend.write`; ids of other ranks become -1, with a gradient of zero."""
+        of_lse, of_label, of_numbers, *of_mean = grads
+        labels, label_held = self.shard.locate(labels)
+        token_ids, ids_held = self.shard.locate(wanted.token_ids)
+        local_grads = [
+            of_lse,
+            torch.where(label_held, of_label, 0),
+            torch.where(ids_held, of_numbers, 0),
+            # This gradient is divided by the number of columns on this rank.
+            *(each * (self.shard.size / self.shard.vocab_size) for each in of_mean),
+        ]
+        wanted = wanted._replace(token_ids=token_ids)
+        self.inner.write(grad, logits, labels, wanted, readout, local_grads)
 
 
 def local_columns(

@@ -41,6 +41,10 @@ class Targets(NamedTuple):
     digits: NumberDigits | None  # the digits of each label in its number, likewise
     shape: torch.Size | None  # of the losses with reduction="none"; None if they are summed
 
+    def at_rows(self, rows: Tensor | None) -> Targets:
+        """Select some positions, or all if `rows` is None."""
+        return self if rows is None else self.select(rows)
+
     def select(self, rows: Tensor | slice) -> Targets:
         """Select some positions."""
         columns = [column[rows] for column in self[:6]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ntloss.criteria import Criterion, HLGauss, make_criterion
-from ntloss.criteria.signature import name_of, option_of, reads_of, requires
+from ntloss.criteria.signature import is_cross_entropy, name_of, option_of, reads_of, requires
 from ntloss.engine.readout import COMPUTED_IN, Readout, without_autocast
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import OF_NUMBERS, Targets
@@ -98,7 +99,7 @@ class NumberTerm(nn.Module):
             return torch.zeros_like(row_max.sum() if targets.shape is None else row_max)
         reads_mass = "log_mass" in self.reads
         learns_form = replaces_cross_entropy and self.tables.has_several_forms
-        label_logit = readout.label_logit if learns_form else None
+        labels = targets.labels if learns_form else None
         target, weights = targets.target, targets.number_weights
         spans, digits = targets.spans, targets.digits
         rows = targets.number_rows
@@ -108,7 +109,7 @@ class NumberTerm(nn.Module):
                 row_max, shifted_lse = row_max[rows], shifted_lse[rows]
             spans = None if spans is None else spans.select(rows)
             digits = None if digits is None else digits.select(rows)
-            label_logit = None if label_logit is None else label_logit[rows]
+            labels = None if labels is None else labels[rows]
         else:
             # The logits of other positions may be NaN.
             out = ~targets.counted if "numbers" in self.reads else weights == 0
@@ -117,6 +118,10 @@ class NumberTerm(nn.Module):
                 row_max, shifted_lse = row_max.masked_fill(out, 0), shifted_lse.masked_fill(out, 0)
         with without_autocast(target.device):
             normalizer = (row_max, shifted_lse) if reads_mass else None
+            label_logit = None
+            if labels is not None:
+                form = (labels.unsqueeze(-1) == self.tables.token_ids).int().argmax(-1, keepdim=True)
+                label_logit = number_logits.gather(-1, form).squeeze(-1)
             given = read_distribution(self.tables, number_logits, target, normalizer, label_logit)._asdict()
             given["target"], given["numbers"], given["digits"] = target, spans, digits
             given["target_probs"] = None
@@ -140,6 +145,41 @@ class NumberTerm(nn.Module):
         if targets.shape is None:
             return term.sum()
         return term if rows is None else term.new_zeros(len(targets.target)).index_copy(0, rows, term)
+
+    @property
+    def knows_derivative_by_mass(self) -> bool:
+        """Whether the derivative by `log_mass` is known beforehand: 0, or that of cross-entropy."""
+        return "log_mass" not in self.reads or is_cross_entropy(self.criterion)
+
+    @property
+    def needs_all_readouts(self) -> bool:
+        """Whether the term looks at several positions, and at the mass of each."""
+        return "numbers" in self.reads and not self.knows_derivative_by_mass
+
+    def gradient(self, number_logits: Tensor, targets: Targets, replaces_cross_entropy: bool) -> Tensor:
+        """Differentiate the summed term by the number tokens' logits: `[positions, number tokens]`.
+
+        Where criteria read the mass, they have to know their derivative by it.
+        """
+        # With a mass that is not rounded to 1, where it would have no derivative.
+        log_normalizer = number_logits.amax(-1), math.log(len(self.tables.token_ids)) + 1
+        with torch.enable_grad():
+            leaf = number_logits.detach().requires_grad_()
+            term = self(Readout.of_numbers(leaf, *log_normalizer), targets, replaces_cross_entropy)
+            return torch.autograd.grad(term, leaf)[0]
+
+    def gradients(
+        self, readout: Readout, targets: Targets, replaces_cross_entropy: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Differentiate the summed term by the log-sum-exp and by the number tokens' logits."""
+        with torch.enable_grad():
+            leaves = (
+                readout.shifted_lse.detach().requires_grad_(),
+                readout.number_logits.detach().requires_grad_(),
+            )
+            read = readout._replace(shifted_lse=leaves[0], number_logits=leaves[1])
+            by_lse, by_numbers = torch.autograd.grad(self(read, targets, replaces_cross_entropy), leaves)
+        return by_lse, by_numbers
 
 
 def read_distribution(

@@ -58,7 +58,7 @@ def predictions(tmp_path_factory):
 @pytest.mark.parametrize("softcap", [None, 30.0])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("gpu", ["A100", "H100", "B200", "MI300X"])
-@pytest.mark.parametrize("name", ["summarize_rows", "write_rows"])
+@pytest.mark.parametrize("name", ["read_rows", "write_rows"])
 def test_kernels_compiled_for_a_gpu_are_as_lean_as_the_page_says(name, gpu, dtype, softcap, predictions):
     device = next(each for each in predictions.GPUS if each.name == gpu)
     count = predictions.count(name, device, dtype, softcap, mean=softcap is not None)

@@ -1,0 +1,408 @@
+"""Where logits come from: whole, or as the product of hidden states and a head, in blocks of positions.
+
+`Read` turns a source into its `Readout`; for a product, its backward pass computes the logits again, in a
+fourth product. `SumInOnePass` needs three, as whole logits do: it computes the gradients of a loss that is a
+sum over positions while it has the logits of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ntloss.engine.readout import (
+    COMPUTED_IN,
+    Backend,
+    CustomOperators,
+    Readout,
+    Transform,
+    Wanted,
+    eager_backend,
+    read_plainly,
+    uses_kernels,
+    values_are_hidden,
+)
+from ntloss.engine.shards import Shard, Sharded, local_columns, unwrap_replicated
+from ntloss.engine.targets import FLOATS, given_type
+
+# `once_differentiable` raises only if the second backward pass reaches it. `torch.autograd.grad` with respect
+# to some inputs may not reach it, and gradient penalties and Hessians would silently lack second derivatives.
+NOT_TWICE = (
+    "a number-aware loss cannot be differentiated twice: call backward without create_graph=True, or use "
+    "torch.func (grad, hessian) with NTLCrossEntropyLoss"
+)
+# Number of positions at which a CPU's matrix products reach full speed.
+_ROWS_ON_CPU = 512
+# Logits that a block on the CPU may always hold, even if that is more than an eighth of all: 64 MiB of
+# float32.
+LOGITS_ON_CPU = 1 << 24
+# On accelerators: the fewest and most blocks, between which a block has at most this many logits, 128 MiB of
+# bfloat16. The head's gradient is read, written and, in half precision, rounded once a block.
+_FEWEST_BLOCKS, _MOST_BLOCKS = 6, 12
+_LOGITS_ON_ACCELERATORS = 1 << 26
+# The fewest positions of such a block; their number is a multiple of 64, as tiles of matrix products are.
+_ROWS_ON_ACCELERATORS, _TILE = 256, 64
+
+
+class Source(NamedTuple):
+    """Logits `[positions, vocab]`, or hidden states and the head that makes logits of them."""
+
+    inputs: Tensor  # logits, or `[positions, hidden]`
+    weight: Tensor | None = None  # `[vocab, hidden]`, or this rank's rows of it
+    bias: Tensor | None = None  # `[vocab]`, likewise
+    rows: int = 0  # positions of a block
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield blocks of positions and their logits; those of a product share one buffer."""
+        if self.weight is None:
+            yield slice(None), self.inputs
+            return
+        buffer = self.inputs.new_empty(min(self.rows, len(self.inputs)), len(self.weight))
+        # At least one block, so that an empty batch has results of the right shapes.
+        for start in range(0, max(len(self.inputs), 1), self.rows):
+            block = slice(start, start + self.rows)
+            inputs = self.inputs[block]
+            yield block, _multiply(inputs, self.weight, self.bias, out=buffer[: len(inputs)])
+
+
+def read_logits(logits: Tensor, labels: Tensor, wanted: Wanted, shard: Shard | None = None) -> Readout:
+    """Read logits `[..., vocab]`, or with a shard this rank's columns of them, differentiably.
+
+    `labels` are `[positions]`, token ids in the vocabulary, or -1 where ignored. There is no transform:
+    models transform their logits themselves. This needs one buffer of the logits' size, which becomes their
+    gradient; none without a gradient.
+    """
+    logits = logits.reshape(-1, logits.shape[-1])
+    by_operators = logits.device.type != "cpu" and not uses_kernels(logits.device)
+    if shard is None and values_are_hidden() and (by_operators or not torch.compiler.is_compiling()):
+        # The compiler fuses this into few passes over the logits. torch.func transforms operators only.
+        return read_plainly(logits, labels, wanted)
+    keep = torch.is_grad_enabled() and logits.requires_grad
+    return _read(Source(logits), labels, wanted, shard, keep)
+
+
+def read_hidden(source: Source, labels: Tensor, wanted: Wanted, shard: Shard | None) -> Readout:
+    """Read the logits of hidden states; see `read_logits`."""
+    return _read(source, labels, wanted, shard, keep=False)
+
+
+def _read(source: Source, labels: Tensor, wanted: Wanted, shard: Shard | None, keep: bool) -> Readout:
+    return Readout(*Read.apply(*source, labels, *wanted, shard, keep))  # type: ignore[no-untyped-call]
+
+
+class Read(torch.autograd.Function):
+    """The readout of a source; arguments are flat, so that the compiler can trace them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        rows: int,
+        labels: Tensor,
+        token_ids: Tensor,
+        mean: bool,
+        transform: Transform,
+        shard: Shard | None,
+        keep: bool,
+    ) -> tuple[Tensor, ...]:
+        """Keep the readout, and the softmax of whole logits if the backend keeps it."""
+        source, wanted = _cast(Source(inputs, weight, bias, rows)), Wanted(token_ids, mean, transform)
+        backend = _backend(source, shard)
+        parts = [backend.read(logits, labels[block], wanted, keep) for block, logits in source.blocks()]
+        readout = Readout.joined(parts)
+        columns = [column for column in readout[:5] if column is not None]
+        if weight is not None:
+            _check_overflow(inputs, readout.row_max, labels)
+        ctx.save_for_backward(inputs, weight, bias, labels, token_ids, readout.softmax, *columns)
+        ctx.mark_non_differentiable(columns[0])
+        ctx.set_materialize_grads(False)
+        ctx.rows, ctx.mean, ctx.transform, ctx.shard, ctx.softmax_spent = rows, mean, transform, shard, False
+        return tuple(columns)
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor, *given: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Turn the softmax, or logits that are computed again, into the gradient."""
+        if torch.is_grad_enabled():
+            raise RuntimeError(NOT_TWICE)
+        inputs, weight, bias, labels, token_ids, softmax, *columns = ctx.saved_tensors
+        source, wanted = (
+            _cast(Source(inputs, weight, bias, ctx.rows)),
+            Wanted(token_ids, ctx.mean, ctx.transform),
+        )
+        backend = _backend(source, ctx.shard)
+        pairs = zip(given, columns[1:], strict=True)
+        grads = [torch.zeros_like(column) if grad is None else grad for grad, column in pairs]
+        if weight is None:
+            # `.data`, so that autograd does not reject the change of a saved tensor. An earlier backward pass
+            # through a retained graph has spent the softmax.
+            kept = None if softmax is None or ctx.softmax_spent else softmax.data
+            ctx.softmax_spent = True
+            grad = torch.empty_like(inputs) if kept is None else kept
+            readout = Readout(*columns)._replace(softmax=kept)
+            backend.write(grad, inputs, labels, wanted, readout, grads)
+            return grad, *[None] * 9
+        gradients = _Gradients(source, (weight, bias), ctx.needs_input_grad, ctx.shard)
+        for block, logits in source.blocks():
+            readout = Readout(*(column[block] for column in columns))
+            of_block = [grad[block] for grad in grads]
+            gradients.add(backend, block, logits, labels[block], wanted, readout, of_block)
+        grads_of_inputs = zip(gradients.finish(), (inputs, weight, bias), strict=True)
+        return *(None if grad is None else grad.to(of.dtype) for grad, of in grads_of_inputs), *[None] * 7
+
+
+class SumInOnePass(torch.autograd.Function):
+    """The terms of a loss that is a sum over positions, and their gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        rows: int,
+        labels: Tensor,
+        wanted: Wanted,
+        shard: Shard | None,
+        grads_of: Callable[[slice, Readout], Sequence[Tensor]],
+        terms_of: Callable[[Readout], tuple[Tensor, ...]],
+        grad_enabled: bool,  # always False inside of a Function's forward
+    ) -> tuple[Tensor, ...]:
+        """Compute the gradients block by block by `grads_of` a block's readout, then the terms."""
+        source = _cast(Source(hidden, weight, bias, rows))
+        backend = _backend(source, shard)
+        needed = ctx.needs_input_grad if grad_enabled else (False,) * 3
+        # In float16 the gradients of a mean over many positions underflow, those of large values overflow,
+        # and the factor of a GradScaler is not known yet. So each block is scaled to a largest gradient of 1.
+        gradients = _Gradients(source, (weight, bias), needed, shard, hidden.dtype == torch.float16)
+        parts = []
+        for block, logits in source.blocks():
+            readout = backend.read(logits, labels[block], wanted, gradients.wanted, overwrite=True)
+            if gradients.wanted:
+                grads = grads_of(block, readout)
+                gradients.add(backend, block, logits, labels[block], wanted, readout, grads)
+            parts.append(readout._replace(softmax=None))
+        readout = Readout.joined(parts)
+        _check_overflow(hidden, readout.row_max, labels)
+        terms = terms_of(readout)
+        ctx.gradients = gradients.finish()
+        ctx.dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
+        ctx.mark_non_differentiable(*terms[1:])
+        return terms
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        """Multiply the gradients by that of the loss."""
+        if torch.is_grad_enabled():
+            raise RuntimeError(NOT_TWICE)
+        if ctx.gradients is None:
+            raise RuntimeError(
+                "backward was called a second time through a linear loss, which has freed its gradients. "
+                "Compute the loss again, or use reduction='none', which recomputes the logits, and reduce it."
+            )
+        gradients, ctx.gradients = ctx.gradients, None
+        pairs = zip(gradients, ctx.dtypes, strict=True)
+        return *(None if grad is None else grad.mul_(grad_loss).to(dtype) for grad, dtype in pairs), *[
+            None
+        ] * 7
+
+
+class _Gradients:
+    """The needed gradients of hidden states, head and bias, accumulated block by block.
+
+    The head's gradient is summed in the head's own dtype, in the buffer that is returned: in float32 under
+    autocast of float32 weights. In bfloat16 each block rounds it once, so that with twelve blocks its error
+    is about twice that of whole logits (docs/architecture.md). In float16 the sum is in float32.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        head: tuple[Tensor, Tensor | None],
+        needed: Sequence[bool],
+        shard: Shard | None,
+        scaled: bool = False,
+    ) -> None:
+        weight, bias = head
+        self.source, self.shard, self.scaled = source, shard, scaled
+        self.wanted = any(needed[:3])
+        self.hidden = self.weight = self.bias = None
+        if needed[0]:
+            self.hidden = torch.empty_like(source.inputs, dtype=torch.float32 if scaled else None)
+        if needed[1]:
+            half = weight.dtype == torch.float16
+            self.weight = torch.zeros_like(weight, dtype=torch.float32 if half else None)
+        if needed[2] and bias is not None:
+            self.bias = torch.zeros_like(bias, dtype=COMPUTED_IN[bias.dtype])
+
+    def add(
+        self,
+        backend: Backend,
+        block: slice,
+        logits: Tensor,
+        labels: Tensor,
+        wanted: Wanted,
+        readout: Readout,
+        grads: Sequence[Tensor],
+    ) -> None:
+        """Accumulate a block; its logits, or their softmax, are overwritten by their gradient."""
+        scale = None
+        if self.scaled:
+            scale = torch.cat([grad.flatten() for grad in grads] + [grads[0].new_zeros(1)]).abs().amax()
+            scale = torch.where(scale == 0, 1.0, scale)
+            grads = [grad / scale for grad in grads]
+        backend.write(logits, logits, labels, wanted, readout, grads)
+        inputs, weight = self.source.inputs[block], self.source.weight
+        assert weight is not None
+        if self.hidden is not None:
+            if scale is None:
+                torch.mm(logits, weight, out=self.hidden[block])
+            else:
+                self.hidden[block] = _scaled(logits @ weight, scale)
+        if self.weight is not None:
+            if self.weight.dtype == logits.dtype:
+                self.weight.addmm_(logits.t(), inputs)
+            else:
+                self.weight.add_(_scaled(logits.t() @ inputs, scale))
+        if self.bias is not None:
+            self.bias.add_(_scaled(logits.sum(0, dtype=self.bias.dtype), scale))
+
+    def finish(self) -> list[Tensor | None]:
+        """Return the gradients in the dtypes of their sums, summed over ranks."""
+        if self.hidden is not None and self.shard is not None:
+            # Each rank has used its own rows of the head only.
+            dist.all_reduce(self.hidden, group=self.shard.group)
+        return [self.hidden, self.weight, self.bias]
+
+
+@torch.no_grad()
+def read_numbers(source: Source, wanted: Wanted, shard: Shard | None) -> Tensor:
+    """Compute the number tokens' logits alone, `[positions, number tokens]`, without a graph."""
+    source, token_ids, held = _cast(source), wanted.token_ids, None
+    assert source.weight is not None
+    if shard is not None:
+        token_ids, held = shard.locate(token_ids)
+        token_ids = token_ids.clamp(min=0)
+    bias = None if source.bias is None else source.bias[token_ids]
+    logits = _multiply(source.inputs, source.weight[token_ids], bias)
+    logits = wanted.transform.apply(logits.to(COMPUTED_IN[logits.dtype]))
+    if held is not None and shard is not None:
+        logits = torch.where(held, logits, 0)
+        dist.all_reduce(logits, group=shard.group)
+    return logits
+
+
+def local_source(
+    hidden_states: Tensor,
+    lm_head_weight: Tensor,
+    bias: Tensor | None,
+    vocab_size: int,
+    group: dist.ProcessGroup | None,
+) -> tuple[Source, Shard | None]:
+    """Check hidden states `[..., hidden]` and head, and return this rank's part, cast as autocast would.
+
+    Raise the errors of `unwrap_replicated`, `local_columns` and `check_head`.
+    """
+    shard, plain = None, (Tensor, nn.Parameter)
+    if type(hidden_states) not in plain:
+        hidden_states = unwrap_replicated(hidden_states)
+    if group is not None or type(lm_head_weight) not in plain:
+        lm_head_weight, shard = local_columns(lm_head_weight, 0, vocab_size, group)
+    if bias is not None and type(bias) not in plain:
+        bias = local_columns(bias, 0, vocab_size, None)[0]
+    check_head(hidden_states, lm_head_weight, bias, vocab_size if shard is None else shard.size)
+    device = hidden_states.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        hidden_states = hidden_states.to(torch.get_autocast_dtype(device))  # the head is cast to its dtype
+    return Source(hidden_states, lm_head_weight, bias), shard
+
+
+def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, vocab_size: int) -> None:
+    """Check that hidden states, head and bias fit each other and the vocabulary.
+
+    Raise a TypeError for dtypes, a ValueError for shapes and devices.
+    """
+    parameters = {"lm_head_weight": lm_head_weight} | ({} if bias is None else {"bias": bias})
+    for name, tensor in {"hidden_states": hidden_states, **parameters}.items():
+        if not isinstance(tensor, Tensor) or tensor.dtype not in FLOATS:
+            given = given_type(tensor)
+            raise TypeError(
+                f"{name}: expected a floating-point tensor, given {given}: cast float8 to bfloat16 or float32"
+            )
+    if lm_head_weight.dim() != 2 or hidden_states.shape[-1:] != lm_head_weight.shape[-1:]:
+        raise ValueError(
+            f"lm_head_weight of shape {list(lm_head_weight.shape)} does not fit hidden_states of shape "
+            f"{list(hidden_states.shape)}: expected [vocab, hidden] and [..., hidden]"
+        )
+    if len(lm_head_weight) != vocab_size:
+        raise ValueError(
+            f"lm_head_weight has {len(lm_head_weight):,} rows, the vocabulary {vocab_size:,} tokens. Models "
+            "often pad their embeddings: NumberVocabulary.from_tokenizer(tokenizer, vocab_size="
+            "model.config.vocab_size)."
+        )
+    if bias is not None and bias.shape != lm_head_weight.shape[:1]:
+        raise ValueError(f"bias of shape {list(bias.shape)}: expected [vocab] = [{vocab_size}]")
+    device = hidden_states.device
+    autocast = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    for name, tensor in parameters.items():
+        if tensor.dtype != hidden_states.dtype and not autocast:
+            found = f"hidden_states are {hidden_states.dtype}, {name} is {tensor.dtype}"
+            raise TypeError(f"{found}: cast one of them, or use autocast")
+        if tensor.device != device:
+            found = f"hidden_states are on {device}, {name} on {tensor.device}"
+            raise ValueError(f"{found}: move them to one device")
+
+
+def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
+    """Return the number of positions in a block.
+
+    On the CPU: at most 512, and at most an eighth of the positions unless 2^24 logits allow more. On
+    accelerators: a sixth of the positions, less if these are more than 2^26 logits (128 MiB of bfloat16), but
+    at least a twelfth and 256.
+    """
+    if device.type == "cpu":
+        return min(_ROWS_ON_CPU, max(positions // 8, LOGITS_ON_CPU // vocab_size, 1))
+    rows = min(positions // _FEWEST_BLOCKS, _LOGITS_ON_ACCELERATORS // vocab_size)
+    rows = max(rows, positions // _MOST_BLOCKS, _ROWS_ON_ACCELERATORS)
+    return -(-rows // _TILE) * _TILE
+
+
+def _cast(source: Source) -> Source:
+    """Cast a head to the dtype of its inputs."""
+    if source.weight is None:
+        return source
+    bias = None if source.bias is None else source.bias.to(source.inputs.dtype)
+    return source._replace(weight=source.weight.to(source.inputs.dtype), bias=bias)
+
+
+def _multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
+    if bias is None:
+        return torch.mm(inputs, weight.t(), out=out)
+    return torch.addmm(bias, inputs, weight.t(), out=out)
+
+
+def _backend(source: Source, shard: Shard | None) -> Backend:
+    # The compiler traces whole logits only.
+    traced = source.weight is None and torch.compiler.is_compiling()
+    backend: Backend = CustomOperators() if traced else eager_backend(source.inputs.device)
+    return backend if shard is None else Sharded(backend, shard)
+
+
+def _scaled(grad: Tensor, scale: Tensor | None) -> Tensor:
+    return grad if scale is None else grad.to(scale.dtype) * scale
+
+
+def _check_overflow(inputs: Tensor, largest: Tensor, labels: Tensor) -> None:
+    """Raise a ValueError if a head in float16 has overflowed at a position that counts; on the CPU only."""
+    if inputs.dtype != torch.float16 or inputs.device.type != "cpu" or values_are_hidden():
+        return
+    if (largest.isposinf() & (labels >= 0)).any():
+        raise ValueError(
+            "logits in float16 exceed its largest number, 65,504: expected hidden states and a head in "
+            "bfloat16 or float32, or smaller ones"
+        )
