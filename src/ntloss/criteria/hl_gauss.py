@@ -46,7 +46,8 @@ class HLGauss:
     Args:
         sigma: standard deviation of the target, in the unit of the numbers: a float, a scalar tensor, or the
             first and last value of `anneal`. It may be set at any time, `criterion.sigma = 2.0`, which fills
-            a tensor in place and recompiles nothing.
+            a tensor in place: nothing is compiled again, and a captured CUDA graph replays with the new
+            value. A loss moves the tensor to its device.
         relative: standard deviation as a share of the label's magnitude, for long tails. It adds to sigma as
             an independent error: the variance is $\sigma^2 + (relative \cdot y)^2$. Default: 0.
         leading_zeros: answers are padded to one width, so the first digit may be 0. Default: False.
@@ -139,6 +140,17 @@ class HLGauss:
     def sigma(self, value: float | Tensor) -> None:
         self._sigma.fill_(_as_sigma(value))
 
+    def to(self, device: torch.device) -> HLGauss:
+        """Move sigma to a device, and return the criterion; losses do this when they are moved.
+
+        Args:
+            device: where losses are computed. On `meta`, which keeps no values, sigma stays where it is.
+        """
+        if device != self._sigma.device and device.type != "meta":
+            dtype = torch.float32 if device.type == "mps" else self._sigma.dtype  # which has no float64
+            self._sigma = self._sigma.to(device, dtype)
+        return self
+
     def anneal(self, progress: float) -> float:
         """Set sigma for a share of training, linearly between its first and last value.
 
@@ -201,7 +213,7 @@ class HLGauss:
     def _sigma_in_units(self, digits: NumberDigits) -> Tensor:
         """Compute the target's standard deviation in units of each token's last digit."""
         unit = torch.pow(10.0, -digits.place.to(digits.magnitude))
-        sigma = self._sigma.detach().to(unit.dtype) * unit
+        sigma = self._sigma.detach().to(unit) * unit
         if self.relative:
             sigma = torch.hypot(sigma, self.relative * (digits.magnitude * unit))
         return sigma.clamp(max=_WIDEST)

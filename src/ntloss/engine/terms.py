@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -88,6 +88,16 @@ class NumberTerm(nn.Module):
                 "before torch.compile"
             )
         self.tables.to(device)  # not the criterion's parameters: they are the caller's
+        self._move_sigma()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NumberTerm:
+        super()._apply(fn, recurse)
+        self._move_sigma()
+        return self
+
+    def _move_sigma(self) -> None:
+        if isinstance(self.criterion, HLGauss):
+            self.criterion.to(self.tables.values.device)
 
     def forward(self, readout: Readout, targets: Targets, replaces_cross_entropy: bool = False) -> Tensor:
         """Compute the weighted number term: its sum or, if the targets have a shape, of each position.

@@ -186,6 +186,11 @@ class TestSigma:
             targets_of(criterion, "39"), targets_of(HLGauss(0.5), "39"), VALUE_TOLERANCE[torch.float32]
         )
 
+    def test_a_loss_on_a_device_without_values_keeps_it(self):
+        loss_fn = NTLCrossEntropyLoss(DIGITS, HLGauss((3.0, 1.0)))
+        loss_fn.to("meta").anneal(1.0)
+        assert float(loss_fn.to("cpu").criterion.sigma) == 1.0
+
     def test_for_answers_it_falls_to_an_eighth(self):
         criterion = HLGauss.for_answers([0, 100], leading_zeros=True)
         assert [criterion.anneal(p) for p in (0.0, 0.5, 1.0, 1.2)] == approx([27.5, 15.46875, 3.4375, 3.4375])

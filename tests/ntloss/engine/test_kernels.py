@@ -13,7 +13,7 @@ import torch
 from combined_cases import make_case
 from tolerances import GRADIENT_TOLERANCE, TWO_PATHS, assert_close
 
-from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 
 triton = pytest.importorskip("triton", reason="triton is not installed: it has wheels for Linux only")
 
@@ -151,3 +151,20 @@ class TestOnAGPU:
         leaf.data.mul_(0.5)
         graph.replay()
         assert_close(gradient, step())
+
+    def test_a_replayed_cuda_graph_has_the_width_that_was_annealed(self):
+        case, logits = wide_case(torch.float32, 1009, 16)
+        leaf, labels = logits[None].cuda(), case.labels[None].cuda()
+        criterion = HLGauss((4.0, 0.5))
+        loss_fn = NTLCrossEntropyLoss(case.vocabulary, criterion).cuda()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            loss_fn(leaf, labels)  # compiles
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = loss_fn(leaf, labels)
+        for progress in (0.0, 0.5, 1.0):
+            criterion.anneal(progress)
+            graph.replay()
+            assert_close(loss, loss_fn(leaf, labels))
