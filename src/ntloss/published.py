@@ -96,7 +96,7 @@ def reweighed(criterion: Criterion, worst: float) -> Criterion:
     """
 
     made = partial(_reweighed, criterion=criterion, worst=worst)
-    names = [*reads_of(criterion), "log_mass"]
+    names = [*(name for name in reads_of(criterion) if name != "target_probs"), "log_mass"]
     parameters = [Parameter(name, Parameter.KEYWORD_ONLY) for name in names]
     if "decimals" in signature(criterion).parameters:
         parameters.append(signature(criterion).parameters["decimals"])

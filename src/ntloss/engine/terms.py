@@ -91,7 +91,7 @@ class NumberTerm(nn.Module):
         self._move_sigma()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NumberTerm:
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._move_sigma()
         return self
 
