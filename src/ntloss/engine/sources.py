@@ -14,16 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ntloss.engine.backends import CustomOperators, eager_backend, uses_kernels
 from ntloss.engine.readout import (
     COMPUTED_IN,
     Backend,
-    CustomOperators,
     Readout,
     Transform,
     Wanted,
-    eager_backend,
     read_plainly,
-    uses_kernels,
     values_are_hidden,
 )
 from ntloss.engine.shards import Shard, Sharded, local_columns, unwrap_replicated
