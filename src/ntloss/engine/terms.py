@@ -159,7 +159,9 @@ class NumberTerm(nn.Module):
     @property
     def knows_derivative_by_mass(self) -> bool:
         """Whether the derivative by `log_mass` is known beforehand: 0, or that of cross-entropy."""
-        return "log_mass" not in self.reads or is_cross_entropy(self.criterion)
+        if self.criterion is None or "log_mass" not in self.reads:
+            return True
+        return is_cross_entropy(self.criterion)
 
     @property
     def needs_all_readouts(self) -> bool:
@@ -171,6 +173,8 @@ class NumberTerm(nn.Module):
 
         Where criteria read the mass, they have to know their derivative by it.
         """
+        if self.criterion is None:
+            return torch.zeros_like(number_logits)
         # With a mass that is not rounded to 1, where it would have no derivative.
         log_normalizer = number_logits.amax(-1), math.log(len(self.tables.token_ids)) + 1
         with torch.enable_grad():
