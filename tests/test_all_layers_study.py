@@ -86,18 +86,18 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(study, tiny, tables
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     train.main([*given, str(whole)])
     train.main([*given, str(pieces), "--until", "00:00"])
-    step = train.Run.train_step
+    step = train.Run._train_step
 
-    def killed(run):
+    def killed(run, parameters):
         if run.step == 7:
             raise KeyboardInterrupt
-        return step(run)
+        return step(run, parameters)
 
-    monkeypatch.setattr(train.Run, "train_step", killed)
+    monkeypatch.setattr(train.Run, "_train_step", killed)
     with pytest.raises(KeyboardInterrupt):
         train.main([*given, str(pieces)])
     assert not [*pieces.glob("*.json")]
-    monkeypatch.setattr(train.Run, "train_step", step)
+    monkeypatch.setattr(train.Run, "_train_step", step)
     train.main([*given, str(pieces)])
     made = [json.loads(next(folder.glob("*.json")).read_text()) for folder in (whole, pieces)]
     assert made[1]["losses"] == pytest.approx(made[0]["losses"], rel=TRAINED_BY_ADAM)
