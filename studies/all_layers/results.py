@@ -8,8 +8,7 @@ folder of outputs lacks stay there, so that the study can be made in pieces and 
 """
 
 import argparse
-import json
-import lzma
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +18,11 @@ import pandas as pd
 import yaml
 
 from ntl.metrics import crps
-from ntl.report.statistics import half_width, holm, p_value
+from ntl.report.statistics import holm
 from ntl.scores import SPACED, SPACED_LEVELS
 from ntloss.reading import interval_margin, widen
 from studies.all_layers.train import ARMS, CHOSEN, COMMON, FOLDER
+from studies.packs import difference, merge, table_of_contrasts, tested
 
 TUNING = (12, 13)
 COVERAGE = 0.9
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=Path("results/all_layers"))
     parser.add_argument("--rates", action="store_true", help="print what the tuning seeds choose, and end")
     given = parser.parse_args(arguments)
-    runs = merge(given.results / "runs.jsonl.xz", given.outputs)
+    runs = merge(given.results / "runs.jsonl.xz", given.outputs, KEY)
     metrics = pd.DataFrame(rows_of_metrics(runs))
     if given.rates:
         print(tried_rates(runs))
@@ -93,25 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         own = figures[figures["seed"].isin(seeds)]
         print(f"\n## Seeds {seeds[0]} to {seeds[-1]} ({name})\n")
         print("\n\n".join(tables_of(own)))
-        tested = contrasts(own, plan)
-        if len(tested):
-            tested.to_csv(given.results / f"contrasts_{name}.csv", index=False, lineterminator="\n")
-            print(f"\n{table_of_contrasts(tested)}")
-
-
-def merge(pack: Path, outputs: Path) -> list[dict[str, Any]]:
-    """Read the runs of the pack and of the folder of outputs, and write all of them to the pack."""
-    packed = lzma.decompress(pack.read_bytes()).decode().splitlines() if pack.is_file() else []
-    texts = [*packed, *(path.read_text("utf-8") for path in sorted(outputs.glob("*.json")))]
-    runs = {tuple(run[name] for name in KEY): run for run in map(json.loads, texts)}
-    ordered = [runs[key] for key in sorted(runs)]
-    if ordered:
-        pack.parent.mkdir(parents=True, exist_ok=True)
-        lines = "".join(f"{json.dumps(run, separators=(',', ':'))}\n" for run in ordered)
-        temporary = pack.with_suffix(".tmp")
-        temporary.write_bytes(lzma.compress(lines.encode(), preset=9))
-        temporary.replace(pack)
-    return ordered
+        found = contrasts(own, plan)
+        if len(found):
+            found.to_csv(given.results / f"contrasts_{name}.csv", index=False, lineterminator="\n")
+            print("", table_of_contrasts(found, NAMES, ["rule", "table"]), sep="\n")
 
 
 def rows_of_metrics(runs: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -265,52 +250,25 @@ def contrasts(figures: pd.DataFrame, plan: Mapping[str, Any]) -> pd.DataFrame:
     """
     rows = []
     for family, planned in plan["families"].items():
-        for contrast in planned:
-            for rule in plan["rules"]:
-                found = {table: relative(figures, table, rule, contrast) for table in plan["tables"]}
-                found = {table: values for table, values in found.items() if len(values) >= 2}
-                if len(found) > 1 and len(shared := pd.concat(found, axis=1, join="inner").mean(axis=1)) > 1:
-                    found["mean"] = shared
-                for table, values in found.items():
-                    mean, half = values.mean(), half_width(values)
-                    row = {"family": family, **contrast, "rule": rule, "table": table, "seeds": len(values)}
-                    row |= {
-                        "difference": mean,
-                        "lower": mean - half,
-                        "upper": mean + half,
-                        "p": p_value(values),
-                    }
-                    rows.append(row)
-    tested = pd.DataFrame(rows)
-    if len(tested):
-        of_tables = tested[tested["table"] != "mean"]
-        tested["p_holm"] = of_tables.groupby("family")["p"].transform(holm)
-    return tested
-
-
-def relative(figures: pd.DataFrame, table: str, rule: str, contrast: Mapping[str, str]) -> pd.Series:
-    """Return the differences of a contrast by seed, in per cent of the second arm's mean."""
-    own = figures[
-        (figures["table"] == table) & (figures["rule"] == rule) & (figures["metric"] == contrast["metric"])
-    ]
-    of, minus = (own[own["arm"] == contrast[side]].set_index("seed")["value"] for side in ("of", "minus"))
-    differences = (of - minus).dropna()
-    return 100 * differences / minus[differences.index].mean() if len(differences) else differences
-
-
-def table_of_contrasts(tested: pd.DataFrame) -> str:
-    """Write the contrasts as a Markdown table."""
-    lines = [
-        "| contrast | measure | weights | table | seeds | difference | p | p, Holm |",
-        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
-    ]
-    for row in tested.itertuples():
-        shown = f"{row.difference:+.1f} ({row.lower:+.1f} to {row.upper:+.1f}) %"
-        corrected = "" if np.isnan(row.p_holm) else f"{row.p_holm:.2g}"
-        name = f"{NAMES[row.of]} minus {NAMES[row.minus]}"
-        cells = [name, row.metric, row.rule, row.table, str(row.seeds), shown, f"{row.p:.2g}", corrected]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        for contrast, rule in itertools.product(planned, plan["rules"]):
+            own = figures[(figures["rule"] == rule) & (figures["metric"] == contrast["metric"])]
+            of_tables = {
+                table: difference(own[own["table"] == table], contrast["of"], contrast["minus"])
+                for table in plan["tables"]
+            }
+            of_tables = {table: values for table, values in of_tables.items() if len(values) > 1}
+            if len(of_tables) > 1:
+                of_tables["mean"] = pd.concat(of_tables, axis=1, join="inner").mean(axis=1)
+            rows += [
+                {"family": family, **contrast, "rule": rule, "table": table, **tested(values)}
+                for table, values in of_tables.items()
+                if len(values) > 1
+            ]
+    found = pd.DataFrame(rows)
+    if len(found):
+        single = found[found["table"] != "mean"]
+        found["p_holm"] = single.groupby("family")["p"].transform(holm)
+    return found
 
 
 if __name__ == "__main__":

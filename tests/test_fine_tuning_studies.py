@@ -1,9 +1,10 @@
-"""The study of all layers: runs are made once, and the analysis chooses weights and merges packs."""
+"""Studies that train all layers: runs are made once and go on, and packs are merged and measured."""
 
 import importlib
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tolerances import TRAINED_BY_ADAM
 
@@ -16,13 +17,13 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def study(monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
-    return lambda name: importlib.import_module(f"studies.all_layers.{name}")
+    return lambda name, of="all_layers": importlib.import_module(f"studies.{of}.{name}")
 
 
 @pytest.fixture
 def tiny(tmp_path):
     """A folder with a small causal model whose tokens are characters."""
-    characters = ["[END]", *" -+.0123456789:abcdefghijklmnopqrstuvwxyz"]
+    characters = ["[END]", *' -+.,0123456789:abcdefghijklmnopqrstuvwxyz{}"_']
     plain = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({c: i for i, c in enumerate(characters)}, unk_token="[END]")
     )
@@ -149,3 +150,52 @@ def test_packs_grow_and_keep_what_the_outputs_lack(study, tmp_path, capsys):
     assert by_rule["seeds"].tolist() == [3, 3]
     # HL-Gauss is right after the last step and cross-entropy is not; at the best step, both are.
     assert by_rule["difference"].tolist() == [pytest.approx(-100 * (7 - 3) / 7), 0]
+
+
+def test_calls_are_read_back_if_they_have_the_fields_and_numbers(study):
+    task = study("task", "fields")
+    rows = task.draw_rows(200, np.random.default_rng(0))
+    assert [task.read_call(row.call) for row in rows] == [row.values for row in rows]
+    assert len({len(row.call) for row in rows}) == 1  # a batch has answers of one length
+    assert all(row.call.startswith(task.call_with(row.values[:i])) for row in rows for i in range(3))
+    call = rows[0].call
+    for broken in (call[:-1], call.replace("room", "hall"), call.replace(": ", ': "', 1), "[1, 2, 3]", "7"):
+        assert task.read_call(broken) is None
+    assert task.read_call('{"room_size": true, "threshold_db": 1, "delay_ms": 2}') is None
+
+
+def test_errors_of_fields_are_in_units_of_their_noise_and_invalid_calls_are_left_out(study):
+    task, results = study("task", "fields"), study("results", "fields")
+    truths = [(2.0, -30.0, 500.0), (3.0, -40.0, 600.0)]
+    off = tuple(value + field.noise for value, field in zip(truths[0], task.FIELDS, strict=True))
+    found = results.measures(truths, {"calls": [task.call_with(off), "{}"], "medians": [off, truths[1]]})
+    assert found["valid"] == 0.5
+    assert found["greedy"] == pytest.approx(1)
+    assert found["median"] == found["median_delay_ms"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("name", ["fields", "soft_labels"])
+def test_runs_of_other_studies_are_made_packed_and_measured(name, study, tiny, tmp_path, monkeypatch, capsys):
+    train, results, outputs = study("train", name), study("results", name), tmp_path / "outputs"
+    if name == "fields":
+        monkeypatch.setattr(train, "TRAIN", 32)
+        monkeypatch.setattr(train, "TEST", 4)
+    else:
+        levels = [
+            f"{word} {k},{(k + i) % 9},{(k + i) % 9} 4" for k in range(30) for i, word in enumerate("abc")
+        ]
+        (tmp_path / "levels.csv").write_text("\n".join(["text,level,ratings", *levels]))
+        table = {"file": str(tmp_path / "levels.csv"), "train_size": 32, "test_size": 20}
+        monkeypatch.setattr(train, "TABLE", train.TABLE | table)
+        monkeypatch.setattr(train, "STEPS", 4)
+    given = ["--model", str(tiny), "--products", "float32", "--outputs", str(outputs), "--seeds", "0", "1"]
+    train.main([*given, "--arms", "ce"])
+    other = next(arm for arm in train.ARMS if arm != "ce")
+    for path in outputs.glob("ce-*.json"):  # as if the other arm had been made, too
+        run = json.loads(path.read_text())
+        (outputs / f"{other}-{run['seed']}.json").write_text(json.dumps({**run, "arm": other}))
+    results.main(["--outputs", str(outputs), "--results", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert "+0.0 (+0.0 to +0.0) %" in shown
+    results.main(["--outputs", str(tmp_path / "none"), "--results", str(tmp_path)])
+    assert capsys.readouterr().out in shown

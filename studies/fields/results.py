@@ -1,0 +1,82 @@
+"""Merge runs into the pack, measure each field, test the planned contrasts, and print tables.
+
+    python -m studies.fields.results
+
+The pack, `runs.jsonl.xz`, holds one run a line. Runs in the pack that the folder of outputs lacks stay there.
+"""
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from studies.fields.task import FIELDS, read_call
+from studies.packs import merge, paired, table_of_contrasts
+
+NAMES = {
+    "ce": "cross-entropy",
+    "ntl_was": "NTL-WAS",
+    "hl_gauss": "HL-Gauss, one width",
+    "hl_gauss_fields": "HL-Gauss, a width for each field",
+}
+PAIRS = (("ntl_was", "ce"), ("hl_gauss", "ce"), ("hl_gauss_fields", "ce"), ("hl_gauss_fields", "hl_gauss"))
+PLANNED = [
+    {"of": of, "minus": minus, "metric": metric} for of, minus in PAIRS for metric in ("median", "greedy")
+]
+"""All contrasts; Holm's correction covers them together."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Merge, measure, test, print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--outputs", type=Path, default=Path("outputs/fields"))
+    parser.add_argument("--results", type=Path, default=Path("results/fields"))
+    given = parser.parse_args(arguments)
+    runs = merge(given.results / "runs.jsonl.xz", given.outputs, ("arm", "seed"))
+    if not runs:
+        print("No run is there.")
+        return
+    metrics = pd.DataFrame(rows_of_metrics(runs))
+    metrics.to_csv(given.results / "metrics.csv", index=False, float_format="%.6g", lineterminator="\n")
+    means = metrics.pivot_table(index="arm", columns="metric", values="value")
+    print(means.rename(NAMES).to_string(float_format="%.3f"))
+    found = paired(metrics, PLANNED)
+    if len(found):
+        found.to_csv(given.results / "contrasts.csv", index=False, float_format="%.6g", lineterminator="\n")
+        print("", table_of_contrasts(found, NAMES), sep="\n")
+
+
+def rows_of_metrics(runs: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield one row for each run and measure."""
+    for run in runs:
+        for metric, value in measures(run["truths"], run["read"][-1]).items():
+            yield {"arm": run["arm"], "seed": run["seed"], "metric": metric, "value": value}
+
+
+def measures(truths: Sequence[Sequence[float]], read: Mapping[str, Any]) -> dict[str, float]:
+    """Measure errors in units of the standard deviation of the noise of each field.
+
+    Returns:
+        `median` and `greedy`, the means over the fields of the mean absolute errors, greedy answers in valid
+        calls alone; the same of each field, such as `median_room_size`; and the share of `valid` calls.
+    """
+    true, noise = np.array(truths), np.array([field.noise for field in FIELDS])
+    calls = [read_call(call) for call in read["calls"]]
+    valid = np.array([call is not None for call in calls])
+    written = np.array([call or [np.nan] * len(FIELDS) for call in calls])
+    found = {"valid": float(valid.mean())}
+    answers = {"median": (np.array(read["medians"]), np.full(len(true), True)), "greedy": (written, valid)}
+    for name, (numbers, known) in answers.items():
+        errors = (
+            (np.abs(numbers - true)[known] / noise).mean(0) if known.any() else np.full(len(FIELDS), np.nan)
+        )
+        found[name] = float(errors.mean())
+        found |= {f"{name}_{field.name}": float(e) for field, e in zip(FIELDS, errors, strict=True)}
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Packs of runs that were made in pieces, and paired differences of their measures."""
+
+import json
+import lzma
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ntl.report.statistics import half_width, holm, p_value
+
+
+def merge(pack: Path, outputs: Path, key: Sequence[str]) -> list[dict[str, Any]]:
+    """Read the runs of a pack and of a folder of outputs, and write all of them to the pack.
+
+    Args:
+        pack: File with one run a line, JSON, compressed.
+        outputs: Folder with one JSON file for each run.
+        key: The entries that tell runs apart. Of two runs, the one of the outputs stays.
+    """
+    packed = lzma.decompress(pack.read_bytes()).decode().splitlines() if pack.is_file() else []
+    texts = [*packed, *(path.read_text("utf-8") for path in sorted(outputs.glob("*.json")))]
+    runs = {tuple(run[name] for name in key): run for run in map(json.loads, texts)}
+    ordered = [runs[each] for each in sorted(runs)]
+    if ordered:
+        pack.parent.mkdir(parents=True, exist_ok=True)
+        lines = "".join(f"{json.dumps(run, separators=(',', ':'))}\n" for run in ordered)
+        part = pack.with_suffix(".writing")
+        part.write_bytes(lzma.compress(lines.encode(), preset=9))
+        part.replace(pack)
+    return ordered
+
+
+def difference(metrics: pd.DataFrame, of: str, minus: str) -> pd.Series:
+    """Return the differences of two arms by seed, in per cent of the second arm's mean.
+
+    Args:
+        metrics: Rows of one measure, with the columns `arm`, `seed` and `value`.
+        of, minus: The arms.
+    """
+    first, second = (metrics[metrics["arm"] == arm].set_index("seed")["value"] for arm in (of, minus))
+    differences = (first - second).dropna()
+    return 100 * differences / second[differences.index].mean() if len(differences) else differences
+
+
+def tested(differences: pd.Series) -> dict[str, float]:
+    """Return the number of seeds, the mean difference with its 95 % interval, and p of a paired t-test."""
+    mean, half = differences.mean(), half_width(differences)
+    ends = {"lower": mean - half, "upper": mean + half}
+    return {"seeds": len(differences), "difference": mean, **ends, "p": p_value(differences)}
+
+
+def paired(metrics: pd.DataFrame, planned: Sequence[Mapping[str, str]]) -> pd.DataFrame:
+    """Test contrasts that at least two seeds allow, and correct them together by Holm's method."""
+    rows = []
+    for contrast in planned:
+        own = metrics[metrics["metric"] == contrast["metric"]]
+        differences = difference(own, contrast["of"], contrast["minus"])
+        if len(differences) > 1:
+            rows.append({**contrast, **tested(differences)})
+    found = pd.DataFrame(rows)
+    return found.assign(p_holm=holm(found["p"])) if len(found) else found
+
+
+def table_of_contrasts(found: pd.DataFrame, names: Mapping[str, str], shown: Sequence[str] = ()) -> str:
+    """Write contrasts as a Markdown table, with further columns `shown`."""
+    heads = ["contrast", "measure", *shown, "seeds", "difference", "p", "p, Holm"]
+    lines = [f"| {' | '.join(heads)} |", f"| --- | --- {'| --- ' * len(shown)}| ---: | ---: | ---: | ---: |"]
+    for row in found.to_dict("records"):
+        interval = f"{row['difference']:+.1f} ({row['lower']:+.1f} to {row['upper']:+.1f}) %"
+        corrected = "" if np.isnan(row["p_holm"]) else f"{row['p_holm']:.2g}"
+        cells = [
+            f"{names[row['of']]} minus {names[row['minus']]}",
+            row["metric"],
+            *(row[key] for key in shown),
+        ]
+        cells += [str(row["seeds"]), interval, f"{row['p']:.2g}", corrected]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
