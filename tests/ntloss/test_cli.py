@@ -72,6 +72,10 @@ def test_json_holds_the_inspection(folder, tmp_path, run_inspect):
     assert inspection["coverage"] == {"digits": 1 / 3, "numbers": 1.0}
 
 
+def test_the_separator_of_thousands_is_an_option(folder, run_inspect):
+    assert json.loads(run_inspect(folder, "--thousands", ",", "--json"))["reads"]["(1,234)"] == [-1234.0]
+
+
 def test_reads_standard_input(folder, run_inspect, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeff7 8".encode())))
     assert "100.0%" in run_inspect(folder, "--text", "-")
@@ -80,9 +84,9 @@ def test_reads_standard_input(folder, run_inspect, monkeypatch):
 def test_long_lines_are_split_between_numbers(folder, tmp_path, run_inspect, monkeypatch):
     longest = []
 
-    def inspected(tokenizer, texts):
+    def inspected(tokenizer, texts, **options):
         longest.append(max(map(len, texts)))
-        return inspect_tokenizer(tokenizer, texts)
+        return inspect_tokenizer(tokenizer, texts, **options)
 
     monkeypatch.setattr("ntloss.numbers.inspection.inspect_tokenizer", inspected)
     inspections = []

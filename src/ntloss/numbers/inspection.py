@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ntloss.numbers.grammar import check_thousands
+from ntloss.numbers.parsing import parse_numbers
 from ntloss.numbers.texts import as_texts, texts_of_tokenizer
 from ntloss.numbers.vocabulary import (
     LONG_NUMBER,
@@ -19,6 +21,7 @@ from ntloss.numbers.vocabulary import (
 )
 
 SENTENCE = "The answer is 42, or 3.14 in 2019."
+LISTS = ("1,234", "(1,234)", "[120,340]")
 _ENOUGH = 0.95  # of a text's digits
 _CRITERIA = {
     "digits": "Train with HLGauss.for_answers(answers); crps and ntl_was work.",
@@ -39,6 +42,7 @@ class Inspection:
         writes: the tokens' texts in which it writes 1234567.
         number_tokens: how many tokens are digits, and how many are numbers.
         coverage: the share of the text's digits that are in tokens of each kind; None without digits.
+        reads: texts in which a comma may group thousands or separate numbers, with their numbers.
         notes: further findings, a sentence each.
     """
 
@@ -49,6 +53,7 @@ class Inspection:
     writes: tuple[str, ...]
     number_tokens: Mapping[str, int]
     coverage: Mapping[str, float | None]
+    reads: Mapping[str, tuple[float, ...]]
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -58,22 +63,28 @@ class Inspection:
             covered = "" if share is None else f", {share:.1%} of the text's digits"
             chosen = "  (chosen)" if tokens == self.tokens else ""
             lines.append(f"  {tokens:<8}{self.number_tokens[tokens]:>6,} tokens{covered}{chosen}")
+        read = [f"{text} as {' and '.join(f'{x:.15g}' for x in found)}" for text, found in self.reads.items()]
+        lines.append(f"Reads {', '.join(read)}; the option thousands changes this.")
         return "\n".join([*lines, *self.notes])
 
 
-def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> Inspection:
+def inspect_tokenizer(
+    tokenizer: Any, texts: str | Iterable[str] = SENTENCE, *, thousands: str | None = None
+) -> Inspection:
     """Report how a tokenizer writes numbers, without changing it.
 
     Args:
         tokenizer: see `NumberVocabulary.from_tokenizer`.
         texts: a text, or several. Default: a sentence with nine digits.
+        thousands: the separator of thousands, see `parse_numbers`. Default: each text decides.
 
     Returns:
         The findings.
 
     Raises:
         TypeError: `tokenizer` is not a tokenizer, or the texts are not texts.
-        ValueError: none of its tokens is a number, or the texts are empty or cannot be encoded.
+        ValueError: none of its tokens is a number, the texts are empty or cannot be encoded, or `thousands`
+            is no separator.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -84,6 +95,7 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         >>> print(inspect_tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?")).verdict)
         Numbers are written digit by digit. Train with HLGauss.for_answers(answers); crps and ntl_was work.
     """
+    check_thousands(thousands)
     texts = as_texts(texts)
     if not any(text.strip() for text in texts):
         raise ValueError("the text is empty. Expected a text like the model's training data.")
@@ -118,6 +130,7 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         writes=tuple(writes),
         number_tokens={name: len(some) for name, some in sets.items()},
         coverage={name: count / digits if digits else None for name, count in covered.items()},
+        reads={text: tuple(parse_numbers(text, thousands)) for text in LISTS},
         notes=(*notes, *_note_on_spaces(known, writes)),
     )
 

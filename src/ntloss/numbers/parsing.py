@@ -6,7 +6,9 @@ sentences.
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -14,6 +16,11 @@ from typing import Any
 from ntloss.numbers.grammar import as_value, find_in_text, find_whole
 
 Which = str | Callable[[str], float | None]
+WHICH = ("last", "first", "after", "whole")
+# What models are taught to write before their answer.
+_MARK = re.compile(
+    r"####|\\(?:boxed|fbox)\s*\{|<(?:final_)?answer>|\b(?i:answer)(?:\W{0,3}\b(?i:is|was)\b|\W{0,2}[:=])"
+)
 
 
 def parse_numbers(text: str, thousands: str | None = None) -> list[float]:
@@ -61,21 +68,27 @@ def number_texts(text: str, thousands: str | None = None) -> list[str]:
     return [number.plain for number in find_in_text(text, thousands)]
 
 
-def parse_number(text: str, which: Which = "last", thousands: str | None = None) -> float | None:
-    """Find one number of a text, by the grammar of `parse_numbers`.
+def parse_number(
+    text: str, which: Which = "last", thousands: str | None = None, *, of: float | None = None
+) -> float | None:
+    r"""Find one number of a text, by the grammar of `parse_numbers`.
 
     Args:
         text: any text.
-        which: "last" (default; the paper's protocol), "first", "whole" (the text is a single number; white
-            space, a currency, `%` and a point may stand around it), or a function of the text.
+        which: "last" (default; the paper's protocol), "first", "after" (the first number after the last mark
+            of an answer: `####`, `\boxed{`, `<answer>`, "answer is" or "answer:"), "whole" (the text is a
+            single number; white space, a currency, `%` and a point may stand around it), or a function of
+            the text.
         thousands: see `parse_numbers`; no effect on a function.
+        of: the largest score of a scale: `8/10`, `8 out of 10` and `\frac{8}{10}` are then 8 with `of=10`.
+            Default: None, a ratio is no number. No effect on a function.
 
     Returns:
         The number. None if there is none, or if it is a part of something else: of `1/2`, `2019-05-01`,
         `3-5`, `10^6`.
 
     Raises:
-        ValueError: an unknown `which` or separator.
+        ValueError: an unknown `which` or separator, or `of` is not a finite number above 0.
 
     Source: "Regress, Don't Guess", ICML 2025 (the last number of the decoded text).
 
@@ -84,9 +97,15 @@ def parse_number(text: str, which: Which = "last", thousands: str | None = None)
         (5.0, 2.0, None)
         >>> parse_number("the answer is 1/2") is None
         True
+        >>> parse_number("#### 42 Question: 3 + 4?", "after"), parse_number("Score: 8/10", of=10)
+        (42.0, 8.0)
     """
     if callable(which):
         return which(text)
+    if of is not None:
+        if isinstance(of, bool) or not 0 < as_float(of) < math.inf:
+            raise ValueError(f"of={of!r}: expected a finite number above 0, the largest score of a scale")
+        text = _of_scale(float(of)).sub(lambda found: found["fraction"] or "", text)
     number = _find_number(text, which, thousands)
     return None if number is None else as_value(number)
 
@@ -112,13 +131,31 @@ def exact_number(given: Any, which: Which = "last") -> Any:
 
 
 def _find_number(text: str, which: str, thousands: str | None = None) -> str | None:
+    check_which(which)
     if which == "whole":
         return find_whole(text, thousands)
-    if which not in ("last", "first"):
-        raise ValueError(f"which={which!r}: expected 'last', 'first', 'whole', or a function of the text")
     numbers = find_in_text(text, thousands)
+    if which == "after":
+        ends = [mark.end() for mark in _MARK.finditer(text)]
+        numbers = [number for number in numbers if ends and number.start >= ends[-1]]
     number = numbers[-1 if which == "last" else 0] if numbers else None
     return number.plain if number is not None and number.alone else None
+
+
+def check_which(which: Which) -> None:
+    """Raise a ValueError unless it says which number of a text is meant."""
+    if not callable(which) and which not in WHICH:
+        raise ValueError(f"which={which!r}: expected one of {', '.join(WHICH)}, or a function of the text")
+
+
+@functools.lru_cache(maxsize=32)
+def _of_scale(largest: float) -> re.Pattern[str]:
+    """Find what is written after a score of a scale, such as `/10`, or the score of a LaTeX fraction."""
+    number = rf"{re.escape(f'{largest:.15g}')}(?:\.0+)?"
+    return re.compile(
+        rf"(?<=[0-9])(?:\*\*)?\s*(?:[/\u2044\u2215\uff0f]|\b(?i:out of|of|von|sur|de)\b)\s*(?:\*\*)?{number}"
+        rf"(?![.,]?[0-9]|\s*[/\u2044\u2215\uff0f])|\\[dt]?frac\{{(?P<fraction>[0-9.]+)\}}\{{{number}\}}"
+    )
 
 
 def as_float(number: Any) -> float:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ntloss.numbers import parse_number
+from ntloss.numbers.grammar import check_thousands
+from ntloss.numbers.parsing import Which, check_which
 
 
 def _log_error(x: float, true: float) -> float:
@@ -21,9 +23,15 @@ _ERRORS: dict[str, Callable[[float, float], float]] = {"log": _log_error, "absol
 
 
 def number_reward(
-    column: str = "answer", *, error: str = "log", scale: float = 1.0, invalid: float = -1.0
+    column: str = "answer",
+    *,
+    error: str = "log",
+    scale: float = 1.0,
+    invalid: float = -1.0,
+    which: Which = "last",
+    thousands: str | None = None,
 ) -> Callable[..., list[float | None]]:
-    r"""Make a reward function for a `GRPOTrainer`: how close a completion's last number is to the true one.
+    r"""Make a reward function for a `GRPOTrainer`: how close a completion's number is to the true one.
 
     The reward is $\exp(-e / scale)$, from 1 for the true number down to 0.
 
@@ -33,16 +41,21 @@ def number_reward(
             $|s(\hat x) - s(x)|$ with $s(x) = \mathrm{sign}(x) \log_{10}(|x| + 1)$; "absolute":
             $|\hat x - x|$.
         scale: error at which the reward is $\exp(-1) \approx 0.37$. Default: 1, with "log" a factor of ten.
-        invalid: reward of a completion without a number. Default: -1.
+        invalid: reward of a completion without a number, or without a text. Default: -1.
+        which: the number of the completion that counts, see `parse_number`: "last" (default), "first",
+            "after" (a mark of the answer, such as `####`; more text may follow the answer), "whole", or a
+            function.
+        thousands: the separator of thousands, see `parse_numbers`. Default: each text decides.
 
     Returns:
         A function with the signature that `GRPOTrainer(reward_funcs=...)` expects. It takes completions as
-        texts or as messages, of which the last one counts, and returns one reward for each; None for a row
+        texts or as messages, of which the text of the last one counts, and returns one reward for each; None
+        for a row
         whose true number is None, which the trainer leaves out.
 
     Raises:
-        ValueError: an unknown `error`; when called, a true number that is neither finite nor a text of one
-            number.
+        ValueError: an unknown `error`, `which` or `thousands`; when called, a true number that is neither
+            finite nor a text of one number.
         KeyError: when called, a dataset without the column.
 
     Example:
@@ -50,7 +63,11 @@ def number_reward(
         >>> reward = number_reward("answer", error="absolute", scale=10.0)
         >>> reward(completions=["It is 42.", "No idea.", "7"], answer=["42", 42, None])
         [1.0, -1.0, None]
+        >>> number_reward(which="after")(completions=["#### 42. Question: 3 + 4?"], answer=[42])
+        [1.0]
     """
+    check_which(which)
+    check_thousands(thousands)
     if error not in _ERRORS:
         raise ValueError(f"error={error!r}: expected one of {', '.join(_ERRORS)}")
     error_of = _ERRORS[error]
@@ -58,16 +75,28 @@ def number_reward(
     def reward_of(completion: Any, truth: Any) -> float | None:
         if truth is None:
             return None
-        true = parse_number(truth, "whole") if isinstance(truth, str) else float(truth)
+        true = parse_number(truth, "whole", thousands) if isinstance(truth, str) else float(truth)
         if true is None or not math.isfinite(true):
             raise ValueError(f"{column}={truth!r}: expected a finite number, or a text of one")
-        found = parse_number(completion if isinstance(completion, str) else completion[-1]["content"])
+        found = parse_number(_text_of(completion), which, thousands)
         return invalid if found is None else math.exp(-error_of(found, true) / scale)
 
     def number_reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
         return [reward_of(*each) for each in zip(completions, columns[column], strict=True)]
 
     return number_reward
+
+
+def _text_of(completion: Any) -> str:
+    """Return the text of a completion, or that of its last message; empty for a call of a tool."""
+    if completion is None or isinstance(completion, str):
+        return completion or ""
+    if isinstance(completion, Mapping):  # a message, or a part of one
+        return _text_of(completion.get("content", completion.get("text")))
+    if not isinstance(completion, Sequence):
+        raise TypeError(f"completions: expected texts or lists of messages, given {completion!r:.100}")
+    is_parts = all(isinstance(part, str) or "role" not in part for part in completion)
+    return "".join(map(_text_of, completion)) if is_parts else _text_of(completion[-1])
 
 
 def compute_score(
@@ -89,7 +118,7 @@ def compute_score(
         data_source, extra_info, reward_router_address, reward_model_tokenizer: passed by verl, not used.
         solution_str: the completion.
         ground_truth: the true number, or a text of one.
-        options: see `number_reward`: error, scale, invalid.
+        options: see `number_reward`: error, scale, invalid, which, thousands.
 
     Returns:
         The reward, from 0 to 1, or `invalid`.

@@ -43,6 +43,20 @@ class TestCoverage:
             NumberVocabulary.from_mapping({0: 1.0}, vocab_size=1).coverage("1")
 
 
+@pytest.mark.parametrize(
+    ("thousands", "numbers"),
+    [
+        (None, [(1234,), (1, 234), (120, 340)]),
+        ("", [(1, 234), (1, 234), (120, 340)]),
+        (",", [(1234,), (-1234,), (120340,)]),
+    ],
+)
+def test_it_says_how_lists_are_read(thousands, numbers):
+    inspection = inspect_tokenizer(tiny_tokenizers.qwen_like(), thousands=thousands)
+    assert list(inspection.reads.values()) == numbers
+    assert all(text in str(inspection) for text in inspection.reads)
+
+
 @pytest.mark.parametrize("make", tiny_tokenizers.MAKES)
 def test_it_reports_the_vocabulary_that_is_chosen(make):
     tokenizer = tiny_tokenizers.MAKES[make]()

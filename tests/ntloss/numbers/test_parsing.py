@@ -83,6 +83,26 @@ def test_whole_accepts_only_texts_that_are_a_single_number(text, number):
     assert parse_number(text, "whole") == number
 
 
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("8/10", 8), ("Score: 8/10.", 8), ("8 / 10", 8), ("8 out of 10", 8), ("**8**/10", 8),
+        ("8.5/10.0", 8.5),
+        ("\\frac{8}{10}", 8), ("7", 7), ("9 of 10, so 9/10", 9), ("8/100", None), ("1/8/10", None),
+        ("8/10/2019", None), ("8/10,000", None), ("7-8/10", None), ("none", None),
+    ],
+)  # fmt: skip
+def test_a_score_of_a_scale_may_be_written_as_a_ratio(text, score):
+    assert parse_number(text, of=10) == score
+    assert parse_number(text, "whole", of=10) in (score, None)
+
+
+@pytest.mark.parametrize("of", [0, -1, math.nan, math.inf, True])
+def test_a_scale_ends_at_a_number_above_0(of):
+    with pytest.raises(ValueError, match="of="):
+        parse_number("8/10", of=of)
+
+
 def test_the_option_which_may_be_a_function_and_unknown_names_are_errors():
     text = "2 + 3 = 5"
     assert parse_number(text, lambda text: float(len(text))) == 9

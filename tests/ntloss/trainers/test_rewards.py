@@ -62,6 +62,52 @@ def test_the_last_message_of_a_conversation_counts():
     assert rewards([says, more], [3, 3]) == [1.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "#### 42\n\nQuestion: what is 3 + 4?",
+        "<answer>42</answer> I am 100% sure.",
+        "\\boxed{42}. This took 3 steps.",
+        "Answer: 5? No, wait 1 s. The answer is **42**, as 6 * 7.",
+    ],
+)
+def test_the_number_after_the_mark_of_the_answer_may_count(completion):
+    assert rewards([completion], [42], which="after") == [1.0]
+    assert rewards([completion], [42]) != [1.0]
+    assert rewards(["It is 42."], [42], which="after") == [-1.0]
+
+
+def test_which_number_counts_and_what_separates_thousands_are_options():
+    assert rewards(["5, then 7"], [5], which="first") == [1.0]
+    assert rewards(["7"], [5], which=lambda text: 5.0) == [1.0]
+    assert rewards(["It is (1,234)"], [1234], thousands=",") == rewards(["1234"], ["1,234"]) == [1.0]
+    assert compute_score("prices", "#### 5 of 7", 5, which="first", thousands="") == -1
+    for wrong in ({"which": "middle"}, {"thousands": ";"}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            number_reward(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        ([{"role": "assistant", "content": None, "tool_calls": []}], -1.0),
+        ([{"role": "assistant"}], -1.0),
+        ([{"role": "assistant", "content": [{"type": "text", "text": "It is "}, {"text": "3."}]}], 1.0),
+        ([{"role": "assistant", "content": [{"type": "image"}, {"type": "text", "text": "3"}]}], 1.0),
+        ([{"role": "assistant", "content": []}], -1.0),
+        ([], -1.0),
+        (None, -1.0),
+    ],
+)  # fmt: skip
+def test_a_message_may_have_no_text_or_several_parts(completion, reward):
+    assert rewards([completion], [3]) == [reward]
+
+
+def test_what_is_no_completion_is_a_type_error():
+    with pytest.raises(TypeError, match="completions"):
+        rewards([3], [3])
+
+
 @given(
     st.sampled_from(ERRORS),
     st.floats(allow_nan=False, allow_infinity=False) | st.integers(),
