@@ -6,7 +6,7 @@ the reduction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -40,6 +40,7 @@ from ntloss.engine.targets import (
 from ntloss.engine.terms import LossTerms, NumberTerm
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
+_FIXED = ("vocabulary", "criterion")
 _CHOICES = {"mode": MODES, "reduction": REDUCTIONS, "normalize_by": DIVISORS}
 
 
@@ -53,7 +54,7 @@ class NTLCrossEntropyLoss(nn.Module):
 
     The arguments are attributes. `vocabulary` and `criterion` cannot be changed afterwards, because tables
     are computed from them. All other attributes may be assigned at any time, and are checked as in the
-    constructor.
+    constructor. A tensor as `weight` moves with the loss, and keeps its dtype.
     Assigning `mode` leaves `weight` as it is.
 
     Args:
@@ -138,11 +139,7 @@ class NTLCrossEntropyLoss(nn.Module):
         self.return_lse = return_lse
         self.group = group
         weight = (0.3 if self.mode == "add" else 1.0) if weight is None else weight
-        if isinstance(weight, Tensor):  # as a buffer it moves with the loss
-            check_weight(weight)
-            self.register_buffer("weight", weight, persistent=False)
-        else:
-            self.weight = weight
+        self.weight = weight
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _CHOICES:
@@ -150,8 +147,34 @@ class NTLCrossEntropyLoss(nn.Module):
         elif name == "label_smoothing" and not 0 <= value <= 1:
             raise ValueError(f"label_smoothing={value!r}: expected 0 to 1")
         elif name == "weight":
-            check_weight(value)
+            self._set_weight(value)
+            return
+        elif name in _FIXED:
+            raise AttributeError(
+                f"{name} cannot be changed, because tables are computed from it when a loss is made. Make a "
+                "new loss: NTLCrossEntropyLoss(vocabulary, criterion, ...)"
+            )
         super().__setattr__(name, value)
+
+    def _set_weight(self, weight: Any) -> None:
+        """Keep a number as it is, and a tensor as a buffer, which moves with the loss."""
+        if not isinstance(weight, (Tensor, int, float)) and hasattr(weight, "__float__"):  # of NumPy
+            weight = float(weight)
+        check_weight(weight)
+        self.__dict__.pop("weight", None)
+        self._buffers.pop("weight", None)
+        if isinstance(weight, Tensor):
+            self.register_buffer("weight", weight, persistent=False)
+        else:
+            self.__dict__["weight"] = weight
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NTLCrossEntropyLoss:
+        weight = self._buffers.get("weight")
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if weight is not None:  # its dtype stays, and the tensor itself unless the device changes
+            here = weight.device if weight.device.type != "meta" else "cpu"  # meta tensors cannot be moved
+            self._buffers["weight"] = weight.to(fn(torch.empty(0, device=here)).device)
+        return self
 
     @property
     def vocabulary(self) -> NumberVocabulary:

@@ -339,6 +339,14 @@ class TestNormalizers:
         assert_matches(make_case(7, num_items=kind(29)), path)
         assert_matches(make_case(7, num_items=kind(29), normalize_by="numbers"), path)
 
+    def test_a_count_for_each_row_is_summed(self):
+        case = make_case(7)
+        loss_fn = NTLCrossEntropyLoss(NUMBERS)
+        rows = loss_fn(case.logits(), case.labels, num_items_in_batch=torch.tensor([20, 9]))
+        assert_close(rows, loss_fn(case.logits(), case.labels, num_items_in_batch=29))
+        with pytest.raises(ValueError, match="num_items_in_batch"):
+            loss_fn(case.logits(), case.labels, num_items_in_batch=torch.tensor([2, -9]))
+
     @pytest.mark.parametrize("path", PATHS)
     def test_a_count_of_zero_makes_the_term_zero(self, path):
         for zero in (0, 0.0, torch.tensor(0), torch.tensor(0.0)):
@@ -386,6 +394,26 @@ class TestTerms:
         module = NTLCrossEntropyLoss(NUMBERS)
         module.weight = 0.75
         assert_close(module(case.logits(), case.labels), wanted.expected().loss)
+
+    def test_a_number_may_follow_a_tensor_as_weight_and_a_tensor_a_number(self):
+        case = make_case(5)
+        weight = torch.tensor(0.3)
+        module = NTLCrossEntropyLoss(NUMBERS, weight=weight)
+        for changed in (0.5, np.float32(0.5), torch.tensor(0.5), 0.5):
+            module.weight = changed
+            wanted = NTLCrossEntropyLoss(NUMBERS, weight=0.5)
+            assert_close(module(case.logits(), case.labels), wanted(case.logits(), case.labels))
+            assert len(list(module.buffers(recurse=False))) == isinstance(changed, torch.Tensor)
+            assert not module.state_dict()
+
+    def test_a_tensor_as_weight_keeps_its_dtype_and_may_be_filled_after_the_loss_was_cast(self):
+        case = make_case(5)
+        weight = torch.tensor(0.1, dtype=torch.float64)
+        module = NTLCrossEntropyLoss(NUMBERS, weight=weight).bfloat16()
+        weight.fill_(0.3)
+        assert module.weight.dtype == torch.float64
+        wanted = NTLCrossEntropyLoss(NUMBERS, weight=0.3)
+        assert_close(module(case.logits(), case.labels), wanted(case.logits(), case.labels))
 
     @pytest.mark.parametrize(
         "weight", [torch.tensor(1), torch.tensor([0.3]), -1.0, torch.tensor(-1.0)], ids=str
@@ -674,6 +702,8 @@ def test_every_option_is_an_attribute_that_may_be_assigned():
     for name in ("vocabulary", "criterion"):
         with pytest.raises(AttributeError, match=name):
             setattr(later, name, getattr(made, name))
+        with pytest.raises(AttributeError, match=name):
+            setattr(later, name, torch.nn.Linear(1, 1))
 
 
 @pytest.mark.parametrize(

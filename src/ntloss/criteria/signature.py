@@ -224,7 +224,14 @@ def check_unit(criterion: Criterion, values: tuple[float, ...]) -> None:
 
 
 def _function(criterion: Any) -> Any:
-    return criterion.func if isinstance(criterion, partial) else criterion
+    """Return the function behind partials and wrappers, such as those of `functools.wraps`."""
+    while True:
+        if isinstance(criterion, partial):
+            criterion = criterion.func
+        elif hasattr(criterion, "__wrapped__"):
+            criterion = criterion.__wrapped__
+        else:
+            return criterion
 
 
 def _names(criterion: Any) -> list[str]:
@@ -232,5 +239,7 @@ def _names(criterion: Any) -> list[str]:
 
 
 def _parameters(criterion: Any) -> list[inspect.Parameter]:
+    if isinstance(criterion, partial) and isinstance(criterion.func, nn.Module):
+        criterion = partial(criterion.func.forward, *criterion.args, **criterion.keywords)
     called = criterion.forward if isinstance(criterion, nn.Module) else criterion
     return list(inspect.signature(called).parameters.values())

@@ -9,6 +9,7 @@ your own.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 
 import torch
@@ -17,6 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 # The log-probability of a logit of -inf, which the engine replaces by -1e30 to keep gradients finite.
 _IMPOSSIBLE = -1e29
+_MOST_TABLES = 8  # of one function and one tensor of values; a width that falls makes more than it needs
 
 
 def made_once(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -24,10 +26,11 @@ def made_once(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     The table is computed in float64 and returned in the dtype and on the device of `values`, the tensor that
     a loss passes to its criterion at each call. Under `torch.compile` and `torch.func` the table is part of
-    the graph.
+    the graph. Of each `values`, the tables of the last eight options are kept. With a tensor among the
+    options, which may be filled in place, the table is computed at each call.
 
     Args:
-        function: computes a table from the distinct values (`[values]`, ascending) and hashable options.
+        function: computes a table from the distinct values (`[values]`, ascending) and options.
 
     Returns:
         The function with a memory.
@@ -43,18 +46,27 @@ def made_once(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         tensor([4.5000])
     """
     tables_of = WeakIdKeyDictionary()
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def table(values: Tensor, *options: object) -> Tensor:
+    def table(values: Tensor, *args: object, **options: object) -> Tensor:
         in_graph = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
         if in_graph or values.device.type == "meta":
-            return function(values.double(), *options).to(values)
+            return function(values.double(), *args, **options).to(values)
+        given = signature.bind(values, *args, **options)
+        given.apply_defaults()
+        key = tuple(given.arguments.items())[1:]
+        if any(isinstance(option, Tensor) for _, option in key):
+            return function(values.double(), *args, **options).to(values)
         tables: dict[object, Tensor] = tables_of.setdefault(values, {})  # type: ignore[no-untyped-call]
-        if options not in tables:
+        if key not in tables:
             with torch.inference_mode(False), torch.no_grad():
                 # A copy, because a loss that was made in inference mode has values that autograd cannot save.
-                tables[options] = function(values.cpu().double().clone(), *options).to(values)
-        return tables[options]
+                made = function(values.cpu().double().clone(), *args, **options).to(values)
+            while len(tables) >= _MOST_TABLES:
+                del tables[next(iter(tables))]
+            tables[key] = made
+        return tables[key]
 
     return table
 

@@ -261,7 +261,7 @@ def _check_count(count: Tensor | float, reduction: str) -> None:
             f"num_items_in_batch is the divisor of reduction='mean': omit it with reduction={reduction!r}"
         )
     is_read = isinstance(count, (int, float)) or (isinstance(count, Tensor) and _reads_values(count))
-    if is_read and not count >= 0:
+    if is_read and not torch.as_tensor(count).sum() >= 0:
         raise ValueError(f"num_items_in_batch={count}: expected 0 or more")
 
 

@@ -8,6 +8,7 @@ reached.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.numbers.grammar import DIGITS, POINT, SIGNED, with_ascii_sign
+from ntloss.numbers.parsing import as_float
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class NumberFormat:
         whole: with `log`, whether the numbers themselves are whole. Default: False.
 
     Raises:
+        TypeError: digits or decimals are not whole numbers.
         ValueError: an option is out of range.
 
     Example:
@@ -77,6 +80,11 @@ class NumberFormat:
     whole: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
+        for name in ("digits", "decimals"):
+            try:
+                object.__setattr__(self, name, operator.index(getattr(self, name)))
+            except TypeError as error:
+                raise TypeError(f"{name}={getattr(self, name)!r}: expected an int") from error
         if self.plus not in PLUS:
             raise ValueError(f"plus={self.plus!r}: expected one of {PLUS}")
         if self.digits < 1 or self.decimals < 0:
@@ -87,12 +95,13 @@ class NumberFormat:
 
     @classmethod
     def of(
-        cls, numbers: Iterable[str], digits: int | None = None, decimals: int | None = None
+        cls, numbers: Iterable[str | float], digits: int | None = None, decimals: int | None = None
     ) -> NumberFormat:
         """Choose the smallest fixed width that fits all numbers, with signs if any is negative.
 
         Args:
-            numbers: numbers in plain text; at least one.
+            numbers: numbers, or numbers in plain text, which keeps zeros at the end apart from rounding; at
+                least one. A list, an array, a column or a tensor.
             digits: digits before the point. Default: as many as the numbers need.
             decimals: digits after the point. Default: as many as the numbers need.
 
@@ -100,11 +109,12 @@ class NumberFormat:
             The format.
 
         Raises:
-            ValueError: there are no numbers, a text is not a single number, or one does not fit the given
+            TypeError: one is neither a number nor a text.
+            ValueError: there are no numbers, one is not a single finite number, or does not fit the given
                 digits or decimals.
 
         Example:
-            >>> NumberFormat.of(["7", "-12.5", "120"]).write("7")
+            >>> NumberFormat.of([7, -12.5, "120"]).write(7)
             '+007.0'
         """
         parsed = [_parse(text) for text in numbers]
@@ -210,8 +220,8 @@ class NumberFormat:
         fraction = (POINT, *(DIGITS,) * self.decimals) if self.decimals else ()
         return (SIGN,) * self.signed + (DIGITS,) * self.digits + fraction
 
-    def write(self, number: str) -> str:
-        """Write a number in plain text, such as `-12.5`, with fixed width; no digit is rounded.
+    def write(self, number: str | float) -> str:
+        """Write a number, or one in plain text such as `-12.5`, with fixed width; no digit is rounded.
 
         Raises:
             ValueError: the text is not a single number, or does not fit.
@@ -226,11 +236,11 @@ class NumberFormat:
         elif parsed < 0 and not self.signed:
             misfit = "it is negative; expected no negative number"
         if misfit:
-            raise ValueError(f"{number.strip()[:80]!r} does not fit the number format: {misfit}")
+            raise ValueError(f"{str(number).strip()[:80]!r} does not fit the number format: {misfit}")
         return f"{parsed:{'+' if self.signed else ''}0{width}.{self.decimals}f}"
 
-    def fits(self, number: str) -> bool:
-        """Return whether a text is a single number that this format can write."""
+    def fits(self, number: str | float) -> bool:
+        """Return whether this is a number, or a text of one, that this format can write."""
         width = len(self.slots)
         try:
             return len(self.write(number)) == width
@@ -345,10 +355,26 @@ def _table(tokens: list[tuple[int, tuple[int, ...]]], device: torch.device) -> S
     )
 
 
-def _parse(text: str) -> Decimal:
+def _parse(number: Any) -> Decimal:
+    text = number if isinstance(number, str) else _shortest(number)
     if SIGNED.fullmatch(text.strip()) is None:
         raise ValueError(f"{text.strip()[:80]!r} is not a single number in plain digits, such as -12.5")
     return Decimal(text.strip()) or Decimal(0)  # one zero, without a sign
+
+
+def _shortest(number: Any) -> str:
+    """Write a number, maybe an element of an array or a tensor, in the fewest digits that tell it apart."""
+    if isinstance(number, Decimal):
+        return f"{number:f}"
+    value = as_float(number)
+    if value.is_integer():
+        return f"{int(number)}"
+    if isinstance(number, Tensor) and number.is_floating_point():
+        texts = (f"{value:.{digits}g}" for digits in range(1, 18))
+        text = next(text for text in texts if torch.tensor(float(text), dtype=number.dtype) == number.cpu())
+    else:
+        text = str(number)
+    return f"{Decimal(text):f}" if math.isfinite(value) else text
 
 
 def _count_digits(number: Decimal) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """A criterion of one's own, and criteria by name: what the names of parameters mean."""
 
+import functools
 from functools import partial
 
 import pytest
@@ -7,9 +8,19 @@ import torch
 from combined_cases import NUMBERS, make_case, numbers_case, squared_distance
 from criterion_cases import DIGITS
 from tolerances import assert_close
+from torch import nn
 
-from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, crps, dist2, ntl_was, smmd
-from ntloss.criteria import CRITERIA, READABLE, made_once, make_criterion
+from ntloss import (
+    HLGauss,
+    NTLCrossEntropyLoss,
+    NumberVocabulary,
+    crps,
+    dist2,
+    gaussian_smoothing,
+    ntl_was,
+    smmd,
+)
+from ntloss.criteria import CRITERIA, READABLE, exponential, gaussian, made_once, make_criterion
 from ntloss.criteria.signature import name_of, reads_of
 
 HUNDREDS = NumberVocabulary.from_mapping({n: n for n in range(1000)}, vocab_size=1001)
@@ -216,3 +227,63 @@ def test_tables_are_made_once_for_each_loss_and_dtype():
         twin.to("meta")(case.logits().to("meta"), case.labels.to("meta")).shape,
         torch.Size([]),
     )
+
+
+def test_tables_take_the_keywords_of_their_functions_and_are_bounded():
+    values = torch.arange(5.0)
+    assert_close(gaussian(values, sigma=2.0), gaussian(values, 2.0))
+    assert_close(exponential(tau=2.0, values=values), exponential(values, 2.0))
+    made = []
+
+    @made_once
+    def table(values, power, *, scale=1.0):
+        made.append(power)
+        return scale * values**power
+
+    for power in (*range(60), 59):
+        table(values, power)
+    assert len(made) == 60
+    assert table(values, 0, scale=2.0).tolist() == [2.0] * 5
+    with pytest.raises(TypeError):
+        table(values)
+
+
+def test_a_tensor_that_is_filled_in_place_gives_a_new_table():
+    values, sigma = torch.arange(5.0), torch.tensor(1.0)
+    first = gaussian(values, sigma)
+    sigma.fill_(5.0)
+    assert_close(gaussian(values, sigma), gaussian(values, 5.0))
+    assert not torch.equal(first, gaussian(values, sigma))
+    case = make_case(6)
+    width = torch.tensor(1.0)
+    loss_fn = NTLCrossEntropyLoss(NUMBERS, partial(gaussian_smoothing, sigma=width))
+    narrow = loss_fn(case.logits(), case.labels)
+    width.fill_(5.0)
+    wide = NTLCrossEntropyLoss(NUMBERS, partial(gaussian_smoothing, sigma=5.0))(case.logits(), case.labels)
+    assert_close(loss_fn(case.logits(), case.labels), wide)
+    assert not torch.equal(narrow, wide)
+
+
+def test_a_wrapped_criterion_keeps_its_meaning():
+    def wrapped(criterion):
+        @functools.wraps(criterion)
+        def called(*args, **options):
+            return criterion(*args, **options)
+
+        return called
+
+    assert NTLCrossEntropyLoss(DIGITS, wrapped(gaussian_smoothing)).mode == "replace"
+    assert NTLCrossEntropyLoss(DIGITS, partial(wrapped(gaussian_smoothing), sigma=2.0)).mode == "replace"
+    with pytest.raises(ValueError, match="crps"):
+        NTLCrossEntropyLoss(HUNDREDS, wrapped(crps))
+
+
+def test_a_module_may_be_a_criterion_with_options():
+    class Squared(nn.Module):
+        def forward(self, probs, values, target, tau=1.0):
+            return tau * ((probs @ values) - values[target]).square()
+
+    case = make_case(6)
+    once = NTLCrossEntropyLoss(NUMBERS, Squared(), return_terms=True)(case.logits(), case.labels).ntl
+    twice = NTLCrossEntropyLoss(NUMBERS, partial(Squared(), tau=2.0), return_terms=True)
+    assert_close(twice(case.logits(), case.labels).ntl, 2 * once)

@@ -3,7 +3,9 @@
 from decimal import Decimal
 from functools import partial
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,3 +119,41 @@ def test_a_sign_that_is_always_written_leaves_no_number_without_one():
         assert {token for token, _ in slots[0]} == first
     with pytest.raises(ValueError, match="plus"):
         NumberFormat(1, plus="none")
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [7, 12.5], ["7", "12.5"], ["7", 12.5], np.array([7, 12.5]), np.array([7, 12.5], dtype=np.float32),
+        torch.tensor([7, 12.5]), torch.tensor([7, 12.5], dtype=torch.bfloat16),
+        [Decimal("7.0"), Decimal("12.5")],
+        [np.int64(7), np.float32(12.5)], [7.0, 1.25e1],
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_format_of_numbers_is_that_of_their_texts(numbers):
+    found = NumberFormat.of(numbers)
+    assert found == NumberFormat(digits=2, decimals=1)
+    assert [found.write(number) for number in numbers] == ["07.0", "12.5"]
+
+
+def test_numbers_are_written_with_the_digits_that_their_type_holds():
+    for number in (np.float32(12.3), torch.tensor(12.3), 12.3):
+        assert NumberFormat.of([number]).write(number) == "12.3"
+    assert NumberFormat(20).write(10**19 + 1) == "10000000000000000001"
+    assert NumberFormat(1, 7).write(1e-7) == "0.0000001"
+    assert not NumberFormat(2).fits(100)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(None, ValueError), ([1], TypeError), (float("nan"), ValueError)]
+)
+def test_what_is_no_number_is_an_error(number, error):
+    with pytest.raises(error):
+        NumberFormat.of([7, number])
+
+
+@pytest.mark.parametrize("digits", [2.0, "2", None])
+def test_digits_are_counted_in_whole_numbers(digits):
+    with pytest.raises(TypeError, match="digits"):
+        NumberFormat(digits=digits)
