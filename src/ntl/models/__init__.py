@@ -40,7 +40,7 @@ class AnsweringModel(Protocol):
         number_ids: The tokens that write numbers; empty if it writes none.
         frozen: The layers that are not trained, or None.
         lora: The adapters, or None.
-        answer_format: The `AnswerFormat` of a language model; other models have none.
+        answer_format: The `WrittenAnswers` of a language model; other models have none.
         head: The layer that predicts the number of a regression head; other models have none.
     """
 

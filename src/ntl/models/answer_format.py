@@ -20,6 +20,7 @@ from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
+from ntloss.numbers.format import kept_decimals
 from ntloss.numbers.parsing import parse_number
 
 # Entries of `config.ntl` that hold the format of padded answers.
@@ -28,7 +29,7 @@ PLAIN_SAMPLES = ("7", "-7", "12", "0.5")
 WHOLE = "number_whole"  # entry that says whether all training answers are whole, if logarithms are written
 
 
-class AnswerFormat:
+class WrittenAnswers:
     """Writes answers in the format that a model is trained with, and reads the model's answers back."""
 
     def __init__(
@@ -50,7 +51,7 @@ class AnswerFormat:
                 "this model has no number format: it is taken from the training answers; expected a model "
                 "trained with model_args.number_format=padded. Train it first, or choose another one."
             )
-        return NumberFormat(*(ntl[key] for key in FORMAT_KEYS))
+        return NumberFormat(*(ntl[key] for key in FORMAT_KEYS), log=self.is_log, whole=bool(ntl.get(WHOLE)))
 
     def fit(self, answers: Iterable[str]) -> None:
         """Choose the format of padded training answers, or check that that of an earlier run fits them."""
@@ -86,7 +87,7 @@ class AnswerFormat:
                     "expected answers that differ, or model_args.number_places"
                 )
             if places is None:
-                places = max(0, (digits or 3) - 1 - math.floor(math.log10(spread)))
+                places = kept_decimals(spread, digits or 3)
             self._config.ntl = {**ntl, "number_places": places}
             texts = [self._scaled(answer) for answer in answers]
         # The logarithms of powers of ten are whole, but those of other answers need the places.
@@ -122,11 +123,6 @@ class AnswerFormat:
             return answer
         return f"{Decimal(answer):.{places}f}"
 
-    def _unscaled(self, number: float) -> float:
-        """Return the answer, of four digits, whose logarithm this is."""
-        answer = float(f"{10**number:.4g}")
-        return float(f"{answer:.0f}") if self._config.ntl[WHOLE] else answer
-
     def fits(self, answer: str) -> bool:
         """Return whether the format can write an answer, rounded."""
         try:
@@ -145,11 +141,15 @@ class AnswerFormat:
         if (form := self.number_format) is None:
             return [*texts]
         numbers = [form.read(text.strip()) for text in texts]
-        return [format_number(self._unscaled(float(x)) if self.is_log else x) for x in numbers]
+        if not form.log:
+            return [*map(format_number, numbers)]
+        return [format_number(x) for x in form.unscaled(np.array(numbers, dtype=float)).tolist()]
 
     def unscaled(self, numbers: Tensor) -> Tensor:
         """Return the answers that written numbers stand for."""
-        return numbers.cpu().clone().apply_(self._unscaled).to(numbers.device) if self.is_log else numbers
+        if (form := self.number_format) is None or not form.log:
+            return numbers
+        return torch.from_numpy(form.unscaled(numbers.cpu().numpy())).to(numbers)
 
     def outwards(self, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Move the ends of intervals outwards to numbers that the format can write, or to its last one."""
@@ -158,9 +158,7 @@ class AnswerFormat:
         if self.is_log:
             lower, upper = (np.log10(np.maximum(end, sys.float_info.min)) for end in (lower, upper))
         lower, upper = writable_ends(form, lower, upper)
-        if self.is_log:
-            lower, upper = (np.array([*map(self._unscaled, end)], dtype=float) for end in (lower, upper))
-        return lower, upper
+        return form.unscaled(lower), form.unscaled(upper)
 
     def processor(self, prompt_length: int) -> "FormatProcessor | None":
         """Make the logits processor that keeps answers in the format, after a prompt of so many tokens."""

@@ -21,7 +21,7 @@ from ntl.encodings.digits import TextEncoding
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
 from ntl.models import IGNORE, Row
-from ntl.models.answer_format import AnswerFormat
+from ntl.models.answer_format import WrittenAnswers
 from ntl.models.batches import generation_mode, is_sharded, pad, pad_questions
 from ntl.models.source import ModelSource, build_model
 from ntloss import NumberVocabulary
@@ -114,7 +114,7 @@ class LanguageModel:
             digits = source.settings.encoding == "digits"
             self.vocabulary = number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
         self.number_ids = self.vocabulary.token_ids
-        self.answer_format = AnswerFormat(self.model, self.tokenizer, self.vocabulary)
+        self.answer_format = WrittenAnswers(self.model, self.tokenizer, self.vocabulary)
 
     def fit(self, answers: Iterable[str]) -> None:
         """Choose the number format, if answers are padded; see `AnsweringModel.fit`."""

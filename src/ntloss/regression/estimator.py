@@ -23,7 +23,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ntloss import HLGauss, NTLCrossEntropyLoss
@@ -149,13 +149,15 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         self.verbose = verbose
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> NumberRegressor:  # noqa: N803
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> NumberRegressor:  # noqa: N803
         """Train the model, choose its best epoch, and calibrate its intervals.
 
         Args:
             X: `[rows]` texts as a list, array or Series; or a DataFrame or list of dicts, whose columns the
                 question is made from. Rows in which all of these are empty are left out.
             y: `[rows]`, finite numbers. The name of a Series ends the question.
+            sample_weight: `[rows]`, how much each row counts in the loss and in the choice of the epoch, 0 or
+                more. The simple models and the calibration count each row once. Default: 1.
 
         Returns:
             The estimator.
@@ -165,6 +167,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         table, plain = as_table(X)
         answers = _as_numbers(column_or_1d(y, warn=True))
         _check_rows(table, answers)
+        weights = _check_sample_weight(sample_weight, answers[:, None], dtype=float, ensure_non_negative=True)
         # If training fails, what was fitted before would read numbers in another format.
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
@@ -179,6 +182,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             _check_rows(table.iloc[given], answers[given])
         chosen = given[self._choose_rows(len(given))]
         answers, kept = answers[chosen], table.iloc[chosen].reset_index(drop=True)
+        weights = weights[chosen]
         self.format_ = NumberFormat.for_answers(answers, self.scale)
         parts = _divide(len(answers))
         asked = parts.calibration[:_READ]
@@ -202,7 +206,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         report.answers(self.format_, answers, texts[0])
         report.weights(self.model, self.model_)
         rows = writer.with_states(rows, partial(report.bar, desc="frozen layers", unit=" batches"))
-        self.history_ = self._train(writer, rows, texts, answers, parts, report)
+        self.history_ = self._train(writer, rows, texts, answers, weights, parts, report)
         report.epochs(self.history_)
         believed = writer.beliefs(rows.take(parts.calibration))
         self.model_ = writer.finish()
@@ -370,6 +374,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         rows: Rows,
         texts: Sequence[str],
         answers: Numbers,
+        weights: Numbers,
         parts: Parts,
         report: Report,
     ) -> list[float]:
@@ -380,7 +385,9 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             file = Path(self.checkpoint).expanduser() / CHECKPOINT
             file.parent.mkdir(parents=True, exist_ok=True)
             used = {**self.get_params(), **dict.fromkeys(_NOT_IN_KEY)}
-            key = hashlib.sha256(repr((used, [*texts], answers.tolist())).encode()).hexdigest()
+            key = hashlib.sha256(
+                repr((used, [*texts], answers.tolist(), weights.tolist())).encode()
+            ).hexdigest()
         held = load_checkpoint(file, key)
         if held is not None:
             report.say(f"continued       at step {held['step']} of {steps}, from {file}")
@@ -389,14 +396,16 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         asked = [texts[i] for i in parts.validation]
 
         def validate() -> float:
-            return float(abs(self._read_texts(asked, [0.5])[:, 0] - answers[parts.validation]).mean())
+            errors = abs(self._read_texts(asked, [0.5])[:, 0] - answers[parts.validation])
+            return float(np.average(errors, weights=weights[parts.validation]))
 
         with Steps(report, steps, epochs, self.train, held["step"] if held else 0) as counted:
             return train(
                 writer,
                 self._loss(writer, answers[parts.training]),
                 rows.take(parts.training),
-                validate if asked else None,
+                validate if weights[parts.validation].any() else None,
+                torch.from_numpy(weights[parts.training]),
                 epochs=epochs,
                 batch_size=self.batch_size,
                 learning_rate=RATES[self.train] if self.learning_rate is None else self.learning_rate,

@@ -172,6 +172,13 @@ def read_answers(column: pd.Series, decimal: str | None = None, missing: Iterabl
     units = {unit.removesuffix("s") if len(unit) > 2 else unit for _, unit in read}
     if len(units) == 1 and (unit := max((unit for _, unit in read), key=len)):
         notes.append(f"every {name!r} has {unit!r}")
+    scaled = [
+        (cell.text, number)
+        for cell, (number, unit) in zip(found, read, strict=True)
+        if cell.magnitudes and cell.magnitudes[0] not in unit.split()
+    ]
+    if scaled:
+        notes.append(f"{scaled[0][0]!r} in {name!r} is read as {scaled[0][1]:.15g}")
     is_wrong = [np.isnan(number) or (len(units) > 1 and unit != "") for number, unit in read]
     wrong = given[is_wrong]
     if len(wrong):
@@ -210,10 +217,15 @@ class _Cell(NamedTuple):
         number = parse_number(self.text, "whole", thousands)
         if number is not None:
             before = before.rstrip(_MARKS)
-            after = " ".join(word for word in after.split() if word.lower().removesuffix("s") not in POWERS)
+            after = " ".join(word for word in after.split() if word not in self.magnitudes)
         elif "(" not in self.before and parse_number(self.core, "whole", thousands) is not None:
             number = parse_number(self.text, "first", thousands)
         return (math.nan if number is None else number), f"{before} {after}".strip()
+
+    @property
+    def magnitudes(self) -> list[str]:
+        """What may stand for thousands or millions after the number."""
+        return [word for word in self.after.split() if word.lower().removesuffix("s") in POWERS]
 
     def _thousands(self, decimal: str | None) -> str | None:
         """Return the separator of thousands that the text has, or may have beside its mark of decimals."""

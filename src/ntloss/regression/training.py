@@ -25,6 +25,7 @@ def train(
     loss_fn: NTLCrossEntropyLoss,
     rows: Rows,
     validate: Callable[[], float] | None,
+    row_weights: Tensor,
     *,
     epochs: int,
     batch_size: int,
@@ -42,6 +43,7 @@ def train(
         loss_fn: the loss; the sigma of `HLGauss` falls during training.
         rows: the training rows.
         validate: computes the error of the writer, after each epoch. None: the last epoch is the best one.
+        row_weights: `[rows]`, how much each training row counts in the loss.
         epochs: the largest number of epochs.
         batch_size: rows of a step.
         learning_rate: the largest learning rate of AdamW; it rises for a tenth of the steps, then falls to 0.
@@ -56,6 +58,7 @@ def train(
     """
     weights = {name: p for name, p in writer.model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(weights.values(), lr=learning_rate, betas=_BETAS, weight_decay=0.0)
+    row_weights = row_weights / row_weights.mean().clamp(min=torch.finfo(torch.float64).tiny)
     per_epoch = -(-len(rows) // batch_size)
     total = epochs * per_epoch
     step, history, best = 0, list[float](), dict[str, Tensor]()
@@ -86,8 +89,11 @@ def train(
                     group["lr"] = learning_rate * _schedule(step, total)
                 if criterion is not None:
                     criterion.anneal(step / max(total - 1, 1))
-                part = rows.take(order[first : first + batch_size])
-                loss = loss_fn(writer.logits(part), writer.token_ids(part).to(writer.device))
+                index = order[first : first + batch_size]
+                part = rows.take(index)
+                labels = writer.token_ids(part).to(writer.device)
+                counted = row_weights[index].to(writer.device, torch.float32)[:, None].expand(labels.shape)
+                loss = loss_fn(writer.logits(part), labels, loss_weights=counted)
                 optimizer.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)

@@ -438,3 +438,21 @@ def test_a_model_in_half_precision_is_trained_and_saved_like_any_other(tiny, tmp
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")  # where the folder half is not found
     assert_close(NumberRegressor.load("../saved").predict(texts), fitted.predict(texts))
+
+
+def test_rows_of_weight_0_are_as_if_their_answers_were_others(tiny):
+    texts, answers = reviews(60)
+    weights = np.arange(60) % 2
+    others = np.where(weights, answers, answers[::-1])
+    fits = [make(tiny, epochs=1).fit(texts, y, sample_weight=weights) for y in (answers, others)]
+    fits += [
+        make(tiny, epochs=1).fit(texts, answers),
+        make(tiny, epochs=1).fit(texts, answers, np.full(60, 7.0)),
+    ]
+    read = [model.predict_distribution(texts[:5], 5) for model in fits]
+    # Quantiles are multiples of 0.1, and rounding moves some of them by one.
+    assert_close(read[0], read[1], 0.005)
+    assert_close(read[2], read[3], 0.005)
+    assert abs(read[0] - read[2]).max() > 1
+    with pytest.raises(ValueError, match="sample_weight"):
+        make(tiny).fit(texts, answers, sample_weight=weights[:5])
