@@ -1,8 +1,9 @@
 """Packs of runs that were made in pieces, and paired differences of their measures."""
 
+import argparse
 import json
 import lzma
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,44 @@ import numpy as np
 import pandas as pd
 
 from ntl.report.statistics import half_width, holm, p_value
+
+
+def report(
+    arguments: Sequence[str] | None,
+    study: str,
+    measures: Callable[[Mapping[str, Any]], Mapping[str, float]],
+    names: Mapping[str, str],
+    planned: Sequence[Mapping[str, str]],
+) -> None:
+    """Merge the runs of a study, measure and test them, and print both.
+
+    Args:
+        arguments: The command line: `--outputs` and `--results`.
+        study: Name of the study's folders.
+        measures: Measures a run, which has an `arm` and a `seed`.
+        names: Arm to its name in tables.
+        planned: The contrasts, with `of`, `minus` and `metric`, which are corrected together.
+    """
+    parser = argparse.ArgumentParser(description=f"Pack and measure the runs of the study `{study}`.")
+    parser.add_argument("--outputs", type=Path, default=Path("outputs", study))
+    parser.add_argument("--results", type=Path, default=Path("results", study))
+    given = parser.parse_args(arguments)
+    runs = merge(given.results / "runs.jsonl.xz", given.outputs, ("arm", "seed"))
+    if not runs:
+        print("No run is there.")
+        return
+    metrics = pd.DataFrame(
+        {"arm": run["arm"], "seed": run["seed"], "metric": metric, "value": value}
+        for run in runs
+        for metric, value in measures(run).items()
+    )
+    metrics.to_csv(given.results / "metrics.csv", index=False, float_format="%.6g", lineterminator="\n")
+    means = metrics.pivot_table(index="arm", columns="metric", values="value")
+    print(means.rename(names).to_string(float_format="%.3f"))
+    found = paired(metrics, planned)
+    if len(found):
+        found.to_csv(given.results / "contrasts.csv", index=False, float_format="%.6g", lineterminator="\n")
+        print("", table_of_contrasts(found, names), sep="\n")
 
 
 def merge(pack: Path, outputs: Path, key: Sequence[str]) -> list[dict[str, Any]]:

@@ -5,16 +5,13 @@
 The pack, `runs.jsonl.xz`, holds one run a line. Runs in the pack that the folder of outputs lacks stay there.
 """
 
-import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from studies.fields.task import FIELDS, read_call
-from studies.packs import merge, paired, table_of_contrasts
+from studies.packs import report
 
 NAMES = {
     "ce": "cross-entropy",
@@ -31,29 +28,7 @@ PLANNED = [
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Merge, measure, test, print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--outputs", type=Path, default=Path("outputs/fields"))
-    parser.add_argument("--results", type=Path, default=Path("results/fields"))
-    given = parser.parse_args(arguments)
-    runs = merge(given.results / "runs.jsonl.xz", given.outputs, ("arm", "seed"))
-    if not runs:
-        print("No run is there.")
-        return
-    metrics = pd.DataFrame(rows_of_metrics(runs))
-    metrics.to_csv(given.results / "metrics.csv", index=False, float_format="%.6g", lineterminator="\n")
-    means = metrics.pivot_table(index="arm", columns="metric", values="value")
-    print(means.rename(NAMES).to_string(float_format="%.3f"))
-    found = paired(metrics, PLANNED)
-    if len(found):
-        found.to_csv(given.results / "contrasts.csv", index=False, float_format="%.6g", lineterminator="\n")
-        print("", table_of_contrasts(found, NAMES), sep="\n")
-
-
-def rows_of_metrics(runs: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield one row for each run and measure."""
-    for run in runs:
-        for metric, value in measures(run["truths"], run["read"][-1]).items():
-            yield {"arm": run["arm"], "seed": run["seed"], "metric": metric, "value": value}
+    report(arguments, "fields", lambda run: measures(run["truths"], run["read"][-1]), NAMES, PLANNED)
 
 
 def measures(truths: Sequence[Sequence[float]], read: Mapping[str, Any]) -> dict[str, float]:

@@ -5,14 +5,12 @@
 The pack, `runs.jsonl.xz`, holds one run a line. Runs in the pack that the folder of outputs lacks stay there.
 """
 
-import argparse
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from studies.packs import merge, paired, table_of_contrasts
+from studies.packs import report
 from studies.scores.results import measures
 
 NAMES = {"ce": "the mean level", "soft": "the raters' shares", "soft_crps": "the raters' shares + CRPS"}
@@ -27,30 +25,14 @@ PLANNED = [
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Merge, measure, test, print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--outputs", type=Path, default=Path("outputs/soft_labels"))
-    parser.add_argument("--results", type=Path, default=Path("results/soft_labels"))
-    given = parser.parse_args(arguments)
-    runs = merge(given.results / "runs.jsonl.xz", given.outputs, ("arm", "seed"))
-    if not runs:
-        print("No run is there.")
-        return
-    rows = []
-    for run in runs:
-        probabilities, labels = np.array(run["read"][-1]["probabilities"]), np.array(run["labels"])
-        found = {
-            **measures(probabilities, labels, run["ratings"]),
-            "none": float(1 - probabilities.sum(1).mean()),
-        }
-        rows += [{"arm": run["arm"], "seed": run["seed"], "metric": m, "value": v} for m, v in found.items()]
-    metrics = pd.DataFrame(rows)
-    metrics.to_csv(given.results / "metrics.csv", index=False, float_format="%.6g", lineterminator="\n")
-    means = metrics.pivot_table(index="arm", columns="metric", values="value")
-    print(means.rename(NAMES).to_string(float_format="%.3f"))
-    found = paired(metrics, PLANNED)
-    if len(found):
-        found.to_csv(given.results / "contrasts.csv", index=False, float_format="%.6g", lineterminator="\n")
-        print("", table_of_contrasts(found, NAMES), sep="\n")
+    report(arguments, "soft_labels", measures_of, NAMES, PLANNED)
+
+
+def measures_of(run: Mapping[str, Any]) -> dict[str, float]:
+    """Measure a run as in the study of scores; `none` is the probability of anything but a level."""
+    probabilities, labels = np.array(run["read"][-1]["probabilities"]), np.array(run["labels"])
+    none = float(1 - probabilities.sum(1).mean())
+    return {**measures(probabilities, labels, run["ratings"]), "none": none}
 
 
 if __name__ == "__main__":
