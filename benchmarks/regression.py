@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("target", help="the column of numbers")
     parser.add_argument("--prompt", required=True, help="the question, with columns in braces")
     parser.add_argument("--train", default="upper_layers", help="upper_layers (default), lora or all")
+    parser.add_argument("--learning-rate", type=float, help="default: that of the estimator")
     parser.add_argument("--rows", type=int, default=400, help="that are fitted (default: 400)")
     parser.add_argument("--new", type=int, default=300, help="rows that are predicted (default: 300)")
     parser.add_argument("--epochs", type=int, default=4, help="largest number of epochs (default: 4)")
@@ -43,8 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
         prompt=options.prompt.replace("\\n", "\n"),
         train=options.train,
         epochs=options.epochs,
+        learning_rate=options.learning_rate,
         random_state=options.seed,
-        compare=False,
         verbose=False,
     )
     start = time.process_time()
@@ -62,6 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"{len(new)} new rows: mean absolute error {abs(median - answers).mean():.2f}, intervals of 90% hold "
         f"{((low <= answers) & (answers <= high)).mean():.0%}, mean width {(high - low).mean():.1f}"
     )
+    print(f"held-out rows, with conformal intervals of simple models:\n{model.report_.to_string()}")
     return 0
 
 
