@@ -1,10 +1,10 @@
 """Full fine-tuning of a small causal language model, in runs that can be stopped and continued.
 
 Studies derive their runs from `FineTuning`. Each run writes one file, at its end, and runs that have one are
-skipped. A run saves its state after each epoch, in 1.6 GB for SmolLM2-135M, and goes on from there: a command
-may be stopped at any moment and started again. It may also run several times at once, because each process
-locks the run that it works on: once for each core of a CPU, with OMP_NUM_THREADS=1, or about five times on a
-GPU.
+skipped. A run saves its state every five minutes, in 1.6 GB for SmolLM2-135M, and goes on from there: a
+command may be stopped at any moment and started again. It may also run several times at once, because each
+process locks the run that it works on: once for each core of a CPU, with OMP_NUM_THREADS=1, or about five
+times on a GPU.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 
 BATCH = 16
 WARMUP, CLIP = 20, 1.0
+SAVE_EVERY = 300.0  # seconds
 
 
 def parser_of(description: str | None, outputs: str) -> argparse.ArgumentParser:
@@ -131,7 +132,7 @@ class FineTuning:
         raise NotImplementedError
 
     def train(self, state: Path) -> bool:
-        """Train, from a saved state if there is one, and save it after each epoch.
+        """Train, from a saved state if there is one, and save it every five minutes.
 
         Returns:
             Whether training has ended; if not, the time is over.
@@ -143,7 +144,7 @@ class FineTuning:
         if state.is_file():
             self._load(state)
         self.model.train()
-        begin = time.process_time() - self.seconds
+        begin, saved = time.process_time() - self.seconds, time.monotonic()
         while self.step < self.steps:
             if datetime.now() > self.given.until:
                 self._save(state)
@@ -155,8 +156,9 @@ class FineTuning:
                 with torch.no_grad(), self.autocast():
                     self.readings.append({"step": self.step, **self.read()})
                 self.model.train()
-            if self.step % max(1, self.rows // BATCH) == 0:
+            if time.monotonic() - saved > SAVE_EVERY:
                 self._save(state)
+                saved = time.monotonic()
         return True
 
     def result(self) -> dict[str, Any]:

@@ -87,6 +87,7 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(study, tiny, tables
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     train.main([*given, str(whole)])
     train.main([*given, str(pieces), "--until", "00:00"])
+    monkeypatch.setattr("studies.fine_tuning.SAVE_EVERY", 0)
     step = train.Run._train_step
 
     def killed(run, parameters):
@@ -97,6 +98,7 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(study, tiny, tables
     monkeypatch.setattr(train.Run, "_train_step", killed)
     with pytest.raises(KeyboardInterrupt):
         train.main([*given, str(pieces)])
+    assert [*pieces.glob("*.state")]
     assert not [*pieces.glob("*.json")]
     monkeypatch.setattr(train.Run, "_train_step", step)
     train.main([*given, str(pieces)])
