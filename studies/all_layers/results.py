@@ -77,6 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--outputs", type=Path, default=Path("outputs/all_layers"))
     parser.add_argument("--results", type=Path, default=Path("results/all_layers"))
     parser.add_argument("--rates", action="store_true", help="print what the tuning seeds choose, and end")
+    parser.add_argument(
+        "--train-size", type=int, help="runs with so many training rows; default: the study's"
+    )
     given = parser.parse_args(arguments)
     runs = merge(given.results / "runs.jsonl.xz", given.outputs, KEY)
     metrics = pd.DataFrame(rows_of_metrics(runs))
@@ -88,14 +91,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if metrics.empty:
         return
     metrics.to_csv(given.results / "metrics.csv.xz", index=False, lineterminator="\n")
-    figures = pd.concat([with_chosen_rates(metrics), of_other_models()])
+    figures = pd.concat([with_chosen_rates(metrics, given.train_size), of_other_models()])
     for name, seeds in plan["seeds"].items():
         own = figures[figures["seed"].isin(seeds)]
         print(f"\n## Seeds {seeds[0]} to {seeds[-1]} ({name})\n")
         print("\n\n".join(tables_of(own)))
         found = contrasts(own, plan)
         if len(found):
-            found.to_csv(given.results / f"contrasts_{name}.csv", index=False, lineterminator="\n")
+            of_size = "" if given.train_size is None else f"_{given.train_size}_rows"
+            found.to_csv(given.results / f"contrasts_{name}{of_size}.csv", index=False, lineterminator="\n")
             print("", table_of_contrasts(found, NAMES, ["rule", "table"]), sep="\n")
 
 
@@ -176,11 +180,13 @@ def tried_rates(runs: Iterable[Mapping[str, Any]]) -> str:
     return found.assign(chosen=np.where(found["mean"] == best, "chosen", "")).to_string(float_format="%.3f")
 
 
-def with_chosen_rates(metrics: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs at the rate that was chosen for their arm and table, without those of more rows."""
+def with_chosen_rates(metrics: pd.DataFrame, train_size: int | None) -> pd.DataFrame:
+    """Return the runs at the rate that was chosen for their arm and table, with as many training rows."""
     chosen = pd.Series({(table, arm): rate for table, arms in CHOSEN.items() for arm, rate in arms.items()})
     rates = chosen.reindex(pd.MultiIndex.from_frame(metrics[["table", "arm"]])).to_numpy()
-    return metrics[(metrics["rate"] == rates) & (metrics["train_rows"] <= COMMON["train_size"])]
+    rows = metrics["train_rows"]
+    fits = rows <= COMMON["train_size"] if train_size is None else rows == train_size
+    return metrics[(metrics["rate"] == rates) & fits]
 
 
 def of_other_models() -> pd.DataFrame:
