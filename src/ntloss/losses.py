@@ -189,7 +189,34 @@ class NTLCrossEntropyLoss(nn.Module):
     @property
     def finds_numbers(self) -> bool:
         """Whether the criterion depends on which tokens form a number, and so on where sequences end."""
-        return self.term.tables.kinds is not None
+        return self.term.finds_numbers
+
+    def find_numbers(self, labels: Tensor, sequence_ids: Tensor | None = None) -> Tensor:
+        """Find the numbers of labels, for a criterion on whole numbers: `loss(..., numbers=...)`.
+
+        This happens on the CPU, so call it where labels are made: in a collator, whose work the processes of
+        a data loader share, or before a compiled function.
+
+        Args:
+            labels: `[batch, seq]`, token ids; on an accelerator, they are copied to the CPU first.
+            sequence_ids: see `forward`.
+
+        Returns:
+            `[batch, seq, columns]`, int64, on the CPU, which `ntloss.numbers.LabelNumbers.unpack` reads. With
+            `shift=True`, the numbers are those of the shifted labels.
+
+        Example:
+            >>> from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
+            >>> from ntloss.numbers import LabelNumbers
+            >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+            >>> loss_fn = NTLCrossEntropyLoss(digits, HLGauss(sigma=2.0))
+            >>> numbers = loss_fn.find_numbers(torch.tensor([[3, 9, 11, 7]]))
+            >>> LabelNumbers.unpack(numbers).magnitude
+            tensor([[39., 39.,  0.,  7.]], dtype=torch.float64)
+            >>> loss = torch.compile(loss_fn, fullgraph=True)  # doctest: +SKIP
+            >>> loss(logits, labels, numbers=numbers)  # doctest: +SKIP
+        """
+        return self.term.find_numbers(labels, sequence_ids, self.ignore_index, self.shift)
 
     def anneal(self, progress: float) -> None:
         """Set the criterion for a share of training: narrow an `HLGauss` whose width falls.
@@ -210,6 +237,7 @@ class NTLCrossEntropyLoss(nn.Module):
         num_items_in_batch: Tensor | float | None = None,
         sequence_ids: Tensor | None = None,
         number_weights: Tensor | None = None,
+        numbers: Tensor | None = None,
     ) -> Tensor | LossTerms:
         """Compute the loss from logits.
 
@@ -232,6 +260,9 @@ class NTLCrossEntropyLoss(nn.Module):
                 count of items; `normalize_by="numbers"` divides by the total of `loss_weights *
                 number_weights` over number labels. With `mode="replace"`, a number label of weight w, from 0
                 to 1, gets w times the number term and 1 - w times cross-entropy. Default: 1.
+            numbers: what `find_numbers(labels)` found, for criteria on whole numbers. Default: it is called
+                here, which copies labels on an accelerator to the CPU and waits for them. `torch.compile`
+                with `fullgraph=True`, CUDA graphs and `torch.func.vmap` need it.
 
         Returns:
             A scalar, or `[...]` for "none", in float32 or float64. With `return_terms` or `return_lse`, a
@@ -249,7 +280,7 @@ class NTLCrossEntropyLoss(nn.Module):
         if shard is not None:
             check_same_labels(labels, shard.group)
         targets = self._targets(
-            labels, logits, loss_weights, num_items_in_batch, sequence_ids, number_weights
+            labels, logits, loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers
         )
         wanted = Wanted(self.term.token_ids, mean=self.label_smoothing > 0)
         readout = read_logits(logits, targets.labels, wanted, shard)
@@ -265,6 +296,7 @@ class NTLCrossEntropyLoss(nn.Module):
         num_items_in_batch: Tensor | float | None = None,
         sequence_ids: Tensor | None = None,
         number_weights: Tensor | None = None,
+        numbers: Tensor | None = None,
         *,
         softcap: float | None = None,
         logit_scale: float = 1.0,
@@ -283,7 +315,7 @@ class NTLCrossEntropyLoss(nn.Module):
             lm_head_weight: `[vocab, hidden]`.
             labels: `[...]`, token ids.
             bias: `[vocab]`. Default: none.
-            loss_weights, num_items_in_batch, sequence_ids, number_weights: see `forward`.
+            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers: see `forward`.
             softcap: replace logits by `softcap * tanh(logits / softcap)`, as in Gemma's head. Default: None.
             logit_scale: factor of the logits, applied before the soft cap, as in Cohere's head. Default: 1.
             chunk_size: number of tokens in a chunk. Default: on the CPU 512, reduced so that a chunk holds at
@@ -312,7 +344,7 @@ class NTLCrossEntropyLoss(nn.Module):
             lm_head_weight,
             labels,
             bias,
-            (loss_weights, num_items_in_batch, sequence_ids, number_weights),
+            (loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers),
             Transform(logit_scale, softcap).check(),
             chunk_size,
         )
@@ -390,6 +422,7 @@ class NTLCrossEntropyLoss(nn.Module):
         loss_weights: Tensor | None = None,
         sequence_ids: Tensor | None = None,
         number_weights: Tensor | None = None,
+        numbers: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         r"""Compute the divisors of `reduction="mean"`, to be summed over micro-batches and ranks.
 
@@ -397,7 +430,7 @@ class NTLCrossEntropyLoss(nn.Module):
         batch is split is `normalize_by="items"` with the weight $\lambda \cdot items / numbers$.
 
         Args:
-            labels, loss_weights, sequence_ids, number_weights: `[...]`, as passed to `forward`.
+            labels, loss_weights, sequence_ids, number_weights, numbers: as passed to `forward`.
 
         Returns:
             items: scalar, total weight of the positions that are not ignored.
@@ -415,7 +448,7 @@ class NTLCrossEntropyLoss(nn.Module):
         # Sums in float64, which is exact for any count, whatever the dtype of the logits.
         inputs = torch.empty(*labels.shape, 0, dtype=self.term.tables.values.dtype, device=labels.device)
         targets = self._targets(
-            labels, inputs, loss_weights, None, sequence_ids, number_weights, reduction="sum"
+            labels, inputs, loss_weights, None, sequence_ids, number_weights, numbers, reduction="sum"
         )
         return targets.item_weights.sum(), targets.number_weights.sum()
 
@@ -432,6 +465,7 @@ class NTLCrossEntropyLoss(nn.Module):
         num_items_in_batch: Tensor | float | None,
         sequence_ids: Tensor | None,
         number_weights: Tensor | None,
+        numbers: Tensor | None,
         reduction: str | None = None,
     ) -> Targets:
         term = self.term
@@ -452,6 +486,7 @@ class NTLCrossEntropyLoss(nn.Module):
             number_weights=number_weights,
             sequence_ids=sequence_ids,
             num_items_in_batch=num_items_in_batch,
+            numbers=numbers,
         )
 
     def _terms(self, readout: Readout, targets: Targets) -> LossTerms:

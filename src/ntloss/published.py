@@ -144,6 +144,7 @@ class _PublishedLoss(nn.Module):
         reduction: str = "mean",
         ignore_index: int = -100,
         sequence_ids: Tensor | None = None,
+        numbers: Tensor | None = None,
     ) -> Tensor:
         """Compute the loss of the positions whose label is a number token.
 
@@ -154,6 +155,7 @@ class _PublishedLoss(nn.Module):
             reduction: "mean" (default) divides by the total weight of the number labels; "sum"; "none".
             ignore_index: label of positions to ignore. Default: -100.
             sequence_ids: see `NTLCrossEntropyLoss.forward`.
+            numbers: what `find_numbers` found, for `NumberLevelLoss`; see `NTLCrossEntropyLoss.forward`.
 
         Returns:
             A scalar, or `[...]` for "none" (0 where the label is not a number), in float32 or float64.
@@ -179,6 +181,7 @@ class _PublishedLoss(nn.Module):
             normalize_by="numbers",
             loss_weights=loss_weights,
             sequence_ids=sequence_ids,
+            numbers=numbers,
         )
         token_ids = self.term.tables.token_ids
         if self.reweigh:
@@ -189,6 +192,12 @@ class _PublishedLoss(nn.Module):
             readout = Readout.of_numbers(flat.gather(-1, token_ids.expand(len(flat), -1)))
         term: Tensor = self.term(readout, targets)
         return term.reshape(labels.shape) if reduction == "none" else term
+
+    def find_numbers(
+        self, labels: Tensor, ignore_index: int = -100, sequence_ids: Tensor | None = None
+    ) -> Tensor:
+        """Find the numbers of labels; see `NTLCrossEntropyLoss.find_numbers`."""
+        return self.term.find_numbers(labels, sequence_ids, ignore_index)
 
     @property
     def vocabulary(self) -> NumberVocabulary:

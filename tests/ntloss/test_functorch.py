@@ -14,7 +14,7 @@ def gradient_of(loss_fn, logits, labels):
     return torch.autograd.grad(loss_fn(leaf, labels), leaf)[0]
 
 
-@pytest.mark.parametrize("name", [*OF_TOKENS, "ntil", "by digits after"])
+@pytest.mark.parametrize("name", [*OF_TOKENS, "ntil", "by digits after", "hl_gauss"])
 def test_grad_equals_the_backward_pass(name):
     case = numbers_case(name)
     loss_fn = NTLCrossEntropyLoss(NUMBERS, CRITERIA[name][0])
@@ -29,6 +29,23 @@ def test_vmap_of_grad_gives_the_gradient_of_each_sample(kind):
     each = vmap(grad(loss_fn))(case.logits(), case.labels)
     wanted = [gradient_of(loss_fn, *given) for given in zip(case.logits(), case.labels, strict=True)]
     assert_close(each, torch.stack(wanted))
+
+
+@pytest.mark.parametrize("name", ["hl_gauss", "number_level", "by digits after"])
+def test_vmap_takes_the_numbers_of_whole_number_criteria(name):
+    case = numbers_case(name)
+    loss_fn = NTLCrossEntropyLoss(NUMBERS, CRITERIA[name][0])
+    numbers = loss_fn.find_numbers(case.labels)
+
+    def of_row(logits, labels, numbers):
+        return loss_fn(logits, labels, numbers=numbers)
+
+    each = vmap(grad(of_row))(case.logits(), case.labels, numbers)
+    rows = zip(case.logits(), case.labels, strict=True)
+    wanted = [gradient_of(loss_fn, logits[None], labels[None])[0] for logits, labels in rows]
+    assert_close(each, torch.stack(wanted))
+    with pytest.raises(RuntimeError, match="find_numbers"):
+        vmap(loss_fn)(case.logits()[:, None], case.labels[:, None])
 
 
 def test_options_and_weights_work_in_a_transform():

@@ -25,7 +25,7 @@ def texts_to_labels(*rows):
 def one_point_each(labels):
     """Replace a second point by text, because 0.3.2 reads 12.3.4 as 1234."""
     named = [[TEXTS[i] or "b" if i >= 0 else "x" for i in row] for row in labels.tolist()]
-    rows = [re.sub(r"(?<=[0-9])\.([0-9]+)\.(?=[0-9])", r".\1a", "".join(row)) for row in named]
+    rows = [re.sub(r"(?<=[0-9x])\.([0-9]+)\.(?=[0-9])", r".\1a", "".join(row)) for row in named]
     return texts_to_labels(*rows)
 
 
@@ -61,7 +61,7 @@ def published_cases():
 def home_made_cases():
     """Make batches with custom tokenizers whose decoders put spaces between digits."""
     generator = torch.Generator().manual_seed(1)
-    texts = ["12", "a12,-2019a7.04.", "12 7 1 9.5"]
+    texts = ["12", "12,-2019a,7.04.", "12 7 1 9.5"]
     cases = []
     for make in tiny_tokenizers.HOME_MADE:
         tokenizer = tiny_tokenizers.HOME_MADE[make]()

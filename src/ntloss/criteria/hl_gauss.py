@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ntloss.criteria.targets import cross_entropy
-from ntloss.numbers.spans import NumberDigits
+from ntloss.numbers.labels import LabelNumbers
 
 # In widths of a cell; beyond it, the target is uniform to rounding.
 _WIDEST = 1e12
@@ -181,57 +181,38 @@ class HLGauss:
         log_mass: Tensor,
         values: Tensor,
         target: Tensor,
-        digits: NumberDigits,
+        digits: LabelNumbers,
+        cells: Tensor,
         form_log_probs: Tensor | None = None,
     ) -> Tensor:
         """Compute the loss of each position: `[positions]`; see `ntloss.criteria.READABLE`."""
-        return cross_entropy(self.targets(values, target, digits), log_probs, log_mass, form_log_probs)
+        targets = self.targets(values, target, digits, cells)
+        return cross_entropy(targets, log_probs, log_mass, form_log_probs)
 
-    def targets(self, values: Tensor, target: Tensor, digits: NumberDigits) -> Tensor:
+    def targets(self, values: Tensor, target: Tensor, digits: LabelNumbers, cells: Tensor) -> Tensor:
         """Compute the target of each position, given the true digits before it: `[positions, values]`."""
-        masses = self._masses(values, target, digits)
-        # If every cell has mass 0, the target is the label.
-        is_label = torch.zeros_like(masses).scatter(-1, target.unsqueeze(-1), 1)
-        total = masses.sum(-1, keepdim=True)
-        return torch.where(total > 0, masses / torch.where(total > 0, total, 1), is_label)
-
-    def _masses(self, values: Tensor, target: Tensor, digits: NumberDigits) -> Tensor:
-        """Compute the Gaussian's mass in the cell of each value, 0 for values that cannot stand here."""
-        label = values[target].abs()
-        steps = values.abs() - label.unsqueeze(-1)  # in units of the token's last digit, as all below
-        half = torch.pow(10.0, -digits.after.to(digits.remainder)) / 2
-        below, above = (
-            (side + half).to(label).unsqueeze(-1) for side in (digits.remainder, digits.complement)
-        )
+        magnitudes = values.abs()
+        steps = magnitudes - magnitudes[target].unsqueeze(-1)  # in units of the token's last digit, as below
+        below, above = digits.below.to(steps).unsqueeze(-1), digits.above.to(steps).unsqueeze(-1)
         # From y to the edges of each cell. The edges next to y are sums of the digits after it, which are
         # precise in numbers of any length; all other edges are whole steps away from these two.
         lower = torch.where(steps > 0, steps - 1 + above, steps - below)
         upper = torch.where(steps < 0, steps + 1 - below, steps + above)
-        masses = _mass(lower, upper, self._sigma_in_units(digits).to(label).unsqueeze(-1))
-        return torch.where(self._may_stand(values, target, digits), masses, 0)
+        masses = _mass(lower, upper, self._sigma_in_units(digits).to(steps).unsqueeze(-1))
+        # Other values have another length or sign, or begin with a 0.
+        masses = masses * (cells[0, digits.kind] if self.leading_zeros else cells[digits.leads, digits.kind])
+        # If every cell has mass 0, the target is the label; so it is for a token with a point of its own,
+        # which has no neighbors.
+        total = masses.sum(-1, keepdim=True)
+        is_label = torch.zeros_like(masses).scatter(-1, target.unsqueeze(-1), 1)
+        return torch.where(total > 0, masses / total.clamp(min=torch.finfo(total.dtype).tiny), is_label)
 
-    def _sigma_in_units(self, digits: NumberDigits) -> Tensor:
+    def _sigma_in_units(self, digits: LabelNumbers) -> Tensor:
         """Compute the target's standard deviation in units of each token's last digit."""
-        unit = torch.pow(10.0, -digits.place.to(digits.magnitude))
-        sigma = self._sigma.detach().to(unit) * unit
+        sigma = self._sigma.detach().to(digits.unit) / digits.unit
         if self.relative:
-            sigma = torch.hypot(sigma, self.relative * (digits.magnitude * unit))
+            sigma = torch.hypot(sigma, self.relative * (digits.magnitude / digits.unit))
         return sigma.clamp(max=_WIDEST)
-
-    def _may_stand(self, values: Tensor, target: Tensor, digits: NumberDigits) -> Tensor:
-        """Find the values that fit the label's length and sign: `[positions, values]`, bool."""
-        length = digits.length.clamp(1, digits.has_length.shape[-1])
-        fits = digits.has_length.t()[length - 1]
-        negative = (values[target] < 0).unsqueeze(-1)
-        fits = fits & torch.where(negative, values <= 0, values >= 0)
-        if not self.leading_zeros:
-            # The smallest first token without a leading zero; 0 itself is a number of one digit.
-            smallest = torch.pow(10.0, (length - 1).to(values))
-            first = digits.starts & (digits.place + length > 1) & (values[target].abs() >= smallest)
-            fits = fits & ~(first.unsqueeze(-1) & (values.abs() < smallest.unsqueeze(-1)))
-        is_label = torch.zeros_like(fits).scatter(-1, target.unsqueeze(-1), True)
-        # A token with a point or an exponent of its own, or text, has no neighbors.
-        return torch.where(fits.gather(-1, target.unsqueeze(-1)), fits, is_label)
 
     def __repr__(self) -> str:
         sigma = self.schedule or (float(self._sigma),)

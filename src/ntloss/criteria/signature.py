@@ -44,9 +44,11 @@ READABLE = {
     "are given, else None; a criterion without a default for it gets all probability on `target` instead",
     "place": "`[positions]`, decimal place of the label's last digit, a float: 0 for units, 1 for tens",
     "digits_after": "`[positions]`, number of digits after this token in its number, a float",
-    "numbers": "`NumberSpans`, which positions form a number. A criterion that reads it sees all positions "
-    "of the batch, and returns one loss for each number, at the number's first token",
-    "digits": "`NumberDigits`, the digits of each label in its number; for targets on whole numbers",
+    "numbers": "`LabelNumbers`, the number of each label. A criterion that reads it sees all positions of "
+    "the batch, and returns one loss for each number, at the number's first token",
+    "digits": "`LabelNumbers` for a criterion with one loss for each token: targets on whole numbers",
+    "cells": "`[2, kinds, values]`, bool, `cells[0, digits.kind]` says which values have a token of the "
+    "label's length and sign, and `cells[1]` leaves out those with a leading 0",
 }
 # Criteria by name, for configuration files.
 CRITERIA: dict[str, Criterion | type[HLGauss]] = {

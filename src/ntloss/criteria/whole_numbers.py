@@ -7,21 +7,26 @@ has, so they cannot tell if the model would have stopped earlier or gone on.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from ntloss.criteria.tokens import ntl_was
-from ntloss.numbers.characters import NumberSpans
-from ntloss.numbers.spans import log_ratio
+from ntloss.numbers.labels import LabelNumbers
 
 # In units of a number's last digit, as in the published package.
 _EPSILON = torch.finfo(torch.float32).eps
 # Base 1.2 reaches this weight after 379 digits. It keeps weights finite.
 _LARGEST_WEIGHT = 1e30
+# A digit is multiplied by at most 10 to this power. Otherwise, an expected digit far below 1 that precedes
+# many zeros would have an infinite gradient.
+_LARGEST_POWER = 18
+_SMALLEST_MANTISSA = 1e-12
 
 
 def number_level(
-    probs: Tensor, values: Tensor, target: Tensor, numbers: NumberSpans, decimals: bool = False
+    probs: Tensor, values: Tensor, target: Tensor, numbers: LabelNumbers, decimals: bool = False
 ) -> Tensor:
     r"""Symmetric relative error between the expected and the true whole number.
 
@@ -51,8 +56,8 @@ def number_level(
     """
     # Half of epsilon on either side: (a - b) / (a + b) = tanh((log a - log b) / 2).
     predicted, true = (probs * values.abs()).sum(-1), values[target].abs()
-    ratio = log_ratio(predicted, true, numbers.place_from_end, numbers, _EPSILON / 2)
-    return _at_first_token(torch.tanh(ratio.abs() / 2), numbers)
+    ratio = log_ratio(predicted, true, numbers.after, numbers, _EPSILON / 2)
+    return torch.where(numbers.starts > 0, torch.tanh(ratio.abs() / 2), 0)
 
 
 def ntil(
@@ -60,7 +65,7 @@ def ntil(
     log_probs: Tensor,
     values: Tensor,
     target: Tensor,
-    numbers: NumberSpans,
+    numbers: LabelNumbers,
     base: float = 1.2,
     relative: float = 0.2,
     magnitude: float = 0.2,
@@ -101,7 +106,7 @@ def ntil(
         >>> loss_fn(logits, torch.tensor([[1, 4]])).ntl  # 5 / 2 + 0.2 * 5 / 20 + 0.2 * log(20 / 15)
         tensor(2.6075)
     """
-    weights = torch.pow(base, numbers.place_from_end.to(probs)).clamp(max=_LARGEST_WEIGHT)
+    weights = torch.pow(base, numbers.after.to(probs)).clamp(max=_LARGEST_WEIGHT)
     of_digits = _mean_over_digits(ntl_was(probs, values, target) * weights, numbers)
     # Straight-through: the value of the most likely digit, with the gradient of the softmax.
     magnitudes = values.abs()
@@ -109,16 +114,43 @@ def ntil(
     read = soft + (magnitudes[log_probs.argmax(-1)] - soft).detach()
     ratio = log_ratio(read, magnitudes[target], numbers.place, numbers, 1.0).abs()
     of_numbers = of_digits - relative * torch.expm1(-ratio) + magnitude * ratio
-    return _at_first_token(of_numbers, numbers)
+    return torch.where(numbers.starts > 0, of_numbers, 0)
 
 
-def _mean_over_digits(loss: Tensor, numbers: NumberSpans) -> Tensor:
-    """Average the loss over the tokens of each number; that of number i is at index i."""
-    is_digit = numbers.digits > 0
+def _mean_over_digits(loss: Tensor, numbers: LabelNumbers) -> Tensor:
+    """Average the loss over the tokens of each number; the mean stands at the number's first token."""
+    is_digit, first = numbers.length > 0, _first(numbers)
     nothing = torch.zeros_like(loss)
-    count = nothing.scatter_add(0, numbers.number, is_digit.to(loss))
-    return nothing.scatter_add(0, numbers.number, torch.where(is_digit, loss, 0)) / count.clamp(min=1)
+    count = nothing.scatter_add(0, first, is_digit.to(loss))
+    return nothing.scatter_add(0, first, torch.where(is_digit, loss, 0)) / count.clamp(min=1)
 
 
-def _at_first_token(of_numbers: Tensor, numbers: NumberSpans) -> Tensor:
-    return torch.where(numbers.starts, of_numbers[numbers.number], 0)
+def _first(numbers: LabelNumbers) -> Tensor:
+    """Return the position of the first token of each position's number."""
+    return torch.arange(len(numbers.back), device=numbers.back.device) - numbers.back
+
+
+def log_ratio(predicted: Tensor, true: Tensor, place: Tensor, numbers: LabelNumbers, addend: float) -> Tensor:
+    r"""Compute $\log(\hat x + a) - \log(x + a)$ of numbers of any length, $x = \sum_t d_t \, 10^{place_t}$.
+
+    Each number is scaled by its own power of ten, so that none overflows. To keep gradients finite, a number
+    is underestimated if its leading digit is predicted below 1e-18 and all others as exactly 0. All are
+    `[positions]`; the ratio of a number stands at its first token.
+    """
+    mantissa, exponent = _log_sum(predicted, place, numbers, addend)
+    true_mantissa, true_exponent = _log_sum(true, place, numbers, addend)
+    return (mantissa - true_mantissa) + (exponent - true_exponent) * math.log(10)
+
+
+def _log_sum(digits: Tensor, place: Tensor, numbers: LabelNumbers, addend: float) -> tuple[Tensor, Tensor]:
+    # log(sum + addend) as a logarithm and an integer power of ten. Positions outside of numbers add 0.
+    is_number, first = numbers.length > 0, _first(numbers)
+    places = torch.where(is_number, place, 0).to(digits.dtype)
+    magnitude = torch.where(is_number, digits.detach().log10() + places, -math.inf)
+    exponent = torch.full_like(digits, math.log10(addend)).detach()
+    exponent = exponent.scatter_reduce(0, first, magnitude, "amax").ceil()
+    power = (places - exponent[first]).clamp(max=_LARGEST_POWER)
+    scaled = digits * torch.pow(10.0, torch.where(is_number, power, -math.inf))
+    mantissa = torch.zeros_like(digits).scatter_add(0, first, scaled)
+    mantissa = mantissa + addend * torch.pow(10.0, -exponent)
+    return mantissa.clamp(min=_SMALLEST_MANTISSA).log(), exponent

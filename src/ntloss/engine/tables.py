@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ntloss.numbers.characters import token_kinds
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 
@@ -19,7 +18,7 @@ class NumberTables(nn.Module):
 
     Args:
         vocabulary: the number tokens.
-        spans: also build `kinds`, which finds whole numbers in labels, and `has_length`. Default: False.
+        cells: also build `cells`. Default: False.
 
     Attributes:
         token_ids: `[number tokens]`, one token of each distinct value by ascending value, then the further
@@ -28,8 +27,7 @@ class NumberTables(nn.Module):
             `values_in_float32` are the same.
         value_of_label: `[vocab + 1]`, index into `values` of each number token, -1 for text and, at the end
             (index -1), for labels that are ignored.
-        kinds: `[vocab, longest]`, `numbers.characters.token_kinds`, or None unless `spans`.
-        has_length: `[values, lengths]`, see `numbers.spans.NumberDigits`; None unless `spans`.
+        cells: `[2, kinds, values]`, see `criteria.READABLE`, or None.
         has_several_forms: whether some value has more than one token.
     """
 
@@ -37,15 +35,13 @@ class NumberTables(nn.Module):
     values: Tensor
     values_in_float32: Tensor
     value_of_label: Tensor
-    kinds: Tensor | None
-    has_length: Tensor | None
+    cells: Tensor | None
 
-    def __init__(self, vocabulary: NumberVocabulary, spans: bool = False) -> None:
+    def __init__(self, vocabulary: NumberVocabulary, cells: bool = False) -> None:
         super().__init__()
         self.vocabulary = vocabulary
-        self.register_buffer("kinds", None)
-        self.register_buffer("has_length", None)
-        self._spans = spans
+        self.register_buffer("cells", None)
+        self._has_cells = cells
         self._build(torch.device("cpu"))
 
     def _build(self, device: torch.device) -> None:
@@ -74,19 +70,22 @@ class NumberTables(nn.Module):
             }
             for level, members in enumerate(levels[1:], start=1):
                 tables[f"level_{level}"] = torch.tensor(members)
-            if self._spans:
-                tables["kinds"] = token_kinds(self.vocabulary)
-                tables["has_length"] = self._has_length(index)
+            if self._has_cells:
+                tables["cells"] = self._cells_of(index)
             for name, table in tables.items():
                 self.register_buffer(name, table.to(device), persistent=False)
         self._levels = len(levels)
         self.has_several_forms = len(levels) > 1
 
-    def _has_length(self, index: dict[float, int]) -> Tensor:
-        forms = [(index[t.value], t.digits) for t in self.vocabulary.tokens if t.is_whole]
-        table = torch.zeros(len(index), max((digits for _, digits in forms), default=1), dtype=torch.bool)
-        for value, digits in forms:
-            table[value, digits - 1] = True
+    def _cells_of(self, index: dict[float, int]) -> Tensor:
+        tokens = [token for token in self.vocabulary.tokens if token.is_whole]
+        table = torch.zeros(
+            2, max((t.kind for t in tokens), default=0) // 2 * 2 + 2, len(index), dtype=torch.bool
+        )
+        for token in tokens:
+            kinds = [2 * token.digits, 2 * token.digits + 1] if token.value == 0 else [token.kind]
+            table[0, kinds, index[token.value]] = True
+            table[1, kinds, index[token.value]] = abs(token.value) >= 10 ** (token.digits - 1)
         return table
 
     @property

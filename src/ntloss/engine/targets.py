@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imports no compiler yet
 
 from ntloss.engine.readout import COMPUTED_IN, values_are_hidden
 from ntloss.engine.tables import NumberTables
-from ntloss.numbers.characters import NumberSpans, find_numbers
-from ntloss.numbers.spans import NumberDigits, measure_digits
+from ntloss.numbers.labels import LabelNumbers, find_numbers, without_float64
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 MODES = ("add", "replace")
 REDUCTIONS = ("mean", "sum", "none")
@@ -37,8 +38,9 @@ class Targets(NamedTuple):
     # position is computed: where shapes must be static (on accelerators, under `torch.compile` and
     # `torch.func`), and for criteria that look at several positions.
     number_rows: Tensor | None
-    spans: NumberSpans | None  # the number that each position belongs to, if the criterion reads it
-    digits: NumberDigits | None  # the digits of each label in its number, likewise
+    numbers: (
+        Tensor | None
+    )  # `[positions, columns]`, `LabelNumbers` in one tensor, if the criterion reads them
     shape: torch.Size | None  # of the losses with reduction="none"; None if they are summed
 
     def at_rows(self, rows: Tensor | None) -> Targets:
@@ -49,10 +51,9 @@ class Targets(NamedTuple):
         """Select some positions."""
         columns = [column[rows] for column in self[:6]]
         number_rows = None if self.number_rows is None else columns[-1].nonzero().squeeze(-1)
-        spans = None if self.spans is None else self.spans.select(rows)
-        digits = None if self.digits is None else self.digits.select(rows)
+        numbers = None if self.numbers is None else self.numbers[rows]
         shape = None if self.shape is None else columns[0].shape
-        return Targets(*columns, number_rows, spans, digits, shape)  # type: ignore[arg-type, call-arg]
+        return Targets(*columns, number_rows, numbers, shape)  # type: ignore[arg-type, call-arg]
 
 
 def prepare_targets(
@@ -71,6 +72,7 @@ def prepare_targets(
     number_weights: Tensor | None = None,
     sequence_ids: Tensor | None = None,
     num_items_in_batch: Tensor | float | None = None,
+    numbers: Tensor | None = None,
 ) -> Targets:
     """Check labels `[...]`, shift them, find their numbers, and compute the weight of each position.
 
@@ -87,30 +89,32 @@ def prepare_targets(
         _check_weights("loss_weights", loss_weights, labels)
     if number_weights is not None:
         _check_weights("number_weights", number_weights, labels, splits=mode == "replace")
-    reads_numbers = tables.kinds is not None
-    if reads_numbers and sequence_ids is None and labels.dim() < 2:
-        raise ValueError(
-            f"labels of shape {list(labels.shape)}, but the criterion looks at whole numbers and needs to "
-            "know where sequences end: expected labels of shape [batch, seq], or sequence_ids of the labels' "
-            "shape (all zeros for a single sequence)"
-        )
-    if shift:  # a position belongs to the sequence of its shifted label
-        labels, sequence_ids = shift_left(labels, ignore_index), shift_left(sequence_ids, -1)
+    if not set(OF_NUMBERS) & set(reads):
+        numbers = None
+    elif numbers is None:
+        numbers = numbers_of(labels, tables.vocabulary, sequence_ids, decimals, ignore_index, shift)
+    if shift:
+        labels = shift_left(labels, ignore_index)
         loss_weights, number_weights = shift_left(loss_weights), shift_left(number_weights)
-    shape, spans, digits = labels.shape if reduction == "none" else None, None, None
-    if tables.kinds is not None:
-        spans = find_numbers(labels, tables.kinds, sequence_ids, decimals, ignore_index).flatten()
+    shape = labels.shape if reduction == "none" else None
+    if numbers is not None:
+        if numbers.shape[:-1] != labels.shape:
+            raise ValueError(
+                f"numbers of labels of shape {list(numbers.shape[:-1])}, but labels of shape "
+                f"{list(labels.shape)}: expected numbers=loss_fn.find_numbers(labels) of these labels"
+            )
+        numbers = without_float64(numbers) if labels.device.type == "mps" else numbers
+        numbers = numbers.to(labels.device).reshape(-1, numbers.shape[-1])
     labels = labels.reshape(-1).long()  # gather accepts int32 only since torch 2.8
     labels = labels.masked_fill(labels == ignore_index, -1)
     counted = labels >= 0
     target = tables.value_of_label[labels]
-    is_number = target >= 0
-    if spans is not None and tables.has_length is not None and "digits" in reads:
-        values = tables.values[target.clamp(min=0)].masked_fill(~is_number, 0)
-        digits = measure_digits(spans, values, tables.has_length)
-    # A criterion on whole numbers has one term for each number, at its first token.
-    numbers = spans if "numbers" in reads else None
-    has_term = is_number if numbers is None else numbers.starts
+    has_term = is_number = target >= 0
+    of_numbers = "numbers" in reads  # one term for each number, at its first token
+    if numbers is not None:
+        found = LabelNumbers.unpack(numbers)
+        is_number = is_number & (found.length > 0)  # the 2 of CO2 is no quantity
+        has_term = is_number & (found.starts > 0) if of_numbers else is_number
 
     item_weights = counted.to(COMPUTED_IN[inputs.dtype])
     if loss_weights is not None:
@@ -118,9 +122,8 @@ def prepare_targets(
     factors = None
     if number_weights is not None:
         factors = torch.where(is_number, number_weights.reshape(-1).to(item_weights), 0)
-        if numbers is not None:  # a number has the weight of its first token
-            of_starts = torch.where(numbers.starts, factors, 0)
-            factors = torch.zeros_like(factors).scatter_add(0, numbers.number, of_starts)[numbers.number]
+        if of_numbers:  # a number has the weight of its first token
+            factors = factors[torch.arange(len(factors), device=factors.device) - found.back]
     share = has_term if factors is None else has_term * factors
     if reduction == "mean" and num_items_in_batch is not None:
         item_weights = _divide(item_weights, num_items_in_batch)
@@ -137,10 +140,40 @@ def prepare_targets(
         ce_weights = torch.where(is_number, item_weights * rest, item_weights)
     number_rows = None
     static_shapes = labels.device.type != "cpu" or values_are_hidden()
-    if numbers is None and not static_shapes:
+    if not of_numbers and not static_shapes:
         number_rows = term_weights.nonzero().squeeze(-1)
     columns = (labels, target, counted, item_weights, ce_weights, term_weights)
-    return Targets(*columns, number_rows, spans, digits, shape)
+    return Targets(*columns, number_rows, numbers, shape)
+
+
+def numbers_of(
+    labels: Tensor,
+    vocabulary: NumberVocabulary,
+    sequence_ids: Tensor | None,
+    decimals: bool,
+    ignore_index: int,
+    shift: bool,
+) -> Tensor:
+    """Find the numbers of labels, which a loss with `shift` shifts first.
+
+    Raise a ValueError if it is unknown where sequences end.
+    """
+    if sequence_ids is None and labels.dim() < 2:
+        raise ValueError(
+            f"labels of shape {list(labels.shape)}, but the criterion looks at whole numbers and needs to "
+            "know where sequences end: expected labels of shape [batch, seq], or sequence_ids of the labels' "
+            "shape (all zeros for a single sequence), or numbers=loss_fn.find_numbers(labels)"
+        )
+    if shift:  # a position belongs to the sequence of its shifted label
+        labels, sequence_ids = shift_left(labels, ignore_index), shift_left(sequence_ids, -1)
+    find = _find_outside_graph if torch.compiler.is_compiling() else find_numbers
+    return find(labels, vocabulary, sequence_ids, decimals=decimals, ignore_index=ignore_index)
+
+
+@_disable_dynamo
+def _find_outside_graph(*args: Any, **kwargs: Any) -> Tensor:
+    """Find numbers with a break in the graph: compiled code cannot read labels."""
+    return find_numbers(*args, **kwargs)
 
 
 def _divide(weights: Tensor, count: Tensor | float) -> Tensor:

@@ -14,7 +14,8 @@ from ntloss.criteria import Criterion, HLGauss, make_criterion
 from ntloss.criteria.signature import is_cross_entropy, name_of, option_of, reads_of, requires
 from ntloss.engine.readout import COMPUTED_IN, Readout, without_autocast
 from ntloss.engine.tables import NumberTables
-from ntloss.engine.targets import OF_NUMBERS, Targets
+from ntloss.engine.targets import OF_NUMBERS, Targets, numbers_of
+from ntloss.numbers.labels import LabelNumbers
 from ntloss.numbers.vocabulary import NumberVocabulary, warn_without_point
 
 # Replaces logits of -inf among the number tokens: the probability is still 0, and the difference of two of
@@ -73,7 +74,19 @@ class NumberTerm(nn.Module):
         self.decimals = True if decimals is None else bool(decimals)
         if decimals and not isinstance(self.criterion, HLGauss):  # requested, not a default
             warn_without_point(vocabulary)
-        self.tables = NumberTables(vocabulary, spans=any(name in OF_NUMBERS for name in self.reads))
+        self.tables = NumberTables(vocabulary, cells="cells" in self.reads)
+
+    @property
+    def finds_numbers(self) -> bool:
+        """Whether the criterion depends on which tokens form a number."""
+        return any(name in OF_NUMBERS for name in self.reads)
+
+    def find_numbers(
+        self, labels: Tensor, sequence_ids: Tensor | None, ignore_index: int, shift: bool = False
+    ) -> Tensor:
+        """Find the numbers of labels; see `NTLCrossEntropyLoss.find_numbers`."""
+        given = labels, self.tables.vocabulary, sequence_ids, self.decimals, ignore_index
+        return numbers_of(*given, shift=shift)
 
     @property
     def token_ids(self) -> Tensor:
@@ -111,14 +124,13 @@ class NumberTerm(nn.Module):
         learns_form = replaces_cross_entropy and self.tables.has_several_forms
         labels = targets.labels if learns_form else None
         target, weights = targets.target, targets.number_weights
-        spans, digits = targets.spans, targets.digits
+        packed = targets.numbers
         rows = targets.number_rows
         if rows is not None:  # with a thousand number tokens, computing all positions would cost more
             target, weights, number_logits = target[rows], weights[rows], number_logits.index_select(0, rows)
             if reads_mass:
                 row_max, shifted_lse = row_max[rows], shifted_lse[rows]
-            spans = None if spans is None else spans.select(rows)
-            digits = None if digits is None else digits.select(rows)
+            packed = None if packed is None else packed[rows]
             labels = None if labels is None else labels[rows]
         else:
             # The logits of other positions may be NaN.
@@ -133,16 +145,17 @@ class NumberTerm(nn.Module):
                 form = (labels.unsqueeze(-1) == self.tables.token_ids).int().argmax(-1, keepdim=True)
                 label_logit = number_logits.gather(-1, form).squeeze(-1)
             given = read_distribution(self.tables, number_logits, target, normalizer, label_logit)._asdict()
-            given["target"], given["numbers"], given["digits"] = target, spans, digits
+            numbers = None if packed is None else LabelNumbers.unpack(packed)
+            given |= {"target": target, "numbers": numbers, "digits": numbers, "cells": self.tables.cells}
             given["target_probs"] = None
             if self._requires_target_probs:
-                given["target_probs"] = F.one_hot(target, len(self.tables.values)).to(given["log_probs"])
+                nothing = torch.zeros_like(given["log_probs"])  # not F.one_hot, which reads the values
+                given["target_probs"] = nothing.scatter(-1, target.unsqueeze(-1), 1)
             if "probs" in self.reads:
                 given["probs"] = given["log_probs"].exp()
-            if spans is not None:
-                # Floats, so that powers of them are as precise as the loss.
-                given["place"] = spans.place.to(given["log_probs"])
-                given["digits_after"] = spans.place_from_end.to(given["log_probs"])
+            if numbers is not None:  # floats, so that powers of them are as precise as the loss
+                columns = {"place": numbers.place, "digits_after": numbers.after}
+                given |= {n: c.to(given["log_probs"]) for n, c in columns.items() if n in self.reads}
             loss = self.criterion(**{name: given[name] for name in self.reads})
             if loss.shape != target.shape:
                 raise ValueError(

@@ -6,15 +6,16 @@ Everything else in the library asks here; the grammar itself is `ntloss.numbers.
 from ntloss.numbers.fields import FieldNumber, by_field, find_fields
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.inspection import inspect_tokenizer
+from ntloss.numbers.labels import LabelNumbers, sequence_ids_of
 from ntloss.numbers.parsing import number_texts, parse_number, parse_numbers
-from ntloss.numbers.spans import sequence_ids_of
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 __all__ = [
     # which tokens are numbers
     "NumberVocabulary",
     "inspect_tokenizer",
-    # sequences in rows of tokens
+    # numbers and sequences in rows of labels
+    "LabelNumbers",
     "sequence_ids_of",
     # how numbers are written
     "NumberFormat",

@@ -4,7 +4,7 @@
 - `read_prefix(text)` reads a text that a model is still writing: the number so far, whether characters that
   follow can change it, and whether what already follows makes it a part of something else (`1/2`, `3-5`).
 - `value_of_token(text)` is the value of a token that is a number.
-- `spans` reads rows of labels by the same rules, in tensors.
+- `find_digits(text)` finds the numbers of a text without what stands around them, for labels.
 
 `docs/numbers.md` has a table of what is read and how, and of what is not.
 """

@@ -23,6 +23,7 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _OF_BYTE = {b: chr(b) for b in _PRINTABLE}
 _OF_BYTE |= {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in _PRINTABLE)}
+_BYTE_OF = {c: b for b, c in _OF_BYTE.items()}
 
 
 def _spell(text: str) -> str:
@@ -73,11 +74,18 @@ class TokenTexts:
     letter_ids: tuple[int, ...] = ()  # of the tokens that begin with an ASCII letter, without a space
     encode: Encode = cannot_encode  # encodes a list of texts to rows of token ids
     normalize: Callable[[str], str] = str  # the tokenizer's own normalization (T5 turns `４²` into `42`)
-    decode: Callable[[int], str | None] | None = None  # text of any token, for messages
+    spell: Callable[[int], bytes | None] | None = None  # what any token writes, in UTF-8
+
+    def bytes_of(self, token_id: int) -> bytes | None:
+        """Return what any token writes, maybe a part of a character; None where it is unknown."""
+        if token_id in self.decoded:
+            return self.decoded[token_id].encode()
+        return None if self.spell is None else self.spell(token_id)
 
     def text_of(self, token_id: int) -> str | None:
-        """Return the text of any token, or None where it is unknown."""
-        return self.decoded.get(token_id) if self.decode is None else self.decode(token_id)
+        """Return the text of any token, for messages; None where it is unknown."""
+        spelled = self.bytes_of(token_id)
+        return None if spelled is None else spelled.decode(errors="replace")
 
     def count(self, texts: str | Iterable[str]) -> tuple[Counter[int], int]:
         """Count how often each token occurs in texts; return the counts, and that of the texts' digits."""
@@ -140,15 +148,26 @@ def texts_of_tokenizer(tokenizer: Any) -> TokenTexts:
             if _may_be_in_number(text) and not (_BYTE_TOKEN.fullmatch(text) and not to_bytes):
                 decoded[token_id] = text if to_bytes else text.replace("▁", " ")
     bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
-    encode_all, decode = functools.partial(encode_each, encode), functools.partial(_piece_with, tokenizer)
-    return TokenTexts(decoded, bare, size, tuple(letter_ids), encode_all, normalize, decode)
+    encode_all, spell = functools.partial(encode_each, encode), functools.partial(_spell_piece, tokenizer)
+    return TokenTexts(decoded, bare, size, tuple(letter_ids), encode_all, normalize, spell)
 
 
-def _piece_with(tokenizer: Any, token_id: int) -> str | None:
-    """Return the text of a token of another tokenizer than Hugging Face's."""
-    if _has(tokenizer, "decode_single_token_bytes"):
-        return str(tokenizer.decode_single_token_bytes(token_id).decode(errors="replace"))
-    return str(tokenizer.id_to_piece(token_id)).replace("▁", " ")
+def _spell_piece(tokenizer: Any, token_id: int) -> bytes | None:
+    """Return what a token of another tokenizer than Hugging Face's writes; None for an id without a token."""
+    try:
+        if _has(tokenizer, "decode_single_token_bytes"):
+            return bytes(tokenizer.decode_single_token_bytes(token_id))
+        if _has(tokenizer, "id_to_byte_piece") and not tokenizer.is_special(token_id):
+            return bytes(tokenizer.id_to_byte_piece(token_id))
+        piece = str(tokenizer.id_to_piece(token_id))
+    except (KeyError, IndexError):
+        return None
+    return _byte_of(piece) or piece.replace("▁", " ").encode()
+
+
+def _byte_of(piece: str) -> bytes | None:
+    """Return the byte of a token of byte fallback, and None of all others."""
+    return bytes([int(piece[3:-1], 16)]) if _BYTE_TOKEN.fullmatch(piece) else None
 
 
 def _has(tokenizer: Any, *names: str) -> bool:
@@ -188,15 +207,22 @@ def _texts_of_hugging_face(tokenizer: Any) -> TokenTexts:
         tuple(sorted(letter_ids - special)),
         functools.partial(encode_with, tokenizer),
         functools.partial(_normalize_with, tokenizer),
-        functools.partial(_decode_with, tokenizer),
+        functools.partial(_spell_with, tokenizer),
     )
 
 
-def _decode_with(tokenizer: Any, token_id: int) -> str | None:
-    """Return the text of a token of Hugging Face, as in the middle of a text; None for a row of padding."""
+def _spell_with(tokenizer: Any, token_id: int) -> bytes | None:
+    """Return what a token of Hugging Face writes in the middle of a text; None for a row of padding."""
     raw = tokenizer.convert_ids_to_tokens(token_id)
+    if raw is None:
+        return None
     anchor = len(tokenizer.convert_tokens_to_string(["a"]))
-    return None if raw is None else str(tokenizer.convert_tokens_to_string(["a", raw])[anchor:])
+    text = str(tokenizer.convert_tokens_to_string(["a", raw])[anchor:])
+    if "\ufffd" not in text:
+        return text.encode()
+    # Part of a character.
+    spelled = bytes(_BYTE_OF[c] for c in raw) if all(c in _BYTE_OF for c in raw) else text.encode()
+    return _byte_of(raw) or spelled
 
 
 def _without_spaces_of_decoder(

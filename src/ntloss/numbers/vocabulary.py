@@ -29,6 +29,7 @@ from ntloss.numbers.grammar import (
     value_of_token,
 )
 from ntloss.numbers.parsing import as_float
+from ntloss.numbers.spelling import Spelling
 from ntloss.numbers.texts import TokenTexts, cannot_encode, encode_each, texts_of_tokenizer
 
 _BEFORE = "".join([" ", *SIGNS])  # what a number token may begin with
@@ -65,6 +66,11 @@ class NumberToken:
     def is_whole(self) -> bool:
         """True without a point or an exponent of its own, which would make the token a number by itself."""
         return self.text.lstrip(_BEFORE).isdigit()
+
+    @property
+    def kind(self) -> int:
+        """Length and sign in one number: twice its digits, 1 more below zero; 0 unless it `is_whole`."""
+        return 2 * self.digits + (self.value < 0) if self.is_whole else 0
 
     @property
     def starts_number(self) -> bool:
@@ -170,6 +176,11 @@ class NumberVocabulary:
     def texts(self) -> Mapping[int, str]:
         """The texts of all tokens that hold a digit, or a mark that may stand beside one."""
         return self._texts.decoded
+
+    @functools.cached_property
+    def spelling(self) -> Spelling:
+        """What each token of labels writes."""
+        return Spelling(self.tokens, self._texts, self.vocab_size)
 
     def text_of(self, token_id: int) -> str | None:
         """The text of any token, or None where it is unknown."""

@@ -10,13 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ntloss import NTLCrossEntropyLoss
 from ntloss.numbers import sequence_ids_of
+from ntloss.numbers.labels import find_numbers
 from ntloss.trainers.chunked import entropy_and_hits, to_device
-from ntloss.trainers.columns import COLUMNS
+from ntloss.trainers.columns import COLUMNS, NUMBERS
 from ntloss.trainers.models import inputs_without_labels, routers_loss, without_wrappers
 
 IGNORED = -100  # label of positions that a Trainer does not count
-_OF_LOSS = (*COLUMNS, "labels", "shift_labels", "num_items_in_batch", "fused_lm_head")
+_OF_LOSS = (*COLUMNS, NUMBERS, "labels", "shift_labels", "num_items_in_batch", "fused_lm_head")
 
 
 class Answering:
@@ -25,14 +27,14 @@ class Answering:
     Args:
         handle: a `NumberAware`, which holds the loss, and the sums of a running evaluation.
         model: the trainer's model, with its wrappers.
-        weights: columns of weights that are not among the inputs of its calls.
+        columns: columns that the loss reads and that are not among the inputs of its calls.
 
     Attributes:
         num_items: the trainer's count of the labels of a step, for a trainer that does not pass it on.
     """
 
-    def __init__(self, handle: Any, model: Any, weights: Mapping[str, Tensor] | None = None) -> None:
-        self.handle, self.model, self.weights = handle, model, dict(weights or {})
+    def __init__(self, handle: Any, model: Any, columns: Mapping[str, Tensor] | None = None) -> None:
+        self.handle, self.model, self.columns = handle, model, dict(columns or {})
         self.num_items: Tensor | int | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -40,7 +42,7 @@ class Answering:
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         """Call the model. With labels, its outputs have this loss; for an SFTTrainer, see `_for_sft`."""
-        handle, given = self.handle, {**given, **self.weights}
+        handle, given = self.handle, {**given, **self.columns}
         inputs = {name: value for name, value in given.items() if name not in _OF_LOSS}
         if given.get("labels") is None:
             return self.model(*args, **inputs)
@@ -102,7 +104,26 @@ def align(given: Mapping[str, Any], shift: bool) -> tuple[Tensor, dict[str, Any]
     if shift:
         labels, sequence_ids = _shift(labels, IGNORED), _shift(sequence_ids, -1)
         beside = {name: _shift(weights, 0) for name, weights in beside.items()}
-    return labels if shifted is None else shifted, {**beside, "sequence_ids": sequence_ids}
+    labels, numbers = labels if shifted is None else shifted, given.get(NUMBERS)
+    if numbers is not None and numbers.shape[:-1] != labels.shape:  # the trainer has cut the labels
+        numbers = None
+    return labels, {**beside, "sequence_ids": sequence_ids, "numbers": numbers}
+
+
+class FindNumbers:
+    """Finds the numbers of a batch's labels as a loss would; it can be pickled, as collators have to be."""
+
+    def __init__(self, loss: NTLCrossEntropyLoss, shift: bool) -> None:
+        self.vocabulary, self.decimals, self.shift = loss.vocabulary, loss.term.decimals, shift
+
+    def __call__(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return them, `[batch, seq, columns]`, of the labels that the loss compares with."""
+        tensors = {
+            n: torch.as_tensor(batch[n]) for n in ("labels", "position_ids") if batch.get(n) is not None
+        }
+        labels, beside = align(tensors, self.shift)
+        ids = beside["sequence_ids"]
+        return find_numbers(labels, self.vocabulary, ids, decimals=self.decimals, ignore_index=IGNORED)
 
 
 def _shift(given: Any, fill: float) -> Any:

@@ -1,16 +1,18 @@
-"""The dataset columns `loss_weights` and `number_weights`, which only the loss reads."""
+"""Columns of a batch that only the loss reads: weights of the dataset, and the numbers of the labels."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 COLUMNS = ("loss_weights", "number_weights")
+NUMBERS = "label_numbers"  # what `find_numbers` found in a batch's labels
 _ALIKE = 0.85  # ratio of difflib: "number_weight" has 0.96
 
 
@@ -23,25 +25,44 @@ def check_names(names: Iterable[str]) -> None:
             )
 
 
+def has_rows(dataset: Any) -> bool:
+    """Whether rows of a dataset can be asked for: not of a stream, although torch gives it the method."""
+    return (
+        not isinstance(dataset, IterableDataset)
+        and hasattr(dataset, "__getitem__")
+        and hasattr(dataset, "__len__")
+    )
+
+
 def check_dataset(dataset: Any) -> None:
     """Check the names of a dataset's columns, or of its first row's, or those of a dictionary of datasets."""
     for part in dataset.values() if isinstance(dataset, dict) else [dataset]:
         names = getattr(part, "column_names", None)
-        if names is None and hasattr(part, "__getitem__") and hasattr(part, "__len__") and len(part):
+        if names is None and has_rows(part) and len(part):
             names = part[0] if isinstance(part[0], Mapping) else ()
         check_names(names or ())
 
 
-class WithWeights:
-    """A collator around the caller's collator, which pads columns of weights as the latter pads the labels.
+class WithColumns:
+    """A collator around the caller's collator, which adds the columns that the loss reads.
 
-    A row's weights belong to its labels or, without labels, to its `input_ids`. In the batch they stand where
-    the row's tokens do: at the start or the end of a row of the batch, or after those of the row before if
-    the collator joins rows. All other positions get 0; rows without weights get 1.
+    It pads columns of weights as the caller's collator pads the labels. A row's weights belong to its labels
+    or, without labels, to its `input_ids`. In the batch they stand where the row's tokens do: at the start or
+    the end of a row of the batch, or after those of the row before if the collator joins rows. All other
+    positions get 0; rows without weights get 1.
+
+    Args:
+        collator: the caller's.
+        find_numbers: finds the numbers of a batch's labels, in the processes of a data loader; None if the
+            loss does not read them.
     """
 
-    def __init__(self, collator: Callable[[list[Any]], Any]) -> None:
-        self.collator = collator
+    def __init__(
+        self,
+        collator: Callable[[list[Any]], Any],
+        find_numbers: Callable[[Mapping[str, Any]], Tensor] | None = None,
+    ) -> None:
+        self.collator, self.find_numbers = collator, find_numbers
 
     def __call__(self, rows: list[Any]) -> Any:
         """Return the collator's batch, with `[batch, seq]` weights in float32 for the columns that rows have.
@@ -49,6 +70,16 @@ class WithWeights:
         Raises:
             ValueError: weights do not fit the labels, or the labels are not those of the rows.
         """
+        batch = self._with_weights(rows)
+        if (
+            self.find_numbers is not None
+            and isinstance(batch, MutableMapping)
+            and batch.get("labels") is not None
+        ):
+            batch[NUMBERS] = self.find_numbers(batch)
+        return batch
+
+    def _with_weights(self, rows: list[Any]) -> Any:
         if not rows or not isinstance(rows[0], Mapping):
             return self.collator(rows)
         given = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]

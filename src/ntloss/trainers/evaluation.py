@@ -28,7 +28,7 @@ class EvaluationMeans:
         self, labels: Tensor, beside: Mapping[str, Any], terms: LossTerms, routers: Tensor | None
     ) -> None:
         """Add a batch: the labels and keywords that the loss was called with, and what it returned."""
-        names = ("loss_weights", "sequence_ids", "number_weights")
+        names = ("loss_weights", "sequence_ids", "number_weights", "numbers")
         items, numbers = self.loss.normalizers(labels, *(beside[name] for name in names))
         if self.loss.normalize_by == "items" or self.loss.mode == "replace":
             numbers = items

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ntloss import NTLCrossEntropyLoss
+from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.callers import warn_caller
 from ntloss.criteria import Criterion
 from ntloss.criteria.signature import name_of
-from ntloss.trainers.answering import IGNORED, Answering, align
+from ntloss.numbers import LabelNumbers
+from ntloss.trainers.answering import IGNORED, Answering, FindNumbers, align
 from ntloss.trainers.chunked import ChunkedHead
-from ntloss.trainers.columns import COLUMNS, WithWeights, check_dataset, check_names
+from ntloss.trainers.columns import COLUMNS, NUMBERS, WithColumns, check_dataset, check_names, has_rows
 from ntloss.trainers.evaluation import EvaluationMeans
 from ntloss.trainers.models import shifts_labels, vocabulary_of, without_wrappers
 
 _ROWS = 100  # of the training set, whose labels are looked at before the first step
+_NUMBERS = 3  # that are logged then
 
 
 class NumberLabelsMissingWarning(UserWarning):
@@ -48,7 +53,8 @@ def make_number_aware(
     Evaluations log `eval_ce`, the cross-entropy, which compares with the `eval_loss` of stock training, and
     `eval_ntl`, the number term before its weight. Both, and `eval_loss`, are means over all labels of the
     evaluation set, so they do not depend on the evaluation batch size. Before the first step, the share of
-    number tokens among the labels of the first hundred rows is logged as `number_share`.
+    number tokens among the labels of the first hundred rows is logged as `number_share`, and, for a criterion
+    on whole numbers, three numbers of the first batch with their width as `first_numbers`.
 
     A dataset may have two columns with one number, 0 or more, for each of a row's labels (unshifted):
     `loss_weights` weighs a token in the whole loss, and `number_weights` in the number term alone. With
@@ -118,6 +124,8 @@ class NumberAware:
         shift: whether position i predicts label i + 1.
         head: what computes the loss from hidden states, or None if it is computed from logits.
         sums: the sums of a running evaluation, or None.
+        first_numbers: for a criterion on whole numbers, the first three numbers in the labels of the first
+            batch as the loss sees them, with the width of an `HLGauss`: "512 ± 143, 340 ± 143, 7 ± 143".
     """
 
     def __init__(
@@ -125,6 +133,7 @@ class NumberAware:
     ) -> None:
         self.trainer, self.loss, self.shift, self.head = trainer, loss, shift, head
         self._looked = False  # at the first labels
+        self.first_numbers = ""
         self.sums: EvaluationMeans | None = None
         trainer._set_signature_columns_if_needed()
         ours = {
@@ -132,7 +141,9 @@ class NumberAware:
             "prediction_step": self.prediction_step,
             "evaluation_loop": self.evaluation_loop,
             "get_batch_samples": self.get_batch_samples,
-            "data_collator": WithWeights(trainer.data_collator),
+            "data_collator": WithColumns(
+                trainer.data_collator, FindNumbers(loss, shift) if loss.finds_numbers else None
+            ),
             "model_accepts_loss_kwargs": True,  # so that the trainer counts the labels of a step
             "_signature_columns": [*trainer._signature_columns, *COLUMNS],  # so that it does not drop these
         }
@@ -165,7 +176,10 @@ class NumberAware:
         else:
             said = f"cross-entropy plus {term} at {where}"
         source = "logits" if self.head is None else "hidden states, so that logits are never whole"
-        return f"{'The loss is' if self._ours else 'Undone: the loss was'} {said}, computed from {source}."
+        said = f"{'The loss is' if self._ours else 'Undone: the loss was'} {said}, computed from {source}."
+        return (
+            f"{said} The first numbers of the labels: {self.first_numbers}." if self.first_numbers else said
+        )
 
     def compute_loss(
         self,
@@ -180,7 +194,7 @@ class NumberAware:
         if not self._looked and self.trainer.model.training and inputs.get("labels") is not None:
             self._looked = True
             check_names(inputs)
-            self._log_share(inputs["labels"])
+            self._log_first(inputs)
         if not isinstance(model, Answering):
             model = Answering(self, model)
         model.num_items = num_items_in_batch
@@ -191,10 +205,11 @@ class NumberAware:
 
         A `Seq2SeqTrainer` that generates calls this method and not `compute_loss`.
         """
-        weights = {name: inputs[name] for name in COLUMNS if name in inputs}  # `generate` does not know them
-        inputs = {name: value for name, value in inputs.items() if name not in weights}
-        weights = self.trainer._prepare_inputs(weights) if weights else weights
-        return self._own("prediction_step")(Answering(self, model, weights), inputs, *args, **kwargs)
+        # `generate` does not know them.
+        columns = {name: inputs[name] for name in (*COLUMNS, NUMBERS) if name in inputs}
+        inputs = {name: value for name, value in inputs.items() if name not in columns}
+        columns = self.trainer._prepare_inputs(columns) if columns else columns
+        return self._own("prediction_step")(Answering(self, model, columns), inputs, *args, **kwargs)
 
     def evaluation_loop(
         self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
@@ -232,27 +247,61 @@ class NumberAware:
     def _own(self, name: str) -> Any:
         return self._replaced.get(name) or getattr(type(self.trainer), name).__get__(self.trainer)
 
-    def _log_share(self, labels: Tensor) -> None:
-        """Log the share of number tokens among the labels of the first rows, or of a batch of a stream."""
-        loader: Any = self.trainer.callback_handler.train_dataloader
-        dataset: Any = getattr(loader, "dataset", None)
-        if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
-            state = random.getstate()
-            with torch.random.fork_rng(devices=[]):  # training sees the random numbers that it would without
-                rows = [dataset[i] for i in range(min(_ROWS, len(dataset)))]
-                labels = torch.as_tensor(loader.collate_fn(rows)["labels"])
-            random.setstate(state)
-        kept = labels[labels != IGNORED]
-        numbers = torch.isin(kept, torch.tensor(self.loss.vocabulary.token_ids, device=kept.device)).sum()
-        share = float(numbers) / max(len(kept), 1)
+    def _log_first(self, inputs: Mapping[str, Any]) -> None:
+        """Log the share of number tokens among the labels of the first rows, and the first numbers."""
+        labels = self._first_labels(inputs)
+        numbers = torch.isin(labels, torch.tensor(self.loss.vocabulary.token_ids, device=labels.device)).sum()
+        share = float(numbers) / max(len(labels), 1)
         if not share:
             warn_caller(
-                f"none of the {len(kept):,} labels of the first rows is a number token, so the number term "
+                f"none of the {len(labels):,} labels of the first rows is a number token, so the number term "
                 "is 0: inspect_tokenizer(tokenizer) shows how numbers are written. If they are written in "
                 "other tokens, pass vocabulary=NumberVocabulary.from_tokenizer(tokenizer, ...).",
                 NumberLabelsMissingWarning,
             )
-        self.trainer.log({"number_share": share})
+        logs: dict[str, Any] = {"number_share": share}
+        if self.loss.finds_numbers:
+            found = inputs[NUMBERS] if NUMBERS in inputs else FindNumbers(self.loss, self.shift)(inputs)
+            logs["first_numbers"] = self.first_numbers = _written(found, self.loss.criterion)
+        self.trainer.log(logs)
+
+    def _first_labels(self, inputs: Mapping[str, Any]) -> Tensor:
+        """Return the labels of the first rows that count; those of a batch if the data set is a stream."""
+        labels: list[Tensor] = []
+        loader: Any = self.trainer.callback_handler.train_dataloader
+        dataset: Any = getattr(loader, "dataset", None)
+        if has_rows(dataset):
+            with _same_random_numbers():
+                for start in range(0, min(_ROWS, len(dataset)), self.trainer.args.train_batch_size):
+                    end = min(start + self.trainer.args.train_batch_size, len(dataset))
+                    batch = loader.collate_fn([dataset[i] for i in range(start, end)])
+                    labels.append(torch.as_tensor(batch["labels"]).reshape(-1))
+        found = torch.cat(labels) if labels else inputs["labels"].reshape(-1)
+        return found[found != IGNORED]
+
+
+def _written(packed: Tensor, criterion: Criterion | None) -> str:
+    """Write the first numbers of labels, with the width of an `HLGauss`."""
+    numbers = LabelNumbers.unpack(packed.cpu().reshape(-1, packed.shape[-1]))
+    first = numbers.magnitude[numbers.starts > 0][:_NUMBERS].tolist()
+    if not isinstance(criterion, HLGauss):
+        return ", ".join(f"{number:.15g}" for number in first)
+    widths = (math.hypot(float(criterion.sigma), criterion.relative * number) for number in first)
+    return ", ".join(f"{number:.15g} ± {width:.3g}" for number, width in zip(first, widths, strict=True))
+
+
+@contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Leave the random numbers that follow as they would be without the block."""
+    numpy: Any = sys.modules.get("numpy")
+    state, of_numpy = random.getstate(), None if numpy is None else numpy.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(state)
+        if numpy is not None:
+            numpy.random.set_state(of_numpy)
 
 
 def check_trainer(trainer: Any) -> bool:

@@ -12,6 +12,7 @@ from tolerances import CANCELLATION, VALUE_TOLERANCE, approx, assert_close
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria import make_criterion
 from ntloss.engine.targets import prepare_targets
+from ntloss.numbers import LabelNumbers
 
 POINT, MINUS, TEXT = 10, 11, 12
 DIGITS = NumberVocabulary.from_mapping({**{d: d for d in range(10)}, POINT: ".", MINUS: "-"}, vocab_size=14)
@@ -30,7 +31,10 @@ def targets_of(criterion, labels, vocabulary=DIGITS, dtype=torch.float64):
     logits = torch.zeros(*row.shape, vocabulary.vocab_size, dtype=dtype)
     options = {"ignore_index": -100, "reduction": "mean", "mode": "replace", "normalize_by": "items"}
     targets = prepare_targets(row, logits, term.tables, term.reads, term.decimals, **options)
-    return criterion.targets(term.tables.values.to(dtype), targets.target.clamp(min=0), targets.digits)
+    numbers = LabelNumbers.unpack(targets.numbers)
+    return criterion.targets(
+        term.tables.values.to(dtype), targets.target.clamp(min=0), numbers, term.tables.cells
+    )
 
 
 def mass_of(criterion, text, label, **options):
@@ -170,9 +174,11 @@ class TestSigma:
         loss_fn = NTLCrossEntropyLoss(DIGITS, criterion)
         compiled = torch.compile(loss_fn, backend=count, fullgraph=True)
         logits, labels = torch.randn(1, 2, 14), torch.tensor([[3, 9]])
+        numbers = loss_fn.find_numbers(labels)
         for sigma in (3.0, 1.0, 0.2):
             criterion.sigma = sigma
-            assert_close(compiled(logits, labels), loss_fn(logits, labels), VALUE_TOLERANCE[torch.float32])
+            found = compiled(logits, labels, numbers=numbers)
+            assert_close(found, loss_fn(logits, labels), VALUE_TOLERANCE[torch.float32])
         assert len(graphs) == 1
         assert float(loss_fn(logits, labels)) != float(
             NTLCrossEntropyLoss(DIGITS, HLGauss(3.0))(logits, labels)

@@ -136,6 +136,26 @@ class TestHiddenPath:
         assert "write" not in watch.operators
 
 
+# Operators that make no tensor of their own but another view of one, or read one number of the CPU.
+VIEWS = {
+    "view", "_unsafe_view", "expand", "unsqueeze", "squeeze", "t", "transpose", "slice", "select", "detach",
+    "unbind", "unfold", "_local_scalar_dense",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("criterion", "most"), [("ntl_was", 60), ("hl_gauss", 120), ("number_level", 125)])
+def test_a_forward_pass_dispatches_few_operators(criterion, most):
+    # Each is a launch of a kernel on a GPU, where the number term is small.
+    hidden, weight, labels = wide_batch()
+    given = {"name": criterion, "sigma": 2.0} if criterion == "hl_gauss" else criterion
+    loss_fn = NTLCrossEntropyLoss(WIDE, given)
+    numbers = loss_fn.find_numbers(labels[None])
+    logits = (hidden @ weight.T)[None].requires_grad_()
+    with Watch(inside=False) as watch:
+        loss_fn(logits, labels[None], numbers=numbers)
+    assert len([name for name in watch.operators if name not in VIEWS]) <= most
+
+
 class TestSynchronization:
     """Meta tensors have no values: reading one raises an error, and would synchronize an accelerator."""
 
@@ -150,8 +170,14 @@ class TestSynchronization:
         counts = [torch.ones((), device="meta")] if reduction == "mean" else []
         logits = torch.randn(2, 20, 1009, device="meta", dtype=dtype, requires_grad=True)
         loss_fn = NTLCrossEntropyLoss(WIDE, **options, reduction=reduction, shift=True).to("meta")
+        if loss_fn.finds_numbers:
+            options = {
+                "numbers": loss_fn.find_numbers(labels.new_zeros(labels.shape, device="cpu")).to("meta")
+            }
+        else:
+            options = {}
         with Watch() as watch:
-            loss = loss_fn(logits, labels, weights, *counts)
+            loss = loss_fn(logits, labels, weights, *counts, **options)
             loss.sum().backward()
         assert loss.shape == ((2, 20) if reduction == "none" else ())
         assert logits.grad.shape == logits.shape

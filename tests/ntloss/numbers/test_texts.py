@@ -13,8 +13,8 @@ from tiny_tokenizers import DIGITS, HOME_MADE, NUMBERS_UP_TO_999, saved_bytes
 from tokenizers import pre_tokenizers
 
 from ntloss import NTLoss, NTLossDotProduct, NumberVocabulary
-from ntloss.numbers.characters import find_numbers, token_kinds
 from ntloss.numbers.inspection import SENTENCE, inspect_tokenizer
+from ntloss.numbers.labels import LabelNumbers, find_numbers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*tokens count as numbers")
 
@@ -33,9 +33,9 @@ def places_of_numbers(tokenizer, text):
     """Decimal places of the digits of each number in a text."""
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
     ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
-    spans = find_numbers(ids, token_kinds(vocabulary), decimals=True)
-    places = spans.place[spans.digits > 0].tolist()
-    starts = spans.starts[spans.digits > 0].nonzero().flatten().tolist()
+    numbers = LabelNumbers.unpack(find_numbers(ids, vocabulary))
+    places = numbers.place[numbers.length > 0].tolist()
+    starts = numbers.starts[numbers.length > 0].nonzero().flatten().tolist()
     return [places[a:b] for a, b in itertools.pairwise([*starts, len(places)])]
 
 

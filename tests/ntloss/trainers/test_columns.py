@@ -11,7 +11,7 @@ from transformers import DataCollatorForSeq2Seq, DataCollatorWithFlattening, def
 
 from ntloss import NTLCrossEntropyLoss, number_level
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.columns import COLUMNS, WithWeights
+from ntloss.trainers.columns import COLUMNS, WithColumns
 
 datasets = pytest.importorskip("datasets")
 EITHER_COLUMN = pytest.mark.parametrize("column", COLUMNS)
@@ -100,7 +100,7 @@ def test_a_collator_may_make_the_column_itself(tmp_path):
         return {**batch, "loss_weights": torch.zeros(batch["labels"].shape)}
 
     trainer = number_aware_trainer(cases.llama(), tmp_path, accumulate=2)
-    trainer.data_collator = WithWeights(collate)
+    trainer.data_collator = WithColumns(collate)
     assert train_with(trainer).losses == [0.0] * STEPS
 
 
@@ -145,12 +145,12 @@ ROWS_OF_TWO_LENGTHS = rows_of([5, 6, 7], [-100, 8])
 def test_weights_are_padded_on_the_side_of_the_labels(side, expected):
     tokenizer = tiny_tokenizers.sentence_piece()
     tokenizer.padding_side = side
-    collate = WithWeights(DataCollatorForSeq2Seq(tokenizer))
+    collate = WithColumns(DataCollatorForSeq2Seq(tokenizer))
     assert collate(ROWS_OF_TWO_LENGTHS)["loss_weights"].tolist() == expected
 
 
 def test_weights_of_joined_rows_are_joined():
-    batch = WithWeights(DataCollatorWithFlattening())(ROWS_OF_TWO_LENGTHS)
+    batch = WithColumns(DataCollatorWithFlattening())(ROWS_OF_TWO_LENGTHS)
     assert batch["loss_weights"].tolist() == [[1.0, 2.0, 3.0, 11.0, 12.0]]
 
 
@@ -160,7 +160,7 @@ def pad_with_tokens(rows):
 
 
 def test_labels_may_be_padded_with_a_token():
-    assert WithWeights(pad_with_tokens)(ROWS_OF_TWO_LENGTHS)["loss_weights"].tolist()[1] == [11.0, 12.0, 0.0]
+    assert WithColumns(pad_with_tokens)(ROWS_OF_TWO_LENGTHS)["loss_weights"].tolist()[1] == [11.0, 12.0, 0.0]
 
 
 def test_labels_may_be_ignored_and_may_come_from_the_ids():
@@ -169,14 +169,14 @@ def test_labels_may_be_ignored_and_may_come_from_the_ids():
         return {"labels": ids.masked_fill(ids < 6, -100)}
 
     rows = [{"input_ids": [5, 6, 7], "number_weights": [0.5, 1, 2]}, {"input_ids": [6, 5, 5]}]
-    found = WithWeights(ignoring)(rows)["number_weights"]
+    found = WithColumns(ignoring)(rows)["number_weights"]
     assert found.tolist() == [[0.5, 1.0, 2.0], [1.0, 1.0, 1.0]]
 
 
 def test_a_batch_without_the_columns_or_without_labels_stays_as_it_is():
     rows = [{"input_ids": [1, 2]}]
-    assert WithWeights(default_data_collator)(rows).keys() == {"input_ids"}
-    assert WithWeights(default_data_collator)([{**rows[0], "loss_weights": [1, 1]}]).keys() == {"input_ids"}
+    assert WithColumns(default_data_collator)(rows).keys() == {"input_ids"}
+    assert WithColumns(default_data_collator)([{**rows[0], "loss_weights": [1, 1]}]).keys() == {"input_ids"}
 
 
 @pytest.mark.parametrize(
@@ -193,4 +193,4 @@ def test_a_batch_without_the_columns_or_without_labels_stays_as_it_is():
 )
 def test_weights_that_do_not_fit_are_errors(rows, collate, message):
     with pytest.raises(ValueError, match=message):
-        WithWeights(collate)(rows)
+        WithColumns(collate)(rows)

@@ -21,8 +21,9 @@ from trainer_cases import (
 from transformers import LlamaForCausalLM, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, number_level
+from ntloss.engine import targets
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.number_aware import NumberLabelsMissingWarning
+from ntloss.trainers.number_aware import NumberLabelsMissingWarning, handle_of
 
 CLOSE = TRAINED[torch.float32]
 EITHER_MODEL = pytest.mark.parametrize("name", MODELS)
@@ -314,6 +315,54 @@ def test_predict_with_generate_has_the_number_aware_loss(way, tmp_path):
     prediction = trainer.predict(rows, max_new_tokens=3)
     assert prediction.predictions.shape[0] == len(rows)
     assert prediction.metrics["test_loss"] == approx(terms_of(model, cases.samples()[4:ROWS])["loss"])
+
+
+# Numbers of labels are found where the batches are made.
+
+
+@pytest.fixture
+def not_at_the_call(monkeypatch):
+    """Losses have to be given the numbers of labels."""
+
+    def find_numbers(*_, **__):
+        raise AssertionError("the loss finds the numbers itself")
+
+    monkeypatch.setattr(targets, "find_numbers", find_numbers)
+
+
+@pytest.mark.usefixtures("not_at_the_call")
+@pytest.mark.parametrize("workers", [0, 1])
+@EITHER_WAY
+@EITHER_MODEL
+def test_the_processes_of_a_loader_find_the_numbers(name, way, workers, tmp_path):
+    options = {"dataloader_num_workers": workers}
+    trainer = number_aware_trainer(MODELS[name](), tmp_path, way, {"criterion": HLGauss(2.0)}, **options)
+    trainer.train()
+    first = trainer.state.log_history[0]["first_numbers"]
+    assert first.count("± 2") == 3
+    assert first in repr(handle_of(trainer))
+    assert trainer.evaluate(cases.samples())["eval_ntl"] > 0
+
+
+@pytest.mark.usefixtures("not_at_the_call")
+@EITHER_WAY
+def test_generation_does_not_see_the_numbers(way, tmp_path):
+    options = {"arguments": Seq2SeqTrainingArguments, "predict_with_generate": True, "cls": Seq2SeqTrainer}
+    trainer = number_aware_trainer(cases.t5(), tmp_path, way, {"criterion": "number_level"}, **options)
+    prediction = trainer.predict(cases.samples()[4:ROWS], max_new_tokens=3)
+    assert prediction.metrics["test_ntl"] > 0
+
+
+def test_labels_that_the_trainer_cuts_are_read_again(tmp_path):
+    class Cuts(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            inputs = {name: value[:, :-2] if value.dim() == 2 else value for name, value in inputs.items()}
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    loss = {"criterion": HLGauss(2.0)}
+    trainer = number_aware_trainer(cases.llama(), tmp_path, loss=loss, cls=Cuts)
+    trainer.train()
+    assert trainer.state.log_history[0]["number_share"] > 0
 
 
 # What is said

@@ -1,0 +1,66 @@
+"""What the tokens of a vocabulary write, so that rows of labels can be read as texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ntloss.numbers.grammar import DIGITS, POINT, with_ascii_sign
+from ntloss.numbers.texts import TokenTexts
+
+BREAK = b"\0"
+"""What stands in no text, in place of labels that are ignored, and between rows."""
+# In place of tokens whose text is unknown. A digit of another script is no letter, which would make a word of
+# the digits after it, but keeps a point from being the beginning of a number.
+_UNKNOWN = BREAK + "\u0660".encode()
+_ANY_DIGIT = re.compile(rb"[0-9]")
+
+
+class Spelling(dict[int, bytes]):
+    """What each token writes, in UTF-8: a token is looked up when it is first asked for.
+
+    Tokens that begin with a space and a digit begin with a line break instead, because they begin a number.
+
+    Args:
+        tokens: the number tokens, of `NumberToken`.
+        texts: the texts of all tokens.
+        vocab_size: width of the model's logits.
+
+    Attributes:
+        is_number: `[vocab]`, bool, whether a token is a number token.
+        points: `[vocab]`, digits after the point of a number token's own, 2 for `3.14`.
+        powers: `[vocab]`, exponent of a number token's own, 3 for `1e3`.
+        kinds: `[vocab]`, `NumberToken.kind`.
+    """
+
+    def __init__(self, tokens: Iterable[Any], texts: TokenTexts, vocab_size: int) -> None:
+        super().__init__()
+        self._texts = texts
+        with torch.device("cpu"), torch.inference_mode(False):
+            self.is_number = torch.zeros(vocab_size, dtype=torch.bool)
+            self.points, self.powers, self.kinds = torch.zeros(3, vocab_size, dtype=torch.int64)
+        for token in tokens:
+            self[token.token_id] = _begin(token.text.encode())
+            mantissa, _, power = with_ascii_sign(token.text).lower().partition("e")
+            self.is_number[token.token_id] = True
+            self.points[token.token_id] = len(mantissa.partition(POINT)[2])
+            self.powers[token.token_id] = int(power or 0)
+            self.kinds[token.token_id] = token.kind
+
+    def __missing__(self, token_id: int) -> bytes:
+        if token_id < 0:
+            spelled = BREAK
+        else:
+            spelled = self._texts.bytes_of(token_id) or _UNKNOWN
+            if token_id not in self._texts.decoded:  # no digits of a text: a special token <loc12>
+                spelled = _ANY_DIGIT.sub(b"x", spelled)
+        self[token_id] = spelled = _begin(spelled)
+        return spelled
+
+
+def _begin(spelled: bytes) -> bytes:
+    begins = spelled[:1] == b" " and spelled[1:2] in DIGITS.encode() and len(spelled) > 1
+    return b"\n" + spelled[1:] if begins else spelled
