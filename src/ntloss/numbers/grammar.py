@@ -214,6 +214,7 @@ _JOINS = [
 ]
 # What ends most numbers, before all else is tried: the end of a line, a clause or a sentence.
 _ENDS = re.compile(r"[.,;!?]?(?:\n|\Z)|[,.;] [^0-9]")
+_SEPARATED = re.compile(rf",{_SIGN}?\.?{_D}")  # where commas do nothing else
 _JOINED = re.compile("|".join(full for full, _ in _JOINS))
 # What words join is seen in finished texts alone; a reading of what a model writes ends at the first letter
 # of a word or a unit.
@@ -502,6 +503,25 @@ def _matches(text: str, thousands: str | None) -> list[tuple[re.Match[str], bool
     return found
 
 
+def thousands_at(text: str, place: int, thousands: str | None) -> str | None:
+    """Return the separator of thousands of a number at a place: none in a list, which may not have ended.
+
+    Args:
+        text: any text, to its end or to the place.
+        place: index of the number's first character.
+        thousands: the separator in the text, see `parse_numbers`; None if the text decides.
+
+    Example:
+        >>> thousands_at("[120,", 5, None), thousands_at("(120,340)", 1, None), thousands_at("at ", 3, None)
+        ('', '', None)
+    """
+    begins = [opening.start() for opening in _LIST_BEGINS.finditer(text, 0, place)]
+    if thousands is not None or not begins or (place == len(text) and text[begins[-1] :].strip() == "("):
+        return thousands  # after a single parenthesis, 1,234 may be followed by a word
+    found = _list_from(text if place < len(text) else f"{text}0", begins[-1])
+    return "" if found is not None and found.end("items") > place else None
+
+
 class _Lists:
     """The lists of numbers in brackets or tags, for one pass over a text from left to right."""
 
@@ -550,7 +570,7 @@ def find_in_text(text: str, thousands: str | None = None) -> list[Written]:
     joined_until, first, last = 0, len(text) - len(text.lstrip()), len(text.rstrip())
     for match, in_list in _matches(text, thousands):
         start, end = match.span()
-        joined = _joined_until(text, match) or _joined_by_words_until(text, match)
+        joined = _joined_until(text, match, thousands) or _joined_by_words_until(text, match)
         if match.lastgroup == "part":
             joined_until = max(joined_until, joined)
             continue
@@ -570,10 +590,10 @@ def find_in_text(text: str, thousands: str | None = None) -> list[Written]:
     return found
 
 
-def _joined_until(text: str, match: re.Match[str]) -> int:
+def _joined_until(text: str, match: re.Match[str], thousands: str | None) -> int:
     """Return where what follows a number joins it to something else, but for words; 0 if nothing does."""
     end = match.end()
-    if _ENDS.match(text, end):
+    if _ENDS.match(text, end) or (thousands == "" and _SEPARATED.match(text, end)):
         return 0
     joined = _JOINED.match(text, end)
     if joined is None and match["money"]:
@@ -661,7 +681,7 @@ def read_prefix(text: str, thousands: str | None = None, before: str = "") -> Pr
     begun = rules.begun.fullmatch(whole, at) is not None
     if match is None or match["part"] is not None:
         return Prefix(None, False, begun)
-    number, joined = match, _joined_until(whole, match) > 0
+    number, joined = match, _joined_until(whole, match, thousands) > 0
     open_ = begun or _may_be_joined(whole, match)
     if thousands is None and not PLAIN.fullmatch(match["body"]) and (end := _Lists(whole).end_of(match)):
         number = _rules("").leading.match(whole, at, end) or match

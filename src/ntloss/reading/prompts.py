@@ -128,7 +128,9 @@ def in_batches(prompts: Sequence[Prompt], model: Readable) -> Iterator[list[int]
 
 def check_begun(text: str, thousands: str | None) -> None:
     """Raise a ValueError if the given part of an answer holds a part of the number that is read after it."""
-    numbers = find_in_text(text + "5", thousands)
+    # After a letter, a space comes first.
+    numbers = [number for number in find_in_text(f"{text}5", thousands) if number.end > len(text)]
+    numbers = numbers or find_in_text(f"{text} 5", thousands)
     begins = bool(numbers) and numbers[-1].plain == "5" and numbers[-1].alone
     if text.rstrip()[-1:] in tuple(DIGITS) or not begins:
         raise ValueError(

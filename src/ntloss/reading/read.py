@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ntloss.numbers.format import NumberFormat
-from ntloss.numbers.grammar import DIGITS, find_in_text, read_prefix
+from ntloss.numbers.grammar import DIGITS, find_in_text, read_prefix, thousands_at
 from ntloss.reading import any_length
 from ntloss.reading.prompts import (
     Messages,
@@ -104,10 +104,16 @@ def read_number(
     check_tokenizer(readable, tokenizer)
     with_median = tuple(sorted({*as_levels(levels), 0.5}))
     written, single = write_prompts(readable, tokenizer, prompt, prefill, system, messages, template_options)
-    for begun in {each.begun for each in written}:
-        check_begun(begun, thousands)
+    marks = [thousands_at(each.begun, len(each.begun), thousands) for each in written]
+    for begun, mark in {(each.begun, mark) for each, mark in zip(written, marks, strict=True)}:
+        check_begun(begun, mark)
     readings: dict[int, NumberReading] = {}
-    for index in in_batches(written, readable):
+    batches = [
+        (mark, [i for i in batch if marks[i] == mark])
+        for batch in in_batches(written, readable)
+        for mark in dict.fromkeys(marks[i] for i in batch)
+    ]
+    for mark, index in batches:
         some = [written[i] for i in index]
         endings = [number_forms(each.answer or each.text, format) for each in some]
         inputs, prefix_ids = encode_prompts(readable, tokenizer, some, endings)
@@ -118,7 +124,7 @@ def read_number(
             with_median,
             format,
             max_digits=max_digits,
-            thousands=thousands,
+            thousands=mark,
             most_texts=most_texts,
             prefix_ids=prefix_ids,
             generator=generator,
@@ -198,17 +204,18 @@ def read_numbers(
     if not numbers:
         return []
     lengths, kept, signs = [], [], []
-    for start, end, value in numbers:
+    marks = [thousands_at(answer, start, thousands) for start, _, _ in numbers]
+    for (start, end, value), mark in zip(numbers, marks, strict=True):
         length = next(i for i, place in enumerate(ends) if place > first + start)
         while length > 1 and vocabulary.pieces.get(ids[length - 1]) == " ":  # ` -5` has no token of a space
             length -= 1
         places = [n for n in range(length, len(ids) + 1) if ends[n - 1] < first + end]
         texts = [whole.text[ends[place - 1] : first + end] for place in places]
-        at = next((i for i, text in enumerate(texts) if _is_read_as(text, value, thousands)), 0)
+        at = next((i for i, text in enumerate(texts) if _is_read_as(text, value, mark)), 0)
         lengths.append(places[at])
         kept.append(texts[at])
         # The minus of `-US$5` and `($5)` stands before the place.
-        signs.append(-1 if value < 0 < (read_prefix(texts[at], thousands).value or 0) else 1)
+        signs.append(-1 if value < 0 < (read_prefix(texts[at], mark).value or 0) else 1)
     if isinstance(readable, TorchModel):
         roots: Iterator[Continuations] = readable.prefixes(ids, lengths, _PLACES)
     else:
@@ -217,25 +224,31 @@ def read_numbers(
     found: list[WrittenNumber] = []
     for root in roots:
         some = slice(len(found), len(found) + len(root))
-        rows = torch.arange(len(root), device=root.device)
-        after = any_length.numbers_after(
-            root,
-            rows,
-            options_of(vocabulary, thousands, root.device),
-            most_texts,
-            max_digits,
-            shifts,
-            kept[some],
-        )
-        factors = torch.tensor(signs[some], device=root.device)[after.questions]
-        after = after._replace(values=after.values * factors + 0.0)  # with one zero
-        fields = any_length.summarize(after, points.to(root.device))
-        passes, run = root.counts
-        read = NumberQuantiles(with_median, **fields, passes=passes, rows=run)
+        read: dict[int, NumberReading] = {}
+        shares: dict[int, float] = {}
+        for mark in dict.fromkeys(marks[some]):
+            index = [i for i, other in enumerate(marks[some]) if other == mark]
+            after = any_length.numbers_after(
+                root,
+                torch.tensor(index, device=root.device),
+                options_of(vocabulary, mark, root.device),
+                most_texts,
+                max_digits,
+                shifts,
+                [kept[some][i] for i in index],
+            )
+            factors = torch.tensor([signs[some][i] for i in index], device=root.device)[after.questions]
+            after = after._replace(values=after.values * factors + 0.0)  # with one zero
+            fields = any_length.summarize(after, points.to(root.device))
+            passes, run = root.counts
+            of_mark = NumberQuantiles(with_median, **fields, passes=passes, rows=run)
+            for row, i in enumerate(index):
+                own = (after.questions == row) & ~after.values.isnan()
+                share = after.weights[own & (after.values == numbers[some][i][2])].sum()
+                shares[i] = float(share / after.weights[own].sum())
+                read[i] = of_mark.row(row)
         for i, (start, end, value) in enumerate(numbers[some]):
-            own = (after.questions == i) & ~after.values.isnan()
-            share = after.weights[own & (after.values == value)].sum() / after.weights[own].sum()
-            found.append(WrittenNumber(answer[start:end], start, value, float(share), read.row(i)))
+            found.append(WrittenNumber(answer[start:end], start, value, shares[i], read[i]))
     return found
 
 

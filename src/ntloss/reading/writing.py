@@ -18,7 +18,7 @@ from ntloss.numbers.grammar import POINT, read_prefix, with_ascii_sign
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading.torch_model import Continuations
 
-_LETTER = "q"  # in no word of a number; stands for all of them
+_LETTER = "qq"  # begins no word of a number, as `q` does; stands for all letters
 
 
 class Options:

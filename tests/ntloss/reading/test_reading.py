@@ -259,7 +259,10 @@ def test_a_prefill_that_ends_in_a_part_of_the_number_is_an_error(prefill):
 
 @pytest.mark.parametrize(
     "prefill",
-    ["", " ", "It costs $", "[12, ", "12 + 13 = ", "In 2019. ", "Step 1: ", "x=", "(", "3 - ", "GPT-"],
+    [
+        *["", " ", "It costs $", "12 + 13 = ", "In 2019. ", "Step 1: ", "x=", "3 - ", "GPT-", "In 2019 a"],
+        *["(", "[12, ", "[12,", "(12,", "{"],
+    ],
 )
 def test_a_prefill_may_end_in_marks_that_belong_to_no_number(prefill):
     tokenizer = chat_tokenizer()
@@ -313,8 +316,8 @@ def test_the_numbers_of_an_answer_are_those_that_the_model_would_write_there(kin
 def test_a_written_number_is_followed_however_unlikely_it_is():
     tokenizer = by_characters()
     model = make_model("llama", 2 + len(CHARACTERS)).double()
-    (found,) = read_numbers(model, tokenizer, "ab ", "a72", max_digits=2, most_texts=3)
-    behind = next_token(model, torch.tensor(tokenizer.encode("ab a")))
+    (found,) = read_numbers(model, tokenizer, "ab ", ":72", max_digits=2, most_texts=3)
+    behind = next_token(model, torch.tensor(tokenizer.encode("ab :")))
     seven, two = tokenizer.encode("72")
     ends = [i for i in range(14) if i < 2 or CHARACTERS[i - 2] in '"a']  # not a `bn`
     written = behind([])[seven] + behind([seven])[two]
@@ -358,6 +361,29 @@ def test_each_number_of_an_answer_is_read_where_it_can_be_written(answer, value,
     read = number_quantiles(model, prompt, tokenizer, max_digits=2, most_texts=500)
     assert found.reading.starts == approx(read.starts.item(), 1e-2)
     assert found.probability > 0
+
+
+def test_numbers_in_a_list_are_read_as_those_of_a_list():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel({c: i for i, c in enumerate("0127,[] a\n")}, "a"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    model, answer = make_model("llama", len(tokenizer)).double(), "[127,127]"
+    options = {"max_digits": 4, "most_texts": 500}
+    found = read_numbers(model, tokenizer, "aa\n", answer, **options)
+    assert [number.value for number in found] == [127, 127]
+    for number in found:
+        before = answer[: number.start]
+        prompt = tokenizer("aa\n" + before, return_tensors="pt")
+        read = number_quantiles(model, prompt, tokenizer, thousands="", **options)
+        grouped = number_quantiles(model, prompt, tokenizer, thousands=",", **options)
+        alone = read_number(model, tokenizer, "aa", before, **options)
+        for reading in (number.reading, alone):
+            assert [reading.low, reading.median, reading.high] == read.values[0].tolist()
+            assert reading.continues == approx(read.continues.item(), 1e-3, scale=1.0)
+            assert reading.continues != approx(grouped.continues.item(), 1e-3, scale=1.0)
 
 
 def test_an_answer_without_numbers_has_none_and_other_models_are_errors():
