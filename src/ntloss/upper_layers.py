@@ -1,6 +1,7 @@
-"""Run the upper layers of a language model alone, on the output of the lower ones, which was computed before.
+"""What makes a step of a causal language model cheap where only a part of its work is needed.
 
-Where only the upper layers are trained, a step then costs as much as these.
+Where only the upper layers are trained, the output of the lower ones is computed before, and a step costs as
+much as the upper ones. Where only some logits are needed, the head multiplies a copy of their states.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 
 class _Reached(Exception):  # noqa: N818, it is no error
@@ -70,3 +72,14 @@ class UpperLayers:
             hook.remove()
             for layer in self._lower:
                 del vars(layer)["forward"]
+
+
+def copy_views(head: nn.Module) -> RemovableHandle:
+    """Let a head multiply a copy of its input, on which PyTorch's CPU product is up to ten times as fast.
+
+    With `logits_to_keep`, the input is a view.
+
+    Returns:
+        The hook, whose `remove` ends this.
+    """
+    return head.register_forward_pre_hook(lambda _, args: (args[0].contiguous(), *args[1:]))

@@ -51,7 +51,8 @@ class WrittenAnswers:
                 "this model has no number format: it is taken from the training answers; expected a model "
                 "trained with model_args.number_format=padded. Train it first, or choose another one."
             )
-        return NumberFormat(*(ntl[key] for key in FORMAT_KEYS), log=self.is_log, whole=bool(ntl.get(WHOLE)))
+        digits, decimals, signed = (ntl[key] for key in FORMAT_KEYS)
+        return NumberFormat(digits, decimals, signed, log=self.is_log, whole=bool(ntl.get(WHOLE)))
 
     def fit(self, answers: Iterable[str]) -> None:
         """Choose the format of padded training answers, or check that that of an earlier run fits them."""

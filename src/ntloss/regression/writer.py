@@ -18,7 +18,7 @@ from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
 from ntloss.reading import UnlikelyNumberWarning, number_quantiles
 from ntloss.reading.prompts import pad
-from ntloss.upper_layers import UpperLayers
+from ntloss.upper_layers import UpperLayers, copy_views
 
 LAYERS = 4  # that are trained by train="upper_layers"
 LONGEST = 256  # tokens of a question; of a longer one, the middle is left out
@@ -179,9 +179,7 @@ class Writer:
 
     @contextmanager
     def _fast_head(self) -> Iterator[None]:
-        """Copy what the head multiplies: PyTorch's CPU product takes up to ten times as long for a view."""
-        head = self.model.get_output_embeddings()
-        hook = head.register_forward_pre_hook(lambda _, args: (args[0].contiguous(), *args[1:]))
+        hook = copy_views(self.model.get_output_embeddings())
         try:
             yield
         finally:
