@@ -5,8 +5,6 @@ Writes `docs/images/finding.svg`, and `effects.svg` and `losses.svg` of the stud
 
 from __future__ import annotations
 
-import json
-import lzma
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +16,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ntl.report.statistics import mean_and_interval
+from ntl.report.runs import read_runs
+from ntl.report.statistics import paired_difference
 from ntl.report.style import BLUE, FLOOR, GRAY, GREEN, LINE, ORANGE, PINK, STYLE, TEXT
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,35 +110,28 @@ def write(name: str, path: Path) -> None:
 
 
 def load_runs(study: str) -> Runs:
-    """Read the reported runs of a study."""
+    """Read the reported runs of a study from its pack."""
+    table, _ = read_runs([ROOT / "results" / study])
     found: dict[str, dict[str, dict[int, Metrics]]] = {}
-    if (pack := ROOT / "results" / study / "metrics.csv.xz").is_file():
-        for row in pd.read_csv(pack).itertuples():
-            runs = found.setdefault(row.dataset, {}).setdefault(row.objective, {})
-            runs.setdefault(row.seed, {})[row.metric] = row.value
-        return found
-    with lzma.open(ROOT / "results" / study / "runs.jsonl.xz", "rt", encoding="utf-8") as lines:
-        for run in map(json.loads, lines):
-            setting, arm, *seed = run["run"].split("/")
-            if arm != "selection":
-                metrics = run["metrics"].get("test", run["metrics"])
-                found.setdefault(setting, {}).setdefault(arm, {})[int(seed[0].removeprefix("seed"))] = metrics
+    for row in table[table["test"] == "test"].itertuples():
+        runs = found.setdefault(row.dataset, {}).setdefault(row.row, {})
+        runs.setdefault(row.seed, {})[row.metric] = row.value
     return found
 
 
 def effect(arms: Mapping[str, Mapping[int, Metrics]], arm: str, key: str, base: str) -> Mark | None:
     """Return the paired difference to cross-entropy's error in per cent, or None for fewer than two pairs."""
-    pairs = [
-        (metrics.get(key), arms["ce"][seed].get(base))
-        for seed, metrics in arms.get(arm, {}).items()
-        if seed in arms["ce"]
-    ]
-    known = [(mine, theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
-    if len(known) < 2:
+    mine, theirs = (
+        pd.Series(
+            {seed: metrics[metric] for seed, metrics in arms.get(name, {}).items() if metric in metrics}
+        )
+        for name, metric in ((arm, key), ("ce", base))
+    )
+    found = paired_difference(mine, theirs)
+    if found is None or found.pairs < 2:
         return None
-    scale = np.mean([theirs for _, theirs in known])
-    mean, half = mean_and_interval([100 * (mine - theirs) / scale for mine, theirs in known])
-    return mean, half or 0.0
+    in_percent = found.times(100 / theirs[(mine - theirs).dropna().index].mean())
+    return in_percent.mean, in_percent.half
 
 
 def draw_finding(runs: Runs) -> Figure:

@@ -420,6 +420,7 @@ def describe_run(config: Config, trainer: Any, data: TaskData) -> dict[str, Any]
         "sweep": config.sweep,
         "job": config.job,
         "steps": trainer.state.global_step,
+        "best_step": trainer.state.best_global_step if trainer.args.load_best_model_at_end else None,
         "seconds": round(seconds_of(trainer.state), 1),
         "parameters": sum(p.numel() for p in trainer.built.model.parameters()),
         "versions": {package: version(package) for package in ("ntloss", *PACKAGES)},

@@ -195,7 +195,8 @@ def of_other_models() -> pd.DataFrame:
     parts = []
     for name, there in OTHERS.items():
         metric = "median_mae" if there in ("ce", "hl_gauss") else "mae"
-        own = packed[(packed["objective"] == there) & (packed["metric"] == metric)]
+        is_test = (packed["test"] == "test") & (packed["metric"] == metric)
+        own = packed[(packed["row"] == there) & is_test]
         own = own.rename(columns={"dataset": "table"})[["table", "seed", "value"]]
         parts += [own.assign(arm=name, metric="median_mae", rule=rule) for rule in RULES]
     return pd.concat(parts)

@@ -1,9 +1,7 @@
-"""Measure the levels that read.py read, pack the measures, and test the planned contrasts.
+"""Measure the levels that read.py read, and write the measures as a pack, which `ntl report` reads.
 
-    python -m studies.scores.results outputs/scores results/scores
-
-Writes `metrics.csv`, a row for each table, loss, seed and measure, and `contrasts.csv`; prints both as
-Markdown. Without runs, it reads the pack instead: `python -m studies.scores.results results/scores`.
+python -m studies.scores.results outputs/scores results/scores
+ntl report results/scores --study studies/scores/contrasts.yaml
 """
 
 import sys
@@ -17,47 +15,26 @@ from sklearn.metrics import cohen_kappa_score
 from ntl.data import load_task
 from ntl.data.tabular import Tabular
 from ntl.evaluate import read_results
+from ntl.report.runs import PACKED
 from studies.scores.read import FILE, LEVELS
-from studies.ten_epochs.results import COLUMNS, contrasts, read_pack
 
-MARGIN = 3.0
-TABLES, LOSSES = ("sentiment", "emobank"), ("crps", "ntl_was", "hl_gauss")
-PLANNED = [
-    {"dataset": table, "of": loss, "minus": "ce", "metric": metric}
-    for table in TABLES
-    for loss in LOSSES
-    for metric in ("rps", "median_mae")
-]
-"""All contrasts, planned before the first runs were measured; Holm's correction covers them together."""
 DEPTH = 0.01  # of the valley between two peaks
-NAMES = {
-    "ce": "cross-entropy", "crps": "+ CRPS", "ntl_was": "+ NTL-WAS", "hl_gauss": "HL-Gauss",
-    "constant": "constant shares", "raters": "the raters' own shares",
-}  # fmt: skip
-COLUMN_OF = {
-    "rps": "RPS", "rater_rps": "RPS, raters", "median_mae": "median's error", "mean_mae": "mean's error",
-    "mode_mae": "likeliest level's error", "kappa": "kappa", "two_peaks": "two peaks", "ece": "ECE",
-    "cumulative_ece": "ECE, cumulative",
-}  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Pack, if runs are given; then test and print."""
-    folder = Path(arguments[-1])
-    if len(arguments) > 1:
-        folder.mkdir(parents=True, exist_ok=True)
-        packed = pd.DataFrame(read_runs(Path(arguments[0])), columns=COLUMNS).drop_duplicates(COLUMNS[:-1])
-        packed.sort_values(COLUMNS[:-1]).to_csv(
-            folder / "metrics.csv", index=False, float_format="%.6g", lineterminator="\n"
-        )
-    metrics = read_pack(folder / "metrics.csv")
-    tested = contrasts(metrics, PLANNED, MARGIN)
-    tested.to_csv(folder / "contrasts.csv", index=False, float_format="%.6g", lineterminator="\n")
-    print(table_of(metrics), table_of_contrasts(tested), sep="\n\n")
+    """Measure the runs of a folder and write the pack into another one."""
+    runs, folder = map(Path, arguments)
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        (dataset, name, name, seed, "test", "", metric, value)
+        for dataset, name, seed, metric, value in read_runs(runs)
+    ]
+    packed = pd.DataFrame(rows, columns=PACKED).drop_duplicates(PACKED[:-1])
+    packed.to_csv(folder / "metrics.csv.xz", index=False, float_format="%.6g", lineterminator="\n")
 
 
 def read_runs(folder: Path) -> Iterator[tuple[str, str, int, str, float]]:
-    """Yield the measures of the runs in a folder, and of two references, as rows of the pack.
+    """Yield table, name, seed, measure and value of the runs in a folder, and of two references.
 
     The references are `constant`, the shares of the levels among the training rows, for each row alike, and
     `raters`, the shares of the raters' own levels.
@@ -131,39 +108,6 @@ def calibration_error(probabilities: np.ndarray, happened: np.ndarray) -> float:
     bins = np.minimum((10 * probabilities).astype(int), 9).ravel()
     sums = np.bincount(bins, (probabilities - happened).ravel(), minlength=10)
     return float(np.abs(sums).sum() / bins.size)
-
-
-def table_of(metrics: pd.DataFrame) -> str:
-    """Write the means over the seeds of each table and loss as Markdown, shares in per cent."""
-    lines = [
-        f"| table | loss | seeds | {' | '.join(COLUMN_OF.values())} |",
-        "| --- " * 2 + "| ---: " * 10 + "|",
-    ]
-    for key in [(table, name) for table in TABLES for name in NAMES]:
-        if key not in {index[:2] for index in metrics.index}:
-            continue
-        runs = metrics.loc[key]
-        cells = []
-        for column in COLUMN_OF:
-            mean = runs[column].mean()
-            share = column == "two_peaks"
-            cells.append("" if pd.isna(mean) else f"{100 * mean:.0f} %" if share else f"{mean:.3f}")
-        lines.append(f"| {key[0]} | {NAMES[key[1]]} | {len(runs)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def table_of_contrasts(tested: pd.DataFrame) -> str:
-    """Write the contrasts with cross-entropy as Markdown."""
-    lines = [
-        "| table | loss | measure | seeds | difference | p | p, Holm | no effect above 3 % |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
-    ]
-    for row in tested.itertuples():
-        shown = f"{row.difference:+.1f} ± {(row.upper - row.lower) / 2:.1f} %"
-        cells = (row.dataset, NAMES[row.of], COLUMN_OF[row.metric], str(row.seeds), shown)
-        cells += (f"{row.p:.2g}", f"{row.p_holm:.2g}", "yes" if row.equivalent else "no")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

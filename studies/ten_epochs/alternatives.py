@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, get_linear_schedule_with_warmup
 
 from ntl.data import load_task
+from ntl.report.runs import PACKED
 from studies.whole_numbers.baselines import ridge_on_words, settings_of
 
 FOLDER = Path(__file__).parent
@@ -49,11 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rates", nargs="+", type=float, default=[1e-4], help="of fine-tuned encoders")
     given = parser.parse_args(arguments)
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(("dataset", "objective", "seed", "metric", "value"))
+    writer.writerow(PACKED)
     for seed in range(*given.seeds):
         for table in given.tables:
             for name, error in errors(table, seed, given.frozen, given.tuned, given.rates):
-                writer.writerow((table, name, seed, "mae", error))
+                writer.writerow((table, name, name, seed, "test", "", "mae", error))
                 sys.stdout.flush()
 
 

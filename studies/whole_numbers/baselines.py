@@ -23,6 +23,7 @@ from sklearn.pipeline import Pipeline, make_pipeline, make_union
 
 from ntl.data import Example, load_task
 from ntl.data.tabular import Tabular
+from ntl.report.runs import PACKED
 
 FOLDER = Path(__file__).parent
 SEEDS = range(12, 24)
@@ -32,11 +33,11 @@ OF_NUMBERS = ("diamonds", "bikes")
 def main(tables: Sequence[str]) -> None:
     """Print the mean absolute error of each table, model and seed, as CSV."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(("dataset", "objective", "seed", "metric", "value"))
+    writer.writerow(PACKED)
     for table in tables:
         for seed in SEEDS:
             for name, error in errors(settings_of(table, seed), table in OF_NUMBERS):
-                writer.writerow((table, name, seed, "mae", error))
+                writer.writerow((table, name, name, seed, "test", "", "mae", error))
 
 
 def settings_of(table: str, seed: int, folder: Path | None = None) -> Tabular:

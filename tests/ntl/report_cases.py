@@ -63,7 +63,7 @@ def report(tmp_path, *more):
 def rows_of(tmp_path):
     """The rows of a report, from metrics.csv: the number of seeds and the mean of each metric."""
     table = pd.read_csv(tmp_path / "out" / "metrics.csv")
-    row, table["metric"] = ["dataset", "label"], table["test"] + " " + table["metric"]
+    row, table["metric"] = ["dataset", "row"], table["test"] + " " + table["metric"]
     means = table.pivot_table(values="value", index=row, columns="metric", sort=False)
     seeds = table.groupby(row, sort=False)["seed"].nunique()
     return means.assign(seeds=seeds).reset_index().to_dict("records")

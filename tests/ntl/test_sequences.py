@@ -58,7 +58,7 @@ def rows():
     """The mean error of each row of the report."""
     table = pd.read_csv("out/report/metrics.csv")
     errors = table[(table["test"] == "test") & (table["metric"] == "mae")]
-    return errors.groupby("label", sort=False)["value"].mean().to_dict()
+    return errors.groupby("row", sort=False)["value"].mean().to_dict()
 
 
 def test_refused_runs_are_in_no_report_and_no_contrast(capsys):
@@ -216,12 +216,12 @@ def test_a_report_into_the_folder_of_the_runs_counts_each_run_once():
     for seeds in (1, 2):
         assert main(["report", "out", "--output", "out"]) == 0
         table = pd.read_csv("out/metrics.csv")
-        assert table.groupby("label")["seed"].nunique().to_dict() == {"T5": seeds, "T5 + CRPS": seeds}
+        assert table.groupby("row")["seed"].nunique().to_dict() == {"T5": seeds, "T5 + CRPS": seeds}
         assert sweep("loss=ce,crps", "training_args.seed=1") == 0
     for path in Path("out").glob("loss-ce*/test/metrics.json"):
         path.unlink()
     assert main(["report", "out", "--output", "out"]) == 0
-    assert {*pd.read_csv("out/metrics.csv")["label"]} == {"T5 + CRPS"}
+    assert {*pd.read_csv("out/metrics.csv")["row"]} == {"T5 + CRPS"}
 
 
 def test_every_setting_that_changes_what_is_learned_is_a_row_of_its_own():

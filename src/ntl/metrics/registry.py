@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ntl.errors import unknown_key
 
 GREEDY = "greedy"  # the reading of a metric whose name has no prefix
-OF_READING = {"median": "of the median", "mean": "of the mean"}
+OF_READING = {"median": "of the median", "mean": "of the mean", "mode": "of the likeliest level"}
 OF_REFERENCE = {"constant": "of a constant answer", "noise": "without the noise"}
 READINGS = (GREEDY, *OF_READING)
 _PREFIX = re.compile(rf"({'|'.join((*OF_READING, *OF_REFERENCE))})_(.+)")
@@ -70,6 +70,13 @@ METRICS = {
         Metric("interval_coverage", "coverage", None, "share"),
         Metric("interval_width", "width", None, "unit of the answers"),
         Metric("interval_score", "interval score", False, "unit of the answers"),
+        Metric("rps", "RPS", False, "levels"),
+        Metric("rater_rps", "RPS, ratings", False, "levels"),
+        Metric("kappa", "kappa", True, "correlation"),
+        Metric("two_peaks", "two peaks", False, "share"),
+        Metric("ece", "calibration error", False, "share"),
+        Metric("cumulative_ece", "calibration error, cumulative", False, "share"),
+        Metric("chosen_step", "stopped after", None, "updates"),
         Metric("number_mass", "probability of a number", True, "share"),
         Metric("loss", "loss", False, "nats"),
         Metric("ce", "cross-entropy", False, "nats"),

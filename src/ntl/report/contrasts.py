@@ -9,10 +9,11 @@ import pandas as pd
 
 from ntl.errors import UserError, unknown_key
 from ntl.metrics.registry import GREEDY, READINGS, find_metric, reading_metric
-from ntl.report.statistics import half_width, holm, p_value
+from ntl.report.statistics import holm, paired_difference
 from ntl.terminal import format_setting
 
 SIGNIFICANT = 0.05
+IN_POINTS = ("interval_coverage", "coverage_")  # metrics whose differences are in percentage points
 
 
 @dataclass(frozen=True)
@@ -20,19 +21,20 @@ class Contrast:
     """A planned difference: a metric of one row minus that of another.
 
     Args:
-        of, minus: A row: the name of its loss (`ntl_was`; `head` for a regression head), a label of the
+        of, minus: A row: the name of its loss (`ntl_was`; `head` for a regression head), a row of the
             tables, or a mapping of columns of metrics.csv to values, such as `{name: ntl_was,
             loss.weight: 0.3}`. A reading can follow a comma: `ce, median`.
         metric: A metric of the report, such as `mae` or `crps`.
         test: A test set. None: the first one that is not the validation set.
-        dataset: A dataset. None: the only one.
+        dataset: A dataset. None: the only one. A list: the mean over these datasets, for the seeds that all
+            have, in units of the second row's mean on each.
     """
 
     of: Any
     minus: Any
     metric: str = "mae"
     test: str | None = None
-    dataset: str | None = None
+    dataset: Any = None
 
 
 def read_contrasts(given: Sequence[Mapping[str, Any]]) -> list[Contrast]:
@@ -63,11 +65,11 @@ def compare_rows(
         margin: Bounds of "no effect", in per cent of the second row's mean.
 
     Returns:
-        One row per contrast: `dataset`, `of`, `minus`, `metric`, `test`, `seeds`; the mean `difference`, in
-        per cent of the second row's mean, too; their 95 % intervals; `p` and `p_holm`; and the `verdict`. It
-        says "no effect" only if the 90 % interval lies within the margin, which is the test of equivalence by
-        two one-sided t-tests at 5 %. Then one line for each contrast that the runs do not allow, because a
-        row, a dataset or a metric is missing.
+        One row per contrast: `dataset`, `of`, `minus`, `metric`, `test`, `seeds`; the mean `difference`, also
+        in per cent of the second row's mean, or of coverages in percentage points; their 95 % intervals; `p`
+        and `p_holm`; and the `verdict`. It says "no effect" only if the 90 % interval lies within the margin,
+        which is the test of equivalence by two one-sided t-tests at 5 %. Then one line for each contrast that
+        the runs do not allow, because a row, a dataset or a metric is missing.
     """
     found, missing = [], []
     for contrast in contrasts:
@@ -84,34 +86,48 @@ def compare_rows(
 
 
 def _difference(table: pd.DataFrame, contrast: Contrast, margin: float) -> dict[str, Any]:
-    runs = _of_dataset(table, contrast)
-    tests = [*dict.fromkeys(runs["test"])]
-    test = contrast.test or next((each for each in tests if each != "validation"), "validation")
-    rows = _find_rows(runs, (contrast.of, contrast.minus))
-    of, minus = (_values(runs, row, test, contrast.metric) for row in rows)
-    _check_questions(runs, [label for label, _ in rows], test)
-    pairs = (of - minus).dropna()
-    if pairs.empty:
-        raise UserError(f"no seed has {contrast.metric} on {test} in both rows.")
-    mean = abs(minus[pairs.index].mean())
-    percent = 100 / mean if mean else math.nan if pairs.any() else 0.0  # of 0, equal values differ by 0 %
-    difference, half, inner = pairs.mean(), half_width(pairs), half_width(pairs, 0.9)
+    names = contrast.dataset if isinstance(contrast.dataset, list | tuple) else [contrast.dataset]
+    sides, tests = [], []
+    for name in names:
+        of, minus, test = _sides(_of_dataset(table, name), contrast)
+        sides.append((of, minus) if len(names) == 1 else (of / minus.mean(), minus / minus.mean()))
+        tests.append(test)
+    of, minus = (pd.concat(values, axis=1).mean(axis=1, skipna=False) for values in zip(*sides, strict=True))
+    found = paired_difference(of, minus)
+    if found is None:
+        raise UserError(f"no seed has {contrast.metric} on {tests[0]} in both rows.")
+    mean = abs(minus[(of - minus).dropna().index].mean())
+    if contrast.metric.startswith(IN_POINTS) or len(names) > 1:
+        mean = 1.0
+    if not mean:  # of 0, equal values differ by 0 %
+        mean = math.inf if not found.mean and not found.half else math.nan
+    percent = found.times(100 / mean)
     return {
-        "dataset": runs["dataset"].iloc[0],
+        "dataset": ", ".join(dict.fromkeys(_of_dataset(table, name)["dataset"].iloc[0] for name in names)),
         "of": _name(contrast.of),
         "minus": _name(contrast.minus),
         "metric": contrast.metric,
-        "test": test,
-        "seeds": len(pairs),
-        "difference": difference,
-        "percent": percent * difference,
-        "lower": difference - half,
-        "upper": difference + half,
-        "percent_lower": percent * (difference - half),
-        "percent_upper": percent * (difference + half),
-        "p": p_value(pairs),
-        "is_equivalent": percent * (abs(difference) + inner) <= margin,
+        "test": tests[0],
+        "seeds": found.pairs,
+        "difference": found.mean,
+        "percent": percent.mean,
+        "lower": found.mean - found.half,
+        "upper": found.mean + found.half,
+        "percent_lower": percent.mean - percent.half,
+        "percent_upper": percent.mean + percent.half,
+        "p": found.p,
+        "is_equivalent": abs(percent.mean) + percent.inner <= margin,
     }
+
+
+def _sides(runs: pd.DataFrame, contrast: Contrast) -> tuple[pd.Series, pd.Series, str]:
+    """Return the values of both rows by seed, and the test set."""
+    tests = [*dict.fromkeys(runs["test"])]
+    test = contrast.test or next((each for each in tests if not each.startswith("validation")), "validation")
+    rows = _find_rows(runs, (contrast.of, contrast.minus))
+    of, minus = (_values(runs, row, test, contrast.metric) for row in rows)
+    _check_questions(runs, [label for label, _ in rows], test)
+    return of, minus, test
 
 
 def _verdict(row: pd.Series, margin: float) -> str:
@@ -128,13 +144,13 @@ def _verdict(row: pd.Series, margin: float) -> str:
     return f"no significant difference ({row['percent_lower']:+.1f} to {row['percent_upper']:+.1f} %)"
 
 
-def _of_dataset(table: pd.DataFrame, contrast: Contrast) -> pd.DataFrame:
+def _of_dataset(table: pd.DataFrame, name: str | None) -> pd.DataFrame:
     names = [*dict.fromkeys(table["dataset"])]
-    if contrast.dataset is None and len(names) == 1:
+    if name is None and len(names) == 1:
         return table
-    if contrast.dataset not in names:
-        raise UserError(f"dataset={contrast.dataset} was not run; expected one of: {', '.join(names)}.")
-    return table[table["dataset"] == contrast.dataset]
+    if name not in names:
+        raise UserError(f"dataset={name} was not run; expected one of: {', '.join(names)}.")
+    return table[table["dataset"] == name]
 
 
 def _find_rows(runs: pd.DataFrame, given: Sequence[Any]) -> list[tuple[str, str]]:
@@ -143,24 +159,24 @@ def _find_rows(runs: pd.DataFrame, given: Sequence[Any]) -> list[tuple[str, str]
     for each in given:
         label, _, reading = each.rpartition(", ") if isinstance(each, str) else ("", "", "")
         label, reading = (label, reading) if reading in READINGS else (each, GREEDY)
-        found = runs["label"][_matches(runs, label)].unique()
+        found = runs["row"][_matches(runs, label)].unique()
         rows += [(str(label), reading) for label in found]
         if len(found) != 1:
             wrong.append(f"{_name(each)} names {'several rows' if len(found) else 'no row'}")
     if wrong:
         raise UserError(
             f"{' and '.join(wrong)} of {runs['dataset'].iloc[0]}, whose rows are: "
-            f"{'; '.join(runs['label'].unique())}. Name a label, or columns as {{loss.weight: 0.3}}."
+            f"{'; '.join(runs['row'].unique())}. Name a row, or columns as {{loss.weight: 0.3}}."
         )
     return rows
 
 
 def _matches(runs: pd.DataFrame, name: Any) -> pd.Series:
     if not isinstance(name, Mapping):
-        return (runs["label"] == name) | (runs["name"] == name)
+        return (runs["row"] == name) | (runs["name"] == name)
     if unknown := [key for key in name if key not in runs]:
         settings = [key for key in runs if "." in key]
-        raise unknown_key("settings that differ between runs: ", unknown[0], ["name", "label", *settings])
+        raise unknown_key("settings that differ between runs: ", unknown[0], ["name", "row", *settings])
     columns = pd.DataFrame({key: runs[key].astype(str) == format_setting(name[key]) for key in name})
     return columns.all(axis=1)
 
@@ -169,13 +185,13 @@ def _values(runs: pd.DataFrame, row: tuple[str, str], test: str, metric: str) ->
     """Return the values of a metric of a row, its label and reading, by seed."""
     label, reading = row
     name = reading_metric(reading, metric)
-    is_asked = (runs["label"] == label) & (runs["test"] == test) & (runs["metric"] == name)
+    is_asked = (runs["row"] == label) & (runs["test"] == test) & (runs["metric"] == name)
     return runs[is_asked].set_index("seed")["value"]
 
 
 def _check_questions(runs: pd.DataFrame, labels: Sequence[str], test: str) -> None:
     """Raise a UserError if runs of one seed answered different questions."""
-    asked = runs[runs["label"].isin(labels) & (runs["test"] == test)]
+    asked = runs[runs["row"].isin(labels) & (runs["test"] == test)]
     if (asked.groupby("seed")["questions"].nunique() > 1).any():
         raise UserError(f"the rows answered different questions on {test}.")
 

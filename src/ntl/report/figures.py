@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from ntl.metrics.registry import find_metric
-from ntl.report.runs import read_curves
+from ntl.report.runs import is_step, read_curves
 from ntl.report.statistics import mean_and_interval
 from ntl.report.style import (
     FLOOR,
@@ -53,11 +53,11 @@ def draw_figures(table: pd.DataFrame, folder: Path) -> list[str]:
     """
     written = []
     # Matplotlib reads text between dollars as mathematics.
-    table = table.assign(label=table["label"].str.replace("$", r"\$"))
+    table = table.assign(row=table["row"].str.replace("$", r"\$"))
     curves = read_curves(table)
     with mpl.rc_context(STYLE):
         for dataset, runs in table.groupby("dataset", sort=False):
-            looks = styles([*dict.fromkeys(runs["label"])])
+            looks = styles([*dict.fromkeys(runs["row"])])
             figures = {
                 "errors": draw_errors(runs, looks),
                 "learning_curves": draw_curves(runs, curves[curves["dataset"] == dataset], looks),
@@ -74,16 +74,17 @@ def draw_errors(runs: pd.DataFrame, looks: Mapping[str, SeriesStyle]) -> Figure 
     Returns:
         A figure with a dot per seed and, of enough seeds, the mean; None if every value is 0.
     """
+    runs = runs[~is_step(runs)]
     metrics = _shown_metrics(runs)
     if not metrics:
         return None
     split = split_readings(runs)
     split = split[split["metric"] == split["test"].map(metrics)]
-    is_noise = split["row"] == REFERENCES["noise"]
-    labels = split[~is_noise].drop_duplicates("row").set_index("row")["label"]
+    is_noise = split["line"] == REFERENCES["noise"]
+    labels = split[~is_noise].drop_duplicates("line").set_index("line")["row"]
     figure, axes = new_figure(len(metrics), COLUMNS, (3.6, 0.34 * len(labels) + 1.2), (1.2, 0.0))
     for i, (ax, (test, metric)) in enumerate(zip(axes, metrics.items(), strict=True)):
-        values = split[split["test"] == test].set_index("row")["value"].dropna()
+        values = split[split["test"] == test].set_index("line")["value"].dropna()
         for y, (row, label) in enumerate(labels.items()):
             color = GRAY if row in REFERENCES.values() else looks[label].color
             _plot_dots(ax, y, values[values.index == row], color)
@@ -136,7 +137,7 @@ def draw_curves(runs: pd.DataFrame, curves: pd.DataFrame, looks: Mapping[str, Se
         shown = curves[(curves["metric"] == name) & curves["value"].notna()]
         for label, look in looks.items():
             if not (name == "ce" and label.startswith(OTHER_TOKENS)):
-                of_label = shown[shown["label"] == label].groupby("seed")
+                of_label = shown[shown["row"] == label].groupby("seed")
                 plot_seeds(
                     ax, [dict(zip(p["step"], p["value"], strict=True)) for _, p in of_label], look, label
                 )

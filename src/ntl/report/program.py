@@ -23,7 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="ntl report",
         description="Collect finished runs into tables over seeds (Markdown, CSV, LaTeX) and figures.",
     )
-    parser.add_argument("folders", nargs="+", type=Path, help="folders that are or contain runs")
+    parser.add_argument(
+        "folders", nargs="+", type=Path, help="folders that are or contain runs or a pack; packs"
+    )
     parser.add_argument(
         "--output", type=Path, default=Path("outputs/report"), help="output folder (default: %(default)s)"
     )
@@ -31,10 +33,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--evaluation", default="test", help="which evaluations, by evaluation.name (default: %(default)s)"
     )
     parser.add_argument("--study", type=Path, help="YAML file with contrasts and margin")
+    parser.add_argument("--into", type=Path, help="page whose tables are written, instead of a report")
     given = parser.parse_args(arguments)
+    if given.into is not None:
+        write_into(given.into, given.folders, given.evaluation)
+        return 0
     planned = {} if given.study is None else _read_study(given.study)
     report(given.folders, given.output, given.evaluation, **planned)
     return 0
+
+
+def write_into(page: Path, folders: Sequence[Path], name: str = "test") -> None:
+    """Write the tables of a page from runs, see `ntl.report.pages`."""
+    from ntl.report.pages import fill_page
+    from ntl.report.runs import read_runs
+
+    table, left_out = read_runs(folders, name)
+    for line in left_out:
+        print(f"ntl report: left out: {line}", file=sys.stderr)
+    with writing_to(page, "a page", "Choose another one."):
+        page.write_text(fill_page(page.read_text("utf-8"), table), encoding="utf-8")
 
 
 def _read_study(path: Path) -> dict[str, Any]:
@@ -69,7 +87,7 @@ def report(
     # Slow to import: matplotlib, scipy.
     from ntl.report.contrasts import compare_rows, read_contrasts
     from ntl.report.figures import draw_figures
-    from ntl.report.runs import read_runs
+    from ntl.report.runs import pack, read_runs
     from ntl.report.tables import latex_report, markdown_report
 
     planned = read_contrasts(contrasts)
@@ -86,7 +104,7 @@ def report(
     for line in left_out:
         print(f"ntl report: left out: {line}", file=sys.stderr)
     text = markdown_report(table, tested, left_out)
-    csv = [of.to_csv(index=False, lineterminator="\n") for of in (table, tested) if len(of)]
+    csv = [of.to_csv(index=False, lineterminator="\n") for of in (pack(table), tested) if len(of)]
     files = dict(zip(FILES, [text, latex_report(table), *csv], strict=False))
     with writing_to(output, "a writable folder", "Choose another output folder."):
         output.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """Means over seeds with their confidence intervals, and corrections for the number of tests."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import pandas as pd
 from scipy.stats import t
@@ -19,6 +20,45 @@ def mean_and_interval(values: Iterable[float | None]) -> tuple[float | None, flo
     if known.empty or known.isna().any():
         return None, None
     return float(known.mean()), half_width(known) if len(known) > 1 else None
+
+
+class Difference(NamedTuple):
+    """A difference of two rows of a report, paired by seed.
+
+    Args:
+        pairs: Seeds that both rows have.
+        lower: Pairs in which it is negative.
+        mean: Its mean.
+        half: Half-width of the mean's 95 % confidence interval (Student's t); NaN for one pair.
+        inner: Half-width of the 90 % interval, which tests equivalence at 5 % by two one-sided t-tests.
+        p: Two-sided p-value of the paired t-test; NaN for one pair.
+    """
+
+    pairs: int
+    lower: int
+    mean: float
+    half: float
+    inner: float
+    p: float
+
+    def times(self, factor: float) -> "Difference":
+        """Return the difference in another unit."""
+        scaled = (factor * self.mean, abs(factor) * self.half, abs(factor) * self.inner)
+        return Difference(self.pairs, self.lower, *scaled, self.p)
+
+
+def paired_difference(of: pd.Series, minus: pd.Series) -> Difference | None:
+    """Compute the difference of two rows' values by seed; None without a shared seed.
+
+    Example:
+        >>> paired_difference(pd.Series({0: 3.0, 1: 4.0}), pd.Series({0: 1.0, 2: 9.0})).mean
+        2.0
+    """
+    pairs = (of - minus).dropna()
+    if pairs.empty:
+        return None
+    widths = (half_width(pairs), half_width(pairs, 0.9))
+    return Difference(len(pairs), int((pairs < 0).sum()), float(pairs.mean()), *widths, p_value(pairs))
 
 
 def half_width(values: pd.Series, share: float = 0.95) -> float:

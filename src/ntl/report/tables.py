@@ -8,8 +8,9 @@ from itertools import product
 
 import pandas as pd
 
-from ntl.metrics.registry import GREEDY, READINGS, find_metric, split_metric
-from ntl.report.statistics import mean_and_interval
+from ntl.metrics.registry import GREEDY, METRICS, READINGS, find_metric, split_metric
+from ntl.report.runs import is_step
+from ntl.report.statistics import mean_and_interval, paired_difference
 
 NOT_AVAILABLE = "n/a"
 TESTS_PER_TABLE = 2
@@ -38,6 +39,7 @@ NUMBERS = (*FINAL_ANSWER, "exact_number", "accuracy", "log_mae", "log_r2", "inva
 NUMBERS_IN_UNITS = (*FINAL_ANSWER, "mae", "rmse", "r2", "exact_number", "invalid_rate")
 TEXTS = (*FINAL_ANSWER, "exact_match", "answered", "km", "bleu", "rougeL")
 UNCERTAINTY = ("crps", "rater_crps", "interval_coverage", "interval_width")
+LEVELS = ("rps", "rater_rps", "mae", "kappa", "two_peaks", "ece", "cumulative_ece")
 COMPARED = ("mae", "log_mae", "km")  # with the first row
 
 Columns = Mapping[tuple[str, str], Sequence[str]]
@@ -53,34 +55,33 @@ def split_readings(table: pd.DataFrame) -> pd.DataFrame:
         table: The runs, see `ntl.report.runs`.
 
     Returns:
-        The table with the plain names of metrics (`mae` for `median_mae`) and a column `row`: the label, with
+        The table with the plain names of metrics (`mae` for `median_mae`) and a column `line`: the row, with
         the reading if numbers were read in several ways. What models are compared with has rows of its own
         behind the others, `constant` and `without noise`.
     """
     names = {name: split_metric(name) for name in table["metric"].unique()}
     of, plain = (table["metric"].map({name: pair[i] for name, pair in names.items()}) for i in (0, 1))
-    rows, is_reference = [table["dataset"], table["label"]], of.isin(REFERENCES)
+    rows, is_reference = [table["dataset"], table["row"]], of.isin(REFERENCES)
     readings = of.where((plain == "mae") & ~is_reference).groupby(rows).transform("nunique")
-    row = (
-        table["label"].where(readings < 2, table["label"] + ", " + of).mask(is_reference, of.map(REFERENCES))
-    )
+    line = table["row"].where(readings < 2, table["row"] + ", " + of).mask(is_reference, of.map(REFERENCES))
     split = table.assign(
-        row=row,
+        line=line,
         metric=plain,
         of=of,
-        by_label=pd.Series(pd.factorize(table["label"])[0], table.index).mask(is_reference, len(table)),
+        by_row=pd.Series(pd.factorize(table["row"])[0], table.index).mask(is_reference, len(table)),
         by_reading=of.map([*READINGS, *REFERENCES].index),
     )
-    split = split.sort_values(["by_label", "by_reading"], kind="stable", ignore_index=True)
-    return split.drop_duplicates(["dataset", "row", "seed", "test", "metric"])
+    split = split.sort_values(["by_row", "by_reading"], kind="stable", ignore_index=True)
+    return split.drop_duplicates(["dataset", "line", "seed", "test", "metric"])
 
 
 def in_units(runs: pd.DataFrame) -> bool:
     """Return whether errors on a dataset are shown in the unit of the answers, not on a log scale.
 
-    They are for tables, where noise is known, and where distributions were read.
+    They are for tables, where noise is known, where distributions were read, and where no other are known.
     """
-    return bool((runs["task"] == "tabular").any() or runs["metric"].isin(["noise_mae", "crps"]).any())
+    known = {*runs["metric"]}
+    return "tabular" in {*runs["task"]} or bool(known & {"noise_mae", "crps"}) or "log_mae" not in known
 
 
 def markdown_report(table: pd.DataFrame, tested: pd.DataFrame, left_out: Sequence[str]) -> str:
@@ -104,7 +105,7 @@ def markdown_report(table: pd.DataFrame, tested: pd.DataFrame, left_out: Sequenc
             )
     parts.append(NOTE)
     if len(tested):
-        parts += ["## Planned contrasts", markdown_table(_contrast_columns(tested)), CONTRAST_NOTE]
+        parts += ["## Planned contrasts", markdown_table(contrast_columns(tested)), CONTRAST_NOTE]
     if left_out:
         parts += ["Left out:", "\n".join(f"- {escape_html(line)}" for line in left_out)]
     return "\n\n".join(parts) + "\n"
@@ -125,16 +126,20 @@ def make_tables(runs: pd.DataFrame) -> list[Table]:
 
     A table of errors by row and reading is followed by one of the distributions, if any was read.
     """
+    runs = runs[~is_step(runs)]
     tests, tables, rows = [*dict.fromkeys(runs["test"])], [], split_readings(runs)
-    of_labels = runs.assign(row=runs["label"], of=GREEDY)
+    of_labels = runs.assign(line=runs["row"], of=GREEDY)
     for i in range(0, len(tests), TESTS_PER_TABLE):
         shown = tests[i : i + TESTS_PER_TABLE]
+        known = {*rows["metric"][rows["test"].isin(shown)]}
         numbers = NUMBERS_IN_UNITS if in_units(runs) else NUMBERS
-        known = {*runs["metric"][runs["test"].isin(shown)]}
-        tables.append(_table(rows, shown, numbers if "accuracy" in known else TEXTS, []))
-        read = runs["label"][runs["metric"].eq("crps") & runs["test"].isin(shown)].unique()
+        kinds = (LEVELS[:1], LEVELS), (("mae", "log_mae", "accuracy"), numbers)
+        columns: Sequence[str] = next((of_kind for names, of_kind in kinds if known & {*names}), TEXTS)
+        columns = columns if known & {*columns} else tuple(METRICS)
+        tables.append(_table(rows, shown, columns, []))
+        read = runs["row"][runs["metric"].eq("crps") & runs["test"].isin(shown)].unique()
         if len(read):
-            distributions = of_labels[of_labels["label"].isin(read)]
+            distributions = of_labels[of_labels["row"].isin(read)]
             tables.append(_table(distributions, shown, UNCERTAINTY, [UNCERTAINTY_NOTE]))
     return tables
 
@@ -142,13 +147,13 @@ def make_tables(runs: pd.DataFrame) -> list[Table]:
 def _table(rows: pd.DataFrame, tests: Sequence[str], metrics: Sequence[str], remarks: list[str]) -> Table:
     """Make one table. Columns that are the same in all rows become a remark."""
     rows = rows[rows["test"].isin(tests) & rows["metric"].isin(metrics)]
-    references = {*rows["row"][rows["of"].isin(REFERENCES)]}
-    seeds = {row: part.unique() for row, part in rows.groupby("row", sort=False)["seed"]}
+    references = {*rows["line"][rows["of"].isin(REFERENCES)]}
+    seeds = {row: part.unique() for row, part in rows.groupby("line", sort=False)["seed"]}
     columns: dict[tuple[str, str], list[str]] = {
         ("", "row"): [*seeds],
         ("", "seeds"): [str(len(each)) for each in seeds.values()],
     }
-    found = dict(iter(rows.set_index("seed").groupby(["test", "metric", "row"])["value"]))
+    found = dict(iter(rows.set_index("seed").groupby(["test", "metric", "line"])["value"]))
     for test, name in product(tests, metrics):
         if not any((test, name, row) in found for row in seeds):
             continue
@@ -204,13 +209,13 @@ def _difference_cells(values: Mapping[str, pd.Series], references: Collection[st
     (_, first), *others = values.items()
     cells = [""]
     for row, each in others:
-        differences = (each - first).dropna()
-        mean, half = mean_and_interval(differences)
-        if mean is None:
+        found = paired_difference(each, first)
+        if found is None:
             cells.append("" if row in references else NOT_AVAILABLE)
         else:
-            lower = f"(lower on {(differences < 0).sum()} of {len(differences)})"
-            cells.append(f"{round_significant(mean, half, signed=True)} {lower}")
+            half = None if math.isnan(found.half) else found.half
+            lower = f"(lower on {found.lower} of {found.pairs})"
+            cells.append(f"{round_significant(found.mean, half, signed=True)} {lower}")
     return cells
 
 
@@ -224,14 +229,16 @@ def _differing_settings(runs: pd.DataFrame) -> list[str]:
     """Say in which settings the rows differ, besides those that their labels name."""
     found = []
     for key in [key for key in runs if "." in key and key not in NAMED]:
-        rows = runs.groupby(key, sort=False)["label"].unique()
-        if len(rows) > 1 and not all(f"{key.rpartition('.')[2]}=" in label for label in runs["label"]):
+        rows = runs.groupby(key, sort=False)["row"].unique()
+        if len(rows) > 1 and not all(f"{key.rpartition('.')[2]}=" in label for label in runs["row"]):
             values = "; ".join(f"{value} in {', '.join(labels)}" for value, labels in rows.items())
             found.append(f"The rows differ in {key}: {values}.")
+    if (runs.groupby("seed")["trained_on"].nunique() > 1).any():
+        found.append("Runs of one seed were trained on different data.")
     return found
 
 
-def _contrast_columns(tested: pd.DataFrame) -> Columns:
+def contrast_columns(tested: pd.DataFrame) -> Columns:
     """Format the tests of contrasts for a table."""
     several, rows = tested["dataset"].nunique() > 1, []
     for row in tested.to_dict("records"):

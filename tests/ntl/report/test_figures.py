@@ -9,12 +9,12 @@ from ntl.report.style import styles
 
 def errors_of(tmp_path):
     table, _ = read_runs([tmp_path])
-    return draw_errors(table, styles([*dict.fromkeys(table["label"])]))
+    return draw_errors(table, styles([*dict.fromkeys(table["row"])]))
 
 
 def curves_of(tmp_path):
     table, _ = read_runs([tmp_path])
-    return draw_curves(table, read_curves(table), styles([*dict.fromkeys(table["label"])]))
+    return draw_curves(table, read_curves(table), styles([*dict.fromkeys(table["row"])]))
 
 
 @pytest.mark.parametrize(("rows", "seeds"), [(1, 1), (9, 6)])

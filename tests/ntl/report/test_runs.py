@@ -1,7 +1,5 @@
 """What a report reads: evaluations and packs, and what distinguishes its rows."""
 
-import json
-import math
 import shutil
 from pathlib import Path
 
@@ -10,6 +8,7 @@ from report_cases import NUMBERS, add_curve, make_run, report, rows_of
 
 from ntl.errors import UserError
 from ntl.report.runs import read_curves, read_runs
+from ntl.report.tables import make_tables
 
 RESULTS = Path(__file__).parents[3] / "results"
 pytestmark = pytest.mark.usefixtures("quick_figures")
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("quick_figures")
 def labels(tmp_path):
     """The number of seeds of each row."""
     table, _ = read_runs([tmp_path])
-    return table.groupby("label", sort=False)["seed"].nunique().to_dict()
+    return table.groupby("row", sort=False)["seed"].nunique().to_dict()
 
 
 def test_runs_of_one_name_with_different_settings_are_separate_rows(tmp_path):
@@ -114,25 +113,25 @@ def test_a_report_can_be_read_again(tmp_path):
     assert (tmp_path / "out/metrics.csv").read_text() == first
 
 
-def test_packs_of_runs_are_read_by_the_names_of_their_runs(tmp_path):
-    runs = [
-        {"run": "sums/seed0/rt", "record": {"seed": 0}, "metrics": {"test": {"mae": 2.0}}},
-        {"run": "sums/ce/seed1", "record": {"seed": 1}, "metrics": {"greedy_mae": 3.0, "coverage": 0.5}},
-        {"run": "sums/selection/ce=0.1", "record": {"seed": 9}, "metrics": {"test": {"mae": math.pi}}},
-    ]
-    (tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, runs)))
-    table, _ = read_runs([tmp_path])
-    assert table[["dataset", "name", "seed", "test", "metric", "value"]].values.tolist() == [
-        ["sums", "rt", 0, "test", "mae", 2.0],
-        ["sums", "ce", 1, "test", "mae", 3.0],
-        ["sums", "ce", 1, "test", "interval_coverage", 0.5],
-        ["sums, selection", "ce=0.1", 9, "test", "mae", math.pi],
-    ]
+def test_a_pack_is_a_file_or_stands_in_a_folder_and_needs_its_columns(tmp_path):
+    pack = "dataset,row,name,seed,test,questions,metric,value\nsums,T5,ce,0,test,,mae,2.5\n"
+    (tmp_path / "metrics.csv").write_text(pack)
+    for given in (tmp_path, tmp_path / "metrics.csv"):
+        table, _ = read_runs([given])
+        assert table[["dataset", "row", "name", "seed", "value"]].values.tolist() == [
+            ["sums", "T5", "ce", 0, 2.5]
+        ]
+    (tmp_path / "metrics.csv").write_text(pack.replace("questions", "asked"))
+    with pytest.raises(UserError, match="questions"):
+        read_runs([tmp_path])
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="an sdist has no results")
-@pytest.mark.parametrize("pack", ["demo", "demo_sums", "miniature", "pretrained", "small_models"])
-def test_every_pack_of_results_is_read_whole(pack):
+@pytest.mark.parametrize("pack", sorted(path.parent.name for path in RESULTS.glob("*/metrics.csv*")))
+def test_every_folder_of_results_is_reported_whole(pack):
     table, left_out = read_runs([RESULTS / pack])
-    assert len(table) > 500
     assert not left_out
+    for _, runs in table.groupby("dataset"):
+        for columns, _ in make_tables(runs):
+            assert len(columns) > 2
+            assert len(columns["", "row"]) > 0

@@ -1,0 +1,92 @@
+"""Write the tables of a page from runs, between two comments that stay: `ntl report FOLDER --into PAGE`.
+
+A block of the page is
+
+    <!-- report: {study: studies/ten_epochs/contrasts.yaml, datasets: [sentiment], columns: [mae, crps]} -->
+    <!-- end of report -->
+
+`study` is a YAML file whose `names` map rows, or the names of their losses, to the names that the page
+shows, in the order of the page. With `columns`, metrics of the registry, a block is a table of means over
+seeds, on `datasets` (by default all) and the test set `test`. With `contrasts: true`, it has the contrasts of
+the study.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml  # type: ignore[import-untyped]
+
+from ntl.errors import UserError, unknown_key
+from ntl.metrics.registry import find_metric
+from ntl.report.contrasts import compare_rows, read_contrasts
+from ntl.report.statistics import mean_and_interval
+from ntl.report.tables import contrast_columns, markdown_table, round_significant
+
+START, END = "<!-- report: ", "<!-- end of report -->"
+_BLOCK = re.compile(rf"({re.escape(START)}(.*?) -->\n)(.*?)({re.escape(END)})", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """What stands between two comments of a page; see the module."""
+
+    study: str
+    contrasts: bool = False
+    datasets: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    test: str | None = None
+
+
+def fill_page(text: str, table: pd.DataFrame) -> str:
+    """Write the blocks of a page anew from a long table of runs."""
+    if not _BLOCK.search(text):
+        raise UserError(f"the page has no block: expected a line {START}{{study: ...}} --> and one {END}.")
+    return _BLOCK.sub(lambda found: f"{found[1]}{_write(found[2], table)}\n{found[4]}", text)
+
+
+def _write(given: str, table: pd.DataFrame) -> str:
+    spec = yaml.safe_load(given)
+    known = [field.name for field in fields(Block)]
+    if unknown := [key for key in spec if key not in known]:
+        raise unknown_key(f"{START}", unknown[0], known)
+    block = Block(**spec)
+    study = yaml.safe_load(Path(block.study).read_text("utf-8"))
+    names: Mapping[str, str] = study.get("names", {})
+    if not block.contrasts:
+        return markdown_table(_means(table, block, names))
+    tested, _ = compare_rows(table, read_contrasts(study["contrasts"]), study.get("margin", 5.0))
+    for side in ("of", "minus"):
+        tested[side] = [_named(name, names) for name in tested[side]]
+    return markdown_table(contrast_columns(tested))
+
+
+def _named(name: str, names: Mapping[str, str]) -> str:
+    row, comma, reading = name.partition(", ")
+    return f"{names.get(row, row)}{comma}{reading}"
+
+
+def _means(table: pd.DataFrame, block: Block, names: Mapping[str, str]) -> Any:
+    """Make the columns of a table of means with their 95 % confidence intervals over seeds."""
+    datasets = [*(block.datasets or dict.fromkeys(table["dataset"]))]
+    columns: dict[tuple[str, str], list[str]] = {("", "table"): [], ("", "row"): [], ("", "seeds"): []}
+    columns |= {("", find_metric(name).heading): [] for name in block.columns}
+    test = block.test or "test"
+    for dataset in datasets:
+        runs = table[(table["dataset"] == dataset) & (table["test"] == test)]
+        for row, title in names.items():
+            own = runs[(runs["row"] == row) | (runs["name"] == row)]
+            if own.empty:
+                continue
+            cells = [dataset, title, str(own["seed"].nunique())]
+            for name in block.columns:
+                mean, half = mean_and_interval(own["value"][own["metric"] == name])
+                cells.append("" if mean is None else round_significant(mean, half))
+            for column, cell in zip(columns.values(), cells, strict=True):
+                column.append(cell)
+    if len(datasets) == 1:
+        del columns["", "table"]
+    return columns
