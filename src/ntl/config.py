@@ -33,7 +33,12 @@ from ntl.settings import Changes, what_changes
 from ntl.training_args import INCIDENTAL, TrainingArgs
 
 MAX_JOBS = 4  # runs at a time by default; one of a small model takes about 0.7 GiB
-MODELS = {"rt": "RT", "xval": "xVal", "t5": "T5"}  # names in tables, by encoding or family
+MODELS = {
+    "rt": "RT",
+    "xval": "xVal",
+    "own": "T5, own encoding",
+    "t5": "T5",
+}  # names in tables, by encoding or family
 # Keys that say how a sweep is reported.
 OF_REPORTS = ("contrasts", "margin", "minimize", "announce")
 SECTIONS: dict[str, type] = {
@@ -97,7 +102,8 @@ class Config:
 
     def sources(self) -> dict[str, str]:
         """Return the digest of each file of the user's own code, such as `loss.criterion.source`."""
-        own = {"loss.criterion": str(self.loss.criterion)}
+        args = self.model_args
+        own = {"loss.criterion": str(self.loss.criterion), "model_args.own_encoding": str(args.own_encoding)}
         return {f"{key}.source": digest_of_source(name) for key, name in own.items() if is_own(name)}
 
 
@@ -189,12 +195,13 @@ def check_combination(config: Config) -> None:
         return
     is_head = args.head == "regression"
     name = "a regression head" if is_head else f"number_encoding={args.encoding}"
+    name = f"own_encoding={args.own_encoding}" if args.encoding == "own" else name
     on_decoder = is_head and args.family != "t5"
     wrong = {
         f"weights.{partial}": partial is not None and not on_decoder,
         f"model_args.family={args.family}": args.family != "t5" and not on_decoder,
         f"loss.criterion={config.loss.criterion}": (
-            config.loss.criterion is not None and (args.head, args.encoding) != ("language", "rt")
+            config.loss.criterion is not None and (is_head or args.encoding not in ("rt", "own"))
         ),
         f"model_args.number_format={args.number_format}": args.number_format != "plain" and not is_head,
         f"evaluation.read=[{','.join(readings)}]": bool(readings) and not is_head,
@@ -202,7 +209,7 @@ def check_combination(config: Config) -> None:
     if found := [key for key, is_wrong in wrong.items() if is_wrong]:
         raise UserError(
             f"{found[0]} needs a language model that writes numbers in digits, which {name} does not. Omit "
-            "it, or pass model_args.number_encoding=none."
+            "it, or pass model_args.number_encoding=none without an encoding of your own."
         )
 
 

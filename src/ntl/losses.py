@@ -174,7 +174,7 @@ def choose_widths(answers: Sequence[str]) -> tuple[float, float]:
         UserError: They are not numbers, or do not differ.
     """
     from ntloss import HLGauss
-    from ntloss.numbers.parsing import parse_number
+    from ntloss.numbers import parse_number
 
     numbers: list[Any] = [parse_number(answer.strip(), "whole") for answer in answers]
     try:

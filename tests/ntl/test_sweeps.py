@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from ntl.train import STATE
 COMMAND = "import sys; from ntl.__main__ import main; sys.exit(main())"
 NAMES = ["loss-ce_seed-0", "loss-ntl_was_seed-0"]
 needs_optuna = pytest.mark.skipif(
-    not find_spec("hydra_plugins.hydra_optuna_sweeper"), reason="needs the extra optuna"
+    not find_spec("hydra_plugins.hydra_optuna_sweeper"), reason="needs hydra-optuna-sweeper"
 )
 
 
@@ -154,20 +155,45 @@ def test_processes_of_every_launcher_give_the_metrics_of_one_process(launcher, t
         assert_close(results(tmp_path / "other" / name), results(out / name), TRAINED_BY_ADAM)
 
 
-def test_a_loss_of_ones_own_is_found_by_the_processes_of_a_sweep(tiny, tmp_path, out):
+def test_own_data_encodings_and_losses_are_found_by_the_processes_of_a_sweep(tiny, tmp_path, out):
     (tmp_path / "my_losses.py").write_text(
         "def squared(probs, values, target):\n    return (probs @ values - values[target]).square()\n"
     )
-    own = changed(tiny, "hydra/launcher=local", "loss=ce", "loss.criterion=null,my_losses:squared")
+    page = (Path(__file__).parents[2] / "docs/lab.md").read_text(encoding="utf-8")
+    for name, code in re.findall(r"```python\n# (my_\w+\.py)\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(code)
+    study = Path(tiny[0])
+    study.write_text(
+        study.read_text()
+        .replace("[compare, _self_]", "[compare, override dataset_args: own, _self_]")
+        .replace(
+            "{train_size: 64, validation_size: 8, test_size: 20}", "{load: my_data:sums, options: {rows: 9}}"
+        )
+    )
+    own = ["hydra/launcher=local", "loss=ce", "loss.criterion=null,my_losses:squared"]
+    own += ["model_args.own_encoding=my_encoding:Backwards", "evaluation.samples=6"]
     done = subprocess.run(
-        [sys.executable, "-c", COMMAND, "compare", *own],
+        [sys.executable, "-c", COMMAND, "compare", *changed(tiny, *own)],
         capture_output=True,
         text=True,
         timeout=600,
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert {written(out / name)["name"] for name in finished(out)} == {"ce", "my_losses:squared"}
+    runs = [written(out / name) for name in finished(out)]
+    assert {run["name"] for run in runs} == {"ce", "my_losses:squared"}
+    assert {run["dataset"] for run in runs} == {"sums"}
+    encoded = (tmp_path / "my_encoding.py").read_text()
+    (tmp_path / "my_encoding.py").write_text(encoded.replace("24", "twenty-four"))
+    again = subprocess.run(
+        [sys.executable, "-c", COMMAND, "compare", *changed(tiny, *own, "hydra/launcher=basic")],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=tmp_path,
+    )
+    assert again.returncode == 1
+    assert "my_encoding:Backwards changed" in again.stderr
 
 
 @needs_optuna

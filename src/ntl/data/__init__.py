@@ -16,6 +16,7 @@ from ntl.data.gsm8k import Gsm8k
 from ntl.data.mathematics_dataset import MathematicsDataset
 from ntl.data.multirc import Multirc
 from ntl.data.noisy_regression import NoisyRegression
+from ntl.data.own import Own
 from ntl.data.rjokes import Rjokes
 from ntl.data.tabular import Tabular
 from ntl.data.task import (
@@ -41,6 +42,7 @@ DATASETS: dict[str, type[Data]] = {
     "mathematics_dataset": MathematicsDataset,
     "multirc": Multirc,
     "noisy_regression": NoisyRegression,
+    "own": Own,
     "rjokes": Rjokes,
     "tabular": Tabular,
 }

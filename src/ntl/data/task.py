@@ -195,7 +195,7 @@ def evenly_spaced(examples: Sequence[Example], count: int | None) -> Sequence[Ex
 
 def single_number(answer: str, reader: str, advice: str) -> float:
     """Read an answer that has to be a number; a UserError quotes it if it is not a single one."""
-    from ntloss.numbers.parsing import parse_number  # slow: torch
+    from ntloss.numbers import parse_number  # slow: torch
 
     number = parse_number(answer, "whole")
     if number is None:

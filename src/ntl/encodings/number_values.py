@@ -19,8 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from ntl.data import format_number
-from ntl.encodings.spelling import Marked, SpelledEncoding
-from ntloss.numbers.grammar import PLAIN
+from ntl.encodings.spelling import PLAIN, Marked, SpelledEncoding
 
 NUM = "[NUM]"
 LARGEST = 1e30  # larger magnitudes are clipped to this, because float32 overflows at 3e38

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from ntl.encodings.spelling import Marked, SpelledEncoding
-from ntloss.numbers.grammar import PLAIN
+from ntl.encodings.spelling import PLAIN, Marked, SpelledEncoding
 
 LOWEST, HIGHEST = -12, 19
 PLACES = range(LOWEST, HIGHEST + 1)

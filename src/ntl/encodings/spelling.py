@@ -5,6 +5,7 @@ or as `0`). A tokenizer that splits digits encodes each digit as one token, in o
 tokens are then replaced by the encoding's own.
 """
 
+import re
 import string
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,9 @@ from transformers import PreTrainedTokenizerFast
 
 from ntl.encodings.digits import TextEncoding, digit_ids, token_ids
 from ntl.errors import UserError
+
+PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+"""A number in plain digits, without its sign."""
 
 
 class Marked(NamedTuple):

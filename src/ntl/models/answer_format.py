@@ -19,9 +19,8 @@ from ntl.data import format_number
 from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
 from ntloss import NumberVocabulary
-from ntloss.numbers import NumberFormat
+from ntloss.numbers import NumberFormat, parse_number
 from ntloss.numbers.format import kept_decimals
-from ntloss.numbers.parsing import parse_number
 
 # Entries of `config.ntl` that hold the format of padded answers.
 FORMAT_KEYS = ("number_width", "number_places", "number_signed")

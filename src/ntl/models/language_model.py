@@ -24,9 +24,11 @@ from ntl.models import IGNORE, Row
 from ntl.models.answer_format import WrittenAnswers
 from ntl.models.batches import generation_mode, is_sharded, pad, pad_questions
 from ntl.models.source import ModelSource, build_model
+from ntl.own import load_own
 from ntloss import NumberVocabulary
 from ntloss.reading import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
 
+OWN_KEY = "model_args.own_encoding"
 Past = DynamicCache | None
 Texts = Sequence[str]
 CACHED = 2**15  # tokens whose keys and values a pass of quantiles holds: 1.5 GB of SmolLM2-135M's, and copies
@@ -102,12 +104,16 @@ class LanguageModel:
 
     def __init__(self, source: ModelSource):
         self.tokenizer = source.tokenizer
-        self.encoding: TextEncoding | RegressionTransformerEncoding
+        self.encoding: TextEncoding | RegressionTransformerEncoding | Any
         if source.settings.encoding == "rt":
             self.encoding = placed = RegressionTransformerEncoding(self.tokenizer)
             self.model = build_model(T5WithPlaces, source, first_id=placed.first_id)
             size = self.model.config.vocab_size
             self.vocabulary = NumberVocabulary.from_mapping(placed.digits_of_ids, size)
+        elif source.settings.encoding == "own":
+            self.encoding = own = load_own(OWN_KEY, str(source.settings.own_encoding))(self.tokenizer)
+            self.model = build_model(self.model_class, source)
+            self.vocabulary = NumberVocabulary.from_mapping(own.numbers, self.model.config.vocab_size)
         else:
             self.encoding = TextEncoding(self.tokenizer)
             self.model = build_model(self.model_class, source)

@@ -27,6 +27,11 @@ class ModelArgs:
         Family.t5, "the kind of model; pretrained: what the model's own configuration says"
     )
     number_encoding: NumberEncoding = setting(NumberEncoding.none, "how numbers are encoded, if not as text")
+    own_encoding: str | None = setting(
+        None,
+        "an encoding of your own for T5, module:function, in place of number_encoding; the module is a file "
+        "in the folder of the command, see docs/lab.md",
+    )
     tokenizer_type: TokenizerType = setting(
         TokenizerType.digits, "digits: each digit is a token; auto: the tokenizer is left as it is"
     )
@@ -103,7 +108,9 @@ class ModelArgs:
 
     @property
     def encoding(self) -> str:
-        """How texts become tokens: `digits`, `auto`, `rt` or `xval`, see `ntl.encodings`."""
+        """How texts become tokens: `digits`, `auto`, `rt`, `xval` or `own`, see `ntl.encodings`."""
+        if self.own_encoding is not None and self.head == "language":
+            return "own"
         of_numbers = str(self.number_encoding)
         return of_numbers if of_numbers in ("rt", "xval") else str(self.tokenizer_type)
 

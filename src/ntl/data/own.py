@@ -1,0 +1,44 @@
+"""Data of the user's own: a function beside the study, which returns the examples."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ntl.data.task import Data, TaskData
+from ntl.errors import UserError
+from ntl.own import load_own
+from ntl.settings import setting
+
+KEY = "dataset_args.load"
+
+
+@dataclass
+class Own(Data):
+    """Data of your own: a function that returns training, validation and test examples."""
+
+    dataset_name: str = "own"
+    load: str | None = setting(
+        None, "module:function; the module is a file in the folder of the command, see docs/lab.md"
+    )
+    options: dict[str, Any] = setting({}, "arguments of the function, such as {rows: 100}")
+
+    @property
+    def title(self) -> str:
+        """The function's name."""
+        return str(self.load).partition(":")[2] or self.dataset_name
+
+
+def load(settings: Own) -> TaskData:
+    """Call the function.
+
+    Raises:
+        UserError: There is no such function, or it returns something else.
+    """
+    if settings.load is None:
+        raise UserError(f"dataset_args=own has no function. Pass {KEY}=module:function.")
+    found = load_own(KEY, settings.load)(**settings.options)
+    if not isinstance(found, TaskData):
+        raise UserError(
+            f"{KEY}={settings.load} returned a {type(found).__name__}; expected ntl.data.TaskData(train, "
+            "validation, {'test': test}) with lists of ntl.data.Example(question, answer)."
+        )
+    return found
