@@ -11,6 +11,7 @@ from model_cases import ANSWERS, QUESTIONS, make, overfit
 from processes import results_of
 from published_commands import scaled_down
 from runs import train
+from tokenizers_like import tokenizer_like
 from tolerances import approx, assert_close
 from torch import nn
 
@@ -28,7 +29,6 @@ from ntl.evaluate import (
 from ntl.scores import SPACED_LEVELS
 from ntloss.numbers import NumberFormat
 from ntloss.reading import NumberQuantiles
-from tests.ntl.conftest import shared
 
 NUMBERS = TaskData([], [], {})
 TEXTS = TaskData([], [], {}, number_metrics=False)
@@ -316,13 +316,13 @@ def test_plain_answers_are_read_the_same_in_every_evaluation(shape):
 
 
 def test_t5s_tokenizer_starts_numbers_with_a_space():
-    built = make(tokenizer=str(shared("tokenizers/t5")))
+    built = make(tokenizer=tokenizer_like("t5"))
     space = built.tokenizer.convert_tokens_to_ids("▁")
     assert built.answer_format.quantile_options()["prefix_ids"] == [space]
     # Its ids of an answer start with it, whatever the sign.
     for row in built.encode(["q"] * 3, ["7", "-7", "0.5"])["labels"]:
         assert row[0] == space
-    built = make(tokenizer=str(shared("tokenizers/t5")), number_format="padded")
+    built = make(tokenizer=tokenizer_like("t5"), number_format="padded")
     built.fit(["1", "20"])
     options = built.answer_format.quantile_options()
     assert (options["prefix_ids"], options["format"]) == ([space], NumberFormat(2))
@@ -330,7 +330,7 @@ def test_t5s_tokenizer_starts_numbers_with_a_space():
 
 
 def test_numbers_with_different_first_tokens_are_an_error():
-    built = make(tokenizer=str(shared("tokenizers/t5")), number_format="padded")
+    built = make(tokenizer=tokenizer_like("t5"), number_format="padded")
     built.fit(["1", "-20"])
     with pytest.raises(UserError):
         check_readings(built, DATA, ALL)

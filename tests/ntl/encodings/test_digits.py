@@ -2,12 +2,12 @@ import string
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers_like import tokenizer_like
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5Tokenizer
 
 from ntl.encodings.digits import character_tokenizer, check_special_tokens, load_tokenizer, split_digits
 from ntl.errors import UserError
 from ntloss import NumberVocabulary
-from tests.ntl.conftest import shared
 
 TEXTS = ("12 7 45", "-33", "3.14", "Evaluate -1520 - -1524 - (0 + 2 - 1 - -36).", "0", "90")
 
@@ -50,13 +50,13 @@ def test_a_saved_tokenizer_still_splits_digits_when_transformers_loads_it(tmp_pa
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_t5_tokenizer_can_be_made_to_split_digits(text):
-    tokenizer = split_digits(load_tokenizer(shared("tokenizers/t5")))
+    tokenizer = split_digits(load_tokenizer(tokenizer_like("t5")))
     assert digit_tokens(tokenizer, text) == [c for c in text if c.isdigit()]
     assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
 
 
 def test_the_callers_tokenizer_is_not_changed():
-    original = AutoTokenizer.from_pretrained(shared("tokenizers/t5"))
+    original = AutoTokenizer.from_pretrained(tokenizer_like("t5"))
     before = original("The answer is 42 in 2019.")["input_ids"], len(original)
     split_digits(original)
     assert (original("The answer is 42 in 2019.")["input_ids"], len(original)) == before

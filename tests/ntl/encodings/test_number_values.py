@@ -2,19 +2,19 @@ import math
 
 import pytest
 import torch
+from tokenizers_like import tokenizer_like
 from tolerances import CANCELLATION, approx, assert_close
 
 from ntl.encodings.digits import character_tokenizer, load_tokenizer, split_digits
 from ntl.encodings.number_values import XvalEncoding, embedding_scale, find_values
 from ntl.errors import UserError
-from tests.ntl.conftest import shared
 
 
 @pytest.fixture(scope="module", params=["shipped", "t5"])
 def encoding(request):
     if request.param == "shipped":
         return XvalEncoding(character_tokenizer())
-    return XvalEncoding(split_digits(load_tokenizer(shared("tokenizers/t5"))))
+    return XvalEncoding(split_digits(load_tokenizer(tokenizer_like("t5"))))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ import random
 
 import pytest
 import torch
+from tokenizers_like import tokenizer_like
 from tolerances import assert_close
 
 from ntl.encodings.digits import TextEncoding, character_tokenizer, load_tokenizer, split_digits
@@ -13,7 +14,6 @@ from ntl.encodings.regression_transformer import (
     numerical_encodings,
 )
 from ntl.errors import UserError
-from tests.ntl.conftest import shared
 
 AWKWARD = (
     "12.3",
@@ -34,7 +34,7 @@ AWKWARD = (
 def encoding(request):
     if request.param == "shipped":
         return RegressionTransformerEncoding(character_tokenizer())
-    return RegressionTransformerEncoding(split_digits(load_tokenizer(shared("tokenizers/t5"))))
+    return RegressionTransformerEncoding(split_digits(load_tokenizer(tokenizer_like("t5"))))
 
 
 def ids(encoding, *tokens):

@@ -14,6 +14,7 @@ from model_cases import (
     rows_of,
     saved,
 )
+from tokenizers_like import tokenizer_like
 
 from ntl.data import Example, TaskData
 from ntl.encodings.digits import TextEncoding, load_tokenizer, split_digits
@@ -23,17 +24,16 @@ from ntl.models import IGNORE
 from ntl.models.answer_format import FormatProcessor
 from ntl.models.language_model import number_tokens
 from ntloss.numbers import NumberFormat
-from tests.ntl.conftest import shared
 
 SHAPES = {"t5-tiny": "t5", "llama-tiny": "decoder_only", "mamba-tiny": "decoder_only"}
-TOKENIZERS = {"shipped": None, "t5": "tokenizers/t5", "gpt2": "tokenizers/gpt2"}
+TOKENIZERS = {"shipped": None, "t5": "t5", "gpt2": "gpt2"}
 FORMATS = (NumberFormat(3), NumberFormat(2, 3, True))
 
 
 @functools.cache
 def tokenizer_of(name, digits):
     folder = TOKENIZERS[name]
-    tokenizer = load_tokenizer(folder and shared(folder))
+    tokenizer = load_tokenizer(folder and tokenizer_like(folder))
     return split_digits(tokenizer) if digits else tokenizer
 
 
@@ -147,7 +147,7 @@ def test_a_model_that_has_diverged_answers_within_the_format(shape, generation):
 @pytest.mark.parametrize("encoding", ["digits", "auto"])
 def test_models_with_tokens_of_several_digits_answer_within_the_format(family, encoding):
     shape, tokenizer = ("t5-tiny", "t5") if family == "t5" else ("llama-tiny", "gpt2")
-    built = padded(shape, encoding=encoding, tokenizer=str(shared(f"tokenizers/{tokenizer}")))
+    built = padded(shape, encoding=encoding, tokenizer=tokenizer_like(tokenizer))
     for generation in (GREEDY, BEAMS):
         answers = built.answer(built.model, QUESTIONS, *generation)
         assert all(NumberFormat(4, 1, True).fits(answer) for answer in answers)

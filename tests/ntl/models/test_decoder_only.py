@@ -16,6 +16,7 @@ from model_cases import (
     rows_of,
     saved,
 )
+from tokenizers_like import tokenizer_like
 from tolerances import DISTRIBUTION, assert_close, assert_identical
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -23,7 +24,6 @@ from ntl.errors import UserError
 from ntl.losses import LossSettings
 from ntl.models import build, language_model
 from ntloss import NTLoss
-from tests.ntl.conftest import shared
 
 SHAPES = ("llama-tiny", "mamba-tiny", "gpt2")
 
@@ -124,7 +124,7 @@ def test_the_head_gets_contiguous_states(monkeypatch):
 
 
 def test_a_byte_level_tokenizer_separates_with_a_line_break_and_pads_with_its_end_token():
-    folder = str(shared("tokenizers/gpt2"))
+    folder = tokenizer_like("gpt2")
     built = causal("gpt2", tokenizer=folder)
     row = rows_of(built, ["What is 12?"], ["-3.5"])[0]
     tokens = built.tokenizer.convert_ids_to_tokens(row["input_ids"])
@@ -162,7 +162,7 @@ def test_invalid_settings_are_errors(settings, complaint):
 @pytest.mark.parametrize("encoding", ["digits", "auto"])
 def test_a_model_with_a_byte_level_tokenizer_is_the_same_after_saving_and_loading(encoding, tmp_path):
     settings = {"family": "decoder_only", "encoding": encoding}
-    built = make("llama-tiny", tokenizer=str(shared("tokenizers/gpt2")), **settings)
+    built = make("llama-tiny", tokenizer=tokenizer_like("gpt2"), **settings)
     other = saved(built, tmp_path, settings)
     assert other.encode(QUESTIONS, ANSWERS) == built.encode(QUESTIONS, ANSWERS)
     assert other.tokenizer.pad_token_id == built.tokenizer.pad_token_id

@@ -11,6 +11,7 @@ from model_cases import (
     save_pretrained_t5,
     saved,
 )
+from tokenizers_like import tokenizer_like
 from tolerances import HALF_PRECISION, assert_close
 
 from ntl.errors import UserError
@@ -18,7 +19,6 @@ from ntl.losses import LossSettings, library_options
 from ntl.models import IGNORE, build
 from ntl.models.shapes import get_shape
 from ntloss.criteria import CRITERIA
-from tests.ntl.conftest import shared
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
@@ -58,7 +58,7 @@ def test_the_number_loss_ignores_the_places_of_the_regression_transformers_token
 
 
 def test_every_number_token_of_an_unchanged_tokenizer_counts_as_a_number():
-    built = make(encoding="auto", tokenizer=str(shared("tokenizers/t5")))
+    built = make(encoding="auto", tokenizer=tokenizer_like("t5"))
     labels = built.collate(rows_of(built, ["q"], ["In 2019 it was 42"]))["labels"]
     assert torch.isin(labels[labels != IGNORE], torch.tensor(built.number_ids)).sum() == 2
     assert 2019.0 in built.vocabulary.distinct_values
@@ -90,7 +90,7 @@ def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_refused(tmp_p
     built = make()
     built.model.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="tokenizer_name_or_path"):
-        build(model_args(checkpoint=str(tmp_path), tokenizer=str(shared("tokenizers/t5"))))
+        build(model_args(checkpoint=str(tmp_path), tokenizer=tokenizer_like("t5")))
     (tmp_path / "model.safetensors").unlink()
     built.tokenizer.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="model_name_or_path"):
@@ -122,7 +122,7 @@ def test_invalid_settings_of_a_loss_are_errors(loss, named):
 
 @pytest.mark.parametrize("encoding", ["digits", "auto", "rt", "xval"])
 def test_a_model_with_t5s_tokenizer_is_the_same_after_saving_and_loading(encoding, tmp_path):
-    built = make(encoding=encoding, tokenizer=str(shared("tokenizers/t5")))
+    built = make(encoding=encoding, tokenizer=tokenizer_like("t5"))
     built.fit(ANSWERS)
     other = saved(built, tmp_path, {"encoding": encoding})
     assert other.encode(QUESTIONS, ANSWERS) == built.encode(QUESTIONS, ANSWERS)
