@@ -500,8 +500,10 @@ class NTLCrossEntropyLoss(nn.Module):
         if targets.shape is None:
             ce = ce.sum()
         ntl = self.term(readout, targets, replaces_cross_entropy=self.mode == "replace")
-        weighted = self._weight_in(ntl.dtype) * ntl
         # 0 times infinity is NaN, but a weight of 0 switches the term off.
+        if not isinstance(self.weight, Tensor):
+            return LossTerms(torch.add(ce, ntl, alpha=self.weight) if self.weight else ce + 0, ce, ntl)
+        weighted = self._weight_in(ntl.dtype) * ntl
         return LossTerms(ce + weighted.masked_fill(ntl.isinf() & weighted.isnan(), 0), ce, ntl)
 
     def _weight_in(self, dtype: torch.dtype) -> Tensor | float:

@@ -97,7 +97,9 @@ def _write(
     of_softmax: bool,
 ) -> None:
     read = Readout(*readout)._replace(softmax=grad if of_softmax else None)
-    eager_backend(logits.device).write(grad, logits, labels, Wanted(token_ids, mean), read, grads)
+    eager_backend(logits.device).write(
+        grad, logits, labels, Wanted(token_ids, mean, in_part=True), read, grads
+    )
 
 
 _READ = torch.library.custom_op("ntloss::read", _read, mutates_args=())

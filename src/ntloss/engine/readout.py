@@ -95,9 +95,10 @@ IDENTITY = Transform()
 class Wanted(NamedTuple):
     """What a loss reads of each position's logits, besides the label's logit and the log-sum-exp."""
 
-    token_ids: Tensor  # `[number tokens]`; -1 for those that are not among the columns
+    token_ids: Tensor  # `[number tokens]`
     mean: bool = False  # also the mean logit, for label smoothing
     transform: Transform = IDENTITY
+    in_part: bool = False  # whether ids are -1 where they are not among the columns, with a gradient of 0
 
 
 class Backend(Protocol):
@@ -191,8 +192,8 @@ class Operators:
     ) -> None:
         """See `Backend.write`."""
         transform, of_softmax = wanted.transform, readout.softmax is not None
-        # An id of -1 has a gradient of zero.
-        labels, token_ids = labels.clamp(min=0).unsqueeze(-1), wanted.token_ids.clamp(min=0)
+        labels = labels.clamp(min=0).unsqueeze(-1)
+        token_ids = wanted.token_ids.clamp(min=0) if wanted.in_part else wanted.token_ids
         for piece in _pieces(logits, whole=of_softmax and transform == IDENTITY):
             lse, of_lse, of_label, of_numbers = (each[piece] for each in (readout.shifted_lse, *grads[:3]))
             if of_softmax:  # and so without a soft cap
@@ -244,9 +245,10 @@ def _from_probability(
     # the largest one is used, which takes more passes. The check does not synchronize on the CPU.
     label_prob = softmax.gather(-1, labels).squeeze(-1)
     shifted_lse = label_prob.log().neg_()
-    safe = label_prob > SAFE_PROBABILITY
-    if label_prob.device.type == "cpu" and bool(safe.all()):
+    on_cpu = label_prob.device.type == "cpu"
+    if on_cpu and (not len(label_prob) or label_prob.amin().item() > SAFE_PROBABILITY):
         return label_logit.clone(), shifted_lse  # an operator's outputs must not alias
+    safe = label_prob > SAFE_PROBABILITY
     highest = logits.amax(-1) if highest is None else highest
     # The softmax of a row of -inf is NaN; its log-normalizer is -inf.
     of_highest = torch.where(highest.isneginf(), -torch.inf, -softmax.amax(-1).log_())

@@ -108,7 +108,7 @@ class Sharded(NamedTuple):
             # This gradient is divided by the number of columns on this rank.
             *(each * (self.shard.size / self.shard.vocab_size) for each in of_mean),
         ]
-        wanted = wanted._replace(token_ids=token_ids)
+        wanted = wanted._replace(token_ids=token_ids, in_part=True)
         self.inner.write(grad, logits, labels, wanted, readout, local_grads)
 
 

@@ -89,7 +89,7 @@ def read_hidden(source: Source, labels: Tensor, wanted: Wanted, shard: Shard | N
 
 
 def _read(source: Source, labels: Tensor, wanted: Wanted, shard: Shard | None, keep: bool) -> Readout:
-    return Readout(*Read.apply(*source, labels, *wanted, shard, keep))  # type: ignore[no-untyped-call]
+    return Readout(*Read.apply(*source, labels, *wanted[:3], shard, keep))  # type: ignore[no-untyped-call]
 
 
 class Read(torch.autograd.Function):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -12,15 +13,18 @@ from torch import Tensor, nn
 
 from ntloss.criteria import Criterion, HLGauss, make_criterion
 from ntloss.criteria.signature import is_cross_entropy, name_of, option_of, reads_of, requires
-from ntloss.engine.readout import COMPUTED_IN, Readout, without_autocast
+from ntloss.engine.readout import COMPUTED_IN, Readout, values_are_hidden, without_autocast
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import OF_NUMBERS, Targets, numbers_of
 from ntloss.numbers.labels import LabelNumbers
-from ntloss.numbers.vocabulary import NumberVocabulary, warn_without_point
+from ntloss.numbers.vocabulary import NumberVocabulary, warn_once, warn_without_point
 
 # Replaces logits of -inf among the number tokens: the probability is still 0, and the difference of two of
 # them is not NaN, in value or gradient.
 _MINUS_INFINITY = -1e30
+# Devices on which the number term is compiled.
+COMPILED_ON: tuple[str, ...] = ("cuda", "xpu")
+_compiler_is_missing = False
 
 
 class LossTerms(NamedTuple):
@@ -115,8 +119,31 @@ class NumberTerm(nn.Module):
     def forward(self, readout: Readout, targets: Targets, replaces_cross_entropy: bool = False) -> Tensor:
         """Compute the weighted number term: its sum or, if the targets have a shape, of each position.
 
-        A term that replaces cross-entropy also learns which form of a value the label is.
+        A term that replaces cross-entropy also learns which form of a value the label is. On accelerators
+        the term is compiled, because its cost is the number of its launches.
         """
+        global _compiler_is_missing
+        arguments = self, readout, targets, replaces_cross_entropy
+        compiles = readout.row_max.device.type in COMPILED_ON and not values_are_hidden()
+        if not compiles or self.criterion is None or _compiler_is_missing:
+            return NumberTerm.compute(*arguments)
+        try:
+            return compiled_term()(*arguments)
+        except RuntimeError as error:
+            from torch._dynamo.exc import TorchDynamoException  # slow to import
+
+            if not isinstance(error, TorchDynamoException):
+                raise
+            term = NumberTerm.compute(*arguments)  # raises what is wrong with the criterion
+            _compiler_is_missing = True
+            warn_once(
+                f"the number term could not be compiled ({type(error).__name__}), so that it takes several "
+                "times as many launches: install Triton and a C compiler"
+            )
+            return term
+
+    def compute(self, readout: Readout, targets: Targets, replaces_cross_entropy: bool) -> Tensor:
+        """Compute the term by PyTorch's operators; see `forward`."""
         row_max, shifted_lse, number_logits = readout.row_max, readout.shifted_lse, readout.number_logits
         if self.criterion is None:
             return torch.zeros_like(row_max.sum() if targets.shape is None else row_max)
@@ -152,7 +179,9 @@ class NumberTerm(nn.Module):
                 nothing = torch.zeros_like(given["log_probs"])  # not F.one_hot, which reads the values
                 given["target_probs"] = nothing.scatter(-1, target.unsqueeze(-1), 1)
             if "probs" in self.reads:
-                given["probs"] = given["log_probs"].exp()
+                # Without a gradient through logarithms that nothing else reads.
+                alone = not {"log_probs", "log_mass", "form_log_probs"} & set(self.reads)
+                given["probs"] = given["logits"].softmax(-1) if alone else given["log_probs"].exp()
             if numbers is not None:  # floats, so that powers of them are as precise as the loss
                 columns = {"place": numbers.place, "digits_after": numbers.after}
                 given |= {n: c.to(given["log_probs"]) for n, c in columns.items() if n in self.reads}
@@ -207,6 +236,13 @@ class NumberTerm(nn.Module):
             read = readout._replace(shifted_lse=leaves[0], number_logits=leaves[1])
             by_lse, by_numbers = torch.autograd.grad(self(read, targets, replaces_cross_entropy), leaves)
         return by_lse, by_numbers
+
+
+@cache
+def compiled_term() -> Callable[..., Tensor]:
+    """Return `NumberTerm.compute`, compiled once for batches of any size."""
+    compiled: Callable[..., Tensor] = torch.compile(NumberTerm.compute, dynamic=True)
+    return compiled
 
 
 def read_distribution(

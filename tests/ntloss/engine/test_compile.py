@@ -4,10 +4,13 @@ import pytest
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
+from combined_cases import NUMBERS, VOCAB
 from graphs import SYNCHRONIZING, assert_same_results, watched
 from tolerances import assert_close
+from torch._dynamo.exc import BackendCompilerFailed
 
 from ntloss import NTLCrossEntropyLoss, NTLoss, NTLossDotProduct
+from ntloss.engine import targets, terms
 
 
 def user_loss(prediction, target):
@@ -136,3 +139,59 @@ def test_tables_are_not_rebuilt_at_each_call(irregular):
     ran = watched(lambda: loss_fn(logits, labels, weights).backward())
     assert {name: buffer.data_ptr() for name, buffer in loss_fn.named_buffers()} == before
     assert "lift_fresh" not in ran  # the operator of torch.tensor(...)
+
+
+class TestTermOnAccelerators:
+    """The number term is compiled there; here it is on the CPU, whose compiler is left out."""
+
+    CRITERIA = ("ntl_was", "crps", "raft", "dist2", {"name": "hl_gauss", "sigma": [4.0, 1.0]}, "ntil")
+
+    @pytest.fixture
+    def counter(self, monkeypatch):
+        counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(terms.NumberTerm.compute, dynamic=True, backend=counter)
+        monkeypatch.setattr(terms, "COMPILED_ON", ("cpu",))
+        monkeypatch.setattr(terms, "compiled_term", lambda: compiled)
+        monkeypatch.setattr(targets, "values_are_hidden", lambda: True)  # static shapes, no values read
+        return counter
+
+    @pytest.mark.parametrize("criterion", CRITERIA, ids=str)
+    def test_it_is_one_graph_for_batches_of_any_size(self, criterion, counter, monkeypatch):
+        loss_fn = NTLCrossEntropyLoss(criterion)
+        wanted = NTLCrossEntropyLoss(criterion)
+        for step, rows in enumerate((3, 5, 8)):
+            logits, labels, _ = inputs(VOCAB, rows, seed=rows)
+            loss_fn.anneal(step / 2)
+            wanted.anneal(step / 2)
+            with monkeypatch.context() as patch:
+                patch.setattr(terms, "COMPILED_ON", ())
+                expected = wanted(logits, labels)
+            (gradient,) = torch.autograd.grad(expected, logits)
+            loss = loss_fn(logits, labels)
+            assert_close(loss, expected)
+            assert_close(torch.autograd.grad(loss, logits)[0], gradient)
+        # The compiler may add an empty graph.
+        assert sum(len(graph.graph.nodes) > 0 for graph in counter.graphs) == 1
+
+    def test_hidden_states_use_it_too(self, counter):
+        head = torch.randn(VOCAB, 4, requires_grad=True)
+        for rows in (3, 5):
+            labels = inputs(VOCAB, rows, seed=rows)[1]
+            hidden = torch.randn(rows, 5, 4)
+            loss = NTLCrossEntropyLoss(NUMBERS).from_hidden(hidden, head, labels, chunk_size=4)
+            loss.backward()
+        assert counter.frame_count > 0
+
+    def test_without_a_compiler_it_says_so_once_and_goes_on(self, counter, monkeypatch):
+        def missing(*_):
+            raise BackendCompilerFailed(missing, RuntimeError("no compiler"), None)
+
+        monkeypatch.setattr(terms, "compiled_term", lambda: missing)
+        monkeypatch.setattr(terms, "_compiler_is_missing", False)
+        logits, labels, _ = inputs(VOCAB, 3)
+        loss_fn = NTLCrossEntropyLoss(NUMBERS)
+        with pytest.warns(UserWarning, match="compiled") as warned:
+            losses = [loss_fn(logits, labels) for _ in range(2)]
+        assert len(warned) == 1
+        monkeypatch.setattr(terms, "COMPILED_ON", ())
+        assert_close(losses, [loss_fn(logits, labels)] * 2)
