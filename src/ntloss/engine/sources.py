@@ -129,11 +129,8 @@ class Read(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError(NOT_TWICE)
         inputs, weight, bias, labels, token_ids, softmax, *columns = ctx.saved_tensors
-        source, wanted = (
-            _cast(Source(inputs, weight, bias, ctx.rows)),
-            Wanted(token_ids, ctx.mean, ctx.transform),
-        )
-        backend = _backend(source, ctx.shard)
+        source = _cast(Source(inputs, weight, bias, ctx.rows))
+        wanted, backend = Wanted(token_ids, ctx.mean, ctx.transform), _backend(source, ctx.shard)
         pairs = zip(given, columns[1:], strict=True)
         grads = [torch.zeros_like(column) if grad is None else grad for grad, column in pairs]
         if weight is None:
@@ -150,8 +147,8 @@ class Read(torch.autograd.Function):
             readout = Readout(*(column[block] for column in columns))
             of_block = [grad[block] for grad in grads]
             gradients.add(backend, block, logits, labels[block], wanted, readout, of_block)
-        grads_of_inputs = zip(gradients.finish(), (inputs, weight, bias), strict=True)
-        return *(None if grad is None else grad.to(of.dtype) for grad, of in grads_of_inputs), *[None] * 7
+        pairs = zip(gradients.finish(), (inputs, weight, bias), strict=True)
+        return *(None if grad is None else grad.to(of.dtype) for grad, of in pairs), *[None] * 7
 
 
 class SumInOnePass(torch.autograd.Function):
@@ -205,9 +202,8 @@ class SumInOnePass(torch.autograd.Function):
             )
         gradients, ctx.gradients = ctx.gradients, None
         pairs = zip(gradients, ctx.dtypes, strict=True)
-        return *(None if grad is None else grad.mul_(grad_loss).to(dtype) for grad, dtype in pairs), *[
-            None
-        ] * 7
+        grads = (None if grad is None else grad.mul_(grad_loss).to(dtype) for grad, dtype in pairs)
+        return *grads, *[None] * 7
 
 
 class _Gradients:

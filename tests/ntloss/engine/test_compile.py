@@ -157,8 +157,8 @@ class TestTermOnAccelerators:
 
     @pytest.mark.parametrize("criterion", CRITERIA, ids=str)
     def test_it_is_one_graph_for_batches_of_any_size(self, criterion, counter, monkeypatch):
-        loss_fn = NTLCrossEntropyLoss(criterion)
-        wanted = NTLCrossEntropyLoss(criterion)
+        loss_fn = NTLCrossEntropyLoss(NUMBERS, criterion)
+        wanted = NTLCrossEntropyLoss(NUMBERS, criterion)
         for step, rows in enumerate((3, 5, 8)):
             logits, labels, _ = inputs(VOCAB, rows, seed=rows)
             loss_fn.anneal(step / 2)
