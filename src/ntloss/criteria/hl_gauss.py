@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ntloss.callers import warn_caller
 from ntloss.criteria.targets import cross_entropy
 from ntloss.numbers.labels import LabelNumbers
 
@@ -17,6 +18,7 @@ from ntloss.numbers.labels import LabelNumbers
 _WIDEST = 1e12
 # Of the answers' standard deviation, where sigma starts; and of that start, where it ends.
 _START, _END = 0.55, 1 / 8
+_MANY_CALLS = 100  # with a gradient, without `anneal`
 
 
 class HLGauss:
@@ -87,6 +89,7 @@ class HLGauss:
             first, last = (float(_as_sigma(end)) for end in sigma)
             self.schedule, sigma = (first, last), first
         self._sigma = _as_sigma(sigma)
+        self._calls_at_start: int | None = None if self.schedule is None else 0  # None after `anneal`
         if not isinstance(relative, (int, float)) or not 0 <= relative < math.inf:
             raise ValueError(f"relative={relative!r}: expected a share of the number, 0 or more")
         self.relative = float(relative)
@@ -170,6 +173,7 @@ class HLGauss:
             )
         if not progress >= 0:
             raise ValueError(f"progress={progress!r}: expected a share of training, from 0 to 1")
+        self._calls_at_start = None
         first, last = self.schedule
         sigma = first + (last - first) * min(float(progress), 1.0)
         self._sigma.fill_(sigma)
@@ -186,6 +190,14 @@ class HLGauss:
         form_log_probs: Tensor | None = None,
     ) -> Tensor:
         """Compute the loss of each position: `[positions]`; see `ntloss.criteria.READABLE`."""
+        if self._calls_at_start is not None and log_probs.requires_grad and not torch.compiler.is_compiling():
+            self._calls_at_start += 1
+            if self._calls_at_start == _MANY_CALLS:
+                warn_caller(
+                    f"sigma stays {float(self._sigma):.3g}, where it starts, because anneal was not called: "
+                    "call loss_fn.anneal(steps done / all steps) before each step, or pass a single sigma.",
+                    UserWarning,
+                )
         targets = self.targets(values, target, digits, cells)
         return cross_entropy(targets, log_probs, log_mass, form_log_probs)
 

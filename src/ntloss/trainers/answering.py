@@ -16,8 +16,8 @@ from ntloss.numbers.labels import find_numbers
 from ntloss.trainers.chunked import entropy_and_hits, to_device
 from ntloss.trainers.columns import COLUMNS, NUMBERS
 from ntloss.trainers.models import inputs_without_labels, routers_loss, without_wrappers
+from ntloss.trainers.share import IGNORED
 
-IGNORED = -100  # label of positions that a Trainer does not count
 _OF_LOSS = (*COLUMNS, NUMBERS, "labels", "shift_labels", "num_items_in_batch", "fused_lm_head")
 
 
@@ -31,17 +31,21 @@ class Answering:
 
     Attributes:
         num_items: the trainer's count of the labels of a step, for a trainer that does not pass it on.
+        loss: the number-aware loss of the last call with labels, None before it.
     """
 
     def __init__(self, handle: Any, model: Any, columns: Mapping[str, Tensor] | None = None) -> None:
         self.handle, self.model, self.columns = handle, model, dict(columns or {})
         self.num_items: Tensor | int | None = None
+        self.loss: Tensor | None = None
 
     def __getattr__(self, name: str) -> Any:
+        if name == "model":  # of a copy that is not filled yet
+            raise AttributeError(name)
         return getattr(self.model, name)
 
     def __call__(self, *args: Any, **given: Any) -> Any:
-        """Call the model. With labels, its outputs have this loss; for an SFTTrainer, see `_for_sft`."""
+        """Call the model. With labels, its outputs begin with the loss; for an SFTTrainer, see `_for_sft`."""
         handle, given = self.handle, {**given, **self.columns}
         inputs = {name: value for name, value in given.items() if name not in _OF_LOSS}
         if given.get("labels") is None:
@@ -55,22 +59,36 @@ class Answering:
             labels = handle.sums.without_repeated_rows(labels)
         beside["num_items_in_batch"] = num_items
         if handle.head is not None and (self.model.training or is_sft):
-            outputs, terms, measured = handle.head(model, self.model, args, inputs, labels, beside, is_sft)
+            given_head = model, self.model, args, inputs, labels, beside, is_sft, handle.sums is not None
+            outputs, terms, measured, ce = handle.head(*given_head)
         else:
             outputs = self.model(*args, **{**inputs, "return_dict": True})
             logits = outputs["logits"][..., -labels.shape[-1] :, :]  # prompts and images may stand before
             beside = {name: to_device(value, logits.device) for name, value in beside.items()}
             labels = labels.to(logits.device)
             terms = handle.loss(logits, labels, **beside)
+            ce = terms.ce if handle.sums is None else handle.plain(logits, labels, **beside).ce
             rows = logits.detach().flatten(0, -2)
             measured = entropy_and_hits(labels, rows.shape[-1], rows.__getitem__) if is_sft else None
         routers = routers_loss(model, outputs)
         if handle.sums is not None:
-            handle.sums.add(labels, beside, terms, routers)
+            handle.sums.add(labels, beside, terms, ce, routers)
+        self.loss = terms.loss
         if is_sft:
             return _for_sft(outputs, terms.loss, labels != IGNORED, num_items, measured)
         outputs["loss"] = terms.loss if routers is None else terms.loss + routers.to(terms.loss.device)
-        return outputs
+        outputs.move_to_end("loss", last=False)  # as in stock outputs, of which some trainers take the first
+        return outputs if given.get("return_dict") in (None, True) else outputs.to_tuple()
+
+    def check_is_used(self, loss: Tensor) -> None:
+        """Raise a ValueError unless a trainer's loss, which has a graph, was computed from this model's."""
+        trainer, own = type(self.handle.trainer).__name__, self.loss
+        if own is None or not _depends_on(loss, own):
+            did = "without labels" if own is None else "with labels, and does not use outputs.loss"
+            raise ValueError(
+                f"{trainer}.compute_loss calls the model {did}, so its loss has no number term: leave the "
+                "labels in the inputs, and use outputs.loss in place of a loss of the logits"
+            )
 
     def _num_items(self, given: Mapping[str, Any]) -> Any:
         if "num_items_in_batch" in given or self.num_items is None:
@@ -128,6 +146,19 @@ class FindNumbers:
 
 def _shift(given: Any, fill: float) -> Any:
     return None if given is None else F.pad(given, (0, 1), value=fill)[..., 1:]
+
+
+def _depends_on(loss: Tensor, part: Tensor) -> bool:
+    """Whether a loss was computed from another one, by their graphs."""
+    seen, waiting = {part.grad_fn}, [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node is part.grad_fn:
+            return True
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [further for further, _ in node.next_functions]
+    return False
 
 
 def _for_sft(outputs: Any, loss: Tensor, mask: Tensor, num_items: Any, measured: Any) -> SimpleNamespace:

@@ -36,8 +36,8 @@ class ChunkedHead:
     through the model's outputs they keep the graph to all weights, which data parallelism follows.
     """
 
-    def __init__(self, loss: NTLCrossEntropyLoss, chunk_size: int | None) -> None:
-        self.loss, self.chunk_size = loss, chunk_size
+    def __init__(self, loss: NTLCrossEntropyLoss, plain: NTLCrossEntropyLoss, chunk_size: int | None) -> None:
+        self.loss, self.plain, self.chunk_size = loss, plain, chunk_size  # `plain` is cross-entropy alone
         self.checked = False  # the head of the model
         self._forward = self._in_head  # one object, so that a compiled model is not compiled again
         self._call: Any = None  # what a call of the model hands to its head
@@ -51,8 +51,12 @@ class ChunkedHead:
         labels: Tensor,
         beside: dict[str, Any],
         measures: bool,
-    ) -> tuple[Any, LossTerms, Any]:
-        """Call the `wrapped` model; return its outputs, the terms, and `entropy_and_hits` if it `measures`.
+        evaluates: bool,
+    ) -> tuple[Any, LossTerms, Any, Tensor]:
+        """Call the `wrapped` model; return its outputs, the terms, `entropy_and_hits`, and cross-entropy.
+
+        The third is None unless the head `measures`. Where it `evaluates`, the last is cross-entropy at all
+        labels, else that of the terms.
 
         Raises:
             ValueError: the model does not call its head, or does more with its logits than is known.
@@ -60,7 +64,7 @@ class ChunkedHead:
         transform = transform_of(model.config)
         head = find_head(model)  # an adapter may have wrapped it since the last call
         replaced = vars(head).get("forward")
-        self._call = call = _Call(head, labels, beside, transform, measures)
+        self._call = call = _Call(head, labels, beside, transform, measures, evaluates)
         call.final_bias = getattr(model, "final_logits_bias", None)  # of BART and similar models
         vars(head)["forward"] = self._forward
         try:
@@ -80,7 +84,8 @@ class ChunkedHead:
             self.checked = True
         nothing = outputs["logits"][..., :0, :].sum().to(call.terms.loss)
         outputs["logits"] = None
-        return outputs, call.terms._replace(loss=call.terms.loss + nothing), call.measured
+        ce = call.terms.ce if call.ce is None else call.ce
+        return outputs, call.terms._replace(loss=call.terms.loss + nothing), call.measured, ce
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # the linear loss cannot be traced
     def _in_head(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -95,7 +100,9 @@ class ChunkedHead:
         device = tensors.hidden_states.device
         labels = call.labels.to(device)
         beside = {name: to_device(value, device) for name, value in call.beside.items()}
-        call.terms = self._loss_of(tensors, labels, beside, call.transform)
+        call.terms = self._terms_of(self.loss, tensors, labels, beside, call.transform)
+        if call.evaluates:
+            call.ce = self._terms_of(self.plain, tensors, labels, beside, call.transform).ce
         if call.measures:
             call.measured = _of_hidden(tensors, labels, call.transform)
         first = hidden[..., :1, :]
@@ -110,10 +117,15 @@ class ChunkedHead:
         call.probed = logits.detach() if call.final_bias is None else logits.detach() + final_bias
         return logits
 
-    def _loss_of(
-        self, tensors: HeadTensors, labels: Tensor, beside: dict[str, Any], transform: Transform
+    def _terms_of(
+        self,
+        loss: NTLCrossEntropyLoss,
+        tensors: HeadTensors,
+        labels: Tensor,
+        beside: dict[str, Any],
+        transform: Transform,
     ) -> LossTerms:
-        terms: Any = self.loss.from_hidden(
+        terms: Any = loss.from_hidden(
             **tensors._asdict(),
             labels=labels,
             **beside,
@@ -127,9 +139,18 @@ class ChunkedHead:
 class _Call:
     """What one call of the model hands to its head, and what the head found."""
 
-    def __init__(self, head: nn.Module, labels: Tensor, beside: Any, transform: Transform, measures: bool):
+    def __init__(
+        self,
+        head: nn.Module,
+        labels: Tensor,
+        beside: Any,
+        transform: Transform,
+        measures: bool,
+        evaluates: bool,
+    ) -> None:
         self.head, self.own_forward, self.labels, self.beside = head, head.forward, labels, beside
-        self.transform, self.measures = transform, measures
+        self.transform, self.measures, self.evaluates = transform, measures, evaluates
+        self.ce: Tensor | None = None
         self.final_bias: Tensor | None = None
         self.terms: LossTerms | None = None
         self.measured: tuple[Tensor, Tensor] | None = None

@@ -21,13 +21,17 @@ class EvaluationMeans:
 
     def __init__(self, trainer: Any, loss: NTLCrossEntropyLoss) -> None:
         self.trainer, self.loss = trainer, loss
-        # Of cross-entropy, number term and routers' loss; then what the first and the second are divided by.
-        self._sums = torch.zeros(5, dtype=torch.float64)
+        # Of both terms, of cross-entropy at all labels, and of the routers' loss; then what the first and the
+        # second are divided by.
+        self._sums = torch.zeros(6, dtype=torch.float64)
 
     def add(
-        self, labels: Tensor, beside: Mapping[str, Any], terms: LossTerms, routers: Tensor | None
+        self, labels: Tensor, beside: Mapping[str, Any], terms: LossTerms, ce: Tensor, routers: Tensor | None
     ) -> None:
-        """Add a batch: the labels and keywords that the loss was called with, and what it returned."""
+        """Add a batch: the labels and keywords that the loss was called with, and what it returned.
+
+        `ce` is cross-entropy at all labels, also where the number term replaces it.
+        """
         names = ("loss_weights", "sequence_ids", "number_weights", "numbers")
         items, numbers = self.loss.normalizers(labels, *(beside[name] for name in names))
         if self.loss.normalize_by == "items" or self.loss.mode == "replace":
@@ -37,7 +41,7 @@ class EvaluationMeans:
         # A mean over numbers was multiplied by the batch's share of the items.
         of_numbers = numbers * torch.where(items > 0, of_items / items, 0)
         routers = items.new_zeros(()) if routers is None else routers * items
-        found = (terms.ce * of_items, terms.ntl * of_numbers, routers, items, numbers)
+        found = (terms.ce * of_items, terms.ntl * of_numbers, ce * of_items, routers, items, numbers)
         self._sums += torch.stack([each.detach().sum().to("cpu", torch.float64) for each in found])
 
     def means(self) -> dict[str, float]:
@@ -45,17 +49,25 @@ class EvaluationMeans:
         device = self.trainer.args.device
         sums = self._sums.to(device, torch.float32 if device.type == "mps" else torch.float64)
         found = self.trainer.accelerator.reduce(sums, reduction="sum").tolist()
-        ce, ntl, routers, items, numbers = found
+        rest, ntl, ce, routers, items, numbers = found
         if not items:
             return {}
-        ce, ntl = ce / items, ntl / numbers if numbers else 0.0
-        return {"loss": ce + float(self.loss.weight) * ntl + routers / items, "ce": ce, "ntl": ntl}
+        ntl = ntl / numbers if numbers else 0.0
+        return {
+            "loss": (rest + routers) / items + float(self.loss.weight) * ntl,
+            "ce": ce / items,
+            "ntl": ntl,
+        }
 
     def without_repeated_rows(self, labels: Tensor) -> Tensor:
         """Ignore the rows that a distributed sampler repeats to fill the last batch."""
-        state = self.trainer.accelerator.gradient_state
-        own = state.remainder - self.trainer.args.process_index * len(labels)  # rows that are not repeated
-        if not state.end_of_dataloader or state.remainder <= 0 or own >= len(labels):
+        state, args = self.trainer.accelerator.gradient_state, self.trainer.args
+        if args.world_size == 1 or not state.end_of_dataloader or state.remainder <= 0:
+            return labels
+        # A collator may make several rows of one.
+        rows = max(len(labels) // args.eval_batch_size, 1) if len(labels) % args.eval_batch_size == 0 else 1
+        own = rows * state.remainder - args.process_index * len(labels)  # rows that are not repeated
+        if own >= len(labels):
             return labels
         repeated = torch.arange(len(labels), device=labels.device) >= own
         return labels.masked_fill(repeated.unsqueeze(-1), -100)

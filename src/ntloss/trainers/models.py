@@ -12,6 +12,7 @@ from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
 # Embeddings are padded for speed and for future tokens, by less than this.
 _PADDING_SHARE, _PADDING_TOKENS = 1.1, 1024
+_UNWRITTEN_TOKENS = 16  # of a tokenizer, without a row in the head
 # What derives a decoder's inputs from labels: methods of a model, and a function of its module.
 _DERIVE = ("prepare_decoder_input_ids_from_labels", "_shift_right", "shift_tokens_right")
 _ROUTER_WEIGHTS = ("router_aux_loss_coef", "aux_loss_coef", "moe_loss_weight")
@@ -75,7 +76,8 @@ def vocabulary_of(model: Any, numbers: Any) -> NumberVocabulary:
     if not hasattr(numbers, "get_vocab"):
         return as_vocabulary(numbers)  # whose error says what was expected
     ids = numbers.get_vocab().values()
-    if max(ids) >= rows:
+    # Some have a token that the model reads but never writes, such as Gemma 3's for images.
+    if sum(i >= rows for i in ids) > _UNWRITTEN_TOKENS:
         raise ValueError(
             f"the tokenizer has token ids up to {max(ids):,}, the model's head {rows:,} rows: expected the "
             "model's own tokenizer. If tokens were added to it: model.resize_token_embeddings("

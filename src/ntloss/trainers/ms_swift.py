@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntloss.trainers.share import FirstBatches
 
 try:
     from swift.loss import BaseLoss, loss_map
@@ -44,6 +45,7 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
             if self.is_megatron:
                 raise ValueError("--loss_type ntl does not work with Megatron, which has no hook for a loss")
             self.loss: NTLCrossEntropyLoss | None = None
+            self.first = FirstBatches()
 
         def __call__(
             self,
@@ -56,7 +58,10 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
         ) -> Tensor:
             if self.loss is None:
                 self.loss = self._make_loss(outputs.logits.shape[-1])
-            self.loss.anneal(self.trainer.state.global_step / self.trainer.state.max_steps)
+            if (share := self.first.look(labels, self.loss.vocabulary)) is not None:
+                self.trainer.log({"number_share": share})
+            state = self.trainer.state
+            self.loss.anneal(state.global_step / state.max_steps if state.max_steps > 0 else 0.0)
             if num_items_in_batch is None:
                 num_items_in_batch = (labels[..., 1:] != self.loss.ignore_index).sum()
             found: Tensor = self.loss(

@@ -13,22 +13,18 @@ import torch
 from torch import Tensor
 
 from ntloss import HLGauss, NTLCrossEntropyLoss
-from ntloss.callers import warn_caller
 from ntloss.criteria import Criterion
 from ntloss.criteria.signature import name_of
 from ntloss.numbers import LabelNumbers
-from ntloss.trainers.answering import IGNORED, Answering, FindNumbers, align
+from ntloss.trainers.answering import Answering, FindNumbers, align
 from ntloss.trainers.chunked import ChunkedHead
 from ntloss.trainers.columns import COLUMNS, NUMBERS, WithColumns, check_dataset, check_names, has_rows
 from ntloss.trainers.evaluation import EvaluationMeans
 from ntloss.trainers.models import shifts_labels, vocabulary_of, without_wrappers
+from ntloss.trainers.share import IGNORED, number_share, warn_without_numbers
 
 _ROWS = 100  # of the training set, whose labels are looked at before the first step
 _NUMBERS = 3  # that are logged then
-
-
-class NumberLabelsMissingWarning(UserWarning):
-    """The labels that were looked at before the first step hold no number tokens."""
 
 
 def make_number_aware(
@@ -50,11 +46,12 @@ def make_number_aware(
     split into accumulated batches and over ranks. A criterion whose width falls during training,
     `HLGauss.for_answers(answers)`, follows the trainer's steps.
 
-    Evaluations log `eval_ce`, the cross-entropy, which compares with the `eval_loss` of stock training, and
-    `eval_ntl`, the number term before its weight. Both, and `eval_loss`, are means over all labels of the
-    evaluation set, so they do not depend on the evaluation batch size. Before the first step, the share of
-    number tokens among the labels of the first hundred rows is logged as `number_share`, and, for a criterion
-    on whole numbers, three numbers of the first batch with their width as `first_numbers`.
+    Evaluations log `eval_ce`, the cross-entropy at all labels, also where the number term replaces it, which
+    compares with the `eval_loss` of stock training, and `eval_ntl`, the number term before its weight. Both,
+    and `eval_loss`, are means over all labels of the evaluation set, so they do not depend on the evaluation
+    batch size. Before the first step, the share of number tokens among the labels of the first hundred rows
+    is logged as `number_share`, and, for a criterion on whole numbers, three numbers of the first batch with
+    their width as `first_numbers`.
 
     A dataset may have two columns with one number, 0 or more, for each of a row's labels (unshifted):
     `loss_weights` weighs a token in the whole loss, and `number_weights` in the number term alone. With
@@ -103,10 +100,9 @@ def make_number_aware(
     shift = shifts_labels(model) if shift is None else shift
     check_dataset(trainer.train_dataset)
     check_dataset(trainer.eval_dataset)
-    head = ChunkedHead(loss, chunk_size) if (is_sft if chunked is None else chunked) else None
     if before := handle_of(trainer):
         before.undo()
-    return NumberAware(trainer, loss, shift, head)
+    return NumberAware(trainer, loss, shift, is_sft if chunked is None else chunked, chunk_size)
 
 
 def handle_of(trainer: Any) -> NumberAware | None:
@@ -121,6 +117,7 @@ class NumberAware:
     Attributes:
         trainer: the trainer.
         loss: the loss; its `weight` may be assigned at each step.
+        plain: cross-entropy alone, which evaluations log.
         shift: whether position i predicts label i + 1.
         head: what computes the loss from hidden states, or None if it is computed from logits.
         sums: the sums of a running evaluation, or None.
@@ -129,9 +126,12 @@ class NumberAware:
     """
 
     def __init__(
-        self, trainer: Any, loss: NTLCrossEntropyLoss, shift: bool, head: ChunkedHead | None
+        self, trainer: Any, loss: NTLCrossEntropyLoss, shift: bool, chunked: bool, chunk_size: int | None
     ) -> None:
-        self.trainer, self.loss, self.shift, self.head = trainer, loss, shift, head
+        self.trainer, self.loss, self.shift = trainer, loss, shift
+        smoothing = loss.label_smoothing
+        self.plain = NTLCrossEntropyLoss(loss.vocabulary, None, label_smoothing=smoothing, return_terms=True)
+        self.head = ChunkedHead(loss, self.plain, chunk_size) if chunked else None
         self._looked = False  # at the first labels
         self.first_numbers = ""
         self.sums: EvaluationMeans | None = None
@@ -189,16 +189,26 @@ class NumberAware:
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Call the trainer's own `compute_loss` with a model whose loss is number-aware."""
+        if self.trainer.compute_loss_func is not None:  # it was assigned after `make_number_aware`
+            raise ValueError(
+                "the trainer has a compute_loss_func, which would replace the number-aware loss: to use "
+                "it, call handle.undo()"
+            )
         state = self.trainer.state
         self.loss.anneal(state.global_step / state.max_steps if state.max_steps > 0 else 0.0)
-        if not self._looked and self.trainer.model.training and inputs.get("labels") is not None:
+        is_first = not self._looked and self.trainer.model.training and inputs.get("labels") is not None
+        if is_first:
             self._looked = True
             check_names(inputs)
             self._log_first(inputs)
         if not isinstance(model, Answering):
             model = Answering(self, model)
         model.num_items = num_items_in_batch
-        return self._own("compute_loss")(model, inputs, return_outputs, num_items_in_batch)
+        found = self._own("compute_loss")(model, inputs, return_outputs, num_items_in_batch)
+        loss = found[0] if return_outputs else found
+        if is_first and loss.requires_grad:
+            model.check_is_used(loss)
+        return found
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Call the trainer's own step with a number-aware model.
@@ -250,15 +260,9 @@ class NumberAware:
     def _log_first(self, inputs: Mapping[str, Any]) -> None:
         """Log the share of number tokens among the labels of the first rows, and the first numbers."""
         labels = self._first_labels(inputs)
-        numbers = torch.isin(labels, torch.tensor(self.loss.vocabulary.token_ids, device=labels.device)).sum()
-        share = float(numbers) / max(len(labels), 1)
+        share = number_share(labels, self.loss.vocabulary)
         if not share:
-            warn_caller(
-                f"none of the {len(labels):,} labels of the first rows is a number token, so the number term "
-                "is 0: inspect_tokenizer(tokenizer) shows how numbers are written. If they are written in "
-                "other tokens, pass vocabulary=NumberVocabulary.from_tokenizer(tokenizer, ...).",
-                NumberLabelsMissingWarning,
-            )
+            warn_without_numbers(f"the {len(labels):,} labels of the first rows")
         logs: dict[str, Any] = {"number_share": share}
         if self.loss.finds_numbers:
             found = inputs[NUMBERS] if NUMBERS in inputs else FindNumbers(self.loss, self.shift)(inputs)

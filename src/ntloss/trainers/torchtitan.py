@@ -10,6 +10,7 @@ def llama3_8b_ntl():
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import Any
 
 from torch import Tensor
@@ -20,6 +21,7 @@ from ntloss.criteria import HLGauss, make_criterion
 from ntloss.criteria.signature import reads_of
 from ntloss.engine.targets import OF_NUMBERS
 from ntloss.tokenizer_loading import load_tokenizer
+from ntloss.trainers.share import FirstBatches
 
 try:
     import spmd_types as spmd
@@ -28,6 +30,8 @@ try:
     from torchtitan.distributed.utils import get_spmd_backend
 except ImportError as missing:
     raise ImportError("ntloss.trainers.torchtitan needs torchtitan 0.3: " + str(missing)) from missing
+
+_log = logging.getLogger(__name__)
 
 
 class NumberLoss(BaseLoss):  # type: ignore[misc]
@@ -52,6 +56,7 @@ class NumberLoss(BaseLoss):  # type: ignore[misc]
                 "expected a single sigma"
             )
         self.fn = self.loss = NTLCrossEntropyLoss(numbers, criterion, config.weight, reduction="sum")
+        self.first = FirstBatches()
         self._maybe_compile(compile_config)
 
     def __call__(
@@ -64,6 +69,9 @@ class NumberLoss(BaseLoss):  # type: ignore[misc]
             self.loss.group = current_spmd_mesh().get_group("tp")
         is_checked = spmd.is_type_checking()
         with spmd.no_typecheck():
+            own = labels.to_local() if isinstance(labels, DTensor) else labels
+            if (share := self.first.look(own, self.loss.vocabulary)) is not None:
+                _log.info("number_share: %.3f of the labels of a batch are number tokens", share)
             loss = self.fn(pred, labels)
             if global_valid_tokens is not None:
                 loss = loss / global_valid_tokens

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -201,6 +202,21 @@ class TestSigma:
         criterion = HLGauss.for_answers([0, 100], leading_zeros=True)
         assert [criterion.anneal(p) for p in (0.0, 0.5, 1.0, 1.2)] == approx([27.5, 15.46875, 3.4375, 3.4375])
         assert float(criterion.sigma) == approx(3.4375)
+
+    def test_a_width_that_never_falls_is_a_warning(self):
+        logits, labels = torch.randn(1, 2, 14, requires_grad=True), torch.tensor([[3, 9]])
+        for anneals in (True, False):
+            loss_fn = NTLCrossEntropyLoss(DIGITS, HLGauss((3.0, 1.0)))
+            loss_fn(logits, labels)
+            if anneals:
+                loss_fn.anneal(0.0)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for _ in range(120):
+                    loss_fn(logits, labels)
+                with torch.no_grad():
+                    loss_fn(logits, labels)
+            assert sum("anneal" in str(warning.message) for warning in caught) == (not anneals)
 
     @pytest.mark.parametrize(
         ("make", "error"),

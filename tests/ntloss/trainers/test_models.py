@@ -311,6 +311,19 @@ def test_a_model_that_does_not_fit_is_an_error(make_model, options, message, tmp
         number_aware_trainer(make_model(), tmp_path, loss=options)
 
 
+def test_a_special_token_without_a_row_in_the_head_is_no_obstacle(tmp_path):
+    # Gemma 3's tokenizer has a token for images behind the last row of its model's head.
+    tokenizer = tiny_tokenizers.llama_like()
+    rows = len(tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image_soft_token>"]})
+    trainer = number_aware_trainer(cases.llama(vocab_size=rows), tmp_path, loss={"vocabulary": tokenizer})
+    ids = torch.tensor(tokenizer(["1 2 3 4", "5 6 7 8"])["input_ids"])
+    assert gradients(trainer, input_ids=ids, labels=ids)[0] > 0
+    tokenizer.add_tokens([f"{number}" for number in range(100, 200)])
+    with pytest.raises(ValueError, match="rows"):  # those of numbers need a row
+        number_aware_trainer(cases.llama(vocab_size=rows), tmp_path, loss={"vocabulary": tokenizer})
+
+
 def test_a_tokenizers_vocabulary_is_padded_to_the_models_width(tmp_path):
     tokenizer = tiny_tokenizers.llama_like()
     trainer = number_aware_trainer(cases.llama(vocab_size=320), tmp_path, loss={"vocabulary": tokenizer})

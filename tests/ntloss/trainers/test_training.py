@@ -1,8 +1,14 @@
 """A number-aware trainer trains what a plain loop does, however a batch is split, and `undo` restores it."""
 
+import copy
+import importlib
 import pickle
+import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import tiny_tokenizers
 import torch
 import trainer_cases as cases
 from accelerate.state import GradientState
@@ -23,7 +29,9 @@ from transformers import LlamaForCausalLM, Seq2SeqTrainer, Seq2SeqTrainingArgume
 from ntloss import HLGauss, NTLCrossEntropyLoss, number_level
 from ntloss.engine import targets
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.number_aware import NumberLabelsMissingWarning, handle_of
+from ntloss.trainers.answering import Answering
+from ntloss.trainers.number_aware import handle_of
+from ntloss.trainers.share import FirstBatches, NumberLabelsMissingWarning
 
 CLOSE = TRAINED[torch.float32]
 EITHER_MODEL = pytest.mark.parametrize("name", MODELS)
@@ -253,7 +261,8 @@ def terms_of(model, rows, **options):
     loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=shift, return_terms=True, **options)
     with torch.no_grad():
         terms = loss_fn(model.eval()(**inputs).logits, inputs["labels"])
-    return {"loss": terms.loss.item(), "ce": terms.ce.item(), "ntl": terms.ntl.item()}
+        ce = NTLCrossEntropyLoss(cases.DIGITS, None, shift=shift)(model(**inputs).logits, inputs["labels"])
+    return {"loss": terms.loss.item(), "ce": ce.item(), "ntl": terms.ntl.item()}
 
 
 @pytest.mark.parametrize("options", [{}, {"normalize_by": "numbers"}, {"mode": "replace"}], ids=str)
@@ -363,6 +372,145 @@ def test_labels_that_the_trainer_cuts_are_read_again(tmp_path):
     trainer = number_aware_trainer(cases.llama(), tmp_path, loss=loss, cls=Cuts)
     trainer.train()
     assert trainer.state.log_history[0]["number_share"] > 0
+
+
+@EITHER_WAY
+@EITHER_MODEL
+def test_the_cross_entropy_of_an_evaluation_is_that_of_stock_in_each_mode(name, way, tmp_path):
+    expected = cases.trainer_for(MODELS[name](), tmp_path).evaluate(cases.samples())["eval_loss"]
+    for criterion in ("ntl_was", HLGauss(2.0)):
+        trainer = number_aware_trainer(MODELS[name](), tmp_path, way, {"criterion": criterion})
+        metrics = trainer.evaluate(cases.samples())
+        assert metrics["eval_ce"] == approx(expected)
+        assert metrics["eval_loss"] != approx(expected)
+
+
+# Subclasses with a `compute_loss` of their own
+
+
+class FromLogits(Trainer):
+    """The example of transformers' page: it pops the labels, and ignores the model's loss."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        labels = inputs.pop("labels") if self.pops else inputs["labels"]
+        outputs = model(**inputs)
+        loss = torch.nn.functional.cross_entropy(
+            outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+        )
+        return (loss, outputs) if return_outputs else loss
+
+
+@pytest.mark.parametrize("pops", [True, False])
+def test_a_trainer_whose_loss_is_not_the_models_is_an_error(pops, tmp_path):
+    trainer = number_aware_trainer(cases.llama(), tmp_path, cls=type("Own", (FromLogits,), {"pops": pops}))
+    with pytest.raises(ValueError, match="Own"):
+        trainer.train()
+
+
+@EITHER_WAY
+@EITHER_MODEL
+@pytest.mark.parametrize("returns_dict", [True, False])
+def test_the_loss_is_the_first_output(returns_dict, name, way, one, tmp_path):
+    class First(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            given = {} if returns_dict else {"return_dict": False}
+            outputs = model(**inputs, **given, num_items_in_batch=num_items_in_batch)
+            return (outputs[0], outputs) if return_outputs else outputs[0]
+
+    assert_same(train_with(number_aware_trainer(MODELS[name](), tmp_path, way, cls=First)), one[name])
+
+
+def test_a_loss_function_that_is_assigned_afterwards_is_an_error(tmp_path):
+    trainer = number_aware_trainer(cases.llama(), tmp_path)
+    trainer.compute_loss_func = lambda outputs, labels, num_items_in_batch=None: outputs["logits"].sum()
+    with pytest.raises(ValueError, match="compute_loss_func"):
+        trainer.train()
+
+
+def test_a_model_that_answers_can_be_copied(tmp_path):
+    handle = handle_of(number_aware_trainer(cases.llama(), tmp_path))
+    answering = Answering(handle, cases.llama())
+    assert copy.copy(answering).model is answering.model
+
+
+def test_a_plug_in_warns_if_ten_batches_have_no_numbers():
+    first = FirstBatches()
+    with pytest.warns(NumberLabelsMissingWarning):
+        found = [first.look(torch.tensor([[20, 21, -100]]), cases.DIGITS) for _ in range(12)]
+    assert found == [None] * 12
+    first = FirstBatches()
+    batches = [[20, 21], [3, 21], [3, 4]]
+    assert [first.look(torch.tensor([ids]), cases.DIGITS) for ids in batches] == [None, 0.5, None]
+
+
+def test_ms_swift_logs_the_share_and_evaluates_before_training(monkeypatch):
+    class BaseLoss:
+        def __init__(self, args, trainer):
+            self.trainer, self.is_megatron = trainer, False
+
+    stub = SimpleNamespace(BaseLoss=BaseLoss, loss_map={})
+    monkeypatch.setitem(sys.modules, "swift", SimpleNamespace(loss=stub))
+    monkeypatch.setitem(sys.modules, "swift.loss", stub)
+    monkeypatch.delitem(sys.modules, "ntloss.trainers.ms_swift", raising=False)
+    ms_swift = importlib.import_module("ntloss.trainers.ms_swift")
+    ms_swift.register_number_loss(criterion={"name": "hl_gauss", "sigma": (3.0, 1.0)})
+    logged: list[dict[str, float]] = []
+    template = SimpleNamespace(
+        tokenizer=tiny_tokenizers.llama_like(), sequence_parallel_size=1, padding_free=False
+    )
+    state = SimpleNamespace(global_step=0, max_steps=0)
+    trainer = SimpleNamespace(template=template, state=state, log=logged.append)
+    loss = stub.loss_map["ntl"](None, trainer)
+    ids = torch.tensor(template.tokenizer(["1 2 3 4"])["input_ids"])
+    outputs = SimpleNamespace(logits=torch.randn(*ids.shape, len(template.tokenizer)))
+    assert loss(outputs, ids).isfinite()
+    assert loss(outputs, ids).isfinite()
+    assert [list(logs) for logs in logged] == [["number_share"]]
+    monkeypatch.delitem(sys.modules, "ntloss.trainers.ms_swift")
+
+
+def test_a_stream_with_a_length_is_no_list_of_rows(tmp_path):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(cases.samples())
+
+        def __len__(self):
+            return ROWS * STEPS
+
+    trainer = cases.trainer_for(cases.llama(), tmp_path)
+    trainer.train_dataset = Stream()
+    make_number_aware(trainer, vocabulary=cases.DIGITS)
+    trainer.train()
+    assert trainer.state.log_history[0]["number_share"] >= 0
+
+
+def test_an_evaluation_counts_all_rows_of_a_collator_that_multiplies_them(tmp_path):
+    rows = cases.samples()[3:ROWS]  # 5 rows, in batches of 4
+    trainer = number_aware_trainer(cases.llama(), tmp_path, per_device_eval_batch_size=4)
+    expected = trainer.evaluate(rows + rows)
+    own = trainer.data_collator
+    trainer.data_collator = lambda batch: own(batch + batch)
+    metrics = trainer.evaluate(rows)
+    assert metrics["eval_ce"] == approx(expected["eval_ce"])
+
+
+def test_the_first_rows_are_collated_in_batches(tmp_path):
+    trainer = number_aware_trainer(cases.llama(), tmp_path)
+    own, sizes, draws = trainer.data_collator, list[int](), list[float]()
+
+    def collate(batch):
+        sizes.append(len(batch))
+        draws.append(np.random.random())
+        return own(batch)
+
+    trainer.data_collator = collate
+    np.random.seed(0)
+    expected = [np.random.random() for _ in range(STEPS)]
+    np.random.seed(0)
+    trainer.train()
+    assert {*sizes} == {ROWS}
+    assert draws[0] == expected[0]
+    assert draws[-1] == expected[-1]
 
 
 # What is said

@@ -1,0 +1,53 @@
+"""Whether a loss sees numbers: the share of number tokens among labels, said at the start of training."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ntloss.callers import warn_caller
+from ntloss.numbers import NumberVocabulary
+
+IGNORED = -100  # label of positions that trainers do not count
+_BATCHES = 10  # after which the absence of numbers is a warning
+
+
+class NumberLabelsMissingWarning(UserWarning):
+    """The labels that were looked at first hold no number tokens."""
+
+
+def number_share(labels: Tensor, vocabulary: NumberVocabulary) -> float:
+    """Return the share of number tokens among the labels that count, 0 if there are none."""
+    kept = labels[labels != IGNORED]
+    ids = torch.tensor(vocabulary.token_ids, device=kept.device)
+    return float(torch.isin(kept, ids).sum()) / max(len(kept), 1)
+
+
+def warn_without_numbers(what: str) -> None:
+    """Warn that labels hold no number tokens; `what` names the labels."""
+    warn_caller(
+        f"none of {what} is a number token, so the number term is 0: inspect_tokenizer(tokenizer) shows how "
+        "numbers are written. If they are written in other tokens, pass vocabulary="
+        "NumberVocabulary.from_tokenizer(tokenizer, ...).",
+        NumberLabelsMissingWarning,
+    )
+
+
+class FirstBatches:
+    """Looks at the labels of the first batches, for a loss that knows no data set."""
+
+    def __init__(self) -> None:
+        self._left: int | None = _BATCHES  # None when numbers were found, or their absence was said
+
+    def look(self, labels: Tensor, vocabulary: NumberVocabulary) -> float | None:
+        """Return the share of the first batch with numbers, else None; warn if ten batches have none."""
+        if self._left is None:
+            return None
+        self._left -= 1
+        if share := number_share(labels, vocabulary):
+            self._left = None
+            return share
+        if not self._left:
+            self._left = None
+            warn_without_numbers(f"the labels of the first {_BATCHES} batches")
+        return None
