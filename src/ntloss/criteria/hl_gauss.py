@@ -240,9 +240,7 @@ def _mass(lower: Tensor, upper: Tensor, sigma: Tensor) -> Tensor:
     scale = 1 / (sigma.clamp(min=torch.finfo(sigma.dtype).tiny) * math.sqrt(2))
     # A cell below 0 has the mass of its mirror image. Differences of erf are precise around 0, those of erfc
     # in the tail; those of the distribution function are neither.
-    below = upper < 0
-    near = torch.where(below, -upper, lower) * scale
-    far = torch.where(below, -lower, upper) * scale
+    near, far = torch.maximum(lower, -upper) * scale, torch.maximum(upper, -lower) * scale
     return torch.where(near > 0.5, torch.erfc(near) - torch.erfc(far), torch.erf(far) - torch.erf(near)) / 2
 
 

@@ -136,10 +136,10 @@ def cross_entropy(
         `[positions]`.
     """
     impossible = (target_probs > 0) & (log_probs < _IMPOSSIBLE)
-    loss = torch.where(impossible, torch.inf, -target_probs * log_probs).sum(-1)
+    log_likelihood = (target_probs * log_probs).masked_fill(impossible, -torch.inf).sum(-1)
     if log_mass is not None:
-        loss = loss + torch.where(log_mass < _IMPOSSIBLE, torch.inf, -log_mass)
-    return loss if form_log_probs is None else loss - form_log_probs
+        log_likelihood = log_likelihood + log_mass.masked_fill(log_mass < _IMPOSSIBLE, -torch.inf)
+    return -(log_likelihood if form_log_probs is None else log_likelihood + form_log_probs)
 
 
 def kl_divergence(target_probs: Tensor, log_probs: Tensor) -> Tensor:
