@@ -81,7 +81,7 @@ def make_number_aware(
     Example:
         >>> from ntloss.trainers import make_number_aware
         >>> make_number_aware(trainer, weight=0.3)  # doctest: +SKIP
-        The loss is cross-entropy plus 0.3 times ntl_was at labels that are one of 10 number tokens, ...
+        All labels: cross-entropy. Those that are one of 10 number tokens: plus 0.3 times ntl_was. ...
         >>> trainer.train()  # doctest: +SKIP
     """
     is_sft = check_trainer(trainer)
@@ -166,17 +166,18 @@ class NumberAware:
         self.undo()
 
     def __repr__(self) -> str:
-        criterion = self.loss.criterion
-        term = f"{float(self.loss.weight):g} times {name_of(criterion)}" if criterion is not None else ""
-        where = f"labels that are one of {len(self.loss.vocabulary.tokens):,} number tokens"
+        criterion, weight = self.loss.criterion, float(self.loss.weight)
+        count = f"{len(self.loss.vocabulary.tokens):,} number tokens"
         if criterion is None:
-            said = "cross-entropy alone"
+            said = "All tokens: cross-entropy."
         elif self.loss.mode == "replace":
-            said = f"cross-entropy, and in place of it {term} at {where}"
+            term = name_of(criterion) if weight == 1 else f"{weight:g} times {name_of(criterion)}"
+            said = f"Labels that are one of {count}: {term}. All other labels: cross-entropy."
         else:
-            said = f"cross-entropy plus {term} at {where}"
-        source = "logits" if self.head is None else "hidden states, so that logits are never whole"
-        said = f"{'The loss is' if self._ours else 'Undone: the loss was'} {said}, computed from {source}."
+            term = f"{weight:g} times {name_of(criterion)}"
+            said = f"All labels: cross-entropy. Those that are one of {count}: plus {term}."
+        source = "logits" if self.head is None else "hidden states; the logits are never whole in memory"
+        said = f"{'' if self._ours else 'Undone. The loss was: '}{said} Computed from {source}."
         return (
             f"{said} The first numbers of the labels: {self.first_numbers}." if self.first_numbers else said
         )
