@@ -153,6 +153,7 @@ def library_options(loss: LossSettings, leading_zeros: bool) -> dict[str, Any]:
         "criterion": criterion,
         "weight": loss.weight,
         "mode": str(loss.mode),
+        "normalize_by": str(loss.normalize_by),
         "label_smoothing": loss.label_smoothing,
     }
 
@@ -164,7 +165,7 @@ def evaluation_options(loss: LossSettings, leading_zeros: bool) -> dict[str, Any
     """
     if loss.criterion is None:
         loss = replace(loss, criterion="ntl_was", options={}, weight=0.0, mode=Mode.add)
-    return {**library_options(loss, leading_zeros), "normalize_by": str(loss.normalize_by)}
+    return library_options(loss, leading_zeros)
 
 
 def choose_widths(answers: Sequence[str]) -> tuple[float, float]:

@@ -321,9 +321,7 @@ def add_loss(trainer: Any, config: Config) -> None:
         )
     except (ValueError, TypeError) as error:
         raise UserError(f"the loss cannot be used with this model: {error}") from error
-    if loss.normalize_by == "numbers" and loss.criterion is not None:
-        trainer.divide_by_numbers(handle)
-    if loss.criterion is None or loss.normalize_by == "numbers":
+    if loss.criterion is None:
         evaluated = NTLCrossEntropyLoss(vocabulary, return_terms=True, **evaluation_options(loss, padded))
         trainer.evaluated_by = handle, evaluated
 

@@ -1,7 +1,7 @@
 """transformers' Trainer, as the lab needs it: its evaluations also answer questions.
 
-What else differs: `normalize_by=numbers`, which the paper uses, adapters that are saved merged, a learning
-rate of a head's own, and models that are sharded over processes without an accelerator.
+What else differs: adapters that are saved merged, a learning rate of a head's own, and models that are
+sharded over processes without an accelerator.
 """
 
 import logging
@@ -148,33 +148,19 @@ class LabTrainer(Trainer):
         self.clock = Clock()
         self.add_callback(self.clock)
         self.result = Result({}, [])
-        self._by_numbers: tuple[NumberAware, float] | None = None
         self.evaluated_by: tuple[NumberAware, NTLCrossEntropyLoss] | None = None
 
-    def divide_by_numbers(self, handle: NumberAware) -> None:
-        """Divide the number term by the number tokens of an update, as the paper does.
-
-        The loss divides both terms by the labels of an update. With the weight λ · labels / number tokens,
-        the number term is a mean over number tokens, however the update is split into batches.
-        """
-        self._by_numbers = handle, float(handle.loss.weight)
-
     def get_batch_samples(self, epoch_iterator, num_batches, device):
-        """Count the number tokens of an update, besides its labels."""
+        """Count the number tokens of an update for xVal, whose loss is computed by its model."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if not batches or not len(self._number_ids):
+        if not batches or not getattr(self.built, "counts_numbers", False):
             return batches, items
         count = sum(torch.isin(batch["labels"].cpu(), self._number_ids).sum() for batch in batches)
         numbers = torch.as_tensor(count).to(self.args.device)
         if self.args.average_tokens_across_devices:
             numbers = self.accelerator.reduce(numbers, reduction="sum")
-        if self._by_numbers is not None:
-            handle, weight = self._by_numbers
-            assert items is not None  # the loss needs the number of labels
-            handle.loss.weight = weight * items / numbers.clamp(min=1)
-        if getattr(self.built, "counts_numbers", False):
-            for batch in batches:
-                batch["numbers_in_batch"] = numbers
+        for batch in batches:
+            batch["numbers_in_batch"] = numbers
         return batches, items
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):

@@ -8,7 +8,7 @@ import torch
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, approx, assert_close, assert_identical
 from transformers import T5Config, T5ForConditionalGeneration
 
-from ntl.losses import LossSettings, library_options
+from ntl.losses import LossSettings, choose_loss, library_options
 from ntl.models import build
 from ntl.models.settings import ModelArgs, Weights
 from ntl.models.shapes import get_shape
@@ -78,10 +78,8 @@ def loss_of(built, rows, loss=NTL):
         batch = built.collate(rows)
         labels = batch.pop("labels")
         return built.loss(built.model(**batch), labels)
-    options = library_options(loss, leading_zeros=False)
-    made = NTLCrossEntropyLoss(
-        built.vocabulary, normalize_by="items" if loss.mode == "replace" else "numbers", **options
-    )
+    options = library_options(choose_loss(loss, ModelArgs()), leading_zeros=False)
+    made = NTLCrossEntropyLoss(built.vocabulary, **options)
     return made(*logits_of(built, rows))
 
 

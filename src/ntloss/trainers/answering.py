@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,18 +59,8 @@ class Answering:
         if handle.sums is not None:
             labels = handle.sums.without_repeated_rows(labels)
         beside["num_items_in_batch"] = num_items
-        if handle.head is not None and (self.model.training or is_sft):
-            given_head = model, self.model, args, inputs, labels, beside, is_sft, handle.sums is not None
-            outputs, terms, measured, ce = handle.head(*given_head)
-        else:
-            outputs = self.model(*args, **{**inputs, "return_dict": True})
-            logits = outputs["logits"][..., -labels.shape[-1] :, :]  # prompts and images may stand before
-            beside = {name: to_device(value, logits.device) for name, value in beside.items()}
-            labels = labels.to(logits.device)
-            terms = handle.loss(logits, labels, **beside)
-            ce = terms.ce if handle.sums is None else handle.plain(logits, labels, **beside).ce
-            rows = logits.detach().flatten(0, -2)
-            measured = entropy_and_hits(labels, rows.shape[-1], rows.__getitem__) if is_sft else None
+        with handle.normalized() if self.model.training else nullcontext():
+            outputs, terms, measured, ce = self._compute(model, args, inputs, labels, beside, is_sft)
         routers = routers_loss(model, outputs)
         if handle.sums is not None:
             handle.sums.add(labels, beside, terms, ce, routers)
@@ -89,6 +80,25 @@ class Answering:
                 f"{trainer}.compute_loss calls the model {did}, so its loss has no number term: leave the "
                 "labels in the inputs, and use outputs.loss in place of a loss of the logits"
             )
+
+    def _compute(
+        self, model: Any, args: Any, inputs: Any, labels: Tensor, beside: dict[str, Any], is_sft: bool
+    ) -> tuple[Any, ...]:
+        """Call the model and the loss; return outputs, terms, an SFTTrainer's measures and all of the ce."""
+        handle = self.handle
+        if handle.head is not None and (self.model.training or is_sft):
+            given_head = model, self.model, args, inputs, labels, beside, is_sft, handle.sums is not None
+            outputs, terms, measured, ce = handle.head(*given_head)
+        else:
+            outputs = self.model(*args, **{**inputs, "return_dict": True})
+            logits = outputs["logits"][..., -labels.shape[-1] :, :]  # prompts and images may stand before
+            beside = {name: to_device(value, logits.device) for name, value in beside.items()}
+            labels = labels.to(logits.device)
+            terms = handle.loss(logits, labels, **beside)
+            ce = terms.ce if handle.sums is None else handle.plain(logits, labels, **beside).ce
+            rows = logits.detach().flatten(0, -2)
+            measured = entropy_and_hits(labels, rows.shape[-1], rows.__getitem__) if is_sft else None
+        return outputs, terms, measured, ce
 
     def _num_items(self, given: Mapping[str, Any]) -> Any:
         if "num_items_in_batch" in given or self.num_items is None:

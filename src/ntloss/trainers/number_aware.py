@@ -42,8 +42,9 @@ def make_number_aware(
 
     The trainer's own `compute_loss` is called with a model that computes this loss from the model's logits.
     So subclasses with a `compute_loss` of their own keep what they add, and the model itself is not changed.
-    Both terms are divided by the trainer's count of labels, so the loss does not depend on how a batch is
-    split into accumulated batches and over ranks. A criterion whose width falls during training,
+    Both terms are divided by the trainer's count of labels, or with `normalize_by="numbers"` the number term
+    by that of numbers, so the loss does not depend on how a batch is split into accumulated batches and over
+    ranks. A criterion whose width falls during training,
     `HLGauss.for_answers(answers)`, follows the trainer's steps.
 
     Evaluations log `eval_ce`, the cross-entropy at all labels, also where the number term replaces it, which
@@ -134,6 +135,7 @@ class NumberAware:
         self.head = ChunkedHead(loss, self.plain, chunk_size) if chunked else None
         self._looked = False  # at the first labels
         self.first_numbers = ""
+        self._counts: tuple[Any, Tensor] | None = None  # labels and number terms of the current update
         self.sums: EvaluationMeans | None = None
         trainer._set_signature_columns_if_needed()
         ours = {
@@ -239,11 +241,28 @@ class NumberAware:
                 output.metrics[key] = value
         return output
 
+    @contextmanager
+    def normalized(self) -> Iterator[None]:
+        """Let a mean over numbers be that of the whole update, however it is split into batches."""
+        loss, counts = self.loss, self._counts
+        if counts is None or loss.normalize_by == "items" or loss.mode == "replace":
+            yield
+            return
+        weight, normalize_by = loss.weight, loss.normalize_by
+        loss.weight, loss.normalize_by = weight * counts[0] / counts[1].clamp(min=1), "items"
+        try:
+            yield
+        finally:
+            loss.weight, loss.normalize_by = weight, normalize_by
+
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Call the trainer's own method, and count each label by its weight."""
         batches, count = self._own("get_batch_samples")(*args, **kwargs)
+        self._counts = None
         if count is None:
             return batches, count
+        if self.loss.normalize_by == "numbers":
+            self._counts = count, self._count_numbers(batches)
         found = torch.zeros(2, device=self.trainer.args.device)  # total weight, and count
         for batch in batches:
             labels, beside = align(batch, self.shift)
@@ -254,6 +273,17 @@ class NumberAware:
         if self.trainer.args.average_tokens_across_devices:  # then the count is that of all ranks
             found = self.trainer.accelerator.reduce(found, reduction="sum")
         return batches, count * torch.where(found[1] > 0, found[0] / found[1].clamp(min=1), 1.0)
+
+    def _count_numbers(self, batches: Any) -> Tensor:
+        """Sum what a mean over numbers divides by, over the batches of an update and all ranks."""
+        numbers = torch.zeros((), device=self.trainer.args.device)
+        for batch in batches:
+            labels, beside = align(batch, self.shift)
+            names = ("loss_weights", "sequence_ids", "number_weights")
+            numbers += self.loss.normalizers(labels, *(beside[name] for name in names))[1].to(numbers)
+        if self.trainer.args.average_tokens_across_devices:
+            numbers = self.trainer.accelerator.reduce(numbers, reduction="sum")
+        return numbers
 
     def _own(self, name: str) -> Any:
         return self._replaced.get(name) or getattr(type(self.trainer), name).__get__(self.trainer)

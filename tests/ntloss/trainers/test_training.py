@@ -238,6 +238,17 @@ def test_the_weight_may_be_assigned_at_each_step(tmp_path):
 
 
 @EITHER_WAY
+def test_a_mean_over_numbers_does_not_depend_on_how_an_update_is_split(way, tmp_path):
+    of_numbers, of_items = {"normalize_by": "numbers"}, {"normalize_by": "items"}
+    whole, split, other = (
+        train_with(number_aware_trainer(cases.llama(), tmp_path, way, loss, accumulate=parts))
+        for loss, parts in ((of_numbers, 1), (of_numbers, 4), (of_items, 1))
+    )
+    assert_same(split, whole)
+    assert other.differences(whole)[1] > 10 * CLOSE
+
+
+@EITHER_WAY
 @EITHER_MODEL
 def test_a_step_without_labels_changes_no_weights(name, way, tmp_path):
     model = MODELS[name]()
