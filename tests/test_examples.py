@@ -19,7 +19,7 @@ EXAMPLES = {
     "plain_loop.py": (["transformers"], 1, ["--accumulate", "2"]),
     "lightning_loop.py": (["transformers", "lightning"], 1, ["--accumulate", "2"]),
     "mamba.py": (["transformers"], 1, ["--steps", "40"]),
-    "boxes.py": (["transformers"], 1, ["--steps", "60"]),
+    "boxes.py": (["transformers"], 1, ["--losses", "HL-Gauss", "--batch", "16", "--images", "6"]),
     "fsdp.py": (["transformers"], 2, ["--accumulate", "2", "--chunked"]),
     "tensor_parallel.py": (["transformers"], 2, []),
 }

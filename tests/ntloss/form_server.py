@@ -1,5 +1,6 @@
 """A local HTTP server that speaks the documented form of each kind over a tiny model in torch."""
 
+import base64
 import json
 import math
 import re
@@ -72,6 +73,8 @@ class FormServer(ThreadingHTTPServer):
     def answer(self, path, body):
         if path == "/v1/models":
             return {"data": [{"id": "tiny", "owned_by": OWNERS[self.kind]}]}
+        if path == "/v1/chat/completions":
+            return self.chat(body)
         if path == "/tokenize" and self.kind != "openai":
             return {"tokens": self.encode(body["content" if self.kind == "llama.cpp" else "prompt"])}
         if path == "/detokenize" and self.kind != "openai":
@@ -86,6 +89,22 @@ class FormServer(ThreadingHTTPServer):
             choices = [{"index": i, "text": text} for i, text in enumerate(texts)]
             return {"choices": choices[::-1]}
         return self.next_tokens(path, body)
+
+    def chat(self, body):
+        """A turn of images and text is read as the images' data and the text; the answer's turn goes on."""
+        *turns, last = body["messages"]
+        begun = last["content"] if last["role"] == "assistant" else ""
+        turns += [] if begun else [last]
+        assert (body["continue_final_message"], body["add_generation_prompt"]) == (bool(begun), not begun)
+        assert (body["max_tokens"], body["logprobs"]) == (1, True)
+        parts = [part for turn in turns for part in turn["content"]]
+        urls = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
+        seen = "".join(base64.b64decode(url.partition("base64,")[2]).decode() for url in urls)
+        text = "".join(part["text"] for part in parts if part["type"] == "text")
+        row = self.log_probs(seen + text + begun)
+        likeliest = [(self.texts[t], row[t]) for t in self.likeliest(row, body["top_logprobs"])]
+        content = [{"top_logprobs": [{"token": t, "logprob": p} for t, p in likeliest]}]
+        return {"choices": [{"index": 0, "logprobs": {"content": content}}]}
 
     def named(self, row, count):
         likeliest = [(self.texts[t], row[t]) for t in self.likeliest(row, count)]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import torch
 
-from ntloss.numbers.grammar import read_prefix
+from ntloss.numbers.grammar import length_of_prefix, read_prefix
 
 END, PAD = 1, 0
 KINDS: dict[str, tuple[str, dict[str, int]]] = {
@@ -170,11 +170,11 @@ def any_length(model, vocabulary, max_digits):
     found: dict[float, float] = {}
     starts = parts = 0.0
 
-    def end(prefix, probability):
+    def end(prefix, probability, is_cut=False):
         nonlocal starts, parts
         if prefix.value is not None:
             starts += probability
-            if abs(prefix.value) < 10**max_digits:
+            if abs(prefix.value) < 10**max_digits and not is_cut:
                 found[prefix.value] = found.get(prefix.value, 0.0) + probability
                 parts += probability * prefix.joined
 
@@ -185,10 +185,12 @@ def any_length(model, vocabulary, max_digits):
             then = read_prefix(text + token)
             if then.open or then[:2] != now[:2]:
                 ends -= probabilities[i]
-                if then.open and sum(map(str.isdigit, text + token)) <= max_digits:
-                    write([*written, i], text + token, probability * probabilities[i])
-                else:
-                    end(then, probability * probabilities[i])
+                longer, many = text + token, sum(map(str.isdigit, text + token)) > max_digits
+                if then.open and not many:
+                    write([*written, i], longer, probability * probabilities[i])
+                else:  # of `1,23`, the 1 alone is no number
+                    is_cut = then.open and many and length_of_prefix(longer) < len(longer)
+                    end(then, probability * probabilities[i], is_cut)
         end(now, probability * ends)
 
     write([], "", 1.0)

@@ -73,6 +73,7 @@ _MONEY = rf"(?:{_SPACE}?(?i:[kmbt])(?!\w))"
 _OTHER_DIGIT = (
     r"(?:(?![0-9])\d|[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070\u2074-\u2079\u2080-\u2089\u2150-\u215f])"
 )
+_POWERS_OF_CJK = "万萬億亿兆千百만억천조"
 _OPEN, _CLOSE = r"[(\[{]", r"[)\]}]"
 _HYPHEN = "[-\u2010\u2011]"
 _DASH = "[-\u2010-\u2014\u2212~\u301c\uff5e]"
@@ -319,13 +320,17 @@ SUBWORDS = frozenset(
 )
 """What tokens may hold of magnitudes and of other words in a number, in lower case."""
 MARKS = tuple(
-    f"{CURRENCIES}{APOSTROPHES}{''.join(SIGNS)}.,:/\u00d7÷·⋅±*^_~\\{{}}()[] \u00a0\u2009\u202f%"
-    f"\u2044\u2215\uff0f∙\u2217\u2022\u2236\uff1a{_PRIMES}°‰√π!\u301c\uff5e"
+    dict.fromkeys(
+        f"{CURRENCIES}{APOSTROPHES}{''.join(SIGNS)}.,:/\u00d7÷·⋅±*^_~\\{{}}()[]{SPACES}%"
+        f"\u2044\u2215\uff0f∙\u2217\u2022\u2236\uff1a{_PRIMES}°‰√π!\u2014\u301c\uff5e⁺⁻₊₋\ufe0f\u20e3{_POWERS_OF_CJK}"
+    )
 )
 """Characters that may stand in a number, before it, or directly after it."""
 _PIECE = re.compile(
     rf"[{re.escape(''.join(MARKS))}]*(?:{_D}.*|{_OTHER_DIGIT}.*|[eE]{_SIGN}?(?:{_D}.*)?)?", re.DOTALL
 )
+GOES_ON = re.compile(rf"[.,]?{_D}|{_OTHER_DIGIT}")
+"""What makes another number of a level that it stands directly after: `0`, `.5`, `½`."""
 PLAIN = re.compile(rf"{_D}+(?:\.{_D}+)?")
 """A number in plain digits, without its sign."""
 SIGNED = re.compile(rf"[+-]?{PLAIN.pattern}")
@@ -690,6 +695,12 @@ def read_prefix(text: str, thousands: str | None = None, before: str = "") -> Pr
     return Prefix(as_value(_plain(number)), joined, open_)
 
 
+def length_of_prefix(text: str, thousands: str | None = None) -> int:
+    """Return how many characters the number of `read_prefix` takes, with what stands before it."""
+    match = _rules(thousands).leading.match(text)
+    return 0 if match is None else match.end()
+
+
 def value_of_token(text: str) -> float | None:
     """Return the value of a token that is a number, possibly after a space; None for any other.
 
@@ -713,6 +724,14 @@ def value_of_token(text: str) -> float | None:
 def is_piece(text: str) -> bool:
     """Return whether a token may begin a written number, continue it, or change it from after its end."""
     return text != "" and (_PIECE.fullmatch(text) is not None or text.lstrip(" -").lower() in SUBWORDS)
+
+
+@functools.cache
+def characters() -> tuple[str, ...]:
+    """Return all characters that may stand in a number or directly beside it, but ASCII letters."""
+    digits = re.findall(_OTHER_DIGIT, "".join(map(chr, [*range(0x80, 0xD800), *range(0xE000, 0x20000)])))
+    letters = sorted({c for word in SUBWORDS for c in (*word, *word.upper()) if not c.isascii()})
+    return tuple(dict.fromkeys([*DIGITS, *MARKS, *digits, *letters]))
 
 
 def count_digits(text: str) -> int:

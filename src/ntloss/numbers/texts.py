@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ntloss.numbers.grammar import DIGITS, MARKS, SUBWORDS, count_digits
+from ntloss.numbers.grammar import DIGITS, SUBWORDS, characters, count_digits
 
 # SentencePiece's byte fallback: "<0x34>" decodes to "4", but "4" is never encoded to it.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -24,20 +25,12 @@ _PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _OF_BYTE = {b: chr(b) for b in _PRINTABLE}
 _OF_BYTE |= {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in _PRINTABLE)}
 _BYTE_OF = {c: b for b, c in _OF_BYTE.items()}
-
-
-def _spell(text: str) -> str:
-    return "".join(_OF_BYTE[b] for b in text.encode())
-
-
-_SPELLED = {spelled for mark in {*MARKS, "\n"} for spelled in (mark, _spell(mark))}
-_SPELLED_WORDS = {
-    _spell(part) for word in SUBWORDS if not word.isascii() for part in (word, word.capitalize())
-}
+_TO_BYTES = str.maketrans({character: chr(b) for b, character in _OF_BYTE.items()})
 # Tokens are decoded only if they hold a digit, consist of marks in either spelling, or may be a part of a
 # word in a number.
 _MARKERS = "▁Ġ#- "
-_DIGITS_OR_MARKS = re.compile(f".*[{DIGITS}].*|(?:▁|{'|'.join(map(re.escape, _SPELLED))})*", re.DOTALL)
+_SURROGATES = re.compile("[\udc80-\udcff]+")
+_DIGITS_OR_MARKS = re.compile(rf".*[{DIGITS}].*|[▁\n{re.escape(''.join(characters()))}]*", re.DOTALL)
 _LETTER = "[A-Za-z]"
 _BATCH = 1000  # texts; encodings take some fifty times the memory of their texts
 Encode = Callable[[list[str]], Sequence[Sequence[int]]]
@@ -58,8 +51,47 @@ def encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Seq
 
 
 def _may_be_in_number(raw: str) -> bool:
-    word = raw.lstrip(_MARKERS)
-    return word.lower() in SUBWORDS or word in _SPELLED_WORDS or _DIGITS_OR_MARKS.fullmatch(raw) is not None
+    spellings = [raw] if raw.isascii() else [raw, _of_bytes(raw) or raw]
+    return any(
+        text.lstrip(_MARKERS).lower() in SUBWORDS or _DIGITS_OR_MARKS.fullmatch(text) is not None
+        for text in spellings
+    )
+
+
+def _of_bytes(raw: str) -> str | None:
+    """Return the text of a byte-level token, with surrogates for parts of characters; None if it is none."""
+    with suppress(UnicodeEncodeError):  # a character stands for no byte
+        return raw.translate(_TO_BYTES).encode("latin-1").decode("utf-8", "surrogateescape")
+    return None
+
+
+@functools.cache
+def _characters() -> frozenset[str]:
+    return frozenset(characters())
+
+
+@functools.cache
+def _parts() -> frozenset[bytes]:
+    """Return the parts of those characters of numbers that have several bytes."""
+    encoded = [c.encode() for c in characters() if not c.isascii()]
+    return frozenset(
+        each[i:j]
+        for each in encoded
+        for i in range(len(each))
+        for j in range(i + 1, len(each) + 1)
+        if j - i < len(each)
+    )
+
+
+def _is_part(text: str) -> bool:
+    """Whether a text holds parts of characters of a number, as surrogates, and marks and digits besides."""
+    runs = _SURROGATES.findall(text)
+    rest = _SURROGATES.sub("", text)
+    return (
+        bool(runs)
+        and all(run.encode("utf-8", "surrogateescape") in _parts() for run in runs)
+        and all(c in _characters() for c in rest)
+    )
 
 
 @dataclass(frozen=True)
@@ -75,6 +107,16 @@ class TokenTexts:
     encode: Encode = cannot_encode  # encodes a list of texts to rows of token ids
     normalize: Callable[[str], str] = str  # the tokenizer's own normalization (T5 turns `４²` into `42`)
     spell: Callable[[int], bytes | None] | None = None  # what any token writes, in UTF-8
+    # Tokens that are parts of characters of numbers (U+202F is two tokens of bytes), with a surrogate for
+    # each byte, as `bytes.decode(errors="surrogateescape")` writes them.
+    parts: Mapping[int, str] = field(default_factory=dict)
+
+    def without_tokenizer(self) -> TokenTexts:
+        """Return the same texts, which do not keep their tokenizer in memory."""
+        spell = self.spell
+        if isinstance(spell, functools.partial):
+            spell = functools.partial(_spell_if_alive, spell.func, weakref.ref(spell.args[0]))
+        return replace(self, encode=cannot_encode, normalize=str, spell=spell)
 
     def bytes_of(self, token_id: int) -> bytes | None:
         """Return what any token writes, maybe a part of a character; None where it is unknown."""
@@ -137,19 +179,35 @@ def texts_of_tokenizer(tokenizer: Any) -> TokenTexts:
             "mistral-common tokenizer or a SentencePieceProcessor, or list the number tokens with "
             "NumberVocabulary.from_mapping({token_id: value or text}, vocab_size)."
         )
-    decoded, letter_ids = {}, []
+    decoded: dict[int, str] = {}
+    parts: dict[int, str] = {}
+    letter_ids = []
     for token_id in range(size):
-        with suppress(KeyError, UnicodeDecodeError):  # an unused id; part of a character
+        with suppress(KeyError):  # an unused id
             if is_special(token_id):
                 continue
-            text = to_bytes(token_id).decode() if to_bytes else tokenizer.id_to_piece(token_id)
+            text = tokenizer.id_to_piece(token_id) if to_bytes is None else ""
+            if to_bytes or _BYTE_TOKEN.fullmatch(text):
+                data = to_bytes(token_id) if to_bytes else bytes([int(text[3:5], 16)])
+                found = data.decode("utf-8", "surrogateescape")
+                if _SURROGATES.search(found):  # a part of a character
+                    parts |= {token_id: found} if _is_part(found) else {}
+                    continue
+                text = found if to_bytes else text
             if re.match(_LETTER, text):
                 letter_ids.append(token_id)
             if _may_be_in_number(text) and not (_BYTE_TOKEN.fullmatch(text) and not to_bytes):
                 decoded[token_id] = text if to_bytes else text.replace("▁", " ")
     bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
     encode_all, spell = functools.partial(encode_each, encode), functools.partial(_spell_piece, tokenizer)
-    return TokenTexts(decoded, bare, size, tuple(letter_ids), encode_all, normalize, spell)
+    return TokenTexts(decoded, bare, size, tuple(letter_ids), encode_all, normalize, spell, parts)
+
+
+def _spell_if_alive(
+    spell: Callable[[Any, int], bytes | None], tokenizer: Callable[[], Any], token_id: int
+) -> bytes | None:
+    """Return what a token writes; None if its tokenizer is gone."""
+    return None if (alive := tokenizer()) is None else spell(alive, token_id)
 
 
 def _spell_piece(tokenizer: Any, token_id: int) -> bytes | None:
@@ -194,8 +252,14 @@ def _texts_of_hugging_face(tokenizer: Any) -> TokenTexts:
         if _may_be_in_number(raw) and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
             text = decoded[token_id] = tokenizer.convert_tokens_to_string(["a", raw])[anchor:]
             bare[token_id] = raw == text.removeprefix(" ")
+    parts = {
+        token_id: text
+        for raw, token_id in vocab.items()
+        if token_id not in special and (text := _part_of_hugging_face(tokenizer, raw)) is not None
+    }
     decoded = _without_spaces_of_decoder(tokenizer, decoded, bare)
-    size = max(len(tokenizer), 1 + max(vocab.values(), default=-1))
+    size = 1 + max(vocab.values(), default=-1)
+    size = max(len(tokenizer), size) if hasattr(tokenizer, "__len__") else size
     letter_ids: set[int] = set()
     for marker in ("", "##"):  # WordPiece continues words with ##
         if tokenizer.convert_tokens_to_string(["a", f"{marker}a"])[anchor:] == "a":
@@ -208,7 +272,20 @@ def _texts_of_hugging_face(tokenizer: Any) -> TokenTexts:
         functools.partial(encode_with, tokenizer),
         functools.partial(_normalize_with, tokenizer),
         functools.partial(_spell_with, tokenizer),
+        parts,
     )
+
+
+def _part_of_hugging_face(tokenizer: Any, raw: str) -> str | None:
+    """Return a token's bytes, as surrogates, if they are a part of a character of a number."""
+    if (byte := _byte_of(raw)) is not None:
+        text = byte.decode("utf-8", "surrogateescape")
+    elif raw.isascii() or (text := _of_bytes(raw) or "").isascii():
+        return None
+    if not _is_part(text):
+        return None
+    # A tokenizer that is not byte-level has the very characters that stand for bytes elsewhere.
+    return text if byte is not None or "\ufffd" in tokenizer.convert_tokens_to_string([raw]) else None
 
 
 def _spell_with(tokenizer: Any, token_id: int) -> bytes | None:

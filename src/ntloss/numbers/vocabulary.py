@@ -11,7 +11,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from ntloss.numbers.grammar import (
     DIGITS,
     LARGEST,
     POINT,
+    SIGNED,
     SIGNS,
     check_thousands,
     count_digits,
@@ -177,6 +178,11 @@ class NumberVocabulary:
         """The texts of all tokens that hold a digit, or a mark that may stand beside one."""
         return self._texts.decoded
 
+    @property
+    def parts(self) -> Mapping[int, str]:
+        """Tokens that are parts of characters of numbers, with a surrogate for each byte."""
+        return self._texts.parts
+
     @functools.cached_property
     def spelling(self) -> Spelling:
         """What each token of labels writes."""
@@ -283,6 +289,72 @@ class NumberVocabulary:
         known = TokenTexts(texts, dict.fromkeys(texts, True), vocab_size, encode=encode_all)
         return make_vocabulary(known, sorted(found, key=lambda token: token.token_id), vocab_size, thousands)
 
+    @classmethod
+    def from_levels(
+        cls, tokenizer: Any, levels: Iterable[Any] | Mapping[Any, float], vocab_size: int | None = None
+    ) -> NumberVocabulary:
+        """List the levels of a score as number tokens, to train a judge that answers with one of them.
+
+        Each level is one token, with and without a space before it. A digit that is no level is no number
+        token.
+
+        Args:
+            tokenizer: see `from_tokenizer`.
+            levels: the scores, such as `range(1, 6)`; or words with their values, such as
+                `{"calm": 0, "annoyed": 1, "angry": 2}`.
+            vocab_size: width of the model's logits. Default: the tokenizer's size.
+
+        Returns:
+            The vocabulary.
+
+        Raises:
+            TypeError: `tokenizer` is not a tokenizer, or a level has no value.
+            ValueError: fewer than two levels, or one that the tokenizer writes with several tokens, such as
+                10 with most tokenizers, or with a token that stands for unknown texts.
+
+        Example:
+            >>> from tokenizers import Tokenizer, models
+            >>> from transformers import PreTrainedTokenizerFast
+            >>> digits = Tokenizer(models.WordLevel({c: i for i, c in enumerate("0123456789")}, "0"))
+            >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=digits)
+            >>> NumberVocabulary.from_levels(tokenizer, range(1, 6)).values
+            (1.0, 2.0, 3.0, 4.0, 5.0)
+        """
+        pairs = levels.items() if isinstance(levels, Mapping) else [(level, level) for level in levels]
+        names = {str(level).strip() if isinstance(level, str) else f"{level:.15g}": v for level, v in pairs}
+        texts = texts_of_tokenizer(tokenizer)
+        found: dict[int, NumberToken] = {}
+        several = []
+        for name, value in names.items():
+            ids = {i for spaced in (name, f" {name}") if (i := _one_token(texts, spaced)) is not None}
+            several += [] if ids else [name]
+            for i in ids:
+                if i in found:
+                    raise ValueError(
+                        f"levels: the tokenizer writes {name!r} and {found[i].text.strip()!r} with the same "
+                        f"token, {i}"
+                    )
+                is_text = isinstance(value, str) and SIGNED.fullmatch(value.strip())
+                number = as_float(float(value) if is_text else value) + 0.0
+                found[i] = NumberToken(i, texts.text_of(i) or name, number)
+        if several:
+            raise ValueError(
+                f"levels: the tokenizer has no token of its own for {', '.join(map(repr, several))}. "
+                "Expected levels of one token each: use 0 to 9, or letters with their values, such as "
+                "{'A': 1, 'B': 2}"
+            )
+        if len(names) < 2:
+            raise ValueError(f"levels={levels!r}: expected two or more different scores, such as range(1, 6)")
+        size = texts.vocab_size if vocab_size is None else vocab_size
+        return make_vocabulary(texts, [found[i] for i in sorted(found)], size)
+
+    def without_tokenizer(self) -> NumberVocabulary:
+        """Return the same vocabulary, which does not keep its tokenizer in memory.
+
+        It has the texts of tokens as long as somebody else keeps the tokenizer, and cannot encode any.
+        """
+        return replace(self, _texts=self._texts.without_tokenizer())
+
     def coverage(self, texts: str | Iterable[str]) -> float:
         """Return the share of the digits of texts that the loss will see.
 
@@ -308,6 +380,18 @@ class NumberVocabulary:
         """
         used, digits = self._texts.count(texts)
         return count_digits_of(self.tokens, used) / digits if digits else math.nan
+
+
+def _one_token(texts: TokenTexts, text: str) -> int | None:
+    """Return the token that writes a text, after one of a space; None if there are several, or none."""
+    try:
+        (ids,) = texts.encode([text])
+    except ValueError:  # it cannot encode the text
+        return None
+    written = [i for i in ids if (texts.text_of(i) or "").strip()]
+    if len(written) != 1 or (texts.text_of(written[0]) or "").strip() != text.strip():
+        return None
+    return written[0]
 
 
 def as_vocabulary(given: Any) -> NumberVocabulary:

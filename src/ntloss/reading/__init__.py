@@ -14,6 +14,7 @@ Bahri, "Decoding-based regression", 2025.
 """
 
 from ntloss.reading.intervals import interval_coverage, interval_margin, pinball_loss, widen
+from ntloss.reading.listed_scores import scores_from_logprobs, scores_from_response
 from ntloss.reading.quantiles import number_quantiles
 from ntloss.reading.rated import (
     RatedScores,
@@ -23,7 +24,7 @@ from ntloss.reading.rated import (
 )
 from ntloss.reading.read import read_number, read_numbers
 from ntloss.reading.results import NumberQuantiles, NumberReading, UnlikelyNumberWarning, WrittenNumber
-from ntloss.reading.scores import ScoreReading, read_scores, scores_from_logprobs
+from ntloss.reading.scores import ScoreReading, read_scores
 
 __all__ = [
     # one number, one call
@@ -35,6 +36,7 @@ __all__ = [
     # scores of a judge
     "read_scores",
     "scores_from_logprobs",
+    "scores_from_response",
     "ScoreReading",
     # ... beside those of people
     "compare_with_ratings",

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ntloss.numbers.grammar import count_digits
+from ntloss.numbers.grammar import count_digits, length_of_prefix
 from ntloss.reading.torch_model import Continuations
 from ntloss.reading.writing import Options
 
@@ -98,7 +98,7 @@ def numbers_after(
             nodes = torch.arange(len(follow), device=device)
         texts, level = [texts[i] for i in follow], level + 1
     texts = [text for _, of_part, _ in parts for text in of_part]
-    read = [(number.value or 0.0, number.joined) for number in map(options.read, texts)]
+    read = [(_value(options, text, max_digits), options.read(text).joined) for text in texts]
     values = torch.tensor([value for value, _ in read], dtype=torch.float64, device=device)
     return Numbers(
         torch.cat([questions for questions, *_ in parts]),
@@ -108,6 +108,18 @@ def numbers_after(
         texts,
         noise,
     )
+
+
+def _value(options: Options, text: str, max_digits: int) -> float:
+    """Return the number of a text; NaN if its digits were too many to be followed to its end.
+
+    A decimal's further digits change little, but those of groups such as `37,200,000,000,0` end another
+    number than the one that is read so far.
+    """
+    number = options.read(text)
+    is_long = number.open and count_digits(text) > max_digits
+    is_cut = is_long and length_of_prefix(text, options.thousands) < len(text)
+    return math.nan if is_cut or number.value is None else number.value
 
 
 def _steps(weights: Tensor, owners: Tensor, finest: Tensor, most: int, kept: Tensor) -> Tensor:
@@ -154,8 +166,9 @@ def _leading_to(
     found = torch.zeros_like(like, dtype=torch.bool)
     if kept:
         for row, (owner, text) in enumerate(zip(owners.tolist(), texts, strict=True)):
-            rest = kept[owner][len(text) :] if kept[owner].startswith(text) else ""
-            index = [i for i, option in enumerate(options.texts) if rest and rest.startswith(option)]
+            begun, whole = text.encode("utf-8", "surrogateescape"), kept[owner].encode()
+            rest = whole[len(begun) :] if whole.startswith(begun) else b""
+            index = [i for i, option in enumerate(options.written) if rest and rest.startswith(option)]
             found[row, index] = True
     return found
 

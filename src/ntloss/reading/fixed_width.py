@@ -11,10 +11,11 @@ once.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -64,11 +65,18 @@ class Walked(NamedTuple):
     continues: Tensor  # the probability that it goes on after them; NaN if not rated
 
 
-@functools.lru_cache(maxsize=8)
+_made: WeakKeyDictionary[
+    NumberVocabulary, dict[tuple[NumberFormat, torch.device], list[SlotTokens | None]]
+] = WeakKeyDictionary()
+
+
 def _tables(
     numbers: NumberFormat, vocabulary: NumberVocabulary, device: torch.device
 ) -> list[SlotTokens | None]:
-    return numbers.tables(vocabulary, device)
+    of_vocabulary = _made.setdefault(vocabulary, {})
+    if (numbers, device) not in of_vocabulary:
+        of_vocabulary[numbers, device] = numbers.tables(vocabulary, device)
+    return of_vocabulary[numbers, device]
 
 
 def walk(
@@ -78,21 +86,73 @@ def walk(
     numbers: NumberFormat,
     questions: Tensor,
     points: Tensor,
+    rated: Tensor,
 ) -> Walked:
     """Walk to each of the quantiles `points`, `[walks]`.
 
-    `questions`, `[walks]`, are the rows of `root` that the walks continue.
+    `questions`, `[walks]`, are the rows of `root` that the walks continue, and `rated`, `[walks]`, says along
+    which it is measured whether the number has the format's digits.
+    """
+    return _walk(root, vocabulary, options, numbers, questions, points, rated)[0]
+
+
+def share_below(
+    root: Continuations,
+    vocabulary: NumberVocabulary,
+    options: Options,
+    numbers: NumberFormat,
+    questions: Tensor,
+    bound: float | None,
+    included: bool,
+) -> Tensor:
+    """Return the probability of all numbers of the format below a bound, or up to it if it is `included`.
+
+    Without a bound, it is 1 if included and 0 otherwise.
+    """
+    whole = torch.full((len(questions),), float(included), dtype=torch.float64, device=questions.device)
+    if bound is None or math.isinf(bound):
+        return whole if bound is None or (bound > 0) == included else 1 - whole
+    step = Decimal(1).scaleb(-numbers.decimals)
+    number = Decimal(repr(bound)).quantize(step, ROUND_FLOOR if included else ROUND_CEILING)
+    largest = 10**numbers.digits - step
+    smallest = -largest if numbers.signed else Decimal(0)
+    if not smallest <= number <= largest:
+        return torch.full_like(whole, float(number > largest))
+    text = numbers.write(f"{number:f}")
+    if number == 0 and numbers.signed and not included:  # the first zero
+        text = "-" + text[1:]
+    codes = [slot.index(character) for slot, character in zip(numbers.slots, text, strict=True)]
+    forced = torch.tensor(codes, device=questions.device)
+    none = torch.zeros_like(questions, dtype=torch.bool)
+    _, below, at = _walk(root, vocabulary, options, numbers, questions, whole, none, forced)
+    return (below + at if included else below).clamp(max=1)
+
+
+def _walk(
+    root: Continuations,
+    vocabulary: NumberVocabulary,
+    options: Options,
+    numbers: NumberFormat,
+    questions: Tensor,
+    points: Tensor,
+    rated: Tensor,
+    forced: Tensor | None = None,
+) -> tuple[Walked, Tensor, Tensor]:
+    """Walk to quantiles, or along the codes `forced`, `[slots]`.
+
+    Return what `walk` does, and the probabilities of all numbers below the one that is walked to, and of that
+    number.
     """
     slots, tables = numbers.slots, _tables(numbers, vocabulary, root.device)
     if isinstance(root, Branch):
         prompts, index = torch.unique(questions, return_inverse=True)
         if (tree := root.tree(prompts)) is not None:
             root, questions = tree, index
-    rated = points == 0.5
     written, tokens, starts, run = _begin(root, vocabulary, numbers, tables[0], questions)
     levels = list[_Level]()
     remaining, mantissa = points, torch.zeros_like(questions)
     negative = dead = torch.zeros_like(rated)
+    below, at = torch.zeros_like(points), torch.ones_like(points)
     for slot, (kind, entries) in enumerate(zip(slots, tables, strict=True)):
         if len(written.rows):
             assert entries is not None, "the tables hold only tokens that lead to a complete number"
@@ -106,7 +166,13 @@ def walk(
         for level in levels:
             by_code = level.log_joint.exp() @ level.entries.one_hot[slot - level.slot]
             weights.index_add_(0, level.spellings.rows, by_code)
-        chosen, remaining, weight = choose(weights, remaining, negative if slots[0] == SIGN else None)
+        descending = negative if slots[0] == SIGN else None
+        if forced is None:
+            chosen, remaining, weight = choose(weights, remaining, descending)
+        else:
+            chosen = forced[slot].expand(len(points))
+            weight, smaller = _share_of(weights, chosen, descending)
+            below, at = below + at * smaller, at * weight / weights.sum(-1).clamp(min=1e-300)
         dead = dead | (weight == 0)
         if kind == SIGN:
             negative = chosen == MINUS
@@ -128,7 +194,17 @@ def walk(
         further = _continuing(root, run, options, questions, written, last, nodes, texts)
         continues.index_add_(0, written.rows, written.log_weights.exp() * further)
     fits, continues = (torch.where(rated, found, math.nan) for found in (fits, continues))
-    return Walked(values, starts, fits, continues)
+    return Walked(values, starts, fits, continues), below, at
+
+
+def _share_of(weights: Tensor, chosen: Tensor, descending: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the weight of a code in each row, and the share of the codes that mean smaller numbers."""
+    codes, index = torch.arange(weights.shape[-1], device=weights.device), chosen[:, None]
+    smaller = codes < index
+    if descending is not None:
+        smaller = torch.where(descending[:, None], codes > index, smaller)
+    share = (weights * smaller).sum(-1) / weights.sum(-1).clamp(min=1e-300)
+    return weights.gather(-1, index).squeeze(-1), share
 
 
 def _begin(

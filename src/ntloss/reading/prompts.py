@@ -9,12 +9,28 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ntloss.callers import warn_caller
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import CURRENCIES, DIGITS, find_in_text
+from ntloss.reading.images import (
+    as_lists,
+    as_messages,
+    images_of,
+    in_parts,
+    is_processor,
+    process,
+    tokenizer_of,
+    with_images,
+)
+from ntloss.reading.results import UnlikelyNumberWarning
 from ntloss.reading.torch_model import Readable, TorchModel
 
 Messages = Sequence[Mapping[str, Any]]
+AUTO = "auto"
+PLAIN_PROMPTS = "number_prompts_are_plain"
+"""The entry of a model's configuration that says that it was trained on prompts without a chat template."""
 _AT_ONCE = 64  # prompts
+_SEEING_AT_ONCE = 8  # prompts with images
 _CHARACTERS = (
     4096  # of all prompts, with padding, that are run at once on a CPU, which gains nothing from more
 )
@@ -28,22 +44,26 @@ class Prompt(NamedTuple):
         answer: of an encoder-decoder, the beginning of the answer, which the decoder reads.
         special: whether the tokenizer adds its special tokens, which the text of a chat template has already.
         begun: the part of the answer that is given, which ends the text.
+        images: what stands at the text's placeholders of images.
     """
 
     text: str
     answer: str
     special: bool
     begun: str
+    images: tuple[Any, ...] = ()
 
 
 def write_prompts(
     model: Any,
-    tokenizer: Any,
+    processor: Any,
     prompt: str | Sequence[str] | None,
     prefill: str,
     system: str | None,
     messages: Messages | Sequence[Messages] | None,
     template_options: Mapping[str, Any] | None,
+    template: str | None,
+    images: Any,
 ) -> tuple[list[Prompt], bool]:
     """Return the prompts as texts, and whether it is only one; see `read_number` for the arguments."""
     if (prompt is None) == (messages is None):
@@ -52,52 +72,84 @@ def write_prompts(
         raise TypeError(f"prefill: expected a text, given {type(prefill).__name__}")
     given: Any = messages if prompt is None else prompt
     single = isinstance(given, str) or (prompt is None and bool(given) and isinstance(given[0], Mapping))
+    prompts = [given] if single else list(given)
+    if not prompts:
+        raise ValueError("prompt: expected at least one question")
+    seen = as_lists(images, len(prompts), single)
     chats = []
-    for each in [given] if single else list(given):
+    for each, own in zip(prompts, seen, strict=True):
         if prompt is not None and not isinstance(each, str):
             raise TypeError(f"prompt: expected a text or several, given {type(each).__name__} {each!r:.80}")
         if not each:
             raise ValueError("prompt: expected a question, given an empty one")
-        chats.append([{"role": "user", "content": each}] if prompt is not None else list(each))
+        chats.append(
+            [{"role": "user", "content": with_images(each, own)}] if prompt is not None else list(each)
+        )
     if system is not None:
         chats = [[{"role": "system", "content": system}, *chat] for chat in chats]
-    if not chats:
-        raise ValueError("prompt: expected at least one question")
-    is_chat = getattr(tokenizer, "chat_template", None) is not None
-    if has_decoder(model):
-        is_chat = False
-    if is_chat:
-        return [_of_chat(tokenizer, chat, prefill, template_options or {}) for chat in chats], single
+    if images is None and prompt is None:
+        seen = [images_of(chat) for chat in chats]
+    if any(seen) and not isinstance(model, TorchModel):
+        chosen = [as_messages(chat, own) for chat, own in zip(chats, seen, strict=True)]
+        return [Prompt(key, "", True, prefill) for key in model.add_chats(chosen, prefill)], single
+    if any(seen) and (not is_processor(processor) or has_decoder(model)):
+        raise TypeError(
+            "images: expected a causal model and its processor in place of the tokenizer, such as "
+            f"AutoProcessor.from_pretrained(name); given {type(processor).__name__}"
+        )
+    source = _with_template(processor)
+    if template is not None and source is not None and not has_decoder(model):
+        if _is_trained_on_plain(model) and template == AUTO:
+            warn_caller(
+                "the model was trained on prompts without a chat template, which is applied now: pass "
+                "template=None to read it as it was trained, or template='default' for the template",
+                UnlikelyNumberWarning,
+            )
+        options = dict(template_options or {})
+        if template not in (AUTO, "default"):
+            options["chat_template"] = template
+        written = [_of_chat(source, chat, prefill, options) for chat in chats]
+        return [each._replace(images=tuple(own)) for each, own in zip(written, seen, strict=True)], single
     if prompt is None or system is not None or template_options:
         raise ValueError(
             "system, messages and template_options need a tokenizer with a chat template: pass the prompt as "
             "one text"
         )
-    texts = [chat[0]["content"] for chat in chats]
     if has_decoder(model):
-        return [Prompt(text, prefill, True, prefill) for text in texts], single
-    breaks = ["\n" if prefill and not text[-1].isspace() else "" for text in texts]
+        return [Prompt(text, prefill, True, prefill) for text in prompts], single
+    breaks = ["\n" if prefill and not text[-1].isspace() else "" for text in prompts]
     return [
-        Prompt(text + br + prefill, "", True, prefill) for text, br in zip(texts, breaks, strict=True)
+        Prompt(text + br + prefill, "", True, prefill, tuple(own))
+        for text, br, own in zip(prompts, breaks, seen, strict=True)
     ], single
 
 
-def _of_chat(
-    tokenizer: Any, chat: list[Mapping[str, Any]], prefill: str, options: Mapping[str, Any]
-) -> Prompt:
+def _with_template(processor: Any) -> Any:
+    """Return what has a chat template: a processor or its tokenizer; None if neither has."""
+    parts = (processor, tokenizer_of(processor))
+    return next((part for part in parts if getattr(part, "chat_template", None) is not None), None)
+
+
+def _is_trained_on_plain(model: Any) -> bool:
+    """Whether `make_number_aware` has seen that the model's training prompts had no chat template."""
+    return isinstance(model, TorchModel) and getattr(model.inner.config, PLAIN_PROMPTS, False) is True
+
+
+def _of_chat(source: Any, chat: list[Mapping[str, Any]], prefill: str, options: Mapping[str, Any]) -> Prompt:
     """Write a conversation with the assistant's turn left open after the prefill."""
     if chat[-1]["role"] == "assistant":
         prefill, chat = chat[-1]["content"] + prefill, chat[:-1]
+    in_turns = in_parts if is_processor(source) else list
     words = prefill.rstrip()
     if not words:
         options = {"add_generation_prompt": True, **options}
-        text = tokenizer.apply_chat_template(chat, tokenize=False, **options)
+        text = source.apply_chat_template(in_turns(chat), tokenize=False, **options)
         return Prompt(text + prefill, "", False, prefill)
-    chat = [*chat, {"role": "assistant", "content": words}]
+    turns = in_turns([*chat, {"role": "assistant", "content": words}])
     from jinja2 import TemplateError  # transformers needs it for templates
 
     try:
-        text = tokenizer.apply_chat_template(chat, continue_final_message=True, tokenize=False, **options)
+        text = source.apply_chat_template(turns, continue_final_message=True, tokenize=False, **options)
     except (TemplateError, ValueError) as error:  # it refuses the assistant's turn, or leaves it out
         raise ValueError(
             f"prefill={prefill!r}: the chat template has no assistant turn that can be continued ({error}). "
@@ -112,14 +164,23 @@ def has_decoder(model: Any) -> bool:
     return isinstance(model, TorchModel) and bool(model.inner.config.is_encoder_decoder)
 
 
-def in_batches(prompts: Sequence[Prompt], model: Readable) -> Iterator[list[int]]:
-    """Yield the indices of prompts that are run at once, which have similar lengths."""
+def for_images(model: Readable, images: Any, messages: Any) -> Any:
+    """Return a server's route for chats if prompts have images, which its other routes do not take."""
+    chats = [messages] if messages and isinstance(messages[0], Mapping) else list(messages or [])
+    has_images = images is not None or any(images_of(chat) for chat in chats)
+    return model.chats() if has_images and hasattr(model, "chats") else model
+
+
+def in_batches(prompts: Sequence[Prompt], model: Readable, most: int = _AT_ONCE) -> Iterator[list[int]]:
+    """Yield the indices of prompts that are run at once, `most` or fewer, which have similar lengths."""
     lengths = [len(prompt.text) for prompt in prompts]
     on_cpu = isinstance(model, TorchModel) and model.inner.device.type == "cpu"
     batch: list[int] = []
     for i in sorted(range(len(prompts)), key=lambda i: lengths[i]):
         too_long = on_cpu and (len(batch) + 1) * lengths[i] > _CHARACTERS
-        if batch and (too_long or len(batch) == _AT_ONCE):
+        at_once = min(most, _SEEING_AT_ONCE if prompts[i].images else _AT_ONCE)
+        changes = bool(batch) and bool(prompts[i].images) != bool(prompts[batch[0]].images)
+        if batch and (too_long or changes or len(batch) >= at_once):
             yield batch
             batch = []
         batch.append(i)
@@ -181,14 +242,15 @@ def encode_whole(tokenizer: Any, text: str, special: bool) -> list[int]:
 
 
 def encode_prompts(
-    model: Any, tokenizer: Any, prompts: Sequence[Prompt], endings: Sequence[Sequence[str]]
+    model: Any, processor: Any, prompts: Sequence[Prompt], endings: Sequence[Sequence[str]]
 ) -> tuple[Any, list[int]]:
     """Return the inputs of a model, and the tokens that every answer begins with.
 
-    `endings` are what may follow each prompt. Without a tokenizer, a server gets texts.
+    `endings` are what may follow each prompt. Without a tokenizer, and in chats, a server gets texts.
     """
-    if tokenizer is None:
-        spaced = [any(not ending[0].isdigit() for ending in each) for each in endings]
+    tokenizer = tokenizer_of(processor)
+    if tokenizer is None or getattr(model, "is_chat", False):
+        spaced = [any(not ending[:1].isdigit() for ending in each) for each in endings]
         texts = [prompt.text for prompt in prompts]
         return [text.rstrip(" ") if cut else text for text, cut in zip(texts, spaced, strict=True)], []
     prefix_ids: list[int] = []
@@ -200,7 +262,19 @@ def encode_prompts(
             encode_before_number(tokenizer, prompt.text, each, prompt.special)
             for prompt, each in zip(prompts, endings, strict=True)
         ]
-    return (pad(rows, model.inner.device) if isinstance(model, TorchModel) else rows), prefix_ids
+    if not isinstance(model, TorchModel):
+        return rows, prefix_ids
+    if prompts[0].images:
+        return process_prompts(model, processor, prompts, rows)[0], prefix_ids
+    return pad(rows, model.inner.device), prefix_ids
+
+
+def process_prompts(
+    model: TorchModel, processor: Any, prompts: Sequence[Prompt], rows: Sequence[Sequence[int]]
+) -> tuple[dict[str, Any], list[int]]:
+    """Return the inputs of prompts with images, given their tokens without the images'; see `process`."""
+    texts, images = [prompt.text for prompt in prompts], [prompt.images for prompt in prompts]
+    return process(processor, texts, images, rows, prompts[0].special, model.inner)
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device, pad_id: int = 0) -> dict[str, Tensor]:
@@ -218,7 +292,7 @@ def check_tokenizer(model: Any, tokenizer: Any) -> None:
     """Raise a TypeError if a tokenizer is none of transformers, unless a server tokenizes the prompts."""
     if tokenizer is None and not isinstance(model, TorchModel):
         return
-    if not callable(tokenizer) or not hasattr(tokenizer, "chat_template"):
+    if not callable(tokenizer) or not hasattr(tokenizer_of(tokenizer), "chat_template"):
         raise TypeError(
             f"tokenizer: expected the model's tokenizer of transformers, such as AutoTokenizer."
             f"from_pretrained(name), given {type(tokenizer).__name__}. With any other, encode the prompt "

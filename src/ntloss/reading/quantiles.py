@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -14,13 +15,16 @@ from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.parsing import as_float
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading import any_length, fixed_width
+from ntloss.reading.images import tokenizer_of
 from ntloss.reading.results import NumberQuantiles, UnlikelyNumberWarning
 from ntloss.reading.torch_model import Branch, Continuations, Readable, TorchModel
 from ntloss.reading.writing import Options, options_of
 
 MOST_TEXTS = 64
+MAX_DIGITS = 18
 _LEAST_START = 0.1
 _MOST_CONTINUING = 0.1
+_LEAST_ENDING = 0.9
 _MOST_DIGITS = 18  # of an int64
 _PASSES = 64  # after which the places where samples start repeat
 
@@ -33,7 +37,9 @@ def number_quantiles(
     levels: float | Sequence[float] = (0.05, 0.5, 0.95),
     format: NumberFormat | None = None,
     *,
-    max_digits: int = 12,
+    low: float | None = None,
+    high: float | None = None,
+    max_digits: int = MAX_DIGITS,
     thousands: str | None = None,
     most_texts: int = MOST_TEXTS,
     prefix_ids: Sequence[int] = (),
@@ -56,7 +62,8 @@ def number_quantiles(
     Args:
         model: an encoder-decoder or causal language model of transformers, in evaluation mode; or a model
             with `continuations`, such as a server of `ntloss.reading.served`.
-        inputs: what a tokenizer returns: `input_ids` and `attention_mask`, `[batch, seq]`. Prompts of a
+        inputs: what a tokenizer returns: `input_ids` and `attention_mask`, `[batch, seq]`; or what a
+            processor returns, such as `pixel_values` besides, for a causal model with images. Prompts of a
             causal model are padded on the left, inputs of an encoder on either side. See the server for what
             it takes.
         vocabulary: the number tokens. Fixed width: those that may be written. Any length: all its `pieces`,
@@ -64,8 +71,10 @@ def number_quantiles(
         levels: a level or several, each above 0 and below 1. Default: the median and a 90 % interval.
         format: the fixed width in which numbers are written. Default: none, numbers of any length as
             `parse_numbers` reads them.
+        low, high: the range of the number, inclusive: the quantiles are those of the model's number given
+            that it is in the range. Default: none.
         max_digits: any length: most digits of a number, from 1 to 300; further decimals are cut off, and
-            numbers of 10 to this power or more are not counted. Default: 12.
+            numbers of 10 to this power or more are not counted. Default: 18.
         thousands: any length: the separator of thousands, see `parse_numbers`. Default: the vocabulary's.
         most_texts: any length: how many texts of each prompt are followed in a pass, at most; the likeliest
             are all followed, and the remaining ones are sampled. A larger number makes the result more exact,
@@ -82,14 +91,14 @@ def number_quantiles(
 
     Raises:
         TypeError: inputs of another kind, a model that returns no cache, or a cache that is not of attention.
-        ValueError: an option is out of range, levels outside (0, 1), prompts padded on the right, a width
-            that the vocabulary cannot write, logits of another width than the vocabulary, a cache of other
-            prompts, or a model in training mode.
+        ValueError: an option is out of range, levels outside (0, 1), prompts padded on the right, tokens of
+            an image without the image, a width or a range that the vocabulary cannot write, logits of another
+            width than the vocabulary, a cache of other prompts, or a model in training mode.
 
     Warns:
         UnlikelyNumberWarning: a number starts with a probability below 0.1; with one above 0.1 it has another
-            width than the format, or is only a part of what the model writes; or prompts end in a space that
-            some numbers cannot follow.
+            width than the format, more than `max_digits` digits, is outside of the range, or is only a part
+            of what the model writes; or prompts end in a space that some numbers cannot follow.
 
     Example:
         >>> import torch
@@ -107,6 +116,7 @@ def number_quantiles(
     """
     found = as_levels(levels)
     _check_options(format, max_digits, most_texts, rows_per_pass)
+    bounds = check_bounds(low, high, format)
     readable = as_readable(model, past_key_values)
     known = as_vocabulary(vocabulary, readable)
     texts = texts_of(known)
@@ -119,8 +129,8 @@ def number_quantiles(
     def read() -> dict[str, Tensor]:
         options = options_of(known, thousands, root.device)
         if format is not None:
-            return _of_fixed_width(root, known, options, points, format, rows_per_pass)
-        return _of_any_length(root, options, points, most_texts, max_digits, rows_per_pass, generator)
+            return _of_fixed_width(root, known, options, points, format, bounds, rows_per_pass)
+        return _of_any_length(root, options, points, bounds, most_texts, max_digits, rows_per_pass, generator)
 
     fields = read()
     # Some servers name their tokens only in answers. With these, it is read again.
@@ -128,7 +138,7 @@ def number_quantiles(
         known = grown
         texts |= texts_of(known)
         fields = read()
-    _warn(root, known, format, fields)
+    _warn(root, known, format, max_digits, bounds, fields)
     passes, rows = root.counts
     return NumberQuantiles(found, **fields, passes=passes, rows=rows)
 
@@ -152,6 +162,42 @@ def as_readable(model: Any, past: Any = None) -> Readable:
     return cast(Readable, model)
 
 
+Bounds = tuple[float | None, float | None]
+
+
+def any_of(bounds: Bounds) -> bool:
+    """Return whether there is a bound."""
+    return any(bound is not None for bound in bounds)
+
+
+def check_bounds(low: float | None, high: float | None, format: NumberFormat | None = None) -> Bounds:
+    """Return the bounds of a range as floats; a ValueError if no number can be in it."""
+    bounds = (None if low is None else as_float(low), None if high is None else as_float(high))
+    least = -math.inf if bounds[0] is None else bounds[0]
+    most = math.inf if bounds[1] is None else bounds[1]
+    if not least <= most:
+        raise ValueError(f"low={low}, high={high}: expected two numbers, the first not above the second")
+    if format is not None and any_of(bounds):
+        largest = 10**format.digits - 10.0**-format.decimals
+        smallest = -largest if format.signed else 0.0
+        step = 10.0**format.decimals
+        if max(least, smallest) > min(most, largest) or (
+            math.ceil(max(least, smallest) * step - 1e-9) > math.floor(min(most, largest) * step + 1e-9)
+        ):
+            raise ValueError(f"low={low}, high={high}: {format} writes no number in this range")
+    return bounds
+
+
+def within(values: Tensor, low: float | None, high: float | None) -> Tensor:
+    """Return values, NaN where they are outside of the range."""
+    outside = values.isnan()
+    if low is not None:
+        outside = outside | (values < low)
+    if high is not None:
+        outside = outside | (values > high)
+    return values.masked_fill(outside, math.nan)
+
+
 _vocabularies: WeakKeyDictionary[Any, dict[tuple[int, int | None], NumberVocabulary]] = WeakKeyDictionary()
 
 
@@ -160,22 +206,27 @@ def as_vocabulary(given: NumberVocabulary | Any, model: Readable) -> NumberVocab
 
     Without a tokenizer, the model has a vocabulary of its own.
     """
+    given = tokenizer_of(given)
     if isinstance(given, NumberVocabulary):
         return given
     if given is None:
         return model.vocabulary()
     width = model.width if isinstance(model, TorchModel) else None
-    made = _vocabularies.setdefault(given, {})
-    key = (len(given), width)
+    try:
+        made = _vocabularies.setdefault(given, {})
+    except TypeError:  # it can be in no dictionary
+        return NumberVocabulary.from_tokenizer(given, vocab_size=width)
+    key = (len(given) if hasattr(given, "__len__") else 0, width)
     if key not in made:
-        made[key] = NumberVocabulary.from_tokenizer(given, vocab_size=width)
+        made[key] = NumberVocabulary.from_tokenizer(given, vocab_size=width).without_tokenizer()
     return made[key]
 
 
 def texts_of(vocabulary: NumberVocabulary) -> dict[int, str]:
     """Return the texts of the tokens that may be asked about."""
     letters = {i: vocabulary.texts[i] for i in vocabulary.letter_ids if i in vocabulary.texts}
-    return {token.token_id: token.text for token in vocabulary.tokens} | dict(vocabulary.pieces) | letters
+    parts = {**vocabulary.pieces, **vocabulary.parts}
+    return {token.token_id: token.text for token in vocabulary.tokens} | parts | letters
 
 
 def draw_shifts(generator: torch.Generator | None) -> Tensor:
@@ -188,6 +239,7 @@ def _of_any_length(
     root: Continuations,
     options: Options,
     levels: Tensor,
+    bounds: Bounds,
     most_texts: int,
     max_digits: int,
     rows_per_pass: int,
@@ -199,6 +251,7 @@ def _of_any_length(
     for rows in prompts:
         most = min(most_texts, rows_per_pass)
         numbers = any_length.numbers_after(root, rows, options, most, max_digits, shifts)
+        numbers = numbers._replace(values=within(numbers.values, *bounds))
         parts.append(any_length.summarize(numbers, levels))
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
@@ -209,31 +262,57 @@ def _of_fixed_width(
     options: Options,
     levels: Tensor,
     format: NumberFormat,
+    bounds: Bounds,
     rows_per_pass: int,
 ) -> dict[str, Tensor]:
     # What is said of a format is measured along the digits of the median.
     half = levels.new_full((1,), 0.5)
     points, columns = torch.unique(torch.cat([half, levels]), return_inverse=True)
-    walks = torch.arange(len(root) * len(points), device=root.device)
+    prompts = torch.arange(len(root), device=root.device)
+    shares = points.expand(len(root), -1)
+    if any_of(bounds):
+        # The quantiles of the numbers in the range are others of all numbers.
+        ends = [
+            torch.cat(
+                [
+                    fixed_width.share_below(root, vocabulary, options, format, rows, bound, includes)
+                    for rows in torch.split(prompts, rows_per_pass)
+                ]
+            )
+            for bound, includes in zip(bounds, (False, True), strict=True)
+        ]
+        below, in_range = ends[0][:, None], (ends[1] - ends[0])[:, None]
+        shares = torch.where(in_range > 0, below + points * in_range, torch.nan)
+    walks = torch.arange(shares.numel(), device=root.device)
     parts = [
-        fixed_width.walk(root, vocabulary, options, format, rows // len(points), points[rows % len(points)])
+        fixed_width.walk(
+            *(root, vocabulary, options, format, rows // len(points)),
+            shares.flatten()[rows],
+            points[rows % len(points)] == 0.5,
+        )
         for rows in torch.split(walks, rows_per_pass)
     ]
     found, starts, fits, continues = (
         torch.cat(column).view(len(root), len(points)) for column in zip(*parts, strict=True)
     )
+    found = torch.where(shares.isnan(), torch.nan, found.clamp(*bounds) if any_of(bounds) else found)
     values, median = found[:, columns[1:]], columns[0]
     unknown = torch.full_like(values[:, 0], torch.nan)
     return {
         **{"values": values, "lower": values, "upper": values, "mean": unknown, "mean_error": unknown},
         "starts": starts[:, median],
-        "ends": (fits * (1 - continues))[:, median],
+        "ends": (fits * (1 - continues))[:, median] * (ends[1] - ends[0] if any_of(bounds) else 1),
         "continues": continues[:, median],
     }
 
 
 def _warn(
-    root: Continuations, vocabulary: NumberVocabulary, format: NumberFormat | None, read: Mapping[str, Tensor]
+    root: Continuations,
+    vocabulary: NumberVocabulary,
+    format: NumberFormat | None,
+    max_digits: int,
+    bounds: Bounds,
+    read: Mapping[str, Tensor],
 ) -> None:
     starts, continues = read["starts"], read["continues"]
     if bool((rare := starts < _LEAST_START).any()):
@@ -251,16 +330,24 @@ def _warn(
             UnlikelyNumberWarning,
         )
     likely = starts >= _LEAST_START
-    if format is not None:
-        too_wide = likely & (read["ends"] < (1 - _MOST_CONTINUING) * (1 - continues))
-        if bool(too_wide.any()):
-            share = float((1 - read["ends"] / (1 - continues))[too_wide].max())
-            warn_caller(
-                f"after {int(too_wide.sum())} of {len(starts)} prompts the model writes numbers of fewer "
-                f"digits than {format} (with probability {share:.2g} for one), so a width is forced on it: "
-                "pass a format with the digits of its numbers, or format=None for numbers of any length",
-                UnlikelyNumberWarning,
+    ends = read["ends"] / (1 - continues).clamp(min=1e-9) if format is not None else read["ends"]
+    if bool((lost := likely & ~(ends >= _LEAST_ENDING)).any()):
+        share = float((1 - ends.nan_to_num())[lost].max())
+        if any_of(bounds):
+            what, advice = f"outside of low={bounds[0]}, high={bounds[1]}", "they are left out"
+        elif format is None:
+            what, advice = f"of more than {max_digits} digits", "they are left out, pass a larger max_digits"
+        else:
+            what = f"of fewer digits than {format}"
+            advice = (
+                "a width is forced on it, pass a format with the digits of its numbers, or format=None for "
+                "numbers of any length"
             )
+        warn_caller(
+            f"after {int(lost.sum())} of {len(starts)} prompts the model writes numbers {what} (with "
+            f"probability {share:.2g} for one): {advice}",
+            UnlikelyNumberWarning,
+        )
     further = likely & (continues > _MOST_CONTINUING)
     if bool(further.any()):
         what = (

@@ -10,23 +10,30 @@ import torch
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import DIGITS, find_in_text, read_prefix, thousands_at
 from ntloss.reading import any_length
+from ntloss.reading.images import tokenizer_of
 from ntloss.reading.prompts import (
+    AUTO,
     Messages,
     check_begun,
     check_tokenizer,
     encode_prompts,
+    for_images,
     in_batches,
     number_forms,
+    process_prompts,
     write_prompts,
 )
 from ntloss.reading.quantiles import (
+    MAX_DIGITS,
     MOST_TEXTS,
     as_levels,
     as_readable,
     as_vocabulary,
+    check_bounds,
     draw_shifts,
     number_quantiles,
     texts_of,
+    within,
 )
 from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
 from ntloss.reading.torch_model import Continuations, TorchModel
@@ -46,7 +53,11 @@ def read_number(
     system: str | None = None,
     messages: Messages | Sequence[Messages] | None = None,
     template_options: Mapping[str, Any] | None = None,
-    max_digits: int = 12,
+    template: str | None = AUTO,
+    images: Any = None,
+    low: float | None = None,
+    high: float | None = None,
+    max_digits: int = MAX_DIGITS,
     thousands: str | None = None,
     most_texts: int = MOST_TEXTS,
     generator: torch.Generator | None = None,
@@ -61,7 +72,8 @@ def read_number(
     Args:
         model: a causal or encoder-decoder model of transformers, in evaluation mode; or a server of
             `ntloss.reading.served`.
-        tokenizer: its tokenizer. None for a server that tokenizes the prompts itself.
+        tokenizer: its tokenizer, or its processor for prompts with images. None for a server that tokenizes
+            the prompts itself.
         prompt: the question, or several.
         prefill: the answer's text before the number, such as `"It takes "`. Default: none, the answer begins
             with the number.
@@ -72,7 +84,13 @@ def read_number(
         messages: in place of a prompt, the turns of a conversation, or of several; the last may be the
             beginning of the assistant's.
         template_options: further options of the chat template, such as `{"enable_thinking": False}`.
-        max_digits, thousands, most_texts, generator: see `number_quantiles`.
+        template: None for prompts without a chat template, as a model was fine-tuned on plain texts; or a
+            template in Jinja. Default: "auto", the tokenizer's own template if it has one, with a warning if
+            `make_number_aware` has seen that the model was trained without.
+        images: those of the prompt, in its front; of several prompts, a list for each. A model of
+            transformers takes what its processor takes, such as images of Pillow; a server files, addresses
+            and images of Pillow. Images may also stand in `messages`, as `{"type": "image", "image": image}`.
+        low, high, max_digits, thousands, most_texts, generator: see `number_quantiles`.
 
     Returns:
         A `NumberReading` for one prompt, a list of them for several.
@@ -100,10 +118,13 @@ def read_number(
         >>> reading.low <= reading.median <= reading.high
         True
     """
-    readable = as_readable(model)
+    processor, tokenizer = tokenizer, tokenizer_of(tokenizer)
+    readable = for_images(as_readable(model), images, messages)
     check_tokenizer(readable, tokenizer)
     with_median = tuple(sorted({*as_levels(levels), 0.5}))
-    written, single = write_prompts(readable, tokenizer, prompt, prefill, system, messages, template_options)
+    written, single = write_prompts(
+        readable, processor, prompt, prefill, system, messages, template_options, template, images
+    )
     marks = [thousands_at(each.begun, len(each.begun), thousands) for each in written]
     for begun, mark in {(each.begun, mark) for each, mark in zip(written, marks, strict=True)}:
         check_begun(begun, mark)
@@ -116,13 +137,15 @@ def read_number(
     for mark, index in batches:
         some = [written[i] for i in index]
         endings = [number_forms(each.answer or each.text, format) for each in some]
-        inputs, prefix_ids = encode_prompts(readable, tokenizer, some, endings)
+        inputs, prefix_ids = encode_prompts(readable, processor, some, endings)
         read = number_quantiles(
-            model,
+            model if isinstance(readable, TorchModel) else readable,
             inputs,
             tokenizer,
             with_median,
             format,
+            low=low,
+            high=high,
             max_digits=max_digits,
             thousands=mark,
             most_texts=most_texts,
@@ -144,24 +167,29 @@ def read_numbers(
     system: str | None = None,
     messages: Messages | None = None,
     template_options: Mapping[str, Any] | None = None,
-    max_digits: int = 12,
+    template: str | None = AUTO,
+    images: Any = None,
+    low: float | None = None,
+    high: float | None = None,
+    max_digits: int = MAX_DIGITS,
     thousands: str | None = None,
     most_texts: int = MOST_TEXTS,
     generator: torch.Generator | None = None,
 ) -> list[WrittenNumber]:
     """Read, for each number of an answer that was already written, what the model would write in its place.
 
-    Prompt and answer are run once. Each number is read after all that stands before it in the answer, the
-    earlier numbers as they are written. What a reading does not skip, such as the `US` of `US$5` or a
-    bracket, belongs to what stands before. The answer may be any text, such as JSON.
+    Prompt and answer are run once; the answer of recurrent models and sliding windows token by token. Each
+    number is read after all that stands before it in the answer, the earlier numbers as they are written.
+    What a reading does not skip, such as the `US` of `US$5` or a bracket, belongs to what stands before. The
+    answer may be any text, such as JSON.
 
     Args:
-        model: a causal model of transformers with attention layers, in evaluation mode; or a server.
-        tokenizer: its tokenizer, a fast one, which knows where in a text its tokens stand.
+        model: a causal model of transformers, in evaluation mode; or a server.
+        tokenizer: its tokenizer or processor, a fast one, which knows where in a text its tokens stand.
         prompt: the question; None with `messages`.
         answer: the answer, whoever wrote it.
-        levels, system, messages, template_options, max_digits, thousands, most_texts, generator: see
-            `read_number`.
+        levels, system, messages, template_options, template, images, low, high, max_digits, thousands,
+            most_texts, generator: see `read_number`.
 
     Returns:
         The numbers of the answer in its order, each with its text, its probability, and a `NumberReading`.
@@ -183,15 +211,19 @@ def read_numbers(
         >>> [(number.text, number.value) for number in found]
         [('2', 2.0), ('14', 14.0)]
     """
-    readable = as_readable(model)
+    processor, tokenizer = tokenizer, tokenizer_of(tokenizer)
+    readable = for_images(as_readable(model), images, messages)
     check_tokenizer(readable, tokenizer)
+    low, high = check_bounds(low, high)
     if not getattr(tokenizer, "is_fast", False):
         raise TypeError(
             f"tokenizer: expected a fast tokenizer of transformers, given {type(tokenizer).__name__}, which "
             "does not say where in a text its tokens stand"
         )
     with_median = tuple(sorted({*as_levels(levels), 0.5}))
-    (whole,), _ = write_prompts(readable, tokenizer, prompt, answer, system, messages, template_options)
+    (whole,), _ = write_prompts(
+        readable, processor, prompt, answer, system, messages, template_options, template, images
+    )
     if whole.answer:
         raise TypeError("model: expected a causal model, which reads prompt and answer as one text")
     if not whole.text.endswith(answer):
@@ -217,9 +249,15 @@ def read_numbers(
         # The minus of `-US$5` and `($5)` stands before the place.
         signs.append(-1 if value < 0 < (read_prefix(texts[at], mark).value or 0) else 1)
     if isinstance(readable, TorchModel):
-        roots: Iterator[Continuations] = readable.prefixes(ids, lengths, _PLACES)
+        inputs: dict[str, Any] = {"input_ids": torch.tensor([ids], device=readable.inner.device)}
+        if whole.images:
+            inputs, (added,) = process_prompts(readable, processor, [whole], [ids])
+            lengths = [length + added for length in lengths]
+        roots: Iterator[Continuations] = readable.prefixes(inputs, lengths, _PLACES)
     else:
-        roots = iter([readable.continuations([ids[:n] for n in lengths], texts_of(vocabulary))])
+        in_chat = getattr(readable, "is_chat", False)
+        prompts = [whole.text[: ends[n - 1]] if in_chat else ids[:n] for n in lengths]
+        roots = iter([readable.continuations(prompts, texts_of(vocabulary))])
     shifts, points = draw_shifts(generator), torch.tensor(with_median, dtype=torch.float64)
     found: list[WrittenNumber] = []
     for root in roots:
@@ -238,7 +276,8 @@ def read_numbers(
                 [kept[some][i] for i in index],
             )
             factors = torch.tensor([signs[some][i] for i in index], device=root.device)[after.questions]
-            after = after._replace(values=after.values * factors + 0.0)  # with one zero
+            values = within(after.values * factors + 0.0, low, high)  # with one zero
+            after = after._replace(values=values)
             fields = any_length.summarize(after, points.to(root.device))
             passes, run = root.counts
             of_mark = NumberQuantiles(with_median, **fields, passes=passes, rows=run)

@@ -10,15 +10,19 @@ from typing import Any, NamedTuple
 import torch
 
 from ntloss.callers import warn_caller
+from ntloss.numbers.grammar import GOES_ON, SIGNED
 from ntloss.numbers.parsing import as_float
 from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.reading.images import tokenizer_of
 from ntloss.reading.prompts import (
+    AUTO,
     Messages,
     Prompt,
     check_tokenizer,
     encode_before,
     encode_prompts,
     encode_whole,
+    for_images,
     has_decoder,
     in_batches,
     write_prompts,
@@ -27,8 +31,12 @@ from ntloss.reading.quantiles import as_readable, as_vocabulary
 from ntloss.reading.results import UnlikelyNumberWarning
 from ntloss.reading.torch_model import Continuations
 
-_MOST_NONE = 0.9
-_LARGEST_SUM = 1.01  # of probabilities, which APIs round
+MOST_NONE = 0.9
+_MOST_ROWS = 1024  # of levels after all prompts that are run at once
+_LEAST_FOLLOWED = (
+    1e-9  # a level that is less likely is not followed further, to see whether it is another number
+)
+_POINTS = ".,"
 
 Levels = Sequence[float] | Mapping[str, float]
 
@@ -66,23 +74,26 @@ def read_scores(
     system: str | None = None,
     messages: Messages | Sequence[Messages] | None = None,
     template_options: Mapping[str, Any] | None = None,
+    template: str | None = AUTO,
+    images: Any = None,
 ) -> Any:
     """Read the exact probability of each level of a score, after a prompt or each of several.
 
     A level is written if the answer begins with its tokens, as the tokenizer writes them, and not with those
-    of a longer level (`10` after the `1` of both). Levels of one token each take one pass of the model, and
-    any further tokens one each.
+    of a longer level (`10` after the `1` of both), nor with another number: `10`, `4.5` and `2024` are none
+    of the levels 1 to 5. Levels of one token each take one pass of the model, numbers two more for what
+    follows them, and any further tokens one each.
 
     Args:
         model: a causal or encoder-decoder model of transformers, in evaluation mode; or a server of
             `ntloss.reading.served`.
-        tokenizer: its tokenizer.
+        tokenizer: its tokenizer, or its processor for prompts with images.
         prompt: the question, or several; see `read_number` for how prompt and prefill are put together.
         levels: the scores, such as `range(1, 11)`; or words with their values, such as
             `{"calm": 0, "annoyed": 1, "angry": 2}`. Default: 1 to 5.
         prefill: the answer's text before the score, such as the judge's reasons and `"Score: "`. Default:
             none, the answer begins with the score.
-        system, messages, template_options: see `read_number`.
+        system, messages, template_options, template, images: see `read_number`.
 
     Returns:
         A `ScoreReading` for one prompt, a list of them for several.
@@ -107,123 +118,123 @@ def read_scores(
         >>> round(sum(scores.probabilities.values()) + scores.none, 6)
         1.0
     """
-    values = _values(levels)
-    readable = as_readable(model)
+    values = level_values(levels)
+    processor, tokenizer = tokenizer, tokenizer_of(tokenizer)
+    readable = for_images(as_readable(model), images, messages)
     check_tokenizer(readable, tokenizer)
     if tokenizer is None:
         raise TypeError("tokenizer: expected the model's tokenizer, whose tokens write the levels")
-    written, single = write_prompts(readable, tokenizer, prompt, prefill, system, messages, template_options)
+    written, single = write_prompts(
+        readable, processor, prompt, prefill, system, messages, template_options, template, images
+    )
     vocabulary = as_vocabulary(tokenizer, readable)
+    marks = Marks.of(vocabulary)
     readings: dict[int, ScoreReading] = {}
-    for index in in_batches(written, readable):
+    for index in in_batches(written, readable, _MOST_ROWS // len(values)):
         some = [written[i] for i in index]
         inputs, prefix_ids = encode_prompts(
-            readable, tokenizer, some, [["", *map(_text, values)]] * len(some)
+            readable, processor, some, [["", *map(text_of_level, values)]] * len(some)
         )
-        tokens = [_tokens(readable, tokenizer, each, [_text(level) for level in values]) for each in some]
-        texts = {i: vocabulary.text_of(i) or "" for of_prompt in tokens for ids in of_prompt for i in ids}
+        own = [
+            _levels_after(readable, tokenizer, each, [text_of_level(level) for level in values])
+            for each in some
+        ]
+        ids = {i for of_prompt in own for level in of_prompt for i in level.token_ids}.union(*marks)
+        texts = {i: vocabulary.text_of(i) or "" for i in ids}
         with torch.no_grad():
             root = readable.continuations(inputs, texts, prefix_ids)
-            found = level_probabilities(root, tokens)
+            found = level_probabilities(root, own, marks)
         read = [summarize(dict(zip(values, each, strict=True)), values) for each in found]
         _warn(root, read, vocabulary)
         readings |= dict(zip(index, read, strict=True))
     return readings[0] if single else [readings[i] for i in range(len(written))]
 
 
-def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> ScoreReading:
-    """Make a score of the log-probabilities that an API in OpenAI's form has returned.
+class Marks(NamedTuple):
+    """Tokens that make another number of a level before them: `4` and `0`, `4` and `.5`, `4`, `.` and `5`."""
 
-    Args:
-        top_logprobs: the list `choices[0].logprobs.content[i].top_logprobs` of the position i at which the
-            score is written, with `token` and `logprob` in each entry; a mapping of tokens to
-            log-probabilities; or `content[i:]`, the positions from there on, for levels of several tokens.
-            White space around tokens is left out.
-        levels: see `read_scores`.
+    digits: list[int]  # that begin with a digit
+    points: list[int]  # a decimal point or comma alone
+    decimals: list[int]  # a point or comma and digits
 
-    Returns:
-        The score. `left_out` is the probability that the list does not say anything about: that of all tokens
-        beyond the likeliest ones, and of tokens that begin a level (the `1` of `10`) where what follows them
-        is not known. `none` is that of other tokens in the list.
+    @classmethod
+    def of(cls, vocabulary: NumberVocabulary) -> Marks:
+        """Find the marks of a vocabulary."""
+        texts = vocabulary.texts.items()
+        return cls(
+            [i for i, text in texts if GOES_ON.match(text) and text[0] not in _POINTS],
+            [i for i, text in texts if text in tuple(_POINTS)],
+            [i for i, text in texts if GOES_ON.match(text) and text[0] in _POINTS],
+        )
 
-    Raises:
-        ValueError: an empty list, fewer than two levels, or numbers that are no log-probabilities.
-        TypeError: entries of another form.
 
-    Example:
-        >>> top = [{"token": "4", "logprob": -0.22}, {"token": "5", "logprob": -2.3},
-        ...        {"token": "I", "logprob": -3.0}]
-        >>> scores = scores_from_logprobs(top, levels=range(1, 6))
-        >>> round(scores.mean, 2), round(scores.left_out, 2)
-        (4.11, 0.05)
-    """
-    values = _values(levels)
-    of_text = {_text(level): level for level in values}
-    positions = _positions(top_logprobs)
-    shares = dict.fromkeys(values, 0.0)
-    other = left_out = 0.0
+class Level(NamedTuple):
+    """A level after one prompt: its tokens, its text, and whether digits after it make it another answer."""
 
-    def follow(position: int, before: str, mass: float) -> None:
-        nonlocal other, left_out
-        listed = 0.0
-        for token, share in positions[position].shares:
-            listed += share
-            text = (before + token).strip()
-            longer = [name for name in of_text if name.startswith(text) and name != text]
-            # What follows is only known of the token that was written.
-            is_known = token == positions[position].written and position + 1 < len(positions)
-            if longer and is_known:
-                follow(position + 1, before + token, mass * share)
-            elif text in of_text:
-                shares[of_text[text]] += mass * share
-            elif longer and text:
-                left_out += mass * share
-            elif (earlier := before.strip()) in of_text:  # the level before has ended
-                shares[of_text[earlier]] += mass * share
-            else:
-                other += mass * share
-        rest = mass * max(1 - listed, 0.0)
-        if (earlier := before.strip()) in of_text:
-            shares[of_text[earlier]] += rest
-        else:
-            left_out += rest
-
-    follow(0, "", 1.0)
-    return summarize(shares, values, other, left_out)
+    token_ids: tuple[int, ...]
+    text: str
+    is_number: bool
 
 
 def level_probabilities(
-    root: Continuations, levels: Sequence[Sequence[tuple[int, ...]]]
+    root: Continuations, levels: Sequence[Sequence[Level]], marks: Marks
 ) -> list[list[float]]:
-    """Return the probability of each level after each row of `root`, given the tokens of each."""
-    asked = torch.tensor(sorted({i for each in levels for ids in each for i in ids}), device=root.device)
+    """Return the probability of each level after each row of `root`, given the levels of each."""
+    own_ids = {i for each in levels for level in each for i in level.token_ids}
+    asked = torch.tensor(sorted(own_ids.union(*marks)), device=root.device)
     column = {int(token): i for i, token in enumerate(asked)}
+    goes_on = [column[i] for i in (*marks.digits, *marks.decimals)]
+    digits, points = [column[i] for i in marks.digits], {i: column[i] for i in marks.points}
+    numbers = [{level.token_ids for level in each if level.is_number} for each in levels]
     masses: list[dict[tuple[int, ...], float]] = [{(): 1.0} for _ in levels]
+    others: list[dict[tuple[int, ...], float]] = [{} for _ in levels]  # what becomes another number
     nodes: list[tuple[int, tuple[int, ...]]] = [(row, ()) for row in range(len(levels))]
     last, depth = root, 0
     while nodes:
-        shares = last.next_tokens(asked).exp().tolist()
+        shares = last.next_tokens(asked).exp()
+        of_digits, of_more, listed = shares[:, digits].sum(-1), shares[:, goes_on].sum(-1), shares.tolist()
         depth += 1
         following: dict[tuple[int, tuple[int, ...]], int] = {}
         for i, (row, begun) in enumerate(nodes):
-            for ids in levels[row]:
+            mass = masses[row][begun]
+            if begun in numbers[row]:
+                others[row][begun] = others[row].get(begun, 0.0) + mass * float(of_more[i])
+                for point, at in points.items():
+                    path = (*begun, point)
+                    masses[row][path] = mass * listed[i][at]
+                    if masses[row][path] > _LEAST_FOLLOWED:
+                        following[row, path] = i
+            if begun[-1:] and begun[-1] in points and begun[:-1] in numbers[row]:
+                others[row][begun[:-1]] += mass * float(of_digits[i])
+            for ids in (level.token_ids for level in levels[row]):
                 if len(ids) >= depth and ids[: depth - 1] == begun:
-                    masses[row][ids[:depth]] = masses[row][begun] * shares[i][column[ids[depth - 1]]]
-                    if len(ids) > depth:
-                        following[row, ids[:depth]] = i
+                    path = ids[:depth]
+                    masses[row][path] = mass * listed[i][column[ids[depth - 1]]]
+                    is_followed = path in numbers[row] and masses[row][path] > _LEAST_FOLLOWED
+                    if len(ids) > depth or is_followed:
+                        following[row, path] = i
         if following:
             parents = torch.tensor([*following.values()], device=root.device)
             tokens = torch.tensor([[begun[-1]] for _, begun in following], device=root.device)
             last = last.select(parents).extend(tokens)
         nodes = [*following]
     found = []
-    for of_levels, mass in zip(levels, masses, strict=True):
-        own = {ids: mass[ids] for ids in of_levels}
-        for ids in sorted(of_levels, key=len, reverse=True):  # what a longer level has, a shorter one has not
-            shorter = [other for other in of_levels if len(other) < len(ids) and ids[: len(other)] == other]
-            if shorter:
-                own[max(shorter, key=len)] -= mass[ids]
-        found.append([max(own[ids], 0.0) for ids in of_levels])
+    for of_levels, mass_of, other in zip(levels, masses, others, strict=True):
+        ids_of = [level.token_ids for level in of_levels]
+        own = {ids: mass_of[ids] - other.get(ids, 0.0) for ids in ids_of}
+        # What a longer level has, a shorter one has not, unless it was left out as another number.
+        for level in sorted(of_levels, key=lambda level: len(level.token_ids), reverse=True):
+            ids = level.token_ids
+            begun_by = [
+                each
+                for each in of_levels
+                if len(each.token_ids) < len(ids) and ids[: len(each.token_ids)] == each.token_ids
+            ]
+            if begun_by:
+                longest = max(begun_by, key=lambda each: len(each.token_ids))
+                if not (longest.is_number and GOES_ON.match(level.text.removeprefix(longest.text))):
+                    own[longest.token_ids] -= mass_of[ids]
+        found.append([max(own[ids], 0.0) for ids in ids_of])
     return found
 
 
@@ -243,50 +254,20 @@ def summarize(
     return ScoreReading({level: shares[level] for level in order}, mean, median, none, left_out)
 
 
-class _Position(NamedTuple):
-    written: str | None  # the token that was written; None if unknown
-    shares: list[tuple[str, float]]
-
-
-def _positions(given: Any) -> list[_Position]:
-    entries = [*given.items()] if isinstance(given, Mapping) else list(given)
-    if not entries:
-        raise ValueError("top_logprobs: expected the likeliest tokens of a position, given an empty list")
-    if not isinstance(given, Mapping) and _get(entries[0], "top_logprobs") is not None:
-        return [
-            _Position(_get(entry, "token"), _shares(_get(entry, "top_logprobs") or [])) for entry in entries
-        ]
-    return [_Position(None, _shares(entries))]
-
-
-def _shares(entries: Any) -> list[tuple[str, float]]:
-    pairs = [
-        entry if isinstance(entry, tuple) else (_get(entry, "token"), _get(entry, "logprob"))
-        for entry in (entries.items() if isinstance(entries, Mapping) else entries)
-    ]
-    for token, log_prob in pairs:
-        if not isinstance(token, str) or not isinstance(log_prob, int | float):
-            raise TypeError(
-                f"top_logprobs: expected entries with a token and a logprob, given {(token, log_prob)}"
-            )
-    shares = [(token, math.exp(log_prob)) for token, log_prob in pairs]
-    if not sum(share for _, share in shares) <= _LARGEST_SUM:
-        raise ValueError(
-            f"top_logprobs: the probabilities add up to {sum(share for _, share in shares):.3g}: expected "
-            "natural logarithms of probabilities of one position"
-        )
-    return shares
-
-
-def _get(entry: Any, name: str) -> Any:
-    return entry.get(name) if isinstance(entry, Mapping) else getattr(entry, name, None)
-
-
-def _values(levels: Levels) -> dict[Any, float]:
-    """Return the levels with their values."""
+def level_values(levels: Levels) -> dict[Any, float]:
+    """Return the levels with their values; a level that is a text of a number has the number's value."""
     pairs = levels.items() if isinstance(levels, Mapping) else [(level, level) for level in levels]
-    values: dict[Hashable, float] = {level: as_float(value) for level, value in pairs}
-    texts = {_text(level) for level in values}
+    values: dict[Hashable, float] = {}
+    for level, value in pairs:
+        try:
+            is_text = isinstance(value, str) and SIGNED.fullmatch(value.strip())
+            values[level] = as_float(float(value) if is_text else value)
+        except TypeError:
+            raise TypeError(
+                f"levels: expected numbers, such as range(1, 6), or words with their values, such as "
+                f"{{'yes': 1, 'no': 0}}; given {value!r}"
+            ) from None
+    texts = {text_of_level(level) for level in values}
     if (
         len(values) < 2
         or len(texts) < len(values)
@@ -297,23 +278,23 @@ def _values(levels: Levels) -> dict[Any, float]:
     return values
 
 
-def _text(level: Any) -> str:
+def text_of_level(level: Any) -> str:
     """Return how a level is written."""
     return level.strip() if isinstance(level, str) else f"{level:.15g}"
 
 
-def _tokens(model: Any, tokenizer: Any, prompt: Prompt, levels: Sequence[str]) -> list[tuple[int, ...]]:
-    """Return the tokens of each level after those that are kept of a prompt."""
+def _levels_after(model: Any, tokenizer: Any, prompt: Prompt, levels: Sequence[str]) -> list[Level]:
+    """Return the levels with their tokens after those that are kept of a prompt."""
     text, special = (prompt.answer, False) if has_decoder(model) else (prompt.text, prompt.special)
     kept = len(encode_before(tokenizer, text, ["", *levels], special))
     found = [tuple(encode_whole(tokenizer, text + level, special)[kept:]) for level in levels]
     if len({*found}) < len(found) or not all(found):
         raise ValueError(f"levels: the tokenizer writes two of {levels} with the same tokens")
-    return found
+    return [Level(ids, each, each[-1].isdigit()) for ids, each in zip(found, levels, strict=True)]
 
 
 def _warn(root: Continuations, readings: Sequence[ScoreReading], vocabulary: NumberVocabulary) -> None:
-    rare = [i for i, reading in enumerate(readings) if reading.none > _MOST_NONE]
+    rare = [i for i, reading in enumerate(readings) if reading.none > MOST_NONE]
     if rare:
         token = root.likeliest(rare[0])
         text = vocabulary.text_of(token) if isinstance(token, int) else token

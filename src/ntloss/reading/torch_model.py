@@ -28,6 +28,9 @@ _USED = ("input_ids", "attention_mask")
 # What a forward calls its cache, since transformers 5.24, and before for attention and for recurrent models.
 _CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 _IGNORED = ("token_type_ids",)  # some tokenizers return them for models that do not use them
+_BY_PROMPT_TOKEN = ("cross_attention_mask",)  # which further tokens would have to continue
+_KINDS = ("image", "video", "audio")  # of what the placeholders among a prompt's tokens stand for
+_SOUND = ("audio", "input_features", "input_values")
 # Largest total variation between the next token's probabilities of a padded prompt and of the same without.
 _SAME = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
 _HALF = (torch.bfloat16, torch.float16)
@@ -96,6 +99,9 @@ class TorchModel:
         self.encoded: Any = None  # output of the encoder
         self.padded = False  # whether a prompt is, so that positions have to be given
         self.first_position = 0
+        # The part that counts images on several axes, and knows how far they move the tokens after them.
+        parts = [part for _, part in self.inner.named_modules()]
+        self.counting: Any = next((part for part in parts if hasattr(part, "rope_deltas")), None)
         self.passes = self.rows = 0  # number of calls, and of rows in all of them
 
     @property
@@ -110,6 +116,7 @@ class TorchModel:
         """Run a batch of prompts, each with the tokens of a prefix after it; see `number_quantiles`."""
         tokens, mask = _check_inputs(inputs)
         prefix = tokens.new_tensor(list(prefix_ids)).expand(len(tokens), -1)
+        further = self._further(inputs, len(prefix_ids))
         if self.inner.config.is_encoder_decoder:
             # Encoders with learned positions count them from the first column: padding belongs on the right.
             leading = (mask.cumsum(-1) == 0).sum(-1, keepdim=True)
@@ -133,8 +140,8 @@ class TorchModel:
         past = None
         if self.past is not None:
             past = _copy_past(self.past, tokens, self.inner.config.is_encoder_decoder)
-        logits, cache = self(tokens[:, 0 if past is None else past.get_seq_length() :], mask, past)
-        root = Branch(self, mask, cache, logits[:, -1])
+        logits, cache, moved = self._begin(tokens, mask, past, further)
+        root = Branch(self, mask, cache, logits[:, -1], moved)
         if self.padded and "position_ids" not in self.accepted:
             _check_padding(root, tokens)
         if bool((rows := root.logits.isnan().any(-1)).any()):
@@ -145,32 +152,119 @@ class TorchModel:
             )
         return root
 
-    def prefixes(
-        self, token_ids: Sequence[int], lengths: Sequence[int], rows: int
-    ) -> Iterator[Branch | Tree]:
-        """Run one sequence of tokens once, and yield its first `lengths` tokens as prompts, `rows` at a time.
-
-        Only causal models with attention can leave out what follows a prefix in their cache: a TypeError for
-        any other.
-        """
-        tokens = torch.tensor([token_ids], device=self.inner.device)
-        if not self.inner.config.is_encoder_decoder:
-            logits, cache = self(tokens, torch.ones_like(tokens), None, keep=torch.tensor(lengths) - 1)
-        if self.inner.config.is_encoder_decoder or not _is_attention(cache):
+    def _further(self, inputs: Mapping[str, Any], written: int) -> dict[str, Any]:
+        """Return what a processor made besides the tokens, such as images; `written` tokens follow these."""
+        config, ids = self.inner.config, inputs["input_ids"]
+        given = {name: value for name, value in inputs.items() if name not in _USED and value is not None}
+        tokens = {kind: _placeholder(config, kind) for kind in _KINDS}
+        if config.is_encoder_decoder or not any(token is not None for token in tokens.values()):
+            given = {name: value for name, value in given.items() if name not in _IGNORED}
+        taken = {*()} if config.is_encoder_decoder else {*self.accepted, *_IGNORED} - {*_BY_PROMPT_TOKEN}
+        if refused := sorted({*given} - taken):
             raise TypeError(
-                f"{type(self.inner).__name__}: expected a causal model with attention layers, whose cache "
-                "holds every prefix of an answer"
+                f"inputs: expected input_ids and attention_mask, and of a causal model with images what its "
+                f"forward takes; {type(self.inner).__name__} cannot be read with {', '.join(refused)}"
             )
+        for kind, token in tokens.items():
+            if token is None or not bool((ids == token).any()):
+                continue
+            if not any(
+                torch.is_floating_point(value) and _is_of(kind, name) for name, value in given.items()
+            ):
+                raise ValueError(
+                    f"inputs: a prompt holds the token {token}, which stands for an {kind}, but there is no "
+                    f"{kind}: pass all that the processor returned"
+                )
+        by_token = {name for name, value in given.items() if getattr(value, "shape", None) == ids.shape}
+        return {
+            name: F.pad(value, (0, written)) if name in by_token else value
+            for name, value in given.items()
+            if name in self.accepted
+        }
+
+    def _begin(
+        self, tokens: Tensor, mask: Tensor, past: Any, further: dict[str, Any], keep: Tensor | None = None
+    ) -> tuple[Tensor, Any, Tensor]:
+        """Run prompts, or what follows `past` of them.
+
+        Return the logits, see `__call__`, the cache, and how far images move the positions of what follows,
+        `[rows, 1]`.
+        """
+        seen = 0 if past is None else past.get_seq_length()
+        moved, places, has_grid = tokens.new_zeros(len(tokens), 1), None, False
+        if self.counting is not None:
+            has_grid = any("grid" in name for name in further)
+            if not has_grid:
+                self._give_positions()
+            elif past is not None:  # the model itself counts only from the first token
+                accepted = inspect.signature(self.counting.get_rope_index).parameters
+                options = {name: value for name, value in further.items() if name in accepted}
+                places, moved = self.counting.get_rope_index(tokens, attention_mask=mask, **options)
+                places = places[..., seen:]
+        if past is not None:
+            known = {_placeholder(self.inner.config, kind) for kind in _KINDS}
+            if not any(bool((tokens[:, seen:] == token).any()) for token in known if token is not None):
+                further = {}  # the cache holds all images
+            by_token = {name for name, v in further.items() if getattr(v, "shape", None) == tokens.shape}
+            further = {name: v[:, seen:] if name in by_token else v for name, v in further.items()}
+        if places is None and not has_grid:
+            places = self.places(mask, tokens.shape[-1] - seen, moved)
+        before = getattr(self.counting, "rope_deltas", None)
+        logits, cache = self(tokens[:, seen:], mask, past, keep, places, further)
+        if has_grid and past is None:
+            moved = self.counting.rope_deltas.to(tokens.device)
+            self._give_positions()
+        if self.counting is not None:
+            self.counting.rope_deltas = before
+        return logits, cache, moved
+
+    def places(self, mask: Tensor, count: int, moved: Tensor) -> Tensor | None:
+        """Return the positions of the last tokens, `[rows, count]`; None if the model counts them itself."""
+        if not self.padded or "position_ids" not in self.accepted or self.encoded is not None:
+            return None
+        return (mask.cumsum(-1) - 1).clamp(min=0)[:, -count:] + moved
+
+    def prefixes(
+        self, inputs: Mapping[str, Any], lengths: Sequence[int], rows: int
+    ) -> Iterator[Branch | Tree]:
+        """Run one prompt once, and yield its first `lengths` tokens as prompts, `rows` at a time.
+
+        A cache of attention layers holds every prefix. Other caches are advanced from prefix to prefix, token
+        by token, and one prefix is yielded at a time. A TypeError for an encoder-decoder.
+        """
+        if self.inner.config.is_encoder_decoder:
+            raise TypeError(f"{type(self.inner).__name__}: expected a causal model, given an encoder-decoder")
+        tokens, mask = _check_inputs(inputs)
+        further = self._further(inputs, 0)
+        logits, cache, moved = self._begin(tokens, mask, None, further, torch.tensor(lengths) - 1)
         self._give_positions()
-        seen = torch.arange(len(token_ids), device=tokens.device)
+        if not _is_attention(cache) or not _holds_all(cache, tokens.shape[-1]):
+            yield from self._steps(tokens, mask, further, lengths)
+            return
+        seen = torch.arange(tokens.shape[-1], device=tokens.device)
         for first in range(0, len(lengths), rows):
             kept = torch.tensor(lengths[first : first + rows], device=tokens.device)
             sees, root = seen < kept[:, None], torch.zeros_like(kept)
             if self.grows_trees(cache):
                 copy = _select(cache, root[:1], 1)
-                yield Tree(self, copy, root, sees, logits[0, first : first + rows])
+                yield Tree(self, copy, root, sees, logits[0, first : first + rows], moved[root])
             else:
-                yield Branch(self, sees.long(), _select(cache, root, 1), logits[0, first : first + rows])
+                of_rows = _select(cache, root, 1)
+                yield Branch(self, sees.long(), of_rows, logits[0, first : first + rows], moved[root])
+
+    def _steps(
+        self, tokens: Tensor, mask: Tensor, further: dict[str, Any], lengths: Sequence[int]
+    ) -> Iterator[Branch | Tree]:
+        at = lengths[0]
+        by_token = {name for name, v in further.items() if getattr(v, "shape", None) == tokens.shape}
+        further = {name: v[:, :at] if name in by_token else v for name, v in further.items()}
+        logits, cache, moved = self._begin(tokens[:, :at], mask[:, :at], None, further)
+        branch = Branch(self, mask[:, :at], cache, logits[:, -1], moved)
+        for length in lengths:
+            for at in range(branch.mask.shape[-1], length):
+                branch = branch.extend(tokens[:, at : at + 1])
+            first = torch.zeros(1, dtype=torch.int64, device=tokens.device)
+            yield replace(branch, mask=branch.mask.clone(), cache=_select(branch.cache, first, 1))
 
     def grows_trees(self, cache: Any) -> bool:
         """Return whether texts can share a cache: the model takes a mask for each token, and positions."""
@@ -202,13 +296,14 @@ class TorchModel:
         cache: Any,
         keep: Tensor | None = None,
         places: Tensor | None = None,
+        further: Mapping[str, Any] | None = None,
     ) -> tuple[Tensor, Any]:
         """Write `[rows, n]` tokens after those in the cache; a TypeError if the model returns none.
 
         Return the logits, `[rows, 1 or n, vocab]`, or those at the columns `keep`, and the cache. See
-        `Branch` for the mask, and `Tree` for the one with the tokens' `places`.
+        `Branch` and `Tree` for the mask; `places` are the tokens' positions, and `further` are images.
         """
-        options: dict[str, Any] = {self.cache_name: cache, "attention_mask": mask}
+        options: dict[str, Any] = {self.cache_name: cache, "attention_mask": mask, **(further or {})}
         if self.encoded is not None:
             options |= {"decoder_input_ids": tokens, "encoder_outputs": self.encoded}
             if cache is not None:
@@ -223,8 +318,6 @@ class TorchModel:
                 options["encoder_outputs"] = (states,) if own is tuple else own(last_hidden_state=states)
         else:
             options["input_ids"] = tokens
-            if places is None and self.padded and "position_ids" in self.accepted:
-                places = (mask.cumsum(-1) - 1).clamp(min=0)[:, -tokens.shape[-1] :]
             if places is not None:
                 options["position_ids"] = places + self.first_position
             if cache is None and "logits_to_keep" in self.accepted:
@@ -260,6 +353,7 @@ class Branch:
     mask: Tensor  # `[rows, seen]`, attention mask of the encoder's inputs, or of all tokens so far
     cache: Any
     logits: Tensor  # `[rows, vocab]`, of the token after each row
+    moved: Tensor  # `[rows, 1]`, how far images move the positions of what follows
 
     @property
     def device(self) -> torch.device:
@@ -291,14 +385,14 @@ class Branch:
         self.model._give_positions()
         prompts, index = torch.unique(rows, return_inverse=True)
         cache = _select(self.cache, prompts, len(self))
-        return Tree(self.model, cache, index, self.mask[rows].bool(), self.logits[rows])
+        return Tree(self.model, cache, index, self.mask[rows].bool(), self.logits[rows], self.moved[rows])
 
     def select(self, rows: Tensor | slice) -> Branch | Tree:
         """Return some rows, with a copy of their caches; a slice shares this one's and ends its use."""
         if isinstance(rows, Tensor) and (tree := self.tree(rows)) is not None:
             return tree
-        count = len(self.mask)
-        return replace(self, mask=_select(self.mask, rows, count), cache=_select(self.cache, rows, count))
+        mask, cache, moved = (_select(of, rows, len(self)) for of in (self.mask, self.cache, self.moved))
+        return replace(self, mask=mask, cache=cache, moved=moved)
 
     def extend(self, tokens: Tensor, lengths: Tensor | None = None) -> Branch:
         """Write `[rows, n]` tokens, or the first `lengths` of each row; do not use this branch afterwards.
@@ -315,9 +409,11 @@ class Branch:
         mask = self.mask
         if self.model.encoded is None:
             mask = torch.cat([mask, torch.ones_like(tokens, dtype=mask.dtype)], dim=-1)
-        logits, cache = self.model(tokens, mask, self.cache)
+        places = self.model.places(mask, tokens.shape[-1], self.moved)
+        logits, cache = self.model(tokens, mask, self.cache, places=places)
         rows = torch.arange(len(tokens), device=logits.device)
-        return Branch(self.model, mask, cache, logits[rows, -1 if lengths is None else lengths - 1])
+        last = logits[rows, -1 if lengths is None else lengths - 1]
+        return Branch(self.model, mask, cache, last, self.moved)
 
 
 @dataclass
@@ -333,6 +429,7 @@ class Tree:
     prompts: Tensor  # `[texts]`, the row of the cache that each belongs to
     sees: Tensor  # `[texts, seen]`, bool, the tokens of that row that each consists of
     logits: Tensor  # `[texts, vocab]`, of the token after each text; of the last pass, for selected texts
+    moved: Tensor  # `[texts, 1]`, how far images move the positions of what follows
 
     device, counts, next_tokens, likeliest = (
         Branch.device,
@@ -346,13 +443,16 @@ class Tree:
 
     def select(self, rows: Tensor | slice) -> Tree:
         """Return some texts, in any order and number."""
-        return replace(self, prompts=self.prompts[rows], sees=self.sees[rows])
+        return replace(self, prompts=self.prompts[rows], sees=self.sees[rows], moved=self.moved[rows])
 
     def join(self, other: Tree) -> Tree:
         """Return the texts of both, which share their cache, to be extended."""
         longest = max(self.sees.shape[-1], other.sees.shape[-1])
         sees = [F.pad(each.sees, (0, longest - each.sees.shape[-1])) for each in (self, other)]
-        return replace(self, prompts=torch.cat([self.prompts, other.prompts]), sees=torch.cat(sees))
+        prompts, moved = (
+            torch.cat([getattr(of, name) for of in (self, other)]) for name in ("prompts", "moved")
+        )
+        return replace(self, prompts=prompts, sees=torch.cat(sees), moved=moved)
 
     def extend(self, tokens: Tensor, lengths: Tensor | None = None) -> Tree:
         """Write `[texts, n]` tokens, or the first `lengths` of each text."""
@@ -368,7 +468,7 @@ class Tree:
         width = int(sizes.max()) * length
         at = self.prompts[:, None], columns
         written = tokens.new_zeros(len(sizes), width).index_put(at, tokens)
-        places = self.sees.sum(-1, keepdim=True) + torch.arange(length, device=order.device)
+        places = self.sees.sum(-1, keepdim=True) + torch.arange(length, device=order.device) + self.moved
         places = torch.zeros_like(written).index_put(at, places)
         # Where a prompt has fewer texts than others, tokens that no text holds see all.
         mask = self.sees.new_ones(len(sizes), width, seen + width)
@@ -381,7 +481,7 @@ class Tree:
         logits, cache = self.model(written, additive[:, None], self.cache, places=places)
         self.model.rows += texts - len(sizes)
         last = columns[:, -1] if lengths is None else columns.gather(-1, lengths[:, None] - 1).squeeze(-1)
-        return Tree(self.model, cache, self.prompts, sees, logits[self.prompts, last])
+        return Tree(self.model, cache, self.prompts, sees, logits[self.prompts, last], self.moved)
 
 
 def advance(
@@ -491,14 +591,37 @@ def _is_recurrent(cache: Any) -> bool:
     return not hasattr(cache, "key_cache")  # of a hybrid in transformers 4
 
 
+def _holds_all(cache: Any, length: int) -> bool:
+    """Whether no layer has forgotten a token: sliding windows may have."""
+    windows = [getattr(layer, "sliding_window", None) for layer in cache.layers]
+    return all(window is None or length < window for window in windows)
+
+
+def _placeholder(config: Any, kind: str) -> int | None:
+    """Return the token that stands for a part of an image, a video or a sound."""
+    return next(
+        (
+            token
+            for name in (f"{kind}_token_id", f"{kind}_token_index")
+            if isinstance(token := getattr(config, name, None), int)
+        ),
+        None,
+    )
+
+
+def _is_of(kind: str, name: str) -> bool:
+    """Whether an input of a processor holds images, videos or sounds."""
+    if kind == "audio":
+        return any(word in name for word in _SOUND)
+    return ("video" in name) == (kind == "video") and ("pixel" in name or kind in name)
+
+
 def _check_inputs(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     if not isinstance(inputs, Mapping) or not isinstance(inputs.get("input_ids"), Tensor):
         raise TypeError(
             "inputs: expected what a tokenizer returns with return_tensors='pt', a mapping with the tensor "
             f"'input_ids'; given {type(inputs).__name__}"
         )
-    if unknown := sorted(set(inputs) - {*_USED, *_IGNORED}):
-        raise TypeError(f"inputs: expected only {' and '.join(_USED)}: remove {', '.join(unknown)}")
     input_ids = inputs["input_ids"]
     if input_ids.dim() != 2 or not input_ids.numel():
         raise ValueError(

@@ -14,10 +14,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ntloss.numbers.grammar import POINT, read_prefix, with_ascii_sign
+from ntloss.numbers.grammar import POINT, Prefix, characters, read_prefix, with_ascii_sign
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading.torch_model import Continuations
 
+_PART = re.compile("[\udc80-\udcff]+$")
 _LETTER = "qq"  # begins no word of a number, as `q` does; stands for all letters
 
 
@@ -35,10 +36,13 @@ class Options:
     """
 
     def __init__(self, vocabulary: NumberVocabulary, thousands: str | None, device: torch.device) -> None:
-        self.read = functools.lru_cache(maxsize=2**15)(functools.partial(read_prefix, thousands=thousands))
-        pieces = sorted(vocabulary.pieces.items(), key=lambda piece: _place(piece[1]))
+        self.thousands = thousands
+        self.read = functools.lru_cache(maxsize=2**15)(functools.partial(_read, thousands=thousands))
+        tokens = [*vocabulary.pieces.items(), *vocabulary.parts.items()]
+        pieces = sorted(tokens, key=lambda piece: _place(piece[1]))
         self.token_ids = torch.tensor([i for i, _ in pieces], device=device)
         self.texts = [*(text for _, text in pieces), _LETTER]
+        self.written = [text.encode("utf-8", "surrogateescape") for text in self.texts]
         letters = [i for i in vocabulary.letter_ids if i not in vocabulary.pieces]
         self._letter_ids = torch.tensor(letters, dtype=torch.int64, device=device)
         self._known: dict[str, tuple[Tensor, Tensor]] = {}
@@ -96,6 +100,21 @@ def options_of(vocabulary: NumberVocabulary, thousands: str | None, device: torc
     if (thousands, device) not in made:
         made[thousands, device] = Options(vocabulary, thousands, device)
     return made[thousands, device]
+
+
+def _read(text: str, thousands: str | None) -> Prefix:
+    """Read a text that may end in a part of a character, whose bytes are surrogates; see `read_prefix`."""
+    if text.isascii():
+        return read_prefix(text, thousands)
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+    whole = _PART.sub("", text)
+    now = read_prefix(whole, thousands)
+    if whole == text:
+        return now
+    begun = text[len(whole) :].encode("utf-8", "surrogateescape")
+    possible = [c for c in characters() if not c.isascii() and c.encode().startswith(begun)]
+    then = [read_prefix(whole + character, thousands) for character in possible]
+    return Prefix(now.value, now.joined, any(each.open or each[:2] != now[:2] for each in then))
 
 
 def _place(piece: str) -> tuple[int, float]:

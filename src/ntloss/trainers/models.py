@@ -6,9 +6,12 @@ import inspect
 import sys
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
+from ntloss.reading.images import tokenizer_of
+from ntloss.reading.prompts import PLAIN_PROMPTS
 
 # Embeddings are padded for speed and for future tokens, by less than this.
 _PADDING_SHARE, _PADDING_TOKENS = 1.1, 1024
@@ -89,6 +92,39 @@ def vocabulary_of(model: Any, numbers: Any) -> NumberVocabulary:
             f"expected the model's own tokenizer. If it is the right one: {again}."
         )
     return NumberVocabulary.from_tokenizer(numbers, vocab_size=rows)
+
+
+def check_special(vocabulary: NumberVocabulary, processor: Any) -> None:
+    """Raise a ValueError if a number token is one that ends texts, pads them, or stands for unknown ones."""
+    tokenizer = tokenizer_of(processor)
+    named = {name: getattr(tokenizer, f"{name}_token_id", None) for name in ("unk", "eos", "bos", "pad")}
+    for name, token in named.items():
+        if token is not None and token in vocabulary.token_ids:
+            raise ValueError(
+                f"vocabulary: the number token {token} is the tokenizer's {name}_token. To train the levels "
+                "of a score, use NumberVocabulary.from_levels(tokenizer, levels)"
+            )
+
+
+def note_prompts(trainer: Any, input_ids: Tensor | None) -> None:
+    """Note in a model's configuration whether its training prompts have the tokenizer's chat template.
+
+    `read_number` applies the template, and warns if the model was trained without. A template is recognized
+    by its special tokens; where it writes none, nothing is noted.
+    """
+    tokenizer = tokenizer_of(trainer.processing_class)
+    if input_ids is None or getattr(tokenizer, "chat_template", None) is None:
+        return
+    turn = [{"role": "user", "content": "a"}]
+    try:
+        written = tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False)
+    except Exception:  # a template of another form of turns, which raises errors of Jinja
+        return
+    always = {*tokenizer("a")["input_ids"], tokenizer.bos_token_id, tokenizer.eos_token_id}
+    marks = {*written}.intersection(tokenizer.all_special_ids) - always
+    if marks:
+        is_plain = not bool(torch.isin(input_ids, torch.tensor(sorted(marks), device=input_ids.device)).any())
+        setattr(trainer.model.config, PLAIN_PROMPTS, is_plain)
 
 
 def shifts_labels(model: Any) -> bool:

@@ -20,7 +20,7 @@ from ntloss.trainers.answering import Answering, FindNumbers, align
 from ntloss.trainers.chunked import ChunkedHead
 from ntloss.trainers.columns import COLUMNS, NUMBERS, WithColumns, check_dataset, check_names, has_rows
 from ntloss.trainers.evaluation import EvaluationMeans
-from ntloss.trainers.models import shifts_labels, vocabulary_of, without_wrappers
+from ntloss.trainers.models import check_special, note_prompts, shifts_labels, vocabulary_of, without_wrappers
 from ntloss.trainers.share import IGNORED, number_share, warn_without_numbers
 
 _ROWS = 100  # of the training set, whose labels are looked at before the first step
@@ -133,6 +133,7 @@ class NumberAware:
         smoothing = loss.label_smoothing
         self.plain = NTLCrossEntropyLoss(loss.vocabulary, None, label_smoothing=smoothing, return_terms=True)
         self.head = ChunkedHead(loss, self.plain, chunk_size) if chunked else None
+        check_special(loss.vocabulary, trainer.processing_class)
         self._looked = False  # at the first labels
         self.first_numbers = ""
         self._counts: tuple[Any, Tensor] | None = None  # labels and number terms of the current update
@@ -204,6 +205,7 @@ class NumberAware:
             self._looked = True
             check_names(inputs)
             self._log_first(inputs)
+            note_prompts(self.trainer, inputs.get("input_ids"))
         if not isinstance(model, Answering):
             model = Answering(self, model)
         model.num_items = num_items_in_batch

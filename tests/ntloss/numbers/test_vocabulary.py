@@ -315,3 +315,29 @@ class TestPublishedTokens:
         tokenizer = tiny_tokenizers.sentence_piece()
         loss = NTLoss(tokenizer, digit_level=False)
         assert loss.number_values[tokenizer.convert_tokens_to_ids(["-3"])].item() == -3
+
+
+def levels_tokenizer(*words):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocab = {word: i for i, word in enumerate(["<|endoftext|>", *"0123456789", *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocab, "<|endoftext|>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<|endoftext|>")
+
+
+def test_levels_are_number_tokens_of_one_token_each():
+    tokenizer = levels_tokenizer("calm", "angry")
+    digits = NumberVocabulary.from_levels(tokenizer, range(1, 6))
+    assert dict(zip(digits.token_ids, digits.values, strict=True)) == {i + 1: float(i) for i in range(1, 6)}
+    words = NumberVocabulary.from_levels(tokenizer, {"calm": 0, "angry": 2.5}, vocab_size=99)
+    assert (words.values, words.vocab_size) == ((0.0, 2.5), 99)
+    ten = NumberVocabulary.from_levels(levels_tokenizer("10"), range(1, 11))
+    assert ten.distinct_values[-1] == 10.0
+
+
+@pytest.mark.parametrize("levels", [range(1, 11), {"calm": 0, "furious": 1}, [3], [1, "<|endoftext|>"]])
+def test_levels_without_a_token_of_their_own_are_an_error(levels):
+    with pytest.raises((ValueError, TypeError), match=r"levels|endoftext"):
+        NumberVocabulary.from_levels(levels_tokenizer("calm"), levels)

@@ -133,7 +133,7 @@ def test_a_model_that_never_ends_a_number_takes_a_bounded_number_of_passes():
     ones[0, 0] = 1.0
     digits = NumberVocabulary.from_mapping({0: "1", 1: "."}, vocab_size=4)
     prompt = {"input_ids": torch.tensor([[3]])}
-    read = number_quantiles(FixedModel(ones, {}), prompt, digits, (0.5,))
+    read = number_quantiles(FixedModel(ones, {}), prompt, digits, (0.5,), max_digits=12)
     assert read.passes == 13
     assert read.values.isnan().all()
     assert read.ends.item() == 0

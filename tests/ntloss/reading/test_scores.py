@@ -1,15 +1,17 @@
 """Scores of a judge, against all answers of a tiny model, and from lists of log-probabilities."""
 
+import itertools
 import math
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from reading_cases import make_model, next_token
 from tolerances import approx
 
-from ntloss.reading import UnlikelyNumberWarning, read_scores, scores_from_logprobs
+from ntloss.reading import UnlikelyNumberWarning, read_scores, scores_from_logprobs, scores_from_response
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
 WORDS = ["calm", "annoyed", "angry", "Score", ":", " ", "a", "?", *"0123456789", "not", "10"]
@@ -41,16 +43,16 @@ def counting(model):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "mamba"])
-def test_levels_of_one_token_are_one_pass_and_exact(kind):
-    model = model_of(DIGITS, kind)
-    calls = counting(model)
+def test_levels_are_exact_and_another_number_is_none(kind):
+    tokenizer = tokenizer_of([*WORDS[:-1], "."])
+    model = model_of(tokenizer, kind)
     prompts = ["a a?", "a:a?"]  # of one length
-    found = read_scores(model, DIGITS, prompts, levels=range(1, 6))
-    assert calls == [2]
+    found = read_scores(model, tokenizer, prompts, levels=range(1, 6))
     for prompt, scores in zip(prompts, found, strict=True):
-        logs = next_token(model, torch.tensor(DIGITS.encode(prompt)))([])
-        shares = [math.exp(logs[DIGITS.convert_tokens_to_ids(str(level))]) for level in range(1, 6)]
-        assert [*scores.probabilities.values()] == approx(shares)
+        behind = next_token(model, torch.tensor(tokenizer.encode(prompt)))
+        shares = [probability_of(str(level), behind, tokenizer) for level in range(1, 6)]
+        # Mamba's states are float32.
+        assert [*scores.probabilities.values()] == approx(shares, scale=0.01)
         assert [*scores.probabilities] == [1, 2, 3, 4, 5]
         assert scores.none == approx(1 - sum(shares))
         total = sum(shares)
@@ -59,25 +61,61 @@ def test_levels_of_one_token_are_one_pass_and_exact(kind):
         assert below < total / 2 <= below + shares[int(scores.median) - 1] + 1e-12
 
 
-def test_a_level_that_begins_another_has_what_the_other_leaves():
-    model = model_of(DIGITS)
-    scores = read_scores(model, DIGITS, "How a?", levels=range(1, 11))
-    behind = next_token(model, torch.tensor(DIGITS.encode("How a?")))
-    one, zero = DIGITS.convert_tokens_to_ids(["1", "0"])
-    first, ten = math.exp(behind([])[one]), math.exp(behind([])[one] + behind([one])[zero])
-    assert scores.probabilities[10] == approx(ten)
-    assert scores.probabilities[1] == approx(first - ten)
+def probability_of(level, behind, tokenizer):
+    """That a model writes a level token by token, and behind it neither a digit nor a point and a digit."""
+    words = tokenizer.get_vocab()
+    digits = [i for word, i in words.items() if word.isdigit()]
+    ids = tokenizer.encode(level)
+    share = math.exp(sum(behind(ids[:n])[ids[n]] for n in range(len(ids))))
+    other = sum(math.exp(behind(ids)[i]) for i in digits)
+    if "." in words:
+        other += sum(math.exp(behind(ids)[words["."]] + behind([*ids, words["."]])[i]) for i in digits)
+    return share * (1 - other)
+
+
+@pytest.mark.parametrize(
+    ("words", "levels", "calls"),
+    [
+        (WORDS[:-1], range(1, 11), 3),  # 10 is written as 1, 0
+        ([*WORDS, "."], range(1, 11), 3),  # a level, a digit after it, and one after its point
+        ([*WORDS[:-1], "."], [0, 0.5, 1], 5),
+    ],
+)
+def test_a_level_that_begins_another_has_what_no_digit_follows(words, levels, calls):
+    tokenizer = tokenizer_of(words)
+    model = model_of(tokenizer)
+    called = counting(model)
+    scores = read_scores(model, tokenizer, "How a?", levels)
+    assert len(called) == calls
+    behind = next_token(model, torch.tensor(tokenizer.encode("How a?")))
+    expected = {level: probability_of(str(level), behind, tokenizer) for level in levels}
+    assert scores.probabilities == approx(expected, scale=1e-3)
     assert sum(scores.probabilities.values()) + scores.none == approx(1.0)
 
 
-def test_ten_may_be_a_token_of_its_own():
-    tokenizer = tokenizer_of(WORDS)
+@pytest.mark.parametrize("answer", ["10", "4.5", "2024", "1.5"])
+def test_a_model_that_writes_another_number_writes_no_level(answer):
+    tokenizer = tokenizer_of([*WORDS[:-1], ".", "end"])
+    ids = [*tokenizer.convert_tokens_to_ids([*answer]), tokenizer.convert_tokens_to_ids("end")]
     model = model_of(tokenizer)
-    calls = counting(model)
-    scores = read_scores(model, tokenizer, "How a?", levels=range(1, 11))
-    assert calls == [1]
-    logs = next_token(model, torch.tensor(tokenizer.encode("How a?")))([])
-    assert scores.probabilities[10] == approx(math.exp(logs[tokenizer.convert_tokens_to_ids("10")]))
+    write_always(model, tokenizer.encode("How a?")[-1:] + ids)
+    scores = read_scores(model, tokenizer, "How a?", levels=range(1, 6))
+    assert scores.none == approx(1.0)
+
+
+def write_always(model, chain):
+    """Let a model write each token of a chain after the one before it, whatever stands further before."""
+    with torch.no_grad():
+        size = model.config.hidden_size
+        states = torch.randn(len(model.lm_head.weight), size, generator=torch.Generator().manual_seed(5))
+        states = states / states.norm(dim=-1, keepdim=True)
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.model.embed_tokens.weight.copy_(states)
+        model.lm_head.weight.zero_()
+        for before, after in itertools.pairwise(chain):
+            model.lm_head.weight[after] += 100 * states[before]
 
 
 def test_words_have_values_and_may_share_their_beginning():
@@ -99,17 +137,24 @@ def test_words_have_values_and_may_share_their_beginning():
     assert scores.mean == approx(mean)
 
 
+def test_levels_may_be_texts_of_numbers():
+    found = scores_from_logprobs(logs(_1=0.75, _2=0.25), ["1", "2"])
+    assert (found.probabilities["1"], found.mean) == approx((0.75, 1.25))
+    with pytest.raises(TypeError, match="levels"):
+        scores_from_logprobs(logs(_1=1.0), ["good", "bad"])
+
+
 @pytest.mark.parametrize("kind", ["llama", "t5"])
 def test_reasons_stand_before_the_score(kind):
     model = model_of(DIGITS, kind)
     reasons = "not calm: annoyed. Score: "
-    scores = read_scores(model, DIGITS, "How a?", range(3), prefill=reasons)
+    scores = read_scores(model, DIGITS, "How a?", {"calm": 0, "annoyed": 1, "angry": 2}, prefill=reasons)
     if kind == "t5":
         behind = next_token(model, torch.tensor(DIGITS.encode("How a?")))
         logs = behind(DIGITS.encode(reasons))
     else:
         logs = next_token(model, torch.tensor(DIGITS.encode("How a?\n" + reasons)))([])
-    expected = [math.exp(logs[DIGITS.convert_tokens_to_ids(str(level))]) for level in range(3)]
+    expected = [math.exp(logs[DIGITS.convert_tokens_to_ids(word)]) for word in WORDS[:3]]
     assert [*scores.probabilities.values()] == approx(expected)
 
 
@@ -137,10 +182,11 @@ def logs(**shares):
 
 def test_log_probabilities_of_an_api_are_the_same_scores():
     model = model_of(DIGITS)
-    scores = read_scores(model, DIGITS, "How a?", range(10))
+    words = {"calm": 0, "Score": 1, "not": 2}
+    scores = read_scores(model, DIGITS, "How a?", words)
     of_tokens = next_token(model, torch.tensor(DIGITS.encode("How a?")))([])
     listed = {DIGITS.convert_ids_to_tokens(i) or f"<{i}>": of_tokens[i] for i in range(len(of_tokens))}
-    found = scores_from_logprobs(listed, range(10))
+    found = scores_from_logprobs(listed, words)
     assert [*found.probabilities.values()] == approx([*scores.probabilities.values()])
     assert (found.mean, found.median) == (approx(scores.mean), scores.median)
     assert found.none == approx(scores.none)
@@ -169,6 +215,113 @@ def test_a_token_that_begins_a_level_is_followed_where_it_was_written():
     # Of a word, one position does not tell which it begins.
     found = scores_from_logprobs(logs(an=0.5, calm=0.5), {"calm": 0, "annoyed": 1, "angry": 2})
     assert (found.probabilities["calm"], found.left_out) == approx((0.5, 0.5))
+
+
+def position(written, **shares):
+    return {"token": written, "top_logprobs": logs(**shares)}
+
+
+@pytest.mark.parametrize(
+    ("given", "levels", "shares", "none", "left_out"),
+    [
+        # A token that begins a longer level was not written, or what follows it is not known.
+        (
+            [position("9", _9=0.6, _1=0.3, _8=0.1), position("}", end=1.0)],
+            range(1, 11),
+            {9: 0.6, 8: 0.1},
+            0,
+            0.3,
+        ),
+        ([position("7", _7=0.5, _1=0.4), position("}")], range(1, 11), {7: 0.5}, 0, 0.5),
+        (logs(_1=0.6, _9=0.4), range(1, 11), {9: 0.4}, 0, 0.6),
+        ([position("85", _85=0.7, _9=0.3)], range(101), {85: 0.7}, 0, 0.3),
+        # Another number was written.
+        ([position("1", _1=0.9, _2=0.1), position("0", _0=1.0)], range(1, 6), {2: 0.1}, 0.9, 0),
+        (
+            [position("4", _4=0.8, _2=0.2), position(".", **{".": 1.0}), position("5", _5=0.75, end=0.25)],
+            range(1, 6),
+            {2: 0.2, 4: 0.2},
+            0.6,
+            0,
+        ),
+        ([position("4", _4=1.0), position(".", **{".": 1.0})], range(1, 6), {4: 1.0}, 0, 0),
+        # Tokenizers' marks.
+        (logs(Ġ8=0.75, Ġ7=0.25), range(1, 11), {8: 0.75, 7: 0.25}, 0, 0),
+        (logs(**{"▁8": 0.5}), range(1, 11), {8: 0.5}, 0, 0.5),
+        # The forms of vLLM offline, Gemini and TGI.
+        ({5: SimpleNamespace(logprob=math.log(0.5), decoded_token=" 7")}, range(1, 11), {7: 0.5}, 0, 0.5),
+        (
+            SimpleNamespace(
+                top_candidates=[
+                    SimpleNamespace(candidates=[SimpleNamespace(token="7", log_probability=math.log(0.5))])
+                ],
+                chosen_candidates=[SimpleNamespace(token="7", log_probability=math.log(0.5))],
+            ),
+            range(1, 11),
+            {7: 0.5},
+            0,
+            0.5,
+        ),
+        ([{"id": 3, "text": "7", "logprob": math.log(0.5)}], range(1, 11), {7: 0.5}, 0, 0.5),
+        (
+            {
+                "text": "7",
+                "top_tokens": [{"text": "7", "logprob": np.float32(0.0)}, {"text": "8", "logprob": None}],
+            },
+            range(1, 11),
+            {7: 1.0},
+            0,
+            0,
+        ),
+    ],
+)
+def test_what_a_list_says_and_does_not_say(given, levels, shares, none, left_out):
+    found = scores_from_logprobs(given, levels)
+    assert found.probabilities == approx({level: shares.get(level, 0.0) for level in levels})
+    assert (found.none, found.left_out) == (approx(none, scale=1.0), approx(left_out, scale=1.0))
+
+
+@pytest.mark.parametrize(
+    ("top", "levels", "named"),
+    [
+        (logs(**{'"': 0.95}), range(1, 11), '"'),
+        (logs(Yes=0.6, yes=0.1, No=0.2, NO=0.05), {"yes": 1, "no": 0}, "Yes"),
+    ],
+)
+def test_a_list_without_levels_or_with_levels_in_other_letters_is_a_warning(top, levels, named):
+    with pytest.warns(UnlikelyNumberWarning, match=named):
+        scores_from_logprobs(top, levels)
+
+
+@pytest.mark.parametrize(
+    ("answer", "score", "after"),
+    [
+        (["I would rate this ", "7", "."], 7, None),
+        (['{"', "score", '":', " 7", ', "n": ', "3", "}"], 7, None),
+        (['{"n":', "7", ', "faults":', " 3", "}"], 7, '"n":'),
+        (["Score: ", "8", "/", "10"], 8, None),
+        (["7", " out of ", "10"], 7, None),
+        (["On a scale from ", "1", " to ", "10", ", I give ", "9"], 9, None),
+        (["I found ", "3", " faults. Rating: **", "4", "** of ", "10"], 4, None),
+        (['"7', '"'], 7, None),
+        (["Score: ", "1", "0"], 10, None),
+        (["Score:", "Ġ6"], 6, None),
+    ],
+)
+def test_the_score_of_a_response_is_found(answer, score, after):
+    content = [position(token, **{token: 0.9}) for token in answer]
+    choice = SimpleNamespace(logprobs=SimpleNamespace(content=content))
+    for response in ({"choices": [{"logprobs": {"content": content}}]}, SimpleNamespace(choices=[choice])):
+        found = scores_from_response(response, range(1, 11), after=after)
+        assert found.mean == approx(score)
+
+
+def test_a_response_without_a_score_is_a_warning_and_without_log_probabilities_an_error():
+    with pytest.warns(UnlikelyNumberWarning, match="25"):
+        found = scores_from_response({"logprobs": {"content": [position("25", _25=1.0)]}})
+    assert (math.isnan(found.mean), found.none) == (True, 1.0)
+    with pytest.raises(ValueError, match="top_logprobs"):
+        scores_from_response({"choices": [{"logprobs": None}]})
 
 
 @pytest.mark.parametrize(

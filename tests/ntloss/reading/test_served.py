@@ -18,7 +18,8 @@ from tolerances import DISTRIBUTION, LLAMA_CPP, approx, assert_close
 
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
-from ntloss.reading import UnlikelyNumberWarning, number_quantiles, read_number, read_scores
+from ntloss.reading import UnlikelyNumberWarning, number_quantiles, read_number, read_numbers, read_scores
+from ntloss.reading.images import as_url
 from ntloss.reading.served import ServedModel, ServerError, transport
 
 pytest.importorskip("httpx2")
@@ -98,7 +99,7 @@ def test_one_call_reads_a_served_model(kind, serve, model):
         )
 
 
-def test_scores_of_a_served_model_are_those_of_its_model_in_torch(serve, model):
+def as_tokenizer():
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -106,7 +107,38 @@ def test_scores_of_a_served_model_are_those_of_its_model_in_torch(serve, model):
     backend = Tokenizer(models.WordLevel(words, "Z"))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex("[0-9Z.,]"), "isolated")
     backend.decoder = decoders.Fuse()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_go_to_a_servers_route_for_chats(kind, serve, model):
+    server = serve(kind)
+    served = ServedModel(server.url, top=len(TEXTS))
+    # The form server sees an image's data as text before the question.
+    for prefill in ("Z,", ""):
+        found = read_number(served, None, "Z.", prefill, images=[b"7,"], max_digits=2)
+        prompt = batch_of([server.encode(f"7,Z.{prefill}")])
+        expected = number_quantiles(model, prompt, VOCABULARY, max_digits=2).row(0)
+        assert found.starts == approx(expected.starts, DISTRIBUTION)
+    scores = read_scores(served, as_tokenizer(), "Z.", levels=range(1, 6), images=b"7,")
+    in_torch = read_scores(model, as_tokenizer(), "7,Z.", levels=range(1, 6), template=None)
+    assert scores.probabilities == approx(in_torch.probabilities, DISTRIBUTION)
+    numbers = read_numbers(served, as_tokenizer(), "Z.", "4,12", images=b"7,", max_digits=2)
+    assert [number.value for number in numbers] == [4.0, 12.0]
+
+
+def test_images_are_sent_as_data_or_by_their_address(tmp_path):
+    image = pytest.importorskip("PIL.Image").new("RGB", (2, 2))
+    image.save(tmp_path / "a.png")
+    assert as_url("https://example.org/a.png") == "https://example.org/a.png"
+    assert as_url(image).startswith("data:image/png;base64,")
+    assert as_url(tmp_path / "a.png").startswith("data:image/png;base64,")
+    with pytest.raises(TypeError, match="images"):
+        as_url(3)
+
+
+def test_scores_of_a_served_model_are_those_of_its_model_in_torch(serve, model):
+    tokenizer = as_tokenizer()
     served = ServedModel(serve("vllm").url, check_tokenizer=False)
     for levels in (range(1, 6), range(1, 11)):
         in_torch, of_server = (read_scores(each, tokenizer, "Z,", levels) for each in (model, served))

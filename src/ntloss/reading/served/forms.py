@@ -6,6 +6,7 @@ log-probabilities are those of the model, before masks, penalties and temperatur
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from ntloss.reading.served.transport import Request
 
 Prefix = tuple[int, ...] | str
+CHAT = "\0"  # between the index of a conversation and the beginning of its answer
 _IMPOSSIBLE = -9998.0  # JSON has no infinity: vLLM writes -9999, others null
 _LARGEST = 700.0  # whose exponential is finite; no log-probability is above 0, which is checked of their sum
 
@@ -122,6 +124,37 @@ FORMS = {
     ),
     "openai": Form("the OpenAI-compatible server", "", _ask_openai, _read_openai, 0, 20, _MORE, None),
 }
+
+
+def chat_form(form: Form, chats: Sequence[list[dict[str, Any]]]) -> Form:
+    """Return the form of a server's route for chats; prompts are an index of `chats` and a beginning."""
+    return Form(
+        f"{form.name}'s chats",
+        form.owner,
+        functools.partial(_ask_chat, chats),
+        _read_openai,
+        0,
+        form.top or 20,
+        form.option or _MORE,
+        None,
+    )
+
+
+def _ask_chat(
+    chats: Sequence[list[dict[str, Any]]],
+    model: str,
+    prefixes: Sequence[Prefix],
+    token_ids: Sequence[int],
+    top: int,
+) -> Request:
+    (prefix,) = prefixes
+    index, _, begun = str(prefix).partition(CHAT)
+    messages = chats[int(index)]
+    # llama.cpp continues the assistant's turn by itself, vLLM and SGLang are asked to.
+    options: dict[str, Any] = {"add_generation_prompt": not begun, "continue_final_message": bool(begun)}
+    options |= {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "logprobs": True, "top_logprobs": top}
+    turn = [{"role": "assistant", "content": begun}] if begun else []
+    return Request("/v1/chat/completions", {"model": model, "messages": [*messages, *turn], **options})
 
 
 def in_order(answers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.numbers.grammar import DIGITS, MARKS, POWERS, is_piece
+from ntloss.numbers.grammar import DIGITS, POWERS, characters, is_piece
 from ntloss.numbers.texts import TokenTexts
 from ntloss.numbers.vocabulary import NumberVocabulary, find_number_tokens, make_vocabulary
-from ntloss.reading.served.forms import FORMS, Prefix, Returned, in_order
+from ntloss.reading.served.forms import CHAT, FORMS, Prefix, Returned, chat_form, in_order
 from ntloss.reading.served.transport import Connection, Request, ServerError
 
 _MOST_PARTS = 16  # requests that a list of token ids may be split into
@@ -23,7 +24,7 @@ _BEGINS_WITH_LETTER = re.compile("[A-Za-z]")
 _NUMBERS = [f"{n:0{width}d}" for width in (1, 2, 3) for n in range(10**width)]
 _JOINED = ".,-/:$"  # marks that tokenizers join with the digits after them
 # Of the grammar: marks, digits of other kinds such as `\u00bd`, and words.
-_MARKS = sorted({*MARKS, *filter(is_piece, map(chr, [*range(0xA0, 0x100), *range(0x2000, 0x2200)]))})
+_MARKS = sorted({*characters()} - {*DIGITS})
 _WORDS = [
     *(form for word in POWERS for w in (word, word + "s") for form in (w, w.title(), w.upper())),
     *["x", "X", "e", "E", r"\times", r"\cdot", r"\div", r"\pm"],
@@ -118,6 +119,9 @@ class ServedModel:
         # Texts of a server that names its tokens by them, with ids of our own.
         self._named = {text: i for i, text in enumerate(_spaced([*DIGITS, *_MARKS]))}
 
+        self.is_chat = False
+        self._chats = list[list[dict[str, Any]]]()
+
     def __repr__(self) -> str:
         return f"{self.form.name} at {self.url}"
 
@@ -133,6 +137,24 @@ class ServedModel:
             self._check_tokenizer(texts)
         rows = Prefixes(_Reading(self, texts), prompts)
         return rows.extend(torch.tensor([list(prefix_ids)] * len(prompts))) if len(prefix_ids) else rows
+
+    def chats(self) -> ServedModel:
+        """Return this server asked by `/v1/chat/completions`, which takes images.
+
+        It names tokens by their text, and continues the beginning of an answer.
+        """
+        seeing = copy.copy(self)
+        seeing.is_chat, seeing._chats, seeing.batch = True, [], 1
+        seeing._named, seeing._vocabulary = dict(self._named), None
+        seeing.form = chat_form(self.form, seeing._chats)
+        seeing.top = self.top or seeing.form.top
+        return seeing
+
+    def add_chats(self, chats: Iterable[list[dict[str, Any]]], begun: str) -> list[str]:
+        """Take conversations, with the beginning of the answer; return the prompts that stand for them."""
+        first = len(self._chats)
+        self._chats += chats
+        return [f"{i}{CHAT}{begun}" for i in range(first, len(self._chats))]
 
     def vocabulary(self) -> NumberVocabulary:
         """Make a vocabulary of the server's own tokens: numbers of up to three digits, marks and magnitudes.

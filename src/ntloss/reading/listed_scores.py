@@ -1,0 +1,300 @@
+"""Scores of a judge from the likeliest tokens that an API has returned."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ntloss.callers import warn_caller
+from ntloss.numbers.grammar import GOES_ON, find_in_text
+from ntloss.reading.results import UnlikelyNumberWarning
+from ntloss.reading.scores import MOST_NONE, Levels, ScoreReading, level_values, summarize, text_of_level
+
+_LARGEST_SUM = 1.01  # of probabilities, which APIs round
+_LEAST_CASE = 0.01  # the probability of levels in other letters from which on a warning names them
+_MARKERS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})  # of tokens that a server has not decoded
+_POINTS = ".,"
+# Names of the fields of OpenAI, TGI and Gemini (in Python and as JSON).
+_TOKENS = ("token", "text", "decoded_token")
+_LOG_PROBS = ("logprob", "log_probability", "logProbability")
+_TOPS = ("top_logprobs", "top_tokens", "candidates")
+# What a score stands after, and what the end of its scale stands after.
+_NAMED = re.compile(
+    r"(?i)(?:scor|rat(?:e|ing)|grad|mark|point)\w*[\"'*_]*\s*(?:[:=]|is|of|as)?[\s\"'*_(\[]*$"
+)
+_SCALE = re.compile(r"(?i)(?:/|out of|\bof|\bto|[-\u2013\u2014])\s*$")
+_SCALE_BEGINS = re.compile(r"(?i)\s*(?:to|[-\u2013\u2014])\s*\d")
+
+
+def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> ScoreReading:
+    """Make a score of the log-probabilities that an API has returned.
+
+    Args:
+        top_logprobs: in OpenAI's form, the list `choices[0].logprobs.content[i].top_logprobs` of the position
+            i at which the score is written, with `token` and `logprob` in each entry; or `content[i:]`, the
+            positions from there on, for levels of several tokens. Also a mapping of tokens to
+            log-probabilities, TGI's `details.tokens[i:]` or `top_tokens[i]`, Gemini's `logprobs_result`, or a
+            position of vLLM's offline `outputs[0].logprobs`. White space around tokens is left out, as are
+            tokenizers' marks for it (`Ġ8`, `▁8`).
+        levels: see `read_scores`.
+
+    Returns:
+        The score. `left_out` is the probability that the list does not say anything about: that of all tokens
+        beyond the likeliest ones, and of tokens that begin a level (the `1` of `10`) where what follows them
+        is not known. `none` is that of other tokens in the list, and of levels that another digit follows.
+
+    Raises:
+        ValueError: an empty list, fewer than two levels, or numbers that are no log-probabilities.
+        TypeError: entries of another form.
+
+    Warns:
+        UnlikelyNumberWarning: the listed tokens hardly hold a level, or hold levels in other letters (`Yes`
+            for `yes`).
+
+    Example:
+        >>> top = [{"token": "4", "logprob": -0.22}, {"token": "5", "logprob": -2.3},
+        ...        {"token": "I", "logprob": -3.0}]
+        >>> scores = scores_from_logprobs(top, levels=range(1, 6))
+        >>> round(scores.mean, 2), round(scores.left_out, 2)
+        (4.11, 0.05)
+    """
+    values = level_values(levels)
+    return _scores(_positions(top_logprobs), values)
+
+
+def scores_from_response(
+    response: Any, levels: Levels = range(1, 6), after: str | None = None
+) -> ScoreReading:
+    """Find the score in the answer of a chat API, and make a score of the log-probabilities at its place.
+
+    The score is the last level of the answer after a word such as `score` or `rating`, otherwise the last
+    level of all. The end of a scale is none: the 10 of `8/10`, `7 out of 10` and `from 1 to 10`.
+
+    Args:
+        response: what a chat API in OpenAI's form has returned, as an object or a mapping, asked for with
+            `logprobs=True, top_logprobs=20`; or its first choice.
+        levels: see `read_scores`.
+        after: the text that stands before the score, such as `'"score":'`. Default: the answer decides, as
+            above.
+
+    Returns:
+        The score, see `scores_from_logprobs`. Without a level in the answer, the mean is NaN and `none` 1.
+
+    Raises:
+        ValueError: the response has no log-probabilities; see `scores_from_logprobs`.
+        TypeError: it is of another form.
+
+    Warns:
+        UnlikelyNumberWarning: there is no level in the answer; see `scores_from_logprobs`.
+
+    Example:
+        >>> def position(token, **others):
+        ...     top = [{"token": t, "logprob": math.log(p)} for t, p in others.items()]
+        ...     return {"token": token, "logprob": 0.0, "top_logprobs": top}
+        >>> content = [position('{"score":'), position(" 7", **{" 7": 0.75, " 8": 0.25}), position("}")]
+        >>> response = {"choices": [{"logprobs": {"content": content}}]}
+        >>> scores_from_response(response, levels=range(1, 11)).mean
+        7.25
+    """
+    values = level_values(levels)
+    choices = _get(response, ("choices",))
+    log_probs = _get(choices[0] if choices else response, ("logprobs",))
+    content = _get(log_probs, ("content",))
+    if not content:
+        raise ValueError(
+            "response: expected a chat completion with log-probabilities. Ask for them by logprobs=True, "
+            "top_logprobs=20"
+        )
+    tokens = [_clean(str(_get(entry, _TOKENS))) for entry in content]
+    text = "".join(tokens)
+    start = _place_of_score(text, values, after)
+    if start is None:
+        warn_caller(
+            f"the answer {text[-80:]!r} holds none of the levels: its score is NaN", UnlikelyNumberWarning
+        )
+        return summarize(dict.fromkeys(values, 0.0), values, 1.0)
+    index, begun = 0, 0
+    while begun + len(tokens[index]) <= start:
+        begun, index = begun + len(tokens[index]), index + 1
+    positions = _positions(content[index:])
+    # Of a token such as `"7`, what stands before the score is no part of it.
+    lead = text[begun:start].lstrip()
+    shares = [
+        (token.lstrip().removeprefix(lead) if lead else token, share) for token, share in positions[0].shares
+    ]
+    written = tokens[index].lstrip().removeprefix(lead) if lead else tokens[index]
+    return _scores([_Position(written, shares), *positions[1:]], values)
+
+
+class _Position(NamedTuple):
+    written: str | None  # the token that was written; None if unknown
+    shares: list[tuple[str, float]]
+
+
+def _scores(positions: list[_Position], values: Mapping[Any, float]) -> ScoreReading:
+    of_text = {text_of_level(level): level for level in values}
+    shares = dict.fromkeys(values, 0.0)
+    other = left_out = 0.0
+
+    def follow(position: int, before: str, mass: float) -> None:
+        nonlocal other, left_out
+        earlier = before.strip()  # a level may have ended here, or another number may go on
+        listed = 0.0
+        for token, share in positions[position].shares:
+            listed += share
+            part, text = mass * share, (before + token).strip()
+            # What follows is only known of the token that was written.
+            is_known = token == positions[position].written and position + 1 < len(positions)
+            behind = token if earlier in of_text and earlier[-1].isdigit() else ""
+            level = of_text.get(text)
+            begins = any(name.startswith(text) and name != text for name in of_text)
+            is_number = level is not None and text[-1].isdigit()
+            # The point of `4.5`, or that of a sentence.
+            is_point = behind in tuple(_POINTS) and behind != ""
+            if is_known and (begins or is_number or is_point):
+                follow(position + 1, before + token, part)
+            elif (begins or (is_point and token != positions[position].written)) and text:
+                left_out += part
+            elif level is not None:
+                shares[level] += part
+            elif GOES_ON.match(behind) or (
+                earlier[-1:] in tuple(_POINTS) and earlier[:-1] in of_text and GOES_ON.match(token)
+            ):
+                other += part
+            elif (ended := earlier.rstrip(_POINTS) if earlier not in of_text else earlier) in of_text:
+                shares[of_text[ended]] += part
+            else:
+                other += part
+        rest = mass * max(1 - listed, 0.0)
+        if earlier in of_text and not any(name.startswith(earlier) and name != earlier for name in of_text):
+            shares[of_text[earlier]] += rest
+        else:
+            left_out += rest
+
+    follow(0, "", 1.0)
+    found = summarize(shares, values, other, left_out)
+    _warn(positions[0], found, of_text)
+    return found
+
+
+def _warn(first: _Position, found: ScoreReading, of_text: Mapping[str, Any]) -> None:
+    folded = {text.casefold() for text in of_text}
+    texts = [(token.strip(), share) for token, share in first.shares]
+    differ = [(text, share) for text, share in texts if text not in of_text and text.casefold() in folded]
+    if sum(share for _, share in differ) > _LEAST_CASE:
+        listed = ", ".join(f"{text!r} ({share:.2g})" for text, share in differ)
+        warn_caller(
+            f"top_logprobs: {listed} differ from the levels only in their case, and count as none: add them "
+            "to the levels with their values",
+            UnlikelyNumberWarning,
+        )
+    elif found.none > MOST_NONE or math.isnan(found.mean):
+        likeliest = max(first.shares, key=lambda pair: pair[1], default=("", 0.0))[0]
+        warn_caller(
+            f"top_logprobs: the listed tokens hardly hold a level (with probability "
+            f"{sum(found.probabilities.values()):.2g}; {likeliest!r} is likeliest): pass those of the "
+            "position at which the score is written, or the response to scores_from_response",
+            UnlikelyNumberWarning,
+        )
+
+
+def _place_of_score(text: str, values: Mapping[Any, float], after: str | None) -> int | None:
+    """Return where the score begins in an answer; None if it holds none."""
+    first = 0
+    if after is not None:
+        if after not in text:
+            return None
+        first = text.rindex(after) + len(after)
+    places = []
+    numbers_of = {text_of_level(level) for level in values}
+    for number in find_in_text(text, ""):
+        plain = number.plain.removeprefix("-") if text[number.start] not in "-\u2212" else number.plain
+        if plain in numbers_of and not _SCALE_BEGINS.match(text, number.end):
+            start = text.index(plain.removeprefix("-")[0], number.start) - plain.startswith("-")
+            if not _SCALE.search(text[:start]):
+                places.append(start)
+    for word in (word for word in numbers_of if not word[-1].isdigit()):
+        places += [match.start() for match in re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text)]
+    places = sorted(place for place in places if place >= first)
+    if after is not None:
+        return places[0] if places else None
+    named = [place for place in places if _NAMED.search(text[:place])]
+    found = named or places
+    return found[-1] if found else None
+
+
+def _clean(token: str) -> str:
+    return token.translate(_MARKERS)
+
+
+def _positions(given: Any) -> list[_Position]:
+    candidates, chosen = (_get(given, names) for names in _GEMINI)
+    if candidates is not None:  # Gemini's logprobs_result
+        written = [_get(entry, _TOKENS) for entry in chosen or []] or [None] * len(candidates)
+        tops = [_get(entry, _TOPS) or [] for entry in candidates]
+        return [
+            _Position(None if token is None else _clean(token), _shares(top))
+            for token, top in zip(written, tops, strict=True)
+        ]
+    if _get(given, _TOPS) is not None:  # one element of `content`
+        given = [given]
+    entries = [*given.items()] if isinstance(given, Mapping) else list(given)
+    if not entries:
+        raise ValueError("top_logprobs: expected the likeliest tokens of a position, given an empty list")
+    if not isinstance(given, Mapping) and _get(entries[0], _TOPS) is not None:
+        return [
+            _Position(_clean(str(_get(entry, _TOKENS))), _shares(_get(entry, _TOPS) or []))
+            for entry in entries
+        ]
+    if not isinstance(given, Mapping) and all(_is_vllm(entry) for entry in entries):
+        return [_Position(None, _shares(entry)) for entry in entries]
+    return [_Position(None, _shares(given))]
+
+
+_GEMINI = (("top_candidates", "topCandidates"), ("chosen_candidates", "chosenCandidates"))
+
+
+def _is_vllm(entry: Any) -> bool:
+    """Whether an entry is a position of vLLM's, which has objects by token ids."""
+    return isinstance(entry, Mapping) and bool(entry) and all(isinstance(token, int) for token in entry)
+
+
+def _shares(entries: Any) -> list[tuple[str, float]]:
+    if _is_vllm(entries):
+        entries = list(entries.values())
+    pairs = [
+        entry if isinstance(entry, tuple) else (_get(entry, _TOKENS), _log_prob(entry))
+        for entry in (entries.items() if isinstance(entries, Mapping) else entries)
+    ]
+    for token, log_prob in pairs:
+        if not isinstance(token, str) or not isinstance(log_prob, numbers.Real):
+            raise TypeError(
+                "top_logprobs: expected entries with a token and a logprob, as OpenAI, vLLM, TGI and Gemini "
+                f"return them; given {(token, log_prob)}"
+            )
+    shares = [(_clean(token), math.exp(value)) for token, value in pairs]
+    if not sum(share for _, share in shares) <= _LARGEST_SUM:
+        raise ValueError(
+            f"top_logprobs: the probabilities add up to {sum(share for _, share in shares):.3g}: expected "
+            "natural logarithms of probabilities of one position"
+        )
+    return shares
+
+
+def _log_prob(entry: Any) -> Any:
+    """Return the log-probability of an entry; JSON has no infinity, for which some servers write null."""
+    value = _get(entry, _LOG_PROBS)
+    is_null = isinstance(entry, Mapping) and value is None and any(name in entry for name in _LOG_PROBS)
+    return -math.inf if is_null else value
+
+
+def _get(entry: Any, names: Sequence[str]) -> Any:
+    """Return the first field of these names that an object or a mapping has."""
+    for name in names:
+        value = entry.get(name) if isinstance(entry, Mapping) else getattr(entry, name, None)
+        if value is not None:
+            return value
+    return None

@@ -1,0 +1,183 @@
+"""Readings of models whose answers are known texts: what may follow a number, large numbers, and ranges."""
+
+import gc
+import math
+import weakref
+
+import pytest
+import torch
+from reading_cases import make_model
+from tolerances import approx
+from written_answers import Answers, byte_level_tokenizer
+
+from ntloss import NumberVocabulary
+from ntloss.numbers import NumberFormat, parse_number
+from ntloss.reading import UnlikelyNumberWarning, number_quantiles, read_number, read_scores
+
+BYTES = byte_level_tokenizer()
+WORDS = byte_level_tokenizer(
+    "万", "亿", "½", "²", "—", " trillion", " million", "ion", "\u202f", "\uff12", "10", " 5"
+)
+
+
+def read(shares, tokenizer=BYTES, **options):
+    return number_quantiles(Answers(tokenizer, shares), ["?"], tokenizer, **options)
+
+
+@pytest.mark.parametrize("tokenizer", [BYTES, WORDS], ids=["bytes", "words"])
+@pytest.mark.parametrize(
+    "answer", ["5万", "12亿", "2½", "10²", "10⁻³", "3—5", "1\uff12", "5億", "5천", "2⅓", "3～5"]
+)
+def test_what_makes_a_number_a_part_of_another_is_asked_about(answer, tokenizer):
+    assert parse_number(answer) is None
+    with pytest.warns(UnlikelyNumberWarning):
+        found = read({answer: 1.0}, tokenizer)
+    assert found.continues.item() == approx(1.0)
+
+
+@pytest.mark.parametrize("answer", ["5万", "2½", "3²", "3—5", "1\uff12"])
+def test_what_follows_a_number_of_fixed_width_is_asked_about(answer):
+    with pytest.warns(UnlikelyNumberWarning):
+        found = read({answer: 1.0}, WORDS, format=NumberFormat(1))
+    assert found.continues.item() == approx(1.0)
+
+
+@pytest.mark.parametrize("tokenizer", [BYTES, WORDS], ids=["bytes", "words"])
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        ("3\u202f000 m", 3000.0),
+        ("3\u202f000", 3000.0),
+        ("3’s", 3.0),
+        ("7é", 7.0),
+        ("3\u2009km", 3.0),
+        ("5 €", 5.0),
+    ],
+)
+def test_separators_of_several_bytes_are_read(answer, value, tokenizer):
+    found = read({answer: 1.0}, tokenizer)
+    assert found.values[0, 1].item() == value
+    assert (found.starts.item(), found.continues.item()) == (approx(1.0), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        ("37.2 trillion", 3.72e13),
+        (" 5 tn", 5e12),
+        ("37200000000000", 3.72e13),
+        ("37,200,000,000,000", 3.72e13),
+        ("3.14159265358979323846", 3.14159265358979323),
+    ],
+)
+def test_large_numbers_are_read(answer, value):
+    found = read({answer: 1.0}, WORDS)
+    assert found.values[0].tolist() == approx([value] * 3, 1e-12)
+
+
+@pytest.mark.parametrize("answer", ["37,200,000,000,000", "37.200.000.000.000", "37 200 000 000 000"])
+def test_a_number_with_too_many_digits_is_left_out_with_a_warning_and_is_never_a_part_of_it(answer):
+    with pytest.warns(UnlikelyNumberWarning, match="max_digits"):
+        found = read({answer: 0.6, "30 trillion": 0.4}, WORDS, max_digits=9)
+    assert bool(found.values.isnan().all())
+    assert found.ends.item() == approx(0.0, scale=1.0)
+    with pytest.warns(UnlikelyNumberWarning, match="max_digits"):
+        found = read({answer: 0.6, "30": 0.4}, WORDS, max_digits=9)
+    assert found.values[0].tolist() == [30.0] * 3
+    assert found.ends.item() == approx(0.4)
+
+
+ANSWERS = {"3": 0.1, "12": 0.2, "40": 0.4, "-7": 0.1, "99": 0.2}
+
+
+def quantiles(numbers, levels):
+    total, found = sum(numbers.values()), []
+    for level in levels:
+        reached = 0.0
+        for number in sorted(numbers):
+            reached += numbers[number] / total
+            if reached >= level:
+                found.append(number)
+                break
+    return found
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 50), (3, 40), (None, 12), (12, None), (-7, -7), (0, math.inf), (3.5, 40.0)]
+)
+def test_quantiles_in_a_range_are_those_given_that_the_number_is_in_it(low, high):
+    levels = (0.1, 0.55, 0.8)
+    inside = {
+        float(text): share
+        for text, share in ANSWERS.items()
+        if (low is None or float(text) >= low) and (high is None or float(text) <= high)
+    }
+    found = read(ANSWERS, low=low, high=high, levels=levels)
+    assert found.values[0].tolist() == quantiles(inside, levels)
+    assert found.ends.item() == approx(sum(inside.values()))
+    reading = read_number(Answers(BYTES, ANSWERS), BYTES, "?", low=low, high=high, levels=levels)
+    assert (reading.low, reading.high) == (found.values[0, 0].item(), found.values[0, -1].item())
+    padded = {f"{int(text):+04d}": share for text, share in ANSWERS.items()}
+    form = NumberFormat(3, signed=True)
+    walked = read(padded, low=low, high=high, levels=levels, format=form)
+    assert walked.values[0].tolist() == quantiles(inside, levels)
+    assert walked.ends.item() == approx(sum(inside.values()))
+
+
+def test_a_range_with_none_of_the_models_numbers_is_a_warning_and_an_impossible_one_an_error():
+    with pytest.warns(UnlikelyNumberWarning, match="100"):
+        found = read(ANSWERS, low=100)
+    assert bool(found.values.isnan().all())
+    for options in ({"low": 2, "high": 1}, {"low": 100, "format": NumberFormat(2)}, {"low": math.nan}):
+        with pytest.raises(ValueError, match="low"):
+            read(ANSWERS, **options)
+
+
+def test_a_reading_does_not_keep_the_tokenizer():
+    tokenizer = byte_level_tokenizer()
+    model = Answers(tokenizer, ANSWERS)
+    first = read_number(model, tokenizer, "?")
+    assert str(read_number(model, tokenizer, "?")) == str(first)
+    read_scores(model, tokenizer, "?", levels=range(3))
+    kept = weakref.ref(tokenizer)
+    del tokenizer, model
+    gc.collect()
+    assert kept() is None
+
+
+def test_a_vocabulary_is_not_kept_by_fixed_widths():
+    vocabulary = NumberVocabulary.from_mapping({2 + d: str(d) for d in range(10)}, vocab_size=12)
+    model = make_model("llama", 12)
+    number_quantiles(model, {"input_ids": torch.tensor([[3]])}, vocabulary, format=NumberFormat(2))
+    kept = weakref.ref(vocabulary)
+    del vocabulary
+    gc.collect()
+    assert kept() is None
+
+
+class OnlyTexts:
+    """A tokenizer with only what `from_tokenizer` needs."""
+
+    def get_vocab(self):
+        """Ten digits."""
+        return {str(digit): digit for digit in range(10)}
+
+    def convert_tokens_to_string(self, tokens):
+        """Join them."""
+        return "".join(tokens)
+
+
+def test_other_tokenizers_stand_for_their_vocabulary():
+    assert NumberVocabulary.from_tokenizer(OnlyTexts()).vocab_size == 10
+    tiktoken = pytest.importorskip("tiktoken")
+    ranks = {bytes([i]): i for i in range(256)}
+    encoding = tiktoken.Encoding(
+        "bytes", pat_str=r"(?s).", mergeable_ranks=ranks, special_tokens={"<end>": 256}
+    )
+    model = make_model("llama", 257)
+    for _ in range(2):
+        found = number_quantiles(
+            model, {"input_ids": torch.tensor([[3]])}, encoding, format=NumberFormat(1), levels=(0.5,)
+        )
+        assert found.values.shape == (1, 1)
+    assert encoding.encode("½")[0] in NumberVocabulary.from_tokenizer(encoding).parts

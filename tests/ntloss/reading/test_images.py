@@ -1,0 +1,216 @@
+"""Readings of models that see: against brute force, single and in padded batches, and through a processor."""
+
+import math
+
+import pytest
+import torch
+from reading_cases import assert_quantile, fixed_width, texts_of
+from tolerances import DISTRIBUTION, approx, assert_close
+from vision_cases import (
+    CONFIGS,
+    DIGITS,
+    IMAGE,
+    PROMPT,
+    TEXT,
+    build,
+    inputs_of,
+    next_token,
+    picture,
+    processor_of,
+)
+
+from ntloss.numbers import NumberFormat
+from ntloss.reading import number_quantiles, read_number, read_numbers, read_scores
+from ntloss.reading.torch_model import TorchModel
+
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+PROMPTS, SEEDS = [PROMPT, (24, 27, 28, *PROMPT[1:], 26)], [1, 2]
+
+
+@pytest.fixture(params=CONFIGS)
+def kind(request):
+    if not hasattr(transformers, f"{request.param}ForConditionalGeneration"):
+        pytest.skip("this release of transformers lacks it")
+    return request.param
+
+
+def assert_right(found, kind, model, prompts=PROMPTS, seeds=SEEDS):
+    for values, prompt, seed in zip(found.values.tolist(), prompts, seeds, strict=True):
+        numbers, _ = fixed_width(next_token(kind, model, prompt, seed), texts_of(DIGITS), NumberFormat(2))
+        for value, level in zip(values, LEVELS, strict=True):
+            assert_quantile(value, level, numbers, DISTRIBUTION[torch.float32])
+
+
+def test_quantiles_of_a_padded_batch_with_images_are_right_and_leave_the_model_as_it_was(kind):
+    model = build(kind)
+    before = getattr(model.model, "rope_deltas", None)
+    found = number_quantiles(model, inputs_of(kind, PROMPTS, SEEDS), DIGITS, LEVELS, NumberFormat(2))
+    assert_right(found, kind, model)
+    assert getattr(model.model, "rope_deltas", None) is before
+    single = number_quantiles(model, inputs_of(kind, PROMPTS[:1], SEEDS[:1]), DIGITS, LEVELS, NumberFormat(2))
+    assert_right(single, kind, model, PROMPTS[:1], SEEDS[:1])
+    # Another image gives other numbers.
+    other = number_quantiles(model, inputs_of(kind, PROMPTS, [3, 4]), DIGITS, LEVELS, NumberFormat(2))
+    assert not torch.equal(found.starts, other.starts)
+
+
+def test_numbers_of_any_length_after_images_are_those_of_copied_caches(kind, monkeypatch):
+    model, inputs = build(kind), inputs_of(kind, PROMPTS, SEEDS)
+    shared = number_quantiles(model, inputs, DIGITS, LEVELS, max_digits=2)
+    monkeypatch.setattr(TorchModel, "grows_trees", lambda self, cache: False)
+    copied = number_quantiles(model, inputs, DIGITS, LEVELS, max_digits=2)
+    for field in ("values", "starts", "ends"):
+        assert_close(getattr(shared, field), getattr(copied, field), DISTRIBUTION[torch.float32])
+    ids = torch.tensor(DIGITS.token_ids)
+    for row, (prompt, seed) in enumerate(zip(PROMPTS, SEEDS, strict=True)):
+        first = torch.tensor(next_token(kind, model, prompt, seed)([]))
+        assert float(shared.starts[row]) == approx(float(first[ids].exp().sum()), 0.01)  # sampled
+
+
+def test_text_after_an_image_elsewhere_is_read_without_it(kind):
+    model, text = build(kind), (24, 27, 28, 26)
+    inputs = {
+        name: value for name, value in inputs_of(kind, [text], SEEDS[:1]).items() if value.shape == (1, 4)
+    }
+    form = NumberFormat(2)
+    plain = number_quantiles(model, inputs, DIGITS, LEVELS, form)
+    with torch.no_grad():  # which leaves the model with the offset of an image
+        model(**inputs_of(kind, PROMPTS[:1], SEEDS[:1]), use_cache=True)
+    again = number_quantiles(model, inputs, DIGITS, LEVELS, form)
+    assert_close(again.values, plain.values)
+
+
+def test_an_images_tokens_without_the_image_are_an_error(kind):
+    model, inputs = build(kind), inputs_of(kind, PROMPTS[:1], SEEDS[:1])
+    text = {name: value for name, value in inputs.items() if value.shape == inputs["input_ids"].shape}
+    with pytest.raises(ValueError, match=str(IMAGE)):
+        number_quantiles(model, text, DIGITS, LEVELS, NumberFormat(2))
+
+
+def test_inputs_that_the_model_does_not_take_are_an_error():
+    inputs = inputs_of("Llava", PROMPTS[:1], SEEDS[:1])
+    with pytest.raises(TypeError, match="sounds"):
+        number_quantiles(build("Llava"), {**inputs, "sounds": torch.zeros(1, 2)}, DIGITS)
+    t5 = transformers.T5Config(vocab_size=32, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    model = transformers.T5ForConditionalGeneration(t5).eval()
+    with pytest.raises(TypeError, match="pixel_values"):
+        number_quantiles(model, inputs, DIGITS)
+
+
+@pytest.mark.parametrize("kind", ["Llava", "Qwen2_5_VL", "Qwen3VL"])
+def test_a_cache_with_the_image_can_be_given(kind):
+    model, inputs = build(kind), inputs_of(kind, PROMPTS[:1], SEEDS[:1])
+    held = {name: v[:, :8] if v.shape == inputs["input_ids"].shape else v for name, v in inputs.items()}
+    with torch.no_grad():
+        past = model(**held, use_cache=True).past_key_values
+    found = number_quantiles(model, inputs, DIGITS, LEVELS, NumberFormat(2), past_key_values=past)
+    assert_right(found, kind, model, PROMPTS[:1], SEEDS[:1])
+
+
+def test_each_number_of_an_answer_is_read_with_the_image(kind):
+    # With prefixes of tokens, which is what read_numbers does after the processor.
+    model = build(kind)
+    answer = (2, 3, 13, 5)  # `12:4`
+    inputs, lengths = inputs_of(kind, [(*PROMPT, *answer)], SEEDS[:1]), [len(PROMPT), len(PROMPT) + 3]
+    with torch.no_grad():
+        roots = [*TorchModel(model).prefixes(inputs, lengths, rows=16)]
+    found = [log_probs for root in roots for log_probs in root.next_tokens(torch.arange(32))]
+    for log_probs, length in zip(found, lengths, strict=True):
+        expected = next_token(kind, model, PROMPT, SEEDS[0])(answer[: length - len(PROMPT)])
+        assert log_probs.exp().tolist() == approx([math.exp(value) for value in expected], scale=0.1)
+    ids = torch.tensor([2])
+    with torch.no_grad():
+        (last,) = [root.select(torch.tensor([0])).extend(ids[:, None]) for root in roots[-1:]]
+    kept = (*answer[:3], 2) if len(roots) > 1 else (2,)  # of one root, the first prefix
+    expected = next_token(kind, model, PROMPT, SEEDS[0])(kept)
+    assert last.next_tokens(torch.arange(32))[0].exp().tolist() == approx(
+        [math.exp(value) for value in expected], scale=0.1
+    )
+
+
+def through_processor(model, processor, text, image):
+    inputs = processor(text=[text], images=[[image]], return_tensors="pt")
+    return number_quantiles(model, inputs, DIGITS, LEVELS, NumberFormat(2))
+
+
+def test_read_number_puts_images_through_the_processors_chat_template():
+    model, processor = build("Llava"), processor_of("Llava")
+    options = {"format": NumberFormat(2), "levels": LEVELS}
+    read = read_number(model, processor, "dog?", images=[picture(1)], prefill="a:", **options)
+    expected = through_processor(model, processor, "user:<start><image><end>dog?\nbot:a:", picture(1))
+    assert_close(read.details.values, expected.values)
+    # In a batch of other lengths, in messages, and in the prompt itself without a template.
+    several = read_number(
+        model,
+        processor,
+        ["dog?", "a dog:a dog?"],
+        images=[[picture(1)], [picture(2)]],
+        prefill="a:",
+        **options,
+    )
+    assert_close(several[0].details.values, expected.values)
+    turn = {
+        "role": "user",
+        "content": [{"type": "image", "image": picture(1)}, {"type": "text", "text": "dog?"}],
+    }
+    of_messages = read_number(model, processor, messages=[turn], prefill="a:", **options)
+    assert_close(of_messages.details.values, expected.values)
+    plain = read_number(
+        model, processor, "user:<start><image><end>dog?", images=picture(1), template=None, **options
+    )
+    right = through_processor(model, processor, "user:<start><image><end>dog?", picture(1))
+    assert_close(plain.details.values, right.values)
+
+
+def test_scores_and_numbers_of_answers_see_the_image():
+    model, processor = build("Llava"), processor_of("Llava")
+    scores = read_scores(model, processor, "dog?", range(1, 6), images=[picture(1)])
+    others = read_scores(model, processor, "dog?", range(1, 6), images=[picture(2)])
+    assert scores.probabilities != others.probabilities
+    text = "user:<start><image><end>dog?\nbot:"
+    inputs = processor(text=[text], images=[[picture(1)]], return_tensors="pt")
+    with torch.no_grad():
+        first = model(**inputs).logits[0, -1].softmax(-1)
+    assert scores.probabilities[3] <= float(first[4]) <= scores.probabilities[3] * 10
+    numbers = read_numbers(model, processor, "dog?", "[12,7]", images=[picture(1)], max_digits=2)
+    assert [number.value for number in numbers] == [12.0, 7.0]
+    prefilled = read_number(model, processor, "dog?", "[", images=[picture(1)], max_digits=2)
+    assert numbers[0].reading.starts == approx(prefilled.starts, 0.05)  # texts are sampled
+    assert numbers[0].reading.median == prefilled.median
+
+
+def test_images_need_a_processor_and_one_list_for_each_prompt():
+    model, processor = build("Llava"), processor_of("Llava")
+    with pytest.raises(TypeError, match="processor"):
+        read_number(model, processor.tokenizer, "dog?", images=[picture(1)], template=None)
+    for images in ([[picture(1)]], [[picture(1)], []]):
+        with pytest.raises(ValueError, match="images"):
+            read_number(model, processor, ["dog?", "a?"], images=images)
+
+
+def test_a_processor_without_images_reads_text():
+    model, processor = build("Llava"), processor_of("Llava")
+    read = read_number(model, processor, "dog?", format=NumberFormat(2))
+    ids = processor.tokenizer("user:dog?\nbot:", return_tensors="pt")
+    plain = number_quantiles(model, {"input_ids": ids["input_ids"]}, DIGITS, format=NumberFormat(2))
+    assert_close(read.details.values, plain.values)
+
+
+@pytest.mark.parametrize("window", [4, 64])
+def test_numbers_of_an_answer_longer_than_a_sliding_window_are_right(window):
+    text = {**TEXT, "sliding_window": window, "layer_types": ["sliding_attention", "full_attention"]}
+    model = build("Gemma3", text_config=text)
+    answer = (2, 3, 13, 5, 6, 13, 7)
+    prompt = (24, 27, 28, 26)
+    tokens = torch.tensor([[*prompt, *answer]])
+    lengths = [4, 7, 10]
+    with torch.no_grad():
+        roots = [*TorchModel(model).prefixes({"input_ids": tokens}, lengths, rows=16)]
+        found = torch.cat([root.next_tokens(torch.arange(32)) for root in roots])
+        expected = [
+            model(input_ids=tokens[:, :n], use_cache=False).logits[0, -1].log_softmax(-1) for n in lengths
+        ]
+    assert_close(found.exp(), torch.stack(expected).double().exp(), DISTRIBUTION[torch.float32])
