@@ -70,7 +70,7 @@ class NumberQuantiles:
 
 @dataclass(frozen=True)
 class NumberReading:
-    """A number that a model is about to write; printed as `11 [2, 27]`. NaN if it writes none.
+    """A number that a model is about to write; printed as `11 [2, 30]`. NaN if it writes none.
 
     Args:
         median: the 0.5-quantile: with a probability of 0.5 or more, the number is this one or a smaller one.
