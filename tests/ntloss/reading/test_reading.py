@@ -173,14 +173,16 @@ def test_a_reading_is_a_row_of_number_quantiles():
     prompts = ["a", "a-a", "a+"]
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=len(tokenizer) + 8)
     for format in (None, NumberFormat(2)):
-        several = read_number(model, tokenizer, prompts, levels=(0.25, 0.75), format=format, max_digits=3)
+        options = {"max_digits": 1, "most_texts": 1000}
+        sampled = 0.01 if format is None else DISTRIBUTION
+        several = read_number(model, tokenizer, prompts, levels=(0.25, 0.75), format=format, **options)
         for prompt, reading in zip(prompts, several, strict=True):
             inputs = tokenizer(prompt, return_tensors="pt")
-            read = number_quantiles(model, inputs, vocabulary, (0.25, 0.5, 0.75), format, max_digits=3)
+            read = number_quantiles(model, inputs, vocabulary, (0.25, 0.5, 0.75), format, **options)
             found = torch.tensor([reading.low, reading.median, reading.high], dtype=torch.float64)
             assert_close(found, read.values[0], DISTRIBUTION)
             for name in ("starts", "ends", "continues"):
-                assert getattr(reading, name) == approx(getattr(read, name).item(), DISTRIBUTION, scale=1.0)
+                assert getattr(reading, name) == approx(getattr(read, name).item(), sampled, scale=1.0)
             assert_close(reading.details.values, read.values, DISTRIBUTION)
             assert reading.details.levels == (0.25, 0.5, 0.75)
 
@@ -389,9 +391,12 @@ def test_numbers_in_a_list_are_read_as_those_of_a_list():
 def test_an_answer_without_numbers_has_none_and_other_models_are_errors():
     tokenizer = by_characters()
     assert read_numbers(make_model("llama", 14), tokenizer, "ab", "a b") == []
-    for kind in ("t5", "mamba"):
-        with pytest.raises(TypeError, match="expected a causal model"):
-            read_numbers(make_model(kind, 14), tokenizer, "ab", "7")
+    with pytest.raises(TypeError, match="expected a causal model"):
+        read_numbers(make_model("t5", 14), tokenizer, "ab", "7")
+    # A recurrent model is run from number to number.
+    model = make_model("mamba", 14)
+    numbers = read_numbers(model, tokenizer, "ab", "7 b 12", max_digits=1)
+    assert [number.value for number in numbers] == [7.0, 12.0]
 
 
 @pytest.mark.parametrize("make", [tiny.byte_level, tiny.sentence_piece, tiny.word_piece])
