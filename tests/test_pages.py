@@ -5,11 +5,12 @@ import re
 import socket
 import sys
 
+import hosted
 import pytest
 import torch
 import torch.nn.functional as F
 from form_server import TEXTS, serving
-from pages import ROOT, blocks, run_page, snippets, write_reviews
+from pages import ROOT, blocks, run_page, snippets, tiny_pair, write_reviews
 from reading_cases import make_model
 from tolerances import SAID, approx
 
@@ -27,6 +28,7 @@ RUN = [page for page in PAGES if snippets(page) and page not in ELSEWHERE]
 NEEDED = {
     "docs/train.md": ["trl", "datasets", "accelerate"],
     "docs/scores.md": ["sklearn", "accelerate"],
+    "docs/judge.md": ["accelerate"],
     "docs/chat_models.md": ["httpx2"],
     "README.md": ["pandas", "accelerate"],
 }
@@ -63,6 +65,14 @@ def a_server(monkeypatch):
         yield
 
 
+@pytest.fixture
+def a_hosted_trainer(monkeypatch):
+    """A stand-in for the client of a hosted training API."""
+    tinker = hosted.module(*tiny_pair())
+    monkeypatch.setitem(sys.modules, "tinker", tinker)
+    return tinker
+
+
 def said(snippet):
     """The comment after each `print(...)` of a block, which is what it prints; empty if there is none."""
     calls = [node for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.Call)]
@@ -91,7 +101,21 @@ def check_shards(names):
     assert names["loss"].item() == approx(whole.item())
 
 
+def check_hosted(names):
+    """The API has computed the loss, and trained the model with it."""
+    (client,) = sys.modules["tinker"].clients
+    loss_fn, items = names["loss_fn"], names["items"]
+    with torch.no_grad():
+        losses = [
+            loss_fn(client.model(torch.tensor([tokens])).logits, labels) for tokens, labels in names["rows"]
+        ]
+    before = names["result"].metrics["loss:sum"]
+    after = sum(losses).item() / items
+    assert 0 < after < before
+
+
 CHECKS = {
+    "docs/hosted_trainers.md": check_hosted,
     "docs/own_criterion.md": check_losses,
     "docs/fused_kernels.md": check_shards,
 }
@@ -107,6 +131,8 @@ def test_the_python_blocks_of_a_page_run_in_turn_and_print_what_they_say(page, t
         request.getfixturevalue("one_rank")
         if not hasattr(F, "linear_cross_entropy"):
             pytest.skip("the page needs F.linear_cross_entropy")
+    if page == "docs/hosted_trainers.md":
+        request.getfixturevalue("a_hosted_trainer")
     pretrained = request.getfixturevalue("smollm2") if page in OF_SMOLLM2 else None
     write_reviews(tmp_path)
     for snippet, printed, names in run_page(page, tmp_path, pretrained):
@@ -148,7 +174,7 @@ def test_the_blocks_of_the_page_on_training_run_in_turn_and_their_losses_see_the
             assert (tmp_path / "best" / "config.json").is_file()
         if "WarmUp" in snippet:
             assert names["handle"].loss.weight == approx(0.3 / 500)
-    assert (trained, shares) == (7, 5)  # TRL's rewards and a plain function log no share
+    assert (trained, shares) == (8, 6)  # TRL's rewards and a plain function log no share
 
 
 def test_readmes_install_lines_name_the_extra_that_a_block_needs():

@@ -15,9 +15,16 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imports no compiler yet
 
 from ntloss.criteria import Criterion, HLGauss
-from ntloss.criteria.signature import check_unit, name_of, replaces_cross_entropy
-from ntloss.engine.readout import Readout, Transform, Wanted, values_are_hidden, without_autocast
+from ntloss.criteria.signature import (
+    check_compares_distributions,
+    check_unit,
+    name_of,
+    replaces_cross_entropy,
+)
+from ntloss.criteria.soft import SoftTargets
+from ntloss.engine.readout import COMPUTED_IN, Readout, Transform, Wanted, values_are_hidden, without_autocast
 from ntloss.engine.shards import Shard, check_same_labels, local_columns
+from ntloss.engine.soft import as_soft_targets, soft_difference, token_weights
 from ntloss.engine.sources import (
     Source,
     SumInOnePass,
@@ -36,8 +43,10 @@ from ntloss.engine.targets import (
     check_logits,
     check_weight,
     prepare_targets,
+    shift_left,
 )
 from ntloss.engine.terms import LossTerms, NumberTerm
+from ntloss.numbers.fields import sigma_of_labels
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
 _FIXED = ("vocabulary", "criterion")
@@ -218,6 +227,33 @@ class NTLCrossEntropyLoss(nn.Module):
         """
         return self.term.find_numbers(labels, sequence_ids, self.ignore_index, self.shift)
 
+    def find_number_sigma(self, labels: Tensor, sequence_ids: Tensor | None = None) -> Tensor | None:
+        """Find the standard deviation of each label's number by its field, for `HLGauss.for_fields`.
+
+        As `find_numbers`, it works on the CPU, and belongs where labels are made.
+
+        Args:
+            labels: `[..., seq]`, token ids.
+            sequence_ids: see `forward`.
+
+        Returns:
+            `[..., seq]`, float32, on the CPU: what to pass as `number_sigma` beside these labels; 0 for
+            numbers of no field. None if the criterion has no fields.
+
+        Example:
+            >>> from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
+            >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+            >>> criterion = HLGauss.for_fields({"length": [10, 50], "width": [1, 3]}, by="order")
+            >>> labels = torch.tensor([[4, 2, 11, 3]])  # 42, then text, then 3
+            >>> NTLCrossEntropyLoss(digits, criterion).find_number_sigma(labels)
+            tensor([[11.0000, 11.0000,  0.0000,  0.5500]])
+        """
+        criterion = self.criterion
+        if not isinstance(criterion, HLGauss) or not criterion.fields:
+            return None
+        given = labels, self.vocabulary, criterion.fields, criterion.by, sequence_ids, self.ignore_index
+        return sigma_of_labels(*given)
+
     def anneal(self, progress: float) -> None:
         """Set the criterion for a share of training: narrow an `HLGauss` whose width falls.
 
@@ -238,6 +274,8 @@ class NTLCrossEntropyLoss(nn.Module):
         sequence_ids: Tensor | None = None,
         number_weights: Tensor | None = None,
         numbers: Tensor | None = None,
+        soft_labels: SoftTargets | None = None,
+        number_sigma: Tensor | None = None,
     ) -> Tensor | LossTerms:
         """Compute the loss from logits.
 
@@ -263,6 +301,13 @@ class NTLCrossEntropyLoss(nn.Module):
             numbers: what `find_numbers(labels)` found, for criteria on whole numbers. Default: it is called
                 here, which copies labels on an accelerator to the CPU and waits for them. `torch.compile`
                 with `fullgraph=True`, CUDA graphs and `torch.func.vmap` need it.
+            soft_labels: `[..., K]` tokens and weights, which add up to 1: the label as a distribution over
+                number tokens, such as the shares of raters (`soft_labels_of`), for criteria that read
+                `target_probs`. Where all weights are 0, and at labels of text, the label stays that of
+                `labels`. Cross-entropy becomes that of the distribution. Default: none is soft.
+            number_sigma: `[...]`, for `HLGauss`: standard deviation of the target of each number, at its
+                first token; 0 or NaN: the criterion's own. Default: the criterion's own for all; with
+                `HLGauss.for_fields` that of its field, `find_number_sigma(labels)`.
 
         Returns:
             A scalar, or `[...]` for "none", in float32 or float64. With `return_terms` or `return_lse`, a
@@ -280,9 +325,17 @@ class NTLCrossEntropyLoss(nn.Module):
         if shard is not None:
             check_same_labels(labels, shard.group)
         targets = self._targets(
-            labels, logits, loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers
+            labels,
+            logits,
+            loss_weights,
+            num_items_in_batch,
+            sequence_ids,
+            number_weights,
+            numbers,
+            soft_labels,
+            number_sigma,
         )
-        wanted = Wanted(self.term.token_ids, mean=self.label_smoothing > 0)
+        wanted = Wanted(self._token_ids(targets), mean=self.label_smoothing > 0)
         readout = read_logits(logits, targets.labels, wanted, shard)
         return self._result(self._terms(readout, targets), labels, readout, targets)
 
@@ -297,6 +350,8 @@ class NTLCrossEntropyLoss(nn.Module):
         sequence_ids: Tensor | None = None,
         number_weights: Tensor | None = None,
         numbers: Tensor | None = None,
+        soft_labels: SoftTargets | None = None,
+        number_sigma: Tensor | None = None,
         *,
         softcap: float | None = None,
         logit_scale: float = 1.0,
@@ -316,6 +371,7 @@ class NTLCrossEntropyLoss(nn.Module):
             labels: `[...]`, token ids.
             bias: `[vocab]`. Default: none.
             loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers: see `forward`.
+            soft_labels, number_sigma: see `forward`.
             softcap: replace logits by `softcap * tanh(logits / softcap)`, as in Gemma's head. Default: None.
             logit_scale: factor of the logits, applied before the soft cap, as in Cohere's head. Default: 1.
             chunk_size: number of tokens in a chunk. Default: on the CPU 512, reduced so that a chunk holds at
@@ -344,7 +400,15 @@ class NTLCrossEntropyLoss(nn.Module):
             lm_head_weight,
             labels,
             bias,
-            (loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers),
+            (
+                loss_weights,
+                num_items_in_batch,
+                sequence_ids,
+                number_weights,
+                numbers,
+                soft_labels,
+                number_sigma,
+            ),
             Transform(logit_scale, softcap).check(),
             chunk_size,
         )
@@ -371,9 +435,10 @@ class NTLCrossEntropyLoss(nn.Module):
             hidden, targets = hidden.index_select(0, kept), targets.select(kept)
         rows = chunk_size or rows_for(len(hidden), len(lm_head_weight), hidden.device)
         source = source._replace(inputs=hidden, rows=rows)
-        wanted = Wanted(self.term.token_ids, self.label_smoothing > 0, transform)
+        wanted = Wanted(self._token_ids(targets), self.label_smoothing > 0, transform)
+        one_pass = self.reduction != "none" and not self.return_lse and targets.soft is None
         with without_autocast(hidden.device):
-            if self.reduction != "none" and not self.return_lse and not self.term.needs_all_readouts:
+            if one_pass and not self.term.needs_all_readouts:
                 return self._result(self._sum_in_one_pass(source, targets, wanted, shard), labels)
             readout = read_hidden(source, targets.labels, wanted, shard)
         return self._result(self._terms(readout, targets), labels, readout, targets, kept)
@@ -415,6 +480,147 @@ class NTLCrossEntropyLoss(nn.Module):
 
         arguments = *source, targets.labels, wanted, shard, grads_of, terms_of, torch.is_grad_enabled()
         return LossTerms(*SumInOnePass.apply(*arguments))  # type: ignore[no-untyped-call]
+
+    def targets(self, labels: Tensor, **options: Any) -> SoftTargets:
+        r"""Write the loss as weighted tokens, for a training API that takes them.
+
+        The sum of $-w_k \log p_k$ over tokens and positions is the loss, where the criterion is a
+        cross-entropy with a fixed target: `HLGauss`, `gaussian_smoothing`, or one of your own that reads
+        `log_probs` and `log_mass`. `dist2` sees the number tokens alone, so the sum has more: $\lambda$ times
+        the entropy of its target, which is constant, and $-\lambda \log m$ with m the probability of all
+        number tokens.
+
+        Where a value has several tokens (`4`, `▁4`; `1`, `01`), all of its weight is on the token that is
+        written as the label is. The loss adds up the probabilities of these tokens, so the sum is the loss
+        only as far as the model writes no others.
+
+        Args:
+            labels: `[...]`, token ids. With `shift=True`, position i has the target of label i + 1.
+            options: the further arguments of `forward`.
+
+        Returns:
+            `[..., K]` token ids, and weights in float64, in descending order; K is the largest number of
+            tokens with weight at a position. With `reduction="mean"` they are divided by the count already.
+            With `label_smoothing`, K is the size of the vocabulary.
+
+        Raises:
+            ValueError: the criterion depends on the model's probabilities; see `from_log_probs`. And see
+                `forward`.
+
+        Example:
+            >>> from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
+            >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+            >>> loss_fn = NTLCrossEntropyLoss(digits, HLGauss(sigma=0.5), reduction="sum")
+            >>> labels = torch.tensor([[11, 4]])
+            >>> targets = loss_fn.targets(labels)
+            >>> targets.token_ids[..., :3], targets.weights[..., :3].round(decimals=2)
+            (tensor([[[11,  0,  1],
+                     [ 4,  3,  5]]]), tensor([[[1.0000, 0.0000, 0.0000],
+                     [0.6800, 0.1600, 0.1600]]], dtype=torch.float64))
+            >>> log_probs = torch.randn(1, 2, 12).log_softmax(-1)
+            >>> cross_entropy = -(targets.weights * log_probs.gather(-1, targets.token_ids)).sum()
+            >>> abs(cross_entropy - loss_fn(log_probs, labels)) < 1e-5
+            tensor(True)
+        """
+        tables = self.term.tables
+        inputs = torch.empty(*labels.shape, 0, dtype=tables.values.dtype, device=labels.device)
+        targets = self._targets(labels, inputs, **options)
+        of_values = self.term.fixed_target(targets)
+        terms = targets.number_weights.unsqueeze(-1) * token_weights(of_values, targets.labels, tables)
+        of_numbers = self._weight_in(terms.dtype) * torch.where(
+            targets.number_weights.unsqueeze(-1) != 0, terms, 0
+        )
+        ids = tables.token_ids.expand(of_numbers.shape)
+        ce_weights = (1 - self.label_smoothing) * targets.ce_weights
+        if targets.soft is not None:
+            of_numbers = of_numbers + ce_weights.unsqueeze(-1) * targets.soft
+            ce_weights = ce_weights.masked_fill(targets.target >= 0, 0)
+        # The label is one of the number tokens, or a further token.
+        is_label = ids == targets.labels.unsqueeze(-1)
+        of_numbers = of_numbers + ce_weights.unsqueeze(-1) * is_label
+        further = ce_weights.masked_fill(is_label.any(-1), 0).unsqueeze(-1)
+        ids = torch.cat([targets.labels.clamp(min=0).unsqueeze(-1), ids], -1)
+        weights = torch.cat([further, of_numbers], -1)
+        if self.label_smoothing:
+            vocab_size = self.vocabulary.vocab_size
+            share = self.label_smoothing / vocab_size * targets.ce_weights
+            weights = share.unsqueeze(-1).repeat(1, vocab_size).scatter_add(-1, ids, weights)
+            ids = torch.arange(vocab_size, device=ids.device).expand(weights.shape)
+        flat = as_soft_targets(ids, weights)
+        return SoftTargets(*[each.reshape(*labels.shape, each.shape[-1]) for each in flat])
+
+    def candidates(self, labels: Tensor) -> Tensor:
+        """List the tokens whose log-probabilities the loss reads, for `from_log_probs`.
+
+        Args:
+            labels: `[...]`, as passed to `forward`.
+
+        Returns:
+            `[..., K]` with K the number of number tokens: these, by ascending id, where the label is one of
+            them; elsewhere the label, K times; 0 where it is ignored.
+
+        Example:
+            >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+            >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+            >>> NTLCrossEntropyLoss(digits).candidates(torch.tensor([4, 11, -100]))[:, :3]
+            tensor([[ 0,  1,  2],
+                    [11, 11, 11],
+                    [ 0,  0,  0]])
+        """
+        if self.shift:
+            labels = shift_left(labels, self.ignore_index)
+        labels = labels.unsqueeze(-1)
+        ids = torch.tensor(self.vocabulary.token_ids, device=labels.device)
+        found = torch.where(torch.isin(labels, ids), ids, labels)
+        return found.masked_fill(labels == self.ignore_index, 0)
+
+    def from_log_probs(self, log_probs: Tensor, labels: Tensor, **options: Any) -> Tensor | LossTerms:
+        """Compute the loss from the log-probabilities of its `candidates`, such as a training API returns.
+
+        Their derivatives are those of the loss, so `backward()` gives what an API's custom losses need.
+
+        Args:
+            log_probs: `[..., K]`, log-probabilities over the whole vocabulary of `candidates(labels)`. Only
+                the first is read where the label is no number token.
+            labels: `[...]`, as passed to `candidates`.
+            options: the further arguments of `forward`.
+
+        Returns, Raises: see `forward`; also a ValueError if the criterion reads `logits`, or with
+            `label_smoothing`, which need more than the log-probabilities of these tokens.
+
+        Example:
+            >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+            >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+            >>> loss_fn, labels = NTLCrossEntropyLoss(digits), torch.tensor([[4, 11]])
+            >>> log_probs = torch.randn(1, 2, 12).log_softmax(-1)
+            >>> of_candidates = log_probs.gather(-1, loss_fn.candidates(labels))
+            >>> abs(loss_fn.from_log_probs(of_candidates, labels) - loss_fn(log_probs, labels)) < 1e-5
+            tensor(True)
+        """
+        if "logits" in self.term.reads or self.label_smoothing:
+            raise ValueError(
+                f"{self.extra_repr()}, label_smoothing={self.label_smoothing}: del_loss and others that read "
+                "logits, and label_smoothing, need more than log-probabilities of number tokens"
+            )
+        count = len(self.vocabulary.token_ids)
+        if not isinstance(log_probs, Tensor) or log_probs.shape != (*labels.shape, count):
+            given = list(log_probs.shape) if isinstance(log_probs, Tensor) else type(log_probs).__name__
+            raise ValueError(
+                f"log_probs: expected those of candidates(labels), {[*labels.shape, count]}, given {given}"
+            )
+        targets = self._targets(labels, log_probs, **options)
+        flat = log_probs.reshape(-1, count).to(COMPUTED_IN[log_probs.dtype])
+        ids = torch.tensor(self.vocabulary.token_ids, device=flat.device)
+        column = torch.searchsorted(ids, targets.labels.clamp(min=0)).clamp(max=count - 1)
+        column = torch.where(ids[column] == targets.labels, column, 0)  # else the label is the only one
+        nothing = flat.new_zeros(len(flat))
+        readout = Readout(
+            nothing,
+            nothing,
+            flat.gather(-1, column.unsqueeze(-1)).squeeze(-1),
+            flat[:, torch.searchsorted(ids, self.term.tables.token_ids)],
+        )
+        return self._result(self._terms(readout, targets), labels, readout, targets)
 
     def normalizers(
         self,
@@ -461,14 +667,27 @@ class NTLCrossEntropyLoss(nn.Module):
         self,
         labels: Tensor,
         inputs: Tensor,
-        loss_weights: Tensor | None,
-        num_items_in_batch: Tensor | float | None,
-        sequence_ids: Tensor | None,
-        number_weights: Tensor | None,
-        numbers: Tensor | None,
+        loss_weights: Tensor | None = None,
+        num_items_in_batch: Tensor | float | None = None,
+        sequence_ids: Tensor | None = None,
+        number_weights: Tensor | None = None,
+        numbers: Tensor | None = None,
+        soft_labels: SoftTargets | None = None,
+        number_sigma: Tensor | None = None,
+        *,
         reduction: str | None = None,
     ) -> Targets:
-        term = self.term
+        term, criterion = self.term, self.criterion
+        if soft_labels is not None and criterion is not None:
+            check_compares_distributions(criterion)
+        if number_sigma is None and isinstance(criterion, HLGauss) and criterion.fields:
+            found = self.find_number_sigma(labels, sequence_ids)
+            number_sigma = None if found is None else found.to(labels.device)
+        if number_sigma is not None and criterion is not None and "number_sigma" not in term.reads:
+            raise ValueError(
+                f"number_sigma is given, but the criterion has no standard deviation ({self.extra_repr()}): "
+                "expected HLGauss, or one that reads number_sigma"
+            )
         if inputs.device != term.tables.values.device:
             term.move_to(inputs.device)
         return prepare_targets(
@@ -487,11 +706,19 @@ class NTLCrossEntropyLoss(nn.Module):
             sequence_ids=sequence_ids,
             num_items_in_batch=num_items_in_batch,
             numbers=numbers,
+            soft_labels=soft_labels,
+            number_sigma=number_sigma,
         )
+
+    def _token_ids(self, targets: Targets) -> Tensor:
+        """Return the tokens whose logits are read."""
+        return self.term.token_ids if targets.soft is None else self.term.tables.token_ids
 
     def _terms(self, readout: Readout, targets: Targets) -> LossTerms:
         """Compute the weighted terms of the positions: their sums, or with "none" one by one, flat."""
         ce = readout.shifted_lse + (readout.row_max - readout.label_logit)
+        if targets.soft is not None:
+            ce = ce + soft_difference(readout.number_logits, targets.soft)
         if readout.mean_logit is not None:
             smooth = readout.shifted_lse + (readout.row_max - readout.mean_logit)
             ce = (1 - self.label_smoothing) * ce + self.label_smoothing * smooth

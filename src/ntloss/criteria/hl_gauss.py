@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ntloss.callers import warn_caller
 from ntloss.criteria.targets import cross_entropy
+from ntloss.numbers.fields import Finder
 from ntloss.numbers.labels import LabelNumbers
 
 # In widths of a cell; beyond it, the target is uniform to rounding.
@@ -40,6 +41,10 @@ class HLGauss:
     distribution is wider than that of the labels, by about the final sigma. Digits after a wrong prefix are
     not trained, because each target is conditioned on the label's own digits. Use it where near misses are
     acceptable, not where answers are right or wrong.
+
+    `number_sigma`, an argument of the loss and a column in trainers, gives single numbers a standard
+    deviation of their own, where numbers of several units stand in a row. It takes the place of `sigma` and
+    `relative`, and falls in proportion to `sigma` with `anneal`.
 
     The target covers numbers with the label's length and sign. A first digit of 0 is left out of numbers
     above 9, unless the label itself begins with one. A token with a point or an exponent of its own (`3.14`,
@@ -81,6 +86,8 @@ class HLGauss:
         decimals: bool = True,
     ) -> None:
         self.schedule: tuple[float, float] | None = None
+        self.fields: dict[str, float] = {}  # see `for_fields`
+        self.by: Finder = "name"
         if isinstance(sigma, (tuple, list)):
             if len(sigma) != 2:
                 raise TypeError(
@@ -118,21 +125,40 @@ class HLGauss:
             >>> round(sigma, 3)
             0.769
         """
-        numbers = []
-        for row, answer in enumerate(answers):
-            try:
-                numbers.append(float(answer))
-            except (TypeError, ValueError, OverflowError):  # None, "1,000", 10**400
-                numbers.append(math.nan)
-            if not math.isfinite(numbers[-1]):
-                raise ValueError(f"answers: number {row} is {answer!r}: expected a finite one, such as 12.5")
-        spread = statistics.pstdev(numbers) if len(numbers) > 1 else 0.0
-        if not spread > 0:
-            raise ValueError(
-                f"answers: expected at least two different numbers, given {len(numbers)}: "
-                f"{', '.join(map(str, numbers[:5]))}. Pass sigma yourself: HLGauss(sigma=1.0)."
-            )
-        return cls((_START * spread, _START * _END * spread), **options)
+        start = _START * _spread_of(answers, "answers")
+        return cls((start, _END * start), **options)
+
+    @classmethod
+    def for_fields(
+        cls, answers: Mapping[str, Iterable[float]], by: Finder = "name", **options: Any
+    ) -> HLGauss:
+        """Make the criterion for answers with several numbers, each of which has a standard deviation.
+
+        The loss finds the field of each number in the text of the labels (`ntloss.numbers.find_fields`). The
+        standard deviation of a field falls as that of `for_answers` does. Numbers of no field have
+        cross-entropy.
+
+        Args:
+            answers: field to its numbers in the training data, two or more that differ.
+            by: how fields are found; see `ntloss.numbers.find_fields`.
+            options: `leading_zeros`, `decimals`.
+
+        Raises:
+            ValueError: no field, or one with fewer than two different numbers, or with one that is no finite
+                number.
+
+        Example:
+            >>> HLGauss.for_fields({"room_size": [0.2, 0.4], "threshold_db": [-30, -10]})
+            HLGauss(fields=(room_size: 0.055, threshold_db: 5.5))
+        """
+        if not answers:
+            raise ValueError("answers: expected the numbers of at least one field, {'room_size': [0.2, 0.4]}")
+        made = cls((1.0, _END), **options)  # shares of the standard deviations of fields
+        made.by = by
+        made.fields = {
+            name: _START * _spread_of(given, f"answers of {name}") for name, given in answers.items()
+        }
+        return made
 
     @property
     def sigma(self) -> Tensor:
@@ -161,7 +187,7 @@ class HLGauss:
             progress: steps done / all steps, from 0 to 1. More counts as 1.
 
         Returns:
-            The new sigma.
+            The new sigma; with fields, its share of the first one.
 
         Raises:
             ValueError: sigma is not a pair, or `progress` is negative or not a number.
@@ -188,6 +214,7 @@ class HLGauss:
         digits: LabelNumbers,
         cells: Tensor,
         form_log_probs: Tensor | None = None,
+        number_sigma: Tensor | None = None,
     ) -> Tensor:
         """Compute the loss of each position: `[positions]`; see `ntloss.criteria.READABLE`."""
         if self._calls_at_start is not None and log_probs.requires_grad and not torch.compiler.is_compiling():
@@ -198,10 +225,17 @@ class HLGauss:
                     "call loss_fn.anneal(steps done / all steps) before each step, or pass a single sigma.",
                     UserWarning,
                 )
-        targets = self.targets(values, target, digits, cells)
+        targets = self.targets(values, target, digits, cells, number_sigma)
         return cross_entropy(targets, log_probs, log_mass, form_log_probs)
 
-    def targets(self, values: Tensor, target: Tensor, digits: LabelNumbers, cells: Tensor) -> Tensor:
+    def targets(
+        self,
+        values: Tensor,
+        target: Tensor,
+        digits: LabelNumbers,
+        cells: Tensor,
+        number_sigma: Tensor | None = None,
+    ) -> Tensor:
         """Compute the target of each position, given the true digits before it: `[positions, values]`."""
         magnitudes = values.abs()
         steps = magnitudes - magnitudes[target].unsqueeze(-1)  # in units of the token's last digit, as below
@@ -210,7 +244,7 @@ class HLGauss:
         # precise in numbers of any length; all other edges are whole steps away from these two.
         lower = torch.where(steps > 0, steps - 1 + above, steps - below)
         upper = torch.where(steps < 0, steps + 1 - below, steps + above)
-        masses = _mass(lower, upper, self._sigma_in_units(digits).to(steps).unsqueeze(-1))
+        masses = _mass(lower, upper, self._sigma_in_units(digits, number_sigma).to(steps).unsqueeze(-1))
         # Other values have another length or sign, or begin with a 0.
         masses = masses * (cells[0, digits.kind] if self.leading_zeros else cells[digits.leads, digits.kind])
         # If every cell has mass 0, the target is the label; so it is for a token with a point of its own,
@@ -219,20 +253,48 @@ class HLGauss:
         is_label = torch.zeros_like(masses).scatter(-1, target.unsqueeze(-1), 1)
         return torch.where(total > 0, masses / total.clamp(min=torch.finfo(total.dtype).tiny), is_label)
 
-    def _sigma_in_units(self, digits: LabelNumbers) -> Tensor:
+    def _sigma_in_units(self, digits: LabelNumbers, number_sigma: Tensor | None) -> Tensor:
         """Compute the target's standard deviation in units of each token's last digit."""
         sigma = self._sigma.detach().to(digits.unit) / digits.unit
         if self.relative:
             sigma = torch.hypot(sigma, self.relative * (digits.magnitude / digits.unit))
+        if number_sigma is not None:
+            # Standard deviations that are given fall as the criterion's own does.
+            first = self.schedule[0] if self.schedule else 0.0
+            share = self._sigma.detach().to(digits.unit) / first if first else 1.0
+            given = number_sigma.to(digits.unit) * share / digits.unit
+            sigma = torch.where(given > 0, given, 0.0 if self.fields else sigma)  # NaN is none, too
         return sigma.clamp(max=_WIDEST)
 
     def __repr__(self) -> str:
+        if self.fields:
+            named = ", ".join(f"{name}: {sigma:.3g}" for name, sigma in self.fields.items())
+            return f"HLGauss(fields=({named}))"
         sigma = self.schedule or (float(self._sigma),)
         shown = ", ".join(f"{value:.3g}" for value in sigma)
         options = [f"sigma=({shown})" if self.schedule else f"sigma={shown}"]
         options += [f"relative={self.relative:g}"] * bool(self.relative)
         options += ["leading_zeros=True"] * self.leading_zeros + ["decimals=False"] * (not self.decimals)
         return f"HLGauss({', '.join(options)})"
+
+
+def _spread_of(answers: Iterable[float], name: str) -> float:
+    """Return the standard deviation of training answers, above 0; or raise a ValueError."""
+    numbers = []
+    for row, answer in enumerate(answers):
+        try:
+            numbers.append(float(answer))
+        except (TypeError, ValueError, OverflowError):  # None, "1,000", 10**400
+            numbers.append(math.nan)
+        if not math.isfinite(numbers[-1]):
+            raise ValueError(f"{name}: number {row} is {answer!r}: expected a finite one, such as 12.5")
+    spread = statistics.pstdev(numbers) if len(numbers) > 1 else 0.0
+    if not spread > 0:
+        raise ValueError(
+            f"{name}: expected at least two different numbers, given {len(numbers)}: "
+            f"{', '.join(map(str, numbers[:5]))}. Pass sigma yourself: HLGauss(sigma=1.0)."
+        )
+    return spread
 
 
 def _mass(lower: Tensor, upper: Tensor, sigma: Tensor) -> Tensor:

@@ -47,6 +47,8 @@ READABLE = {
     "numbers": "`LabelNumbers`, the number of each label. A criterion that reads it sees all positions of "
     "the batch, and returns one loss for each number, at the number's first token",
     "digits": "`LabelNumbers` for a criterion with one loss for each token: targets on whole numbers",
+    "number_sigma": "`[positions]`, standard deviation that is given for the label's number, NaN or 0 where "
+    "none is; None if none is given at all",
     "cells": "`[2, kinds, values]`, bool, `cells[0, digits.kind]` says which values have a token of the "
     "label's length and sign, and `cells[1]` leaves out those with a leading 0",
 }

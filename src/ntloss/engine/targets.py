@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imports no compiler yet
 
+from ntloss.criteria.soft import SoftTargets
 from ntloss.engine.readout import COMPUTED_IN, values_are_hidden
+from ntloss.engine.soft import check_soft_labels, soft_weights
 from ntloss.engine.tables import NumberTables
 from ntloss.numbers.labels import LabelNumbers, find_numbers, without_float64
 from ntloss.numbers.vocabulary import NumberVocabulary
@@ -19,7 +21,7 @@ MODES = ("add", "replace")
 REDUCTIONS = ("mean", "sum", "none")
 DIVISORS = ("items", "numbers")
 # What a criterion reads of the whole number that a label belongs to.
-OF_NUMBERS = ("place", "digits_after", "numbers", "digits")
+OF_NUMBERS = ("place", "digits_after", "numbers", "digits", "number_sigma")
 _TINY = torch.finfo(torch.float32).tiny  # a divisor in place of 0
 _Given = TypeVar("_Given", Tensor, Tensor | None)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -42,6 +44,10 @@ class Targets(NamedTuple):
         Tensor | None
     )  # `[positions, columns]`, `LabelNumbers` in one tensor, if the criterion reads them
     shape: torch.Size | None  # of the losses with reduction="none"; None if they are summed
+    # `[positions, number tokens]`, the distribution of each label that is a number token, 0 elsewhere; None
+    # if no label is soft. `labels` are then the likeliest tokens.
+    soft: Tensor | None = None
+    sigma: Tensor | None = None  # standard deviation that is given for each label's number, if any
 
     def at_rows(self, rows: Tensor | None) -> Targets:
         """Select some positions, or all if `rows` is None."""
@@ -53,7 +59,8 @@ class Targets(NamedTuple):
         number_rows = None if self.number_rows is None else columns[-1].nonzero().squeeze(-1)
         numbers = None if self.numbers is None else self.numbers[rows]
         shape = None if self.shape is None else columns[0].shape
-        return Targets(*columns, number_rows, numbers, shape)  # type: ignore[arg-type, call-arg]
+        soft, sigma = (None if each is None else each[rows] for each in (self.soft, self.sigma))
+        return Targets(*columns, number_rows, numbers, shape, soft, sigma)  # type: ignore[arg-type, call-arg]
 
 
 def prepare_targets(
@@ -73,6 +80,8 @@ def prepare_targets(
     sequence_ids: Tensor | None = None,
     num_items_in_batch: Tensor | float | None = None,
     numbers: Tensor | None = None,
+    soft_labels: SoftTargets | None = None,
+    number_sigma: Tensor | None = None,
 ) -> Targets:
     """Check labels `[...]`, shift them, find their numbers, and compute the weight of each position.
 
@@ -89,6 +98,11 @@ def prepare_targets(
         _check_weights("loss_weights", loss_weights, labels)
     if number_weights is not None:
         _check_weights("number_weights", number_weights, labels, splits=mode == "replace")
+    if soft_labels is not None:
+        check_soft_labels(soft_labels, labels, tables.vocabulary.vocab_size, _reads_values(labels))
+    if number_sigma is not None:
+        _check_beside("number_sigma", number_sigma, labels)
+        _check_sigma(number_sigma)
     if not set(OF_NUMBERS) & set(reads):
         numbers = None
     elif numbers is None:
@@ -96,6 +110,9 @@ def prepare_targets(
     if shift:
         labels = shift_left(labels, ignore_index)
         loss_weights, number_weights = shift_left(loss_weights), shift_left(number_weights)
+        number_sigma = shift_left(number_sigma)
+        if soft_labels is not None:
+            soft_labels = SoftTargets(*[F.pad(each, (0, 0, 0, 1))[..., 1:, :] for each in soft_labels])
     shape = labels.shape if reduction == "none" else None
     if numbers is not None:
         if numbers.shape[:-1] != labels.shape:
@@ -109,6 +126,10 @@ def prepare_targets(
     labels = labels.masked_fill(labels == ignore_index, -1)
     counted = labels >= 0
     target = tables.value_of_label[labels]
+    soft = None
+    if soft_labels is not None:
+        soft = soft_weights(soft_labels, labels, tables, _reads_values(labels))
+        labels = torch.where(target >= 0, tables.token_ids[soft.argmax(-1)], labels)
     has_term = is_number = target >= 0
     of_numbers = "numbers" in reads  # one term for each number, at its first token
     if numbers is not None:
@@ -143,7 +164,10 @@ def prepare_targets(
     if not of_numbers and not static_shapes:
         number_rows = term_weights.nonzero().squeeze(-1)
     columns = (labels, target, counted, item_weights, ce_weights, term_weights)
-    return Targets(*columns, number_rows, numbers, shape)
+    sigma = None
+    if number_sigma is not None and numbers is not None:  # a number has that of its first token
+        sigma = number_sigma.reshape(-1)[torch.arange(len(target), device=labels.device) - found.back]
+    return Targets(*columns, number_rows, numbers, shape, soft, sigma)
 
 
 def numbers_of(
@@ -285,6 +309,15 @@ def _check_weights(name: str, weights: Tensor, labels: Tensor, splits: bool = Fa
     if not valid.all():  # NaN fails these comparisons too
         expected = "weights from 0 to 1 with mode='replace'" if splits else "finite weights, 0 or more"
         raise ValueError(f"{name} contain {weights[~valid][0].item()}: expected {expected}")
+
+
+def _check_sigma(sigma: Tensor) -> None:
+    """Raise a ValueError if standard deviations are negative or infinite; NaN and 0 are none."""
+    if _reads_values(sigma) and ((sigma < 0) | sigma.isinf()).any():
+        wrong = sigma[(sigma < 0) | sigma.isinf()][0].item()
+        raise ValueError(
+            f"number_sigma contains {wrong}: expected standard deviations; 0 or NaN for the criterion's own"
+        )
 
 
 def _check_count(count: Tensor | float, reduction: str) -> None:

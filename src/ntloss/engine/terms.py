@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from ntloss.criteria import Criterion, HLGauss, make_criterion
 from ntloss.criteria.signature import is_cross_entropy, name_of, option_of, reads_of, requires
 from ntloss.engine.readout import COMPUTED_IN, Readout, values_are_hidden, without_autocast
+from ntloss.engine.soft import by_value, form_share
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import OF_NUMBERS, Targets, numbers_of
 from ntloss.numbers.labels import LabelNumbers
 from ntloss.numbers.vocabulary import NumberVocabulary, warn_once, warn_without_point
 
+_ROUNDING = 1e-9  # of derivatives that should be the same
 # Replaces logits of -inf among the number tokens: the probability is still 0, and the difference of two of
 # them is not NaN, in value or gradient.
 _MINUS_INFINITY = -1e30
@@ -151,13 +153,13 @@ class NumberTerm(nn.Module):
         learns_form = replaces_cross_entropy and self.tables.has_several_forms
         labels = targets.labels if learns_form else None
         target, weights = targets.target, targets.number_weights
-        packed = targets.numbers
+        packed, soft, sigma = targets.numbers, targets.soft, targets.sigma
         rows = targets.number_rows
         if rows is not None:  # with a thousand number tokens, computing all positions would cost more
             target, weights, number_logits = target[rows], weights[rows], number_logits.index_select(0, rows)
             if reads_mass:
                 row_max, shifted_lse = row_max[rows], shifted_lse[rows]
-            packed = None if packed is None else packed[rows]
+            packed, soft, sigma = (None if each is None else each[rows] for each in (packed, soft, sigma))
             labels = None if labels is None else labels[rows]
         else:
             # The logits of other positions may be NaN.
@@ -172,19 +174,13 @@ class NumberTerm(nn.Module):
                 form = (labels.unsqueeze(-1) == self.tables.token_ids).int().argmax(-1, keepdim=True)
                 label_logit = number_logits.gather(-1, form).squeeze(-1)
             given = read_distribution(self.tables, number_logits, target, normalizer, label_logit)._asdict()
-            numbers = None if packed is None else LabelNumbers.unpack(packed)
-            given |= {"target": target, "numbers": numbers, "digits": numbers, "cells": self.tables.cells}
-            given["target_probs"] = None
-            if self._requires_target_probs:
-                nothing = torch.zeros_like(given["log_probs"])  # not F.one_hot, which reads the values
-                given["target_probs"] = nothing.scatter(-1, target.unsqueeze(-1), 1)
+            given |= self._of_labels(target, packed, soft, sigma, given["log_probs"])
             if "probs" in self.reads:
                 # Without a gradient through logarithms that nothing else reads.
                 alone = not {"log_probs", "log_mass", "form_log_probs"} & set(self.reads)
                 given["probs"] = given["logits"].softmax(-1) if alone else given["log_probs"].exp()
-            if numbers is not None:  # floats, so that powers of them are as precise as the loss
-                columns = {"place": numbers.place, "digits_after": numbers.after}
-                given |= {n: c.to(given["log_probs"]) for n, c in columns.items() if n in self.reads}
+            if soft is not None and learns_form:
+                given["form_log_probs"] = form_share(number_logits, given["logits"], soft, self.tables)
             loss = self.criterion(**{name: given[name] for name in self.reads})
             if loss.shape != target.shape:
                 raise ValueError(
@@ -197,6 +193,75 @@ class NumberTerm(nn.Module):
         if targets.shape is None:
             return term.sum()
         return term if rows is None else term.new_zeros(len(targets.target)).index_copy(0, rows, term)
+
+    def _of_labels(
+        self,
+        target: Tensor,
+        packed: Tensor | None,
+        soft: Tensor | None,
+        sigma: Tensor | None,
+        like: Tensor,
+    ) -> dict[str, Any]:
+        """Return what a criterion may read of the labels, floats in the dtype of the log-probabilities."""
+        numbers = None if packed is None else LabelNumbers.unpack(packed)
+        given = {"target": target, "numbers": numbers, "digits": numbers, "cells": self.tables.cells}
+        given |= {"number_sigma": sigma, "target_probs": None}
+        if soft is not None:
+            given["target_probs"] = by_value(soft, self.tables).to(like)
+        elif self._requires_target_probs:
+            nothing = torch.zeros_like(like)  # not F.one_hot, which reads the values
+            given["target_probs"] = nothing.scatter(-1, target.unsqueeze(-1), 1)
+        if numbers is not None:  # floats, so that powers of them are as precise as the loss
+            columns = {"place": numbers.place, "digits_after": numbers.after}
+            given |= {n: c.to(like) for n, c in columns.items() if n in self.reads}
+        return given
+
+    def fixed_target(self, targets: Targets) -> Tensor:
+        """Return the distribution whose cross-entropy the criterion is: `[positions, values]`, float64.
+
+        It is minus the derivative by the log-probabilities, which is then the same for all predictions. Rows
+        of positions without a number term mean nothing.
+
+        Raises:
+            ValueError: the criterion is none.
+        """
+        if self.criterion is None:
+            return torch.zeros(len(targets.target), len(self.tables.values), dtype=torch.float64)
+        message = (
+            f"criterion {name_of(self.criterion)} is no cross-entropy with a fixed target: its weights "
+            "depend on the model's probabilities. Expected HLGauss, gaussian_smoothing or dist2; or a "
+            "trainer's forward_backward_custom, with loss_fn.candidates(labels) as its target tokens and "
+            "loss_fn.from_log_probs(log_probs, labels) as the loss"
+        )
+        if {"probs", "logits", "numbers"} & {*self.reads}:
+            raise ValueError(message)
+        values, target = self.tables.values, targets.target.clamp(min=0)
+        shape = len(target), len(values)
+        generator = torch.Generator().manual_seed(0)
+        slopes = []
+        for _ in range(2):
+            drawn = torch.randn(shape, dtype=torch.float64, generator=generator)
+            log_probs = drawn.log_softmax(-1).to(values).requires_grad_()
+            log_mass = -torch.rand(shape[0], dtype=torch.float64, generator=generator).to(values)
+            log_mass.requires_grad_()
+            given = {"log_probs": log_probs, "log_mass": log_mass, "form_log_probs": None, "values": values}
+            given |= self._of_labels(target, targets.numbers, targets.soft, targets.sigma, log_probs)
+            with torch.enable_grad():
+                loss = self.criterion(**{name: given[name] for name in self.reads})
+            slopes.append(torch.autograd.grad(loss.sum(), (log_probs, log_mass), materialize_grads=True))
+        (slope, by_mass), (again, mass_again) = slopes
+        used = targets.number_weights != 0
+        total = slope.sum(-1)  # minus that of the weights; the mass has the same, or is not read
+        fits = torch.stack(
+            [
+                (slope - again).abs().amax(-1, keepdim=True).sum(-1) <= _ROUNDING,
+                (by_mass - mass_again).abs() <= _ROUNDING,
+                ((by_mass - total).abs() <= _ROUNDING) | (by_mass == 0),
+            ]
+        ).all(0)
+        if not fits[used].all():
+            raise ValueError(message)
+        return -slope
 
     @property
     def knows_derivative_by_mass(self) -> bool:

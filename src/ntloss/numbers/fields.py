@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imports no compiler yet
 
 from ntloss.numbers.grammar import find_in_text
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 # What may stand between a field's name and its number, such as `": `, `>` or ` = [`. Not what ends a clause:
-# in "I like its clarity. 3 of 4 ...", the 3 is no clarity.
-_MARKS_BEFORE = re.compile(r"""[\s"'`:=()\[\]{}<>|*_/\\~≈≤≥+$€£¥#→-]+\Z""")
+# in "I like its clarity. 3 of 4 ...", the 3 is no clarity. \u2010 to \u201e are dashes and quotation marks.
+_MARKS_BEFORE = re.compile(r"""[\s"'`:=()\[\]{}<>|*_/\\~≈≤≥+$€£¥#→«»\u2010-\u201e-]+\Z""")
 _FAR = 32  # characters of these marks
 _COMMA = re.compile(r"\s*,\s*")
 _WORD = re.compile(r"\w")
@@ -142,6 +148,64 @@ def by_field(
             if first < ends + start and begins + start < last:
                 column[i] = values[field]
     return column
+
+
+@_disable_dynamo
+def fields_of_labels(
+    labels: Tensor,
+    vocabulary: NumberVocabulary,
+    fields: Iterable[str],
+    by: Finder = "name",
+    sequence_ids: Tensor | None = None,
+    ignore_index: int = -100,
+) -> Tensor:
+    """Find the field of each label's number, on the CPU.
+
+    An answer is a run of labels that are not ignored, in one sequence; fields are looked for in its text.
+
+    Args:
+        labels: `[..., seq]`, token ids.
+        vocabulary: made from a tokenizer, whose texts it knows.
+        fields, by: see `find_fields`.
+        sequence_ids: `[..., seq]`; adjacent positions with one id belong to one sequence. Default: each row
+            is one sequence.
+        ignore_index: label of positions to ignore. Default: -100.
+
+    Returns:
+        `[..., seq]`, index of the field at each token of its numbers, -1 elsewhere.
+    """
+    names = _checked(fields)
+    rows = labels.cpu().reshape(-1, labels.shape[-1] if labels.dim() else 1)
+    found = torch.full(rows.shape, -1)
+    ids_of = torch.zeros_like(rows) if sequence_ids is None else sequence_ids.cpu().reshape(rows.shape)
+    for row, (ids, sequences) in enumerate(zip(rows.tolist(), ids_of.tolist(), strict=True)):
+        runs = itertools.groupby(
+            range(len(ids)),
+            key=lambda i: (ids[i] == ignore_index, sequences[i]),
+        )
+        for (ignored, _), run in runs:
+            if ignored:
+                continue
+            places = list(run)
+            texts = [vocabulary.text_of(ids[i]) or "\n" for i in places]
+            ends_of = list(itertools.accumulate(map(len, texts)))
+            offsets = list(zip([0, *ends_of], ends_of, strict=False))
+            text = "".join(texts)
+            for field, begins, ends in find_fields(text, names, by, vocabulary.thousands):
+                for i, (first, last) in zip(places, offsets, strict=True):
+                    if first < ends and begins < last:
+                        found[row, i] = names.index(field)
+    return found.reshape(labels.shape)
+
+
+def sigma_of_labels(
+    labels: Tensor, vocabulary: NumberVocabulary, fields: Mapping[str, float], *options: Any
+) -> Tensor:
+    """Find the standard deviation of each label's number by its field: `[..., seq]`, float32, 0 for none.
+
+    `fields` are names with standard deviations, and `options` the further arguments of `fields_of_labels`.
+    """
+    return torch.tensor([*fields.values(), 0.0])[fields_of_labels(labels, vocabulary, fields, *options)]
 
 
 def _checked(fields: Iterable[str]) -> list[str]:

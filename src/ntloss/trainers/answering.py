@@ -12,14 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss
+from ntloss.criteria import HLGauss, SoftTargets
 from ntloss.numbers import sequence_ids_of
+from ntloss.numbers.fields import sigma_of_labels
 from ntloss.numbers.labels import find_numbers
 from ntloss.trainers.chunked import entropy_and_hits, to_device
-from ntloss.trainers.columns import COLUMNS, NUMBERS
+from ntloss.trainers.columns import COLUMNS, IN_BATCH, NUMBERS, SOFT_IN_BATCH
 from ntloss.trainers.models import inputs_without_labels, routers_loss, without_wrappers
 from ntloss.trainers.share import IGNORED
 
-_OF_LOSS = (*COLUMNS, NUMBERS, "labels", "shift_labels", "num_items_in_batch", "fused_lm_head")
+_OF_LOSS = (*IN_BATCH, NUMBERS, "labels", "shift_labels", "num_items_in_batch", "fused_lm_head")
 
 
 class Answering:
@@ -120,7 +122,7 @@ def align(given: Mapping[str, Any], shift: bool) -> tuple[Tensor, dict[str, Any]
         ValueError: columns of weights beside labels that are shifted already.
     """
     labels, shifted, position_ids = given["labels"], given.get("shift_labels"), given.get("position_ids")
-    beside = {name: given.get(name) for name in COLUMNS}
+    beside = {name: given.get(name) for name in IN_BATCH}
     if shifted is not None and any(weights is not None for weights in beside.values()):
         raise ValueError(
             f"{' and '.join(COLUMNS)} are aligned with labels, but the batch has shift_labels, as with "
@@ -131,7 +133,9 @@ def align(given: Mapping[str, Any], shift: bool) -> tuple[Tensor, dict[str, Any]
         sequence_ids = sequence_ids_of(position_ids)
     if shift:
         labels, sequence_ids = _shift(labels, IGNORED), _shift(sequence_ids, -1)
-        beside = {name: _shift(weights, 0) for name, weights in beside.items()}
+        beside = {name: _shift(column, 0) for name, column in beside.items()}
+    ids, weights = (beside.pop(name) for name in SOFT_IN_BATCH)
+    beside["soft_labels"] = None if ids is None or weights is None else SoftTargets(ids, weights)
     labels, numbers = labels if shifted is None else shifted, given.get(NUMBERS)
     if numbers is not None and numbers.shape[:-1] != labels.shape:  # the trainer has cut the labels
         numbers = None
@@ -154,8 +158,26 @@ class FindNumbers:
         return find_numbers(labels, self.vocabulary, ids, decimals=self.decimals, ignore_index=IGNORED)
 
 
+class FindSigma:
+    """Finds the standard deviations of a batch's numbers by their fields; it can be pickled, too."""
+
+    def __init__(self, loss: NTLCrossEntropyLoss, criterion: HLGauss) -> None:
+        self.vocabulary, self.fields, self.by = loss.vocabulary, criterion.fields, criterion.by
+
+    def __call__(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return them, `[batch, seq]`, of the labels as they are in the batch."""
+        labels, ids = torch.as_tensor(batch["labels"]), batch.get("position_ids")
+        ids = None if ids is None or torch.as_tensor(ids).shape != labels.shape else torch.as_tensor(ids)
+        ids = None if ids is None else sequence_ids_of(ids)
+        return sigma_of_labels(labels, self.vocabulary, self.fields, self.by, ids, IGNORED)
+
+
 def _shift(given: Any, fill: float) -> Any:
-    return None if given is None else F.pad(given, (0, 1), value=fill)[..., 1:]
+    if given is None:
+        return None
+    if given.dim() == 3:  # [batch, seq, K]
+        return F.pad(given, (0, 0, 0, 1), value=fill)[:, 1:]
+    return F.pad(given, (0, 1), value=fill)[..., 1:]
 
 
 def _depends_on(loss: Tensor, part: Tensor) -> bool:

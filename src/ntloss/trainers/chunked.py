@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ntloss import LossTerms, NTLCrossEntropyLoss
+from ntloss.criteria import SoftTargets
 from ntloss.engine.readout import Transform
 from ntloss.engine.sources import rows_for
 from ntloss.trainers.models import find_head
@@ -159,6 +160,8 @@ class _Call:
 
 def to_device(value: Any, device: torch.device) -> Any:
     """Move a tensor to a device; a scalar on the CPU works with tensors of any device, without a copy."""
+    if isinstance(value, SoftTargets):
+        return SoftTargets(*[each.to(device) for each in value])
     stays = not isinstance(value, Tensor) or (value.dim() == 0 and value.device.type == "cpu")
     return value if stays else value.to(device)
 

@@ -1,9 +1,9 @@
-"""Columns of a batch that only the loss reads: weights of the dataset, and the numbers of the labels."""
+"""Columns that only the loss reads: weights, standard deviations and soft labels, and the labels' numbers."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -11,14 +11,22 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-COLUMNS = ("loss_weights", "number_weights")
+from ntloss.criteria.soft import pad_pairs
+
+# Columns of numbers, one for each label: what a row without the column has.
+_DEFAULTS = {"loss_weights": 1.0, "number_weights": 1.0, "number_sigma": 0.0}
+_SOFT = "soft_labels"  # a list of pairs of token and weight for each label
+COLUMNS = (*_DEFAULTS, _SOFT)
+# What the loss reads of a batch. Soft labels are two tensors, `[batch, seq, K]`.
+SOFT_IN_BATCH = ("soft_label_ids", "soft_label_weights")
+IN_BATCH = (*_DEFAULTS, *SOFT_IN_BATCH)
 NUMBERS = "label_numbers"  # what `find_numbers` found in a batch's labels
 _ALIKE = 0.85  # ratio of difflib: "number_weight" has 0.96
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise a ValueError if a column's name is almost that of a column of weights."""
-    for name in set(names) - {*COLUMNS}:
+    """Raise a ValueError if a column's name is almost that of a column of the loss."""
+    for name in set(names) - {*COLUMNS, *IN_BATCH}:
         for meant in difflib.get_close_matches(name.lower(), COLUMNS, n=1, cutoff=_ALIKE):
             raise ValueError(
                 f"the column {name!r} would be ignored: did you mean {meant!r}? If not, rename it."
@@ -46,40 +54,43 @@ def check_dataset(dataset: Any) -> None:
 class WithColumns:
     """A collator around the caller's collator, which adds the columns that the loss reads.
 
-    It pads columns of weights as the caller's collator pads the labels. A row's weights belong to its labels
-    or, without labels, to its `input_ids`. In the batch they stand where the row's tokens do: at the start or
-    the end of a row of the batch, or after those of the row before if the collator joins rows. All other
-    positions get 0; rows without weights get 1.
+    It pads columns of the dataset as the caller's collator pads the labels. A row's columns belong to its
+    labels or, without labels, to its `input_ids`. In the batch they stand where the row's tokens do: at the
+    start or the end of a row of the batch, or after those of the row before if the collator joins rows. All
+    other positions get 0. Rows without weights get 1, without a standard deviation 0, which is the
+    criterion's own, and without soft labels none.
 
     Args:
         collator: the caller's.
         find_numbers: finds the numbers of a batch's labels, in the processes of a data loader; None if the
             loss does not read them.
+        find_sigma: finds the standard deviations of the numbers by their fields, where the dataset has no
+            column of them; None for criteria without fields.
     """
 
     def __init__(
         self,
         collator: Callable[[list[Any]], Any],
         find_numbers: Callable[[Mapping[str, Any]], Tensor] | None = None,
+        find_sigma: Callable[[Mapping[str, Any]], Tensor] | None = None,
     ) -> None:
-        self.collator, self.find_numbers = collator, find_numbers
+        self.collator, self.find_numbers, self.find_sigma = collator, find_numbers, find_sigma
 
     def __call__(self, rows: list[Any]) -> Any:
-        """Return the collator's batch, with `[batch, seq]` weights in float32 for the columns that rows have.
+        """Return the collator's batch, with `[batch, seq]` floats for the columns that rows have.
 
         Raises:
-            ValueError: weights do not fit the labels, or the labels are not those of the rows.
+            ValueError: columns do not fit the labels, or the labels are not those of the rows.
         """
-        batch = self._with_weights(rows)
-        if (
-            self.find_numbers is not None
-            and isinstance(batch, MutableMapping)
-            and batch.get("labels") is not None
-        ):
-            batch[NUMBERS] = self.find_numbers(batch)
+        batch = self._with_columns(rows)
+        if isinstance(batch, MutableMapping) and batch.get("labels") is not None:
+            if self.find_numbers is not None:
+                batch[NUMBERS] = self.find_numbers(batch)
+            if self.find_sigma is not None and batch.get("number_sigma") is None:
+                batch["number_sigma"] = self.find_sigma(batch)
         return batch
 
-    def _with_weights(self, rows: list[Any]) -> Any:
+    def _with_columns(self, rows: list[Any]) -> Any:
         if not rows or not isinstance(rows[0], Mapping):
             return self.collator(rows)
         given = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
@@ -87,9 +98,14 @@ class WithColumns:
         if given and batch.get("labels") is not None:
             tokens = [_tokens_of(row) for row in rows]
             places = _places(tokens, torch.as_tensor(batch["labels"]))
-            for name in given:
-                flat = torch.cat([_weights_of(row, name, own) for row, own in zip(rows, tokens, strict=True)])
+            for name in {*given} - {_SOFT}:
+                flat = torch.cat([_floats_of(row, name, own) for row, own in zip(rows, tokens, strict=True)])
                 batch[name] = torch.where(places >= 0, flat[places], 0)
+            if _SOFT in given:
+                pairs = [pair for row, own in zip(rows, tokens, strict=True) for pair in _pairs_of(row, own)]
+                soft, inside = pad_pairs(pairs), (places >= 0).unsqueeze(-1)
+                for name, column in zip(SOFT_IN_BATCH, soft, strict=True):
+                    batch[name] = torch.where(inside, column[places], 0)
         return batch
 
 
@@ -103,18 +119,40 @@ def _tokens_of(row: Mapping[str, Any]) -> Tensor:
     return torch.as_tensor(tokens)
 
 
-def _weights_of(row: Mapping[str, Any], name: str, tokens: Tensor) -> Tensor:
+def _floats_of(row: Mapping[str, Any], name: str, tokens: Tensor) -> Tensor:
     if row.get(name) is None:
-        return torch.ones(len(tokens))
-    weights = torch.as_tensor(row[name], dtype=torch.float32)
-    if weights.shape != tokens.shape:
+        return torch.full((len(tokens),), _DEFAULTS[name])
+    given = row[name]
+    if name == "number_sigma" and isinstance(given, (list, tuple)):  # tables write NaN as None
+        given = [0.0 if each is None else each for each in given]
+    floats = torch.as_tensor(given, dtype=torch.float32)
+    _check_length(name, floats.shape, tokens)
+    if name == "number_sigma":
+        floats = floats.nan_to_num(nan=0.0, posinf=torch.inf)
+    if not ((floats >= 0) & (floats < torch.inf)).all():  # NaN fails this, too
+        raise ValueError(f"{name} {row[name]!r}: expected finite numbers, 0 or more")
+    return floats
+
+
+def _pairs_of(row: Mapping[str, Any], tokens: Tensor) -> list[Any]:
+    if row.get(_SOFT) is None:
+        return [()] * len(tokens)
+    given = [() if pairs is None else pairs for pairs in row[_SOFT]]
+    _check_length(_SOFT, (len(given),), tokens)
+    if not all(isinstance(pair, Sequence) and len(pair) == 2 for pairs in given for pair in pairs):
         raise ValueError(
-            f"{name} of shape {list(weights.shape)}, but labels of shape {list(tokens.shape)}: expected one "
-            "weight per label. Were the labels truncated after the weights were made?"
+            f"{_SOFT} {row[_SOFT]!r}: expected a list of pairs of token id and weight for each label, "
+            "[[], [[14, 0.67], [15, 0.33]]], as SoftTargets.pairs() returns it"
         )
-    if not ((weights >= 0) & (weights < torch.inf)).all():  # NaN fails this, too
-        raise ValueError(f"{name} {row[name]!r}: expected finite weights, 0 or more")
-    return weights
+    return given
+
+
+def _check_length(name: str, shape: Sequence[int], tokens: Tensor) -> None:
+    if tuple(shape) != tuple(tokens.shape):
+        raise ValueError(
+            f"{name} of shape {list(shape)}, but labels of shape {list(tokens.shape)}: expected one entry "
+            "per label. Were the labels truncated after the column was made?"
+        )
 
 
 def _places(tokens: list[Tensor], labels: Tensor) -> Tensor:

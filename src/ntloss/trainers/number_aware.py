@@ -10,15 +10,25 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.criteria import Criterion
 from ntloss.criteria.signature import name_of
 from ntloss.numbers import LabelNumbers
-from ntloss.trainers.answering import Answering, FindNumbers, align
+from ntloss.numbers.fields import fields_of_labels
+from ntloss.trainers.answering import Answering, FindNumbers, FindSigma, align
 from ntloss.trainers.chunked import ChunkedHead
-from ntloss.trainers.columns import COLUMNS, NUMBERS, WithColumns, check_dataset, check_names, has_rows
+from ntloss.trainers.columns import (
+    COLUMNS,
+    IN_BATCH,
+    NUMBERS,
+    WithColumns,
+    check_dataset,
+    check_names,
+    has_rows,
+)
 from ntloss.trainers.evaluation import EvaluationMeans
 from ntloss.trainers.models import check_special, note_prompts, shifts_labels, vocabulary_of, without_wrappers
 from ntloss.trainers.share import IGNORED, number_share, warn_without_numbers
@@ -54,9 +64,11 @@ def make_number_aware(
     is logged as `number_share`, and, for a criterion on whole numbers, three numbers of the first batch with
     their width as `first_numbers`.
 
-    A dataset may have two columns with one number, 0 or more, for each of a row's labels (unshifted):
-    `loss_weights` weighs a token in the whole loss, and `number_weights` in the number term alone. With
-    `mode="replace"`, `number_weights` are at most 1.
+    A dataset may have columns with an entry for each of a row's labels (unshifted). `loss_weights` weighs a
+    token in the whole loss, and `number_weights` in the number term alone; both are 0 or more. With
+    `mode="replace"`, `number_weights` are at most 1. `number_sigma` is the standard deviation of a number for
+    `HLGauss`, at its first token, and 0 for the criterion's own. `soft_labels` are pairs of token and weight
+    for a label that is a distribution (`SoftTargets.pairs()`), and an empty list for others.
 
     Args:
         trainer: a `Trainer` or `Seq2SeqTrainer` of transformers, an `SFTTrainer` of TRL, or a subclass. A
@@ -77,7 +89,7 @@ def make_number_aware(
     Raises:
         TypeError: not such a trainer, or an unknown option.
         ValueError: no tokenizer, or another model's; a model that is no language model; an option of the
-            trainer that has another loss; a column that is almost called as one of the two.
+            trainer that has another loss; a column that is almost called as one of these.
 
     Example:
         >>> from ntloss.trainers import make_number_aware
@@ -139,16 +151,23 @@ class NumberAware:
         self._counts: tuple[Any, Tensor] | None = None  # labels and number terms of the current update
         self.sums: EvaluationMeans | None = None
         trainer._set_signature_columns_if_needed()
+        criterion = loss.criterion
         ours = {
             "compute_loss": self.compute_loss,
             "prediction_step": self.prediction_step,
             "evaluation_loop": self.evaluation_loop,
             "get_batch_samples": self.get_batch_samples,
             "data_collator": WithColumns(
-                trainer.data_collator, FindNumbers(loss, shift) if loss.finds_numbers else None
+                trainer.data_collator,
+                FindNumbers(loss, shift) if loss.finds_numbers else None,
+                FindSigma(loss, criterion) if isinstance(criterion, HLGauss) and criterion.fields else None,
             ),
             "model_accepts_loss_kwargs": True,  # so that the trainer counts the labels of a step
-            "_signature_columns": [*trainer._signature_columns, *COLUMNS],  # so that it does not drop these
+            "_signature_columns": [
+                *trainer._signature_columns,
+                *COLUMNS,
+                *IN_BATCH,
+            ],  # so that it does not drop these
         }
         self._replaced = {name: vars(trainer)[name] for name in ours if name in vars(trainer)}
         vars(trainer).update(ours)
@@ -221,7 +240,7 @@ class NumberAware:
         A `Seq2SeqTrainer` that generates calls this method and not `compute_loss`.
         """
         # `generate` does not know them.
-        columns = {name: inputs[name] for name in (*COLUMNS, NUMBERS) if name in inputs}
+        columns = {name: inputs[name] for name in (*IN_BATCH, NUMBERS) if name in inputs}
         inputs = {name: value for name, value in inputs.items() if name not in columns}
         columns = self.trainer._prepare_inputs(columns) if columns else columns
         return self._own("prediction_step")(Answering(self, model, columns), inputs, *args, **kwargs)
@@ -293,6 +312,8 @@ class NumberAware:
     def _log_first(self, inputs: Mapping[str, Any]) -> None:
         """Log the share of number tokens among the labels of the first rows, and the first numbers."""
         labels = self._first_labels(inputs)
+        self._check_fields(labels)
+        labels = labels[labels != IGNORED]
         share = number_share(labels, self.loss.vocabulary)
         if not share:
             warn_without_numbers(f"the {len(labels):,} labels of the first rows")
@@ -303,7 +324,10 @@ class NumberAware:
         self.trainer.log(logs)
 
     def _first_labels(self, inputs: Mapping[str, Any]) -> Tensor:
-        """Return the labels of the first rows that count; those of a batch if the data set is a stream."""
+        """Return the labels of the first rows, one after the other with an ignored one between rows.
+
+        They are those of a batch if the data set is a stream.
+        """
         labels: list[Tensor] = []
         loader: Any = self.trainer.callback_handler.train_dataloader
         dataset: Any = getattr(loader, "dataset", None)
@@ -312,16 +336,29 @@ class NumberAware:
                 for start in range(0, min(_ROWS, len(dataset)), self.trainer.args.train_batch_size):
                     end = min(start + self.trainer.args.train_batch_size, len(dataset))
                     batch = loader.collate_fn([dataset[i] for i in range(start, end)])
-                    labels.append(torch.as_tensor(batch["labels"]).reshape(-1))
-        found = torch.cat(labels) if labels else inputs["labels"].reshape(-1)
-        return found[found != IGNORED]
+                    labels.append(torch.as_tensor(batch["labels"]))
+        labels = labels or [inputs["labels"]]
+        return torch.cat([F.pad(each, (0, 1), value=IGNORED).reshape(-1) for each in labels])
+
+    def _check_fields(self, labels: Tensor) -> None:
+        """Raise a ValueError if none of the first labels has a number of some field."""
+        criterion = self.loss.criterion
+        if isinstance(criterion, HLGauss) and criterion.fields:
+            index = fields_of_labels(labels, self.loss.vocabulary, criterion.fields, criterion.by)
+            missing = [name for i, name in enumerate(criterion.fields) if not (index == i).any()]
+            if missing:
+                raise ValueError(
+                    f"the labels of the first rows have no number of {', '.join(missing)}: expected the "
+                    "names of fields as they stand in the answers before their numbers, or another way to "
+                    "find them, HLGauss.for_fields(..., by=...), see ntloss.numbers.find_fields"
+                )
 
 
 def _written(packed: Tensor, criterion: Criterion | None) -> str:
     """Write the first numbers of labels, with the width of an `HLGauss`."""
     numbers = LabelNumbers.unpack(packed.cpu().reshape(-1, packed.shape[-1]))
     first = numbers.magnitude[numbers.starts > 0][:_NUMBERS].tolist()
-    if not isinstance(criterion, HLGauss):
+    if not isinstance(criterion, HLGauss) or criterion.fields:
         return ", ".join(f"{number:.15g}" for number in first)
     widths = (math.hypot(float(criterion.sigma), criterion.relative * number) for number in first)
     return ", ".join(f"{number:.15g} ± {width:.3g}" for number, width in zip(first, widths, strict=True))

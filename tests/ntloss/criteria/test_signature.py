@@ -29,7 +29,7 @@ OPTIONS = {"hl_gauss": {"sigma": 2.0}}
 
 def everything(
     probs, log_probs, logits, log_mass, form_log_probs, values,
-    target, target_probs, place, digits_after, numbers, digits, cells,
+    target, target_probs, place, digits_after, numbers, digits, cells, number_sigma,
 ):  # fmt: skip
     """Read all that there is."""
     assert probs.shape == log_probs.shape == logits.shape == (len(target), len(values))

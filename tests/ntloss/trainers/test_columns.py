@@ -1,4 +1,4 @@
-"""The columns `loss_weights` and `number_weights` weigh the loss, however a batch is collated and split."""
+"""The columns of the loss have the same effect however a batch is collated and split."""
 
 import pytest
 import tiny_tokenizers
@@ -9,11 +9,14 @@ from tolerances import TRAINED, approx, assert_close
 from trainer_cases import DIGITS, LENGTH, MODELS, ROWS, STEPS, number_aware_trainer, train_with
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithFlattening, default_data_collator
 
-from ntloss import NTLCrossEntropyLoss, number_level
+from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, SoftTargets, number_level
+from ntloss.criteria.soft import pad_pairs
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.columns import COLUMNS, WithColumns
 
 datasets = pytest.importorskip("datasets")
+# Criteria that read a column; NTL-WAS reads the weights.
+CRITERIA = {"number_sigma": HLGauss(2.0), "soft_labels": "crps"}
 EITHER_COLUMN = pytest.mark.parametrize("column", COLUMNS)
 EITHER_WAY = pytest.mark.parametrize("way", cases.WAYS)
 
@@ -22,20 +25,40 @@ def weighted_rows(column, count=ROWS * STEPS):
     made, drawn = [], torch.Generator().manual_seed(0)
     for row in cases.samples(count):
         chosen = torch.randint(4, row["labels"].shape, generator=drawn)
-        made.append({**row, column: torch.tensor([0.0, 1.0, 0.25, 3.0])[chosen]})
+        values = torch.tensor([0.0, 1.0, 0.25, 3.0])[chosen]
+        if column == "soft_labels":  # raters who gave the label, or one of two digits
+            is_number = (row["labels"] >= 3) & (row["labels"] < 13)
+            values = [
+                [[label, 0.5], [3, 0.25], [12, 0.25]] if soft and rated else []
+                for label, soft, rated in zip(row["labels"].tolist(), chosen, is_number, strict=True)
+            ]
+        made.append({**row, column: values})
     return made
 
 
-def train_plainly(name, column, criterion="ntl_was"):
+def as_lists(row):
+    return {name: values.tolist() if hasattr(values, "tolist") else values for name, values in row.items()}
+
+
+def stacked(rows, column):
+    """A batch, and the argument of the loss that a column is."""
+    inputs = cases.stack([{k: v for k, v in row.items() if k != column} for row in rows])
+    if column != "soft_labels":
+        return inputs, {column: torch.stack([row[column] for row in rows])}
+    flat = pad_pairs([pairs for row in rows for pairs in row[column]])
+    return inputs, {column: SoftTargets(*[each.reshape(*inputs["labels"].shape, -1) for each in flat])}
+
+
+def train_plainly(name, column, criterion=None):
     """Train in a plain loop over whole steps, whose weighted mean the loss computes."""
     model, rows = MODELS[name](), weighted_rows(column)
     optimizer = torch.optim.SGD(model.parameters(), lr=cases.RATE)
+    criterion = CRITERIA.get(column, "ntl_was") if criterion is None else criterion
     loss_fn = NTLCrossEntropyLoss(DIGITS, criterion, shift=name == "llama")
     losses = []
     for step in range(STEPS):
-        inputs = cases.stack(rows[step * ROWS : (step + 1) * ROWS])
-        weights = inputs.pop(column)
-        loss = loss_fn(model(**inputs).logits, inputs["labels"], **{column: weights})
+        inputs, beside = stacked(rows[step * ROWS : (step + 1) * ROWS], column)
+        loss = loss_fn(model(**inputs).logits, inputs["labels"], **beside)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -53,16 +76,16 @@ def assert_same(trained, expected):
 @pytest.mark.parametrize("accumulate", [1, 4])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_trainer_trains_the_weights_of_a_plain_loop(name, accumulate, way, column, tmp_path):
-    trainer = number_aware_trainer(MODELS[name](), tmp_path, way, accumulate=accumulate)
-    trainer.train_dataset = datasets.Dataset.from_list(
-        [{k: v.tolist() for k, v in row.items()} for row in weighted_rows(column)]
-    )
+    loss = {"criterion": CRITERIA.get(column, "ntl_was")}
+    trainer = number_aware_trainer(MODELS[name](), tmp_path, way, loss, accumulate=accumulate)
+    trainer.train_dataset = datasets.Dataset.from_list([*map(as_lists, weighted_rows(column))])
     assert_same(train_with(trainer), train_plainly(name, column))
 
 
 def on_two(_rank, folder, column):
     options = {"ddp_backend": "gloo", **cases.split(2, 2)}
-    trainer = number_aware_trainer(cases.llama(), folder, **options)
+    loss = {"criterion": CRITERIA.get(column, "ntl_was")}
+    trainer = number_aware_trainer(cases.llama(), folder, loss=loss, **options)
     trainer.train_dataset = weighted_rows(column)
     return train_with(trainer)
 
@@ -84,13 +107,18 @@ def test_whole_numbers_are_weighted(tmp_path):
 @pytest.mark.parametrize("size", [1, 5, 24])
 def test_an_evaluation_is_weighted_whatever_the_size_of_its_batches(size, column, tmp_path):
     model, rows = cases.llama(), weighted_rows(column)
-    metrics = number_aware_trainer(model, tmp_path, per_device_eval_batch_size=size).evaluate(rows)
-    inputs = cases.stack(rows)
-    weights = inputs.pop(column)
-    loss_fn = NTLCrossEntropyLoss(DIGITS, shift=True, return_terms=True)
+    criterion = CRITERIA.get(column, "ntl_was")
+    trainer = number_aware_trainer(
+        model, tmp_path, loss={"criterion": criterion}, per_device_eval_batch_size=size
+    )
+    metrics = trainer.evaluate(rows)
+    inputs, beside = stacked(rows, column)
+    loss_fn = NTLCrossEntropyLoss(DIGITS, criterion, shift=True, return_terms=True)
     with torch.no_grad():
-        terms = loss_fn(model(**inputs).logits, inputs["labels"], **{column: weights})
-    wanted = {"eval_loss": terms.loss.item(), "eval_ce": terms.ce.item(), "eval_ntl": terms.ntl.item()}
+        logits = model(**inputs).logits
+        terms = loss_fn(logits, inputs["labels"], **beside)
+        ce = NTLCrossEntropyLoss(DIGITS, None, shift=True)(logits, inputs["labels"], **beside)
+    wanted = {"eval_loss": terms.loss.item(), "eval_ce": ce.item(), "eval_ntl": terms.ntl.item()}
     assert {name: metrics[name] for name in wanted} == approx(wanted)
 
 
@@ -107,10 +135,9 @@ def test_a_collator_may_make_the_column_itself(tmp_path):
 @EITHER_COLUMN
 @pytest.mark.parametrize("where", ["dataset", "rows", "batch"])
 def test_a_column_that_is_almost_called_so_is_an_error(where, column, tmp_path):
-    wrong = column.removesuffix("s")
+    wrong = column[:-1]
     rows = [{**row, wrong: torch.zeros(LENGTH)} for row in cases.samples()]
-    as_lists = [{k: v.tolist() for k, v in row.items()} for row in rows]
-    dataset = datasets.Dataset.from_list(as_lists) if where == "dataset" else rows
+    dataset = datasets.Dataset.from_list([*map(as_lists, rows)]) if where == "dataset" else rows
     trainer = cases.trainer_for(cases.llama(), tmp_path, remove_unused_columns=where != "batch")
 
     def train():
@@ -179,6 +206,56 @@ def test_a_batch_without_the_columns_or_without_labels_stays_as_it_is():
     assert WithColumns(default_data_collator)([{**rows[0], "loss_weights": [1, 1]}]).keys() == {"input_ids"}
 
 
+def test_soft_labels_and_widths_are_padded_as_the_labels_are():
+    rows = [
+        {"labels": [5, 6, 7], "soft_labels": [[], [[6, 0.5], [7, 0.5]], None], "number_sigma": [1, None, 2]},
+        {"labels": [4, 8], "soft_labels": [[[4, 1.0]], []]},
+    ]
+    batch = WithColumns(pad_with_tokens)(rows)
+    assert batch["soft_label_ids"].tolist() == [[[0, 0], [6, 7], [0, 0]], [[4, 0], [0, 0], [0, 0]]]
+    assert batch["soft_label_weights"].tolist() == [[[0, 0], [0.5, 0.5], [0, 0]], [[1, 0], [0, 0], [0, 0]]]
+    assert batch["number_sigma"].tolist() == [[1, 0, 2], [0, 0, 0]]
+
+
+def padded_tokenizer():
+    tokenizer = tiny_tokenizers.qwen_like()
+    tokenizer.pad_token = "x"
+    return tokenizer
+
+
+def test_widths_of_fields_need_no_column(tmp_path):
+    tokenizer = padded_tokenizer()
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+    model = cases.llama(vocab_size=vocabulary.vocab_size)
+    texts = ["size: 12, dose=0.5", "size: 3, dose=0.25"] * 2
+    rows = [{"input_ids": ids, "labels": ids} for ids in tokenizer(texts)["input_ids"]]
+    criterion = HLGauss.for_fields({"size": [3, 12], "dose": [0.25, 0.5]})
+    trainer = cases.trainer_for(model, tmp_path, accumulate=2)
+    trainer.train_dataset, trainer.data_collator = rows, DataCollatorForSeq2Seq(tokenizer)
+    handle = make_number_aware(trainer, criterion, vocabulary=vocabulary)
+    batch = trainer.data_collator(rows)
+    assert_close(batch["number_sigma"], handle.loss.find_number_sigma(batch["labels"]))
+    assert sorted({round(width, 4) for width in batch["number_sigma"].flatten().tolist()}) == [
+        0,
+        0.0688,
+        2.475,
+    ]
+    losses = train_with(trainer).losses
+    assert len(losses) == STEPS
+    assert all(map(torch.isfinite, torch.tensor(losses)))
+
+
+def test_fields_that_no_label_has_are_an_error(tmp_path):
+    tokenizer = padded_tokenizer()
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+    rows = [{"input_ids": ids, "labels": ids} for ids in tokenizer(["size: 12", "size: 3"])["input_ids"]]
+    trainer = cases.trainer_for(cases.llama(vocab_size=vocabulary.vocab_size), tmp_path, accumulate=8)
+    trainer.train_dataset, trainer.data_collator = rows, DataCollatorForSeq2Seq(tokenizer)
+    make_number_aware(trainer, HLGauss.for_fields({"size": [3, 12], "dose": [1, 2]}), vocabulary=vocabulary)
+    with pytest.raises(ValueError, match="dose"):
+        trainer.train()
+
+
 @pytest.mark.parametrize(
     ("rows", "collate", "message"),
     [
@@ -188,8 +265,10 @@ def test_a_batch_without_the_columns_or_without_labels_stays_as_it_is():
         ([{"text": "5", "number_weights": [1.0]}], lambda rows: {"labels": torch.ones(1, 1)}, "input_ids"),
         (rows_of([5, 6, 7]), lambda rows: {"labels": torch.tensor([[6, 7]])}, "aligned"),
         (rows_of([5, 6, 7]), lambda rows: {"labels": torch.tensor([[7, 6, 5]])}, "aligned"),
+        ([{"labels": [1, 2], "number_sigma": [1.0, -1.0]}], pad_with_tokens, "number_sigma"),
+        ([{"labels": [1, 2], "soft_labels": [[1, 0.5], []]}], pad_with_tokens, "soft_labels"),
     ],
-    ids=["too few", "negative", "NaN", "no tokens", "truncated", "reversed"],
+    ids=["too few", "negative", "NaN", "no tokens", "truncated", "reversed", "negative width", "one pair"],
 )
 def test_weights_that_do_not_fit_are_errors(rows, collate, message):
     with pytest.raises(ValueError, match=message):
