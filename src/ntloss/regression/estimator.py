@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import itertools
 import json
 import math
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -385,9 +387,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             file = Path(self.checkpoint).expanduser() / CHECKPOINT
             file.parent.mkdir(parents=True, exist_ok=True)
             used = {**self.get_params(), **dict.fromkeys(_NOT_IN_KEY)}
-            key = hashlib.sha256(
-                repr((used, [*texts], answers.tolist(), weights.tolist())).encode()
-            ).hexdigest()
+            given = [used, [*texts], answers.tolist(), weights.tolist()]
+            key = hashlib.sha256(json.dumps(given, default=_as_key).encode()).hexdigest()
         held = load_checkpoint(file, key)
         if held is not None:
             report.say(f"continued       at step {held['step']} of {steps}, from {file}")
@@ -488,6 +489,19 @@ def _as_json(value: Any) -> Any:
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     is_importable = getattr(sys.modules.get(module), name, None) is value
     return f"{module}:{name}" if is_importable else str(value)
+
+
+def _as_key(value: Any) -> Any:
+    """Return what a checkpoint depends on for a parameter: of a function its source, in any process."""
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if not isinstance(value, types.FunctionType):
+        return _as_json(value)
+    try:
+        source = inspect.getsource(value)
+    except (OSError, TypeError):  # typed into an interpreter
+        source = value.__code__.co_code.hex() + repr(value.__code__.co_consts)
+    return [value.__module__, value.__qualname__, source]
 
 
 def check_level(name: str, level: float) -> None:

@@ -1,5 +1,7 @@
 """`NumberRegressor` with a tiny model: scikit-learn's interface, intervals, saving, continuing."""
 
+import importlib.util
+import linecache
 import pickle
 
 import numpy as np
@@ -19,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ntloss import criteria
 from ntloss.regression import NumberRegressor
 from ntloss.regression.report import summarize
-from ntloss.regression.training import train
+from ntloss.regression.training import load_checkpoint, train
 from ntloss.regression.writer import LONGEST
 
 
@@ -304,6 +306,30 @@ def test_a_checkpoint_of_other_rows_is_not_continued(tiny, tmp_path):
     make(tiny, checkpoint=tmp_path).fit(texts, answers)
     model = make(tiny, checkpoint=tmp_path).fit(texts, answers[::-1].copy())
     assert_close(model.history_, make(tiny).fit(texts, answers[::-1].copy()).history_)
+
+
+def test_a_checkpoint_of_a_function_is_continued_in_a_new_process_unless_its_source_changes(
+    tiny, tmp_path, monkeypatch
+):
+    texts, answers = reviews(40)
+    found = []
+    monkeypatch.setattr(
+        "ntloss.regression.estimator.load_checkpoint",
+        lambda *given: found.append(load_checkpoint(*given)) or found[-1],
+    )
+
+    def imported(source):  # as in a new process, each import makes another function
+        (tmp_path / "own.py").write_text(f"def distance(probs, values, target):\n    return {source}\n")
+        spec = importlib.util.spec_from_file_location("own", tmp_path / "own.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        linecache.clearcache()
+        return module.distance
+
+    square, absolute = "(probs @ values - values[target]).square()", "(probs @ values - values[target]).abs()"
+    for source in (square, square, absolute):
+        make(tiny, loss=imported(source), checkpoint=tmp_path).fit(texts, answers)
+    assert [held is not None for held in found] == [False, True, False]
 
 
 def test_too_few_rows_give_numbers_but_no_intervals(tiny):
