@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ntl.report.statistics import half_width, holm, p_value
+from ntl.report.statistics import holm, paired_difference
 
 
 def report(
@@ -81,14 +81,17 @@ def difference(metrics: pd.DataFrame, of: str, minus: str) -> pd.Series:
     """
     first, second = (metrics[metrics["arm"] == arm].set_index("seed")["value"] for arm in (of, minus))
     differences = (first - second).dropna()
-    return 100 * differences / second[differences.index].mean() if len(differences) else differences
+    mean = second[differences.index].mean()
+    # There is no per cent of nothing.
+    return 100 * differences / mean if len(differences) and mean else differences[:0]
 
 
 def tested(differences: pd.Series) -> dict[str, float]:
     """Return the number of seeds, the mean difference with its 95 % interval, and p of a paired t-test."""
-    mean, half = differences.mean(), half_width(differences)
-    ends = {"lower": mean - half, "upper": mean + half}
-    return {"seeds": len(differences), "difference": mean, **ends, "p": p_value(differences)}
+    found = paired_difference(differences, 0 * differences)
+    assert found is not None, "there is a difference"
+    ends = {"lower": found.mean - found.half, "upper": found.mean + found.half}
+    return {"seeds": found.pairs, "difference": found.mean, **ends, "p": found.p}
 
 
 def paired(metrics: pd.DataFrame, planned: Sequence[Mapping[str, str]]) -> pd.DataFrame:
