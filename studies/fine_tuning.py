@@ -49,11 +49,16 @@ def parser_of(description: str | None, outputs: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--until",
-        type=lambda clock: datetime.combine(datetime.now(), datetime.strptime(clock, "%H:%M").time()),
+        type=today_at,
         default=datetime.max,
         help="HH:MM, today: stop then; the run in progress goes on when the command is repeated",
     )
     return parser
+
+
+def today_at(clock: str) -> datetime:
+    """Return today's date at a time such as 22:35."""
+    return datetime.combine(datetime.now(), datetime.strptime(clock, "%H:%M").time())
 
 
 def make_runs(given: argparse.Namespace, planned: Iterable[tuple[str, Callable[[], "FineTuning"]]]) -> None:
