@@ -4,7 +4,7 @@ import copy
 import importlib
 import pickle
 import sys
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -90,6 +90,71 @@ def test_a_falling_width_follows_the_steps_of_training(name, way, tmp_path):
     assert_same(train_with(trainer), expected)
     trainer.evaluate(cases.samples())
     assert float(loss["criterion"].sigma) == approx(0.2)
+
+
+class _Anneal(TrainerCallback):
+    def __init__(self, loss_fn):
+        self.loss_fn = loss_fn
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.loss_fn.anneal(state.global_step / state.max_steps)
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_a_models_loss_function_trains_as_the_one_line(accumulate, tmp_path):
+    loss_fn = NTLCrossEntropyLoss(cases.DIGITS, HLGauss((2.0, 0.2)), shift=True)
+
+    def number_aware_loss(logits, labels, vocab_size, num_items_in_batch=None, **others):
+        return loss_fn(logits, labels, num_items_in_batch=num_items_in_batch)
+
+    model = cases.llama()
+    model.loss_function = number_aware_loss
+    trainer = cases.trainer_for(model, tmp_path, accumulate=accumulate)
+    trainer.add_callback(_Anneal(loss_fn))
+    given = {"criterion": HLGauss((2.0, 0.2))}
+    expected = number_aware_trainer(cases.llama(), tmp_path, loss=given, accumulate=accumulate)
+    assert_same(train_with(trainer), train_with(expected))
+
+
+def test_a_models_loss_function_has_no_effect_as_a_module_or_in_t5():
+    inputs = cases.batch()
+    module, t5 = cases.llama(), cases.t5()
+    module.loss_function = NTLCrossEntropyLoss(cases.DIGITS, weight=5.0, shift=True)
+    t5.loss_function = lambda logits, labels, *others, **named: pytest.fail("it is called")
+    for model, stock in ((module, cases.llama()), (t5, cases.t5())):
+        assert_close(model(**inputs).loss, stock(**inputs).loss)
+
+
+class _WithKernels(LlamaForCausalLM):
+    """Replaces forwards of layers as `use_kernels=True` does, again after each change of `training`."""
+
+    calls = 0
+
+    def set_use_kernels(self, use_kernels, kernel_config=None, mode=None):
+        def rms_norm(layer, hidden_states):
+            self.calls += 1
+            size = layer.weight.shape
+            return torch.nn.functional.rms_norm(hidden_states, size, layer.weight, layer.variance_epsilon)
+
+        for layer in self.modules():
+            if type(layer).__name__ == "LlamaRMSNorm":
+                layer.forward = MethodType(rms_norm, layer)
+        self._use_kernels = True
+
+    def kernelize(self):  # what transformers 4 calls
+        self.set_use_kernels(True)
+
+
+@EITHER_WAY
+def test_a_model_with_kernels_in_place_of_layers_trains_as_without(way, one, tmp_path):
+    model = _WithKernels(cases.llama().config)
+    model.load_state_dict(cases.llama().state_dict())
+    model.use_kernels = True
+    trainer = number_aware_trainer(model, tmp_path, way)
+    trainer.evaluate(cases.samples())
+    before = model.calls
+    assert_same(train_with(trainer), one["llama"])
+    assert model.calls > before
 
 
 class _NoCounts(LlamaForCausalLM):
