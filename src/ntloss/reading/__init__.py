@@ -13,6 +13,7 @@ Related work: Lukasik et al., "Regression-aware inference with LLMs", 2024 (samp
 Bahri, "Decoding-based regression", 2025.
 """
 
+from ntloss.reading.compare import AnswerComparison, AnswerErrors, Change, compare_answers
 from ntloss.reading.intervals import interval_coverage, interval_margin, pinball_loss, widen
 from ntloss.reading.listed_scores import scores_from_logprobs, scores_from_response
 from ntloss.reading.quantiles import number_quantiles
@@ -47,6 +48,11 @@ __all__ = [
     "number_quantiles",
     "NumberQuantiles",
     "UnlikelyNumberWarning",
+    # answers of two or more models to the same prompts: did training help?
+    "compare_answers",
+    "AnswerComparison",
+    "AnswerErrors",
+    "Change",
     # intervals with guaranteed coverage
     "interval_margin",
     "widen",

@@ -1,0 +1,354 @@
+"""Did training help? Answers of two or more models to the same prompts, with the true numbers beside them.
+
+The loss of an evaluation cannot tell: under `HLGauss` it falls because the width of the targets falls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ntloss.numbers.format import NumberFormat
+from ntloss.numbers.parsing import as_float, parse_number
+from ntloss.reading.images import tokenizer_of
+from ntloss.reading.intervals import interval_coverage
+from ntloss.reading.prompts import (
+    AUTO,
+    Prompt,
+    encode_prompts,
+    encode_whole,
+    has_decoder,
+    in_batches,
+    number_forms,
+    write_prompts,
+)
+from ntloss.reading.quantiles import as_readable
+from ntloss.reading.read import read_number
+from ntloss.reading.torch_model import TorchModel
+
+_RESAMPLES = 10_000
+_IGNORED = -100
+
+
+class Change(NamedTuple):
+    """By how much an error differs from that of the first model, as a share of the latter; -0.1 is 10 % less.
+
+    The interval is a 95 % interval for new prompts of the same kind, by the bootstrap over prompts. It says
+    nothing of another run of the training, whose seed changes a model, too.
+
+    Args:
+        share: the difference of the mean errors, divided by the first model's.
+        low: the interval's lower end.
+        high: the interval's upper end.
+    """
+
+    share: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.share:+.0%} ({self.low:+.0%} to {self.high:+.0%})"
+
+
+@dataclass(frozen=True)
+class AnswerErrors:
+    """The errors of one model's answers, means over the prompts.
+
+    Args:
+        greedy: mean absolute error of the number that greedy decoding writes, over the prompts where it
+            writes one; NaN if it writes none.
+        answered: share of the prompts to which greedy decoding writes a number.
+        median: mean absolute error of the median.
+        mean: mean absolute error of the mean; NaN for a fixed width, whose mean is not read.
+        coverage: share of the true numbers inside of the interval between the outermost levels.
+        cross_entropy: mean negative log-likelihood of the true answers, in nats for each answer. It does not
+            depend on the loss that the model was trained with.
+        median_errors: `[prompts]`, absolute errors of the medians, float64.
+    """
+
+    greedy: float
+    answered: float
+    median: float
+    mean: float
+    coverage: float
+    cross_entropy: float
+    median_errors: Tensor
+
+
+@dataclass(frozen=True)
+class AnswerComparison:
+    """The errors of several models on the same prompts; printed as a table.
+
+    Args:
+        models: the errors of each model, by its name.
+        changes: for each model but the first, by how much the error of its median differs from that of the
+            first model's median.
+    """
+
+    models: dict[str, AnswerErrors]
+    changes: dict[str, Change]
+
+    def __str__(self) -> str:
+        head = ["", "greedy", "median", "mean", "inside", "cross-entropy", "median's error, 95 % interval"]
+        rows = [
+            [
+                name,
+                _short(errors.greedy)
+                + ("" if errors.answered == 1 else f" ({errors.answered:.0%} answered)"),
+                _short(errors.median),
+                _short(errors.mean),
+                f"{errors.coverage:.0%}",
+                f"{errors.cross_entropy:.2f}",
+                str(self.changes.get(name, "")),
+            ]
+            for name, errors in self.models.items()
+        ]
+        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in [head, *rows]
+        ]
+        return "\n".join(lines)
+
+
+def compare_answers(
+    models: Mapping[str, Any],
+    tokenizer: Any,
+    prompts: Sequence[str],
+    truths: Sequence[Any],
+    *,
+    prefill: str = "",
+    format: NumberFormat | None = None,
+    levels: tuple[float, float] = (0.05, 0.95),
+    max_new_tokens: int = 16,
+    thousands: str | None = None,
+    **options: Any,
+) -> AnswerComparison:
+    """Compare what two or more models answer to the same prompts with the true numbers.
+
+    Each model is asked for its greedy answer, for the median and an interval of the number that it is about
+    to write (`read_number`), and for the probability of the true answer. Use prompts that no model was
+    trained on, a hundred or more.
+
+    Args:
+        models: models of transformers in evaluation mode, or folders of saved ones, by name, such as
+            `{"cross-entropy": "outputs/ce", "HL-Gauss": model}`. The first is what the others are compared
+            with. Folders are loaded one after another, so that one of them is in memory at a time.
+        tokenizer: the models' tokenizer.
+        prompts: the questions.
+        truths: the true answer to each prompt, as a text such as `"$1,234.50"` or as a number. A text is the
+            answer whose cross-entropy is measured; a number is written with the format, or as Python does.
+        prefill: the answer's text before the number; see `read_number`.
+        format: the fixed width in which numbers are written. Default: none, numbers of any length.
+        levels: levels of the interval's ends. Default: a 90 % interval.
+        max_new_tokens: most tokens of a greedy answer, whose first number counts; with a format, the first
+            characters of its width. Default: 16.
+        thousands: the separator of thousands; see `parse_numbers`. Default: the text decides.
+        options: `system`, `template`, `template_options` and others of `read_number`.
+
+    Returns:
+        The errors of each model and their differences from those of the first, for `print`.
+
+    Raises:
+        TypeError: a server, whose greedy answers and likelihoods are not read here, or no mapping of models.
+        ValueError: as many truths as prompts are expected, at least two, each one number.
+
+    Example:
+        >>> import torch
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+        >>> characters = Tokenizer(models.WordLevel({c: i for i, c in enumerate("0123456789+=")}, "0"))
+        >>> characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+        >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters)
+        >>> config = LlamaConfig(vocab_size=12, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        ...                      num_attention_heads=2)
+        >>> before, after = (LlamaForCausalLM(config).eval() for _ in range(2))
+        >>> found = compare_answers({"before": before, "after": after}, tokenizer, ["1+1=", "2+3="], [2, 5],
+        ...                         format=NumberFormat(digits=1))
+        >>> sorted(found.models), found.models["after"].answered <= 1
+        (['after', 'before'], True)
+    """
+    if not isinstance(models, Mapping) or not models:
+        raise TypeError(f"models: expected models by their names, given {type(models).__name__}")
+    answers, numbers = _true_answers(prompts, truths, format, thousands)
+    found = {}
+    for name, given in models.items():
+        model = _load(given) if isinstance(given, str | Path) else given
+        readable = as_readable(model)
+        if not isinstance(readable, TorchModel):
+            raise TypeError(f"{name}: expected a model of transformers, given {type(model).__name__}")
+        reading = {"format": format, "thousands": thousands, **options}
+        read = read_number(model, tokenizer, list(prompts), prefill, levels=levels, **reading)
+        written, _ = write_prompts(
+            readable,
+            tokenizer,
+            list(prompts),
+            prefill,
+            options.get("system"),
+            None,
+            options.get("template_options"),
+            options.get("template", AUTO),
+            None,
+        )
+        greedy, losses = _answer(readable, tokenizer, written, answers, format, max_new_tokens, thousands)
+        medians, means, low, high = (
+            torch.tensor(column, dtype=torch.float64)
+            for column in zip(
+                *[(each.median, float(each.details.mean), each.low, each.high) for each in read], strict=True
+            )
+        )
+        known = ~greedy.isnan()
+        errors = (medians - numbers).abs()
+        found[name] = AnswerErrors(
+            (greedy - numbers)[known].abs().mean().item(),
+            known.double().mean().item(),
+            errors.mean().item(),
+            (means - numbers).abs().mean().item(),
+            interval_coverage(low, high, numbers),
+            losses.mean().item(),
+            errors,
+        )
+    first, *further = found
+    changes = {name: _change(found[first].median_errors, found[name].median_errors) for name in further}
+    return AnswerComparison(found, changes)
+
+
+def _true_answers(
+    prompts: Sequence[str], truths: Sequence[Any], format: NumberFormat | None, thousands: str | None
+) -> tuple[list[str], Tensor]:
+    """Return the true answers as texts and as numbers `[prompts]`."""
+    given = list(truths)
+    if isinstance(prompts, str) or len(given) != len(prompts) or len(given) < 2:
+        raise ValueError(
+            f"{1 if isinstance(prompts, str) else len(prompts)} prompts and {len(given)} truths: expected as "
+            "many, two or more"
+        )
+    texts, numbers = [], []
+    for row, truth in enumerate(given):
+        if isinstance(truth, str):
+            text, number = truth, parse_number(truth, "whole", thousands)
+        else:
+            number = as_float(truth)
+            text = f"{truth:.15g}" if isinstance(truth, float) else str(truth)
+        if number is None or not math.isfinite(number):
+            raise ValueError(f"truths: row {row} is {truth!r}: expected one number, such as 12.5 or '$1,234'")
+        plain = f"{number:.15f}".rstrip("0").rstrip(".") if "e" in f"{number:.15g}" else f"{number:.15g}"
+        texts.append(text if isinstance(truth, str) or format is None else format.write(plain))
+        numbers.append(number)
+    return texts, torch.tensor(numbers, dtype=torch.float64)
+
+
+@torch.no_grad()
+def _answer(
+    readable: TorchModel,
+    tokenizer: Any,
+    prompts: Sequence[Prompt],
+    answers: Sequence[str],
+    format: NumberFormat | None,
+    max_new_tokens: int,
+    thousands: str | None,
+) -> tuple[Tensor, Tensor]:
+    """Return greedy answers, NaN where there is no number, and losses of the true ones: `[prompts]`."""
+    model, tokenizer = readable.inner, tokenizer_of(tokenizer)
+    greedy = torch.full((len(prompts),), math.nan, dtype=torch.float64)
+    losses = torch.zeros(len(prompts), dtype=torch.float64)
+    for index in in_batches(prompts, readable):
+        some = [prompts[i] for i in index]
+        endings = [number_forms(each.answer or each.text, format) for each in some]
+        inputs, prefix_ids = encode_prompts(readable, tokenizer, some, endings)
+        losses[index] = _losses(model, tokenizer, some, [answers[i] for i in index], inputs, prefix_ids)
+        begun = {}
+        if has_decoder(readable) and prefix_ids:
+            start = model.generation_config.decoder_start_token_id or model.config.decoder_start_token_id
+            begun = {"decoder_input_ids": inputs["input_ids"].new_tensor([[start, *prefix_ids]] * len(some))}
+        written = model.generate(
+            **inputs,
+            **begun,
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            num_beams=1,
+            pad_token_id=_pad_id(model, tokenizer),
+        )
+        before = 1 + len(prefix_ids) if has_decoder(readable) else inputs["input_ids"].shape[1]
+        texts = tokenizer.batch_decode(written[:, before:], skip_special_tokens=True)
+        greedy[index] = torch.tensor([_number_of(text, format, thousands) for text in texts]).double()
+    return greedy, losses
+
+
+def _number_of(text: str, format: NumberFormat | None, thousands: str | None) -> float:
+    """Return the first number of an answer, or of its first characters of a fixed width; NaN if none."""
+    if format is not None:
+        text = text.lstrip()[: len(format.slots)]
+    number = parse_number(text, "first", thousands)
+    return math.nan if number is None else number
+
+
+def _losses(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Prompt],
+    answers: Sequence[str],
+    inputs: Mapping[str, Tensor],
+    prefix_ids: Sequence[int],
+) -> Tensor:
+    """Return the negative log-likelihood of each true answer after its prompt, in nats: `[prompts]`."""
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    rows = []
+    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        if model.config.is_encoder_decoder:
+            whole = tokenizer.encode(prompt.answer + answer, add_special_tokens=False)
+            before = len(prefix_ids)
+        else:
+            whole = encode_whole(tokenizer, prompt.text + answer, prompt.special)
+            before = int(mask[row].sum())
+        rows.append((whole, before))
+    longest = max(len(whole) for whole, _ in rows)
+    labels = ids.new_tensor(
+        [[_IGNORED] * before + whole[before:] + [_IGNORED] * (longest - len(whole)) for whole, before in rows]
+    )
+    if model.config.is_encoder_decoder:
+        logits = model(input_ids=ids, attention_mask=mask, labels=labels.clamp(min=0)).logits
+    else:
+        whole_ids = ids.new_tensor([whole + [0] * (longest - len(whole)) for whole, _ in rows])
+        real = ids.new_tensor([[1] * len(whole) + [0] * (longest - len(whole)) for whole, _ in rows])
+        logits = model(input_ids=whole_ids, attention_mask=real).logits[:, :-1]
+        labels = labels[:, 1:]
+    each = F.cross_entropy(logits.double().flatten(0, 1), labels.flatten(), reduction="none")
+    return each.view(labels.shape).sum(-1).cpu()
+
+
+def _pad_id(model: Any, tokenizer: Any) -> int:
+    """Return the token that `generate` writes after the end of an answer, which no answer holds."""
+    for known in (tokenizer.pad_token_id, model.generation_config.pad_token_id, tokenizer.eos_token_id):
+        if known is not None:
+            return int(known)
+    return 0
+
+
+def _load(folder: str | Path) -> Any:
+    """Load a saved model in evaluation mode."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    is_encoder_decoder = AutoConfig.from_pretrained(folder).is_encoder_decoder
+    kind = AutoModelForSeq2SeqLM if is_encoder_decoder else AutoModelForCausalLM
+    return kind.from_pretrained(folder).eval()
+
+
+def _change(first: Tensor, other: Tensor) -> Change:
+    """Compare mean errors over the same prompts by the bootstrap, with seed 0."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(len(first), (_RESAMPLES, len(first)), generator=generator)
+    shares = other[rows].mean(-1) / first[rows].mean(-1) - 1
+    low, high = torch.quantile(shares, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return Change((other.mean() / first.mean() - 1).item(), low, high)
+
+
+def _short(error: float) -> str:
+    return "-" if math.isnan(error) else f"{error:.3g}"
