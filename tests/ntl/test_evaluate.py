@@ -186,7 +186,7 @@ def test_batches_group_similar_lengths_and_hold_every_example_once():
 
 def test_an_evaluation_that_was_interrupted_while_it_was_replaced_is_not_finished(tmp_path, monkeypatch):
     result = score_answers(FromTable(), EXAMPLES, NUMBERS, DECODING)
-    write_results(tmp_path, {"settings": {}}, {"extrapolate/big": result})
+    write_results(tmp_path, {"identity": {}}, {"extrapolate/big": result})
     assert read_results(tmp_path)["metrics"] == {"extrapolate/big": result.metrics}
 
     def die(*_):
@@ -194,7 +194,7 @@ def test_an_evaluation_that_was_interrupted_while_it_was_replaced_is_not_finishe
 
     monkeypatch.setattr("ntl.evaluate.write_atomically", die)
     with pytest.raises(KeyboardInterrupt):
-        write_results(tmp_path, {"settings": {}}, {"test": result})
+        write_results(tmp_path, {"identity": {}}, {"test": result})
     assert read_results(tmp_path) is None
 
 

@@ -125,7 +125,7 @@ def test_a_loss_of_ones_own_that_was_edited_is_not_finished(capsys):
 
 
 def test_questions_that_a_model_was_trained_on_are_left_out_of_other_evaluations(capsys):
-    write_table("t.csv", rows=120)
+    write_table("t.csv", rows=160)
     assert run("loss=ce") == 0
     asked = {
         row["question"]
@@ -135,17 +135,22 @@ def test_questions_that_a_model_was_trained_on_are_left_out_of_other_evaluations
     assert not asked & trained
     other = ["training_args=eval", "model_args.model_name_or_path=run", "training_args.output_dir=null"]
     other.append("model_args.config_overrides=null")
-    for change in ("dataset_args.test_size=60", "dataset_args.data_seed=1", "longer table"):
-        if change == "longer table":
-            write_table("t.csv", rows=125)
-        name = f"evaluation.name=by-{len(change)}"
-        given = [] if change == "longer table" else [change]
-        assert train("study.yaml", *other, *given, name) == 0
-        lines = Path(f"run/by-{len(change)}/predictions.jsonl").read_text().splitlines()
-        found = {row["question"] for row in map(json.loads, lines)}
-        assert found
-        assert not found & trained
-        assert "left out of test" in capsys.readouterr().out
+    changes = {
+        "larger": ["dataset_args.test_size=60", "dataset_args.validation_size=30"],
+        "other_seed": ["dataset_args.data_seed=1"],
+        "longer": [],  # the table
+    }
+    for name, given in changes.items():
+        if name == "longer":
+            write_table("t.csv", rows=165)
+        assert train("study.yaml", *other, *given, f"evaluation.name={name}") == 0
+        lines = Path(f"run/{name}/predictions.jsonl").read_text().splitlines()
+        rows = [*map(json.loads, lines)]
+        assert not {row["question"] for row in rows} & trained
+        left = sum(row["test"] == "test" for row in rows)
+        drawn = 60 if name == "larger" else 8
+        assert 0 < left <= drawn
+        assert ("left out of test" in capsys.readouterr().out) == (left < drawn)
 
 
 def _data():
