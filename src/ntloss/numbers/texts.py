@@ -30,7 +30,9 @@ _TO_BYTES = str.maketrans({character: chr(b) for b, character in _OF_BYTE.items(
 # word in a number.
 _MARKERS = "▁Ġ#- "
 _SURROGATES = re.compile("[\udc80-\udcff]+")
-_DIGITS_OR_MARKS = re.compile(rf".*[{DIGITS}].*|[▁\n{re.escape(''.join(characters()))}]*", re.DOTALL)
+_A_DIGIT = re.compile(f"[{DIGITS}]")
+_MAY_BE_BYTES = re.compile("[^\x00-\x7fĠ▁]|^<0x")
+_MARKS_ALONE = re.compile(rf"[▁\n{re.escape(''.join(characters()))}]*")
 _LETTER = "[A-Za-z]"
 _BATCH = 1000  # texts; encodings take some fifty times the memory of their texts
 Encode = Callable[[list[str]], Sequence[Sequence[int]]]
@@ -51,11 +53,17 @@ def encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Seq
 
 
 def _may_be_in_number(raw: str) -> bool:
-    spellings = [raw] if raw.isascii() else [raw, _of_bytes(raw) or raw]
-    return any(
-        text.lstrip(_MARKERS).lower() in SUBWORDS or _DIGITS_OR_MARKS.fullmatch(text) is not None
-        for text in spellings
-    )
+    if _A_DIGIT.search(raw):
+        return True
+    word = raw.lstrip(_MARKERS)
+    if not word.isascii():
+        return any(_is_of_number(text) for text in (raw, _of_bytes(raw) or raw))
+    # Most tokens are words; with a space of byte-level vocabularies, it alone is not ASCII.
+    return word.lower() in SUBWORDS if word[:1].isalpha() else _is_of_number(raw.replace("Ġ", " "))
+
+
+def _is_of_number(text: str) -> bool:
+    return text.lstrip(_MARKERS).lower() in SUBWORDS or _MARKS_ALONE.fullmatch(text) is not None
 
 
 def _of_bytes(raw: str) -> str | None:
@@ -120,8 +128,9 @@ class TokenTexts:
 
     def bytes_of(self, token_id: int) -> bytes | None:
         """Return what any token writes, maybe a part of a character; None where it is unknown."""
-        if token_id in self.decoded:
-            return self.decoded[token_id].encode()
+        text = self.decoded.get(token_id)
+        if text is not None and "\ufffd" not in text:  # which a decoder writes for a part of a character
+            return text.encode()
         return None if self.spell is None else self.spell(token_id)
 
     def text_of(self, token_id: int) -> str | None:
@@ -255,7 +264,9 @@ def _texts_of_hugging_face(tokenizer: Any) -> TokenTexts:
     parts = {
         token_id: text
         for raw, token_id in vocab.items()
-        if token_id not in special and (text := _part_of_hugging_face(tokenizer, raw)) is not None
+        if _MAY_BE_BYTES.search(raw)
+        and token_id not in special
+        and (text := _part_of_hugging_face(tokenizer, raw)) is not None
     }
     decoded = _without_spaces_of_decoder(tokenizer, decoded, bare)
     size = 1 + max(vocab.values(), default=-1)
@@ -263,7 +274,8 @@ def _texts_of_hugging_face(tokenizer: Any) -> TokenTexts:
     letter_ids: set[int] = set()
     for marker in ("", "##"):  # WordPiece continues words with ##
         if tokenizer.convert_tokens_to_string(["a", f"{marker}a"])[anchor:] == "a":
-            letter_ids |= {i for raw, i in vocab.items() if re.match(marker + _LETTER, raw)}
+            begins = re.compile(marker + _LETTER).match
+            letter_ids |= {i for raw, i in vocab.items() if begins(raw)}
     return TokenTexts(
         decoded,
         bare,
@@ -280,7 +292,7 @@ def _part_of_hugging_face(tokenizer: Any, raw: str) -> str | None:
     """Return a token's bytes, as surrogates, if they are a part of a character of a number."""
     if (byte := _byte_of(raw)) is not None:
         text = byte.decode("utf-8", "surrogateescape")
-    elif raw.isascii() or (text := _of_bytes(raw) or "").isascii():
+    elif (text := _of_bytes(raw) or "").isascii():
         return None
     if not _is_part(text):
         return None

@@ -27,8 +27,13 @@ from ntloss.numbers.vocabulary import NumberVocabulary
 _USED = ("input_ids", "attention_mask")
 # What a forward calls its cache, since transformers 5.24, and before for attention and for recurrent models.
 _CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+# What a forward takes, but no prompt has: a reading sets it, or further tokens would have to continue it.
+_NOT_OF_PROMPTS = {
+    "cross_attention_mask",
+    *("labels", "inputs_embeds", "past_key_values", "cache_params", "cache", "cache_position"),
+    *("use_cache", "return_dict", "logits_to_keep", "output_attentions", "output_hidden_states"),
+}
 _IGNORED = ("token_type_ids",)  # some tokenizers return them for models that do not use them
-_BY_PROMPT_TOKEN = ("cross_attention_mask",)  # which further tokens would have to continue
 _KINDS = ("image", "video", "audio")  # of what the placeholders among a prompt's tokens stand for
 _SOUND = ("audio", "input_features", "input_values")
 # Largest total variation between the next token's probabilities of a padded prompt and of the same without.
@@ -159,7 +164,7 @@ class TorchModel:
         tokens = {kind: _placeholder(config, kind) for kind in _KINDS}
         if config.is_encoder_decoder or not any(token is not None for token in tokens.values()):
             given = {name: value for name, value in given.items() if name not in _IGNORED}
-        taken = {*()} if config.is_encoder_decoder else {*self.accepted, *_IGNORED} - {*_BY_PROMPT_TOKEN}
+        taken = {*()} if config.is_encoder_decoder else {*self.accepted, *_IGNORED} - _NOT_OF_PROMPTS
         if refused := sorted({*given} - taken):
             raise TypeError(
                 f"inputs: expected input_ids and attention_mask, and of a causal model with images what its "
