@@ -23,6 +23,7 @@ from transformers import Trainer
 
 from ntl.config import Config, compose_config
 from ntl.data import TaskData, load_task
+from ntl.identity import identify
 from ntl.models import build
 from ntl.train import add_loss, remember
 from ntl.trainer import EncodedRows, LabTrainer
@@ -85,7 +86,7 @@ def make_trainer(config: Config, data: TaskData, folder: Path) -> LabTrainer:
     config.training_args.disable_tqdm = True
     built = build(config.model_args)
     built.fit(example.answer for example in data.train)
-    remember(built, config, data)
+    remember(built, config, data, identify(config, data)[0])
     rows = EncodedRows(data.train, built)
     arguments = trainer_arguments(config.training_args, folder)
     trainer = LabTrainer(arguments, built, lambda *_: None, train_dataset=rows, eval_dataset=rows)

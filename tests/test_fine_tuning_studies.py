@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tolerances import TRAINED_BY_ADAM
+from tolerances import TRAINED_BY_ADAM, approx
 
 torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -104,7 +104,7 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(study, tiny, tables
     monkeypatch.setattr(train.Run, "_train_step", step)
     train.main([*given, str(pieces)])
     made = [json.loads(next(folder.glob("*.json")).read_text()) for folder in (whole, pieces)]
-    assert made[1]["losses"] == pytest.approx(made[0]["losses"], rel=TRAINED_BY_ADAM)
+    assert made[1]["losses"] == approx(made[0]["losses"], TRAINED_BY_ADAM)
     assert [point["step"] for point in made[1]["read"]] == [4, 8, 12, 16, 20]
     assert not [*pieces.glob("*.state")]
 
@@ -152,7 +152,7 @@ def test_packs_grow_and_keep_what_the_outputs_lack(study, tmp_path, capsys):
     by_rule = contrasts[(contrasts["metric"] == "median_mae") & (contrasts["minus"] == "ce")]
     assert by_rule["seeds"].tolist() == [3, 3]
     # HL-Gauss is right after the last step and cross-entropy is not; at the best step, both are.
-    assert by_rule["difference"].tolist() == [pytest.approx(-100 * (7 - 3) / 7), 0]
+    assert by_rule["difference"].tolist() == [approx(-100 * (7 - 3) / 7), 0]
 
 
 def test_calls_are_read_back_if_they_have_the_fields_and_numbers(study):
@@ -173,8 +173,8 @@ def test_errors_of_fields_are_in_units_of_their_noise_and_invalid_calls_are_left
     off = tuple(value + field.noise for value, field in zip(truths[0], task.FIELDS, strict=True))
     found = results.measures(truths, {"calls": [task.call_with(off), "{}"], "medians": [off, truths[1]]})
     assert found["valid"] == 0.5
-    assert found["greedy"] == pytest.approx(1)
-    assert found["median"] == found["median_delay_ms"] == pytest.approx(0.5)
+    assert found["greedy"] == approx(1)
+    assert found["median"] == found["median_delay_ms"] == approx(0.5)
 
 
 @pytest.mark.parametrize("name", ["fields", "soft_labels"])

@@ -36,6 +36,12 @@ GRADIENT_TOLERANCE = {
     torch.bfloat16: 2.0**-7,
     torch.float16: 2.0**-10,
 }
+# The loss of logits of a dtype, against that of the same logits in float64.
+OF_LOGITS = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
+# A parameter that is fitted to drawn rows, against the one that they were drawn with.
+OF_DRAWN_ROWS = 0.03
+# Readings of one distribution with vocabularies of which one has a token more.
+OTHER_TOKENS = 0.04
 # A float32 gradient that is a difference of almost equal terms.
 DIFFERENCE_IN_GRADIENT = 3e-5
 # A float64 result that cancellation leaves fewer digits of.

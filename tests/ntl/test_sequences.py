@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from runs import compare, main, results, state, train, written
+from tolerances import approx
 
 from ntl.config import compose_config
 from ntl.data import Example, fingerprint
@@ -258,7 +259,7 @@ def test_a_run_is_trained_longer_where_its_rate_does_not_depend_on_the_steps(cap
     assert written("run")["steps"] == 4
     assert written("run")["seconds"] > first["seconds"]
     assert train("study.yaml", "training_args.output_dir=whole", *constant, "training_args.max_steps=4") == 0
-    assert results("run")["test"]["mae"] == pytest.approx(results("whole")["test"]["mae"])
+    assert results("run")["test"]["mae"] == approx(results("whole")["test"]["mae"])
     assert run(*constant, "training_args.max_steps=3") == 2
     linear = ["loss=ce", "training_args.output_dir=linear"]
     assert train("study.yaml", *linear) == 0

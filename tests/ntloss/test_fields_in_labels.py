@@ -53,7 +53,9 @@ def test_the_loss_finds_them_itself_and_keeps_cross_entropy_elsewhere():
     ce = torch.nn.functional.cross_entropy(logits[0], labels[0], reduction="none")[None]
     expected = ce
     for start, loss in with_one.items():
-        expected = torch.where((sigma - start).abs() < 1e-6, loss, expected)
+        expected = torch.where(
+            torch.isclose(sigma, torch.as_tensor(start, dtype=sigma.dtype)), loss, expected
+        )
     assert_close(found, expected, 1e-6)  # widths are float32
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from tolerances import ONE_COMPUTATION, approx, assert_close
+from tolerances import OF_DRAWN_ROWS, ONE_COMPUTATION, approx, assert_close
 
 from ntloss import crps
 from ntloss.reading import ScoreReading, compare_with_ratings, fit_temperature, with_temperature
@@ -82,7 +82,7 @@ def test_the_temperature_of_too_sure_or_unsure_scores_is_found(temperature):
     ratings = drawn_ratings(truth, 200)
     scores = with_temperature(truth, 1 / temperature)
     found = fit_temperature(scores, ratings)
-    assert found == pytest.approx(temperature, rel=0.03)
+    assert found == approx(temperature, OF_DRAWN_ROWS)
     mended = compare_with_ratings(with_temperature(scores, found), ratings)
     for nearby in (0.9 * found, 1.1 * found):
         assert mended.log_loss < compare_with_ratings(with_temperature(scores, nearby), ratings).log_loss

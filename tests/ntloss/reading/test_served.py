@@ -14,7 +14,7 @@ import pytest
 import torch
 from form_server import TEXTS, serving
 from reading_cases import batch_of, make_model, next_token
-from tolerances import DISTRIBUTION, LLAMA_CPP, approx, assert_close
+from tolerances import DISTRIBUTION, LLAMA_CPP, OTHER_TOKENS, approx, assert_close
 
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
@@ -116,14 +116,18 @@ def test_images_go_to_a_servers_route_for_chats(kind, serve, model):
     served = ServedModel(server.url, top=len(TEXTS))
     # The form server sees an image's data as text before the question.
     for prefill in ("Z,", ""):
-        found = read_number(served, None, "Z.", prefill, images=[b"7,"], max_digits=2)
+        found = read_number(served, None, "Z.", prefill, images=[b"7,"], max_digits=1, most_texts=1024)
         prompt = batch_of([server.encode(f"7,Z.{prefill}")])
-        expected = number_quantiles(model, prompt, VOCABULARY, max_digits=2).row(0)
-        assert found.starts == approx(expected.starts, DISTRIBUTION)
+        known = {*served.vocabulary().pieces.values()}
+        pieces = {i: text for i, text in enumerate(TEXTS) if text in known}
+        vocabulary = NumberVocabulary.from_mapping(pieces, vocab_size=len(TEXTS))
+        expected = number_quantiles(model, prompt, vocabulary, max_digits=1, most_texts=1024).row(0)
+        # A route for chats names texts, so it also counts "7 ", which is no number token in torch.
+        assert found.starts == approx(expected.starts, OTHER_TOKENS)
     scores = read_scores(served, as_tokenizer(), "Z.", levels=range(1, 6), images=b"7,")
     in_torch = read_scores(model, as_tokenizer(), "7,Z.", levels=range(1, 6), template=None)
     assert scores.probabilities == approx(in_torch.probabilities, DISTRIBUTION)
-    numbers = read_numbers(served, as_tokenizer(), "Z.", "4,12", images=b"7,", max_digits=2)
+    numbers = read_numbers(served, as_tokenizer(), "Z.", "4 12", images=b"7,", max_digits=2)
     assert [number.value for number in numbers] == [4.0, 12.0]
 
 
