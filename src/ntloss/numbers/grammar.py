@@ -669,14 +669,14 @@ def read_prefix(text: str, thousands: str | None = None, before: str = "") -> Pr
         The number so far, and what may become of it.
 
     Example:
-        >>> for text in ("$", "1", "1,", "1,234", "67 millio", "67 million", "3 apples", "1/", "1/2"):
+        >>> for text in ("$", "1", "1,", "1,234", "67 thous", "67 thousand", "3 apples", "1/", "1/2"):
         ...     print(repr(text), *read_prefix(text))
         '$' None False True
         '1' 1.0 False True
         '1,' 1.0 False True
         '1,234' 1234.0 False True
-        '67 millio' 67.0 False True
-        '67 million' 67000000.0 False True
+        '67 thous' 67.0 False True
+        '67 thousand' 67000.0 False True
         '3 apples' 3.0 False False
         '1/' 1.0 False True
         '1/2' 1.0 True False
