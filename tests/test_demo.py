@@ -9,9 +9,9 @@ import pytest
 from model_cases import save_pretrained
 from tolerances import approx
 
-from examples.demo import demo
-from examples.demo.demo import Row
 from ntl.data import Example, TaskData
+from studies.demo import demo
+from studies.demo.demo import Row
 
 SMALL = (
     "training_args.seed=0",

@@ -6,7 +6,7 @@ import zipfile
 import pandas as pd
 import pytest
 
-from examples.demo.packaged_tables import PACKAGES, main
+from tools.packaged_tables import PACKAGES, main
 
 INNER = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
 NAMES = ("tweets", "amazonReviewSnippets", "movieReviewSnippets", "nytEditorialSnippets")

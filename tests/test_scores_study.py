@@ -114,9 +114,9 @@ def test_a_run_is_read_and_measured_without_its_model(study, tmp_path):
     assert not pack.duplicated(["dataset", "name", "seed", "metric"]).any()
 
 
-@pytest.mark.skipif(not (ROOT / "results").exists(), reason="an sdist has no results")
+@pytest.mark.skipif(not (ROOT / "studies/scores/results").exists(), reason="an sdist has no results")
 def test_what_the_page_says_of_each_seed_holds_for_each_seed():
-    table, _ = read_runs([ROOT / "results" / "scores"])
+    table, _ = read_runs([ROOT / "studies/scores/results"])
     sentiment = table[table["dataset"] == "sentiment"]
     runs = sentiment.pivot_table(index=["name", "seed"], columns="metric", values="value")
     for name, sign in (("hl_gauss", -1), ("ntl_was", 1)):

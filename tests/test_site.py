@@ -152,7 +152,11 @@ def test_the_search_has_no_formulas_and_the_reference_no_private_bases(build_sit
 
 def test_the_search_shows_guides_before_the_reference_and_no_raw_results(build_site, tmp_path):
     way_back = "<p>API reference / ntloss</p>"
-    raw = ("results/demo/index.html", "results/pretrained/tables.html", "studies/whole_numbers/index.html")
+    raw = (
+        "studies/demo/results/index.html",
+        "studies/pretrained/results/tables.html",
+        "studies/whole_numbers/index.html",
+    )
     sources = ("LICENSE.html", "CITATION.cff.html", "src/ntloss/__init__.py.html", "examples/tiny.py.html")
     kept = [
         "guide.html",

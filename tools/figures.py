@@ -1,4 +1,4 @@
-"""Draw the figures of the pages from the packed runs of `results/`: `python tools/figures.py`.
+"""Draw the figures of the pages from the packed runs of `studies/`: `python tools/figures.py`.
 
 Writes `docs/images/finding.svg`, and `effects.svg` and `losses.svg` of the study on small models.
 """
@@ -111,7 +111,7 @@ def write(name: str, path: Path) -> None:
 
 def load_runs(study: str) -> Runs:
     """Read the reported runs of a study from its pack."""
-    table, _ = read_runs([ROOT / "results" / study])
+    table, _ = read_runs([ROOT / "studies" / study / "results"])
     found: dict[str, dict[str, dict[int, Metrics]]] = {}
     for row in table[table["test"] == "test"].itertuples():
         runs = found.setdefault(row.dataset, {}).setdefault(row.row, {})
@@ -256,8 +256,8 @@ def draw_mark(ax: Axes, y: float, mark: Mark, one: Series, scale: Scale) -> None
 
 FIGURES = {
     "docs/images/finding.svg": ("ten_epochs", draw_finding),
-    "results/small_models/effects.svg": ("small_models", draw_effects),
-    "results/small_models/losses.svg": ("small_models", draw_losses),
+    "studies/small_models/results/effects.svg": ("small_models", draw_effects),
+    "studies/small_models/results/losses.svg": ("small_models", draw_losses),
 }
 
 if __name__ == "__main__":

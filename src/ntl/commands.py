@@ -33,7 +33,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ntl.config import OF_REPORTS, changes, read_config
+from ntl.config import OF_REPORTS, changes, find_primary, read_config
 from ntl.data.files import write_atomically
 from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
 from ntl.own import find_own_code
@@ -100,13 +100,12 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
     """
     arguments = [NO_GROUP.get(each, each) for each in arguments]
     arguments = [f"+{each}" if each.startswith(WITH_PLUS) else each for each in arguments]
-    folder, name = "pkg://ntl.conf", command
+    primary: str | Path = command
     if arguments and arguments[0].endswith((".yaml", ".yml")):
-        study = Path(arguments[0])
-        _check_study(study)
-        folder, name, arguments = str(study.parent.resolve()), study.stem, arguments[1:]
-        # The study's own files come before those of the lab.
-        arguments.append("hydra.searchpath=[pkg://ntl.conf]")
+        primary = Path(arguments.pop(0))
+        _check_study(primary)
+    folder, name, more = find_primary(primary)
+    arguments += more
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     overrides = _find_overrides(arguments)
     options = [argument for argument in arguments if argument not in overrides]

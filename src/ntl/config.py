@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -143,20 +144,29 @@ def read_config(given: DictConfig | Mapping[str, Any], choice: str | None = None
     return config
 
 
-def compose_config(overrides: Sequence[str], command: str = "train") -> Config:
+def compose_config(overrides: Sequence[str], primary: str | Path = "train") -> Config:
     """Compose a configuration as a command does, for programs that do not run it.
 
     Args:
         overrides: Overrides of Hydra, such as `dataset_args=arithmetic`.
-        command: The name of the primary file, such as `train` or `compare`.
+        primary: The name of a command, `train` or `compare`, or the file of a study.
     """
+    folder, name, more = find_primary(primary)
     outer = GlobalHydra.instance().hydra  # of a Hydra application that calls this function
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_module("ntl.conf", version_base="1.3"):
-            return read_config(compose(command, [*overrides]))
+        with initialize_config_dir(folder, version_base="1.3"):
+            return read_config(compose(name, [*overrides, *more]))
     finally:
         GlobalHydra.instance().hydra = outer
+
+
+def find_primary(primary: str | Path) -> tuple[str, str, list[str]]:
+    """Return the folder and the name of the primary file of a command or a study, and overrides it needs."""
+    if isinstance(primary, str):
+        return str(files("ntl.conf")), primary, []
+    # A study's own files come before those of the lab.
+    return str(primary.parent.resolve()), primary.stem, ["hydra.searchpath=[pkg://ntl.conf]"]
 
 
 def _read(kind: type, given: Mapping[str, Any]) -> Any:

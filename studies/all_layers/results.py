@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Merge, choose, test, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--outputs", type=Path, default=Path("outputs/all_layers"))
-    parser.add_argument("--results", type=Path, default=Path("results/all_layers"))
+    parser.add_argument("--results", type=Path, default=Path("studies/all_layers/results"))
     parser.add_argument("--rates", action="store_true", help="print what the tuning seeds choose, and end")
     parser.add_argument(
         "--train-size", type=int, help="runs with so many training rows; default: the study's"
@@ -191,7 +191,7 @@ def with_chosen_rates(metrics: pd.DataFrame, train_size: int | None) -> pd.DataF
 
 def of_other_models() -> pd.DataFrame:
     """Return the errors of the models of the study of ten epochs on the same rows, under each rule."""
-    packed = pd.read_csv(FOLDER.parents[1] / "results" / "ten_epochs" / "metrics.csv.xz")
+    packed = pd.read_csv(FOLDER.parent / "ten_epochs/results/metrics.csv.xz")
     parts = []
     for name, there in OTHERS.items():
         metric = "median_mae" if there in ("ce", "hl_gauss") else "mae"

@@ -1,7 +1,7 @@
 """Measure the levels that read.py read, and write the measures as a pack, which `ntl report` reads.
 
-python -m studies.scores.results outputs/scores results/scores
-ntl report results/scores --study studies/scores/contrasts.yaml
+python -m studies.scores.results outputs/scores studies/scores/results
+ntl report studies/scores/results --study studies/scores/contrasts.yaml
 """
 
 import sys

@@ -10,7 +10,8 @@ from ntl.errors import UserError
 from ntl.report.runs import read_curves, read_runs
 from ntl.report.tables import make_tables
 
-RESULTS = Path(__file__).parents[3] / "results"
+STUDIES = Path(__file__).parents[3] / "studies"
+PACKED = sorted(path.parent for path in STUDIES.glob("*/results/metrics.csv*"))
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
 
@@ -126,10 +127,9 @@ def test_a_pack_is_a_file_or_stands_in_a_folder_and_needs_its_columns(tmp_path):
         read_runs([tmp_path])
 
 
-@pytest.mark.skipif(not RESULTS.exists(), reason="an sdist has no results")
-@pytest.mark.parametrize("pack", sorted(path.parent.name for path in RESULTS.glob("*/metrics.csv*")))
-def test_every_folder_of_results_is_reported_whole(pack):
-    table, left_out = read_runs([RESULTS / pack])
+@pytest.mark.parametrize("pack", PACKED, ids=lambda path: path.parent.name)  # an sdist has none
+def test_the_results_of_every_study_are_reported_whole(pack):
+    table, left_out = read_runs([pack])
     assert not left_out
     for _, runs in table.groupby("dataset"):
         for columns, _ in make_tables(runs):

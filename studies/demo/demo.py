@@ -1,8 +1,8 @@
 """The demo: a pretrained model learns to rate the sentiment of texts; a table, a picture and sentences.
 
-It runs `ntl compare --config-name demo`, and then shows what only these texts can show: about 20 people rated
-each text, so the model's distribution can be compared with that of the ratings. A row is printed as soon as a
-run ends. `make demo` fetches the model and the texts, and runs it.
+It runs `ntl compare studies/demo/demo.yaml`, and then shows what only these texts can show: about 20 people
+rated each text, so the model's distribution can be compared with that of the ratings. A row is printed as
+soon as a run ends. `make demo` fetches the model and the texts, and runs it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from ntl.report.statistics import mean_and_interval
 from ntl.report.style import BLUE, FLOOR, GRAY, STYLE, save_figure, styles
 from ntl.train import as_trained
 
+STUDY = Path(__file__).with_name("demo.yaml")
 SENTENCES = (
     "I love it, the best present ever!",
     "What a waste of time and money.",
@@ -74,7 +75,7 @@ class Row(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo on overrides of `ntl compare --config-name demo`; return the exit code."""
+    """Run the demo on overrides of `ntl compare studies/demo/demo.yaml`; return the exit code."""
     given = [RATINGS, *(sys.argv[1:] if arguments is None else arguments)]
     try:
         return _demo(given)
@@ -92,13 +93,13 @@ def _demo(arguments: Sequence[str]) -> int:
     if missing := [f"{what} ({path})" for what, path in needed.items() if not Path(str(path)).exists()]:
         raise UserError(
             f"{' and '.join(missing)} of the demo are not here; expected what `make demo` fetches from the "
-            "package index. Run it with a network, or `ntl compare --config-name demo_sums`, which needs "
-            "nothing."
+            "package index. Run it with a network, or `ntl compare studies/demo_sums/demo_sums.yaml`, which "
+            "needs nothing."
         )
     code = 0
     with printing_rows(config), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as errors:
         for more in ((), HEAD):
-            code = code or compare(["--config-name", "demo", *arguments, *more])
+            code = code or compare([str(STUDY), *arguments, *more])
     if code:
         print(errors.getvalue(), file=sys.stderr)
     else:
@@ -111,7 +112,7 @@ def compose_fixed(arguments: Sequence[str]) -> Config:
     overrides = OverridesParser.create().parse_overrides([*arguments])
     fixed = [each.input_line for each in overrides if not each.is_sweep_override()]
     fixed = [each for each in fixed if not each.startswith("hydra")]
-    return compose_config(fixed, "demo")
+    return compose_config(fixed, STUDY)
 
 
 @contextmanager
@@ -187,7 +188,7 @@ def show(config: Config) -> None:
     print("  # HL-Gauss in a Trainer of your own, in Python:")
     print("  make_number_aware(trainer, criterion=HLGauss.for_answers(answers))")
     print("  # other losses on sums, in four minutes:")
-    print(f"  {program} compare --config-name demo_sums")
+    print(f"  {program} compare studies/demo_sums/demo_sums.yaml")
 
 
 def find_rows(config: Config) -> list[Row]:

