@@ -18,6 +18,7 @@ from ntloss.criteria import Criterion
 from ntloss.criteria.signature import name_of
 from ntloss.numbers import LabelNumbers
 from ntloss.numbers.fields import fields_of_labels
+from ntloss.reading.prompts import PLAIN_PROMPTS
 from ntloss.trainers.answering import Answering, FindNumbers, FindSigma, align
 from ntloss.trainers.chunked import ChunkedHead
 from ntloss.trainers.columns import (
@@ -147,6 +148,7 @@ class NumberAware:
         self.head = ChunkedHead(loss, self.plain, chunk_size) if chunked else None
         check_special(loss.vocabulary, trainer.processing_class)
         self._looked = False  # at the first labels
+        self._note = vars(trainer.model.config).get(PLAIN_PROMPTS)
         self.first_numbers = ""
         self._counts: tuple[Any, Tensor] | None = None  # labels and number terms of the current update
         self.sums: EvaluationMeans | None = None
@@ -174,7 +176,11 @@ class NumberAware:
         self._ours = ours
 
     def undo(self) -> None:
-        """Restore the trainer's own loss. Do nothing if that was done before."""
+        """Restore the trainer's own loss, and the model's configuration. Do nothing the second time."""
+        if self._ours:
+            config = vars(self.trainer.model.config)
+            config.pop(PLAIN_PROMPTS, None)
+            config |= {} if self._note is None else {PLAIN_PROMPTS: self._note}
         for name, value in self._ours.items():
             if vars(self.trainer).get(name) == value:  # else it was replaced since
                 del vars(self.trainer)[name]

@@ -4,6 +4,7 @@ import copy
 import importlib
 import pickle
 import sys
+import warnings
 from types import MethodType, SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 import trainer_cases as cases
 from accelerate.state import GradientState
 from processes import results_of
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close, assert_identical
 from trainer_cases import (
     ALONE,
@@ -24,10 +26,18 @@ from trainer_cases import (
     train,
     train_with,
 )
-from transformers import LlamaForCausalLM, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
+from transformers import (
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainerCallback,
+)
 
-from ntloss import HLGauss, NTLCrossEntropyLoss, number_level
+from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, number_level
 from ntloss.engine import targets
+from ntloss.reading import UnlikelyNumberWarning, read_number
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.answering import Answering
 from ntloss.trainers.number_aware import handle_of
@@ -191,6 +201,60 @@ def test_weight_zero_and_undo_train_as_the_stock_trainer(kind, way, one, tmp_pat
     assert_close(weights[0], weights[1], TRAINED)
     moved = [(weights[1][name] - weight).abs().max() for name, weight in one["llama"].weights.items()]
     assert max(moved) > 10 * CLOSE  # the number term changes training
+
+
+TOKENS = ["<pad>", "<end>", "<turn>", *"0123456789", *map(chr, range(97, 123))]
+
+
+def tokenizer_with(template):
+    """A tokenizer whose tokens are characters, with the digits' ids of `cases.DIGITS`."""
+    plain = Tokenizer(models.WordLevel({text: i for i, text in enumerate(TOKENS)}, "<pad>"))
+    plain.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    special = {"pad_token": "<pad>", "eos_token": "<end>", "additional_special_tokens": ["<turn>"]}
+    return PreTrainedTokenizerFast(tokenizer_object=plain, chat_template=template, **special)
+
+
+@pytest.mark.parametrize("before", [None, True])
+@pytest.mark.parametrize("prompts", ["plain", "chats"])
+def test_a_model_notes_whether_its_prompts_were_plain_until_it_is_undone(before, prompts, tmp_path):
+    rows = cases.samples()
+    if prompts == "chats":
+        for row in rows:
+            row["input_ids"][0] = TOKENS.index("<turn>")
+    trainer = cases.trainer_for(cases.llama(), tmp_path)
+    trainer.train_dataset = rows
+    model, config = trainer.model, trainer.model.config
+    template = "{% for m in messages %}<turn>{{ m['content'] }}{% endfor %}"
+    trainer.processing_class = tokenizer = tokenizer_with(template)
+    if before is not None:
+        config.number_prompts_are_plain = before
+    handle = make_number_aware(trainer, vocabulary=cases.DIGITS)
+    trainer.train()
+    assert config.number_prompts_are_plain is (prompts == "plain")
+    model.eval()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", UnlikelyNumberWarning)
+        read_number(model, tokenizer, "a")
+        by_default = [str(warning.message) for warning in found]
+        found.clear()
+        read_number(model, tokenizer, "a", template=None)
+    assert any("template" in message for message in by_default) is (prompts == "plain")
+    assert not any("template" in str(warning.message) for warning in found)
+    for _ in range(2):
+        handle.undo()
+        assert getattr(config, "number_prompts_are_plain", None) is before
+
+
+@pytest.mark.parametrize("name", ["pad", "eos"])
+def test_number_tokens_that_are_special_to_the_tokenizer_are_an_error(name, tmp_path):
+    trainer = cases.trainer_for(cases.llama(), tmp_path)
+    trainer.processing_class = tokenizer = tokenizer_with(None)
+    special = getattr(tokenizer, f"{name}_token_id")
+    levels = NumberVocabulary.from_mapping({3: 1.0, special: 10.0}, vocab_size=cases.VOCAB)
+    before = dict(vars(trainer))
+    with pytest.raises(ValueError, match=name):
+        make_number_aware(trainer, vocabulary=levels)
+    assert vars(trainer) == before
 
 
 def test_a_second_call_replaces_the_first(one, tmp_path):
