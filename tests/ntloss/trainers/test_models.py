@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 import trainer_cases as cases
 import transformers
+import vision_cases
 from tolerances import ONE_COMPUTATION, approx, assert_close
 from trainer_cases import DIGITS, VOCAB, batch, gradients, number_aware_trainer
 
@@ -161,6 +162,30 @@ def test_logits_of_images_before_the_text_are_left_out(way, tmp_path):
     of_text = logits[:, -cases.LENGTH : -1].detach()
     expected = F.cross_entropy(of_text.flatten(0, 1), inputs["labels"][:, 1:].flatten())
     assert_close(gradients(trainer, **inputs)[0], expected)  # the model's own, but for transformers 4.57
+
+
+@pytest.mark.parametrize("kind", vision_cases.CONFIGS)
+def test_models_that_see_have_their_own_loss_plus_the_number_term(kind, way, tmp_path):
+    if not hasattr(transformers, f"{kind}ForConditionalGeneration"):
+        pytest.skip("this release of transformers lacks it")
+    model = vision_cases.build(kind).train()
+    prompt, digits = vision_cases.PROMPT, vision_cases.DIGITS
+    inputs = vision_cases.inputs_of(kind, [(*prompt, 3, 6, 27), (*prompt[1:], 9, 27)], [1, 2])
+    labels = inputs["input_ids"].clone()
+    labels[0, : len(prompt)] = labels[1, : len(prompt)] = -100
+    stock = model(**inputs, labels=labels)
+    following = F.pad(labels[:, 1:], (0, 1), value=-100)
+    term = torch.isin(following, torch.tensor(digits.token_ids)).sum() / (following != -100).sum()
+    term = term * NTLoss(digits, reweigh=False)(stock.logits, following)
+    for weight in (0.0, 0.7):
+        model.zero_grad()
+        expected = stock.loss + weight * term
+        expected.backward(retain_graph=True)
+        wanted = cases.gradients_of(model)
+        trainer = number_aware_trainer(model, tmp_path, way, {"weight": weight, "vocabulary": digits})
+        loss, found = gradients(trainer, **inputs, labels=labels)
+        assert_close(loss, expected)
+        assert_close(found, wanted)
 
 
 def test_labels_that_are_already_shifted_are_not_shifted_again(way, tmp_path):
