@@ -1,0 +1,52 @@
+"""Merge runs into the pack, measure boxes, points and clocks, test the planned contrasts, and print.
+
+    python -m studies.boxes.results
+
+The pack, `runs.jsonl.xz`, holds one run a line. Runs in the pack that the folder of outputs lacks stay there.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from studies.boxes.task import BOX, POINT, TIME, score
+from studies.packs import report
+
+NAMES = {"ce": "cross-entropy", "ntl_was": "+ 0.3 NTL-WAS", "hl_gauss": "HL-Gauss"}
+MEASURES = {BOX: "iou", POINT: "distance", TIME: "minutes"}
+PLANNED = [
+    {"of": of, "minus": "ce", "metric": f"{metric}_median"}
+    for of in ("ntl_was", "hl_gauss")
+    for metric in MEASURES.values()
+]
+"""All contrasts; Holm's correction covers them together."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Merge, measure, test, print."""
+    report(arguments, "boxes", measures_of, NAMES, PLANNED)
+
+
+def measures_of(run: Mapping[str, Any]) -> dict[str, float]:
+    """Measure greedy answers, medians, and the coverage of the 90 % intervals.
+
+    A greedy answer with another count of numbers counts as zeros.
+    """
+    found = {"train_seconds": run["seconds"]}
+    for question, name in MEASURES.items():
+        own = run["read"][question]
+        truth = torch.tensor(own["truths"], dtype=torch.float64)
+        read = torch.tensor(own["quantiles"], dtype=torch.float64)
+        count = truth.shape[1]
+        written = [numbers if len(numbers) == count else [0.0] * count for numbers in own["greedy"]]
+        greedy = torch.tensor(written, dtype=torch.float64)
+        found[f"{name}_greedy"] = score(question, greedy, truth)
+        found[f"{name}_median"] = score(question, read[..., 1], truth)
+        inside = (read[..., 0] <= truth) & (truth <= read[..., 2])
+        found[f"{name}_covered"] = float(inside.double().mean())
+    return found
+
+
+if __name__ == "__main__":
+    main()
