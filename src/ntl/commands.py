@@ -17,14 +17,10 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
-from textwrap import fill
-from typing import Any, NoReturn
+from typing import Any
 
 import hydra
-from hydra._internal.utils import get_args_parser
-from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
@@ -93,7 +89,7 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
         command: Name of the command.
         arguments: Options and overrides of Hydra. The path of a YAML file, if it comes first, is a study, a
             configuration whose `defaults` begin with that of the command. With `--help`, the keys of the
-            groups that are chosen are printed, or else the page of the command.
+            groups that are chosen are printed, or else Hydra's page of the command.
 
     Raises:
         UserError: Hydra refuses the configuration.
@@ -107,14 +103,13 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
     folder, name, more = find_primary(primary)
     arguments += more
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    overrides = _find_overrides(arguments)
-    options = [argument for argument in arguments if argument not in overrides]
+    # Hydra wants overrides side by side.
+    overrides = [each for each in arguments if each[:1] != "-" and ("=" in each or each[:1] == "~")]
+    options = [each for each in arguments if each not in overrides]
     sys.argv = [sys.argv[0], *overrides, *_name_jobs_by(overrides, options), *options]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, which are printed here
     try:
-        if HELP_OPTIONS & {*options}:
-            if not _print_choices(command, overrides):
-                _print_page(command)
+        if HELP_OPTIONS & {*options} and _print_choices(command, overrides):
             return 0
         hydra.main(config_path=folder, config_name=name, version_base="1.3")(task)()
     except SystemExit as error:
@@ -332,20 +327,6 @@ def _check_folder(settings: DictConfig) -> None:
         raise SystemExit(2) from error
 
 
-def _find_overrides(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments that are overrides, side by side as argparse wants them, and not options."""
-    parser = get_args_parser()
-
-    def refuse(message: str) -> NoReturn:
-        if unknown := re.search(r"unrecognized arguments: (\S+)", message):
-            raise unknown_key("", unknown[1], re.findall(r"--[\w-]+", parser.format_usage()))
-        raise UserError(f"{message}. Pass --hydra-help for the options.")
-
-    parser.error = refuse  # type: ignore[method-assign]
-    overrides: list[str] = parser.parse_intermixed_args(arguments).overrides
-    return overrides
-
-
 def _print_choices(command: str, overrides: Sequence[str]) -> bool:
     """Print the keys of each chosen group with their values and meaning; return whether there is one."""
     given = [override.partition("=") for override in overrides]
@@ -361,20 +342,11 @@ def _print_choices(command: str, overrides: Sequence[str]) -> bool:
     return True
 
 
-def _print_page(command: str) -> None:
-    """Print the help of a command with the choices of each group."""
-    conf, store = Path(str(files("ntl.conf"))), ConfigStore.instance()
-    groups = []
-    for group in (key.partition("@")[0] for key in GROUPS):
-        stored = map(Path, store.list(group) if group in store.repo else [])
-        names = sorted({path.stem for path in (*stored, *conf.glob(f"{group}/*.yaml"))})
-        groups.append(fill(f"{group}: {', '.join(names)}", 98, subsequent_indent="  "))
-    page: str = OmegaConf.load(conf / f"{command}.yaml").hydra.help.template
-    print(page.replace("$APP_CONFIG_GROUPS", "\n".join(groups)).rstrip())
-
-
 def _name_jobs_by(overrides: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return an override that says which keys are not in the names of a sweep's folders: see `job_folder`."""
+    """Return an override that says which keys are not in the names of a sweep's folders.
+
+    They are the settings that do not change training and have one value.
+    """
     if {"--shell-completion", "-sc"} & {*options}:
         return []
     try:

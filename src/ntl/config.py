@@ -21,7 +21,6 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from ntl.data import DATASETS, Data
@@ -33,6 +32,7 @@ from ntl.own import digest_of_source, is_own
 from ntl.settings import Changes, what_changes
 from ntl.training_args import INCIDENTAL, TrainingArgs
 
+LONGEST = 180  # characters of a run's folder before the digest
 MAX_JOBS = 4  # runs at a time by default; one of a small model takes about 0.7 GiB
 MODELS = {
     "rt": "RT",
@@ -268,50 +268,29 @@ def sweep_folder(_root_: DictConfig) -> str:
 
 
 def job_folder(_root_: DictConfig) -> str:
-    """Name a run of a sweep: the resolver `ntl.job_folder` of `hydra.sweep.subdir`.
-
-    The name holds the settings that the command line and the study's sweep give, whether they give one value
-    or several, but of settings that do not change training those alone that have several values: the others
-    are `hydra.job.config.override_dirname.exclude_keys`.
-    """
-    hydra = _root_.hydra
-    left_out = {*hydra.job.config.override_dirname.exclude_keys} - {*(hydra.sweeper.get("params") or ())}
-    texts: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
-    given = {}
-    for each in OverridesParser.create().parse_overrides(texts):
-        value = each.value()
-        if isinstance(value, str) and "${" in value:
-            value = str(OmegaConf.select(_root_, each.key_or_group))
-        given[each.key_or_group] = value if isinstance(value, str) else each.get_value_element_as_str()
-    return name_run({key: value for key, value in given.items() if key not in left_out})
+    """Name a run of a sweep: the resolver `ntl.job_folder` of `hydra.sweep.subdir`."""
+    return name_run(_root_.hydra.job.override_dirname, _root_.training_args.seed)
 
 
-def name_run(given: Mapping[str, str]) -> str:
-    """Write settings as the name of a folder, which can be passed back to a shell as it is.
+def name_run(given: str, seed: int) -> str:
+    """Write Hydra's `override_dirname` as the name of a folder, which a shell takes as it is.
 
-    Values that are long, or have characters besides letters, digits, `_`, `.`, `+` and `-`, are cut or
-    cleaned, and end in a digest. So does a name of more than 200 characters.
+    What has characters besides letters, digits, `_`, `.`, `+` and `-` is cleaned, and ends in a digest. So
+    does what is long, which is cut, with the seed behind the digest.
 
     Example:
-        >>> name_run({"training_args.seed": "0", "loss": "ntl_was", "loss.weight": "0.3"})
+        >>> name_run("loss-ntl_was_loss.weight-0.3_training_args.seed-0", 0)
         'loss-ntl_was_loss.weight-0.3_seed-0'
-        >>> name_run({"loss.options": "{sigma:4.0}"})
-        'loss.options-sigma-4.0-5b5238'
+        >>> name_run("loss.options-{sigma:4.0}_training_args.seed-0", 0)
+        'loss.options--sigma-4.0-_seed-0-af8c25'
     """
-    parts = []
-    for key, value in sorted(given.items()):
-        if key != "training_args.data_seed":  # dataset_args.data_seed is something else
-            key = re.sub(r"^(?:dataset|model|training)_args\.", "", key)
-        clean = re.sub(r"[^\w.+-]+", "-", value, flags=re.ASCII)
-        if clean != value or len(clean) > 40:
-            clean = f"{clean.strip('-')[:30]}-{_digest(value)}"
-        parts.append(f"{key}-{clean}")
-    name = "_".join(parts) or "run"
-    return name if len(name) <= 200 else f"{name[:190]}-{_digest(name)}"
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:6]
+    # training_args.data_seed is another key than dataset_args.data_seed.
+    short = re.sub(r"(^|_)(?:dataset_args\.|(?:model|training)_args\.(?!data_seed))", r"\1", given)
+    clean = re.sub(r"[^\w.+-]+", "-", short, flags=re.ASCII)
+    if clean != short or len(clean) > LONGEST:
+        ending = f"_seed-{seed}" if len(clean) > LONGEST else ""
+        clean = f"{clean[:LONGEST]}-{sha256(given.encode()).hexdigest()[:6]}{ending}"
+    return clean or "run"
 
 
 def changes(key: str) -> Changes:
