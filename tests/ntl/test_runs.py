@@ -1,10 +1,8 @@
 """Single runs: trained, killed and continued, evaluated again, replaced, refused."""
 
-import multiprocessing
 import os
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -277,39 +275,6 @@ def test_diverging_training_is_an_error(tmp_path, capsys):
     wild = ["training_args.learning_rate=1e30", "training_args.max_grad_norm=0"]
     assert train(*small(tmp_path, *wild, steps=3)) == 2
     assert "learning_rate" in capsys.readouterr().err
-
-
-def checkpoints(folder):
-    return [path for path in folder.glob(f"checkpoint-*/{STATE}") if path.read_text().strip().endswith("}")]
-
-
-def test_a_killed_run_continues_to_the_same_result(tmp_path):
-    steps = ["training_args.save_steps=5", "training_args.eval_steps=5", "training_args.logging_steps=1"]
-    steps += ["model_args=vanilla_t5_ntl", "training_args.gradient_accumulation_steps=2"]
-
-    def overrides(folder):
-        return small(tmp_path, *steps, f"training_args.output_dir={folder}", steps=30)
-
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert train(*overrides(whole)) == 0
-    process = multiprocessing.get_context("forkserver").Process(target=train, args=overrides(broken))
-    process.start()
-    deadline = time.monotonic() + 300
-    while not checkpoints(broken):
-        assert process.is_alive()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.kill()
-    process.join()
-    assert not (broken / STATE).exists()
-    # What remains if the run is killed while saving.
-    (broken / "checkpoint-29").mkdir(exist_ok=True)
-    (broken / "checkpoint-29/model.safetensors").write_bytes(b"half")
-    assert train(*overrides(broken)) == 0
-    one, other = (load_file(folder / "model.safetensors") for folder in (whole, broken))
-    assert_close(other, one, TRAINED_BY_ADAM)
-    assert_close(results(broken), results(whole), TRAINED_BY_ADAM)
-    assert_close(logged(broken, "eval_loss"), logged(whole, "eval_loss"), TRAINED_BY_ADAM)
 
 
 @pytest.mark.parametrize("place", ["ntl.train.train", "ntl.train.describe_run"])
