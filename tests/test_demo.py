@@ -15,7 +15,7 @@ from studies.demo.demo import Row
 
 SMALL = (
     "training_args.seed=0",
-    "hydra.launcher.n_jobs=1",
+    "hydra/launcher=basic",
     "dataset_args.train_size=16",
     "dataset_args.validation_size=4",
     "dataset_args.test_size=12",
@@ -43,10 +43,11 @@ def given(tmp_path, monkeypatch):
     ]
 
 
-def test_the_demo_prints_a_table_contrasts_and_sentences_and_continues(given, tmp_path, capfd):
+def test_the_demo_prints_a_table_contrasts_and_sentences_and_continues(given, tmp_path, monkeypatch, capfd):
     def interrupted(*_):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("ntl.report.figures.draw_figures", lambda *_: [])  # those of reports
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "show", interrupted)
         assert demo.main(given) == 130

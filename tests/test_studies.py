@@ -46,6 +46,7 @@ def test_contrasts_over_several_tables_name_the_sweeps_beside_them(study, others
 
 def test_a_run_of_a_sweep_has_the_weight_that_was_selected_for_its_loss(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ntl.report.figures.draw_figures", lambda *_: [])
     sizes = [
         f"dataset_args.{part}_size={size}" for part, size in (("train", 8), ("validation", 2), ("test", 2))
     ]

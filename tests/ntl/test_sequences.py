@@ -2,8 +2,8 @@
 
 import json
 import random
-import subprocess
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pandas as pd
@@ -24,7 +24,6 @@ model_args:
   {number_format: padded, config_overrides: {d_model: 16, d_kv: 8, d_ff: 16, num_layers: 1, num_heads: 2}}
 training_args: {max_steps: 2, per_device_train_batch_size: 8, eval_steps: 2, save_steps: 2, use_cpu: true}
 """
-COMMAND = "import sys; from ntl.__main__ import main; sys.exit(main())"
 
 
 def write_table(path, rows=80, factor=1, seed=0):
@@ -63,17 +62,17 @@ def rows():
 
 
 def test_refused_runs_are_in_no_report_and_no_contrast(capsys):
-    swept = ["loss=ce,ntl_was", "training_args.seed=0,1"]
+    swept = ["loss=ce,ntl_was", "training_args.seed=0"]
     assert sweep(*swept) == 0
     assert [*rows()] == ["T5", "T5 + NTL-WAS"]
     Path("study.yaml").write_text(TINY.replace("max_steps: 2", "max_steps: 2, learning_rate: 0.01"))
     assert sweep(*swept) == 1
     assert not Path("out/report/table.md").exists()
-    more = ["loss=ce,ntl_was,crps", "training_args.seed=0,1"]
+    more = ["loss=ce,ntl_was,crps", "training_args.seed=0"]
     assert sweep(*more, "contrasts=[{of: crps, minus: ce}]") == 1
     assert [*rows()] == ["T5 + CRPS"]
     table = Path("out/report/table.md").read_text()
-    assert table.count("was trained with other settings") == 4
+    assert table.count("was trained with other settings") == 2
     assert not Path("out/report/contrasts.csv").exists()
 
 
@@ -218,12 +217,11 @@ def test_one_changed_label_among_many_changes_the_digest():
 
 
 def test_a_report_into_the_folder_of_the_runs_counts_each_run_once():
-    assert sweep("loss=ce,crps", "training_args.seed=0") == 0
     for seeds in (1, 2):
+        assert sweep("loss=ce,crps", f"training_args.seed={seeds}") == 0
         assert main(["report", "out", "--output", "out"]) == 0
         table = pd.read_csv("out/metrics.csv")
         assert table.groupby("row")["seed"].nunique().to_dict() == {"T5": seeds, "T5 + CRPS": seeds}
-        assert sweep("loss=ce,crps", "training_args.seed=1") == 0
     for path in Path("out").glob("loss-ce*/test/metrics.json"):
         path.unlink()
     assert main(["report", "out", "--output", "out"]) == 0
@@ -236,8 +234,8 @@ def test_every_setting_that_changes_what_is_learned_is_a_row_of_its_own():
 
 
 def test_the_first_loss_of_the_first_sweep_is_what_later_ones_are_compared_with():
-    assert sweep("loss=ntl_was,ce", "training_args.seed=0,1") == 0
-    assert sweep("loss=ce", "training_args.seed=0,1", "model_args=vanilla_t5_regression_head") == 0
+    assert sweep("loss=ntl_was,ce", "training_args.seed=0") == 0
+    assert sweep("loss=ce", "training_args.seed=0", "model_args=vanilla_t5_regression_head") == 0
     assert next(iter(rows())) == "T5 + NTL-WAS"
 
 
@@ -291,11 +289,12 @@ def test_a_metric_that_is_not_measured_is_refused_before_the_first_step(capsys):
     assert run("loss=ce", *measured) == 0
 
 
-def test_a_module_of_the_working_folder_does_not_hide_an_installed_one(folder):
-    Path("datasets.py").write_text("raise ImportError('not this one')\n")
-    given = [sys.executable, "-m", "ntl", "train", "study.yaml", "loss=ce", "training_args.max_steps=0"]
-    done = subprocess.run(given, capture_output=True, text=True, timeout=300, cwd=folder)
-    assert done.returncode == 0, done.stderr
+def test_a_module_of_the_working_folder_does_not_hide_an_installed_one(folder, monkeypatch):
+    Path("datasets.py").touch()
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as of `python -m ntl`
+    assert Path(PathFinder.find_spec("datasets").origin) == folder / "datasets.py"
+    assert train("study.yaml", "--cfg", "job") == 0
+    assert Path(PathFinder.find_spec("datasets").origin).parent.name == "datasets"
 
 
 def test_what_a_run_is_called_and_where_it_is_changes_nothing(tmp_path):
