@@ -15,7 +15,8 @@ from ntloss.reading.scores import MOST_NONE, Levels, ScoreReading, level_values,
 
 _LARGEST_SUM = 1.01  # of probabilities, which APIs round
 _LEAST_CASE = 0.01  # the probability of levels in other letters from which on a warning names them
-_MARKERS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})  # of tokens that a server has not decoded
+# Marks of tokens that a server has not decoded; and the minus of typography.
+_MARKERS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n", "\u2212": "-"})
 _POINTS = ".,"
 # Names of the fields of OpenAI, TGI and Gemini (in Python and as JSON).
 _TOKENS = ("token", "text", "decoded_token")
@@ -154,7 +155,9 @@ def _scores(positions: list[_Position], values: Mapping[Any, float]) -> ScoreRea
             is_number = level is not None and text[-1].isdigit()
             # The point of `4.5`, or that of a sentence.
             is_point = behind in tuple(_POINTS) and behind != ""
-            if is_known and (begins or is_number or is_point):
+            if behind.isspace():  # no digit follows the level directly
+                shares[of_text[earlier]] += part
+            elif is_known and (begins or is_number or is_point):
                 follow(position + 1, before + token, part)
             elif (begins or (is_point and token != positions[position].written)) and text:
                 left_out += part

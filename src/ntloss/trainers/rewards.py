@@ -50,8 +50,7 @@ def number_reward(
     Returns:
         A function with the signature that `GRPOTrainer(reward_funcs=...)` expects. It takes completions as
         texts or as messages, of which the text of the last one counts, and returns one reward for each; None
-        for a row
-        whose true number is None, which the trainer leaves out.
+        for a row whose true number is None, which the trainer leaves out.
 
     Raises:
         ValueError: an unknown `error`, `which` or `thousands`; when called, a true number that is neither
