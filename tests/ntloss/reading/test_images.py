@@ -57,6 +57,16 @@ def test_quantiles_of_a_padded_batch_with_images_are_right_and_leave_the_model_a
     assert not torch.equal(found.starts, other.starts)
 
 
+def test_bounds_leave_the_numbers_of_their_range_after_an_image(kind):
+    model = build(kind)
+    inputs, bounds = inputs_of(kind, PROMPTS[:1], SEEDS[:1]), {"low": 20, "high": 69}
+    found = number_quantiles(model, inputs, DIGITS, LEVELS, NumberFormat(2), **bounds)
+    numbers, _ = fixed_width(next_token(kind, model, PROMPT, SEEDS[0]), texts_of(DIGITS), NumberFormat(2))
+    inside = {number: mass for number, mass in numbers.items() if 20 <= number <= 69}
+    for value, level in zip(found.values[0].tolist(), LEVELS, strict=True):
+        assert_quantile(value, level, inside, DISTRIBUTION[torch.float32])
+
+
 def test_numbers_of_any_length_after_images_are_those_of_copied_caches(kind, monkeypatch):
     model, inputs = build(kind), inputs_of(kind, PROMPTS, SEEDS)
     shared = number_quantiles(model, inputs, DIGITS, LEVELS, max_digits=2)
