@@ -1,33 +1,36 @@
-"""Packs of runs that were made in pieces, and paired differences of their measures."""
+"""Packs of runs that were made in pieces, which the lab's own analysis reads."""
 
 import argparse
 import json
 import lzma
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from ntl.report.statistics import holm, paired_difference
+from ntl.report.contrasts import compare_rows, read_contrasts
+from ntl.report.runs import PACKED
+from ntl.report.tables import contrast_columns, markdown_table
+
+MARGIN = 5.0  # per cent
 
 
 def report(
     arguments: Sequence[str] | None,
     study: str,
     measures: Callable[[Mapping[str, Any]], Mapping[str, float]],
-    names: Mapping[str, str],
     planned: Sequence[Mapping[str, str]],
 ) -> None:
     """Merge the runs of a study, measure and test them, and print both.
 
+    The measures are a pack of the lab, `metrics.csv.xz`, which `ntl report` reads.
+
     Args:
         arguments: The command line: `--outputs` and `--results`.
         study: Name of the study's folders.
-        measures: Measures a run, which has an `arm` and a `seed`.
-        names: Arm to its name in tables.
-        planned: The contrasts, with `of`, `minus` and `metric`, which are corrected together.
+        measures: Measures a run, which has an `arm` and a `seed`, by names of `ntl.metrics.registry`.
+        planned: The contrasts, see `ntl.report.contrasts`, which are corrected together.
     """
     parser = argparse.ArgumentParser(description=f"Pack and measure the runs of the study `{study}`.")
     parser.add_argument("--outputs", type=Path, default=Path("outputs", study))
@@ -37,18 +40,29 @@ def report(
     if not runs:
         print("No run is there.")
         return
-    metrics = pd.DataFrame(
-        {"arm": run["arm"], "seed": run["seed"], "metric": metric, "value": value}
+    table = long_table(
+        (study, run["arm"], run["seed"], "test", metric, value)
         for run in runs
         for metric, value in measures(run).items()
     )
-    metrics.to_csv(given.results / "metrics.csv", index=False, float_format="%.6g", lineterminator="\n")
-    means = metrics.pivot_table(index="arm", columns="metric", values="value")
-    print(means.rename(names).to_string(float_format="%.3f"))
-    found = paired(metrics, planned)
-    if len(found):
-        found.to_csv(given.results / "contrasts.csv", index=False, float_format="%.6g", lineterminator="\n")
-        print("", table_of_contrasts(found, names), sep="\n")
+    write(table, given.results / "metrics.csv.xz")
+    print(table.pivot_table(index="row", columns="metric", values="value").to_string(float_format="%.3f"))
+    tested, missing = compare_rows(table, read_contrasts(planned), MARGIN)
+    print("", *missing, sep="\n")
+    if len(tested):
+        write(tested, given.results / "contrasts.csv")
+        print(markdown_table(contrast_columns(tested)))
+
+
+def long_table(rows: Iterable[tuple[str, str, int, str, str, float]]) -> pd.DataFrame:
+    """Make a table of the lab of rows of dataset, arm, seed, test set, metric and value."""
+    table = pd.DataFrame(rows, columns=["dataset", "row", "seed", "test", "metric", "value"])
+    return table.assign(name=table["row"], questions="")[PACKED]
+
+
+def write(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV."""
+    table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
 
 
 def merge(pack: Path, outputs: Path, key: Sequence[str]) -> list[dict[str, Any]]:
@@ -70,54 +84,3 @@ def merge(pack: Path, outputs: Path, key: Sequence[str]) -> list[dict[str, Any]]
         part.write_bytes(lzma.compress(lines.encode(), preset=9))
         part.replace(pack)
     return ordered
-
-
-def difference(metrics: pd.DataFrame, of: str, minus: str) -> pd.Series:
-    """Return the differences of two arms by seed, in per cent of the second arm's mean.
-
-    Args:
-        metrics: Rows of one measure, with the columns `arm`, `seed` and `value`.
-        of, minus: The arms.
-    """
-    first, second = (metrics[metrics["arm"] == arm].set_index("seed")["value"] for arm in (of, minus))
-    differences = (first - second).dropna()
-    mean = second[differences.index].mean()
-    # There is no per cent of nothing.
-    return 100 * differences / mean if len(differences) and mean else differences[:0]
-
-
-def tested(differences: pd.Series) -> dict[str, float]:
-    """Return the number of seeds, the mean difference with its 95 % interval, and p of a paired t-test."""
-    found = paired_difference(differences, 0 * differences)
-    assert found is not None, "there is a difference"
-    ends = {"lower": found.mean - found.half, "upper": found.mean + found.half}
-    return {"seeds": found.pairs, "difference": found.mean, **ends, "p": found.p}
-
-
-def paired(metrics: pd.DataFrame, planned: Sequence[Mapping[str, str]]) -> pd.DataFrame:
-    """Test contrasts that at least two seeds allow, and correct them together by Holm's method."""
-    rows = []
-    for contrast in planned:
-        own = metrics[metrics["metric"] == contrast["metric"]]
-        differences = difference(own, contrast["of"], contrast["minus"])
-        if len(differences) > 1:
-            rows.append({**contrast, **tested(differences)})
-    found = pd.DataFrame(rows)
-    return found.assign(p_holm=holm(found["p"])) if len(found) else found
-
-
-def table_of_contrasts(found: pd.DataFrame, names: Mapping[str, str], shown: Sequence[str] = ()) -> str:
-    """Write contrasts as a Markdown table, with further columns `shown`."""
-    heads = ["contrast", "measure", *shown, "seeds", "difference", "p", "p, Holm"]
-    lines = [f"| {' | '.join(heads)} |", f"| --- | --- {'| --- ' * len(shown)}| ---: | ---: | ---: | ---: |"]
-    for row in found.to_dict("records"):
-        interval = f"{row['difference']:+.1f} ({row['lower']:+.1f} to {row['upper']:+.1f}) %"
-        corrected = "" if np.isnan(row["p_holm"]) else f"{row['p_holm']:.2g}"
-        cells = [
-            f"{names[row['of']]} minus {names[row['minus']]}",
-            row["metric"],
-            *(row[key] for key in shown),
-        ]
-        cells += [str(row["seeds"]), interval, f"{row['p']:.2g}", corrected]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)

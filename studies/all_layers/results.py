@@ -18,14 +18,16 @@ import pandas as pd
 import yaml
 
 from ntl.metrics import crps
-from ntl.report.statistics import holm
+from ntl.report.contrasts import compare_rows, read_contrasts
+from ntl.report.tables import contrast_columns, markdown_table
 from ntl.scores import SPACED, SPACED_LEVELS
 from ntloss.reading import interval_margin, widen
 from studies.all_layers.train import ARMS, CHOSEN, COMMON, FOLDER
-from studies.packs import difference, merge, table_of_contrasts, tested
+from studies.packs import MARGIN, merge, write
 
 TUNING = (12, 13)
 COVERAGE = 0.9
+COMPARED = ("of", "minus", "metric", "test")
 KEY = ("table", "arm", "seed", "rate", "train_rows")
 NAMES = {
     "ce": "cross-entropy", "hl_gauss": "HL-Gauss", "jittered": "jittered labels", "ntl_was": "NTL-WAS",
@@ -99,8 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = contrasts(own, plan)
         if len(found):
             of_size = "" if given.train_size is None else f"_{given.train_size}_rows"
-            found.to_csv(given.results / f"contrasts_{name}{of_size}.csv", index=False, lineterminator="\n")
-            print("", table_of_contrasts(found, NAMES, ["rule", "table"]), sep="\n")
+            write(found, given.results / f"contrasts_{name}{of_size}.csv")
+            print("", markdown_table(contrast_columns(found)), sep="\n")
 
 
 def rows_of_metrics(runs: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -248,34 +250,31 @@ def written(value: float, metric: str = "") -> str:
 
 
 def contrasts(figures: pd.DataFrame, plan: Mapping[str, Any]) -> pd.DataFrame:
-    """Test the planned contrasts that at least two seeds allow, by paired t-tests.
+    """Test the planned contrasts that at least two seeds allow: see `ntl.report.contrasts.compare_rows`.
 
     Returns:
-        A row for each contrast, rule and table: the number of `seeds`, the mean `difference` in per cent of
-        the second arm's mean with its 95 % interval (`lower`, `upper`), `p`, and `p_holm` over the family.
-        Rows of the table `mean` average the tables that share two seeds or more, and are not corrected.
+        A row for each contrast, rule (`test`) and table (`dataset`); `p_holm` is corrected over the family.
+        Rows of several tables are means over those that share two seeds or more, and are not corrected.
     """
-    rows = []
+    table = figures.rename(columns={"table": "dataset", "arm": "row", "rule": "test"})
+    table = table.assign(name=table["row"], questions="")
+    tables = [name for name in plan["tables"] if name in {*table["dataset"]}]
+
+    def test(planned: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+        found, _ = compare_rows(table, read_contrasts(planned), MARGIN)
+        return found[found["seeds"] > 1] if len(found) else found
+
+    parts = []
     for family, planned in plan["families"].items():
-        for contrast, rule in itertools.product(planned, plan["rules"]):
-            own = figures[(figures["rule"] == rule) & (figures["metric"] == contrast["metric"])]
-            of_tables = {
-                table: difference(own[own["table"] == table], contrast["of"], contrast["minus"])
-                for table in plan["tables"]
-            }
-            of_tables = {table: values for table, values in of_tables.items() if len(values) > 1}
-            if len(of_tables) > 1:
-                of_tables["mean"] = pd.concat(of_tables, axis=1, join="inner").mean(axis=1)
-            rows += [
-                {"family": family, **contrast, "rule": rule, "table": table, **tested(values)}
-                for table, values in of_tables.items()
-                if len(values) > 1
-            ]
-    found = pd.DataFrame(rows)
-    if len(found):
-        single = found[found["table"] != "mean"]
-        found["p_holm"] = single.groupby("family")["p"].transform(holm)
-    return found
+        ruled = [{**each, "test": rule} for each, rule in itertools.product(planned, plan["rules"])]
+        single = test([{**each, "dataset": name} for each in ruled for name in tables])
+        parts.append(single)
+        for each in ruled if len(single) else ():
+            own = single[(single[[*COMPARED]] == [*map(each.get, COMPARED)]).all(axis=1)]
+            if len(own) > 1:
+                parts.append(test([{**each, "dataset": [*own["dataset"]]}]).assign(p_holm=np.nan, verdict=""))
+        parts = [part.assign(family=family) if "family" not in part else part for part in parts]
+    return pd.concat(parts)
 
 
 if __name__ == "__main__":

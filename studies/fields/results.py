@@ -13,43 +13,38 @@ import numpy as np
 from studies.fields.task import FIELDS, read_call
 from studies.packs import report
 
-NAMES = {
-    "ce": "cross-entropy",
-    "ntl_was": "NTL-WAS",
-    "hl_gauss": "HL-Gauss, one width",
-    "hl_gauss_fields": "HL-Gauss, a width for each field",
-}
 PAIRS = (("ntl_was", "ce"), ("hl_gauss", "ce"), ("hl_gauss_fields", "ce"), ("hl_gauss_fields", "hl_gauss"))
 PLANNED = [
-    {"of": of, "minus": minus, "metric": metric} for of, minus in PAIRS for metric in ("median", "greedy")
+    {"of": f"{of}{read}", "minus": f"{minus}{read}"} for of, minus in PAIRS for read in (", median", "")
 ]
 """All contrasts; Holm's correction covers them together."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Merge, measure, test, print."""
-    report(arguments, "fields", lambda run: measures(run["truths"], run["read"][-1]), NAMES, PLANNED)
+    report(arguments, "fields", lambda run: measures(run["truths"], run["read"][-1]), PLANNED)
 
 
 def measures(truths: Sequence[Sequence[float]], read: Mapping[str, Any]) -> dict[str, float]:
     """Measure errors in units of the standard deviation of the noise of each field.
 
     Returns:
-        `median` and `greedy`, the means over the fields of the mean absolute errors, greedy answers in valid
-        calls alone; the same of each field, such as `median_room_size`; and the share of `valid` calls.
+        The means over the fields of the mean absolute errors of the medians (`median_mae`) and of the greedy
+        answers in valid calls (`mae`); the same of each field, such as `median_room_size_mae`; and the share
+        of calls that are not valid (`invalid_rate`).
     """
     true, noise = np.array(truths), np.array([field.noise for field in FIELDS])
     calls = [read_call(call) for call in read["calls"]]
     valid = np.array([call is not None for call in calls])
     written = np.array([call or [np.nan] * len(FIELDS) for call in calls])
-    found = {"valid": float(valid.mean())}
-    answers = {"median": (np.array(read["medians"]), np.full(len(true), True)), "greedy": (written, valid)}
+    found = {"invalid_rate": float(1 - valid.mean())}
+    answers = {"median_": (np.array(read["medians"]), np.full(len(true), True)), "": (written, valid)}
     for name, (numbers, known) in answers.items():
         errors = (
             (np.abs(numbers - true)[known] / noise).mean(0) if known.any() else np.full(len(FIELDS), np.nan)
         )
-        found[name] = float(errors.mean())
-        found |= {f"{name}_{field.name}": float(e) for field, e in zip(FIELDS, errors, strict=True)}
+        found[f"{name}mae"] = float(errors.mean())
+        found |= {f"{name}{field.name}_mae": float(e) for field, e in zip(FIELDS, errors, strict=True)}
     return found
 
 

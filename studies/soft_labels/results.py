@@ -13,7 +13,6 @@ import numpy as np
 from studies.packs import report
 from studies.scores.results import measures
 
-NAMES = {"ce": "the mean level", "soft": "the raters' shares", "soft_crps": "the raters' shares + CRPS"}
 PAIRS = (("soft", "ce"), ("soft_crps", "ce"), ("soft_crps", "soft"))
 PLANNED = [
     {"of": of, "minus": minus, "metric": metric}
@@ -25,7 +24,7 @@ PLANNED = [
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Merge, measure, test, print."""
-    report(arguments, "soft_labels", measures_of, NAMES, PLANNED)
+    report(arguments, "soft_labels", measures_of, PLANNED)
 
 
 def measures_of(run: Mapping[str, Any]) -> dict[str, float]:

@@ -69,6 +69,8 @@ METRICS = {
         Metric("rater_crps", "CRPS, ratings", False, "unit of the answers"),
         Metric("interval_coverage", "coverage", None, "share"),
         Metric("interval_width", "width", None, "unit of the answers"),
+        Metric("calibrated_coverage", "coverage, calibrated", None, "share"),
+        Metric("calibrated_width", "width, calibrated", None, "unit of the answers"),
         Metric("interval_score", "interval score", False, "unit of the answers"),
         Metric("rps", "RPS", False, "levels"),
         Metric("rater_rps", "RPS, ratings", False, "levels"),

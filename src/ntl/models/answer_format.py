@@ -20,7 +20,6 @@ from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat, parse_number
-from ntloss.numbers.format import kept_decimals
 
 # Entries of `config.ntl` that hold the format of padded answers.
 FORMAT_KEYS = ("number_width", "number_places", "number_signed")
@@ -87,7 +86,7 @@ class WrittenAnswers:
                     "expected answers that differ, or model_args.number_places"
                 )
             if places is None:
-                places = kept_decimals(spread, digits or 3)
+                places = max(0, (digits or 3) - 1 - math.floor(math.log10(spread)))
             self._config.ntl = {**ntl, "number_places": places}
             texts = [self._scaled(answer) for answer in answers]
         # The logarithms of powers of ten are whole, but those of other answers need the places.
