@@ -15,6 +15,7 @@ to the tokens whose characters it is. All of this happens on the CPU, where labe
 
 from __future__ import annotations
 
+from array import array
 from typing import NamedTuple
 
 import torch
@@ -140,15 +141,14 @@ def find_numbers(
             pieces[i] = BREAK + pieces[i]
     text, chars, byte_of = _decode(b"".join([*pieces, BREAK]))
     found = [_measure(start, end, plain) for start, end, plain, _ in find_digits(text, vocabulary.thousands)]
-    packed = torch.zeros(*ids.shape, len(LabelNumbers._fields), dtype=torch.int64)
+    packed = torch.zeros(*shape, len(LabelNumbers._fields), dtype=torch.int64)
     if found:
         digits = _digits_of(torch.tensor(found), chars, decimals)
-        token = torch.searchsorted(
-            torch.tensor([*map(len, pieces)]).cumsum(0), byte_of[digits.at], right=True
-        )
+        ends = torch.frombuffer(array("q", map(len, pieces)), dtype=torch.int64).cumsum(0)
+        token = torch.searchsorted(ends, byte_of[digits.at], right=True)
         at, numbers = _by_token(digits, token, ids.reshape(-1), vocabulary.spelling, decimals)
-        packed.view(-1, packed.shape[-1])[at] = numbers.pack()
-    return packed[:, :seq].contiguous().view(*shape, packed.shape[-1])
+        packed.view(-1, packed.shape[-1])[at - at // (seq + 1)] = numbers.pack()
+    return packed
 
 
 def without_float64(packed: Tensor) -> Tensor:
@@ -218,9 +218,8 @@ def _by_token(
     # What stands after each digit in its number, in units of the digit, and what is missing to nines.
     same = _following(digits.number, -1) == digits.number.unsqueeze(-1)
     shares = same * torch.pow(10.0, -torch.arange(1.0, _DIGITS_AFTER + 1, dtype=torch.float64))
-    remainder, complement = (
-        (shares * _following(value, 0)).sum(-1) for value in (digits.value, 9 - digits.value)
-    )
+    both = _following(torch.stack([digits.value, 9 - digits.value]), 0)
+    remainder, complement = (shares * both).sum(-1)
     half = torch.pow(10.0, -digits.after.double()) / 2
     magnitude = torch.zeros(count, dtype=torch.float64)
     magnitude.index_add_(0, digits.number, digits.value * _power_of_ten(digits.place))
@@ -257,8 +256,8 @@ def _power_of_ten(place: Tensor) -> Tensor:
 
 
 def _following(column: Tensor, fill: int) -> Tensor:
-    """Return the entries after each one, `[entries, _DIGITS_AFTER]`."""
-    return F.pad(column[1:], (0, _DIGITS_AFTER), value=fill).unfold(0, _DIGITS_AFTER, 1)
+    """Return the entries after each one in the last dimension, `[..., entries, _DIGITS_AFTER]`."""
+    return F.pad(column[..., 1:], (0, _DIGITS_AFTER), value=fill).unfold(-1, _DIGITS_AFTER, 1)
 
 
 def sequence_ids_of(position_ids: Tensor) -> Tensor:
