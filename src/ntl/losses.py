@@ -209,8 +209,7 @@ def in_any_unit(criterion: Criterion) -> Criterion:
 
 def gaussian_and_wasserstein(
     probs: Tensor,
-    log_probs: Tensor,
-    log_mass: Tensor,
+    vocab_log_probs: Tensor,
     values: Tensor,
     target: Tensor,
     form_log_probs: Tensor | None = None,
@@ -221,6 +220,6 @@ def gaussian_and_wasserstein(
     from ntloss import gaussian_smoothing, smoothed_wasserstein
 
     smoothing = gaussian_smoothing(
-        log_probs, log_mass, values, target, form_log_probs=form_log_probs, sigma=sigma
+        vocab_log_probs, values, target, form_log_probs=form_log_probs, sigma=sigma
     )
     return smoothing + weight * smoothed_wasserstein(probs, values, target, sigma=sigma)

@@ -22,14 +22,22 @@ from ntloss.criteria.signature import (
     replaces_cross_entropy,
 )
 from ntloss.criteria.soft import SoftTargets
-from ntloss.engine.readout import COMPUTED_IN, Readout, Transform, Wanted, values_are_hidden, without_autocast
+from ntloss.engine.readout import (
+    COMPUTED_IN,
+    IDENTITY,
+    Readout,
+    Transform,
+    Wanted,
+    values_are_hidden,
+    without_autocast,
+)
 from ntloss.engine.shards import Shard, check_same_labels, local_columns
 from ntloss.engine.soft import as_soft_targets, soft_difference, token_weights
 from ntloss.engine.sources import (
     Source,
     SumInOnePass,
     local_source,
-    read_hidden,
+    read,
     read_logits,
     read_numbers,
     rows_for,
@@ -335,7 +343,7 @@ class NTLCrossEntropyLoss(nn.Module):
             soft_labels,
             number_sigma,
         )
-        wanted = Wanted(self._token_ids(targets), mean=self.label_smoothing > 0)
+        wanted = self._wanted(targets)
         readout = read_logits(logits, targets.labels, wanted, shard)
         return self._result(self._terms(readout, targets), labels, readout, targets)
 
@@ -435,12 +443,12 @@ class NTLCrossEntropyLoss(nn.Module):
             hidden, targets = hidden.index_select(0, kept), targets.select(kept)
         rows = chunk_size or rows_for(len(hidden), len(lm_head_weight), hidden.device)
         source = source._replace(inputs=hidden, rows=rows)
-        wanted = Wanted(self._token_ids(targets), self.label_smoothing > 0, transform)
+        wanted = self._wanted(targets, transform)
         one_pass = self.reduction != "none" and not self.return_lse and targets.soft is None
         with without_autocast(hidden.device):
             if one_pass and not self.term.needs_all_readouts:
                 return self._result(self._sum_in_one_pass(source, targets, wanted, shard), labels)
-            readout = read_hidden(source, targets.labels, wanted, shard)
+            readout = read(source, targets.labels, wanted, shard)
         return self._result(self._terms(readout, targets), labels, readout, targets, kept)
 
     def _sum_in_one_pass(
@@ -460,12 +468,13 @@ class NTLCrossEntropyLoss(nn.Module):
             rows = targets.number_rows
             few = source if rows is None else source._replace(inputs=source.inputs[rows])
             number_logits = read_numbers(few, wanted, shard)
-            of_numbers = weight * self.term.gradient(number_logits, targets.at_rows(rows), replaces)
+            of_few = targets if rows is None else targets.select(rows)
+            of_numbers = weight * self.term.gradient(number_logits, of_few, replaces)
             if rows is not None:
                 of_numbers = of_numbers.new_zeros(len(of_lse), of_numbers.shape[1]).index_copy(
                     0, rows, of_numbers
                 )
-            if "log_mass" in self.term.reads:
+            if self.term.reads_mass:
                 of_lse = of_lse + weight * targets.number_weights
 
         def grads_of(block: slice, readout: Readout) -> list[Tensor]:
@@ -486,7 +495,7 @@ class NTLCrossEntropyLoss(nn.Module):
 
         The sum of $-w_k \log p_k$ over tokens and positions is the loss, where the criterion is a
         cross-entropy with a fixed target: `HLGauss`, `gaussian_smoothing`, or one of your own that reads
-        `log_probs` and `log_mass`. `dist2` sees the number tokens alone, so the sum has more: $\lambda$ times
+        `vocab_log_probs`. `dist2` sees the number tokens alone, so the sum has more: $\lambda$ times
         the entropy of its target, which is constant, and $-\lambda \log m$ with m the probability of all
         number tokens.
 
@@ -710,9 +719,12 @@ class NTLCrossEntropyLoss(nn.Module):
             number_sigma=number_sigma,
         )
 
-    def _token_ids(self, targets: Targets) -> Tensor:
-        """Return the tokens whose logits are read."""
-        return self.term.token_ids if targets.soft is None else self.term.tables.token_ids
+    def _wanted(self, targets: Targets, transform: Transform = IDENTITY) -> Wanted:
+        """Return what is read of the logits: no number tokens for cross-entropy alone with plain labels."""
+        token_ids = self.term.tables.token_ids
+        if self.criterion is None and targets.soft is None:
+            token_ids = token_ids[:0]
+        return Wanted(token_ids, self.label_smoothing > 0, transform)
 
     def _terms(self, readout: Readout, targets: Targets) -> LossTerms:
         """Compute the weighted terms of the positions: their sums, or with "none" one by one, flat."""

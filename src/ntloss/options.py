@@ -181,6 +181,7 @@ def _loss_of_same(criterion: Criterion, weight: float | Tensor, questions: _Ques
         "probs": log_probs.exp(),
         "log_probs": log_probs,
         "logits": logits,
+        "vocab_log_probs": log_probs,
         "log_mass": torch.zeros_like(ce),
         "form_log_probs": None,
         "values": values,

@@ -371,10 +371,9 @@ class NTLossDotProduct(_PublishedLoss):
         readout = read_logits(logits, unused, Wanted(tables.token_ids))
         # torch 2.7 does not compile a slice of a named tuple.
         normalizer = (readout.row_max, readout.shifted_lse)
-        found = read_distribution(tables, readout.number_logits, unused, normalizer)
-        assert found.log_mass is not None  # because the log-normalizer is given
-        yhat = (found.log_probs.exp() * found.values).sum(-1)
-        return yhat.reshape(shape), found.log_mass.exp().reshape(shape)
+        found = read_distribution(tables, readout.number_logits, unused, ("probs", "log_mass"), normalizer)
+        yhat = (found["probs"] * found["values"]).sum(-1)
+        return yhat.reshape(shape), found["log_mass"].exp().reshape(shape)
 
 
 class NumberLevelLoss(NTLossDotProduct):

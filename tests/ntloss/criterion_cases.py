@@ -26,6 +26,7 @@ def call(criterion, probs, values, target, **options):
         "probs": log_probs.exp(),
         "log_probs": log_probs,
         "logits": log_probs,
+        "vocab_log_probs": log_probs,
         "log_mass": torch.zeros(1, dtype=torch.float64),
         "form_log_probs": None,
         "values": torch.as_tensor(values, dtype=torch.float64),

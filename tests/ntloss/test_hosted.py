@@ -28,9 +28,9 @@ WEIGHTS = torch.tensor([[1.0, 0.5, 2.0, 1.0, 1.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0
 SHARES = torch.tensor([[1.0, 1.0, 1.0, 0.0, 1.0, 0.25, 0.25], [1.0, 1.0, 0.5, 0.5, 0.5, 1.0, 1.0]])
 
 
-def own(log_probs, log_mass, values, target, digits_after):
+def own(vocab_log_probs, values, target, digits_after):
     """Cross-entropy with a wider target for the first digits, weighted by their place."""
-    return cross_entropy(gaussian(values, 2.0)[target], log_probs, log_mass) * 1.2**digits_after
+    return cross_entropy(gaussian(values, 2.0)[target], vocab_log_probs) * 1.2**digits_after
 
 
 FIXED = {
@@ -136,9 +136,9 @@ def test_a_criterion_without_a_fixed_target_names_the_other_way(criterion):
         NTLCrossEntropyLoss(DIGITS, criterion).targets(ROWS)
 
 
-def focal(log_probs, log_mass, values, target):
+def focal(vocab_log_probs, values, target):
     """Focal loss, whose weights depend on the probabilities."""
-    return cross_entropy(gaussian(values, 1.0)[target], log_probs, log_mass).square()
+    return cross_entropy(gaussian(values, 1.0)[target], vocab_log_probs).square()
 
 
 def half_mass(log_probs, log_mass, values, target):

@@ -29,7 +29,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.trainers import make_number_aware
 
 # Older releases of transformers also count the first label of causal models, which nothing predicts, and log
@@ -309,6 +309,25 @@ def train_together(_rank, trainings, folder):
             trained[name, setting] = train(name, setting, folder)
         except Exception as error:
             raise RuntimeError(f"{name}, {setting}: {error}") from error
+    return trained
+
+
+# How accelerate divides batches over ranks, and the rows of a batch: of one rank, or of both.
+LOADERS = {
+    "each rank reads": ({"dispatch_batches": False}, ROWS // 2),
+    "each rank reads, batches are split": ({"dispatch_batches": False, "split_batches": True}, ROWS),
+    "one rank reads": ({"dispatch_batches": True}, ROWS // 2),
+    "one rank reads, batches are split": ({"dispatch_batches": True, "split_batches": True}, ROWS),
+}
+
+
+def train_with_loaders(_rank, folder):
+    """Train on whole numbers, which travel with the batches, by each of the loaders."""
+    trained = {}
+    for how, (loader, size) in LOADERS.items():
+        options = {"per_device_train_batch_size": size, "accelerator_config": loader, "ddp_backend": "gloo"}
+        trainer = number_aware_trainer(llama(), folder, loss={"criterion": HLGauss(2.0)}, **options)
+        trained[how] = train_with(trainer)
     return trained
 
 

@@ -57,6 +57,7 @@ def test_axolotl_trains_on_cross_entropy_and_the_number_term(tmp_path):
     ("changes", "message"),
     [
         ({"ntl_criterion": "wasserstien"}, "criterion='wasserstien'"),
+        ({"ntl_thousands": ";"}, "thousands=';'"),
         ({"chunked_cross_entropy": True}, "chunked_cross_entropy: True replaces the model's loss"),
     ],
 )

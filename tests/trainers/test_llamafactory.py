@@ -85,6 +85,7 @@ def test_the_command_reads_its_keys_from_the_yaml_file(tmp_path):
     ("changes", "message"),
     [
         ({"ntl_lambda": 0.3}, "lambda"),
+        ({"ntl_thousands": ";"}, "thousands"),
         ({"use_dft_loss": True}, "compute_loss_func"),
         ({"use_unsloth": True}, "use_unsloth"),
     ],

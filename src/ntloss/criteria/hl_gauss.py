@@ -15,8 +15,9 @@ from ntloss.criteria.targets import cross_entropy
 from ntloss.numbers.fields import Finder
 from ntloss.numbers.labels import LabelNumbers
 
-# In widths of a cell; beyond it, the target is uniform to rounding.
-_WIDEST = 1e12
+# In widths of a cell; beyond the widest, the target is uniform to rounding, and the narrowest has a scale
+# that float32 can hold.
+_WIDEST, _NARROWEST = 1e12, 1e-37
 # Of the answers' standard deviation, where sigma starts; and of that start, where it ends.
 _START, _END = 0.55, 1 / 8
 _MANY_CALLS = 100  # with a gradient, without `anneal`
@@ -207,8 +208,7 @@ class HLGauss:
 
     def __call__(
         self,
-        log_probs: Tensor,
-        log_mass: Tensor,
+        vocab_log_probs: Tensor,
         values: Tensor,
         target: Tensor,
         digits: LabelNumbers,
@@ -217,7 +217,8 @@ class HLGauss:
         number_sigma: Tensor | None = None,
     ) -> Tensor:
         """Compute the loss of each position: `[positions]`; see `ntloss.criteria.READABLE`."""
-        if self._calls_at_start is not None and log_probs.requires_grad and not torch.compiler.is_compiling():
+        learns = vocab_log_probs.requires_grad and not torch.compiler.is_compiling()
+        if self._calls_at_start is not None and learns:
             self._calls_at_start += 1
             if self._calls_at_start == _MANY_CALLS:
                 warn_caller(
@@ -226,7 +227,7 @@ class HLGauss:
                     UserWarning,
                 )
         targets = self.targets(values, target, digits, cells, number_sigma)
-        return cross_entropy(targets, log_probs, log_mass, form_log_probs)
+        return cross_entropy(targets, vocab_log_probs, form_log_probs)
 
     def targets(
         self,
@@ -240,31 +241,32 @@ class HLGauss:
         magnitudes = values.abs()
         steps = magnitudes - magnitudes[target].unsqueeze(-1)  # in units of the token's last digit, as below
         below, above = digits.below.to(steps).unsqueeze(-1), digits.above.to(steps).unsqueeze(-1)
-        # From y to the edges of each cell. The edges next to y are sums of the digits after it, which are
-        # precise in numbers of any length; all other edges are whole steps away from these two.
-        lower = torch.where(steps > 0, steps - 1 + above, steps - below)
-        upper = torch.where(steps < 0, steps + 1 - below, steps + above)
-        masses = _mass(lower, upper, self._sigma_in_units(digits, number_sigma).to(steps).unsqueeze(-1))
+        # From y to the near and the far edge of each cell, the label's own cell below and above y. The edges
+        # next to y are sums of the digits after it, which are precise in numbers of any length; all other
+        # edges are whole steps away from these two. The mass below y is that of the mirror image above it.
+        apart, side = steps.abs(), torch.where(steps > 0, above, below)
+        near, far = torch.where(apart == 0, -above, (apart - 1) + side), apart + side
+        masses = _mass(near, far, self._inverse_width(digits, number_sigma).to(steps).unsqueeze(-1))
         # Other values have another length or sign, or begin with a 0.
         masses = masses * (cells[0, digits.kind] if self.leading_zeros else cells[digits.leads, digits.kind])
         # If every cell has mass 0, the target is the label; so it is for a token with a point of its own,
         # which has no neighbors.
-        total = masses.sum(-1, keepdim=True)
-        is_label = torch.zeros_like(masses).scatter(-1, target.unsqueeze(-1), 1)
-        return torch.where(total > 0, masses / total.clamp(min=torch.finfo(total.dtype).tiny), is_label)
+        least = torch.finfo(masses.dtype).tiny
+        masses = masses.scatter(-1, target.unsqueeze(-1), least, reduce="add")
+        return masses / masses.sum(-1, keepdim=True)
 
-    def _sigma_in_units(self, digits: LabelNumbers, number_sigma: Tensor | None) -> Tensor:
-        """Compute the target's standard deviation in units of each token's last digit."""
-        sigma = self._sigma.detach().to(digits.unit) / digits.unit
+    def _inverse_width(self, digits: LabelNumbers, number_sigma: Tensor | None) -> Tensor:
+        r"""Compute $1 / (\sqrt 2 \sigma)$ of each target, in units of the token's last digit, float64."""
+        sigma = self._sigma.detach().to(digits.unit)
         if self.relative:
-            sigma = torch.hypot(sigma, self.relative * (digits.magnitude / digits.unit))
+            sigma = torch.hypot(sigma, self.relative * digits.magnitude)
         if number_sigma is not None:
             # Standard deviations that are given fall as the criterion's own does.
             first = self.schedule[0] if self.schedule else 0.0
             share = self._sigma.detach().to(digits.unit) / first if first else 1.0
-            given = number_sigma.to(digits.unit) * share / digits.unit
+            given = number_sigma.to(digits.unit) * share
             sigma = torch.where(given > 0, given, 0.0 if self.fields else sigma)  # NaN is none, too
-        return sigma.clamp(max=_WIDEST)
+        return (digits.unit / (sigma * math.sqrt(2))).clamp(1 / _WIDEST, 1 / _NARROWEST)
 
     def __repr__(self) -> str:
         if self.fields:
@@ -297,13 +299,15 @@ def _spread_of(answers: Iterable[float], name: str) -> float:
     return spread
 
 
-def _mass(lower: Tensor, upper: Tensor, sigma: Tensor) -> Tensor:
-    """Integrate a Gaussian around 0 between two edges; a width of 0 puts all mass between edges around 0."""
-    scale = 1 / (sigma.clamp(min=torch.finfo(sigma.dtype).tiny) * math.sqrt(2))
-    # A cell below 0 has the mass of its mirror image. Differences of erf are precise around 0, those of erfc
-    # in the tail; those of the distribution function are neither.
-    near, far = torch.maximum(lower, -upper) * scale, torch.maximum(upper, -lower) * scale
-    return torch.where(near > 0.5, torch.erfc(near) - torch.erfc(far), torch.erf(far) - torch.erf(near)) / 2
+def _mass(near: Tensor, far: Tensor, scale: Tensor) -> Tensor:
+    """Integrate a Gaussian around 0 from `near` to `far`, in units of `1 / scale`, up to a factor of 2.
+
+    An infinite scale would make NaN of an edge at 0, the largest one puts all mass there.
+    """
+    near, far = near * scale, far * scale
+    # Differences of erf are precise around 0, those of erfc in the tail; those of the distribution function
+    # are neither.
+    return torch.where(near > 0.5, torch.erfc(near) - torch.erfc(far), torch.erf(far) - torch.erf(near))
 
 
 def _as_sigma(sigma: Any) -> Tensor:

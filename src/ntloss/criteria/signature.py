@@ -35,6 +35,8 @@ READABLE = {
     "probs": "`[positions, values]`, the probability of each value among the number tokens",
     "log_probs": "`[positions, values]`, the logarithm of `probs`",
     "logits": "`[positions, values]`, the logit of each value, whose level `log_probs` does not have",
+    "vocab_log_probs": "`[positions, values]`, the logarithm of each value's probability in the whole "
+    "vocabulary: `log_probs` plus `log_mass`",
     "log_mass": "`[positions]`, log of the total probability of the number tokens in the vocabulary",
     "form_log_probs": "`[positions]`, log of the share of the label's own token among the tokens of its "
     "value (`4`, `▁4`), where the criterion replaces cross-entropy and a value has several tokens, else None",
@@ -210,7 +212,7 @@ def replaces_cross_entropy(criterion: Criterion) -> bool:
 
 
 def is_cross_entropy(criterion: Criterion) -> bool:
-    """Return whether a criterion is cross-entropy with soft targets: its derivative by `log_mass` is -1."""
+    """Return whether a criterion is cross-entropy with fixed targets: its derivative by `log_mass` is -1."""
     return isinstance(criterion, HLGauss) or _function(criterion) is gaussian_smoothing
 
 

@@ -116,19 +116,13 @@ def mixture(table: Tensor, target: Tensor, target_probs: Tensor | None = None) -
     return table[target] if target_probs is None else target_probs @ table
 
 
-def cross_entropy(
-    target_probs: Tensor,
-    log_probs: Tensor,
-    log_mass: Tensor | None = None,
-    form_log_probs: Tensor | None = None,
-) -> Tensor:
+def cross_entropy(target_probs: Tensor, log_probs: Tensor, form_log_probs: Tensor | None = None) -> Tensor:
     r"""Compute $-\sum_j q_j \log p_j$, in nats; infinite if a value with $q_j > 0$ has probability 0.
 
     Args:
         target_probs: `[positions, values]`, the target q.
-        log_probs: `[positions, values]`, log of the probabilities p among the number tokens.
-        log_mass: `[positions]`. If given, $-\log m$ is added with m the total probability of the number
-            tokens, which makes p the distribution over the whole vocabulary. Default: None.
+        log_probs: `[positions, values]`, log of the probabilities p: among the number tokens (`log_probs`),
+            or in the whole vocabulary (`vocab_log_probs`), so that probability on text costs, too.
         form_log_probs: `[positions]`, log of the share of the label's own token among the tokens of its
             value (`4`, `▁4`), which is subtracted, so that the loss may replace cross-entropy. Default: None.
 
@@ -137,8 +131,6 @@ def cross_entropy(
     """
     impossible = (target_probs > 0) & (log_probs < _IMPOSSIBLE)
     log_likelihood = (target_probs * log_probs).masked_fill(impossible, -torch.inf).sum(-1)
-    if log_mass is not None:
-        log_likelihood = log_likelihood + log_mass.masked_fill(log_mass < _IMPOSSIBLE, -torch.inf)
     return -(log_likelihood if form_log_probs is None else log_likelihood + form_log_probs)
 
 

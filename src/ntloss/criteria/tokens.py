@@ -223,8 +223,7 @@ def crps(probs: Tensor, values: Tensor, target: Tensor, target_probs: Tensor | N
 
 
 def gaussian_smoothing(
-    log_probs: Tensor,
-    log_mass: Tensor,
+    vocab_log_probs: Tensor,
     values: Tensor,
     target: Tensor,
     target_probs: Tensor | None = None,
@@ -239,8 +238,8 @@ def gaussian_smoothing(
     text. Use it where near misses are acceptable, not where answers are either right or wrong.
 
     Args:
-        log_probs, log_mass, values, target, target_probs, form_log_probs: see `ntloss.criteria.READABLE`. For
-            a soft label, q is the mixture of the targets of its values.
+        vocab_log_probs, values, target, target_probs, form_log_probs: see `ntloss.criteria.READABLE`. For a
+            soft label, q is the mixture of the targets of its values.
         sigma: standard deviation of the target, in the unit of the values. As sigma decreases, the loss
             approaches cross-entropy. Default: 1, as published.
 
@@ -254,12 +253,11 @@ def gaussian_smoothing(
 
     Example:
         >>> probs, values = torch.tensor([[0.5, 0.5]]), torch.tensor([0.0, 1.0])
-        >>> all_on_numbers = torch.zeros(1)
-        >>> gaussian_smoothing(probs.log(), all_on_numbers, values, torch.tensor([0]))  # log(2)
+        >>> gaussian_smoothing(probs.log(), values, torch.tensor([0]))  # log(2)
         tensor([0.6931])
     """
     q = mixture(gaussian(values, sigma), target, target_probs)
-    return cross_entropy(q, log_probs, log_mass, form_log_probs)
+    return cross_entropy(q, vocab_log_probs, form_log_probs)
 
 
 def smoothed_wasserstein(

@@ -71,7 +71,8 @@ def _read(
     logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     readout = eager_backend(logits.device).read(logits, labels, Wanted(token_ids, mean), keep)
-    return _without_none(readout, logits)
+    # The maximum may be the label's logit, but an operator's outputs must not alias.
+    return _without_none(readout._replace(row_max=readout.row_max.clone()), logits)
 
 
 def _shapes_of_read(

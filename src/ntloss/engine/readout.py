@@ -247,7 +247,7 @@ def _from_probability(
     shifted_lse = label_prob.log().neg_()
     on_cpu = label_prob.device.type == "cpu"
     if on_cpu and (not len(label_prob) or label_prob.amin().item() > SAFE_PROBABILITY):
-        return label_logit.clone(), shifted_lse  # an operator's outputs must not alias
+        return label_logit.detach(), shifted_lse
     safe = label_prob > SAFE_PROBABILITY
     highest = logits.amax(-1) if highest is None else highest
     # The softmax of a row of -inf is NaN; its log-normalizer is -inf.

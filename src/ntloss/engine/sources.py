@@ -80,15 +80,11 @@ def read_logits(logits: Tensor, labels: Tensor, wanted: Wanted, shard: Shard | N
         # The compiler fuses this into few passes over the logits. torch.func transforms operators only.
         return read_plainly(logits, labels, wanted)
     keep = torch.is_grad_enabled() and logits.requires_grad
-    return _read(Source(logits), labels, wanted, shard, keep)
+    return read(Source(logits), labels, wanted, shard, keep)
 
 
-def read_hidden(source: Source, labels: Tensor, wanted: Wanted, shard: Shard | None) -> Readout:
-    """Read the logits of hidden states; see `read_logits`."""
-    return _read(source, labels, wanted, shard, keep=False)
-
-
-def _read(source: Source, labels: Tensor, wanted: Wanted, shard: Shard | None, keep: bool) -> Readout:
+def read(source: Source, labels: Tensor, wanted: Wanted, shard: Shard | None, keep: bool = False) -> Readout:
+    """Read the logits of a source differentiably; `keep` says that the gradient of whole ones is written."""
     return Readout(*Read.apply(*source, labels, *wanted[:3], shard, keep))  # type: ignore[no-untyped-call]
 
 

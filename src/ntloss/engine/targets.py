@@ -49,10 +49,6 @@ class Targets(NamedTuple):
     soft: Tensor | None = None
     sigma: Tensor | None = None  # standard deviation that is given for each label's number, if any
 
-    def at_rows(self, rows: Tensor | None) -> Targets:
-        """Select some positions, or all if `rows` is None."""
-        return self if rows is None else self.select(rows)
-
     def select(self, rows: Tensor | slice) -> Targets:
         """Select some positions."""
         columns = [column[rows] for column in self[:6]]
@@ -157,8 +153,9 @@ def prepare_targets(
             term_weights = term_weights * item_weights.sum()  # this call's share of the items
     ce_weights = item_weights
     if mode == "replace":
-        rest = 0 if factors is None else (1 - factors).clamp(min=0)
-        ce_weights = torch.where(is_number, item_weights * rest, item_weights)
+        ce_weights = item_weights.masked_fill(is_number, 0)
+        if factors is not None:
+            ce_weights = torch.where(is_number, item_weights * (1 - factors).clamp(min=0), item_weights)
     number_rows = None
     static_shapes = labels.device.type != "cpu" or values_are_hidden()
     if not of_numbers and not static_shapes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,6 +20,8 @@ from ntloss.engine.targets import OF_NUMBERS, Targets, numbers_of
 from ntloss.numbers.labels import LabelNumbers
 from ntloss.numbers.vocabulary import NumberVocabulary, warn_once, warn_without_point
 
+# What a criterion may read of the number tokens' probability in the vocabulary.
+_OF_MASS = {"log_mass", "vocab_log_probs"}
 _ROUNDING = 1e-9  # of derivatives that should be the same
 # Replaces logits of -inf among the number tokens: the probability is still 0, and the difference of two of
 # them is not NaN, in value or gradient.
@@ -44,16 +46,6 @@ class LossTerms(NamedTuple):
     ce: Tensor
     ntl: Tensor
     lse: Tensor | None = None
-
-
-class Distribution(NamedTuple):
-    """The predicted distribution over the distinct values; `criteria.READABLE` describes its fields."""
-
-    log_probs: Tensor
-    logits: Tensor
-    values: Tensor
-    log_mass: Tensor | None
-    form_log_probs: Tensor | None
 
 
 class NumberTerm(nn.Module):
@@ -93,11 +85,6 @@ class NumberTerm(nn.Module):
         """Find the numbers of labels; see `NTLCrossEntropyLoss.find_numbers`."""
         given = labels, self.tables.vocabulary, sequence_ids, self.decimals, ignore_index
         return numbers_of(*given, shift=shift)
-
-    @property
-    def token_ids(self) -> Tensor:
-        """The tokens whose logits are read, `[tokens]`: none without a criterion."""
-        return self.tables.token_ids if self.criterion is not None else self.tables.token_ids[:0]
 
     def move_to(self, device: torch.device) -> None:
         """Move the tables to a device; a RuntimeError in compiled code."""
@@ -149,7 +136,6 @@ class NumberTerm(nn.Module):
         row_max, shifted_lse, number_logits = readout.row_max, readout.shifted_lse, readout.number_logits
         if self.criterion is None:
             return torch.zeros_like(row_max.sum() if targets.shape is None else row_max)
-        reads_mass = "log_mass" in self.reads
         learns_form = replaces_cross_entropy and self.tables.has_several_forms
         labels = targets.labels if learns_form else None
         target, weights = targets.target, targets.number_weights
@@ -157,28 +143,25 @@ class NumberTerm(nn.Module):
         rows = targets.number_rows
         if rows is not None:  # with a thousand number tokens, computing all positions would cost more
             target, weights, number_logits = target[rows], weights[rows], number_logits.index_select(0, rows)
-            if reads_mass:
+            if self.reads_mass:
                 row_max, shifted_lse = row_max[rows], shifted_lse[rows]
-            packed, soft, sigma = (None if each is None else each[rows] for each in (packed, soft, sigma))
-            labels = None if labels is None else labels[rows]
+            packed, soft, sigma, labels = (
+                None if each is None else each[rows] for each in (packed, soft, sigma, labels)
+            )
         else:
             # The logits of other positions may be NaN.
             out = ~targets.counted if "numbers" in self.reads else weights == 0
             target, number_logits = target.clamp(min=0), number_logits.masked_fill(out.unsqueeze(-1), 0)
-            if reads_mass:
+            if self.reads_mass:
                 row_max, shifted_lse = row_max.masked_fill(out, 0), shifted_lse.masked_fill(out, 0)
         with without_autocast(target.device):
-            normalizer = (row_max, shifted_lse) if reads_mass else None
             label_logit = None
             if labels is not None:
                 form = (labels.unsqueeze(-1) == self.tables.token_ids).int().argmax(-1, keepdim=True)
                 label_logit = number_logits.gather(-1, form).squeeze(-1)
-            given = read_distribution(self.tables, number_logits, target, normalizer, label_logit)._asdict()
-            given |= self._of_labels(target, packed, soft, sigma, given["log_probs"])
-            if "probs" in self.reads:
-                # Without a gradient through logarithms that nothing else reads.
-                alone = not {"log_probs", "log_mass", "form_log_probs"} & set(self.reads)
-                given["probs"] = given["logits"].softmax(-1) if alone else given["log_probs"].exp()
+            normalizer = (row_max, shifted_lse) if self.reads_mass else None
+            given = read_distribution(self.tables, number_logits, target, self.reads, normalizer, label_logit)
+            given |= self._of_labels(target, packed, soft, sigma, given["logits"])
             if soft is not None and learns_form:
                 given["form_log_probs"] = form_share(number_logits, given["logits"], soft, self.tables)
             loss = self.criterion(**{name: given[name] for name in self.reads})
@@ -245,6 +228,7 @@ class NumberTerm(nn.Module):
             log_mass = -torch.rand(shape[0], dtype=torch.float64, generator=generator).to(values)
             log_mass.requires_grad_()
             given = {"log_probs": log_probs, "log_mass": log_mass, "form_log_probs": None, "values": values}
+            given["vocab_log_probs"] = log_probs + log_mass.unsqueeze(-1)
             given |= self._of_labels(target, targets.numbers, targets.soft, targets.sigma, log_probs)
             with torch.enable_grad():
                 loss = self.criterion(**{name: given[name] for name in self.reads})
@@ -264,11 +248,14 @@ class NumberTerm(nn.Module):
         return -slope
 
     @property
+    def reads_mass(self) -> bool:
+        """Whether the criterion depends on the probability of all number tokens in the vocabulary."""
+        return not _OF_MASS.isdisjoint(self.reads)
+
+    @property
     def knows_derivative_by_mass(self) -> bool:
         """Whether the derivative by `log_mass` is known beforehand: 0, or that of cross-entropy."""
-        if self.criterion is None or "log_mass" not in self.reads:
-            return True
-        return is_cross_entropy(self.criterion)
+        return self.criterion is None or not self.reads_mass or is_cross_entropy(self.criterion)
 
     @property
     def needs_all_readouts(self) -> bool:
@@ -314,36 +301,41 @@ def read_distribution(
     tables: NumberTables,
     number_logits: Tensor,
     target: Tensor,
-    log_normalizer: tuple[Tensor, Tensor] | None = None,
+    reads: Collection[str],
+    normalizer: tuple[Tensor, Tensor] | None,
     label_logit: Tensor | None = None,
-) -> Distribution:
-    """Merge the forms of each value and normalize over the values, in float32 at least.
+) -> dict[str, Any]:
+    """Merge the forms of each value and compute what is read of `criteria.READABLE`, in float32 at least.
 
-    `number_logits` are `[positions, number tokens]`, in the order of `tables.token_ids`; `log_normalizer` is
-    `row_max` and `shifted_lse` of the `Readout`, without which there is no `log_mass`; without `label_logit`
-    there is no `form_log_probs`.
+    `number_logits` are `[positions, number tokens]`, in the order of `tables.token_ids`; `normalizer` is
+    `row_max` and `shifted_lse` of the `Readout`, which only `log_mass` and `vocab_log_probs` need; without
+    `label_logit`, `form_log_probs` is None.
     """
     dtype = COMPUTED_IN[number_logits.dtype]
-    # A clamp whose backward pass is a single operator.
+    # A clamp whose backward pass is a single operator; so is `hardtanh` below.
     logits = F.threshold(number_logits.to(dtype), _MINUS_INFINITY, _MINUS_INFINITY)
-    has_forms, log_mass = tables.has_several_forms, None
-    if not has_forms and log_normalizer is None:
-        log_probs = torch.log_softmax(logits, -1)
-    else:
+    shifted: Tensor = logits
+    row_max, shifted_lse = (None, None) if normalizer is None else normalizer
+    if tables.has_several_forms or "log_mass" in reads:
         # Differences of large logits are more precise than their logsumexp.
         highest = logits.detach().amax(-1)
-        shifted = logits - highest.unsqueeze(-1)
-        if has_forms:
-            shifted = tables.merge_forms(shifted)
-            logits = shifted + highest.unsqueeze(-1)
-        log_probs = torch.log_softmax(shifted, -1)
-        if log_normalizer is not None:
-            row_max, shifted_lse = log_normalizer
-            # Rounding may make the sum over the number tokens exceed the sum over the vocabulary.
-            log_mass = ((highest - row_max) + (shifted.logsumexp(-1) - shifted_lse)).clamp(max=0)
+        shifted = tables.merge_forms(logits - highest.unsqueeze(-1))
+        logits = shifted + highest.unsqueeze(-1)
+        row_max = None if row_max is None else row_max - highest
     values = tables.values_in_float32 if dtype == torch.float32 else tables.values
-    form_log_probs = None
+    given: dict[str, Any] = {"logits": logits, "values": values, "form_log_probs": None}
+    if row_max is not None and shifted_lse is not None:
+        # Rounding may make the sum over the number tokens exceed the sum over the vocabulary.
+        if "vocab_log_probs" in reads:
+            log_probs = (shifted - row_max.unsqueeze(-1)) - shifted_lse.unsqueeze(-1)
+            given["vocab_log_probs"] = F.hardtanh(log_probs, torch.finfo(dtype).min, 0.0)
+        if "log_mass" in reads:
+            given["log_mass"] = ((shifted.logsumexp(-1) - shifted_lse) - row_max).clamp(max=0)
+    if "log_probs" in reads:
+        given["log_probs"] = torch.log_softmax(shifted, -1)
+    if "probs" in reads:  # without a gradient through logarithms that nothing else reads
+        given["probs"] = given["log_probs"].exp() if "log_probs" in given else shifted.softmax(-1)
     if label_logit is not None:
         of_value = logits.gather(-1, target.unsqueeze(-1)).squeeze(-1)
-        form_log_probs = label_logit.to(dtype) - of_value
-    return Distribution(log_probs, logits, values, log_mass, form_log_probs)
+        given["form_log_probs"] = label_logit.to(dtype) - of_value
+    return given

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, model_validator
 
-from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.trainers import make_number_aware
+from ntloss.trainers.share import check_options
 
 try:
     from axolotl.integrations.base import BasePlugin
@@ -31,7 +31,7 @@ _OTHER_LOSSES = (
 
 
 class NumberLossArgs(BaseModel):
-    """Keys of axolotl's YAML file: `ntl_` and an option of `NTLCrossEntropyLoss`.
+    """Keys of axolotl's YAML file: `ntl_` and an option of `make_number_aware`.
 
     Raises:
         ValueError: an invalid option, or a key with another loss.
@@ -42,11 +42,11 @@ class NumberLossArgs(BaseModel):
     ntl_normalize_by: str | None = None
     ntl_mode: str | None = None
     ntl_label_smoothing: float | None = None
+    ntl_thousands: str | None = None
 
     @model_validator(mode="after")
     def _check(self) -> NumberLossArgs:
-        digits = NumberVocabulary.from_mapping({digit: digit for digit in range(10)}, vocab_size=10)
-        NTLCrossEntropyLoss(digits, **_options(vars(self)))  # raises long before training starts
+        check_options(**_options(vars(self)))
         return self
 
     @model_validator(mode="before")

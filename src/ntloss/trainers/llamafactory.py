@@ -3,7 +3,7 @@
     python -m ntloss.trainers.llamafactory train config.yaml
 
 The keys `ntl_weight`, `ntl_criterion`, `ntl_normalize_by`, ... of the YAML file, or of the command line, are
-options of the loss; all others are LLaMA-Factory's.
+options of `make_number_aware`; all others are LLaMA-Factory's.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.trainers import make_number_aware
+from ntloss.trainers.share import check_options
 
 # Options of LLaMA-Factory whose models do not return the logits that a loss needs, or run elsewhere.
 _REFUSED = ("enable_liger_kernel", "use_unsloth", "use_ray")
@@ -23,7 +23,7 @@ def run_exp(args: dict[str, Any], **options: Any) -> None:
 
     Args:
         args: LLaMA-Factory's arguments.
-        options: of `NTLCrossEntropyLoss`: weight, criterion, normalize_by, mode, label_smoothing.
+        options: of `make_number_aware`: weight, criterion, normalize_by, mode, label_smoothing, thousands.
 
     Raises:
         TypeError, ValueError: an unknown or invalid option; another stage; an argument with another loss.
@@ -32,8 +32,7 @@ def run_exp(args: dict[str, Any], **options: Any) -> None:
     from llamafactory.train.pt import workflow as of_pt
     from llamafactory.train.sft import workflow as of_sft
 
-    digits = NumberVocabulary.from_mapping({digit: digit for digit in range(10)}, vocab_size=10)
-    NTLCrossEntropyLoss(digits, **options)  # raises long before training starts
+    check_options(**options)
     refused = [name for name in _REFUSED if args.get(name)]
     if refused or args.get("stage", "sft") not in ("sft", "pt"):
         raise ValueError(

@@ -58,18 +58,24 @@ def find_head(model: Any) -> nn.Module:
     return head
 
 
-def vocabulary_of(model: Any, numbers: Any) -> NumberVocabulary:
+def vocabulary_of(model: Any, numbers: Any, thousands: str | None = None) -> NumberVocabulary:
     """Return the number tokens of a tokenizer or `NumberVocabulary`, for the rows of a model's head.
 
     Raises:
         TypeError: neither a tokenizer nor a vocabulary.
-        ValueError: another model's tokenizer or vocabulary.
+        ValueError: another model's tokenizer or vocabulary; `thousands` beside a vocabulary, which has its
+            own, or no separator.
     """
     # Sharded by DeepSpeed, the weight itself is an empty tensor.
     weight: Any = find_head(model).weight
     rows = int(getattr(weight, "ds_shape", weight.shape)[0])
     again = f"NumberVocabulary.from_tokenizer(tokenizer, vocab_size={rows})"
     if isinstance(numbers, NumberVocabulary):
+        if thousands not in (None, numbers.thousands):
+            raise ValueError(
+                f"thousands={thousands!r}, but the vocabulary has thousands={numbers.thousands!r}: make it "
+                f"with NumberVocabulary.from_tokenizer(tokenizer, thousands={thousands!r})"
+            )
         if numbers.vocab_size != rows:
             raise ValueError(
                 f"the vocabulary has {numbers.vocab_size:,} tokens, the model's head {rows:,} rows: does it "
@@ -91,7 +97,7 @@ def vocabulary_of(model: Any, numbers: Any) -> NumberVocabulary:
             f"the tokenizer has {len(ids):,} tokens, the model's head {rows:,} rows, far more than padding: "
             f"expected the model's own tokenizer. If it is the right one: {again}."
         )
-    return NumberVocabulary.from_tokenizer(numbers, vocab_size=rows)
+    return NumberVocabulary.from_tokenizer(numbers, vocab_size=rows, thousands=thousands)
 
 
 def check_special(vocabulary: NumberVocabulary, processor: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.trainers.share import FirstBatches
+from ntloss.trainers.share import FirstBatches, check_options
 
 try:
     from swift.loss import BaseLoss, loss_map
@@ -22,7 +22,7 @@ except ImportError as missing:
     raise ImportError("ntloss.trainers.ms_swift needs ms-swift 4.6: " + str(missing)) from missing
 
 
-def register_number_loss(name: str = "ntl", **options: Any) -> None:
+def register_number_loss(name: str = "ntl", *, thousands: str | None = None, **options: Any) -> None:
     """Make cross-entropy + λ · number term a `--loss_type` of ms-swift.
 
     It takes ms-swift's unshifted labels, trimmed logits (`logits_to_keep`), `loss_scale` (as the weight of a
@@ -30,14 +30,14 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
 
     Args:
         name: the new loss type. Default: "ntl".
+        thousands: the separator of thousands in labels, see `parse_numbers`. Default: each text decides.
         options: of `NTLCrossEntropyLoss`: weight, criterion, normalize_by, mode, label_smoothing.
 
     Raises:
         TypeError, ValueError: an unknown or invalid option; when training starts, sequence parallelism, or
             packed rows with a criterion on whole numbers.
     """
-    digits = NumberVocabulary.from_mapping({digit: digit for digit in range(10)}, vocab_size=10)
-    NTLCrossEntropyLoss(digits, **options)  # raises long before training starts
+    check_options(thousands, **options)
 
     class NumberLoss(BaseLoss):  # type: ignore[misc]
         def __init__(self, args: Any, trainer: Any) -> None:
@@ -76,7 +76,9 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
                     f"sequence_parallel_size={template.sequence_parallel_size}: ms-swift replaces logits by "
                     "its own loss of each token there; expected 1 with --loss_type ntl"
                 )
-            vocabulary = NumberVocabulary.from_tokenizer(template.tokenizer, vocab_size=vocab_size)
+            vocabulary = NumberVocabulary.from_tokenizer(
+                template.tokenizer, vocab_size=vocab_size, thousands=thousands
+            )
             loss = NTLCrossEntropyLoss(vocabulary, **options, shift=True)
             if loss.finds_numbers and template.padding_free:
                 raise ValueError(

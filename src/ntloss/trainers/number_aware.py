@@ -44,6 +44,7 @@ def make_number_aware(
     weight: float | None = None,
     *,
     vocabulary: Any = None,
+    thousands: str | None = None,
     chunked: bool | None = None,
     shift: bool | None = None,
     chunk_size: int | None = None,
@@ -76,6 +77,8 @@ def make_number_aware(
             trainer that is number-aware already gets the new loss in place of the old one.
         criterion, weight: see `NTLCrossEntropyLoss`.
         vocabulary: a tokenizer or `NumberVocabulary`. Default: `trainer.processing_class`.
+        thousands: the separator of thousands in labels, see `parse_numbers`. Default: that of the vocabulary,
+            and of a tokenizer: each text decides.
         chunked: compute the loss of training batches from hidden states, in the model's head, so that the
             logits are never whole in memory. Default: True for an `SFTTrainer`, whose own loss does so, too,
             and False for others.
@@ -103,7 +106,8 @@ def make_number_aware(
     if numbers is None:
         raise ValueError("the trainer has no processing_class: pass the model's tokenizer as vocabulary")
     model = without_wrappers(trainer.model)
-    numbers = vocabulary_of(model, getattr(numbers, "tokenizer", numbers))  # a processor has a tokenizer
+    numbers = getattr(numbers, "tokenizer", numbers)  # a processor has a tokenizer
+    numbers = vocabulary_of(model, numbers, thousands)
     loss = NTLCrossEntropyLoss(numbers, criterion, weight, return_terms=True, **options)
     parallel = getattr(trainer.accelerator, "parallelism_config", None)
     if getattr(parallel, "cp_enabled", False) and loss.finds_numbers:

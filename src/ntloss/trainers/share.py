@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ntloss.callers import warn_caller
+from ntloss.losses import NTLCrossEntropyLoss
 from ntloss.numbers import NumberVocabulary
 
 IGNORED = -100  # label of positions that trainers do not count
 _BATCHES = 10  # after which the absence of numbers is a warning
+
+
+def check_options(thousands: str | None = None, **options: Any) -> None:
+    """Raise the errors of a loss with these options, long before a framework makes it for its model."""
+    digits = {digit: digit for digit in range(10)}
+    NTLCrossEntropyLoss(NumberVocabulary.from_mapping(digits, 10, thousands=thousands), **options)
 
 
 class NumberLabelsMissingWarning(UserWarning):

@@ -39,16 +39,17 @@ class NumberLoss(BaseLoss):  # type: ignore[misc]
 
     @dataclasses.dataclass(kw_only=True, slots=True)
     class Config(BaseLoss.Config):  # type: ignore[misc]
-        """Folder of the tokenizer, width of the logits, λ, and the criterion: a name, or a mapping."""
+        """Folder of the tokenizer, width of the logits, λ, the criterion (a name or mapping), thousands."""
 
         tokenizer: str
         global_vocab_size: int | None = None
         weight: float | None = None
         criterion: Any = "ntl_was"  # for tokenizers that write single digits
+        thousands: str | None = None  # separator in labels, see `parse_numbers`
 
     def __init__(self, config: Config, *, compile_config: Any = None) -> None:
         tokenizer, size = load_tokenizer(config.tokenizer), config.global_vocab_size
-        numbers = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=size)
+        numbers = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=size, thousands=config.thousands)
         criterion = make_criterion(config.criterion)
         if isinstance(criterion, HLGauss) and criterion.schedule is not None:
             raise ValueError(

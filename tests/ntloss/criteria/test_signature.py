@@ -28,11 +28,12 @@ OPTIONS = {"hl_gauss": {"sigma": 2.0}}
 
 
 def everything(
-    probs, log_probs, logits, log_mass, form_log_probs, values,
+    probs, log_probs, logits, vocab_log_probs, log_mass, form_log_probs, values,
     target, target_probs, place, digits_after, numbers, digits, cells, number_sigma,
 ):  # fmt: skip
     """Read all that there is."""
     assert probs.shape == log_probs.shape == logits.shape == (len(target), len(values))
+    assert_close(vocab_log_probs, log_probs + log_mass.unsqueeze(-1))
     assert torch.equal(target_probs.argmax(-1), target)
     assert cells.shape[-1] == len(values)
     assert len(log_mass) == len(place) == len(digits_after) == len(numbers.starts) == len(digits.length)

@@ -37,6 +37,7 @@ from transformers import (
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, number_level
 from ntloss.engine import targets
+from ntloss.numbers import LabelNumbers
 from ntloss.reading import UnlikelyNumberWarning, read_number
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.answering import Answering
@@ -491,6 +492,25 @@ def test_the_processes_of_a_loader_find_the_numbers(name, way, workers, tmp_path
     assert first.count("± 2") == 3
     assert first in repr(handle_of(trainer))
     assert trainer.evaluate(cases.samples())["eval_ntl"] > 0
+
+
+def test_numbers_travel_with_batches_that_accelerate_dispatches_or_splits(tmp_path):
+    together = results_of(cases.train_with_loaders, (tmp_path,), tmp_path)[0]
+    one = cases.train_plainly("llama", HLGauss(2.0))
+    for how in cases.LOADERS:
+        assert together[how].differences(one)[1] < CLOSE, how
+
+
+def test_the_labels_separator_of_thousands_is_given_with_a_tokenizer(tmp_path):
+    trainer = cases.trainer_for(cases.llama(), tmp_path)
+    with pytest.raises(ValueError, match="thousands"):
+        make_number_aware(trainer, vocabulary=cases.DIGITS, thousands=",")
+    assert make_number_aware(trainer, vocabulary=cases.DIGITS).loss.vocabulary.thousands is None
+    tokenizer = tiny_tokenizers.llama_like()
+    trainer = cases.trainer_for(cases.llama(vocab_size=len(tokenizer)), tmp_path)
+    handle = make_number_aware(trainer, HLGauss(2.0), vocabulary=tokenizer, thousands="")
+    ids = torch.tensor([tokenizer.encode("1,234")])
+    assert LabelNumbers.unpack(handle.loss.find_numbers(ids)).magnitude.unique().tolist() == [0, 1, 234]
 
 
 @pytest.mark.usefixtures("not_at_the_call")

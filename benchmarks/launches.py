@@ -1,0 +1,134 @@
+"""Count what a call of the loss launches, without a GPU: `python benchmarks/launches.py`.
+
+On the CPU these are the operators that PyTorch dispatches, but for views. Those of an accelerator in eager
+mode are counted on the device "meta", whose tensors have no values, with the two Triton kernels as one launch
+each; there, `torch.compile` fuses those of the number term into a few.
+
+    python benchmarks/launches.py                                               print the table
+    python benchmarks/launches.py --markdown results/benchmarks/traffic.md      put it into that page
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntloss.engine import sources
+from ntloss.engine.readout import COMPUTED_IN, Operators, Readout, Wanted
+
+# Operators that make no tensor of their own but another view of one, or read one number of the CPU.
+VIEWS = {
+    "view", "_unsafe_view", "expand", "unsqueeze", "squeeze", "t", "transpose", "slice", "select", "detach",
+    "unbind", "unfold", "_local_scalar_dense",
+}  # fmt: skip
+CRITERIA: dict[str, Any] = {
+    "cross-entropy alone": None,
+    "NTL-WAS": "ntl_was",
+    "HL-Gauss": {"name": "hl_gauss", "sigma": 2.0},
+}
+POSITIONS, VOCAB, HIDDEN = 40, 1009, 8
+DIGITS = NumberVocabulary.from_mapping({7 * digit: digit for digit in range(10)}, vocab_size=VOCAB)
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **kwargs or {})
+
+
+def launches(call: Callable[[], object]) -> list[str]:
+    """Return the operators that a call dispatches, but for views; a custom operator counts as one."""
+    with _Recorder() as recorder:
+        call()
+    return [name for name in recorder.names if name not in VIEWS]
+
+
+class _KernelsElsewhere(Operators):
+    """Triton's kernels on a device without values: one operator each."""
+
+    def read(
+        self, logits: Tensor, labels: Tensor, wanted: Wanted, keep: bool = False, overwrite: bool = False
+    ) -> Readout:
+        """Make the readout, without its values."""
+        like = torch.empty(len(logits), dtype=COMPUTED_IN[logits.dtype], device=logits.device)
+        return Readout(like, like[:], like[:], like.new_empty(len(logits), len(wanted.token_ids)))
+
+    def write(self, grad: Tensor, *_: Any) -> None:
+        """Launch one operator."""
+        grad.zero_()
+
+
+def batch(device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+    """Make hidden states `[1, 40, 8]`, a head, and labels of which half are digits, and a quarter ignored."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(1, POSITIONS, HIDDEN, generator=generator)
+    weight = torch.randn(VOCAB, HIDDEN, generator=generator)
+    labels = torch.randint(VOCAB, (1, POSITIONS), generator=generator)
+    labels[:, ::2] = 7 * (labels[:, ::2] % 10)
+    labels[:, ::4] = -100
+    return hidden.to(device).requires_grad_(), weight.to(device).requires_grad_(), labels.to(device)
+
+
+def of_logits(criterion: Any, device: str = "cpu") -> tuple[int, int]:
+    """Count the launches of a forward and a backward pass."""
+    hidden, weight, labels = batch(device)
+    loss_fn = NTLCrossEntropyLoss(DIGITS, criterion)
+    numbers = loss_fn.find_numbers(batch()[2]).to(device) if loss_fn.finds_numbers else None
+    loss_fn.to(device)
+    logits = (hidden @ weight.T).detach().requires_grad_()
+    losses: list[Any] = []
+    forward = launches(lambda: losses.append(loss_fn(logits, labels, numbers=numbers)))
+    return len(forward), len(launches(losses[0].backward))
+
+
+def of_further_chunk(criterion: Any) -> float:
+    """Count the launches of each further chunk of `from_hidden`, forward and backward."""
+    loss_fn, counts = NTLCrossEntropyLoss(DIGITS, criterion), []
+    for chunks in (3, 6):
+        hidden, weight, labels = batch()
+        numbers = loss_fn.find_numbers(labels) if loss_fn.finds_numbers else None
+        options = {"numbers": numbers, "chunk_size": 30 // chunks}  # 30 labels count
+
+        def step() -> None:
+            loss_fn.from_hidden(hidden, weight, labels, **options).backward()  # noqa: B023
+
+        counts.append(len(launches(step)))
+    return (counts[1] - counts[0]) / 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table, or put it into a page."""
+    from report import insert, markdown  # which imports all that is measured
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--markdown", type=Path, help="page with markers of `benchmark launches`")
+    options = parser.parse_args(arguments)
+    rows = []
+    for name, criterion in CRITERIA.items():
+        on_cpu = of_logits(criterion)
+        with patch.object(sources, "eager_backend", lambda device: _KernelsElsewhere()):
+            elsewhere = of_logits(criterion, "meta")
+        counts = [f"{forward} + {backward}" for forward, backward in (on_cpu, elsewhere)]
+        rows.append([name, *counts, f"{of_further_chunk(criterion):.1f}"])
+    headings = ["loss", "CPU", "accelerator", "CPU, each further chunk of `from_hidden`"]
+    text = markdown(headings, rows) + "\n"
+    print(text)
+    if options.markdown:
+        insert(text, options.markdown, "launches")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
