@@ -32,8 +32,8 @@ def everything(
     target, target_probs, place, digits_after, numbers, digits, cells, number_sigma,
 ):  # fmt: skip
     """Read all that there is."""
-    assert probs.shape == log_probs.shape == logits.shape == (len(target), len(values))
-    assert_close(vocab_log_probs, log_probs + log_mass.unsqueeze(-1))
+    shape = len(target), len(values)
+    assert probs.shape == log_probs.shape == logits.shape == vocab_log_probs.shape == shape
     assert torch.equal(target_probs.argmax(-1), target)
     assert cells.shape[-1] == len(values)
     assert len(log_mass) == len(place) == len(digits_after) == len(numbers.starts) == len(digits.length)
