@@ -338,6 +338,9 @@ def write_rows(
             grad_pointers += grad_step
         # Another thread has written the label's column, without the label's term.
         tl.debug_barrier()
+        if edges:  # again, so that it occupies no registers in the loop, which has few left
+            label = tl.load(labels + row)
+            has_label = (label >= 0) & (label < vocab_size)
         tl.store(grad + label * grad_column_stride, at_label.to(grad_dtype), mask=has_label)
     else:
         nothing = tl.full(columns.shape, 0, grad_dtype)

@@ -73,6 +73,15 @@ def test_kernels_compiled_for_a_gpu_are_as_lean_as_the_page_says(name, gpu, dtyp
         assert count.issued <= (0.5 if gpu in ("A100", "H100") else 0.75)
 
 
+@pytest.mark.parametrize("gpu", ["A100", "H100", "B200"])
+def test_kernels_for_rows_at_any_address_spill_nothing(gpu, predictions):
+    device = next(each for each in predictions.GPUS if each.name == gpu)
+    for name in predictions.KERNELS:
+        for softcap in (None, 30.0):
+            options = {"softcap": softcap, "mean": softcap is not None, "edges": True}
+            assert predictions.count(name, device, "bf16", **options).spilled == 0
+
+
 @pytest.mark.parametrize("dtype", ["fp16", "fp64"])
 @pytest.mark.parametrize("gpu", ["H100", "MI300X"])
 def test_kernels_compile_for_logits_of_other_dtypes(gpu, dtype, predictions):
