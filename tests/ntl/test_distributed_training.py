@@ -36,7 +36,9 @@ def train(folder, split, *extra):
         f"training_args.gradient_accumulation_steps={accumulation}",
         "model_args.config_overrides={dropout_rate: 0.0}",  # dropout masks depend on the split
     ]  # fmt: skip
-    if split == "ddp":
+    if processes == 1:
+        assert main(["train", *overrides]) == 0
+    elif split == "ddp":
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         done = subprocess.run(
             [*launch, str(ROOT / PROGRAM), *overrides],

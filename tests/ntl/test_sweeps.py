@@ -1,6 +1,7 @@
 """Sweeps: `ntl train -m` and `ntl compare`, in one process and in several, failed, killed and continued."""
 
 import csv
+import multiprocessing
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from processes import IMPORTED
 from published_commands import scaled_down
 from runs import compare, logged, main, results, train, written
 from safetensors.torch import load_file
@@ -315,15 +317,21 @@ def send(process, number, reached):
     return printed
 
 
-@pytest.mark.skipif(os.name != "posix", reason="needs process groups")
 def test_a_killed_sweep_continues_to_the_metrics_of_an_undisturbed_one(tiny, tmp_path, out):
     write_more(
         tiny,
-        "training_args: {max_steps: 100, eval_steps: 20, save_steps: 20, gradient_accumulation_steps: 2}",
+        "training_args: {max_steps: 40, eval_steps: 10, save_steps: 10, gradient_accumulation_steps: 2}",
     )
     first, second = (out / name for name in NAMES)
-    process = start(["compare", *tiny])
-    send(process, signal.SIGKILL, lambda: [*second.glob(f"checkpoint-*/{STATE}")])
+    multiprocessing.set_forkserver_preload(IMPORTED)
+    process = multiprocessing.get_context("forkserver").Process(target=compare, args=tiny)
+    process.start()
+    deadline = time.monotonic() + 240
+    while not [*second.glob(f"checkpoint-*/{STATE}")] and time.monotonic() < deadline:
+        assert process.is_alive()
+        time.sleep(0.01)
+    process.kill()
+    process.join()
     assert (first / STATE).exists()
     assert not (second / STATE).exists()
     # What remains if the run is killed while saving.
