@@ -32,16 +32,13 @@ from ntl.data import Example
 from ntl.errors import UserError
 from ntl.evaluate import Result
 from ntl.models import IGNORE, AnsweringModel
-from ntl.models.frozen_layers import STATES
 from ntl.models.xval import T5ForXval
 from ntl.scores import describe_metrics, finite_or_none
 from ntloss import NTLCrossEntropyLoss
 from ntloss.trainers import NumberAware
 
 log = logging.getLogger(__name__)
-MOST_KEPT = 4e9  # bytes of the frozen layers' output that are kept in memory
 AT_ONCE = 200_000  # examples that are encoded before the first step
-BATCH = 16  # rows whose frozen layers are run together
 
 
 class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
@@ -75,28 +72,12 @@ class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def keep_states(self) -> None:
-        """Add what the frozen layers return to each row, `[tokens, width]`.
-
-        Nothing is added if these states would take too much memory.
-        """
-        frozen, model, rows = self._built.frozen, self._built.model, self._rows
-        if frozen is None or not frozen.can_be_kept or rows is None:
+        """Add what the frozen layers return to each row, unless it changes or takes too much memory."""
+        frozen = self._built.frozen
+        if frozen is None or not frozen.can_be_kept or self._rows is None:
             return
-        size = sum(len(row["input_ids"]) for row in rows) * frozen.width * 4
-        if size > MOST_KEPT:
-            log.info(
-                f"the output of the frozen layers takes {size / 1e9:.0f} GB: it is computed at each step"
-            )
-            return
-        order = sorted(range(len(self)), key=lambda i: -len(rows[i]["input_ids"]))
-        for first in range(0, len(order), BATCH):
-            chosen = [rows[i] for i in order[first : first + BATCH]]
-            batch = self._built.collate(chosen)
-            names = ("input_ids", "attention_mask", "position_ids")
-            inputs = {name: batch[name].to(model.device) for name in names if name in batch}
-            for row, states in zip(chosen, frozen.states(inputs).float().cpu(), strict=True):
-                # A copy: a view would keep the padding of its batch.
-                row[STATES] = states[-len(row["input_ids"]) :].clone()
+        if not frozen.keep_states(self._rows, self._built.collate):
+            log.info("the output of the frozen layers takes more than 4 GB: it is computed at each step")
 
 
 class LabTrainer(Trainer):

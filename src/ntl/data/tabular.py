@@ -192,7 +192,7 @@ def read_columns(file: str | Path) -> tuple[dict[str, Column], list[str]]:
     Raises:
         UserError: The file cannot be read.
     """
-    from ntloss.regression.tables import mark_gaps, read_table  # slow: pandas
+    from ntloss.regression import mark_gaps, read_table  # slow: pandas
 
     try:
         given, notes = read_table(SAMPLE if file == "sample" else file)

@@ -22,13 +22,11 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from ntl.models.frozen_layers import FrozenLayers
-    from ntl.models.lora import Lora
+    from ntloss.writing import Lora, UpperLayers
 
 IGNORE = -100
 """Label of positions without a loss."""
 Row = Mapping[str, Any]
-Batch = Mapping[str, Any]
 
 
 class AnsweringModel(Protocol):
@@ -47,7 +45,7 @@ class AnsweringModel(Protocol):
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     number_ids: Sequence[int]
-    frozen: FrozenLayers | None
+    frozen: UpperLayers | None
     lora: Lora | None
     answer_format: Any
     head: Any
@@ -96,12 +94,20 @@ def build(settings: ModelArgs, weights: Weights | None = None, seed: int = 42) -
     built: Any = kind(source)
     heads = [built.head] if settings.head == "regression" else []
     if weights.trained_layers is not None:
-        from ntl.models.frozen_layers import FrozenLayers
+        from ntloss.writing import UpperLayers
 
         heads += [built.model.get_output_embeddings()] if weights.train_head else []
-        built.frozen = FrozenLayers(built.model, weights.trained_layers, heads)
+        try:
+            built.frozen = UpperLayers(built.model, weights.trained_layers, heads)
+        except ValueError as error:
+            raise UserError(
+                f"weights.trained_layers={weights.trained_layers}: {error}. Omit it to train all weights."
+            ) from error
     if weights.lora:
-        from ntl.models.lora import Lora
+        from ntloss.writing import Lora
 
-        built.lora = Lora(built.model, weights.lora, heads)
+        try:
+            built.lora = Lora(built.model, weights.lora, heads)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"weights.lora={weights.lora} cannot be used: {error}. Correct it.") from error
     return built

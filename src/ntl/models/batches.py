@@ -1,6 +1,5 @@
 """Padded batches, and models that may be wrapped."""
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -12,7 +11,6 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from ntl.errors import UserError
-from ntl.models import Batch
 
 
 def pad(
@@ -27,14 +25,6 @@ def pad_questions(rows: Sequence[Sequence[int]], pad_id: int, left: bool = False
     """Pad token ids as `input_ids` with their `attention_mask`, both `[rows, longest]`."""
     ones = [[1] * len(row) for row in rows]
     return {"input_ids": pad(rows, pad_id, left), "attention_mask": pad(ones, 0, left)}
-
-
-def decoder_inputs(model: PreTrainedModel, batch: Batch) -> dict[str, Tensor]:
-    """Return the arguments of a decoder-only model for a batch that is padded on the left."""
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    if "position_ids" in inspect.signature(model.forward).parameters:
-        inputs["position_ids"] = (batch["attention_mask"].cumsum(-1) - 1).clamp(min=0)
-    return inputs
 
 
 def check_lengths(rows: Sequence[Sequence[int]], model: PreTrainedModel) -> None:

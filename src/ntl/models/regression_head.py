@@ -19,12 +19,12 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from ntl.data import format_number, single_number
 from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
-from ntl.models import Batch, Row
-from ntl.models.batches import check_lengths, decoder_inputs, generation_mode, pad_questions
-from ntl.models.frozen_layers import pad_states
+from ntl.models import Row
+from ntl.models.batches import check_lengths, generation_mode, pad_questions
 from ntl.models.prompts import decoder_prompts
 from ntl.models.source import ModelSource, build_model
 from ntl.models.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
+from ntloss.writing import pad_left
 
 READER = "a regression head", "choose another model"
 HEAD_LOSSES: dict[str, Any] = {"squared": F.mse_loss, "absolute": F.l1_loss}
@@ -103,8 +103,7 @@ class RegressionHead:
     def collate(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Pad rows into the inputs and `labels` `[batch]`, standardized; see `AnsweringModel.collate`."""
         labels = torch.tensor([row["labels"] for row in rows], dtype=torch.float64)
-        padded = self.inputs(self._pad([row["input_ids"] for row in rows]))
-        return {**padded, **pad_states(rows), "labels": standardize(labels, self.model.config)}
+        return {**self._pad(rows), "labels": standardize(labels, self.model.config)}
 
     def loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | None = None) -> Tensor:
         """Compute the mean error of standardized answers, as a Trainer's `compute_loss_func`.
@@ -123,20 +122,17 @@ class RegressionHead:
         """Answer with numbers, formatted as text; see `AnsweringModel.answer`."""
         if not questions:
             return []
-        batch = self._pad(self.prompts(questions))
+        batch = self._pad([{"input_ids": prompt} for prompt in self.prompts(questions)])
         with generation_mode(self.model, model) as unwrapped:
-            inputs = self.inputs({name: x.to(unwrapped.device) for name, x in batch.items()})
+            inputs = {name: x.to(unwrapped.device) for name, x in batch.items()}
             numbers = restore(unwrapped(**inputs).logits.squeeze(-1).float(), unwrapped.config)
         return [format_number(number) for number in numbers.cpu().numpy()]
 
-    def inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the model's arguments for a collated batch."""
+    def _pad(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """Return the model's arguments."""
         if self.decodes_only:
-            return decoder_inputs(self.model, batch)
-        return {name: batch[name] for name in ("input_ids", "attention_mask")}
-
-    def _pad(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-        return pad_questions(rows, self.tokenizer.pad_token_id, left=self.decodes_only)
+            return pad_left(self.model, rows, self.tokenizer.pad_token_id)
+        return pad_questions([row["input_ids"] for row in rows], self.tokenizer.pad_token_id)
 
 
 def _with_one_output(source: ModelSource) -> ModelSource:

@@ -1,5 +1,11 @@
 """Predict a number from texts or rows of a table, with intervals, in scikit-learn's interface."""
 
 from ntloss.regression.estimator import NumberRegressor
+from ntloss.regression.tables import mark_gaps, read_table
 
-__all__ = ["NumberRegressor"]
+__all__ = [
+    "NumberRegressor",
+    # tables as people have them
+    "read_table",
+    "mark_gaps",
+]

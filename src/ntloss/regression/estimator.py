@@ -32,10 +32,12 @@ from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.numbers import NumberFormat
 from ntloss.reading.intervals import Calibration
 from ntloss.regression.baselines import Baseline, compare
+from ntloss.regression.beliefs import find_beliefs
 from ntloss.regression.questions import Questions, as_floats, as_table
 from ntloss.regression.report import SELF, Report, Steps, make_table, show, summarize
 from ntloss.regression.training import RATES, load_checkpoint, train
-from ntloss.regression.writer import LONGEST, Rows, Writer
+from ntloss.writing import Writer
+from ntloss.writing.writer import LONGEST
 
 Numbers = NDArray[np.float64]
 RECORD = "regressor.json"
@@ -198,20 +200,22 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         start = time.perf_counter()
         self._load(self.model)
         writer, texts = self._writer(), self.questions_.write(kept)
-        rows = writer.encode(texts, self.format_.write_array(answers))
+        rows = writer.encode(writer.prompts(texts), self.format_.write_array(answers))
         with torch.random.fork_rng():
             torch.manual_seed(self.random_state)
             writer.adapt(self.train)
-        shortened = sum(len(question) == LONGEST for question in rows.questions)
+        shortened = sum(len(row["input_ids"]) - len(row["labels"]) == LONGEST for row in rows)
         report.rows(texts, parts, len(given) - len(texts), self.max_rows)
         report.questions(self.questions_.left_out, shortened, LONGEST)
         report.answers(self.format_, answers, texts[0])
         report.weights(self.model, self.model_)
-        rows = writer.with_states(rows, partial(report.bar, desc="frozen layers", unit=" batches"))
+        if writer.upper is not None:
+            bar = partial(report.bar, desc="frozen layers", unit=" batches")
+            writer.upper.keep_states(rows, writer.collate, bar)
         self.history_ = self._train(writer, rows, texts, answers, weights, parts, report)
         report.epochs(self.history_)
-        believed = writer.beliefs(rows.take(parts.calibration))
-        self.model_ = writer.finish()
+        believed = find_beliefs(writer, [rows[i] for i in parts.calibration])
+        writer.finish()
         self.calibration_ = Calibration(believed.below, believed.upto)
         self._compare(simple, [texts[i] for i in asked], answers[asked], start)
         report.intervals(self.calibration_, self.interval)
@@ -373,7 +377,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
     def _train(
         self,
         writer: Writer,
-        rows: Rows,
+        rows: Sequence[dict[str, Any]],
         texts: Sequence[str],
         answers: Numbers,
         weights: Numbers,
@@ -404,7 +408,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             return train(
                 writer,
                 self._loss(writer, answers[parts.training]),
-                rows.take(parts.training),
+                [rows[i] for i in parts.training],
                 validate if weights[parts.validation].any() else None,
                 torch.from_numpy(weights[parts.training]),
                 epochs=epochs,

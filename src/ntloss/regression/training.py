@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ntloss import HLGauss, NTLCrossEntropyLoss
-from ntloss.regression.writer import Rows, Writer
+from ntloss.writing import Writer
 
 WARM_UP = 0.1  # share of the steps
 PATIENCE = 3  # epochs without a smaller error after which training ends
@@ -23,7 +23,7 @@ _BETAS = (0.9, 0.98)
 def train(
     writer: Writer,
     loss_fn: NTLCrossEntropyLoss,
-    rows: Rows,
+    rows: Sequence[dict[str, Any]],
     validate: Callable[[], float] | None,
     row_weights: Tensor,
     *,
@@ -41,7 +41,7 @@ def train(
     Args:
         writer: the model; the weights that require a gradient are trained.
         loss_fn: the loss; the sigma of `HLGauss` falls during training.
-        rows: the training rows.
+        rows: the training rows, of `Writer.encode`.
         validate: computes the error of the writer, after each epoch. None: the last epoch is the best one.
         row_weights: `[rows]`, how much each training row counts in the loss.
         epochs: the largest number of epochs.
@@ -90,10 +90,11 @@ def train(
                 if criterion is not None:
                     criterion.anneal(step / max(total - 1, 1))
                 index = order[first : first + batch_size]
-                part = rows.take(index)
-                labels = writer.token_ids(part).to(writer.device)
-                counted = row_weights[index].to(writer.device, torch.float32)[:, None].expand(labels.shape)
-                loss = loss_fn(writer.logits(part), labels, loss_weights=counted)
+                batch = writer.collate([rows[i] for i in index])
+                logits = writer.logits(batch)
+                labels = batch["labels"][:, 1:].to(logits.device)
+                counted = row_weights[index].to(logits.device, torch.float32)[:, None].expand(labels.shape)
+                loss = loss_fn(logits, labels, loss_weights=counted)
                 optimizer.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)

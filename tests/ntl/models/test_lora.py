@@ -51,6 +51,11 @@ def test_a_model_that_lora_does_not_support_is_an_error():
         make("mamba-tiny", family="decoder_only", lora=2)
 
 
+def test_a_number_of_layers_that_the_model_does_not_have_is_an_error():
+    with pytest.raises(UserError, match=r"trained_layers=5: the model has 2 layers"):
+        make("llama-tiny", family="decoder_only", trained_layers=5)
+
+
 def test_every_layer_is_trained_but_not_the_head():
     built = make("llama-tiny", family="decoder_only", lora=2)
     names = [name for name, weight in built.model.named_parameters() if weight.requires_grad]

@@ -15,8 +15,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from ntl.errors import UserError
-from ntl.models.frozen_layers import FrozenLayers
+from ntloss.writing import UpperLayers
 
 GROUPED = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
 FAMILIES = {
@@ -53,7 +52,7 @@ def left_padded(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_loss_and_gradients_from_given_states_are_those_of_the_whole_model(family):
     model = make(family)
-    frozen = FrozenLayers(model, 2)
+    frozen = UpperLayers(model, 2)
     inputs = left_padded(family)
     states = frozen.states(inputs)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
@@ -72,7 +71,7 @@ def test_loss_and_gradients_from_given_states_are_those_of_the_whole_model(famil
 @pytest.mark.parametrize("family", FAMILIES)
 def test_only_the_upper_layers_and_the_norm_behind_them_are_trained(family):
     model = make(family)
-    FrozenLayers(model, 1)
+    UpperLayers(model, 1)
     trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
     in_layers = {name for name in trained if ".3." in name}
     assert in_layers
@@ -82,7 +81,7 @@ def test_only_the_upper_layers_and_the_norm_behind_them_are_trained(family):
 
 def test_frozen_layers_have_no_dropout_while_the_others_are_trained():
     model = make("gpt2")
-    frozen = FrozenLayers(model, 1)
+    frozen = UpperLayers(model, 1)
     model.train()
     inputs = left_padded("gpt2")
     assert_close(frozen.states(inputs), frozen.states(inputs))
@@ -96,7 +95,7 @@ def test_the_encoder_and_the_lower_decoder_layers_of_an_encoder_decoder_are_froz
         vocab_size=50, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_decoder_layers=4, num_heads=4
     )
     model = T5ForConditionalGeneration(config)
-    frozen = FrozenLayers(model, 1)
+    frozen = UpperLayers(model, 1)
     assert not frozen.can_be_kept
     trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
     assert all(name.startswith(("decoder.block.3.", "decoder.final_layer_norm.")) for name in trained)
@@ -104,5 +103,5 @@ def test_the_encoder_and_the_lower_decoder_layers_of_an_encoder_decoder_are_froz
 
 @pytest.mark.parametrize("trained", [0, -1, 5])
 def test_a_number_of_layers_that_the_model_does_not_have_is_an_error(trained):
-    with pytest.raises(UserError, match=f"trained_layers={trained}.*4 layers; expected 1 to 4"):
-        FrozenLayers(make("llama"), trained)
+    with pytest.raises(ValueError, match="4 layers"):
+        UpperLayers(make("llama"), trained)
