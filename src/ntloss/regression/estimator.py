@@ -80,8 +80,9 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             standard deviation to an eighth of that; or any other criterion of `NTLCrossEntropyLoss`.
         interval: level of the intervals in `report_`, and default of `predict_interval`. Default: 0.9.
         epochs: largest number of epochs. Default: 10.
-        train: the weights that are trained: "upper_layers" (default), the last four layers; "lora", LoRA on
-            all layers, which takes longer and needs peft; "all", which takes longer still.
+        train: the weights that are trained: "upper_layers" (default), the last four layers and the norm after
+            them; "lora", LoRA on all layers, which takes longer and needs peft; "all", which takes longer
+            still.
         learning_rate: Default: 2e-3 for upper layers, 5e-4 for LoRA, 3e-4 for all.
         batch_size: rows of a training step. Default: 16.
         max_rows: rows that are used, 20 or more, a random choice of them. Default: 6,000.
