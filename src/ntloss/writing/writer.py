@@ -43,7 +43,8 @@ class Writer:
         spell: returns the tokens of each written answer. Default: a token for each character.
 
     Raises:
-        ValueError: the tokenizer has no token for a character of the numbers.
+        ValueError: the tokenizer has no token for a character of the numbers; or there is no format, and
+            `vocabulary` or `spell` is not given.
 
     Example:
         >>> form = NumberFormat(digits=2, decimals=1)
@@ -61,7 +62,8 @@ class Writer:
     ) -> None:
         self.model, self.tokenizer, self.form = model, tokenizer, form
         if vocabulary is None or spell is None:
-            assert form is not None
+            if form is None:
+                raise ValueError("form=None: vocabulary and spell are needed without a format of fixed width")
             ids = _character_ids(model, tokenizer, form)
             width = model.get_output_embeddings().weight.shape[0]
             vocabulary = NumberVocabulary.from_mapping({i: text for text, i in ids.items()}, width)
