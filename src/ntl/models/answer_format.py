@@ -4,7 +4,6 @@ The format of padded answers is stored in `config.ntl`, so that it is saved with
 """
 
 import math
-import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -78,21 +77,13 @@ class WrittenAnswers:
         ntl, texts = self._config.ntl, answers
         places, digits = ntl.get("number_places"), ntl.get("number_digits")
         if self.is_log or digits is not None:
-            numbers = [self._number(answer) for answer in answers]
-            spread = statistics.pstdev(numbers)
-            if places is None and not spread:
-                raise ValueError(
-                    f"all are {answers[0]}, and how many decimals are kept follows from their spread; "
-                    "expected answers that differ, or model_args.number_places"
-                )
             if places is None:
-                places = max(0, (digits or 3) - 1 - math.floor(math.log10(spread)))
-            self._config.ntl = {**ntl, "number_places": places}
+                numbers = np.array([self._number(answer) for answer in answers])
+                scale = "log" if self.is_log else "plain"
+                places = NumberFormat.for_answers(numbers, scale, digits or 3).decimals
+                self._config.ntl = {**ntl, "number_places": places}
             texts = [self._scaled(answer) for answer in answers]
-        # The logarithms of powers of ten are whole, but those of other answers need the places.
-        found = NumberFormat.of(
-            texts, ntl.get("number_width"), places if self.is_log else ntl.get("number_places")
-        )
+        found = NumberFormat.of(texts, ntl.get("number_width"), places)
         entries = dict(zip(FORMAT_KEYS, (found.digits, found.decimals, found.signed), strict=True))
         return entries | ({WHOLE: all("." not in answer for answer in answers)} if self.is_log else {})
 
@@ -102,7 +93,7 @@ class WrittenAnswers:
         return bool(self._config.ntl.get("number_scale") == "log")
 
     def _number(self, answer: str) -> float:
-        """Return an answer or, if logarithms are written, its logarithm."""
+        """Return an answer, which has a logarithm if logarithms are written."""
         number = parse_number(answer, "whole")
         if number is None:
             raise ValueError(f"{answer[:80]!r} is not a single number")
@@ -111,13 +102,13 @@ class WrittenAnswers:
                 f"model_args.number_scale=log: the answer {answer} has no logarithm; expected numbers above "
                 "0. Omit it (and scale=log)."
             )
-        return math.log10(number) if self.is_log else number
+        return number
 
     def _scaled(self, answer: str) -> str:
         """Return the number that is written: with the digits that are kept, or as a logarithm."""
         places = self._config.ntl.get("number_places")
         if self.is_log:
-            return f"{self._number(answer):.{places}f}"
+            return f"{math.log10(self._number(answer)):.{places}f}"
         if self._config.ntl.get("number_digits") is None or parse_number(answer, "whole") is None:
             return answer
         return f"{Decimal(answer):.{places}f}"

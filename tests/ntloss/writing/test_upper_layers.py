@@ -105,3 +105,12 @@ def test_the_encoder_and_the_lower_decoder_layers_of_an_encoder_decoder_are_froz
 def test_a_number_of_layers_that_the_model_does_not_have_is_an_error(trained):
     with pytest.raises(ValueError, match="4 layers"):
         UpperLayers(make("llama"), trained)
+
+
+def test_a_model_whose_hooks_are_removed_takes_no_states():
+    model = make("llama").eval()
+    upper, inputs = UpperLayers(model, 1), left_padded("llama")
+    states = upper.states(inputs)
+    other = {**inputs, "input_ids": torch.zeros_like(inputs["input_ids"])}
+    upper.remove()
+    assert_close(model(**other, states=states).logits, model(**other).logits)
