@@ -55,6 +55,7 @@ _MONEY_BEFORE = rf"(?:(?:\b[A-Z]{{1,3}})?{_CURRENCY}{_SPACE}?|\b{_CODE}{_SPACE}?
 _ABBREVIATIONS = "Rs|Rp|RM|Tk|kr|zł|Kč|Ft|Fr"  # of currencies, before a number
 # Of scripts that put no space between words: there, a sign or a number may follow a letter.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u312f\u3400-\u9fff\uac00-\ud7af"
+_HIDDEN = "\u200b\u2060"  # white space without width
 _PRIMES, _QUOTES = "\u2032\u2033", "\"'\u2019\u201d"
 # A sign follows no letter, digit, closing bracket, percent or degree sign, except a currency's code, and no
 # mark that ends a number before it: 5"-7", 10.-15., 5€-10€.
@@ -73,14 +74,14 @@ _MONEY = rf"(?:{_SPACE}?(?i:[kmbt])(?!\w))"
 _OTHER_DIGIT = (
     r"(?:(?![0-9])\d|[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070\u2074-\u2079\u2080-\u2089\u2150-\u215f])"
 )
-_POWERS_OF_CJK = "万萬億亿兆千百만억천조"
+_POWERS_OF_CJK = "万萬億亿兆千百만억천조십백"
 _OPEN, _CLOSE = r"[(\[{]", r"[)\]}]"
 _HYPHEN = "[-\u2010\u2011]"
 _DASH = "[-\u2010-\u2014\u2212~\u301c\uff5e]"
 _AGAIN = rf"{_SIGN}?(?:{_CURRENCY}{_SPACE}?)?[.]?{_D}"  # another number begins
 _MORE = rf"{_SIGN}?(?:{_CURRENCY}{_SPACE}?)?\.?"  # what of it may be written so far
 _OPERATOR = "[/\u2044\u2215\uff0f\u00d7÷·⋅∙±]"
-_UNIT = rf"(?:[%‰]|{_SPACE}?€|{_CURRENCY}|[°.{_PRIMES}{_QUOTES}]{{1,2}})"
+_UNIT = rf"(?:{_SPACE}?[%‰]|{_SPACE}?€|{_CURRENCY}|[°.{_PRIMES}{_QUOTES}]{{1,2}})"
 _MIDDLE = f":\u2236\uff1a_hH{APOSTROPHES}\u00b4`{_PRIMES}"  # between the parts of a time, a length, or code
 _MONEY_WORDS = "dollar|euro|pounds|rupees|yen|yuan|won|franc|peso"
 _COUNTED = "hundred|thousand|million|billion|trillion|lakh|crore"
@@ -167,17 +168,23 @@ _JOINS = [
         rf"(?:\*\*?|[\u2217\u2022]|{_SPACE}\*{_SPACE}?|\^\{{?|{_SPACE}?[xX]{_SPACE}?){_MORE}",
     ),
     (rf"{_SPACE}{_D}+/{_D}", rf"{_SPACE}{_D}+/?"),  # 1 1/2
-    # 12:30, 12h30, 1.2.3, 5..10, \frac{1}{2}, and groups that nobody writes
+    # 12:30, 12h30, 1.2.3, 5..10, 5…10, \frac{1}{2}, and groups that nobody writes
     (
-        rf"(?:[{_MIDDLE}]|[.,]{{1,3}}|\}}\{{|\{{,\}}|,\\!|\\[,;: ]){_D}",
-        rf"[{_MIDDLE}]|[.,]{{1,3}}|\}}\{{?|\{{,?\}}?|,(?:\\!?)?|\\[,;: ]?",
+        rf"(?:[{_MIDDLE}{_HIDDEN}]|(?:[.,]{{1,3}}|…)[{_HIDDEN}]?|\}}\{{|\{{,\}}|,\\!|\\[!,;: ]){_D}",
+        rf"[{_MIDDLE}{_HIDDEN}]|(?:[.,]{{1,3}}|…)[{_HIDDEN}]?|\}}\{{?|\{{,?\}}?|,(?:\\!?)?|\\[!,;: ]?",
     ),
+    # 90° 30', 10€50
+    (
+        rf"°{_SPACE}?{_D}{_D}?(?:\.{_D}+)?{_SPACE}?[{_PRIMES}{_QUOTES}]",
+        rf"°{_SPACE}?(?:{_D}{_D}?(?:\.{_D}*)?{_SPACE}?)?",
+    ),
+    (rf"€{_D}{_D}(?!{_D})", f"€{_D}{{0,2}}"),
     # exponents of another form, 1e5kg, 1.5 e5, 1.5d0
     (rf"(?:{_SPACE}?[eE]|[dD]){_SIGN}?{_D}", rf"\.?{_SPACE}?[eEdD]{_SIGN}?{_D}*"),
     (
-        rf"(?<=\.{_D}{_D}{_D}){_SPACE}{_D}{_D}{_D}(?!{_D})(?:{_SPACE}{_D}{{1,3}}(?!{_D}))*",
+        rf"(?<=\.{_D}{_D}{_D})(?:{_SPACE}{_D}{_D}{_D}(?!{_D}))*{_SPACE}{_D}{{1,3}}(?![.,]?{_D})",
         rf"{_SPACE}{_D}{{0,3}}",
-    ),  # 0.000 001
+    ),  # 0.000 001, 3.141 59
     (
         rf"[\uff0c\u066c]{_D}{_D}{_D}(?!{_D})|[\u066b\uff0e]{_D}",
         rf"[\uff0c\u066b\u066c\uff0e]{_D}{{0,3}}",
@@ -205,8 +212,8 @@ _JOINS = [
     (r"(?:[BT]|MM)(?!\w)", "[BT]|MM?"),
     # but not kilograms and kilometers (千克, 千米)
     (
-        rf"{_SPACE}?(?:[万萬億亿兆만억천조]|[千百](?![克米瓦卡赫帕焦伏字分])|พัน|หมื่น|แสน|ล้าน)",
-        rf"{_SPACE}?(?:[千百]|{_begins('พัน|หมื่น|แสน|ล้าน')})?",
+        rf"{_SPACE}?(?:[万萬億亿兆만억천조]|[십백](?=[만억])|[千百](?![克米瓦卡赫帕焦伏字分])|พัน|หมื่น|แสน|ล้าน)",
+        rf"{_SPACE}?(?:[千百십백]|{_begins('พัน|หมื่น|แสน|ล้าน')})?",
     ),
     (
         rf"{_SPACE}?[kKmMbBtT]{_SPACE}?(?:{_CODE}|{_CURRENCY}|(?:{_MONEY_WORDS})s?\b)",
@@ -235,21 +242,29 @@ _SMALLER_UNIT = "|".join(
     for units in _QUANTITIES
     for i, large in enumerate(units[:-1])
 )
+_ALL = rf"every|each|the|all|a{_SPACE}(?:possible|(?:total|maximum){_SPACE}of)"
 _FRACTION = r"half|third|quarter|fourth|fifth|two[ -]thirds|three[ -]quarters"
 _JOINED_BY_WORDS = re.compile(
     rf"°?[A-Za-z]{{1,3}}{_DASH}{_CURRENCY}?{_D}"  # 3kg-5kg
     rf"|(?:{_UNIT}|-)?{_SPACE}(?i:to|or|bis|à|до){_SPACE}{_AGAIN}"  # 18 to 25 percent
-    rf"|{_SPACE}(?i:(?:\w{{1,12}}{_SPACE})?out{_SPACE}of|of|over|through|thru|till?|until|versus|vs\.?|per|point)"
-    rf"{_SPACE}{_AGAIN}"
-    rf"|(?<=(?<![\d.,])1){_SPACE}in{_SPACE}(?!(?:19|20){_D}{_D}\b){_D}"
-    rf"|{_SPACE}and{_SPACE}(?:(?:(?:an?|one){_SPACE})?(?:{_FRACTION})|{_D}+(?:/{_D}|{_SPACE}(?:cents|pence)))\b"
+    # 18 percent to 25 percent, 5 kg or 6 kg
+    rf"|{_SPACE}?(?P<unit>[^\W\d_]+|%|°[CF]?){_SPACE}(?i:to|or|bis|à|oder|ou){_SPACE}{_AGAIN}[{DIGITS}.,]*"
+    rf"{_SPACE}?(?P=unit)(?!\w)"
+    rf"|{_SPACE}(?i:(?:(?:\w{{1,12}}{_SPACE})?out{_SPACE})?of(?:{_SPACE}(?:{_ALL}))?|on{_SPACE}a{_SPACE}scale"
+    rf"{_SPACE}(?:of|to)|over|through|thru|till?|until|versus|vs\.?|per|point){_SPACE}{_AGAIN}"
+    rf"|(?:{_SPACE}?%|{_SPACE}percent){_SPACE}of{_SPACE}(?:the{_SPACE})?{_AGAIN}"
+    rf"|(?<=(?<![\d.,])[1-9]){_SPACE}in{_SPACE}(?:every{_SPACE})?(?!(?:19|20){_D}{_D}\b){_D}"
+    rf"|{_SPACE}point{_SPACE}(?:zero|oh|one|two|three|four|five|six|seven|eight|nine)\b"
+    rf"|{_SPACE}and{_SPACE}(?:(?:(?:an?|one){_SPACE})?(?:{_FRACTION})|{_D}+(?:/{_D}|{_SPACE}(?:cents|pence|(?:ten|hundred|thousand)ths)))\b"
     rf"|{_SPACE}?-?(?:{_SMALLER_UNIT})"
-    rf"|{_SPACE}(?:hours?|hrs?|h|feet|foot|ft){_SPACE}{_D}{_D}?(?![\d.,]|{_SPACE}?[A-Za-z%])"
-    rf"|{_SPACE}(?:squared|cubed|to{_SPACE}the{_SPACE}(?:power|\w+th)|(?:degrees{_SPACE})?below{_SPACE}zero)\b"
+    rf"|(?:{_SPACE}?(?:hours?|hrs?|h|feet|foot|ft)|m){_SPACE}{_D}{_D}?(?!\d|[.,]{_D}|{_SPACE}?[A-Za-z%])"
+    rf"|(?:min|m|ft){_D}{_D}(?!{_D})"  # 1m80
+    rf"|[{_PRIMES}{_QUOTES}]{_SPACE}{_D}{_D}?{_SPACE}?[{_PRIMES}{_QUOTES}]"  # 5' 7"
+    rf"|{_SPACE}(?:squared|cubed|to{_SPACE}the{_SPACE}(?:power(?:{_SPACE}of)?(?:{_SPACE}{_AGAIN})?|\w+(?:th|rd|nd|st))|(?:degrees{_SPACE})?below{_SPACE}zero)\b"
 )
-_JOINED_BY_AND = re.compile(rf"{_UNIT}?{_SPACE}(?:and|und|et|y){_SPACE}{_AGAIN}")
+_JOINED_BY_AND = re.compile(rf"(?:{_UNIT}|{_SPACE}?[^\W\d]{{1,12}})?{_SPACE}(?:and|und|et|y){_SPACE}{_AGAIN}")
 _BETWEEN = re.compile(rf"(?i:between|zwischen|entre){_SPACE}{_CURRENCY}?$")
-_WORD_AFTER = re.compile(rf"(?:{_UNIT}|-)?{_SPACE}?[^\W\d]|°")
+_WORD_AFTER = re.compile(rf"(?:{_UNIT}|-)?{_SPACE}?[^\W\d]|{_SPACE}?[°%]|[{_PRIMES}{_QUOTES}]{_SPACE}")
 _WORD_BEHIND = re.compile(rf"[{SPACES}-]?([^\W\d_][^\s0-9,.;:!?)\]}}\"'/{CURRENCIES}-]*)")
 # Magnitudes that are not in the table of those that are read.
 _UNREAD = OTHER_MAGNITUDES | {
@@ -260,6 +275,9 @@ _UNREAD = OTHER_MAGNITUDES | {
             "billiard",
             "trilliard",
             "lac",
+            "tsd",
+            "mia",
+            "tenth",
             "dozen",
             "score",
             "gross",
@@ -271,14 +289,14 @@ _UNREAD = OTHER_MAGNITUDES | {
     for end in ("", "s", "n", "en")
 }
 _UNREAD_BEGUN = frozenset(word[:i] for word in _UNREAD for i in range(1, len(word) + 1))
-_TRADERS = "mm|mil|mill|bil|tril|thou"  # $5mm, $5 mil
+_TRADERS = "mm|mil|mill|bil|tril|thou|grand"  # $5mm, $5 mil
 _UNREAD_MONEY = re.compile(rf"{_SPACE}?(?i:{_TRADERS})(?!\w)")
 _UNREAD_MONEY_BEGUN = re.compile(rf"{_SPACE}?(?i:{_begins(_TRADERS)})")
 _TAIL = re.compile("|".join(begun for _, begun in _JOINS))
 # What stands before a number and makes it a part of something else: a fraction, a power, a root.
 _JOINED_BEFORE = re.compile(
     rf"(?<={_OTHER_DIGIT})|(?<=[√π±^/\u2044\u2215\uff0f])|(?<=/{_SPACE})|(?<=[\^\}}\]]\{{)|(?<=frac)"
-    r"|(?<=\\sqrt)|(?<=\\sqrt[ {\[])|(?<=\\pm)|(?<=\\pm\s)|(?<=\bout of )|(?<=[\s($€£],)|(?<=\A,)"
+    r"|(?<=\\sqrt)|(?<=\\sqrt[ {\[])|(?<=\\pm)|(?<=\\pm\s)|(?<=\bout of )|(?<=\(of )|(?<=[\s($€£],)|(?<=\A,)"
 )
 _CURRENCY_BEHIND = re.compile(rf"{_CURRENCY}{_SPACE}?$")
 _MINUSES = "".join(c for c, factor in SIGNS.items() if factor < 0)
@@ -322,7 +340,7 @@ SUBWORDS = frozenset(
 MARKS = tuple(
     dict.fromkeys(
         f"{CURRENCIES}{APOSTROPHES}{''.join(SIGNS)}.,:/\u00d7÷·⋅±*^_~\\{{}}()[]{SPACES}%"
-        f"\u2044\u2215\uff0f∙\u2217\u2022\u2236\uff1a{_PRIMES}°‰√π!\u2014\u301c\uff5e⁺⁻₊₋\ufe0f\u20e3{_POWERS_OF_CJK}"
+        f"\u2044\u2215\uff0f∙\u2217\u2022\u2236\uff1a{_PRIMES}°‰√π!\u2014\u301c\uff5e⁺⁻₊₋\ufe0f\u20e3…{_HIDDEN}{_POWERS_OF_CJK}"
     )
 )
 """Characters that may stand in a number, before it, or directly after it."""

@@ -26,7 +26,25 @@ def read(shares, tokenizer=BYTES, **options):
 
 @pytest.mark.parametrize("tokenizer", [BYTES, WORDS], ids=["bytes", "words"])
 @pytest.mark.parametrize(
-    "answer", ["5万", "12亿", "2½", "10²", "10⁻³", "3—5", "1\uff12", "5億", "5천", "2⅓", "3～5"]
+    "answer",
+    [
+        "5万",
+        "12亿",
+        "2½",
+        "10²",
+        "10⁻³",
+        "3—5",
+        "1\uff12",
+        "5億",
+        "5천",
+        "2⅓",
+        "3～5",
+        "5…7",
+        "90°30'",
+        "3십억",
+        "1\u200b000",
+        "10€50",
+    ],
 )
 def test_what_makes_a_number_a_part_of_another_is_asked_about(answer, tokenizer):
     assert parse_number(answer) is None
