@@ -320,7 +320,7 @@ def read_distribution(
         # Differences of large logits are more precise than their logsumexp.
         highest = logits.detach().amax(-1)
         shifted = tables.merge_forms(logits - highest.unsqueeze(-1))
-        logits = shifted + highest.unsqueeze(-1)
+        logits = shifted + highest.unsqueeze(-1) if tables.has_several_forms else logits
         row_max = None if row_max is None else row_max - highest
     values = tables.values_in_float32 if dtype == torch.float32 else tables.values
     given: dict[str, Any] = {"logits": logits, "values": values, "form_log_probs": None}
