@@ -79,7 +79,7 @@ class DecoderOnly(LanguageModel):
         first = [{"input_ids": prompt[:-1]} for prompt in self.prompts(questions)]
         kinds = {*(getattr(self.model.config, "layer_types", None) or ["full_attention"])}
         accepted = inspect.signature(self.model.forward).parameters
-        attends = "past_key_values" in accepted and kinds == {"full_attention"}
+        attends = bool(self.cache_name) and kinds == {"full_attention"}
         if not any(row["input_ids"] for row in first) or is_sharded(self.model) or not attends:
             return None
         inputs = pad_left(self.model, first, self.tokenizer.pad_token_id)
@@ -88,6 +88,6 @@ class DecoderOnly(LanguageModel):
             device = self.model.device
             given = {name: value.to(device) for name, value in inputs.items()}
             output = self.model(**given, **kept, use_cache=True)
-        past = output.past_key_values
+        past = getattr(output, self.cache_name)
         known = type(past) is DynamicCache and all(type(layer) is DynamicLayer for layer in past.layers)
         return past if known else None

@@ -27,6 +27,7 @@ from ntl.models.source import ModelSource, build_model
 from ntl.own import load_own
 from ntloss import NumberVocabulary
 from ntloss.reading import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
+from ntloss.reading.torch_model import cache_name
 
 OWN_KEY = "model_args.own_encoding"
 Past = DynamicCache | None
@@ -96,6 +97,7 @@ class LanguageModel:
         encoding: What turns texts into tokens and back.
         vocabulary: The number tokens.
         answer_format: How answers are written.
+        cache_name: What the model calls its cache; empty without one.
     """
 
     frozen = lora = None
@@ -120,6 +122,7 @@ class LanguageModel:
             digits = source.settings.encoding == "digits"
             self.vocabulary = number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
         self.number_ids = self.vocabulary.token_ids
+        self.cache_name = cache_name(self.model)
         self.answer_format = WrittenAnswers(self.model, self.tokenizer, self.vocabulary)
 
     def fit(self, answers: Iterable[str]) -> None:
@@ -164,7 +167,7 @@ class LanguageModel:
         if (mask := self.answer_format.processor(prompt)) is not None:  # such answers end by themselves
             options = {"max_new_tokens": mask.longest, "logits_processor": [mask]}
         if past is not None:
-            options["past_key_values"] = past
+            options[self.cache_name] = past
         with generation_mode(self.model, model):
             tokens = self.model.generate(
                 **{key: value.to(self.model.device) for key, value in batch.items()},

@@ -16,6 +16,7 @@ from ntl.models import IGNORE, Row
 from ntl.models.batches import generation_mode, pad, pad_questions
 from ntl.models.source import ModelSource, build_model
 from ntl.models.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
+from ntloss.reading.torch_model import cache_name
 
 
 @dataclass
@@ -27,7 +28,7 @@ class XvalOutput(ModelOutput):
     errors: Tensor | None = None  # [batch, seq], squared, of standardized numbers; 0 elsewhere; with labels
     numbers: Tensor | None = None  # [batch, seq], standardized, float32; used at `[NUM]`
     encoded: Tensor | None = None  # [batch, question, width]
-    past_key_values: Cache | None = None  # for the next step
+    cache: Cache | None = None  # for the next step
 
 
 class T5ForXval(T5ForConditionalGeneration):
@@ -44,6 +45,7 @@ class T5ForXval(T5ForConditionalGeneration):
 
     def __init__(self, config: T5Config):
         super().__init__(config)
+        self.cache_name = cache_name(self.decoder)
         self.number_head = nn.Sequential(
             nn.Linear(config.d_model, config.d_model), nn.GELU(), nn.Linear(config.d_model, 1)
         )
@@ -59,7 +61,7 @@ class T5ForXval(T5ForConditionalGeneration):
         decoder_input_ids: Tensor | None = None,
         decoder_numbers: Tensor | None = None,
         encoded: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool = False,
         labels: Tensor | None = None,
         label_numbers: Tensor | None = None,
@@ -75,7 +77,7 @@ class T5ForXval(T5ForConditionalGeneration):
             attention_mask: Mask with 0 at padding, `[batch, question]`.
             numbers: Values at `[NUM]`, `[batch, question]`, float64; not needed with `encoded`.
             decoder_input_ids: Token ids of the answers, `[batch, seq]`; their values are `decoder_numbers`.
-            encoded: Encoder states from an earlier step, with its `past_key_values`.
+            encoded: Encoder states from an earlier step, with its `cache`.
             labels: Token ids of the answers, `[batch, seq]`, -100 at padding; with values `label_numbers`.
             num_items_in_batch, numbers_in_batch: Labels and `[NUM]` of the update. Default: of this batch.
         """
@@ -91,7 +93,7 @@ class T5ForXval(T5ForConditionalGeneration):
             inputs_embeds=self._embed(decoder_input_ids, decoder_numbers),
             encoder_hidden_states=encoded,
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            **{self.cache_name: cache},
             use_cache=use_cache,
         )
         states = decoded.last_hidden_state
@@ -116,7 +118,7 @@ class T5ForXval(T5ForConditionalGeneration):
             errors = (predicted - standardize(label_numbers, self.config)).square()
             errors = torch.where(is_number, errors, 0)
             loss = (ce / items + errors.sum() / count.clamp(min=1)) / 2
-        return XvalOutput(loss, logits, errors, predicted, encoded, decoded.past_key_values)
+        return XvalOutput(loss, logits, errors, predicted, encoded, getattr(decoded, self.cache_name))
 
     def _embed(self, input_ids: Tensor | None, numbers: Tensor | None) -> Tensor:
         assert input_ids is not None  # the caller gives them, unless `encoded` or `labels` replaces them
@@ -208,6 +210,6 @@ def _generate(model: T5ForXval, questions: dict[str, Tensor], max_new_tokens: in
         inputs = {
             "attention_mask": questions["attention_mask"],
             "encoded": output.encoded,
-            "past_key_values": output.past_key_values,
+            "cache": output.cache,
         }
     return torch.cat(tokens, 1), torch.cat(values, 1)

@@ -82,6 +82,12 @@ class Readable(Protocol):
         """Return the number tokens, for readings without a tokenizer."""
 
 
+def cache_name(model: nn.Module) -> str:
+    """Return what a model of transformers calls its cache, as it takes and returns it; empty without one."""
+    accepted = inspect.signature(type(model).forward).parameters
+    return next((name for name in _CACHE_NAMES if name in accepted), "")
+
+
 class TorchModel:
     """A model of transformers, which is called with its cache.
 
@@ -99,7 +105,7 @@ class TorchModel:
         # Replicas on several devices would have to merge their caches.
         self.model = model.module if isinstance(model, nn.DataParallel) else model
         self.accepted = inspect.signature(type(self.inner).forward).parameters
-        self.cache_name = next((name for name in _CACHE_NAMES if name in self.accepted), _CACHE_NAMES[1])
+        self.cache_name = cache_name(self.inner) or "past_key_values"
         self.past = past
         self.encoded: Any = None  # output of the encoder
         self.padded = False  # whether a prompt is, so that positions have to be given
