@@ -22,6 +22,7 @@ from ntloss.regression.tables import Answers, Table, find_column, mark_gaps, rea
 _YEAR_LAST = r"^\s*(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:\s*|([T ]\d.*))$"
 COMMAND = "command.json"  # what a folder was made from
 PREDICTED = ("prediction", "lower", "upper")  # the columns that predict adds
+_SHOWN = 3  # rows
 _OF_FIT = ("model", "prompt", "epochs", "train", "scale", "drop", "sort_by", "decimal", "missing", "target")
 
 
@@ -83,19 +84,29 @@ def predict(given: argparse.Namespace) -> int:
         print(note, file=sys.stderr)
     model.verbose = sys.stderr.isatty()
     rows, calibrated = mark_gaps(table.rows, given.missing), model.calibration_.covers(given.level)
-    if calibrated:
-        found = model.predict_quantiles(rows, [(1 - given.level) / 2, 0.5, (1 + given.level) / 2])
-    else:
-        found = np.pad(model.predict_quantiles(rows, [0.5]), ((0, 0), (1, 1)), constant_values=np.nan)
+    asked = ~model.questions_.find_empty(rows)
+    ends = [(1 - given.level) / 2, (1 + given.level) / 2] * calibrated
+    found = np.full((len(rows), 3), np.nan)
+    found[np.ix_(asked, [1, 0, 2] if calibrated else [1])] = model.predict_quantiles(
+        rows[asked], [0.5, *ends]
+    )
     columns = dict(zip(("lower", "prediction", "upper"), found.T, strict=True))
     written = table.rows.assign(**{name: columns[name] for name in PREDICTED})
     say(written.to_csv(index=False, lineterminator="\n"), end="")
+    if not asked.all():
+        shown = ", ".join(map(str, 1 + np.flatnonzero(~asked)[:_SHOWN]))
+        names = ", ".join(map(repr, model.questions_.columns))
+        print(
+            f"{(~asked).sum():,} rows have no prediction, because nothing is given in {names}: rows {shown}",
+            file=sys.stderr,
+        )
     if not calibrated:
         few = f"{len(model.calibration_)} held-out rows cannot calibrate intervals of {given.level:.0%}"
         print(f"lower and upper are empty: {few}", file=sys.stderr)
     if len(truth.numbers):
-        known = np.isfinite(truth.numbers)
-        print(_errors(truth.numbers[known], found[known], given.level), file=sys.stderr)
+        known = np.isfinite(truth.numbers) & asked
+        if known.any():
+            print(_errors(truth.numbers[known], found[known], given.level), file=sys.stderr)
     return 0
 
 

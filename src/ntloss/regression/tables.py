@@ -37,6 +37,7 @@ _ONE_GROUP = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
 _APOSTROPHE = re.compile(f"[0-9][{APOSTROPHES}][0-9]")
 _SPACE = re.compile(f"[0-9][{SPACES}][0-9]")
 _MARKS = f"(. {''.join(SIGNS)}"
+_MINUSES = tuple(sign for sign, factor in SIGNS.items() if factor < 0)
 _EXAMPLES = 3
 
 
@@ -283,10 +284,23 @@ def _decimal_mark(cells: pd.Series, name: str, notes: list[str]) -> str | None:
 
 
 def _note_parentheses(texts: pd.Series, name: str, notes: list[str]) -> None:
-    """Say that parentheses are read as a minus sign."""
-    if count := int((texts.str.startswith("(") & texts.str.endswith(")")).sum()):
-        rows = f"{count:,} row{'s' * (count > 1)}"
-        notes.append(f"the parentheses around {name!r} in {rows} are read as negative numbers")
+    """Say that parentheses are read as a minus sign.
+
+    Raises:
+        ValueError: other answers have minus signs, so that parentheses may mean something else.
+    """
+    enclosed = texts.str.startswith("(") & texts.str.endswith(")")
+    if not enclosed.any():
+        return
+    signed = texts[~enclosed & texts.str.startswith(_MINUSES)]
+    if len(signed):
+        raise ValueError(
+            f"the column {name!r} may be read in two ways: {signed.iloc[0]!r} has a minus sign, so "
+            f"{texts[enclosed].iloc[0]!r} in parentheses may be negative or not. Write one of the two."
+        )
+    count = int(enclosed.sum())
+    rows = f"{count:,} row{'s' * (count > 1)}"
+    notes.append(f"the parentheses around {name!r} in {rows} are read as negative numbers")
 
 
 def _advice(wrong: pd.Series, decimal: str | None) -> str:

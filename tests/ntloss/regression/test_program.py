@@ -253,6 +253,18 @@ def test_a_column_that_predict_would_replace_is_refused_by_name(run, name):
         assert (code, printed, f"'{name}'" in complaint) == (2, "", True)
 
 
+def test_rows_in_which_nothing_is_given_have_no_prediction(run):
+    run("fit", write_reviews(), "--target", "stars")
+    pd.DataFrame({"text": ["good 1", None, "  "], "stars": [30, 20, 10]}).to_csv("new.csv", index=False)
+    code, printed, complaints = run("predict", "reviews-stars", "new.csv", "--truth", "stars")
+    assert code == 0
+    assert list(pd.read_csv(io.StringIO(printed)).prediction.isna()) == [False, True, True]
+    assert "2 rows" in complaints
+    assert "1 rows with true answers" in complaints
+    pd.DataFrame({"text": [None, None], "stars": [20, 10]}).to_csv("new.csv", index=False)
+    assert run("predict", "reviews-stars", "new.csv", "--truth", "stars")[0] == 0
+
+
 def test_predict_writes_only_the_header_of_a_table_without_rows(run):
     run("fit", write_reviews(), "--target", "stars")
     pd.DataFrame({"text": [], "stars": []}).to_csv("new.csv", index=False)
