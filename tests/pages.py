@@ -7,6 +7,7 @@ import copy
 import io
 import os
 import re
+import shutil
 import sys
 import tempfile
 from contextlib import ExitStack, contextmanager, redirect_stdout
@@ -99,12 +100,13 @@ def main():
 
 
 def write_reviews(folder):
-    """Write a table with the columns of data/sentiment.csv into a folder."""
+    """Write small tables with the columns of data/sentiment.csv and data/diamonds.csv into a folder."""
     rows = [
         f"tweet,Review {i} of a thing that is {'good' if i % 2 else 'bad'}.,{i * 7 % 81}" for i in range(900)
     ]
     (folder / "data").mkdir()
     (folder / "data" / "sentiment.csv").write_text("\n".join(["genre,text,sentiment", *rows]) + "\n")
+    shutil.copy(ROOT / "src/ntl/data/sample/tabular/diamonds.csv", folder / "data")
 
 
 if __name__ == "__main__":

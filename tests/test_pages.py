@@ -27,10 +27,11 @@ OF_SMOLLM2 = {
 RUN = [page for page in PAGES if snippets(page) and page not in ELSEWHERE]
 NEEDED = {
     "docs/train.md": ["trl", "datasets", "accelerate"],
+    "docs/prices.md": ["trl", "datasets", "accelerate"],
     "docs/scores.md": ["sklearn", "accelerate"],
     "docs/judge.md": ["accelerate"],
     "docs/chat_models.md": ["httpx2"],
-    "README.md": ["pandas", "accelerate"],
+    "README.md": ["trl", "datasets", "accelerate"],
 }
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
@@ -145,16 +146,6 @@ def test_the_python_blocks_of_a_page_run_in_turn_and_print_what_they_say(page, t
         CHECKS.get(page, len)(names)
 
 
-def test_readme_shows_what_its_program_prints(tmp_path):
-    pytest.importorskip("pandas")
-    pytest.importorskip("accelerate")
-    write_reviews(tmp_path)
-    _, printed, _ = next(run_page("README.md", tmp_path))
-    shown = next(text for language, text in blocks("README.md") if language == "text").splitlines()
-    kinds = [[parts(line.partition(":")[0])[0] for line in lines] for lines in (printed.splitlines(), shown)]
-    assert kinds[0][-len(shown) :] == kinds[1]  # the trainer's log comes first
-
-
 def test_the_blocks_of_the_page_on_training_run_in_turn_and_their_losses_see_the_numbers(tmp_path):
     for module in NEEDED["docs/train.md"]:
         pytest.importorskip(module)
@@ -177,18 +168,40 @@ def test_the_blocks_of_the_page_on_training_run_in_turn_and_their_losses_see_the
     assert (trained, shares) == (9, 6)  # TRL's rewards and plain functions log no share
 
 
+def test_accelerate_knows_the_configuration_of_several_gpus(tmp_path):
+    pytest.importorskip("accelerate")
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    (text,) = (text for language, text in blocks("docs/train.md") if language == "yaml")
+    (tmp_path / "fsdp.yaml").write_text(text)
+    config = load_config_from_file(str(tmp_path / "fsdp.yaml"))  # an unknown key is an error
+    assert (config.distributed_type, config.fsdp_config["fsdp_version"]) == ("FSDP", 2)
+
+
 def test_readmes_install_lines_name_the_extra_that_a_block_needs():
     tomllib = pytest.importorskip("tomllib")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     installed = {"torch", "ntloss", *sys.stdlib_module_names}
+    brought = {"trl": ["datasets"]}
     for language, text in blocks("README.md"):
-        for extra in re.findall(r'pip install "?\.\[([\w,]+)\]', text if language == "bash" else ""):
+        for extra in re.findall(r'pip install "ntloss\[([\w,]+)\]', text if language == "bash" else ""):
             for name in extra.split(","):
                 installed |= {re.split(r"[^\w]", requirement)[0] for requirement in extras[name]}
+                installed |= {*brought.get(name, [])}
         for node in ast.walk(ast.parse(text if language == "python" else "")):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert {name.partition(".")[0] for name in names} <= installed, text
+
+
+def test_pages_say_in_the_same_words_which_loss_is_the_default_and_which_is_recommended():
+    pages = ["README.md", *(f"docs/{name}.md" for name in ("which_loss", "train", "quickstart"))]
+    texts = [" ".join((ROOT / page).read_text(encoding="utf-8").split()) for page in pages]
+    playground = (ROOT / "docs" / "playground" / "index.html").read_text(encoding="utf-8")
+    texts.append(" ".join(re.sub("</?code[^>]*>", "`", playground).split()))
+    start, end = "`make_number_aware(trainer)` alone adds NTL-WAS", "`HLGauss.for_answers(answers)`."
+    (said,) = {text[(at := text.index(start)) : text.index(end, at)] for text in texts}
+    assert len(said) < 250
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -3,8 +3,8 @@
     python tools/release_check.py            # with the oldest and the newest torch
     python tools/release_check.py newest     # the oldest brings several GB of CUDA packages
 
-Installs the wheel in a fresh environment for each torch. There it runs README's code and the commands, and
-measures how long `import ntloss` takes.
+Installs the wheel in a fresh environment for each torch. There it runs the commands and, with the newest
+releases, README's code, which needs TRL; and it measures how long `import ntloss` takes.
 """
 
 import os
@@ -55,12 +55,14 @@ def try_wheel(wheel: Path, constraints: Path, folder: Path) -> None:
     took = f"{constraints.name}: `import ntloss` takes {ratio:.3f} of `import torch`"
     if ratio > MOST_IMPORT_TIME:
         sys.exit(took)
-    run("pip", "install", "-q", "-c", constraints, f"ntloss[transformers] @ {wheel.as_uri()}", "pandas")
+    newest = constraints.name == CONSTRAINTS["newest"]
+    extra, program = ("trl", "tests/pages.py") if newest else ("transformers", "examples/llama.py")
+    run("pip", "install", "-q", "-c", constraints, f"ntloss[{extra}] @ {wheel.as_uri()}")
     imported = run("python", "-c", "import ntloss; print(ntloss.__file__)")
     if not Path(imported).is_relative_to(folder):
         sys.exit(f"{imported} is imported, not the wheel")
-    run("python", ROOT / "tests/pages.py")
-    print(f"{took}; README's code runs")
+    run("python", ROOT / program)
+    print(f"{took}; {program} runs")
 
 
 if __name__ == "__main__":

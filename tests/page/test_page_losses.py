@@ -6,8 +6,10 @@ from pathlib import Path
 
 import page_cases
 import pytest
+import torch
 
 import ntloss
+from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria import make_criterion
 
 ROOT = Path(__file__).parents[2]
@@ -58,28 +60,40 @@ def test_the_first_screen_has_figure_result_and_next_steps(open_page, size):
 
 def test_the_first_figure_shows_what_the_library_charges(page):
     shown = {}
-    looks_at = {"cross_entropy": ".of-entropy", "ntl_was": ".of-distance"}
-    for name, title in (("cross_entropy", "Cross-entropy"), ("ntl_was", "NTL-WAS")):
+    looks_at = {"cross_entropy": ".of-entropy", "ntl_was": ".of-distance", "hl_gauss": ".of-target"}
+    titles = ("Cross-entropy", "NTL-WAS", "HL-Gauss")
+    for name, title in zip(looks_at, titles, strict=True):
         page.locator("#hero-loss .pill", has_text=title).click()
-        for other, part in looks_at.items():  # what the other loss looks at is hidden
+        for other, part in looks_at.items():  # what the other losses look at is hidden
             opacity = page.locator(part).first.evaluate("(e) => getComputedStyle(e).opacity")
             assert opacity == ("1" if other == name else "0")
         shown[name] = page.locator(".said .cost strong").all_inner_texts()
-    assert shown == {"cross_entropy": ["4.5", "4.5"], "ntl_was": ["1.2", "4.7"]}
+    assert shown["cross_entropy"] == ["4.5", "4.5"]
     labels = [float(digit == 4) for digit in range(10)]
+    target = first_target_of_40(sigma=2.0)
     for i, said in enumerate((3, 9)):
         logits = page.evaluate(f"lossState.PRESETS[{i}].state.logits")
         assert round(math.exp(logits[said]), 2) == 0.9
-        for name, values in shown.items():
-            assert f"{page_cases.of_loss(name, logits, labels)['loss']:.1f}" == values[i]
+        for name in ("cross_entropy", "ntl_was"):
+            assert f"{page_cases.of_loss(name, logits, labels)['loss']:.1f}" == shown[name][i]
+        log_probs = torch.tensor(logits).log_softmax(-1)[:10]
+        assert f"{-(target * log_probs).sum().item():.1f}" == shown["hl_gauss"][i]
 
 
-def test_the_first_figure_begins_with_cross_entropy_and_moves_to_ntl_was(open_page):
+def first_target_of_40(sigma):
+    """The library's target of the first digit: what a digit costs is linear in its log-probability."""
+    digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=10)
+    logits = torch.zeros(1, 2, 10, requires_grad=True)
+    NTLCrossEntropyLoss(digits, HLGauss(sigma))(logits, torch.tensor([[4, 0]])).backward()
+    return 0.1 - 2 * logits.grad[0, 0]  # the gradient of a mean over two digits is (p - q) / 2
+
+
+def test_the_first_figure_begins_with_cross_entropy_and_moves_to_hl_gauss(open_page):
     page = open_page(reduced_motion="no-preference")
     page.add_init_script(WATCH_FIRST_FIGURE)
     page.reload()
     page.wait_for_function("seen.length === 2")
-    assert page.evaluate("seen") == [["cross_entropy", "Cross-entropy"], ["ntl_was", "NTL-WAS"]]
+    assert page.evaluate("seen") == [["cross_entropy", "Cross-entropy"], ["hl_gauss", "HL-Gauss"]]
 
 
 def test_the_result_is_that_of_the_readme(page):

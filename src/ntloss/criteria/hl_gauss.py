@@ -13,7 +13,9 @@ from torch import Tensor
 from ntloss.callers import warn_caller
 from ntloss.criteria.targets import cross_entropy
 from ntloss.numbers.fields import Finder
+from ntloss.numbers.format import spreads_widely
 from ntloss.numbers.labels import LabelNumbers
+from ntloss.numbers.parsing import as_float, parse_number
 
 # In widths of a cell; beyond the widest, the target is uniform to rounding, and the narrowest has a scale
 # that float32 can hold.
@@ -105,17 +107,22 @@ class HLGauss:
         self.decimals = decimals
 
     @classmethod
-    def for_answers(cls, answers: Iterable[float], **options: Any) -> HLGauss:
+    def for_answers(cls, answers: Iterable[float | str], **options: Any) -> HLGauss:
         """Make the criterion with the sigma that suits training answers and falls during training.
 
         It falls from 0.55 of their standard deviation to an eighth of that, with `anneal`.
 
         Args:
-            answers: the numbers of the training data, two or more that differ.
+            answers: the answers of the training data, two or more that differ: numbers, or texts such as
+                `"$1,234.50"` that are one number by `parse_number(text, "whole")`.
             options: `relative`, `leading_zeros`, `decimals`.
 
         Raises:
             ValueError: fewer than two different numbers, or one that is no finite number.
+
+        Warns:
+            UserWarning: the answers have a long tail and spread over two orders of magnitude, for which
+                `NumberRegressor` writes logarithms.
 
         Example:
             >>> criterion = HLGauss.for_answers([10, 20, 30, 40])
@@ -126,12 +133,21 @@ class HLGauss:
             >>> round(sigma, 3)
             0.769
         """
-        start = _START * _spread_of(answers, "answers")
+        numbers = _numbers_of(answers, "answers")
+        start = _START * statistics.pstdev(numbers)
+        if spreads_widely(numbers):
+            warn_caller(
+                f"The answers range from {min(numbers):g} to {max(numbers):g}, so one sigma, {start:.3g} at "
+                f"first and {_END * start:.3g} at last, is too wide for the small ones. Train on logarithms, "
+                "as NumberRegressor does for such answers, or make the width a share of each number: "
+                "HLGauss(0.0, relative=0.1).",
+                UserWarning,
+            )
         return cls((start, _END * start), **options)
 
     @classmethod
     def for_fields(
-        cls, answers: Mapping[str, Iterable[float]], by: Finder = "name", **options: Any
+        cls, answers: Mapping[str, Iterable[float | str]], by: Finder = "name", **options: Any
     ) -> HLGauss:
         """Make the criterion for answers with several numbers, each of which has a standard deviation.
 
@@ -140,7 +156,7 @@ class HLGauss:
         cross-entropy.
 
         Args:
-            answers: field to its numbers in the training data, two or more that differ.
+            answers: field to its answers in the training data, numbers or texts, two or more that differ.
             by: how fields are found; see `ntloss.numbers.find_fields`.
             options: `leading_zeros`, `decimals`.
 
@@ -157,7 +173,8 @@ class HLGauss:
         made = cls((1.0, _END), **options)  # shares of the standard deviations of fields
         made.by = by
         made.fields = {
-            name: _START * _spread_of(given, f"answers of {name}") for name, given in answers.items()
+            name: _START * statistics.pstdev(_numbers_of(given, f"answers of {name}"))
+            for name, given in answers.items()
         }
         return made
 
@@ -280,23 +297,23 @@ class HLGauss:
         return f"HLGauss({', '.join(options)})"
 
 
-def _spread_of(answers: Iterable[float], name: str) -> float:
-    """Return the standard deviation of training answers, above 0; or raise a ValueError."""
+def _numbers_of(answers: Iterable[float | str], name: str) -> list[float]:
+    """Return the numbers of training answers, two or more that differ; or raise a ValueError."""
     numbers = []
     for row, answer in enumerate(answers):
-        try:
-            numbers.append(float(answer))
-        except (TypeError, ValueError, OverflowError):  # None, "1,000", 10**400
-            numbers.append(math.nan)
-        if not math.isfinite(numbers[-1]):
-            raise ValueError(f"{name}: number {row} is {answer!r}: expected a finite one, such as 12.5")
-    spread = statistics.pstdev(numbers) if len(numbers) > 1 else 0.0
-    if not spread > 0:
+        found = parse_number(answer, "whole") if isinstance(answer, str) else as_float(answer)
+        if found is None or not math.isfinite(found):
+            raise ValueError(
+                f"{name}: number {row} is {answer!r}: expected a finite one, such as 12.5, or a text that is "
+                "one for parse_number(text, 'whole'), such as '$1,234.50'"
+            )
+        numbers.append(found)
+    if len({*numbers}) < 2:
         raise ValueError(
             f"{name}: expected at least two different numbers, given {len(numbers)}: "
             f"{', '.join(map(str, numbers[:5]))}. Pass sigma yourself: HLGauss(sigma=1.0)."
         )
-    return spread
+    return numbers
 
 
 def _mass(near: Tensor, far: Tensor, scale: Tensor) -> Tensor:

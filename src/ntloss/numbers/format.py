@@ -419,22 +419,21 @@ def far_out(answers: Array) -> Any:
     return found & (margin > 0)
 
 
-def spreads_widely(answers: Array) -> bool:
+def spreads_widely(answers: Array | Sequence[float]) -> bool:
     """Return whether answers are positive, skewed to the right, and spread over two orders of magnitude.
 
     Example:
-        >>> import numpy as np
-        >>> spreads_widely(np.array([1, 20, 30, 400, 50_000.0])), spreads_widely(np.array([1, 2, 3.0]))
+        >>> spreads_widely([1, 20, 30, 400, 50_000.0]), spreads_widely([1, 2, 3.0])
         (True, False)
     """
-    import numpy as np
-
-    if answers.min() <= 0 or answers.max() < 100 * answers.min():
+    numbers = torch.as_tensor(answers, dtype=torch.float64)
+    if numbers.min() <= 0 or numbers.max() < 100 * numbers.min():
         return False
-    low, high = np.quantile(answers, [0.01, 0.99])
-    return bool(high > 100 * low and _skew(answers) > 1 and abs(_skew(np.log(answers))) < _skew(answers))
+    ordered = numbers.sort().values
+    low, high = ordered[[round(share * (len(ordered) - 1)) for share in (0.01, 0.99)]]
+    return bool(high > 100 * low and _skew(numbers) > 1 and abs(_skew(numbers.log())) < _skew(numbers))
 
 
-def _skew(numbers: Array) -> float:
+def _skew(numbers: Tensor) -> float:
     away = numbers - numbers.mean()
     return float((away**3).mean() / (away**2).mean() ** 1.5)

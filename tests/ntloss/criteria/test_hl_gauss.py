@@ -203,6 +203,20 @@ class TestSigma:
         assert [criterion.anneal(p) for p in (0.0, 0.5, 1.0, 1.2)] == approx([27.5, 15.46875, 3.4375, 3.4375])
         assert float(criterion.sigma) == approx(3.4375)
 
+    def test_texts_are_answers_as_parse_number_reads_them(self):
+        assert HLGauss.for_answers(["$1,234.50", "USD 20", 7]).schedule == approx(
+            HLGauss.for_answers([1234.5, 20, 7]).schedule
+        )
+
+    @pytest.mark.parametrize(
+        ("answers", "expected"), [([2, 3, 5, 30, 400, 9000], 1), ([*range(1, 1001)], 0), ([-5, 3, 9000], 0)]
+    )
+    def test_answers_that_spread_widely_are_a_warning(self, answers, expected):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            HLGauss.for_answers(answers)
+        assert sum("NumberRegressor" in str(warning.message) for warning in caught) == expected
+
     def test_a_width_that_never_falls_is_a_warning(self):
         logits, labels = torch.randn(1, 2, 14, requires_grad=True), torch.tensor([[3, 9]])
         for anneals in (True, False):
@@ -229,7 +243,8 @@ class TestSigma:
             (lambda: HLGauss((2.0, 1.0)).anneal(-0.5), "progress=-0.5"),
             (lambda: HLGauss.for_answers([3, 3]), "answers"),
             (lambda: HLGauss.for_answers([3, NAN]), "answers.*nan"),
-            (lambda: HLGauss.for_answers(["3", "1,000"]), "answers.*1,000"),
+            (lambda: HLGauss.for_answers(["3", "about 3"]), "answers.*about 3.*parse_number"),
+            (lambda: HLGauss.for_answers(["3", "3.0"]), "answers"),
             (lambda: HLGauss.for_answers([3, None]), "answers.*None"),
             (lambda: HLGauss.for_answers([3, 10**400]), "answers.*1000"),
             (lambda: HLGauss(torch.tensor(-1.0)), "sigma=-1.0"),
