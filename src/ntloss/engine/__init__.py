@@ -1,1 +1,1 @@
-"""The stages of a number token loss: targets, readout of the logits, objective, reduction."""
+"""The stages of a number token loss: targets, readout of the logits, terms, reduction."""
