@@ -103,6 +103,13 @@ def test_the_result_is_that_of_the_readme(page):
     assert [figure for figure in figures if f" {figure}" not in readme] == []
 
 
+def test_the_line_of_the_first_screen_is_copied(open_page):
+    page = open_page(reduced_motion="reduce", permissions=["clipboard-read", "clipboard-write"])
+    page.locator("#line button").click()
+    page.wait_for_function("document.querySelector('#line button').textContent === 'Copied'")
+    assert page.evaluate("navigator.clipboard.readText()") == page.locator("#line code").inner_text()
+
+
 def test_the_first_screen_links_to_files_of_the_repository(page):
     links = [link.get_attribute("href") for link in page.locator("header a").all()]
     assert links[0] == "../../README.md"  # the documentation's first page

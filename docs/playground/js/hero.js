@@ -112,6 +112,7 @@
     set(name);
     address.changed();
   });
+  byId("line").append(address.copyText(() => byId("line").querySelector("code").textContent));
   guesses.forEach(build);
   onResize(() =>
     guesses.forEach((guess) => {
