@@ -85,11 +85,10 @@ def predict(given: argparse.Namespace) -> int:
     model.verbose = sys.stderr.isatty()
     rows, calibrated = mark_gaps(table.rows, given.missing), model.calibration_.covers(given.level)
     asked = ~model.questions_.find_empty(rows)
-    ends = [(1 - given.level) / 2, (1 + given.level) / 2] * calibrated
+    levels = [(1 - given.level) / 2, 0.5, (1 + given.level) / 2]
+    middle = slice(None) if calibrated else slice(1, 2)
     found = np.full((len(rows), 3), np.nan)
-    found[np.ix_(asked, [1, 0, 2] if calibrated else [1])] = model.predict_quantiles(
-        rows[asked], [0.5, *ends]
-    )
+    found[asked, middle] = model.predict_quantiles(rows[asked], levels[middle])
     columns = dict(zip(("lower", "prediction", "upper"), found.T, strict=True))
     written = table.rows.assign(**{name: columns[name] for name in PREDICTED})
     say(written.to_csv(index=False, lineterminator="\n"), end="")
