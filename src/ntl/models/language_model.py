@@ -26,8 +26,7 @@ from ntl.models.batches import generation_mode, is_sharded, pad, pad_questions
 from ntl.models.source import ModelSource, build_model
 from ntl.own import load_own
 from ntloss import NumberVocabulary
-from ntloss.reading import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
-from ntloss.reading.torch_model import cache_name
+from ntloss.reading import NumberQuantiles, UnlikelyNumberWarning, cache_name, number_quantiles
 
 OWN_KEY = "model_args.own_encoding"
 Past = DynamicCache | None

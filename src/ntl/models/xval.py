@@ -16,7 +16,7 @@ from ntl.models import IGNORE, Row
 from ntl.models.batches import generation_mode, pad, pad_questions
 from ntl.models.source import ModelSource, build_model
 from ntl.models.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
-from ntloss.reading.torch_model import cache_name
+from ntloss.reading import cache_name
 
 
 @dataclass

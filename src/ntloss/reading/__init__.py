@@ -26,6 +26,7 @@ from ntloss.reading.rated import (
 from ntloss.reading.read import read_number, read_numbers
 from ntloss.reading.results import NumberQuantiles, NumberReading, UnlikelyNumberWarning, WrittenNumber
 from ntloss.reading.scores import ScoreReading, read_scores
+from ntloss.reading.torch_model import cache_name
 
 __all__ = [
     # one number, one call
@@ -58,4 +59,6 @@ __all__ = [
     "widen",
     "interval_coverage",
     "pinball_loss",
+    # a model's cache, for loops of one's own
+    "cache_name",
 ]

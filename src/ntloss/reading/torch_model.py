@@ -83,7 +83,23 @@ class Readable(Protocol):
 
 
 def cache_name(model: nn.Module) -> str:
-    """Return what a model of transformers calls its cache, as it takes and returns it; empty without one."""
+    """Return what a model of transformers calls its cache.
+
+    Releases of transformers differ: it is `cache`, `past_key_values` or, of a recurrent model, `cache_params`.
+
+    Args:
+        model: a model of transformers.
+
+    Returns:
+        The name by which `forward` takes the cache, and its output holds it; empty if the model has none.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=12, hidden_size=8, intermediate_size=8,
+        ...                                      num_hidden_layers=1, num_attention_heads=2))
+        >>> cache_name(model) in ("past_key_values", "cache")
+        True
+    """
     accepted = inspect.signature(type(model).forward).parameters
     return next((name for name in _CACHE_NAMES if name in accepted), "")
 
