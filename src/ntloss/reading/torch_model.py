@@ -85,7 +85,7 @@ class Readable(Protocol):
 def cache_name(model: nn.Module) -> str:
     """Return what a model of transformers calls its cache.
 
-    Releases of transformers differ: it is `cache`, `past_key_values` or, of a recurrent model, `cache_params`.
+    Releases differ: it is `cache`, `past_key_values` or, of a recurrent model, `cache_params`.
 
     Args:
         model: a model of transformers.
