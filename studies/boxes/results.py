@@ -13,10 +13,9 @@ import torch
 from studies.boxes.task import BOX, POINT, TIME, score
 from studies.packs import report
 
-NAMES = {"ce": "cross-entropy", "ntl_was": "+ 0.3 NTL-WAS", "hl_gauss": "HL-Gauss"}
-MEASURES = {BOX: "iou", POINT: "distance", TIME: "minutes"}
+MEASURES = {BOX: "iou", POINT: "point_mae", TIME: "time_mae"}
 PLANNED = [
-    {"of": of, "minus": "ce", "metric": f"{metric}_median"}
+    {"of": of, "minus": "ce", "metric": f"median_{metric}"}
     for of in ("ntl_was", "hl_gauss")
     for metric in MEASURES.values()
 ]
@@ -25,7 +24,7 @@ PLANNED = [
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Merge, measure, test, print."""
-    report(arguments, "boxes", measures_of, NAMES, PLANNED)
+    report(arguments, "boxes", measures_of, PLANNED)
 
 
 def measures_of(run: Mapping[str, Any]) -> dict[str, float]:
@@ -41,8 +40,8 @@ def measures_of(run: Mapping[str, Any]) -> dict[str, float]:
         count = truth.shape[1]
         written = [numbers if len(numbers) == count else [0.0] * count for numbers in own["greedy"]]
         greedy = torch.tensor(written, dtype=torch.float64)
-        found[f"{name}_greedy"] = score(question, greedy, truth)
-        found[f"{name}_median"] = score(question, read[..., 1], truth)
+        found[name] = score(question, greedy, truth)
+        found[f"median_{name}"] = score(question, read[..., 1], truth)
         inside = (read[..., 0] <= truth) & (truth <= read[..., 2])
         found[f"{name}_covered"] = float(inside.double().mean())
     return found

@@ -65,6 +65,7 @@ METRICS = {
         Metric("rougeL", "ROUGE-L", True, "share"),
         Metric("answered", "answered", True, "share"),
         Metric("km", "distance", False, "km"),
+        Metric("iou", "IoU", True, "share"),
         Metric("crps", "CRPS", False, "unit of the answers"),
         Metric("rater_crps", "CRPS, ratings", False, "unit of the answers"),
         Metric("interval_coverage", "coverage", None, "share"),

@@ -13,7 +13,14 @@ from tolerances import DISTRIBUTION, approx, assert_close
 import ntloss.reading.quantiles as quantiles
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
-from ntloss.reading import NumberQuantiles, UnlikelyNumberWarning, number_quantiles, read_number, read_numbers
+from ntloss.reading import (
+    NumberQuantiles,
+    UnlikelyNumberWarning,
+    cache_name,
+    number_quantiles,
+    read_number,
+    read_numbers,
+)
 from ntloss.reading.torch_model import TorchModel
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
@@ -292,7 +299,7 @@ def test_the_numbers_of_an_answer_are_those_that_the_model_would_write_there(kin
     calls = []
     model.register_forward_pre_hook(
         lambda module, args, kwargs: calls.append(
-            (*kwargs["input_ids"].shape, kwargs.get("past_key_values"))
+            (*kwargs["input_ids"].shape, kwargs.get(cache_name(model)))
         ),
         with_kwargs=True,
     )
