@@ -153,7 +153,7 @@ def processor_of(kind):
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
     words = {word: i + 1 for i, word in enumerate(WORDS)} | {"user": 24, "bot": 25, "\n": 26} | SPECIAL
-    words |= {"<bos>": 30, "<eos>": 31}
+    words |= {"(": 27, ")": 28, "<bos>": 30, "<eos>": 31}
     tokenizer = Tokenizer(models.WordLevel(words, "a"))
     pattern = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")

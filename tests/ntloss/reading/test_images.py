@@ -192,6 +192,23 @@ def test_scores_and_numbers_of_answers_see_the_image():
     assert numbers[0].reading.median == prefilled.median
 
 
+def test_each_coordinate_of_a_point_in_an_image_has_its_own_interval():
+    model, processor = build("Llava"), processor_of("Llava")
+    given = {"images": [picture(1)], "low": 0, "high": 63, "max_digits": 2, "thousands": ""}
+    read = read_numbers(model, processor, "dog?", "(12,7),(3,40)", **given)
+    assert [number.value for number in read] == [12.0, 7.0, 3.0, 40.0]
+    for number, before in zip(read, ["(", "(12,", "(12,7),(", "(12,7),(3,"], strict=True):
+        alone = read_number(model, processor, "dog?", before, **given)
+        assert number.reading.starts == approx(alone.starts, 0.05)  # texts are sampled
+        assert (number.reading.low, number.reading.median) == (alone.low, alone.median)
+        assert number.reading.median < number.reading.high <= 63
+    # A pair that could be one number with groups of thousands.
+    assert [number.value for number in read_numbers(model, processor, "dog?", "(12,740)", **given)] == [
+        12,
+        740,
+    ]
+
+
 def test_images_need_a_processor_and_one_list_for_each_prompt():
     model, processor = build("Llava"), processor_of("Llava")
     with pytest.raises(TypeError, match="processor"):
