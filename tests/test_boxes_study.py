@@ -54,4 +54,4 @@ def test_a_run_is_made_once_packed_and_measured(study, tmp_path, monkeypatch, ca
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.json")} == made
     results.main(["--outputs", str(tmp_path), "--results", str(tmp_path / "pack")])
     printed = capsys.readouterr().out
-    assert all(name in printed for name in (*train.ARMS, "median_iou", "time_mae_covered"))
+    assert all(name in printed for name in (*train.ARMS, "median_iou", "interval_coverage"))

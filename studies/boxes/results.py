@@ -6,20 +6,17 @@ The pack, `runs.jsonl.xz`, holds one run a line. Runs in the pack that the folde
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from studies.boxes.task import BOX, POINT, TIME, score
 from studies.packs import report
 
 MEASURES = {BOX: "iou", POINT: "point_mae", TIME: "time_mae"}
-PLANNED = [
-    {"of": of, "minus": "ce", "metric": f"median_{metric}"}
-    for of in ("ntl_was", "hl_gauss")
-    for metric in MEASURES.values()
-]
-"""All contrasts; Holm's correction covers them together."""
+PLANNED = yaml.safe_load(Path(__file__).with_name("contrasts.yaml").read_text("utf-8"))["contrasts"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,23 +25,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measures_of(run: Mapping[str, Any]) -> dict[str, float]:
-    """Measure greedy answers, medians, and the coverage of the 90 % intervals.
+    """Measure greedy answers, medians, and the coverage of the 90 % intervals of all numbers.
 
-    A greedy answer with another count of numbers counts as zeros.
+    A greedy answer with another count of numbers is invalid, and counts as zeros.
     """
-    found = {"train_seconds": run["seconds"]}
+    found, invalid, covered = {"train_seconds": run["seconds"]}, [], []
     for question, name in MEASURES.items():
         own = run["read"][question]
         truth = torch.tensor(own["truths"], dtype=torch.float64)
         read = torch.tensor(own["quantiles"], dtype=torch.float64)
         count = truth.shape[1]
+        invalid += [len(numbers) != count for numbers in own["greedy"]]
         written = [numbers if len(numbers) == count else [0.0] * count for numbers in own["greedy"]]
         greedy = torch.tensor(written, dtype=torch.float64)
         found[name] = score(question, greedy, truth)
         found[f"median_{name}"] = score(question, read[..., 1], truth)
-        inside = (read[..., 0] <= truth) & (truth <= read[..., 2])
-        found[f"{name}_covered"] = float(inside.double().mean())
-    return found
+        covered += ((read[..., 0] <= truth) & (truth <= read[..., 2])).flatten().tolist()
+    return {
+        **found,
+        "invalid_rate": sum(invalid) / len(invalid),
+        "interval_coverage": sum(covered) / len(covered),
+    }
 
 
 if __name__ == "__main__":
