@@ -173,6 +173,8 @@ def test_the_keyboard_chooses_the_correct_digit_and_the_loss(page):
 
 def test_training_on_uncertain_labels_ends_at_the_median_with_ntl_was_and_at_the_distribution_with_crps(page):
     page.get_by_role("button", name="In doubt, honest").click()
+    page.locator("#loss-table .loss-row", has_text="NTL-WAS").first.click()
+    page.locator("#objective .pill", has_text="alone").click()
     train = page.locator("#train")
     train.click()
     page.wait_for_function("document.getElementById('train-note').textContent.startsWith('After')")

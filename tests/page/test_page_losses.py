@@ -78,6 +78,8 @@ def test_the_first_figure_shows_what_the_library_charges(page):
             assert f"{page_cases.of_loss(name, logits, labels)['loss']:.1f}" == shown[name][i]
         log_probs = torch.tensor(logits).log_softmax(-1)[:10]
         assert f"{-(target * log_probs).sum().item():.1f}" == shown["hl_gauss"][i]
+    least = torch.special.entr(target.clamp(min=0)).sum()  # charged for just the targets
+    assert f"{least:.1f} at least" in page.locator("#hero-note").inner_text()
 
 
 def first_target_of_40(sigma):
@@ -127,9 +129,10 @@ def test_the_first_screen_links_to_files_of_the_repository(page):
 
 
 def test_captions_follow_the_state_and_not_the_example(page):
-    assert {cost(page, "cross_entropy"), cost(page, "ntl_was"), "4.722"} <= {*numbers(caption(page))}
+    near = {cost(page, "cross_entropy"), cost(page, "ntl_was"), cost(page, "hl_gauss")}
+    assert {*near, "4.722"} <= {*numbers(caption(page))}
     page.locator('#target input[value="8"]').check()
-    assert cost(page, "ntl_was") in numbers(caption(page))
+    assert {cost(page, "ntl_was"), cost(page, "hl_gauss")} <= {*numbers(caption(page))}
     pressed = page.locator("#presets [aria-pressed=true]")
     assert pressed.count() == 0
     preset(page, "Half on 3, half on 5")
@@ -145,7 +148,16 @@ def test_probability_on_text_gives_ntl_was_no_gradient(page):
     assert page.locator("#bars .push path").count() > 0
 
 
+def test_the_page_begins_with_hl_gauss_and_shows_what_ntl_was_charges_for_the_same_guess(page):
+    for name in ("Near: 3 for 4", "Far: 9 for 4"):
+        preset(page, name)
+        assert costs(page)["Trained: HL-Gauss"] == cost(page, "hl_gauss")
+        assert costs(page)["NTL-WAS"] == cost(page, "ntl_was")
+        assert page.locator(".chosen .code-line code").inner_text() == "criterion=HLGauss(1)"
+
+
 def test_the_trained_loss_is_the_one_of_the_arrows(page):
+    page.locator("#loss-table .loss-row", has_text="NTL-WAS").first.click()
     shown = costs(page)
     parts = float(shown["Cross-entropy"]) + 0.3 * float(shown["NTL-WAS"])
     assert abs(float(shown["Trained: CE + 0.3 × NTL-WAS"]) - parts) < 0.001
@@ -223,6 +235,7 @@ def state(page):
 def change_everything(page):
     page.locator("#hero-loss .pill", has_text="Cross-entropy").click()
     page.locator('#target input[value="7"]').check()
+    page.locator('#loss-table input[value="ntl_was"]').check()
     page.locator("#lambda").fill("0.7")
     page.locator(".loss-row", has_text="HL-Gauss").click()
     page.locator("#sigma").fill("-4")

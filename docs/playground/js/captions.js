@@ -44,7 +44,14 @@ const captions = (() => {
     );
   }
 
-  /** What two losses would charge if the likeliest digit were another. */
+  /** Cross-entropy, the chosen loss, and beside HL-Gauss what NTL-WAS charges for the distance alone. */
+  const compared = (loss) => [
+    "cross_entropy",
+    ...(loss === "cross_entropy" ? [] : [loss]),
+    ...(lossState.isInstead() ? ["ntl_was"] : []),
+  ];
+
+  /** What losses would charge if the likeliest digit were another. */
   function nearAndFar({ logits, target, loss }) {
     const said = indexOfLargest(logits.slice(0, 10));
     const beside = target > 0 ? target - 1 : target + 1;
@@ -52,12 +59,12 @@ const captions = (() => {
     const other = Math.abs(said - target) > 1 ? beside : farthest;
     const swapped = [...logits];
     [swapped[said], swapped[other]] = [logits[other], logits[said]];
-    const both = ["cross_entropy", loss === "cross_entropy" ? "ntl_was" : loss].map((name) => {
+    const changes = compared(loss).map((name) => {
       const costs = [lossState.evaluate(name), lossState.evaluate(name, swapped)];
       const [now, then] = costs.map((result) => short(result.loss));
-      return `${inText(name)} would ${now === then ? `stay at ${now}` : `go from ${now} to ${then}`}`;
+      return `${inText(name)} ${now === then ? `would stay at ${now}` : `would go from ${now} to ${then}`}`;
     });
-    return `The model says ${said}, the right digit is ${target}. If it said ${other} instead, ${both.join(", and ")}.`;
+    return `The model says ${said}, the right digit is ${target}. If it said ${other} instead, ${changes.slice(0, -1).join(", ")}, and ${changes.at(-1)}.`;
   }
 
   /** What is worth noticing about the prediction. */
@@ -77,10 +84,10 @@ const captions = (() => {
         `${short(lossState.evaluate("ntl_was").loss)}.`
       );
     if (indexOfLargest(probs.slice(0, 10)) !== target) return nearAndFar(state);
-    const costs = ["cross_entropy", "ntl_was"].map((name) => short(lossState.evaluate(name).loss));
+    const costs = ["cross_entropy", "ntl_was", "hl_gauss"].map((name) => short(lossState.evaluate(name).loss));
     return (
       `The likeliest digit is right, with ${percent(probs[target])}. Cross-entropy charges ${costs[0]} for the rest, ` +
-      `wherever it lies; NTL-WAS ${costs[1]}, by distance.`
+      `wherever it lies; NTL-WAS ${costs[1]}, by distance; HL-Gauss ${costs[2]}, since it wants its neighbors, too.`
     );
   }
 

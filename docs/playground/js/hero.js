@@ -20,6 +20,7 @@
     const costs = Object.fromEntries(OPTIONS.map(([name]) => [name, costOf(name, logits)]));
     return { panel, said: Number(panel.dataset.said), probs: losses.softmax(logits), costs };
   });
+  const least = SHARES.reduce((sum, share) => sum - (share > 0 ? share * Math.log(share) : 0), 0);
   const largest = Math.max(...guesses.flatMap(({ costs }) => Object.values(costs)));
   const FIRST = "hl_gauss";
   let chosen = FIRST;
@@ -89,7 +90,10 @@
     if (name === "ntl_was")
       return `NTL-WAS sees how far a digit is from ${TARGET}: ${words(name)}. HL-Gauss charges ${words("hl_gauss")}.`;
     const [near40, rest] = [TARGET, TARGET - 1].map((digit) => `${(100 * SHARES[digit]).toFixed(0)} % on ${digit}`);
-    return `HL-Gauss wants ${near40} and ${rest}, since 39 is near 40: ${words(name)}. NTL-WAS charges ${words("ntl_was")}.`;
+    return (
+      `HL-Gauss wants ${near40} and ${rest}, since 39 is near 40: ${words(name)}, ${least.toFixed(1)} at least. ` +
+      `NTL-WAS charges ${words("ntl_was")}, 0 at least.`
+    );
   }
 
   function update(name) {

@@ -5,10 +5,10 @@ const LOSS_NAMES = (() => {
   /** Name in losses.js, title, what it does, and the library's `criterion=`; the first five are shown first. */
   const rows = [
     ["cross_entropy", "Cross-entropy", "Minus the log of the right digit's probability. All wrong digits are equally wrong.", ""],
+    ["hl_gauss", "HL-Gauss", "Cross-entropy with a Gaussian around the true number as the label. It takes the place of cross-entropy, so λ has no part. In numbers of several digits it knows place and carry.", 'HLGauss(SIGMA)'],
     ["ntl_was", "NTL-WAS", "The expected distance from the right digit: each probability times how far off it is.", '"ntl_was"'],
     ["crps", "CRPS", "NTL-WAS minus half the expected distance between two guesses, so being honest about doubt pays off.", '"crps"'],
     ["ntl_mse", "NTL-MSE", "Squared error of the expected digit. It is zero whenever the mean is right, by whatever digits.", '"ntl_mse"'],
-    ["hl_gauss", "HL-Gauss", "Cross-entropy with a Gaussian around the true number as the label. It takes the place of cross-entropy, so λ has no part. In numbers of several digits it knows place and carry.", 'HLGauss(SIGMA)'],
     ["ntl_mae", "NTL-MAE", "Absolute error of the expected digit. Like NTL-MSE it only sees the mean.", '"ntl_mae"'],
     ["ntl_huber", "NTL-Huber", "Half the squared error of the expected digit up to 1, then the absolute error minus a half. Like NTL-MSE it only sees the mean.", '"ntl_huber"'],
     ["raft", "RAFT", "Squared error of the expectation over all tokens. Text counts as 0.", '"raft"'],

@@ -107,7 +107,9 @@
     byId("lambda-value").textContent = String(lambda);
     byId("undo").disabled = !lossState.canUndo();
     const costs = [cost("Cross-entropy", lossState.evaluate("cross_entropy").loss)];
-    if (loss !== "cross_entropy") costs.push(cost(LOSS_NAMES.titleOf(loss), lossState.evaluate(loss).loss));
+    // HL-Gauss is what is trained; NTL-WAS stands beside it to compare.
+    const beside = loss === "hl_gauss" ? "ntl_was" : loss;
+    if (beside !== "cross_entropy") costs.push(cost(LOSS_NAMES.titleOf(beside), lossState.evaluate(beside).loss));
     const trained = `Trained: ${lossState.objectiveTitle()}`;
     costs.push(cost(trained, lossState.evaluateObjective().loss, { class: "trained" }));
     byId("costs").replaceChildren(...costs);

@@ -15,12 +15,12 @@ const lossState = (() => {
 
   /** Name in the address, title, right digit (null: in doubt), probabilities, loss to look at, beside cross-entropy or alone. */
   const PRESETS = [
-    ["near", "Near: 3 for 4", 4, spread(mostlyOn(3, 0.9)), "ntl_was", "beside"],
-    ["far", "Far: 9 for 4", 4, spread(mostlyOn(9, 0.9)), "ntl_was", "beside"],
+    ["near", "Near: 3 for 4", 4, spread(mostlyOn(3, 0.9)), "hl_gauss", "beside"],
+    ["far", "Far: 9 for 4", 4, spread(mostlyOn(9, 0.9)), "hl_gauss", "beside"],
     ["halves", "Half on 3, half on 5", 4, HALVES, "ntl_mse", "alone"],
-    ["even", "No idea", 4, new Array(11).fill(1), "ntl_was", "alone"],
+    ["even", "No idea", 4, new Array(11).fill(1), "hl_gauss", "beside"],
     ["text", "Mostly text", 4, spread([0, 0, 0, 0, 0.4, 0, 0, 0, 0, 0], 0.6), "ntl_was", "alone"],
-    ["honest", "In doubt, honest", null, spread(UNCERTAIN), "ntl_was", "alone"],
+    ["honest", "In doubt, honest", null, spread(UNCERTAIN), "hl_gauss", "beside"],
     ["sure", "In doubt, too sure", null, spread(mostlyOn(4, 0.99)), "crps", "alone"],
   ].map(([name, title, target, weights, loss, objective]) => ({
     // With the usual smallest probability, the text preset would have a small gradient.
@@ -158,7 +158,7 @@ const lossState = (() => {
     return toLogits(percents);
   }
 
-  function read({ bars = "near", digit = "4", loss = "ntl_was", train = "beside", lambda = DEFAULTS.lambda, sigma = DEFAULTS.sigma }) {
+  function read({ bars = "near", digit = "4", loss = START.loss, train = "beside", lambda = DEFAULTS.lambda, sigma = DEFAULTS.sigma }) {
     if (!/^(\d|doubt)$/.test(digit)) throw new Error(`the right digit “${digit}” is not one of 0 to 9.`);
     if (!losses.names.includes(loss)) throw new Error(`no loss is called “${loss}”.`);
     if (!["beside", "alone"].includes(train)) throw new Error(`“${train}” is neither “beside” nor “alone”.`);

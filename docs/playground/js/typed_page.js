@@ -6,8 +6,8 @@
   const { isDigit, END } = numberLosses;
   const LOSSES = [
     ["cross_entropy", "Cross-entropy"],
-    ["ntl_was", "NTL-WAS"],
     ["hl_gauss", "HL-Gauss"],
+    ["ntl_was", "NTL-WAS"],
     ["place_weighted", "… weighted by place"],
     ["ntil", "NTIL"],
     ["number_level", "NumberLevel"],
