@@ -28,9 +28,13 @@ DEFECTS = """() => {
     for (const code of document.querySelectorAll("code.whole"))
         if (lines(code).length > 1 && !code.closest("h1, pre, .cards"))
             found.push(`broken: ${code.textContent}`);
-    const wrapped = innerWidth > 1220 ? [".language-bash", ".language-python"] : [".language-bash"];
-    for (const code of document.querySelectorAll(wrapped.map((each) => `${each} pre > code`).join()))
-        if (code.scrollWidth > code.clientWidth) found.push(`cut: ${code.textContent.slice(0, 80)}`);
+    const isWide = innerWidth > 1220;
+    for (const code of document.querySelectorAll(":is(.language-bash, .language-python) pre > code"))
+        if (isWide && code.scrollWidth > code.clientWidth) found.push(`cut: ${code.textContent}`);
+    const search = [...document.querySelectorAll(".md-search")].find((each) => lines(each).length);
+    const [box, bar] = [search, search?.closest("nav")].map((each) => each?.getBoundingClientRect());
+    const margin = bar?.right - box?.right;
+    if (isWide && !(margin < 40)) found.push(`the search field ends ${margin} before the header`);
     for (const row of innerWidth < 500 ? document.querySelectorAll(".cards tr") : [])
         if (row.scrollWidth > row.clientWidth) found.push(`card: ${row.textContent.slice(0, 80)}`);
     const { scrollWidth, clientWidth } = document.documentElement;
