@@ -308,7 +308,7 @@ def _advice(wrong: pd.Series, decimal: str | None) -> str:
     if decimal == "," and has_point:
         return "With --decimal , points separate thousands, as in 1.234,5."
     if decimal is None and has_comma:
-        return "If commas separate thousands, pass --decimal . and if decimals follow them, --decimal ,"
+        return "Commas are thousands: --decimal . Commas are decimals: --decimal ,"
     return "Correct them, or leave them empty: rows without an answer are left out."
 
 
