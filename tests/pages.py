@@ -44,13 +44,14 @@ def chdir(folder):
 def run_page(page, folder, pretrained=None):
     """Run the Python blocks of a page in turn, as one program that begins with no names, in a folder.
 
-    Checkpoints are a tiny model, those of the hub the pair of tokenizer and model that is given, if any.
-    Trainings end after two steps. Yields each block, what it prints, and the names after it.
+    Checkpoints are a tiny model, those of the hub the pair of tokenizer and model that is given, if any. The
+    tokenizer of the examples is their own. Trainings end after two steps. Yields each block, what it prints,
+    and the names after it.
     """
     import transformers
 
     tiny = tiny_pair()
-    train = transformers.Trainer.train
+    train, of_folder = transformers.Trainer.train, transformers.AutoTokenizer.from_pretrained
 
     def train_shortly(trainer, *args, **kwargs):
         trainer.args.max_steps = STEPS
@@ -60,6 +61,8 @@ def run_page(page, folder, pretrained=None):
         return pretrained if pretrained and not name.startswith(".") else tiny
 
     def load_tokenizer(name, **options):
+        if name.startswith("examples/"):
+            return of_folder(name, **options)
         loaded = copy.deepcopy(pair(name)[0])
         loaded.padding_side = options.get("padding_side", "right")
         return loaded
@@ -100,10 +103,15 @@ def main():
 
 
 def write_reviews(folder):
-    """Write small tables with the columns of data/sentiment.csv and data/diamonds.csv into a folder."""
+    """Write small tables with the columns of data/sentiment.csv and data/diamonds.csv into a folder.
+
+    Beside them stand the folders of the repository that programs of the pages read.
+    """
     rows = [
         f"tweet,Review {i} of a thing that is {'good' if i % 2 else 'bad'}.,{i * 7 % 81}" for i in range(900)
     ]
+    for name in ("examples", "src"):
+        (folder / name).symlink_to(ROOT / name)
     (folder / "data").mkdir()
     (folder / "data" / "sentiment.csv").write_text("\n".join(["genre,text,sentiment", *rows]) + "\n")
     shutil.copy(ROOT / "src/ntl/data/sample/tabular/diamonds.csv", folder / "data")

@@ -351,4 +351,5 @@ def _change(first: Tensor, other: Tensor) -> Change:
 
 
 def _short(error: float) -> str:
-    return "-" if math.isnan(error) else f"{error:.3g}"
+    """Return three digits, or all digits before the point: `3.98e+03` dollars cannot be read."""
+    return "-" if math.isnan(error) else f"{error:.0f}" if 1e3 <= error < 1e9 else f"{error:.3g}"
