@@ -42,10 +42,10 @@ class Options:
         pieces = sorted(tokens, key=lambda piece: _place(piece[1]))
         self.token_ids = torch.tensor([i for i, _ in pieces], device=device)
         self.texts = [*(text for _, text in pieces), _LETTER]
+        self._patterns = tuple(re.sub("[1-9]", "1", text) for text in self.texts)
         self.written = [text.encode("utf-8", "surrogateescape") for text in self.texts]
         letters = [i for i in vocabulary.letter_ids if i not in vocabulary.pieces]
         self._letter_ids = torch.tensor(letters, dtype=torch.int64, device=device)
-        self._known: dict[str, tuple[Tensor, Tensor]] = {}
 
     def allowed(self, text: str) -> Tensor:
         """Return which options matter after a text, `[tokens + 1]`, bool; the letter is the last."""
@@ -53,15 +53,9 @@ class Options:
 
     def _after(self, text: str) -> tuple[Tensor, Tensor]:
         """Return which options matter after a text, and which of these keep its number, but open."""
-        # Which digits were written makes no difference, except a zero in front.
+        # Which digits were written makes no difference, except a zero in front; which follow, except zeros.
         key = re.sub("(?<=[0-9])[0-9]", "0", re.sub("[1-9]", "1", text))
-        if key not in self._known:
-            now = self.read(key)
-            found = [self.read(key + option) for option in self.texts]
-            changes = [then[:2] != now[:2] for then in found]
-            matters = [then.open or changed for then, changed in zip(found, changes, strict=True)]
-            self._known[key] = torch.tensor(matters), torch.tensor(matters) & ~torch.tensor(changes)
-        return self._known[key]
+        return _options_after(key, self._patterns, self.thousands)
 
     def shares(self, last: Continuations, nodes: Tensor, allowed: Tensor) -> Tensor:
         """Return the probabilities of the allowed options after some texts, `[texts, options]`.
@@ -83,6 +77,18 @@ class Options:
         allowed, unchanged = (torch.stack(column).to(last.device) for column in zip(*after, strict=True))
         shares = self.shares(last, nodes, allowed)
         return torch.where(unchanged, 0, shares), torch.where(unchanged, shares, 0)
+
+
+@functools.lru_cache(
+    maxsize=2**11
+)  # most of the time of reading a number, and the same for all of its models
+def _options_after(text: str, options: tuple[str, ...], thousands: str | None) -> tuple[Tensor, Tensor]:
+    """Return which options matter after a text, and which of these keep its number, but open."""
+    now = _read(text, thousands)
+    found = {option: _read(text + option, thousands) for option in dict.fromkeys(options)}
+    changes = torch.tensor([found[option][:2] != now[:2] for option in options])
+    matters = torch.tensor([found[option].open for option in options]) | changes
+    return matters, matters & ~changes
 
 
 _of_vocabulary: WeakKeyDictionary[NumberVocabulary, dict[tuple[str | None, torch.device], Options]] = (
@@ -111,10 +117,15 @@ def _read(text: str, thousands: str | None) -> Prefix:
     now = read_prefix(whole, thousands)
     if whole == text:
         return now
-    begun = text[len(whole) :].encode("utf-8", "surrogateescape")
-    possible = [c for c in characters() if not c.isascii() and c.encode().startswith(begun)]
+    possible = _characters_from(text[len(whole) :].encode("utf-8", "surrogateescape"))
     then = [read_prefix(whole + character, thousands) for character in possible]
     return Prefix(now.value, now.joined, any(each.open or each[:2] != now[:2] for each in then))
+
+
+@functools.cache
+def _characters_from(begun: bytes) -> tuple[str, ...]:
+    """Return the characters of numbers, but ASCII ones, whose UTF-8 begins with these bytes."""
+    return tuple(c for c in characters() if not c.isascii() and c.encode().startswith(begun))
 
 
 def _place(piece: str) -> tuple[int, float]:
