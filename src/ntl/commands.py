@@ -106,6 +106,9 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
     # Hydra wants overrides side by side.
     overrides = [each for each in arguments if each[:1] != "-" and ("=" in each or each[:1] == "~")]
     options = [each for each in arguments if each not in overrides]
+    given = {each.partition("=")[0] for each in options}
+    if given & {"-m", "--multirun"} and (shown := given & {"-c", "--cfg", "-i", "--info"}):
+        raise UserError(f"-m is given together with {shown.pop()}, which runs nothing. Omit one of the two.")
     sys.argv = [sys.argv[0], *overrides, *_name_jobs_by(overrides, options), *options]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, which are printed here
     try:

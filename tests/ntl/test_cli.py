@@ -100,6 +100,7 @@ for wrong in ("trian", "train --hlep", "train loss=crsp", "compare nowhere.yaml"
         ("compare loss=crsp", "crps"),
         ("train weights=nope", "all, lora, upper_layers"),
         ("train dataset_args=tabulr --help", "tabular"),
+        ("train -m --cfg job", "--cfg"),
     ],
 )
 def test_a_mistyped_word_is_answered_with_a_close_one(command, close, capsys):

@@ -8,7 +8,6 @@ from model_cases import (
     BEAMS,
     GREEDY,
     QUESTIONS,
-    assert_the_same,
     make,
     overfit,
     rows_of,
@@ -92,7 +91,7 @@ def trained(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_labels_are_padded_and_answers_plain_before_and_after_saving(shape, tmp_path):
+def test_labels_are_padded_and_answers_plain(shape):
     built = trained(shape)
     labels = [[i for i in row["labels"] if i != IGNORE] for row in rows_of(built)]
     has_end = SHAPES[shape] == "t5"
@@ -100,9 +99,6 @@ def test_labels_are_padded_and_answers_plain_before_and_after_saving(shape, tmp_
     assert built.encoding.decode(labels)[2:4] == ["+0001.5", "-0015.0"]
     assert built.answer(built.model, QUESTIONS, *GREEDY) == ANSWERS
     assert built.answer(built.model, QUESTIONS, *BEAMS) == ANSWERS
-    loaded = saved(built, tmp_path, {"family": SHAPES[shape], "number_format": "padded"})
-    assert loaded.answer_format.number_format == NumberFormat(4, 1, True)
-    assert_the_same(built, loaded)
 
 
 @pytest.mark.parametrize("generation", [GREEDY, BEAMS])
