@@ -8,15 +8,18 @@ PUBLISHED := .published
 MODELS := .models
 ARGS ?=
 
-.PHONY: demo test test-oldest test-trainers install lint format bench docs docs-serve release-check published model \
+.PHONY: demo test test-slow test-oldest test-trainers install lint format bench docs docs-serve release-check published model \
 	serve-model data clean
 
 demo: $(MODELS)/smollm2 data/sentiment.csv  ## fine-tune a small language model with several losses, and read its answers
 	$(BIN)/python studies/demo/demo.py $(ARGS)
 
 # One thread per process: two processes of two threads each take three times as long on two cores.
-test: $(INSTALLED) published model  ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+test: $(INSTALLED) published model  ## all tests, but for those of `make test-slow`
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+
+test-slow: $(INSTALLED) published model  ## tests that take a minute of a core each: more cases of what `make test` covers
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow $(ARGS)
 
 # The oldest torch that its index has for all machines brings several GB of CUDA packages. TRL is left out: the
 # oldest release that is supported needs Python 3.11. With an older Python: make test-oldest PYTHON=python3.10

@@ -179,11 +179,11 @@ def test_processes_find_own_data_encodings_and_losses_and_give_the_metrics_of_on
     )
     own = ["loss=ce", "loss.criterion=null,my_losses:squared", "evaluation.samples=6"]
     own = changed(tiny, *own, "model_args.own_encoding=my_encoding:Backwards")
-    run_command(["compare", *changed(own, "hydra/launcher=local")], cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert compare(*changed(own, "hydra/launcher=local", "hydra.launcher.n_jobs=2")) == 0
     runs = {name: written(out / name) for name in finished(out)}
     assert {run["name"] for run in runs.values()} == {"ce", "my_losses:squared"}
     assert {run["dataset"] for run in runs.values()} == {"sums"}
-    monkeypatch.chdir(tmp_path)
     assert compare(*changed(own, f"training_args.output_dir={tmp_path}/again")) == 0
     for name, run in runs.items():
         assert_close(results(tmp_path / "again" / name), run["metrics"], TRAINED_BY_ADAM)
@@ -349,6 +349,7 @@ def test_a_killed_sweep_continues_to_the_metrics_of_an_undisturbed_one(tiny, tmp
         assert_close(other, one, TRAINED_BY_ADAM)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs process groups to send Ctrl-C")
 def test_an_interrupted_sweep_says_how_to_continue(tiny, out):
     write_more(tiny, "training_args: {max_steps: 1000, eval_steps: 1000, save_steps: 20}")

@@ -1,7 +1,8 @@
 """The Triton kernels in Triton's interpreter: the cases of the other paths, wide rows, and what they read.
 
 Triton has to be told to interpret before it is imported, so test_kernels.py runs this file in a process of
-its own.
+its own. What is marked slow repeats what the rest tests, with other options or on paths that know nothing of
+kernels.
 """
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch._dynamo.testing
 from combined_cases import HIDDEN_PATHS, NUMBERS, PATHS, VOCAB, assert_matches, make_case
 from covering import covering
 from graphs import assert_same_results
+from hypothesis import settings
 from processes import results_of
 from tolerances import GRADIENT_TOLERANCE, VALUE_TOLERANCE, assert_close
 from triton.runtime.interpreter import TensorHandle
@@ -28,6 +30,12 @@ if "cpu" not in backends.KERNEL_DEVICES:  # where doctests are collected
     pytest.skip("test_kernels.py runs this file with TRITON_INTERPRET=1", allow_module_level=True)
 
 KERNELS = kernels.Kernels()
+slow = pytest.mark.slow
+
+
+def some(values, step):
+    """Mark all but every `step`-th value as slow."""
+    return [value if i % step == 0 else pytest.param(value, marks=slow) for i, value in enumerate(values)]
 
 
 def wanted_of(token_ids, softcap=None, mean=False):
@@ -62,14 +70,30 @@ def launches(monkeypatch):
 
 
 class TestLogitsPath(test_cross_entropy.TestLogitsPath):
-    pass
+    test_random_logits_equal_the_oracle = settings(max_examples=5)(
+        test_cross_entropy.TestLogitsPath.test_random_logits_equal_the_oracle
+    )
 
 
 class TestShapes(test_cross_entropy.TestShapes):
-    pass
+    test_any_leading_shape_equals_the_oracle = slow(
+        test_cross_entropy.TestShapes.test_any_leading_shape_equals_the_oracle
+    )
+    test_strided_hidden_states_and_head_equal_the_oracle = slow(
+        test_cross_entropy.TestShapes.test_strided_hidden_states_and_head_equal_the_oracle
+    )
 
 
 class TestAutograd(test_cross_entropy.TestAutograd):
+    test_gradient_checkpointing_changes_nothing = slow(
+        test_cross_entropy.TestAutograd.test_gradient_checkpointing_changes_nothing
+    )
+    test_frozen_tensors_get_no_gradient = slow(
+        test_cross_entropy.TestAutograd.test_frozen_tensors_get_no_gradient
+    )
+    test_without_gradients_the_loss_has_no_graph = slow(
+        test_cross_entropy.TestAutograd.test_without_gradients_the_loss_has_no_graph
+    )
     # Tests of operators in float16, too many positions for the interpreter.
     test_float16_gradients_neither_underflow_nor_overflow = None
 
@@ -91,7 +115,7 @@ CASES = covering(
 )
 
 
-@pytest.mark.parametrize("drawn", CASES, ids=test_cross_entropy.describe)
+@pytest.mark.parametrize("drawn", some(CASES, 4), ids=test_cross_entropy.describe)
 def test_every_path_equals_the_oracle(drawn, launches, monkeypatch):
     drawn = dict(drawn)
     dtype, chunk_size, piece = (drawn.pop(name) for name in ("dtype", "chunk_size", "piece"))
@@ -110,7 +134,7 @@ def test_every_path_equals_the_oracle(drawn, launches, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("vocab_size", [10, 257, 1009, 4095, 4096])
+@pytest.mark.parametrize("vocab_size", [10, *some([1009, 257, 4095], 3), 4096])
 def test_vocabularies_of_any_width(vocab_size, dtype, monkeypatch):
     monkeypatch.setattr(kernels, "LANES", 64)  # 256 to 1,024 columns at a time
     case, logits = wide_case(dtype, vocab_size)
@@ -140,7 +164,7 @@ EDGES = covering(
 )
 
 
-@pytest.mark.parametrize("drawn", EDGES, ids=test_cross_entropy.describe)
+@pytest.mark.parametrize("drawn", some(EDGES, 3), ids=test_cross_entropy.describe)
 def test_rows_of_any_kind_at_the_edges_of_blocks(drawn, monkeypatch):
     blocks, dtype, layout, softcap = drawn.values()
     monkeypatch.setattr(kernels, "LANES", 2)
@@ -225,7 +249,7 @@ def test_errors_are_those_that_the_page_names(dtype, offset, softcap):
 @pytest.mark.exact_rounding(
     "the noise of the head would move logits in the thousands by more than it measures"
 )
-@pytest.mark.parametrize("path", ["logits", "sharded", "hidden"])
+@pytest.mark.parametrize("path", ["logits", "sharded", pytest.param("hidden", marks=slow)])
 def test_readout_are_exact(path, monkeypatch):
     test_readout.one_rank.__wrapped__(monkeypatch)
     monkeypatch.setattr(test_readout, "POSITIONS", 24)
@@ -234,6 +258,7 @@ def test_readout_are_exact(path, monkeypatch):
     check(path, 3000.0, options, monkeypatch)
 
 
+@slow
 def test_shards_equal_one_process(tmp_path):
     # Some trials: processes and the interpreter are slow.
     chosen = test_shards.TRIALS[::10]
@@ -315,8 +340,14 @@ def test_offsets_exceed_31_bits():
         wanted = wide.half().float().logsumexp(-1)
 
 
-@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1, "reduction": "none"}], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        (torch.bfloat16, {"label_smoothing": 0.1, "reduction": "none"}),
+        pytest.param(torch.float32, {}, marks=slow),
+    ],
+    ids=str,
+)
 def test_the_logits_path_is_one_graph_that_equals_eager(dtype, options, launches):
     torch._dynamo.reset()
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")

@@ -21,8 +21,7 @@ INTERPRETED = Path(__file__).parents[1] / "interpreted_kernels.py"
 ROOT = Path(__file__).parents[3]
 
 
-# Two parts, because two workers of pytest-xdist share tests.
-@pytest.mark.parametrize("part", ["oracle", "not oracle"])
+@pytest.mark.parametrize("part", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_the_kernels_are_right_in_tritons_interpreter(part):
     """Triton has to be told to interpret before it is imported: in a process of its own."""
     command = [
@@ -33,7 +32,7 @@ def test_the_kernels_are_right_in_tritons_interpreter(part):
         "-x",
         "-p",
         "no:cacheprovider",
-        "-k",
+        "-m",
         part,
         str(INTERPRETED),
     ]

@@ -177,7 +177,7 @@ def test_a_chat_template_without_an_assistants_turn_is_an_error(answer):
 def test_a_reading_is_a_row_of_number_quantiles():
     tokenizer = tiny.qwen_like()
     model = make_model("llama", len(tokenizer) + 8).double()  # padded
-    prompts = ["a", "a-a", "a+"]
+    prompts = ["a", "a-a"]
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=len(tokenizer) + 8)
     for format in (None, NumberFormat(2)):
         options = {"max_digits": 1, "most_texts": 1000}
@@ -447,7 +447,7 @@ def test_smollm2_reads_all_of_the_text_before_the_number(smollm2, seen):
 def test_smollm2s_magnitudes_are_read(smollm2):
     tokenizer, model = smollm2
     prompt = "The population of France is about"
-    read = read_number(model, tokenizer, prompt, prompt)
+    read = read_number(model, tokenizer, prompt, prompt, most_texts=16)
     assert 1e7 < read.median < 1e8
 
 

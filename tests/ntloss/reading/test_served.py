@@ -116,12 +116,12 @@ def test_images_go_to_a_servers_route_for_chats(kind, serve, model):
     served = ServedModel(server.url, top=len(TEXTS))
     # The form server sees an image's data as text before the question.
     for prefill in ("Z,", ""):
-        found = read_number(served, None, "Z.", prefill, images=[b"7,"], max_digits=1, most_texts=1024)
+        found = read_number(served, None, "Z.", prefill, images=[b"7,"], max_digits=1, most_texts=128)
         prompt = batch_of([server.encode(f"7,Z.{prefill}")])
         known = {*served.vocabulary().pieces.values()}
         pieces = {i: text for i, text in enumerate(TEXTS) if text in known}
         vocabulary = NumberVocabulary.from_mapping(pieces, vocab_size=len(TEXTS))
-        expected = number_quantiles(model, prompt, vocabulary, max_digits=1, most_texts=1024).row(0)
+        expected = number_quantiles(model, prompt, vocabulary, max_digits=1, most_texts=128).row(0)
         # A route for chats names texts, so it also counts "7 ", which is no number token in torch.
         assert found.starts == approx(expected.starts, OTHER_TOKENS)
     scores = read_scores(served, as_tokenizer(), "Z.", levels=range(1, 6), images=b"7,")
@@ -497,6 +497,7 @@ def llama_cpp(smollm2, tmp_path_factory):
     return server
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_llama_cpp_reads_the_numbers_of_smollm2_in_torch(llama_cpp, smollm2):
     tokenizer, model = smollm2
