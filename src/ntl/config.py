@@ -29,7 +29,7 @@ from ntl.evaluate import Evaluation
 from ntl.losses import OF_MODEL, LossSettings, choose_loss
 from ntl.models.settings import ModelArgs, Weights
 from ntl.own import digest_of_source, is_own
-from ntl.settings import Changes, what_changes
+from ntl.settings import Changes
 from ntl.training_args import INCIDENTAL, TrainingArgs
 
 LONGEST = 180  # characters of a run's folder before the digest
@@ -294,14 +294,21 @@ def name_run(given: str, seed: int) -> str:
 
 
 def changes(key: str) -> Changes:
-    """Return what a key of the configuration, or a group, changes: see `ntl.settings.setting`."""
+    """Return what a key of the configuration, or a group, changes: see `ntl.settings.setting`.
+
+    A key that no settings class declares, such as an argument of transformers, changes the model.
+    """
     group, _, name = key.partition(".")
     if group in ("hydra", *OF_REPORTS) or (group == "training_args" and name in INCIDENTAL):
         return "nothing"
     if not name:
         return "answers" if group == "evaluation" else "model"
-    kinds = {**SECTIONS, "dataset_args": tuple(DATASETS.values())}.get(group, ())
-    return what_changes(kinds if isinstance(kinds, tuple) else (kinds,), name)
+    for kind in DATASETS.values() if group == "dataset_args" else filter(None, [SECTIONS.get(group)]):
+        for each in fields(kind):
+            if each.name == name and "changes" in each.metadata:
+                found: Changes = each.metadata["changes"]
+                return found
+    return "model"
 
 
 def default_jobs(_root_: DictConfig) -> int:

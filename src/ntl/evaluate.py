@@ -226,10 +226,10 @@ def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]
 
 def check_readings(built: Any, data: TaskData, evaluation: Evaluation) -> None:
     """Check, before training, that the readings fit the model and the data."""
-    from ntl.scores import SPACED_LEVELS
-
     if not evaluation.quantile_readings:
         return
+    from ntl.scores import SPACED_LEVELS
+
     example: Example | None = None
     read = f"evaluation.read=[{','.join(evaluation.quantile_readings)}]"
     for example in chain(data.validation, *data.tests.values()):

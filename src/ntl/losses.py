@@ -78,26 +78,18 @@ def choose_loss(loss: LossSettings, model: ModelArgs) -> LossSettings:
                     f"loss.{each}={getattr(loss, each)} is given, but model_args sets the loss, which has "
                     f"keys such as model_args.number_token_loss_weight. Pass loss=NAME, or omit loss.{each}."
                 )
-        published = _published(model)
-        return _divided(
-            replace(published, normalize_by=loss.normalize_by, label_smoothing=loss.label_smoothing)
+        smoothing = loss.label_smoothing
+        loss = replace(_published(model), normalize_by=loss.normalize_by, label_smoothing=smoothing)
+    elif key := next(filter(vars(model).get, ("number_token_loss", "gaussian_label_smoother")), None):
+        raise UserError(
+            f"the group loss is given together with model_args.{key}=true, which also sets the loss. "
+            f"Pass model_args={model.name.removesuffix('_ntl')}, or omit loss."
         )
-    for key in ("number_token_loss", "gaussian_label_smoother"):
-        if getattr(model, key):
-            raise UserError(
-                f"the group loss is given together with model_args.{key}=true, which also sets the loss. "
-                f"Pass model_args={model.name.removesuffix('_ntl')}, or omit loss."
-            )
-    if loss.criterion is None and loss.mode == "replace":
+    elif loss.criterion is None and loss.mode == "replace":
         raise UserError(
             "loss.mode=replace is given without a criterion that could replace cross-entropy. Pass "
             "loss.criterion=NAME or a loss such as loss=hl_gauss, or omit loss.mode."
         )
-    return _divided(loss)
-
-
-def _divided(loss: LossSettings) -> LossSettings:
-    """Return the loss with what its criterion is divided by."""
     if loss.mode == "add":
         return replace(loss, normalize_by=loss.normalize_by or NormalizeBy.numbers)
     if loss.normalize_by == "numbers":
@@ -156,16 +148,6 @@ def library_options(loss: LossSettings, leading_zeros: bool) -> dict[str, Any]:
         "normalize_by": str(loss.normalize_by),
         "label_smoothing": loss.label_smoothing,
     }
-
-
-def evaluation_options(loss: LossSettings, leading_zeros: bool) -> dict[str, Any]:
-    """Return the arguments of the `NTLCrossEntropyLoss` that evaluates a loss: see `library_options`.
-
-    Of cross-entropy alone, NTL-WAS is reported with the weight 0, to compare with runs that minimize it.
-    """
-    if loss.criterion is None:
-        loss = replace(loss, criterion="ntl_was", options={}, weight=0.0, mode=Mode.add)
-    return library_options(loss, leading_zeros)
 
 
 def choose_widths(answers: Sequence[str]) -> tuple[float, float]:

@@ -1,8 +1,7 @@
 """How settings are declared: dataclasses beside the code that they configure, each field with its help."""
 
 import copy
-from collections.abc import Iterable
-from dataclasses import field, fields
+from dataclasses import field
 from typing import Any, Literal
 
 Changes = Literal["model", "answers", "nothing"]
@@ -22,16 +21,3 @@ def setting(default: Any, help: str, changes: Changes = "model", **more: Any) ->
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
     return field(default=default, metadata=metadata)
-
-
-def what_changes(kinds: Iterable[type], name: str) -> Changes:
-    """Return what a field changes, see `setting`, by the first of some settings classes that declares it.
-
-    Any other key is an argument that is passed on, such as one of transformers, and changes the model.
-    """
-    for kind in kinds:
-        for each in fields(kind):
-            if each.name == name and "changes" in each.metadata:
-                found: Changes = each.metadata["changes"]
-                return found
-    return "model"

@@ -42,7 +42,7 @@ from ntl.identity import (
     identify,
     leave_out_trained,
 )
-from ntl.losses import AUTO, choose_widths, evaluation_options, library_options
+from ntl.losses import AUTO, Mode, choose_widths, library_options
 from ntl.training_args import trainer_arguments
 
 if TYPE_CHECKING:
@@ -245,8 +245,9 @@ def prepare(config: Config, arguments: Any, data: TaskData, model: Identity | No
 def check_best(arguments: Any, data: TaskData, evaluation: Evaluation) -> None:
     """Raise a UserError if the metric that chooses the best checkpoint, or the rate, will not be measured."""
     name = (arguments.metric_for_best_model or "loss").removeprefix("eval_")
-    measured = [*LOSS_TERMS, *metric_names(data, evaluation)]
-    if name not in measured and arguments.eval_strategy != "no":
+    if name in LOSS_TERMS or arguments.eval_strategy == "no":
+        return
+    if name not in (measured := [*LOSS_TERMS, *metric_names(data, evaluation)]):
         raise UserError(
             f"training_args.metric_for_best_model={name} is not measured on the validation set; expected one "
             f"of: {', '.join(measured)}. A reading's metrics need evaluation.read."
@@ -321,8 +322,10 @@ def add_loss(trainer: Any, config: Config) -> None:
         )
     except (ValueError, TypeError) as error:
         raise UserError(f"the loss cannot be used with this model: {error}") from error
-    if loss.criterion is None:
-        evaluated = NTLCrossEntropyLoss(vocabulary, return_terms=True, **evaluation_options(loss, padded))
+    if loss.criterion is None:  # NTL-WAS is reported, to compare with runs that minimize it
+        zero = replace(loss, criterion="ntl_was", options={}, weight=0.0, mode=Mode.add)
+        options = library_options(zero, leading_zeros=padded)
+        evaluated = NTLCrossEntropyLoss(vocabulary, return_terms=True, **options)
         trainer.evaluated_by = handle, evaluated
 
 
