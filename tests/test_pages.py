@@ -24,7 +24,12 @@ OF_SMOLLM2 = {
     "README.md",
     *(f"docs/{name}.md" for name in ("quickstart", "uncertainty", "chat_models", "scores")),
 }
-RUN = [page for page in PAGES if snippets(page) and page not in ELSEWHERE]
+SLOW = {"docs/uncertainty.md"}  # reads numbers of any length from SmolLM2 for a minute
+RUN = [
+    pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
+    for page in PAGES
+    if snippets(page) and page not in ELSEWHERE
+]
 NEEDED = {
     "docs/train.md": ["trl", "datasets", "accelerate"],
     "docs/prices.md": ["trl", "datasets", "accelerate"],

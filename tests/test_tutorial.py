@@ -76,6 +76,7 @@ def kinds_of(cell):
     return [output.output_type for output in cell.outputs if output.get("name") != "stderr"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not all(path.exists() for path in NEEDED), reason="`make model data/sentiment.csv` has not been run"
 )
