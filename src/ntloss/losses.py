@@ -6,6 +6,7 @@ the reduction.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,7 +39,6 @@ from ntloss.engine.sources import (
     SumInOnePass,
     local_source,
     read,
-    read_logits,
     read_numbers,
     rows_for,
 )
@@ -51,6 +51,7 @@ from ntloss.engine.targets import (
     check_logits,
     check_weight,
     prepare_targets,
+    reads_values,
     shift_left,
 )
 from ntloss.engine.terms import LossTerms, NumberTerm
@@ -326,44 +327,39 @@ class NTLCrossEntropyLoss(nn.Module):
             ValueError: shapes, devices, labels or weights do not fit, or a count is given that the loss does
                 not divide by.
         """
-        shard = None
+        vocab_size, shard = self.term.tables.vocabulary.vocab_size, None
         if self.group is not None or type(logits) is not Tensor:
-            logits, shard = local_columns(logits, -1, self.vocabulary.vocab_size, self.group)
-        check_logits(logits, self.vocabulary.vocab_size if shard is None else shard.size)
+            logits, shard = local_columns(logits, -1, vocab_size, self.group)
+        check_logits(logits, vocab_size if shard is None else shard.size)
         if shard is not None:
             check_same_labels(labels, shard.group)
         targets = self._targets(
             labels,
             logits,
-            loss_weights,
-            num_items_in_batch,
-            sequence_ids,
-            number_weights,
-            numbers,
-            soft_labels,
-            number_sigma,
+            loss_weights=loss_weights,
+            num_items_in_batch=num_items_in_batch,
+            sequence_ids=sequence_ids,
+            number_weights=number_weights,
+            numbers=numbers,
+            soft_labels=soft_labels,
+            number_sigma=number_sigma,
         )
-        wanted = self._wanted(targets)
-        readout = read_logits(logits, targets.labels, wanted, shard)
+        source = Source(logits.reshape(-1, logits.shape[-1]))
+        readout = read(source, targets.labels, self._wanted(targets), shard)
         return self._result(self._terms(readout, targets), labels, readout, targets)
 
+    @_disable_dynamo  # a single graph break: it cannot be traced
     def from_hidden(
         self,
         hidden_states: Tensor,
         lm_head_weight: Tensor,
         labels: Tensor,
         bias: Tensor | None = None,
-        loss_weights: Tensor | None = None,
-        num_items_in_batch: Tensor | float | None = None,
-        sequence_ids: Tensor | None = None,
-        number_weights: Tensor | None = None,
-        numbers: Tensor | None = None,
-        soft_labels: SoftTargets | None = None,
-        number_sigma: Tensor | None = None,
         *,
         softcap: float | None = None,
         logit_scale: float = 1.0,
         chunk_size: int | None = None,
+        **options: Any,
     ) -> Tensor | LossTerms:
         """Compute the loss from hidden states and the head's weight, without the logits of all tokens.
 
@@ -378,13 +374,12 @@ class NTLCrossEntropyLoss(nn.Module):
             lm_head_weight: `[vocab, hidden]`.
             labels: `[...]`, token ids.
             bias: `[vocab]`. Default: none.
-            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers: see `forward`.
-            soft_labels, number_sigma: see `forward`.
             softcap: replace logits by `softcap * tanh(logits / softcap)`, as in Gemma's head. Default: None.
             logit_scale: factor of the logits, applied before the soft cap, as in Cohere's head. Default: 1.
             chunk_size: number of tokens in a chunk. Default: on the CPU 512, reduced so that a chunk holds at
                 most an eighth of the logits or 2^24 logits, whichever is larger; on accelerators a sixth of
                 the tokens, less if these have more than 2^26 logits, but at least a twelfth and 256 tokens.
+            options: the further arguments of `forward`: `loss_weights`, `num_items_in_batch` and so on.
 
         Returns, Raises: see `forward`.
 
@@ -403,40 +398,11 @@ class NTLCrossEntropyLoss(nn.Module):
             )
         if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
             raise ValueError(f"chunk_size={chunk_size!r}: expected 1 or more tokens, or None")
-        return self._from_hidden(
-            hidden_states,
-            lm_head_weight,
-            labels,
-            bias,
-            (
-                loss_weights,
-                num_items_in_batch,
-                sequence_ids,
-                number_weights,
-                numbers,
-                soft_labels,
-                number_sigma,
-            ),
-            Transform(logit_scale, softcap).check(),
-            chunk_size,
-        )
-
-    @_disable_dynamo  # a single graph break: it cannot be traced
-    def _from_hidden(
-        self,
-        hidden_states: Tensor,
-        lm_head_weight: Tensor,
-        labels: Tensor,
-        bias: Tensor | None,
-        beside: tuple[Any, ...],
-        transform: Transform,
-        chunk_size: int | None,
-    ) -> Tensor | LossTerms:
-        vocab_size = self.vocabulary.vocab_size
+        transform, vocab_size = Transform(logit_scale, softcap).check(), self.vocabulary.vocab_size
         source, shard = local_source(hidden_states, lm_head_weight, bias, vocab_size, self.group)
         if shard is not None:
             check_same_labels(labels, shard.group)
-        targets = self._targets(labels, source.inputs, *beside)
+        targets = self._targets(labels, source.inputs, **options)
         hidden = source.inputs.reshape(-1, source.inputs.shape[-1])
         kept = targets.counted.nonzero().squeeze(-1)
         if len(kept) < len(hidden):  # leave ignored positions out of the matrix products
@@ -663,7 +629,13 @@ class NTLCrossEntropyLoss(nn.Module):
         # Sums in float64, which is exact for any count, whatever the dtype of the logits.
         inputs = torch.empty(*labels.shape, 0, dtype=self.term.tables.values.dtype, device=labels.device)
         targets = self._targets(
-            labels, inputs, loss_weights, None, sequence_ids, number_weights, numbers, reduction="sum"
+            labels,
+            inputs,
+            "sum",
+            loss_weights=loss_weights,
+            sequence_ids=sequence_ids,
+            number_weights=number_weights,
+            numbers=numbers,
         )
         return targets.item_weights.sum(), targets.number_weights.sum()
 
@@ -673,25 +645,17 @@ class NTLCrossEntropyLoss(nn.Module):
         return f"{name}, weight={self.weight}, mode={self.mode!r}"
 
     def _targets(
-        self,
-        labels: Tensor,
-        inputs: Tensor,
-        loss_weights: Tensor | None = None,
-        num_items_in_batch: Tensor | float | None = None,
-        sequence_ids: Tensor | None = None,
-        number_weights: Tensor | None = None,
-        numbers: Tensor | None = None,
-        soft_labels: SoftTargets | None = None,
-        number_sigma: Tensor | None = None,
-        *,
-        reduction: str | None = None,
+        self, labels: Tensor, inputs: Tensor, reduction: str | None = None, /, **given: Any
     ) -> Targets:
-        term, criterion = self.term, self.criterion
+        """Prepare targets for `inputs`, logits or hidden states, from the arguments of `forward`."""
+        term, criterion = self.term, self.term.criterion
+        soft_labels, number_sigma = given.get("soft_labels"), given.get("number_sigma")
         if soft_labels is not None and criterion is not None:
             check_compares_distributions(criterion)
         if number_sigma is None and isinstance(criterion, HLGauss) and criterion.fields:
-            found = self.find_number_sigma(labels, sequence_ids)
+            found = self.find_number_sigma(labels, given.get("sequence_ids"))
             number_sigma = None if found is None else found.to(labels.device)
+            given["number_sigma"] = number_sigma
         if number_sigma is not None and criterion is not None and "number_sigma" not in term.reads:
             raise ValueError(
                 f"number_sigma is given, but the criterion has no standard deviation ({self.extra_repr()}): "
@@ -710,19 +674,13 @@ class NTLCrossEntropyLoss(nn.Module):
             mode=self.mode,
             normalize_by=self.normalize_by,
             shift=self.shift,
-            loss_weights=loss_weights,
-            number_weights=number_weights,
-            sequence_ids=sequence_ids,
-            num_items_in_batch=num_items_in_batch,
-            numbers=numbers,
-            soft_labels=soft_labels,
-            number_sigma=number_sigma,
+            **given,
         )
 
     def _wanted(self, targets: Targets, transform: Transform = IDENTITY) -> Wanted:
         """Return what is read of the logits: no number tokens for cross-entropy alone with plain labels."""
         token_ids = self.term.tables.token_ids
-        if self.criterion is None and targets.soft is None:
+        if self.term.criterion is None and targets.soft is None:
             token_ids = token_ids[:0]
         return Wanted(token_ids, self.label_smoothing > 0, transform)
 
@@ -734,16 +692,20 @@ class NTLCrossEntropyLoss(nn.Module):
         if readout.mean_logit is not None:
             smooth = readout.shifted_lse + (readout.row_max - readout.mean_logit)
             ce = (1 - self.label_smoothing) * ce + self.label_smoothing * smooth
-        # Positions without weight contribute exactly zero, even if their cross-entropy is infinite.
-        ce = ce.masked_fill(targets.ce_weights == 0, 0) * targets.ce_weights
-        if targets.shape is None:
-            ce = ce.sum()
+        weights, is_sum, total = targets.ce_weights, targets.shape is None, None
+        if is_sum and reads_values(ce):
+            total = (ce * weights).sum()
+        if total is None or not math.isfinite(total.detach()):
+            # Positions without weight contribute exactly zero, even if their cross-entropy is infinite.
+            weighted = ce.masked_fill(weights == 0, 0) * weights
+            total = weighted.sum() if is_sum else weighted
         ntl = self.term(readout, targets, replaces_cross_entropy=self.mode == "replace")
         # 0 times infinity is NaN, but a weight of 0 switches the term off.
         if not isinstance(self.weight, Tensor):
-            return LossTerms(torch.add(ce, ntl, alpha=self.weight) if self.weight else ce + 0, ce, ntl)
+            loss = torch.add(total, ntl, alpha=self.weight) if self.weight else total + 0
+            return LossTerms(loss, total, ntl)
         weighted = self._weight_in(ntl.dtype) * ntl
-        return LossTerms(ce + weighted.masked_fill(ntl.isinf() & weighted.isnan(), 0), ce, ntl)
+        return LossTerms(total + weighted.masked_fill(ntl.isinf() & weighted.isnan(), 0), total, ntl)
 
     def _weight_in(self, dtype: torch.dtype) -> Tensor | float:
         return self.weight.detach().to(dtype) if isinstance(self.weight, Tensor) else self.weight

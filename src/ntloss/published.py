@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ntloss.criteria import Criterion, ntl_was, number_level
 from ntloss.criteria.signature import reads_of
 from ntloss.engine.readout import Readout, Wanted
-from ntloss.engine.sources import read_logits
+from ntloss.engine.sources import Source, read
 from ntloss.engine.targets import REDUCTIONS, check_choice, check_logits, prepare_targets
 from ntloss.engine.terms import NumberTerm, read_distribution
 from ntloss.numbers.grammar import LARGEST, as_value, with_ascii_sign
@@ -184,10 +184,10 @@ class _PublishedLoss(nn.Module):
             numbers=numbers,
         )
         token_ids = self.term.tables.token_ids
+        flat = logits.reshape(-1, logits.shape[-1])
         if self.reweigh:
-            readout = read_logits(logits, targets.labels, Wanted(token_ids))
+            readout = read(Source(flat), targets.labels, Wanted(token_ids))
         else:
-            flat = logits.reshape(-1, logits.shape[-1])
             # The backward pass of index_select along the last dimension is three times slower than gather's.
             readout = Readout.of_numbers(flat.gather(-1, token_ids.expand(len(flat), -1)))
         term: Tensor = self.term(readout, targets)
@@ -368,7 +368,7 @@ class NTLossDotProduct(_PublishedLoss):
         shape = logits.shape[:-1]
         unused = logits.new_zeros(shape.numel(), dtype=torch.int64)  # in place of labels and targets
         tables = self.term.tables
-        readout = read_logits(logits, unused, Wanted(tables.token_ids))
+        readout = read(Source(logits.reshape(-1, logits.shape[-1])), unused, Wanted(tables.token_ids))
         # torch 2.7 does not compile a slice of a named tuple.
         normalizer = (readout.row_max, readout.shifted_lse)
         found = read_distribution(tables, readout.number_logits, unused, ("probs", "log_mass"), normalizer)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ntloss.engine.readout import COMPUTED_IN, Backend, Operators, Readout, Wanted, read_plainly
+from ntloss.engine.readout import COMPUTED_IN, Backend, Grads, Operators, Readout, Wanted, read_plainly
+from ntloss.engine.shards import Shard, Sharded
 
 # Devices whose logits the Triton kernels (kernels.py) read and write, if Triton is installed. Its interpreter
 # adds the CPU.
@@ -18,19 +19,16 @@ if importlib.util.find_spec("triton") is not None:
     KERNEL_DEVICES = ("cuda", "xpu", *(["cpu"] if os.environ.get("TRITON_INTERPRET") == "1" else []))
 
 
-def uses_kernels(device: torch.device) -> bool:
-    """Whether the Triton kernels handle logits on a device, or PyTorch's operators."""
-    return device.type in KERNEL_DEVICES
+def backend_of(device: torch.device, shard: Shard | None = None, traced: bool = False) -> Backend:
+    """Return what reads logits on a device, or a shard's columns; `traced` says that a compiler traces it."""
+    backend: Backend = Operators()
+    if traced:
+        backend = CustomOperators()
+    elif device.type in KERNEL_DEVICES:
+        from ntloss.engine.kernels import Kernels  # Triton takes long to import
 
-
-def eager_backend(device: torch.device) -> Backend:
-    """Return what reads logits on a device."""
-    if not uses_kernels(device):
-        return Operators()
-    from ntloss.engine.kernels import Kernels  # Triton takes long to import
-
-    kernels: Backend = Kernels()
-    return kernels
+        backend = Kernels()
+    return backend if shard is None else Sharded(backend, shard)
 
 
 class CustomOperators:
@@ -45,46 +43,30 @@ class CustomOperators:
         self, logits: Tensor, labels: Tensor, wanted: Wanted, keep: bool = False, overwrite: bool = False
     ) -> Readout:
         """See `Backend.read`."""
-        row_max, shifted_lse, label_logit, number_logits, mean_logit, softmax = _READ(
-            logits, labels, wanted.token_ids, wanted.mean, keep
-        )
-        readout = Readout(row_max, shifted_lse, label_logit, number_logits)
-        return readout._replace(
-            mean_logit=mean_logit if wanted.mean else None, softmax=softmax if softmax.dim() == 2 else None
-        )
+        found, count = _READ(logits, labels, wanted.token_ids, wanted.mean, keep), 4 + wanted.mean
+        readout = Readout(*found[:count])
+        return readout._replace(softmax=found[count]) if len(found) > count else readout
 
     def write(
-        self,
-        grad: Tensor,
-        logits: Tensor,
-        labels: Tensor,
-        wanted: Wanted,
-        readout: Readout,
-        grads: Sequence[Tensor],
+        self, grad: Tensor, logits: Tensor, labels: Tensor, wanted: Wanted, readout: Readout, grads: Grads
     ) -> None:
         """See `Backend.write`."""
         of_softmax, read = readout.softmax is not None, list(readout[:4])
         _WRITE(grad, logits, labels, wanted.token_ids, wanted.mean, read, list(grads), of_softmax)
 
 
-def _read(
-    logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, keep: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    readout = eager_backend(logits.device).read(logits, labels, Wanted(token_ids, mean), keep)
+def _read(logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, keep: bool) -> list[Tensor]:
+    row_max, *others = backend_of(logits.device).read(logits, labels, Wanted(token_ids, mean), keep)
     # The maximum may be the label's logit, but an operator's outputs must not alias.
-    return _without_none(readout._replace(row_max=readout.row_max.clone()), logits)
+    return [row_max.clone(), *(each for each in others if each is not None)]
 
 
 def _shapes_of_read(
     logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, keep: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    keeps = keep and logits.dtype == COMPUTED_IN[logits.dtype] and not uses_kernels(logits.device)
+) -> list[Tensor]:
+    keeps = keep and logits.dtype == COMPUTED_IN[logits.dtype] and logits.device.type not in KERNEL_DEVICES
     readout = read_plainly(logits, labels, Wanted(token_ids, mean))
-    return _without_none(readout._replace(softmax=torch.empty_like(logits) if keeps else None), logits)
-
-
-def _without_none(readout: Readout, logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return tuple(logits.new_empty(0) if each is None else each for each in readout)  # type: ignore[return-value]
+    return [*readout[: 4 + mean], *([torch.empty_like(logits)] if keeps else [])]  # type: ignore[list-item]
 
 
 def _write(
@@ -97,13 +79,17 @@ def _write(
     grads: Sequence[Tensor],
     of_softmax: bool,
 ) -> None:
+    wanted = Wanted(token_ids, mean, in_part=True)
     read = Readout(*readout)._replace(softmax=grad if of_softmax else None)
-    eager_backend(logits.device).write(
-        grad, logits, labels, Wanted(token_ids, mean, in_part=True), read, grads
-    )
+    backend_of(logits.device).write(grad, logits, labels, wanted, read, grads)
 
 
-_READ = torch.library.custom_op("ntloss::read", _read, mutates_args=())
+_READ = torch.library.custom_op(
+    "ntloss::read",
+    _read,
+    mutates_args=(),
+    schema="(Tensor logits, Tensor labels, Tensor token_ids, bool mean, bool keep) -> Tensor[]",
+)
 _READ.register_fake(_shapes_of_read)
 _WRITE = torch.library.custom_op(
     "ntloss::write",

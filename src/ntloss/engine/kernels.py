@@ -4,14 +4,13 @@ On a GPU, PyTorch's operators compute in copies, piece by piece: about ten launc
 and float32 temporaries between them. Here one program handles a row, whatever its width: `read_rows` passes
 over it once, `write_rows` reads it once and writes its gradient once. Rows that do not count are not read.
 
-`engine/readout.py` decides when these kernels are used. They compute in float32, or float64 for float64
+`engine/backends.py` decides when these kernels are used. They compute in float32, or float64 for float64
 logits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ntloss.engine.readout import COMPUTED_IN, Readout, Wanted
+from ntloss.engine.readout import COMPUTED_IN, Grads, Readout, Wanted
 
 # Warps of a program, which handles a row.
 WARPS = 8
@@ -62,13 +61,7 @@ class Kernels:
         return Readout(row_max, shifted_lse, label_logit, number_logits, mean_logit)
 
     def write(
-        self,
-        grad: Tensor,
-        logits: Tensor,
-        labels: Tensor,
-        wanted: Wanted,
-        readout: Readout,
-        grads: Sequence[Tensor],
+        self, grad: Tensor, logits: Tensor, labels: Tensor, wanted: Wanted, readout: Readout, grads: Grads
     ) -> None:
         """See `Backend.write`.
 

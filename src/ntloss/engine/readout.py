@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ SAFE_PROBABILITY = 1e-20
 # The dtypes of inputs, and those that losses of them are computed in. `torch.promote_types` is an operator.
 COMPUTED_IN = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float32)
 COMPUTED_IN[torch.float64] = torch.float64
+
+Grads: TypeAlias = Sequence[Tensor]
 
 
 class Readout(NamedTuple):
@@ -115,13 +117,7 @@ class Backend(Protocol):
         ...
 
     def write(
-        self,
-        grad: Tensor,
-        logits: Tensor,
-        labels: Tensor,
-        wanted: Wanted,
-        readout: Readout,
-        grads: Sequence[Tensor],
+        self, grad: Tensor, logits: Tensor, labels: Tensor, wanted: Wanted, readout: Readout, grads: Grads
     ) -> None:
         """Write the gradient of the logits to `grad`, which may be the logits.
 
@@ -149,8 +145,10 @@ def values_are_hidden() -> bool:
 def read_plainly(logits: Tensor, labels: Tensor, wanted: Wanted) -> Readout:
     """Read logits by differentiable operators."""
     logits = wanted.transform.apply(logits.to(COMPUTED_IN[logits.dtype]))
-    label_logit, number_logits, mean_logit = _select(logits, labels.clamp(min=0).unsqueeze(-1), wanted)
-    return Readout(*_log_sum_exp(logits), label_logit, number_logits, mean_logit)
+    # A row that is -inf everywhere has no finite maximum.
+    highest = logits.detach().amax(-1).clamp(min=torch.finfo(logits.dtype).min)
+    shifted_lse = (logits - highest.unsqueeze(-1)).exp_().sum(-1).log()
+    return Readout(highest, shifted_lse, *_select(logits, labels.clamp(min=0).unsqueeze(-1), wanted))
 
 
 class Operators:
@@ -164,40 +162,41 @@ class Operators:
         self, logits: Tensor, labels: Tensor, wanted: Wanted, keep: bool = False, overwrite: bool = False
     ) -> Readout:
         """See `Backend.read`."""
-        keep = keep and logits.dtype == COMPUTED_IN[logits.dtype] and wanted.transform.softcap is None
-        labels = labels.clamp(min=0).unsqueeze(-1)
-        softmax = None if not keep else logits if overwrite else torch.empty_like(logits)
-        parts = []
-        for piece in _pieces(logits, whole=keep and wanted.transform == IDENTITY):
-            z = wanted.transform.apply(logits[piece].to(COMPUTED_IN[logits.dtype]))
-            label_logit, number_logits, mean_logit = _select(z, labels[piece], wanted)
-            if softmax is None:
-                normalizer = _log_sum_exp(z)
-            else:
-                # The largest logits, if the softmax may not be checked, or overwrites them.
-                highest = z.amax(-1) if overwrite or z.device.type != "cpu" else None
-                p = torch.softmax(z, -1, out=softmax[piece])
-                normalizer = _from_probability(p, z, labels[piece], label_logit, highest)
-            parts.append(Readout(*normalizer, label_logit, number_logits, mean_logit))
-        return Readout.joined(parts)._replace(softmax=softmax)
+        scale, softcap = wanted.transform
+        if not keep or softcap is not None or logits.dtype != COMPUTED_IN[logits.dtype]:
+            pieces = _pieces(logits)
+            return Readout.joined([read_plainly(logits[piece], labels[piece], wanted) for piece in pieces])
+        if scale != 1.0:
+            logits = torch.mul(logits, scale, out=logits if overwrite else None)
+        columns = labels.clamp(min=0).unsqueeze(-1)
+        label_logit, number_logits, mean_logit = _select(logits, columns, wanted)
+        on_cpu = logits.device.type == "cpu"
+        highest = logits.amax(-1) if overwrite or not on_cpu else None
+        softmax = torch.softmax(logits, -1, out=logits if overwrite else None)
+        # lse = z_j - log p_j for any j, and the label's column is at hand. Where its probability is too
+        # small, the largest one is used, which takes more passes. The check does not synchronize on the CPU.
+        label_prob = softmax.gather(-1, columns).squeeze(-1)
+        row_max, shifted_lse = label_logit.detach(), label_prob.log().neg_()
+        if not on_cpu or (len(label_prob) and not label_prob.amin().item() > SAFE_PROBABILITY):
+            is_safe = label_prob > SAFE_PROBABILITY
+            highest = logits.amax(-1) if highest is None else highest
+            # The softmax of a row of -inf is NaN; its log-normalizer is -inf.
+            of_highest = torch.where(highest.isneginf(), -torch.inf, -softmax.amax(-1).log_())
+            row_max = torch.where(is_safe, row_max, highest)
+            shifted_lse = torch.where(is_safe, shifted_lse, of_highest)
+        return Readout(row_max, shifted_lse, label_logit, number_logits, mean_logit, softmax)
 
     def write(
-        self,
-        grad: Tensor,
-        logits: Tensor,
-        labels: Tensor,
-        wanted: Wanted,
-        readout: Readout,
-        grads: Sequence[Tensor],
+        self, grad: Tensor, logits: Tensor, labels: Tensor, wanted: Wanted, readout: Readout, grads: Grads
     ) -> None:
         """See `Backend.write`."""
         transform, of_softmax = wanted.transform, readout.softmax is not None
         labels = labels.clamp(min=0).unsqueeze(-1)
         token_ids = wanted.token_ids.clamp(min=0) if wanted.in_part else wanted.token_ids
-        for piece in _pieces(logits, whole=of_softmax and transform == IDENTITY):
+        for piece in [slice(None)] if of_softmax else _pieces(logits):
             lse, of_lse, of_label, of_numbers = (each[piece] for each in (readout.shifted_lse, *grads[:3]))
             if of_softmax:  # and so without a soft cap
-                z = work = grad[piece].mul_(of_lse.unsqueeze(-1))
+                z = work = grad.mul_(of_lse.unsqueeze(-1))
             else:
                 z = transform.apply(logits[piece].to(lse.dtype))
                 work = (z - readout.row_max[piece].unsqueeze(-1)).exp_()
@@ -216,40 +215,15 @@ class Operators:
                 grad[piece].copy_(work)
 
 
-def _pieces(logits: Tensor, whole: bool) -> Iterator[slice]:
+def _pieces(logits: Tensor) -> Iterator[slice]:
     """Divide positions into pieces whose copies are small; at least one, which an empty batch needs."""
-    count, rows = len(logits), max(1, CHUNK // logits.shape[-1])
-    if whole or count <= rows:
-        yield slice(None)
-        return
-    for start in range(0, count, rows):
+    rows = max(1, CHUNK // logits.shape[-1])
+    for start in range(0, max(len(logits), 1), rows):
         yield slice(start, start + rows)
 
 
-def _select(logits: Tensor, labels: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor, Tensor | None]:
+def _select(logits: Tensor, columns: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the logits of the labels' columns and of the number tokens, and the mean logit if wanted."""
     number_logits = logits.index_select(-1, wanted.token_ids)
     mean_logit = logits.mean(-1) if wanted.mean else None
-    return logits.gather(-1, labels).squeeze(-1), number_logits, mean_logit
-
-
-def _log_sum_exp(logits: Tensor) -> tuple[Tensor, Tensor]:
-    # A row that is -inf everywhere has no finite maximum.
-    highest = logits.detach().amax(-1).clamp(min=torch.finfo(logits.dtype).min)
-    return highest, (logits - highest.unsqueeze(-1)).exp_().sum(-1).log()
-
-
-def _from_probability(
-    softmax: Tensor, logits: Tensor, labels: Tensor, label_logit: Tensor, highest: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    # lse = z_j - log p_j for any j, and the label's column is at hand. Where its probability is too small,
-    # the largest one is used, which takes more passes. The check does not synchronize on the CPU.
-    label_prob = softmax.gather(-1, labels).squeeze(-1)
-    shifted_lse = label_prob.log().neg_()
-    on_cpu = label_prob.device.type == "cpu"
-    if on_cpu and (not len(label_prob) or label_prob.amin().item() > SAFE_PROBABILITY):
-        return label_logit.detach(), shifted_lse
-    safe = label_prob > SAFE_PROBABILITY
-    highest = logits.amax(-1) if highest is None else highest
-    # The softmax of a row of -inf is NaN; its log-normalizer is -inf.
-    of_highest = torch.where(highest.isneginf(), -torch.inf, -softmax.amax(-1).log_())
-    return torch.where(safe, label_logit, highest), torch.where(safe, shifted_lse, of_highest)
+    return logits.gather(-1, columns).squeeze(-1), number_logits, mean_logit

@@ -8,14 +8,13 @@ own columns, without another collective.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ntloss.engine.readout import Backend, Readout, Wanted
+from ntloss.engine.readout import Backend, Grads, Readout, Wanted
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -89,13 +88,7 @@ class Sharded(NamedTuple):
         return Readout(highest, total.log(), label_logit, together[:, len(of_rows) :].clone(), *means)
 
     def write(
-        self,
-        grad: Tensor,
-        logits: Tensor,
-        labels: Tensor,
-        wanted: Wanted,
-        readout: Readout,
-        grads: Sequence[Tensor],
+        self, grad: Tensor, logits: Tensor, labels: Tensor, wanted: Wanted, readout: Readout, grads: Grads
     ) -> None:
         """See `Backend.write`; ids of other ranks become -1, with a gradient of zero."""
         of_lse, of_label, of_numbers, *of_mean = grads

@@ -14,17 +14,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ntloss.engine.backends import CustomOperators, eager_backend, uses_kernels
+from ntloss.engine.backends import KERNEL_DEVICES, backend_of
 from ntloss.engine.readout import (
     COMPUTED_IN,
     Backend,
+    Grads,
     Readout,
     Transform,
     Wanted,
     read_plainly,
     values_are_hidden,
 )
-from ntloss.engine.shards import Shard, Sharded, local_columns, unwrap_replicated
+from ntloss.engine.shards import Shard, local_columns, unwrap_replicated
 from ntloss.engine.targets import FLOATS, given_type
 
 # `once_differentiable` raises only if the second backward pass reaches it. `torch.autograd.grad` with respect
@@ -54,6 +55,12 @@ class Source(NamedTuple):
     bias: Tensor | None = None  # `[vocab]`, likewise
     rows: int = 0  # positions of a block
 
+    def cast(self) -> Source:
+        """Cast a head to the dtype of its inputs."""
+        dtype, (inputs, weight, bias, rows) = self.inputs.dtype, self
+        weight = None if weight is None else weight.to(dtype)
+        return Source(inputs, weight, None if bias is None else bias.to(dtype), rows)
+
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield blocks of positions and their logits; those of a product share one buffer."""
         if self.weight is None:
@@ -67,24 +74,20 @@ class Source(NamedTuple):
             yield block, _multiply(inputs, self.weight, self.bias, out=buffer[: len(inputs)])
 
 
-def read_logits(logits: Tensor, labels: Tensor, wanted: Wanted, shard: Shard | None = None) -> Readout:
-    """Read logits `[..., vocab]`, or with a shard this rank's columns of them, differentiably.
+def read(source: Source, labels: Tensor, wanted: Wanted, shard: Shard | None = None) -> Readout:
+    """Read the logits of a source, or with a shard this rank's columns of them, differentiably.
 
-    `labels` are `[positions]`, token ids in the vocabulary, or -1 where ignored. There is no transform:
-    models transform their logits themselves. This needs one buffer of the logits' size, which becomes their
+    `labels` are `[positions]`, token ids in the vocabulary, or -1 where ignored. Whole logits have no
+    transform: models transform them themselves. They need one buffer of their size, which becomes their
     gradient; none without a gradient.
     """
-    logits = logits.reshape(-1, logits.shape[-1])
-    by_operators = logits.device.type != "cpu" and not uses_kernels(logits.device)
-    if shard is None and values_are_hidden() and (by_operators or not torch.compiler.is_compiling()):
-        # The compiler fuses this into few passes over the logits. torch.func transforms operators only.
-        return read_plainly(logits, labels, wanted)
-    keep = torch.is_grad_enabled() and logits.requires_grad
-    return read(Source(logits), labels, wanted, shard, keep)
-
-
-def read(source: Source, labels: Tensor, wanted: Wanted, shard: Shard | None, keep: bool = False) -> Readout:
-    """Read the logits of a source differentiably; `keep` says that the gradient of whole ones is written."""
+    logits = source.inputs if source.weight is None else None
+    if logits is not None and shard is None and values_are_hidden():
+        by_operators = logits.device.type not in ("cpu", *KERNEL_DEVICES)
+        if by_operators or not torch.compiler.is_compiling():
+            # The compiler fuses this into few passes over the logits. torch.func transforms operators only.
+            return read_plainly(logits, labels, wanted)
+    keep = logits is not None and torch.is_grad_enabled() and logits.requires_grad
     return Readout(*Read.apply(*source, labels, *wanted[:3], shard, keep))  # type: ignore[no-untyped-call]
 
 
@@ -106,8 +109,8 @@ class Read(torch.autograd.Function):
         keep: bool,
     ) -> tuple[Tensor, ...]:
         """Keep the readout, and the softmax of whole logits if the backend keeps it."""
-        source, wanted = _cast(Source(inputs, weight, bias, rows)), Wanted(token_ids, mean, transform)
-        backend = _backend(source, shard)
+        source, wanted = Source(inputs, weight, bias, rows).cast(), Wanted(token_ids, mean, transform)
+        backend = backend_of(inputs.device, shard, weight is None and torch.compiler.is_compiling())
         parts = [backend.read(logits, labels[block], wanted, keep) for block, logits in source.blocks()]
         readout = Readout.joined(parts)
         columns = [column for column in readout[:5] if column is not None]
@@ -125,8 +128,8 @@ class Read(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError(NOT_TWICE)
         inputs, weight, bias, labels, token_ids, softmax, *columns = ctx.saved_tensors
-        source = _cast(Source(inputs, weight, bias, ctx.rows))
-        wanted, backend = Wanted(token_ids, ctx.mean, ctx.transform), _backend(source, ctx.shard)
+        wanted = Wanted(token_ids, ctx.mean, ctx.transform)
+        backend = backend_of(inputs.device, ctx.shard, weight is None and torch.compiler.is_compiling())
         pairs = zip(given, columns[1:], strict=True)
         grads = [torch.zeros_like(column) if grad is None else grad for grad, column in pairs]
         if weight is None:
@@ -138,12 +141,12 @@ class Read(torch.autograd.Function):
             readout = Readout(*columns)._replace(softmax=kept)
             backend.write(grad, inputs, labels, wanted, readout, grads)
             return grad, *[None] * 9
-        gradients = _Gradients(source, (weight, bias), ctx.needs_input_grad, ctx.shard)
-        for block, logits in source.blocks():
+        source = Source(inputs, weight, bias, ctx.rows)
+        gradients = _Gradients(source, backend, wanted, ctx.needs_input_grad)
+        for block, logits in gradients.source.blocks():
             readout = Readout(*(column[block] for column in columns))
-            of_block = [grad[block] for grad in grads]
-            gradients.add(backend, block, logits, labels[block], wanted, readout, of_block)
-        pairs = zip(gradients.finish(), (inputs, weight, bias), strict=True)
+            gradients.add(block, logits, labels[block], readout, [grad[block] for grad in grads])
+        pairs = zip(gradients.finish(ctx.shard), (inputs, weight, bias), strict=True)
         return *(None if grad is None else grad.to(of.dtype) for grad, of in pairs), *[None] * 7
 
 
@@ -160,28 +163,27 @@ class SumInOnePass(torch.autograd.Function):
         labels: Tensor,
         wanted: Wanted,
         shard: Shard | None,
-        grads_of: Callable[[slice, Readout], Sequence[Tensor]],
+        grads_of: Callable[[slice, Readout], Grads],
         terms_of: Callable[[Readout], tuple[Tensor, ...]],
         grad_enabled: bool,  # always False inside of a Function's forward
     ) -> tuple[Tensor, ...]:
         """Compute the gradients block by block by `grads_of` a block's readout, then the terms."""
-        source = _cast(Source(hidden, weight, bias, rows))
-        backend = _backend(source, shard)
+        backend = backend_of(hidden.device, shard)
         needed = ctx.needs_input_grad if grad_enabled else (False,) * 3
         # In float16 the gradients of a mean over many positions underflow, those of large values overflow,
         # and the factor of a GradScaler is not known yet. So each block is scaled to a largest gradient of 1.
-        gradients = _Gradients(source, (weight, bias), needed, shard, hidden.dtype == torch.float16)
-        parts = []
-        for block, logits in source.blocks():
-            readout = backend.read(logits, labels[block], wanted, gradients.wanted, overwrite=True)
-            if gradients.wanted:
-                grads = grads_of(block, readout)
-                gradients.add(backend, block, logits, labels[block], wanted, readout, grads)
+        scaled = hidden.dtype == torch.float16
+        gradients = _Gradients(Source(hidden, weight, bias, rows), backend, wanted, needed, scaled)
+        parts, needs_gradient = [], any(needed[:3])
+        for block, logits in gradients.source.blocks():
+            readout = backend.read(logits, labels[block], wanted, needs_gradient, overwrite=True)
+            if needs_gradient:
+                gradients.add(block, logits, labels[block], readout, grads_of(block, readout))
             parts.append(readout._replace(softmax=None))
         readout = Readout.joined(parts)
         _check_overflow(hidden, readout.row_max, labels)
         terms = terms_of(readout)
-        ctx.gradients = gradients.finish()
+        ctx.gradients = gradients.finish(shard)
         ctx.dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
         ctx.mark_non_differentiable(*terms[1:])
         return terms
@@ -212,42 +214,27 @@ class _Gradients:
     """
 
     def __init__(
-        self,
-        source: Source,
-        head: tuple[Tensor, Tensor | None],
-        needed: Sequence[bool],
-        shard: Shard | None,
-        scaled: bool = False,
+        self, source: Source, backend: Backend, wanted: Wanted, needed: Sequence[bool], scaled: bool = False
     ) -> None:
-        weight, bias = head
-        self.source, self.shard, self.scaled = source, shard, scaled
-        self.wanted = any(needed[:3])
+        _, weight, bias, _ = source
+        self.source, self.backend, self.wanted, self.scaled = source.cast(), backend, wanted, scaled
         self.hidden = self.weight = self.bias = None
         if needed[0]:
             self.hidden = torch.empty_like(source.inputs, dtype=torch.float32 if scaled else None)
-        if needed[1]:
+        if needed[1] and weight is not None:
             half = weight.dtype == torch.float16
             self.weight = torch.zeros_like(weight, dtype=torch.float32 if half else None)
         if needed[2] and bias is not None:
             self.bias = torch.zeros_like(bias, dtype=COMPUTED_IN[bias.dtype])
 
-    def add(
-        self,
-        backend: Backend,
-        block: slice,
-        logits: Tensor,
-        labels: Tensor,
-        wanted: Wanted,
-        readout: Readout,
-        grads: Sequence[Tensor],
-    ) -> None:
+    def add(self, block: slice, logits: Tensor, labels: Tensor, readout: Readout, grads: Grads) -> None:
         """Accumulate a block; its logits, or their softmax, are overwritten by their gradient."""
         scale = None
         if self.scaled:
             scale = torch.cat([grad.flatten() for grad in grads] + [grads[0].new_zeros(1)]).abs().amax()
             scale = torch.where(scale == 0, 1.0, scale)
             grads = [grad / scale for grad in grads]
-        backend.write(logits, logits, labels, wanted, readout, grads)
+        self.backend.write(logits, logits, labels, self.wanted, readout, grads)
         inputs, weight = self.source.inputs[block], self.source.weight
         assert weight is not None
         if self.hidden is not None:
@@ -263,24 +250,24 @@ class _Gradients:
         if self.bias is not None:
             self.bias.add_(_scaled(logits.sum(0, dtype=self.bias.dtype), scale))
 
-    def finish(self) -> list[Tensor | None]:
+    def finish(self, shard: Shard | None) -> list[Tensor | None]:
         """Return the gradients in the dtypes of their sums, summed over ranks."""
-        if self.hidden is not None and self.shard is not None:
+        if self.hidden is not None and shard is not None:
             # Each rank has used its own rows of the head only.
-            dist.all_reduce(self.hidden, group=self.shard.group)
+            dist.all_reduce(self.hidden, group=shard.group)
         return [self.hidden, self.weight, self.bias]
 
 
 @torch.no_grad()
 def read_numbers(source: Source, wanted: Wanted, shard: Shard | None) -> Tensor:
     """Compute the number tokens' logits alone, `[positions, number tokens]`, without a graph."""
-    source, token_ids, held = _cast(source), wanted.token_ids, None
-    assert source.weight is not None
+    (inputs, weight, bias, _), token_ids, held = source, wanted.token_ids, None
+    assert weight is not None
     if shard is not None:
         token_ids, held = shard.locate(token_ids)
         token_ids = token_ids.clamp(min=0)
-    bias = None if source.bias is None else source.bias[token_ids]
-    logits = _multiply(source.inputs, source.weight[token_ids], bias)
+    bias = None if bias is None else bias[token_ids].to(inputs.dtype)
+    logits = _multiply(inputs, weight[token_ids].to(inputs.dtype), bias)
     logits = wanted.transform.apply(logits.to(COMPUTED_IN[logits.dtype]))
     if held is not None and shard is not None:
         logits = torch.where(held, logits, 0)
@@ -363,25 +350,10 @@ def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
     return -(-rows // _TILE) * _TILE
 
 
-def _cast(source: Source) -> Source:
-    """Cast a head to the dtype of its inputs."""
-    if source.weight is None:
-        return source
-    bias = None if source.bias is None else source.bias.to(source.inputs.dtype)
-    return source._replace(weight=source.weight.to(source.inputs.dtype), bias=bias)
-
-
 def _multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
     if bias is None:
         return torch.mm(inputs, weight.t(), out=out)
     return torch.addmm(bias, inputs, weight.t(), out=out)
-
-
-def _backend(source: Source, shard: Shard | None) -> Backend:
-    # The compiler traces whole logits only.
-    traced = source.weight is None and torch.compiler.is_compiling()
-    backend: Backend = CustomOperators() if traced else eager_backend(source.inputs.device)
-    return backend if shard is None else Sharded(backend, shard)
 
 
 def _scaled(grad: Tensor, scale: Tensor | None) -> Tensor:

@@ -85,7 +85,7 @@ def prepare_targets(
     `reads` and `decimals` are those of the `NumberTerm`, and the keywords those of `NTLCrossEntropyLoss`.
     Raise a TypeError or ValueError that names what does not fit.
     """
-    check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index)
+    ignored = check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index)
     if num_items_in_batch is not None:
         _check_count(num_items_in_batch, reduction)
     if sequence_ids is not None:
@@ -95,7 +95,7 @@ def prepare_targets(
     if number_weights is not None:
         _check_weights("number_weights", number_weights, labels, splits=mode == "replace")
     if soft_labels is not None:
-        check_soft_labels(soft_labels, labels, tables.vocabulary.vocab_size, _reads_values(labels))
+        check_soft_labels(soft_labels, labels, tables.vocabulary.vocab_size, reads_values(labels))
     if number_sigma is not None:
         _check_beside("number_sigma", number_sigma, labels)
         _check_sigma(number_sigma)
@@ -104,7 +104,7 @@ def prepare_targets(
     elif numbers is None:
         numbers = numbers_of(labels, tables.vocabulary, sequence_ids, decimals, ignore_index, shift)
     if shift:
-        labels = shift_left(labels, ignore_index)
+        labels, ignored = shift_left(labels), shift_left(ignored, True)
         loss_weights, number_weights = shift_left(loss_weights), shift_left(number_weights)
         number_sigma = shift_left(number_sigma)
         if soft_labels is not None:
@@ -118,13 +118,13 @@ def prepare_targets(
             )
         numbers = without_float64(numbers) if labels.device.type == "mps" else numbers
         numbers = numbers.to(labels.device).reshape(-1, numbers.shape[-1])
-    labels = labels.reshape(-1).long()  # gather accepts int32 only since torch 2.8
-    labels = labels.masked_fill(labels == ignore_index, -1)
+    # `gather` accepts int32 only since torch 2.8.
+    labels = labels.reshape(-1).long().masked_fill(ignored.reshape(-1), -1)
     counted = labels >= 0
     target = tables.value_of_label[labels]
     soft = None
     if soft_labels is not None:
-        soft = soft_weights(soft_labels, labels, tables, _reads_values(labels))
+        soft = soft_weights(soft_labels, labels, tables, reads_values(labels))
         labels = torch.where(target >= 0, tables.token_ids[soft.argmax(-1)], labels)
     has_term = is_number = target >= 0
     of_numbers = "numbers" in reads  # one term for each number, at its first token
@@ -223,7 +223,7 @@ def given_type(given: object) -> object:
     return given.dtype if isinstance(given, Tensor) else type(given).__name__
 
 
-def _reads_values(tensor: Tensor) -> bool:
+def reads_values(tensor: Tensor) -> bool:
     """Whether to check a tensor's values: on the CPU only, where it does not synchronize."""
     return tensor.device.type == "cpu" and not values_are_hidden()
 
@@ -243,10 +243,11 @@ def check_logits(logits: Tensor, vocab_size: int) -> None:
         )
 
 
-def check_labels(labels: Tensor, inputs: Tensor, vocab_size: int, ignore_index: int) -> None:
-    """Check that labels fit inputs `[..., width]` and, if their values are read, lie in the vocabulary.
+def check_labels(labels: Tensor, inputs: Tensor, vocab_size: int, ignore_index: int) -> Tensor:
+    """Return which labels are ignored, and check that they fit inputs `[..., width]`.
 
-    Raise a TypeError for labels that are not integers, and a ValueError for all else.
+    Raise a TypeError for labels that are not integers, and a ValueError for all else, such as labels outside
+    of the vocabulary if their values are read.
     """
     leading = inputs.shape[:-1]
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
@@ -261,16 +262,17 @@ def check_labels(labels: Tensor, inputs: Tensor, vocab_size: int, ignore_index: 
         raise ValueError(
             f"labels are on {labels.device}, the logits on {inputs.device}: move one to the other"
         )
-    if not _reads_values(labels) or not labels.numel():
-        return
-    counted = labels.masked_fill(labels == ignore_index, 0)
-    lowest, highest = map(int, counted.aminmax())
-    if lowest < 0 or highest >= vocab_size:
-        outside = counted[(counted < 0) | (counted >= vocab_size)][0]
-        raise ValueError(
-            f"label {int(outside)} lies outside the vocabulary: expected 0 to "
-            f"{vocab_size - 1:,}, or ignore_index={ignore_index}. Are the labels from another tokenizer?"
-        )
+    ignored: Tensor = labels == ignore_index
+    if reads_values(labels) and labels.numel():
+        read = labels.masked_fill(ignored, 0)
+        lowest, highest = map(int, read.aminmax())
+        if lowest < 0 or highest >= vocab_size:
+            outside = read[(read < 0) | (read >= vocab_size)][0]
+            raise ValueError(
+                f"label {int(outside)} lies outside the vocabulary: expected 0 to "
+                f"{vocab_size - 1:,}, or ignore_index={ignore_index}. Are the labels from another tokenizer?"
+            )
+    return ignored
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -300,7 +302,7 @@ def _check_weights(name: str, weights: Tensor, labels: Tensor, splits: bool = Fa
     `splits` says that a weight splits a label between two terms, and is at most 1.
     """
     _check_beside(name, weights, labels)
-    if not _reads_values(labels):
+    if not reads_values(labels):
         return
     valid = (weights >= 0) & (weights <= (1 if splits else torch.inf)) & (weights < torch.inf)
     if not valid.all():  # NaN fails these comparisons too
@@ -310,7 +312,7 @@ def _check_weights(name: str, weights: Tensor, labels: Tensor, splits: bool = Fa
 
 def _check_sigma(sigma: Tensor) -> None:
     """Raise a ValueError if standard deviations are negative or infinite; NaN and 0 are none."""
-    if _reads_values(sigma) and ((sigma < 0) | sigma.isinf()).any():
+    if reads_values(sigma) and ((sigma < 0) | sigma.isinf()).any():
         wrong = sigma[(sigma < 0) | sigma.isinf()][0].item()
         raise ValueError(
             f"number_sigma contains {wrong}: expected standard deviations; 0 or NaN for the criterion's own"
@@ -323,7 +325,7 @@ def _check_count(count: Tensor | float, reduction: str) -> None:
         raise ValueError(
             f"num_items_in_batch is the divisor of reduction='mean': omit it with reduction={reduction!r}"
         )
-    is_read = isinstance(count, (int, float)) or (isinstance(count, Tensor) and _reads_values(count))
+    is_read = isinstance(count, (int, float)) or (isinstance(count, Tensor) and reads_values(count))
     if is_read and not torch.as_tensor(count).sum() >= 0:
         raise ValueError(f"num_items_in_batch={count}: expected 0 or more")
 
@@ -335,7 +337,7 @@ def check_weight(weight: object) -> None:
     """
     given = weight
     if isinstance(weight, Tensor) and weight.dim() == 0 and weight.is_floating_point():
-        if not _reads_values(weight):
+        if not reads_values(weight):
             return
         weight = weight.item()
     if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:

@@ -59,6 +59,10 @@ class NumberTerm(nn.Module):
         reads: the names among `criteria.READABLE` that the criterion reads.
         decimals: whether a point between two digits belongs to their number. Default: True, unless the
             criterion has an option `decimals`.
+        finds_numbers: whether the criterion depends on which tokens form a number.
+        reads_mass: whether it depends on the probability of all number tokens in the vocabulary.
+        knows_derivative_by_mass: whether the derivative by `log_mass` is known beforehand: 0, or that of
+            cross-entropy.
     """
 
     def __init__(
@@ -73,11 +77,11 @@ class NumberTerm(nn.Module):
         if decimals and not isinstance(self.criterion, HLGauss):  # requested, not a default
             warn_without_point(vocabulary)
         self.tables = NumberTables(vocabulary, cells="cells" in self.reads)
-
-    @property
-    def finds_numbers(self) -> bool:
-        """Whether the criterion depends on which tokens form a number."""
-        return any(name in OF_NUMBERS for name in self.reads)
+        self.finds_numbers = not {*OF_NUMBERS}.isdisjoint(self.reads)
+        self.reads_mass = not _OF_MASS.isdisjoint(self.reads)
+        self.knows_derivative_by_mass = (
+            self.criterion is None or not self.reads_mass or is_cross_entropy(self.criterion)
+        )
 
     def find_numbers(
         self, labels: Tensor, sequence_ids: Tensor | None, ignore_index: int, shift: bool = False
@@ -145,9 +149,9 @@ class NumberTerm(nn.Module):
             target, weights, number_logits = target[rows], weights[rows], number_logits.index_select(0, rows)
             if self.reads_mass:
                 row_max, shifted_lse = row_max[rows], shifted_lse[rows]
-            packed, soft, sigma, labels = (
-                None if each is None else each[rows] for each in (packed, soft, sigma, labels)
-            )
+            packed = None if packed is None else packed[rows]
+            soft, sigma = None if soft is None else soft[rows], None if sigma is None else sigma[rows]
+            labels = None if labels is None else labels[rows]
         else:
             # The logits of other positions may be NaN.
             out = ~targets.counted if "numbers" in self.reads else weights == 0
@@ -246,16 +250,6 @@ class NumberTerm(nn.Module):
         if not fits[used].all():
             raise ValueError(message)
         return -slope
-
-    @property
-    def reads_mass(self) -> bool:
-        """Whether the criterion depends on the probability of all number tokens in the vocabulary."""
-        return not _OF_MASS.isdisjoint(self.reads)
-
-    @property
-    def knows_derivative_by_mass(self) -> bool:
-        """Whether the derivative by `log_mass` is known beforehand: 0, or that of cross-entropy."""
-        return self.criterion is None or not self.reads_mass or is_cross_entropy(self.criterion)
 
     @property
     def needs_all_readouts(self) -> bool:

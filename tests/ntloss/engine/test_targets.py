@@ -104,7 +104,7 @@ def test_invalid_labels_and_weights_are_errors(which, changes, error, reads_valu
     with pytest.raises(error, match=name):
         call(which, **changes)
     if not reads_values:
-        monkeypatch.setattr(targets, "_reads_values", lambda tensor: False)
+        monkeypatch.setattr(targets, "reads_values", lambda tensor: False)
         with pytest.raises(error, match=name):
             call(which, **changes)
 
