@@ -16,6 +16,7 @@ to the tokens whose characters it is. All of this happens on the CPU, where labe
 from __future__ import annotations
 
 from array import array
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -132,21 +133,23 @@ def find_numbers(
     shape, seq = labels.shape, labels.shape[-1] if labels.dim() else 1
     # One more column, which ends the last number of each row.
     ids = F.pad(labels.cpu().long().reshape(shape[:-1].numel(), seq), (0, 1), value=-1)
-    ids = ids.masked_fill(ids == ignore_index, -1)
-    pieces = [*map(vocabulary.spelling.__getitem__, ids.reshape(-1).tolist())]
+    outside = (ids == ignore_index) | (ids < 0) | (ids >= vocabulary.vocab_size)
+    ids, spelling = ids.masked_fill(outside, -1).reshape(-1), vocabulary.spelling
+    pieces = [*map(spelling.__getitem__, ids.tolist())]
     if sequence_ids is not None:
         of_rows = sequence_ids.cpu().reshape(-1, seq)
         begins = F.pad(of_rows[:, 1:] != of_rows[:, :-1], (1, 1), value=False)
         for i in begins.reshape(-1).nonzero()[:, 0].tolist():
             pieces[i] = BREAK + pieces[i]
-    text, chars, byte_of = _decode(b"".join([*pieces, BREAK]))
-    found = [_measure(start, end, plain) for start, end, plain, _ in find_digits(text, vocabulary.thousands)]
+    text = b"".join([*pieces, BREAK]).decode(errors="surrogateescape")  # parts of characters are surrogates
+    found = array("q")
+    for start, _, plain, _ in find_digits(text, vocabulary.thousands):
+        found.extend(_measure(start, plain))
     packed = torch.zeros(*shape, len(LabelNumbers._fields), dtype=torch.int64)
     if found:
-        digits = _digits_of(torch.tensor(found), chars, decimals)
-        ends = torch.frombuffer(array("q", map(len, pieces)), dtype=torch.int64).cumsum(0)
-        token = torch.searchsorted(ends, byte_of[digits.at], right=True)
-        at, numbers = _by_token(digits, token, ids.reshape(-1), vocabulary.spelling, decimals)
+        token = torch.repeat_interleave(spelling.digit_counts.index_select(0, ids + 1))
+        digits = _digits_of(torch.frombuffer(found, dtype=torch.int64).view(-1, 4), text, token, decimals)
+        at, numbers = _by_token(digits, ids, spelling, decimals)
         packed.view(-1, packed.shape[-1])[at - at // (seq + 1)] = numbers.pack()
     return packed
 
@@ -156,108 +159,110 @@ def without_float64(packed: Tensor) -> Tensor:
     return LabelNumbers.unpack(packed.cpu()).pack(torch.float32) if packed.dtype == torch.int64 else packed
 
 
-def _decode(spelled: bytes) -> tuple[str, Tensor, Tensor]:
-    """Return a text, its characters as integers, and the byte at which each of them begins."""
-    if spelled.isascii():
-        chars = torch.frombuffer(bytearray(spelled), dtype=torch.uint8)
-        return spelled.decode("ascii"), chars, torch.arange(len(chars))
-    text = spelled.decode(errors="surrogateescape")  # parts of characters are single surrogates
-    chars = torch.frombuffer(bytearray(text.encode("utf-32-le", "surrogatepass")), dtype=torch.int32)
-    size = 1 + (chars >= 0x80).long() + (chars >= 0x800) + (chars >= 0x10000)
-    size = torch.where((chars >= 0xD800) & (chars < 0xE000), 1, size)
-    return text, chars, size.cumsum(0) - size
-
-
-def _measure(start: int, end: int, plain: str) -> tuple[int, int, int, int, int]:
-    """Return where a number stands, its digits before and after the point, and its power of ten."""
+def _measure(start: int, plain: str) -> tuple[int, int, int, int]:
+    """Return where a number starts, its digits before and after the point, and its power of ten."""
+    if plain.isdecimal():  # most numbers
+        return start, len(plain), 0, 0
     mantissa, _, power = plain.lstrip("-").partition("e")
     whole, _, fraction = mantissa.partition(POINT)
-    return start, end, len(whole), len(fraction), int(power[:_LONGEST_POWER] or 0)
+    return start, len(whole), len(fraction), int(power[:_LONGEST_POWER] or 0)
 
 
 class _Digits(NamedTuple):
     """The digits of numbers in a text, from left to right, `[digits]`."""
 
-    at: Tensor  # index of the character
+    token: Tensor  # index of its token
     number: Tensor  # index of its number
-    rank: Tensor  # digits of the number before it
     place: Tensor
     after: Tensor  # digits of the number after it
     value: Tensor  # 0 to 9, float64
 
 
-def _digits_of(numbers: Tensor, chars: Tensor, decimals: bool) -> _Digits:
-    """Find the digits of numbers `[numbers, 5]`, as `_measure` returns them, and their places."""
-    start, end, whole, fraction, power = numbers.t().contiguous()
-    at = ((chars >= ord("0")) & (chars <= ord("9"))).nonzero()[:, 0]
-    number = torch.searchsorted(start, at, right=True) - 1
-    rank = torch.arange(len(at)) - torch.searchsorted(at, start)[number]
+def _digits_of(numbers: Tensor, text: str, token: Tensor, decimals: bool) -> _Digits:
+    """Find the digits of numbers `[numbers, 4]`, as `_measure` returns them, and their places.
+
+    `token` is the index of the token of each digit in the text, whether it belongs to a number or not.
+    """
+    if text.isascii():
+        chars = torch.frombuffer(bytearray(text, "ascii"), dtype=torch.uint8)
+    else:
+        chars = torch.frombuffer(bytearray(text, "utf-32-le", "surrogatepass"), dtype=torch.int32)
+    at = ((chars >= ord("0")) & (chars <= ord("9"))).nonzero().squeeze(-1)
+    start, whole, fraction, power = numbers.t().contiguous()
+    # After the digits of a number, those of an exponent may follow, which belong to none.
     total = whole + fraction
-    # Digits that stand before all numbers, after the last one, or in an exponent belong to none.
-    inside = ((number >= 0) & (at < end[number]) & (rank < total[number])).nonzero()[:, 0]
-    at, number, rank = at[inside], number[inside], rank[inside]
-    whole, total, power = whole[number], total[number], power[number]
+    number = torch.repeat_interleave(total)
+    rank = torch.arange(len(number)) - (total.cumsum(0) - total).index_select(0, number)
+    own = torch.searchsorted(at, start).index_select(0, number) + rank
+    value = chars.index_select(0, at.index_select(0, own)).double() - ord("0")
+    whole, total, power = (each.index_select(0, number) for each in (whole, total, power))
     if not decimals:  # the digits after a point are another number, to which the magnitude belongs
         second = rank >= whole
         number, power = 2 * number + second, torch.where(second | (total == whole), power, 0)
         rank, total = torch.where(second, rank - whole, rank), torch.where(second, total - whole, whole)
         whole = total
-    place, after = whole - 1 - rank + power, total - 1 - rank
-    return _Digits(at, number, rank, place, after, (chars[at] - ord("0")).double())
+    after = total - 1 - rank
+    return _Digits(token.index_select(0, own), number, whole - 1 - rank + power, after, value)
 
 
 def _by_token(
-    digits: _Digits, token: Tensor, ids: Tensor, spelling: Spelling, decimals: bool
+    digits: _Digits, ids: Tensor, spelling: Spelling, decimals: bool
 ) -> tuple[Tensor, LabelNumbers]:
     """Return which of the tokens `ids` are number tokens of numbers, and the numbers of these.
 
-    `token` is the index of each digit's token. A token may hold digits of several numbers (`1/2`), and
-    belongs to the last one.
+    A token may hold digits of several numbers (`1/2`), and belongs to the last one.
     """
-    count = int(digits.number[-1]) + 1
+    token, number, place, after, value = digits
+    index, edge = torch.arange(len(token)), torch.ones(1, dtype=torch.bool)
+    new_token, new_number = token[1:] != token[:-1], number[1:] != number[:-1]
+    # Of each digit, the first one of its number, and the first one of its token in its number.
+    head = torch.where(torch.cat([edge, new_number]), index, 0).cummax(0).values
+    run = torch.where(torch.cat([edge, new_number | new_token]), index, 0).cummax(0).values
     # What stands after each digit in its number, in units of the digit, and what is missing to nines.
-    same = _following(digits.number, -1) == digits.number.unsqueeze(-1)
-    shares = same * torch.pow(10.0, -torch.arange(1.0, _DIGITS_AFTER + 1, dtype=torch.float64))
-    both = _following(torch.stack([digits.value, 9 - digits.value]), 0)
-    remainder, complement = (shares * both).sum(-1)
-    half = torch.pow(10.0, -digits.after.double()) / 2
-    magnitude = torch.zeros(count, dtype=torch.float64)
-    magnitude.index_add_(0, digits.number, digits.value * _power_of_ten(digits.place))
+    following = F.pad(value[1:], (0, _DIGITS_AFTER)).unfold(0, _DIGITS_AFTER, 1)
+    steps = torch.arange(1, _DIGITS_AFTER + 1)
+    shares = _power_of_ten(-steps) * (steps <= after.unsqueeze(-1))
+    remainder, complement = (following * shares).sum(-1), ((9 - following) * shares).sum(-1)
+    half = _power_of_ten(-after) / 2
+    magnitude = torch.zeros(int(number[-1]) + 1, dtype=torch.float64)
+    magnitude.index_add_(0, number, value * _power_of_ten(place))
 
-    is_number = spelling.is_number[ids[token]]
-    hidden = torch.zeros(count, dtype=torch.bool).index_fill_(0, digits.number[~is_number], True)
-    begin = torch.full((count,), len(ids)).scatter_reduce_(0, digits.number, token, "amin")
-    changes = (token[1:] != token[:-1]) | (digits.number[1:] != digits.number[:-1])
-    run = torch.where(F.pad(changes, (1, 0), value=True), torch.arange(len(token)), 0).cummax(0).values
-
-    last = (F.pad(token[1:] != token[:-1], (0, 1), value=True) & is_number).nonzero()[:, 0]
-    at, number, run = token[last], digits.number[last], run[last]
-    length, of_token = last - run + 1, ids[at]
+    is_number = spelling.is_number.index_select(0, ids.index_select(0, token))
+    hidden = torch.zeros(len(magnitude), dtype=torch.bool).index_fill_(0, number[~is_number], True)
+    last = (torch.cat([new_token, edge]) & is_number).nonzero().squeeze(-1)
+    head, run, number = (each.index_select(0, last) for each in (head, run, number))
+    at = token.index_select(0, last)
+    of_token = ids.index_select(0, at)
     # A token's value may have a point or an exponent of its own.
-    place = digits.place[last] + spelling.points[of_token] * decimals - spelling.powers[of_token]
-    starts = (digits.rank[run] == 0) & ~hidden[number]
+    points, powers = spelling.points.index_select(0, of_token), spelling.powers.index_select(0, of_token)
+    unit = place.index_select(0, last) + points * decimals - powers
+    starts = (run == head) & ~hidden.index_select(0, number)
+    leads = (place.index_select(0, run) > 0) & (value.index_select(0, run) > 0)
     return at, LabelNumbers(
-        length,
-        place,
-        after=digits.after[last],
-        back=at - begin[number],
+        length=last - run + 1,
+        place=unit,
+        after=after.index_select(0, last),
+        back=at - token.index_select(0, head),
         starts=starts,
-        leads=starts & (digits.place[run] > 0) & (digits.value[run] > 0),
-        kind=spelling.kinds[of_token],
-        unit=_power_of_ten(place),
-        below=(remainder + half)[last],
-        above=(complement + half)[last],
-        magnitude=magnitude[number].clamp(max=10.0**_LARGEST_POWER),
+        leads=starts & leads,
+        kind=spelling.kinds.index_select(0, of_token),
+        unit=_power_of_ten(unit),
+        below=(remainder + half).index_select(0, last),
+        above=(complement + half).index_select(0, last),
+        magnitude=magnitude.index_select(0, number).clamp(max=10.0**_LARGEST_POWER),
     )
 
 
 def _power_of_ten(place: Tensor) -> Tensor:
-    return torch.pow(10.0, place.clamp(-_LARGEST_POWER, _LARGEST_POWER).double())
+    return _powers_of_ten().index_select(0, place.clamp(-_LARGEST_POWER, _LARGEST_POWER) + _LARGEST_POWER)
 
 
-def _following(column: Tensor, fill: int) -> Tensor:
-    """Return the entries after each one in the last dimension, `[..., entries, _DIGITS_AFTER]`."""
-    return F.pad(column[..., 1:], (0, _DIGITS_AFTER), value=fill).unfold(-1, _DIGITS_AFTER, 1)
+@cache
+def _powers_of_ten() -> Tensor:
+    """Return those from 1e-300 to 1e300: `torch.pow` takes several times as long, and rounds them."""
+    with torch.device("cpu"), torch.inference_mode(False):
+        powers = range(-_LARGEST_POWER, _LARGEST_POWER + 1)
+        return torch.tensor([float(f"1e{power}") for power in powers], dtype=torch.float64)
 
 
 def sequence_ids_of(position_ids: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ntloss.numbers.grammar import DIGITS, POINT, with_ascii_sign
+from ntloss.numbers.grammar import POINT, with_ascii_sign
 from ntloss.numbers.texts import TokenTexts
 
 BREAK = b"\0"
@@ -34,6 +34,8 @@ class Spelling(dict[int, bytes]):
         points: `[vocab]`, digits after the point of a number token's own, 2 for `3.14`.
         powers: `[vocab]`, exponent of a number token's own, 3 for `1e3`.
         kinds: `[vocab]`, `NumberToken.kind`.
+        digit_counts: `[1 + vocab]`, digits in what each token writes that was looked up, after a 0 for labels
+            that are ignored, whose id is -1.
     """
 
     def __init__(self, tokens: Iterable[Any], texts: TokenTexts, vocab_size: int) -> None:
@@ -42,8 +44,9 @@ class Spelling(dict[int, bytes]):
         with torch.device("cpu"), torch.inference_mode(False):
             self.is_number = torch.zeros(vocab_size, dtype=torch.bool)
             self.points, self.powers, self.kinds = torch.zeros(3, vocab_size, dtype=torch.int64)
+            self.digit_counts = torch.zeros(1 + vocab_size, dtype=torch.int64)
         for token in tokens:
-            self[token.token_id] = _begin(token.text.encode())
+            self._add(token.token_id, token.text.encode())
             mantissa, _, power = with_ascii_sign(token.text).lower().partition("e")
             self.is_number[token.token_id] = True
             self.points[token.token_id] = len(mantissa.partition(POINT)[2])
@@ -57,10 +60,12 @@ class Spelling(dict[int, bytes]):
             spelled = self._texts.bytes_of(token_id) or _UNKNOWN
             if token_id not in self._texts.decoded:  # no digits of a text: a special token <loc12>
                 spelled = _ANY_DIGIT.sub(b"x", spelled)
-        self[token_id] = spelled = _begin(spelled)
+        return self._add(token_id, spelled)
+
+    def _add(self, token_id: int, spelled: bytes) -> bytes:
+        digits = len(_ANY_DIGIT.findall(spelled))
+        if digits and spelled[:1] == b" " and spelled[1:2].isdigit():
+            spelled = b"\n" + spelled[1:]
+        self[token_id] = spelled
+        self.digit_counts[token_id + 1] = digits
         return spelled
-
-
-def _begin(spelled: bytes) -> bytes:
-    begins = spelled[:1] == b" " and spelled[1:2] in DIGITS.encode() and len(spelled) > 1
-    return b"\n" + spelled[1:] if begins else spelled
