@@ -451,7 +451,10 @@ def _rules(thousands: str | None) -> _Rules:
         european += [rf"{_D}+(?:{fraction})?|(?<![\w,]){fraction}"]
         begun.append(f"{_D}*,{_D}*")
         plain = "(?!)"
-    body = "|".join([*grouped, f"(?P<european>{'|'.join(european or ['(?!)'])})", plain])
+    separated = "|".join([*grouped, f"(?P<european>{'|'.join(european or ['(?!)'])})"])
+    if thousands != ".":  # spares most numbers these alternatives: a separator follows the first digits
+        separated = rf"(?={_D}+(?:[,.{APOSTROPHES}{SPACES}]{_D}|,?\\|\{{))(?:{separated})"
+    body = f"{separated}|{plain}"
 
     def number(money: str) -> str:
         inner = rf"(?<!{_D}[{CURRENCIES}])(?<!{_D}{_SPACE}€)(?P<inner>{_SIGN})"
