@@ -11,13 +11,14 @@ import torch.nn.functional as F
 import trainer_cases as cases
 import transformers
 import vision_cases
-from tolerances import ONE_COMPUTATION, approx, assert_close
+from tolerances import ONE_COMPUTATION, VALUE_TOLERANCE, approx, assert_close
 from trainer_cases import DIGITS, VOCAB, batch, gradients, number_aware_trainer
 
 from ntloss import NTLCrossEntropyLoss, NTLoss, NumberVocabulary, number_level
 from ntloss.numbers import sequence_ids_of
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.chunked import to_device
+from ntloss.trainers.columns import NUMBERS
 
 _CAUSAL: dict[str, dict[str, Any]] = {
     "Llama": {},
@@ -207,6 +208,38 @@ def test_numbers_of_packed_sequences_are_separated(way, tmp_path):
     loss = gradients(trainer, **inputs, labels=ids)[0]
     assert_close(loss, loss_fn(logits, ids, sequence_ids=sequence_ids_of(inputs["position_ids"])))
     assert loss.item() != approx(loss_fn(logits, ids).item())
+
+
+@pytest.mark.parametrize("criterion", [number_level, {"name": "hl_gauss", "sigma": 2.0}], ids=["level", "hl"])
+def test_documents_that_are_packed_in_the_collator_keep_their_numbers_apart(way, criterion, tmp_path):
+    # Where a document ends in a number, the next one begins with one; digits are the tokens 3 to 12.
+    packed = [[[20, 4, 5], [6, 7, 8, 21], [9]], [[22, 5], [12], [6, 23, 4, 4, 24]]]
+
+    def pack(rows):
+        ids = torch.tensor([[token for each in row["documents"] for token in each] for row in rows])
+        places = [[place for each in row["documents"] for place in range(len(each))] for row in rows]
+        return {"input_ids": ids, "labels": ids.clone(), "position_ids": torch.tensor(places)}
+
+    trainer = cases.trainer_for(cases.llama(), tmp_path)
+    trainer.data_collator = pack
+    make_number_aware(trainer, criterion, vocabulary=DIGITS, chunked=way == "chunked")
+    inputs = trainer.data_collator([{"documents": documents} for documents in packed])
+    record = {NUMBERS: inputs.pop(NUMBERS)}
+    assert_close(gradients(trainer, **inputs, **record), gradients(trainer, **inputs), ONE_COMPUTATION)
+
+    # The loss of all documents is that of each, but for the first label of a row, which nothing predicts.
+    logits = trainer.model(input_ids=inputs["input_ids"], position_ids=inputs["position_ids"]).logits.detach()
+    loss_fn, expected = NTLCrossEntropyLoss(DIGITS, criterion, reduction="sum"), 0.0
+    for of_row, labels, documents in zip(logits, inputs["labels"], packed, strict=True):
+        end = 0
+        for document in documents:
+            start, end = max(end, 1), end + len(document)
+            expected += loss_fn(of_row[None, start - 1 : end - 1], labels[None, start:end]).item()
+    loss = gradients(trainer, **inputs, **record)[0]
+    expected /= inputs["labels"].numel() - len(packed)
+    assert loss.item() == approx(expected, VALUE_TOLERANCE[torch.float32])
+    of_joined = NTLCrossEntropyLoss(DIGITS, criterion, shift=True)(logits, inputs["labels"])
+    assert loss.item() != approx(of_joined.item())
 
 
 @pytest.mark.parametrize("options", [{"label_smoothing": 0.1}, {"mode": "replace"}], ids=str)
