@@ -1,8 +1,11 @@
-"""Count what a call of the loss launches, without a GPU: `python benchmarks/launches.py`.
+"""Count what a call of the loss launches and enters, without a GPU: `python benchmarks/launches.py`.
 
 On the CPU these are the operators that PyTorch dispatches, but for views. Those of an accelerator in eager
 mode are counted on the device "meta", whose tensors have no values, with the two Triton kernels as one launch
 each; there, `torch.compile` fuses those of the number term into a few.
+
+The functions are those of the library that a forward pass enters, which a reader follows, without
+comprehensions.
 
     python benchmarks/launches.py                                               print the table
     python benchmarks/launches.py --markdown results/benchmarks/traffic.md      put it into that page
@@ -11,8 +14,10 @@ each; there, `torch.compile` fuses those of the number term into a few.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import ntloss
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.engine import sources
 from ntloss.engine.readout import COMPUTED_IN, Operators, Readout, Wanted
@@ -108,6 +114,34 @@ def of_further_chunk(criterion: Any) -> float:
     return (counts[1] - counts[0]) / 3
 
 
+def entered(call: Callable[[], object]) -> int:
+    """Count the functions of the library that a call enters, without comprehensions."""
+    found, home, before = set(), str(Path(ntloss.__file__).parent), sys.getprofile()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(home) and not code.co_name.startswith("<"):
+            found.add((code.co_filename, code.co_firstlineno))
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return len(found)
+
+
+def functions_of(criterion: Any) -> tuple[int, int]:
+    """Count the functions that a forward pass of logits and one of hidden states enter."""
+    loss_fn, (hidden, weight, labels) = NTLCrossEntropyLoss(DIGITS, criterion), batch()
+    logits = (hidden @ weight.T).detach().requires_grad_()
+    numbers = loss_fn.find_numbers(labels) if loss_fn.finds_numbers else None
+    return (
+        entered(lambda: loss_fn(logits, labels, numbers=numbers)),
+        entered(lambda: loss_fn.from_hidden(hidden, weight, labels, numbers=numbers)),
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table, or put it into a page."""
     from report import insert, markdown  # which imports all that is measured
@@ -121,8 +155,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with patch.object(sources, "backend_of", lambda *_: _KernelsElsewhere()):
             elsewhere = of_logits(criterion, "meta")
         counts = [f"{forward} + {backward}" for forward, backward in (on_cpu, elsewhere)]
-        rows.append([name, *counts, f"{of_further_chunk(criterion):.1f}"])
-    headings = ["loss", "CPU", "accelerator", "CPU, each further chunk of `from_hidden`"]
+        functions = "; ".join(map(str, functions_of(criterion)))
+        rows.append([name, *counts, f"{of_further_chunk(criterion):.1f}", functions])
+    each = "CPU, each further chunk of `from_hidden`"
+    headings = ["loss", "CPU", "accelerator", each, "functions: logits; hidden states"]
     text = markdown(headings, rows) + "\n"
     print(text)
     if options.markdown:

@@ -398,7 +398,8 @@ class NTLCrossEntropyLoss(nn.Module):
             )
         if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
             raise ValueError(f"chunk_size={chunk_size!r}: expected 1 or more tokens, or None")
-        transform, vocab_size = Transform(logit_scale, softcap).check(), self.vocabulary.vocab_size
+        transform = Transform(logit_scale, softcap).check()
+        vocab_size = self.term.tables.vocabulary.vocab_size
         source, shard = local_source(hidden_states, lm_head_weight, bias, vocab_size, self.group)
         if shard is not None:
             check_same_labels(labels, shard.group)
@@ -733,8 +734,9 @@ class NTLCrossEntropyLoss(nn.Module):
         """Raise a ValueError if an input that gets no gradient in the forward pass needs one."""
         if not torch.is_grad_enabled():
             return
-        trained = isinstance(self.criterion, nn.Module) and any(
-            parameter.requires_grad for parameter in self.criterion.parameters()
+        criterion = self.term.criterion
+        trained = isinstance(criterion, nn.Module) and any(
+            parameter.requires_grad for parameter in criterion.parameters()
         )
         if trained or (targets.ce_weights + targets.number_weights).requires_grad:
             culprit = "the criterion's parameters" if trained else "loss_weights or number_weights"

@@ -263,7 +263,13 @@ class HLGauss:
         # edges are whole steps away from these two. The mass below y is that of the mirror image above it.
         apart, side = steps.abs(), torch.where(steps > 0, above, below)
         near, far = torch.where(apart == 0, -above, (apart - 1) + side), apart + side
-        masses = _mass(near, far, self._inverse_width(digits, number_sigma).to(steps).unsqueeze(-1))
+        # Differences of erf are precise around 0, those of erfc in the tail, those of the distribution
+        # function nowhere. All masses are twice as large. An infinite scale would make NaN of an edge at 0,
+        # the largest one puts all mass there.
+        scale = self._inverse_width(digits, number_sigma).to(steps).unsqueeze(-1)
+        near, far = near * scale, far * scale
+        around, tail = torch.erf(far) - torch.erf(near), torch.erfc(near) - torch.erfc(far)
+        masses = torch.where(near > 0.5, tail, around)
         # Other values have another length or sign, or begin with a 0.
         masses = masses * (cells[0, digits.kind] if self.leading_zeros else cells[digits.leads, digits.kind])
         # If every cell has mass 0, the target is the label; so it is for a token with a point of its own,
@@ -314,17 +320,6 @@ def _numbers_of(answers: Iterable[float | str], name: str) -> list[float]:
             f"{', '.join(map(str, numbers[:5]))}. Pass sigma yourself: HLGauss(sigma=1.0)."
         )
     return numbers
-
-
-def _mass(near: Tensor, far: Tensor, scale: Tensor) -> Tensor:
-    """Integrate a Gaussian around 0 from `near` to `far`, in units of `1 / scale`, up to a factor of 2.
-
-    An infinite scale would make NaN of an edge at 0, the largest one puts all mass there.
-    """
-    near, far = near * scale, far * scale
-    # Differences of erf are precise around 0, those of erfc in the tail; those of the distribution function
-    # are neither.
-    return torch.where(near > 0.5, torch.erfc(near) - torch.erfc(far), torch.erf(far) - torch.erf(near))
 
 
 def _as_sigma(sigma: Any) -> Tensor:

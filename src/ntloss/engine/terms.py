@@ -63,6 +63,7 @@ class NumberTerm(nn.Module):
         reads_mass: whether it depends on the probability of all number tokens in the vocabulary.
         knows_derivative_by_mass: whether the derivative by `log_mass` is known beforehand: 0, or that of
             cross-entropy.
+        needs_all_readouts: whether the term looks at several positions, and at the mass of each.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class NumberTerm(nn.Module):
         self.knows_derivative_by_mass = (
             self.criterion is None or not self.reads_mass or is_cross_entropy(self.criterion)
         )
+        self.needs_all_readouts = "numbers" in self.reads and not self.knows_derivative_by_mass
 
     def find_numbers(
         self, labels: Tensor, sequence_ids: Tensor | None, ignore_index: int, shift: bool = False
@@ -250,11 +252,6 @@ class NumberTerm(nn.Module):
         if not fits[used].all():
             raise ValueError(message)
         return -slope
-
-    @property
-    def needs_all_readouts(self) -> bool:
-        """Whether the term looks at several positions, and at the mass of each."""
-        return "numbers" in self.reads and not self.knows_derivative_by_mass
 
     def gradient(self, number_logits: Tensor, targets: Targets, replaces_cross_entropy: bool) -> Tensor:
         """Differentiate the summed term by the number tokens' logits: `[positions, number tokens]`.

@@ -150,6 +150,17 @@ def test_few_operators_are_dispatched(criterion, forward, backward):
     assert launches.of_further_chunk(criterion) <= 17
 
 
+@pytest.mark.parametrize(
+    ("criterion", "most"),
+    [("ntl_was", (24, 42)), ({"name": "hl_gauss", "sigma": 2.0}, (28, 46))],
+    ids=str,
+)
+def test_a_reader_follows_few_functions(criterion, most):
+    logits, hidden = launches.functions_of(criterion)
+    assert logits <= most[0]
+    assert hidden <= most[1]
+
+
 class TestSynchronization:
     """Meta tensors have no values: reading one raises an error, and would synchronize an accelerator."""
 
