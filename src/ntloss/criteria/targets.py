@@ -130,8 +130,9 @@ def cross_entropy(target_probs: Tensor, log_probs: Tensor, form_log_probs: Tenso
         `[positions]`.
     """
     impossible = (target_probs > 0) & (log_probs < _IMPOSSIBLE)
-    log_likelihood = (target_probs * log_probs).masked_fill(impossible, -torch.inf).sum(-1)
-    return -(log_likelihood if form_log_probs is None else log_likelihood + form_log_probs)
+    # The target changes its sign, not the loss, whose gradient would need another operator.
+    loss = (-target_probs * log_probs).masked_fill(impossible, torch.inf).sum(-1)
+    return loss if form_log_probs is None else loss - form_log_probs
 
 
 def kl_divergence(target_probs: Tensor, log_probs: Tensor) -> Tensor:

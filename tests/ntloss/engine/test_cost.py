@@ -139,7 +139,7 @@ class TestHiddenPath:
 
 @pytest.mark.parametrize(
     ("criterion", "forward", "backward"),
-    [("ntl_was", 38, 15), ({"name": "hl_gauss", "sigma": 2.0}, 81, 21), ("number_level", 109, 27)],
+    [("ntl_was", 38, 15), ({"name": "hl_gauss", "sigma": 2.0}, 81, 20), ("number_level", 109, 27)],
     ids=str,
 )
 def test_few_operators_are_dispatched(criterion, forward, backward):
