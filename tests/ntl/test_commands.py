@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hydra.errors import HydraException
+from pages import blocks
 from published_commands import DEBUG, EVALUATION, PROGRAM, TRAINING, scaled_down
 from runs import logged, predictions, results, train, written
 from tolerances import assert_close
@@ -35,16 +36,16 @@ def test_a_published_command_trains_and_evaluates_the_test_sets(command, tmp_pat
     assert len(logged(folder, "eval_loss")) == 1
 
 
-def test_the_documented_debug_command_runs_from_any_folder(tmp_path):
+def test_the_documented_debug_command_runs_from_any_folder_and_ends_as_its_page_says(tmp_path):
     short = ["training_args.max_steps=2", "evaluation.samples=4", "evaluation.samples_during_training=4"]
     done = subprocess.run(
         [sys.executable, ROOT / PROGRAM, *shlex.split(DEBUG), *short],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    run = tmp_path / "outputs/mathematics_dataset/debug/vanilla_t5"
-    assert results(run)
-    assert str(Path("outputs/mathematics_dataset/debug/vanilla_t5")) in done.stdout
+    assert results(tmp_path / "outputs/mathematics_dataset/debug/vanilla_t5")
+    (last,) = (text for language, text in blocks("docs/paper.md") if language == "text")
+    assert done.stdout.splitlines()[-1] == last.strip()
 
 
 @pytest.mark.parametrize(
