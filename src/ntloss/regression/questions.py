@@ -68,7 +68,7 @@ class Questions:
                 columns = (TEXT,)
                 prompt = _COLUMN.sub("{text}", prompt)
             _check_columns(columns, table, "prompt names")
-            return cls(columns, numeric, prompt, answer, plain)
+            return cls(columns, tuple(c for c in numeric if c in columns), prompt, answer, plain)
         left_out = {} if len(table.columns) < 2 else _useless(table, numeric, answers)
         kept = tuple(c for c in table.columns if c not in left_out)
         if not kept:

@@ -76,3 +76,11 @@ def test_columns_with_pandas_own_gaps_are_fitted_by_trees_as_others(tmp_path):
     model = make(save_tiny_model(tmp_path), epochs=1, compare=True)
     error = model.fit(table, prices).report_["mae"]["boosted trees"]
     assert_close(model.fit(table.convert_dtypes(), prices).report_["mae"]["boosted trees"], error)
+
+
+def test_numbers_that_the_prompt_does_not_name_are_left_to_no_model(tmp_path):
+    table, prices = rooms(60)
+    model = make(save_tiny_model(tmp_path), epochs=1, compare=True, prompt="{kind}: ")
+    assert "boosted trees" not in model.fit(table, prices).report_.index
+    model = make(save_tiny_model(tmp_path), epochs=1, compare=True, prompt="{kind} of {size}: ")
+    assert "boosted trees" in model.fit(table, prices).report_.index
