@@ -145,7 +145,7 @@ def find_numbers(
     found = array("q")
     for start, _, plain, _ in find_digits(text, vocabulary.thousands):
         found.extend(_measure(start, plain))
-    packed = torch.zeros(*shape, len(LabelNumbers._fields), dtype=torch.int64)
+    packed = ids.new_zeros(*shape, len(LabelNumbers._fields))
     if found:
         token = torch.repeat_interleave(spelling.digit_counts.index_select(0, ids + 1))
         digits = _digits_of(torch.frombuffer(found, dtype=torch.int64).view(-1, 4), text, token, decimals)
@@ -192,7 +192,7 @@ def _digits_of(numbers: Tensor, text: str, token: Tensor, decimals: bool) -> _Di
     # After the digits of a number, those of an exponent may follow, which belong to none.
     total = whole + fraction
     number = torch.repeat_interleave(total)
-    rank = torch.arange(len(number)) - (total.cumsum(0) - total).index_select(0, number)
+    rank = torch.arange(len(number), device=number.device) - (total.cumsum(0) - total).index_select(0, number)
     own = torch.searchsorted(at, start).index_select(0, number) + rank
     value = chars.index_select(0, at.index_select(0, own)).double() - ord("0")
     whole, total, power = (each.index_select(0, number) for each in (whole, total, power))
@@ -213,22 +213,22 @@ def _by_token(
     A token may hold digits of several numbers (`1/2`), and belongs to the last one.
     """
     token, number, place, after, value = digits
-    index, edge = torch.arange(len(token)), torch.ones(1, dtype=torch.bool)
     new_token, new_number = token[1:] != token[:-1], number[1:] != number[:-1]
+    index, edge = torch.arange(len(token), device=token.device), new_token.new_ones(1)
     # Of each digit, the first one of its number, and the first one of its token in its number.
     head = torch.where(torch.cat([edge, new_number]), index, 0).cummax(0).values
     run = torch.where(torch.cat([edge, new_number | new_token]), index, 0).cummax(0).values
     # What stands after each digit in its number, in units of the digit, and what is missing to nines.
     following = F.pad(value[1:], (0, _DIGITS_AFTER)).unfold(0, _DIGITS_AFTER, 1)
-    steps = torch.arange(1, _DIGITS_AFTER + 1)
+    steps = torch.arange(1, _DIGITS_AFTER + 1, device=token.device)
     shares = _power_of_ten(-steps) * (steps <= after.unsqueeze(-1))
     remainder, complement = (following * shares).sum(-1), ((9 - following) * shares).sum(-1)
     half = _power_of_ten(-after) / 2
-    magnitude = torch.zeros(int(number[-1]) + 1, dtype=torch.float64)
+    magnitude = value.new_zeros(int(number[-1]) + 1)
     magnitude.index_add_(0, number, value * _power_of_ten(place))
 
     is_number = spelling.is_number.index_select(0, ids.index_select(0, token))
-    hidden = torch.zeros(len(magnitude), dtype=torch.bool).index_fill_(0, number[~is_number], True)
+    hidden = is_number.new_zeros(len(magnitude)).index_fill_(0, number[~is_number], True)
     last = (torch.cat([new_token, edge]) & is_number).nonzero().squeeze(-1)
     head, run, number = (each.index_select(0, last) for each in (head, run, number))
     at = token.index_select(0, last)

@@ -315,6 +315,21 @@ def test_digits_in_special_tokens_are_no_numbers():
     assert numbers.magnitude.tolist() == [0.0, 4.0, 0.0, 42.0]
 
 
+def test_numbers_are_found_whatever_the_default_device():
+    labels, ids = labels_of("12.5_7"), torch.tensor([[0, 0, 0, 0, 1, 1]])
+    expected = find_numbers(labels, VOCABULARY, ids)
+    with torch.device("meta"):  # as after torch.set_default_device("cuda")
+        assert_identical(find_numbers(labels, VOCABULARY, ids), expected)
+
+
+def test_labels_outside_of_the_vocabulary_end_a_number():
+    row = labels_of("12_3")
+    outside = row.clone()
+    for label in (-7, len(TEXTS)):
+        outside[row == TEXT] = label
+        assert digits_of_row(outside[0].tolist(), VOCABULARY) == digits_of_row(row[0].tolist(), VOCABULARY)
+
+
 def test_ids_without_a_token_end_a_number():
     tokenizer = tiny_tokenizers.llama_like()
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=len(tokenizer) + 7)
