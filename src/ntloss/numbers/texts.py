@@ -273,9 +273,10 @@ def _texts_of_hugging_face(tokenizer: Any) -> TokenTexts:
     size = max(len(tokenizer), size) if hasattr(tokenizer, "__len__") else size
     letter_ids: set[int] = set()
     for marker in ("", "##"):  # WordPiece continues words with ##
-        if tokenizer.convert_tokens_to_string(["a", f"{marker}a"])[anchor:] == "a":
-            begins = re.compile(marker + _LETTER).match
-            letter_ids |= {i for raw, i in vocab.items() if begins(raw)}
+        begins = re.compile(marker + _LETTER).match
+        beginning = {i for raw, i in vocab.items() if begins(raw)}
+        if beginning and tokenizer.convert_tokens_to_string(["a", f"{marker}a"])[anchor:] == "a":
+            letter_ids |= beginning
     return TokenTexts(
         decoded,
         bare,

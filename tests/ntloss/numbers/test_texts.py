@@ -263,6 +263,13 @@ class TestTheTokenizerIsNeverChanged:
         assert saved_bytes(tokenizer, tmp_path / "after") == before
 
 
+def test_a_tokenizer_that_converts_single_characters_only_has_the_digits_of_its_bytes():
+    tokenizer = pytest.importorskip("transformers").ByT5Tokenizer()
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+    assert [tokenizer.decode([i]) for i in vocabulary.token_ids] == [*DIGITS]
+    assert places_of_numbers(tokenizer, "x1 is 12.5, -7") == [[1, 0, -1], [0]]
+
+
 @pytest.mark.parametrize("given_instead", [None, "t5", {"4": 4}, object()], ids=lambda x: type(x).__name__)
 def test_objects_that_are_not_tokenizers_are_an_error_that_says_what_to_pass(given_instead):
     for call in (NumberVocabulary.from_tokenizer, NTLoss, NTLossDotProduct):
