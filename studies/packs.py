@@ -1,19 +1,56 @@
-"""Packs of runs that were made in pieces, which the lab's own analysis reads."""
+"""Runs of small models that are made in pieces, and packs of them, which the lab's own analysis reads."""
 
 import argparse
 import json
 import lzma
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from ntl.data.files import write_atomically
 from ntl.report.contrasts import compare_rows, read_contrasts
 from ntl.report.runs import PACKED
 from ntl.report.tables import contrast_columns, markdown_table
 
 MARGIN = 5.0  # per cent
+
+
+def make_runs(
+    arguments: Sequence[str] | None,
+    description: str | None,
+    arms: Sequence[str],
+    steps: int,
+    outputs: Path,
+    make_run: Callable[[str, int, int, Path], Mapping[str, Any]],
+) -> None:
+    """Make the runs that are missing, seed by seed, each of which writes one file at its end.
+
+    `fine_tuning.make_runs` is for runs of an hour, which are continued where they were cut.
+
+    Args:
+        arguments: The command line: `--seeds`, and by default all arms, `--steps` and `--outputs`.
+        description: The program's docstring, whose first line is the help.
+        arms: What is compared.
+        steps: Training steps of a run.
+        outputs: Folder of the runs.
+        make_run: Makes a run of an arm, a seed, a number of steps and the folder; its `seconds` are printed.
+    """
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("--seeds", nargs="+", type=int, required=True)
+    parser.add_argument("--arms", nargs="+", default=arms, choices=arms)
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--outputs", type=Path, default=outputs)
+    given = parser.parse_args(arguments)
+    given.outputs.mkdir(parents=True, exist_ok=True)
+    for seed, arm in product(given.seeds, given.arms):
+        path = given.outputs / f"{arm}-{seed}.json"
+        if not path.is_file():
+            run = make_run(arm, seed, given.steps, given.outputs)
+            write_atomically(path, json.dumps(run))
+            print(f"{path.stem}: {run['seconds']:.0f} s of processor time", flush=True)
 
 
 def report(

@@ -5,12 +5,9 @@
 A run that has a file is skipped. Each run takes a few minutes on one core, and is made at once.
 """
 
-import argparse
-import json
 import time
 import warnings
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +16,12 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import LlavaConfig, LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
-from ntl.data.files import write_atomically
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.numbers import parse_numbers
 from ntloss.reading import UnlikelyNumberWarning, number_quantiles
 from studies.boxes.task import LARGEST, QUESTIONS, SEPARATORS, SIDE, Row, draw_rows
 from studies.fine_tuning import provenance
+from studies.packs import make_runs
 
 ARMS = ("ce", "ntl_was", "hl_gauss")
 PATCH = 8  # pixels
@@ -35,19 +32,14 @@ LEVELS = (0.05, 0.5, 0.95)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs that are missing, seed by seed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seeds", nargs="+", type=int, required=True)
-    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--outputs", type=Path, default=Path("outputs/boxes"))
-    given = parser.parse_args(arguments)
-    given.outputs.mkdir(parents=True, exist_ok=True)
-    for seed, arm in product(given.seeds, given.arms):
-        path = given.outputs / f"{arm}-{seed}.json"
-        if not path.is_file():
-            run = make_run(arm, seed, given.steps)
-            write_atomically(path, json.dumps(run))
-            print(f"{path.stem}: {run['seconds']:.0f} s of processor time for training", flush=True)
+    make_runs(
+        arguments,
+        __doc__,
+        ARMS,
+        STEPS,
+        Path("outputs/boxes"),
+        lambda arm, seed, steps, _: make_run(arm, seed, steps),
+    )
 
 
 def make_run(arm: str, seed: int, steps: int) -> dict[str, Any]:

@@ -5,8 +5,6 @@
 Each run writes one file, at its end, and runs that have one are skipped.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +14,11 @@ from datasets import Dataset
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, set_seed
 from trl import SFTConfig, SFTTrainer
 
-from ntl.data.files import write_atomically
 from ntloss import HLGauss
 from ntloss.numbers import NumberFormat
 from ntloss.reading import compare_answers
 from ntloss.trainers import make_number_aware
+from studies.packs import make_runs
 
 ARMS = ("ce", "one_width", "relative")
 DATA, MODEL = "data/diamonds.csv", "examples/characters"
@@ -31,27 +29,12 @@ TRAIN, TEST, STEPS, BATCH = 1800, 500, 300, 32
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs that are missing, seed by seed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seeds", nargs="+", type=int, required=True)
-    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--outputs", type=Path, default=Path("outputs/prices"))
-    given = parser.parse_args(arguments)
-    for seed in given.seeds:
-        for arm in given.arms:
-            path = given.outputs / f"{arm}-{seed}.json"
-            if path.is_file():
-                continue
-            start = time.process_time()
-            found = run(arm, seed, given.steps, given.outputs)
-            found["seconds"] = time.process_time() - start
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(found))
-            print(f"{path.stem}: {found['seconds']:.0f} s of processor time", flush=True)
+    make_runs(arguments, __doc__, ARMS, STEPS, Path("outputs/prices"), make_run)
 
 
-def run(arm: str, seed: int, steps: int, outputs: Path) -> dict[str, Any]:
+def make_run(arm: str, seed: int, steps: int, outputs: Path) -> dict[str, Any]:
     """Train and read one model."""
+    start = time.process_time()
     rows = Dataset.from_csv(DATA).shuffle(seed=seed).select(range(TRAIN + TEST))
     prompts, prices = [PROMPT.format(**row) for row in rows], list(rows["price"])
     answers = [f"{price:0{DIGITS}d}" for price in prices[:TRAIN]]
@@ -91,6 +74,7 @@ def run(arm: str, seed: int, steps: int, outputs: Path) -> dict[str, Any]:
         "answered": errors.answered,
         "coverage": errors.coverage,
         "cross_entropy": errors.cross_entropy,
+        "seconds": time.process_time() - start,
     }
 
 
