@@ -1,6 +1,6 @@
 """What is a number: in a vocabulary, in a row of tokens, in a text.
 
-Everything else in the library asks here; the grammar itself is `ntloss.numbers.grammar`.
+Everything else in the library asks here; its grammar is `ntloss.numbers.grammar` and what that imports.
 """
 
 from ntloss.numbers.fields import FieldNumber, by_field, find_fields

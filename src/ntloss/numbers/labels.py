@@ -23,7 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.numbers.grammar import POINT, find_digits
+from ntloss.numbers.alphabet import POINT
+from ntloss.numbers.grammar import find_digits
 from ntloss.numbers.spelling import BREAK, Spelling
 from ntloss.numbers.vocabulary import NumberVocabulary
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from ntloss.numbers.grammar import as_value, find_in_text, find_whole
+from ntloss.numbers.alphabet import as_value
+from ntloss.numbers.grammar import find_in_text, find_whole
 
 Which = str | Callable[[str], float | None]
 WHICH = ("last", "first", "after", "whole")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ntloss.numbers.grammar import POINT, with_ascii_sign
+from ntloss.numbers.alphabet import POINT, with_ascii_sign
 from ntloss.numbers.texts import TokenTexts
 
 BREAK = b"\0"

@@ -16,7 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ntloss.numbers.grammar import DIGITS, SUBWORDS, characters, count_digits
+from ntloss.numbers.alphabet import DIGITS, count_digits
+from ntloss.numbers.pieces import SUBWORDS, characters
 
 # SentencePiece's byte fallback: "<0x34>" decodes to "4", but "4" is never encoded to it.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")

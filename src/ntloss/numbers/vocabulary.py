@@ -18,18 +18,10 @@ import torch
 from torch import Tensor
 
 from ntloss.callers import warn_caller
-from ntloss.numbers.grammar import (
-    DIGITS,
-    LARGEST,
-    POINT,
-    SIGNED,
-    SIGNS,
-    check_thousands,
-    count_digits,
-    is_piece,
-    value_of_token,
-)
+from ntloss.numbers.alphabet import DIGITS, POINT, SIGNS, count_digits
+from ntloss.numbers.grammar import LARGEST, SIGNED, check_thousands, value_of_token
 from ntloss.numbers.parsing import as_float
+from ntloss.numbers.pieces import is_piece
 from ntloss.numbers.spelling import Spelling
 from ntloss.numbers.texts import TokenTexts, cannot_encode, encode_each, texts_of_tokenizer
 

@@ -19,7 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ntloss.numbers.grammar import count_digits, length_of_prefix
+from ntloss.numbers.alphabet import count_digits
+from ntloss.numbers.grammar import length_of_prefix
 from ntloss.reading.torch_model import Continuations
 from ntloss.reading.writing import Options
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ntloss.callers import warn_caller
+from ntloss.numbers.alphabet import CURRENCIES, DIGITS
 from ntloss.numbers.format import NumberFormat
-from ntloss.numbers.grammar import CURRENCIES, DIGITS, find_in_text
+from ntloss.numbers.grammar import find_in_text
 from ntloss.reading.images import (
     as_lists,
     as_messages,

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from ntloss.numbers.alphabet import DIGITS
 from ntloss.numbers.format import NumberFormat
-from ntloss.numbers.grammar import DIGITS, find_in_text, read_prefix, thousands_at
+from ntloss.numbers.grammar import find_in_text, read_prefix
+from ntloss.numbers.lists import thousands_at
 from ntloss.reading import any_length
 from ntloss.reading.images import tokenizer_of
 from ntloss.reading.prompts import (

@@ -14,7 +14,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ntloss.numbers.grammar import POINT, Prefix, characters, read_prefix, with_ascii_sign
+from ntloss.numbers.alphabet import POINT, with_ascii_sign
+from ntloss.numbers.grammar import Prefix, read_prefix
+from ntloss.numbers.pieces import characters
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading.torch_model import Continuations
 

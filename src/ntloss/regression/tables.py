@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.io.common import get_handle
 
-from ntloss.numbers.grammar import APOSTROPHES, POINT, POWERS, SIGNS, SPACES
+from ntloss.numbers.alphabet import APOSTROPHES, POINT, POWERS, SIGNS, SPACES
 from ntloss.numbers.parsing import parse_number
 from ntloss.regression.questions import without_surrogates
 

@@ -16,7 +16,8 @@ from tolerances import approx, assert_close, assert_identical
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria.whole_numbers import log_ratio
-from ntloss.numbers.grammar import DIGITS, find_in_text
+from ntloss.numbers.alphabet import DIGITS
+from ntloss.numbers.grammar import find_in_text
 from ntloss.numbers.labels import LabelNumbers, find_numbers, sequence_ids_of
 from ntloss.numbers.texts import TokenTexts
 

@@ -18,7 +18,7 @@ from tiny_tokenizers import DIGITS, VALUES_OF_MAKES
 
 from ntloss import NTLCrossEntropyLoss, NTLoss, NTLossDotProduct, NumberVocabulary, number_level
 from ntloss.numbers import NumberFormat
-from ntloss.numbers.grammar import is_piece
+from ntloss.numbers.pieces import is_piece
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*tokens count as numbers")
 

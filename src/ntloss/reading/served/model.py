@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.numbers.grammar import DIGITS, POWERS, characters, is_piece
+from ntloss.numbers.alphabet import DIGITS, POWERS
+from ntloss.numbers.pieces import characters, is_piece
 from ntloss.numbers.texts import TokenTexts
 from ntloss.numbers.vocabulary import NumberVocabulary, find_number_tokens, make_vocabulary
 from ntloss.reading.served.forms import CHAT, FORMS, Prefix, Returned, chat_form, in_order

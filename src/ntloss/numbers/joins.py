@@ -1,0 +1,257 @@
+"""What stands beside a number and makes it a part of something else: a range, a fraction, a date, a quantity.
+
+`_JOINS` are marks and magnitudes directly after a number; of each, a model may have written a part
+(`may_be_joined`). Words (`_JOINED_BY_WORDS`) are looked at in finished texts alone, because a reading of what
+a model writes ends at the first letter of a word or a unit.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ntloss.numbers.alphabet import (
+    ABBREVIATIONS,
+    APOSTROPHES,
+    CODE,
+    CODES,
+    CURRENCIES,
+    CURRENCY,
+    DASH,
+    DIGITS,
+    HIDDEN,
+    MAGNITUDE_WORDS,
+    MINUSES,
+    OPEN,
+    OTHER_DIGIT,
+    PRIMES,
+    QUOTES,
+    SIGN,
+    SPACE,
+    SPACES,
+    D,
+)
+from ntloss.numbers.magnitudes import OTHER_MAGNITUDES
+
+_AGAIN = rf"{SIGN}?(?:{CURRENCY}{SPACE}?)?[.]?{D}"  # another number begins
+_MORE = rf"{SIGN}?(?:{CURRENCY}{SPACE}?)?\.?"  # what of it may be written so far
+_OPERATOR = "[/\u2044\u2215\uff0f\u00d7÷·⋅∙±]"
+_UNIT = rf"(?:{SPACE}?[%‰]|{SPACE}?€|{CURRENCY}|[°.{PRIMES}{QUOTES}]{{1,2}})"
+# Between the parts of a time, a length, or code.
+_MIDDLE = f":\u2236\uff1a_hH{APOSTROPHES}\u00b4`{PRIMES}"
+_MONEY_WORDS = "dollar|euro|pounds|rupees|yen|yuan|won|franc|peso"
+_COUNTED = "hundred|thousand|million|billion|trillion|lakh|crore"
+_ORDINALS = "|".join(word + end for word in MAGNITUDE_WORDS for end in ("s", "ths"))  # and plurals
+_AFTER_COUNTED = "|".join(f"(?<=(?i:{word}{s}))" for word in _COUNTED.split("|") for s in ("", "s"))
+
+
+def _begins(words: str) -> str:
+    """Make a pattern of the beginnings of words, which `|` separates."""
+    return "|".join(sorted({word[:i] for word in words.split("|") for i in range(1, len(word) + 1)}))
+
+
+# What follows a number and makes it a part of something else, up to the first digit of that; and what of it
+# may be written so far.
+_JOINS = [
+    # 1/2, 3 · 10, 5 ± 1
+    (
+        rf"{SPACE}?(?:{_OPERATOR}|\+/-|\\(?:times|cdot|div|pm)\b){SPACE}?{OPEN}?{_AGAIN}",
+        rf"{SPACE}?(?:{_OPERATOR}|\+(?:/-?)?|\\(?:{_begins('times|cdot|div|pm')})?){SPACE}?{OPEN}?{_MORE}",
+    ),
+    # 2*3, 10^5, 3 x 4
+    (
+        rf"(?:\*\*?|[\u2217\u2022]|{SPACE}\*{SPACE}|\^\{{?|{SPACE}?[xX]{SPACE}?){_AGAIN}",
+        rf"(?:\*\*?|[\u2217\u2022]|{SPACE}\*{SPACE}?|\^\{{?|{SPACE}?[xX]{SPACE}?){_MORE}",
+    ),
+    (rf"{SPACE}{D}+/{D}", rf"{SPACE}{D}+/?"),  # 1 1/2
+    # 12:30, 12h30, 1.2.3, 5..10, 5…10, \frac{1}{2}, and groups that nobody writes
+    (
+        rf"(?:[{_MIDDLE}{HIDDEN}]|(?:[.,]{{1,3}}|…)[{HIDDEN}]?|\}}\{{|\{{,\}}|,\\!|\\[!,;: ]){D}",
+        rf"[{_MIDDLE}{HIDDEN}]|(?:[.,]{{1,3}}|…)[{HIDDEN}]?|\}}\{{?|\{{,?\}}?|,(?:\\!?)?|\\[!,;: ]?",
+    ),
+    # 90° 30'
+    (
+        rf"°{SPACE}?{D}{D}?(?:\.{D}+)?{SPACE}?[{PRIMES}{QUOTES}]",
+        rf"°{SPACE}?(?:{D}{D}?(?:\.{D}*)?{SPACE}?)?",
+    ),
+    (rf"€{D}{D}(?!{D})", f"€{D}{{0,2}}"),  # 10€50
+    # exponents of another form, 1e5kg, 1.5 e5, 1.5d0
+    (rf"(?:{SPACE}?[eE]|[dD]){SIGN}?{D}", rf"\.?{SPACE}?[eEdD]{SIGN}?{D}*"),
+    # 0.000 001, 3.141 59
+    (
+        rf"(?<=\.{D}{D}{D})(?:{SPACE}{D}{D}{D}(?!{D}))*{SPACE}{D}{{1,3}}(?![.,]?{D})",
+        rf"{SPACE}{D}{{0,3}}",
+    ),
+    # separators and points of full width or of Arabic
+    (
+        rf"[\uff0c\u066c]{D}{D}{D}(?!{D})|[\u066b\uff0e]{D}",
+        rf"[\uff0c\u066b\u066c\uff0e]{D}{{0,3}}",
+    ),
+    (rf"{SPACE}:{SPACE}{D}", rf"{SPACE}(?::{SPACE}?)?"),  # 3 : 2
+    # 5- and 100.00-, as accountants write negative numbers, and 100.00 CR
+    (rf"[-\u2212](?=[\s,;:.)\]|]|\Z)|{SPACE}?(?:CR|DR)(?!\w)", rf"[-\u2212]|{SPACE}?[CD]R?"),
+    # 3到5, 3から5
+    (
+        rf"{SPACE}?[到至~]{SPACE}?{D}|{SPACE}?(?:から|부터|에서){SPACE}?{D}",
+        rf"{SPACE}?(?:[到至~か부에]|から|부터|에서)?{SPACE}?",
+    ),
+    # 3-5, 3%-5%, $3-$5, 20°-25°
+    (rf"{_UNIT}?{DASH}{CURRENCY}?{D}", rf"{_UNIT}?(?:{DASH}(?:\\|{CURRENCY})?)?"),
+    (rf"{SPACE}?[⁺⁻₊₋]?{OTHER_DIGIT}", rf"{SPACE}?[⁺⁻₊₋]?"),  # 2½, 10²
+    ("\ufe0f?\u20e3", "\ufe0f?"),  # keycaps
+    (rf"{SPACE}?(?:[√π]|\\(?:sqrt|pi)(?![A-Za-z]))", rf"{SPACE}?\\(?:{_begins('sqrt|pi')})?"),  # 2π
+    ("(?<=0)(?:[xX][0-9A-Fa-f]|[bBoO][0-7])", "[xXbBoO]"),  # 0xFF
+    # 5 thousand 200; 3 thousandths
+    (rf"(?:{_AFTER_COUNTED}){SPACE}(?:and{SPACE})?{D}", rf"{SPACE}(?:an?|and{SPACE}?)?"),
+    (
+        rf"[{SPACES}-]?(?i:hundred|thousand|million|billion|trillion)ths?(?!\w)",
+        rf"[{SPACES}-]?(?i:{_begins(_ORDINALS)})?",
+    ),
+    (r"(?:[BT]|MM)(?!\w)", "[BT]|MM?"),  # billions or bytes
+    # magnitudes of Asian languages, but not kilograms and kilometers (千克, 千米)
+    (
+        rf"{SPACE}?(?:[万萬億亿兆만억천조]|[십백](?=[만억])|[千百](?![克米瓦卡赫帕焦伏字分])|พัน|หมื่น|แสน|ล้าน)",
+        rf"{SPACE}?(?:[千百십백]|{_begins('พัน|หมื่น|แสน|ล้าน')})?",
+    ),
+    # 5k USD, 5 m dollars
+    (
+        rf"{SPACE}?[kKmMbBtT]{SPACE}?(?:{CODE}|{CURRENCY}|(?:{_MONEY_WORDS})s?\b)",
+        rf"{SPACE}?[kKmMbBtT]{SPACE}?(?:\\|{_begins(CODES)}|(?:{_begins(_MONEY_WORDS)})s?)?",
+    ),
+]
+# What ends most numbers, before all else is tried: the end of a line, a clause or a sentence.
+_ENDS = re.compile(r"[.,;!?]?(?:\n|\Z)|[,.;] [^0-9]")
+_SEPARATED = re.compile(rf",{SIGN}?\.?{D}")  # where commas do nothing else
+_JOINED = re.compile("|".join(full for full, _ in _JOINS))
+_TAIL = re.compile("|".join(begun for _, begun in _JOINS))
+
+# From large to small units, of which two make one quantity: 1 hour 30 minutes.
+_QUANTITIES = (
+    ("years?|yrs?|y", "months?|mos?", "weeks?|wks?|w", "days?|d", "hours?|hrs?|h|Stunden?|heures?|horas?",
+     "minutes?|mins?|m|Minuten?|minutos?", "seconds?|secs?|s"),
+    ("miles?|mi", "yards?|yds?", "feet|foot|ft", r"inch(?:es)?|ins?"),
+    ("kilomet(?:er|re)s?|km", "met(?:er|re)s?|m", "centimet(?:er|re)s?|cm", "millimet(?:er|re)s?|mm"),
+    ("tons?|tonnes?|t", "stones?|st", "pounds?|lbs?", "ounces?|oz", "kilograms?|kg", "grams?|g"),
+    ("dollars?|euros?|pounds?|rupees?|francs?", "cents?|pence|paise|centimes?"),
+    ("degrees?|deg|°", "minutes?|arcminutes?", "seconds?"),
+    ("gallons?|gal", "quarts?|qt", "pints?|pt", "cups?", "tablespoons?|tbsp", "teaspoons?|tsp"),
+)  # fmt: skip
+_SMALLER_UNIT = "|".join(
+    rf"(?:{large})(?:\.?(?:(?<=[a-z]{{3}}),)?{SPACE}(?:and{SPACE})?)?{D}+(?:[.,]{D}+)?"
+    rf"{SPACE}?(?:{'|'.join(units[i + 1 :])})\b"
+    for units in _QUANTITIES
+    for i, large in enumerate(units[:-1])
+)
+_ALL = rf"every|each|the|all|a{SPACE}(?:possible|(?:total|maximum){SPACE}of)"
+_OF = (
+    rf"(?:(?:\w{{1,12}}{SPACE})?out{SPACE})?of(?:{SPACE}(?:{_ALL}))?|on{SPACE}a{SPACE}scale{SPACE}(?:of|to)"
+    r"|over|through|thru|till?|until|versus|vs\.?|per|point"
+)
+_FRACTION = r"half|third|quarter|fourth|fifth|two[ -]thirds|three[ -]quarters"
+_AND = (
+    rf"(?:(?:an?|one){SPACE})?(?:{_FRACTION})"
+    rf"|{D}+(?:/{D}|{SPACE}(?:cents|pence|(?:ten|hundred|thousand)ths))"
+)
+_THE_POWER = rf"power(?:{SPACE}of)?(?:{SPACE}{_AGAIN})?|\w+(?:th|rd|nd|st)"
+_JOINED_BY_WORDS = re.compile(
+    "|".join(
+        (
+            rf"°?[A-Za-z]{{1,3}}{DASH}{CURRENCY}?{D}",  # 3kg-5kg
+            rf"(?:{_UNIT}|-)?{SPACE}(?i:to|or|bis|à|до){SPACE}{_AGAIN}",  # 18 to 25 percent
+            # 18 percent to 25 percent, 5 kg or 6 kg
+            rf"{SPACE}?(?P<unit>[^\W\d_]+|%|°[CF]?){SPACE}(?i:to|or|bis|à|oder|ou){SPACE}{_AGAIN}[{DIGITS}.,]*"
+            rf"{SPACE}?(?P=unit)(?!\w)",
+            rf"{SPACE}(?i:{_OF}){SPACE}{_AGAIN}",  # 3 out of 5, 7 on a scale of 10, 3 vs. 4
+            rf"(?:{SPACE}?%|{SPACE}percent){SPACE}of{SPACE}(?:the{SPACE})?{_AGAIN}",  # 20% of 50
+            # 1 in 5, but not 1 in 2020
+            rf"(?<=(?<![\d.,])[1-9]){SPACE}in{SPACE}(?:every{SPACE})?(?!(?:19|20){D}{D}\b){D}",
+            rf"{SPACE}point{SPACE}(?:zero|oh|one|two|three|four|five|six|seven|eight|nine)\b",
+            rf"{SPACE}and{SPACE}(?:{_AND})\b",  # 3 and a half, 5 and 20 cents
+            rf"{SPACE}?-?(?:{_SMALLER_UNIT})",
+            # 1 hour 30, 1m 80
+            rf"(?:{SPACE}?(?:hours?|hrs?|h|feet|foot|ft)|m){SPACE}{D}{D}?(?!\d|[.,]{D}|{SPACE}?[A-Za-z%])",
+            rf"(?:min|m|ft){D}{D}(?!{D})",  # 1m80
+            rf"[{PRIMES}{QUOTES}]{SPACE}{D}{D}?{SPACE}?[{PRIMES}{QUOTES}]",  # 5' 7"
+            # 5 squared, 2 to the 3rd
+            rf"{SPACE}(?:squared|cubed|to{SPACE}the{SPACE}(?:{_THE_POWER})|(?:degrees{SPACE})?below{SPACE}zero)\b",
+        )
+    )
+)
+_JOINED_BY_AND = re.compile(rf"(?:{_UNIT}|{SPACE}?[^\W\d]{{1,12}})?{SPACE}(?:and|und|et|y){SPACE}{_AGAIN}")
+_BETWEEN = re.compile(rf"(?i:between|zwischen|entre){SPACE}{CURRENCY}?$")
+_WORD_AFTER = re.compile(rf"(?:{_UNIT}|-)?{SPACE}?[^\W\d]|{SPACE}?[°%]|[{PRIMES}{QUOTES}]{SPACE}")
+_WORD_BEHIND = re.compile(rf"[{SPACES}-]?([^\W\d_][^\s0-9,.;:!?)\]}}\"'/{CURRENCIES}-]*)")
+# Magnitudes that are not in the table of those that are read.
+UNREAD = OTHER_MAGNITUDES | {
+    f"{word}{end}"
+    for word in (
+        *(f"{number}illion" for number in ("quadr", "quint", "sext", "sept", "oct", "non", "dec", "z")),
+        *("billiard", "billiarde", "trilliard", "trillione", "quadrillione", "lac", "tsd", "mia"),
+        *("tenth", "dozen", "score", "gross"),
+    )
+    for end in ("", "s", "n", "en")
+}
+_UNREAD_BEGUN = frozenset(word[:i] for word in UNREAD for i in range(1, len(word) + 1))
+_TRADERS = "mm|mil|mill|bil|tril|thou|grand"  # $5mm, $5 mil
+_UNREAD_MONEY = re.compile(rf"{SPACE}?(?i:{_TRADERS})(?!\w)")
+_UNREAD_MONEY_BEGUN = re.compile(rf"{SPACE}?(?i:{_begins(_TRADERS)})")
+
+# What stands before a number and makes it a part of something else: a fraction, a power, a root.
+JOINED_BEFORE = re.compile(
+    rf"(?<={OTHER_DIGIT})|(?<=[√π±^/\u2044\u2215\uff0f])|(?<=/{SPACE})|(?<=[\^\}}\]]\{{)|(?<=frac)"
+    r"|(?<=\\sqrt)|(?<=\\sqrt[ {\[])|(?<=\\pm)|(?<=\\pm\s)|(?<=\bout of )|(?<=\(of )|(?<=[\s($€£],)|(?<=\A,)"
+)
+_FAR = 16  # characters before a number in which a sign can stand apart
+# `minus 5`, `= - 5`, `-AUD 5`, but not the operator of `7 minus 5`.
+_SIGN_APART = re.compile(
+    rf"(?:(?<![0-9)\]}}%]{SPACE})(?<![\w-])(?i:minus|negative|минус|eksi)\s+"
+    rf"|(?:[负負]|零下|氷点下|マイナス|마이너스|영하){SPACE}?"
+    rf"|[=:{CURRENCIES}]{SPACE}?[{re.escape(MINUSES)}]{SPACE}"
+    rf"|(?<![\w)\]}}%])[{re.escape(MINUSES)}](?:[A-Z]{{2,3}}|{ABBREVIATIONS})\.?{SPACE}?)$"
+)
+# The last characters of all that `_SIGN_APART` finds.
+_ENDS_OF_SIGNS = frozenset(f"{MINUSES}.ABCDEFGHIJKLMNOPQRSTUVWXYZeiskrptzł\u0441\u0421č负負下点スス스하m")
+
+
+def joined_until(text: str, match: re.Match[str], thousands: str | None) -> int:
+    """Return where what follows a number joins it to something else, but for words; 0 if nothing does."""
+    end = match.end()
+    if _ENDS.match(text, end) or (thousands == "" and _SEPARATED.match(text, end)):
+        return 0
+    joined = _JOINED.match(text, end)
+    if joined is None and match["money"]:
+        joined = _UNREAD_MONEY.match(text, end)
+    if joined is None and (word := _WORD_BEHIND.match(text, end)) and word[1].lower() in UNREAD:
+        joined = word
+    return 0 if joined is None else joined.end()
+
+
+def joined_by_words_until(text: str, match: re.Match[str]) -> int:
+    """Return where words join a number to something else; 0 if they do not."""
+    end = match.end()
+    if _WORD_AFTER.match(text, end) is None:
+        return 0
+    joined = _JOINED_BY_WORDS.match(text, end)
+    if joined is None and (among := _JOINED_BY_AND.match(text, end)):
+        joined = among if _BETWEEN.search(text, max(0, match.start() - _FAR), match.start()) else None
+    return 0 if joined is None else joined.end()
+
+
+def may_be_joined(text: str, match: re.Match[str]) -> bool:
+    """Return whether what follows a number is the beginning of what joins it to something else."""
+    end = match.end()
+    if _TAIL.fullmatch(text, end) or (match["money"] and _UNREAD_MONEY_BEGUN.fullmatch(text, end)):
+        return True
+    word = _WORD_BEHIND.fullmatch(text, end)
+    return word is not None and word[1].lower() in _UNREAD_BEGUN
+
+
+def follows_sign(text: str, start: int) -> bool:
+    """Return whether a sign stands apart before a number, or a word for one."""
+    before = text[max(0, start - _FAR) : start].rstrip()
+    return before[-1:] in _ENDS_OF_SIGNS and _SIGN_APART.search(text, max(0, start - _FAR), start) is not None
+
+
+def is_only_a_minus(before: str) -> bool:
+    """Whether nothing stands before the first number of a text but a minus: its sign, or a bullet."""
+    line = before.lstrip()
+    return "\n" not in line and any(c in MINUSES for c in line) and re.search(r"\w", line) is None
