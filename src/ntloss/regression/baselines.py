@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -19,9 +18,9 @@ from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 from sklearn.svm import SVR
 
-from ntloss.regression.questions import Questions, as_floats
+from ntloss.regression.questions import Questions
+from ntloss.regression.rows import Numbers, as_floats
 
-Numbers = NDArray[np.float64]
 MEDIAN = "the median answer"
 RIDGE = "ridge on words"
 TREES = "boosted trees"
@@ -43,20 +42,22 @@ class Baseline(NamedTuple):
 def compare(
     questions: Questions,
     table: pd.DataFrame,
+    texts: Sequence[str],
     answers: Numbers,
-    train: Sequence[int],
-    held_out: Sequence[int],
+    train: slice,
+    held_out: slice,
     encoder: str | None = None,
     seed: int = 0,
 ) -> tuple[dict[str, Baseline], dict[str, str]]:
     """Fit simple models to the training rows, and predict the held-out ones.
 
     Args:
-        questions: how rows are written.
+        questions: which columns are read.
         table: the rows.
+        texts: `[rows]`, the rows as questions.
         answers: `[rows]`.
-        train: indices of the training rows.
-        held_out: indices of the rows that are predicted.
+        train: the training rows.
+        held_out: the rows that are predicted.
         encoder: folder or name of a sentence encoder. Default: none.
         seed: of the trees.
 
@@ -69,10 +70,9 @@ def compare(
     table = questions.table(table)
     words = [name for name in questions.columns if name not in questions.numeric]
     models: dict[str, Callable[[], Numbers]] = {
-        MEDIAN: lambda: np.full(len(held_out), np.median(answers[[*train]]))
+        MEDIAN: lambda: np.full(len(answers[held_out]), np.median(answers[train]))
     }
     if words:
-        texts = np.array(questions.write(table), dtype=object)
         models[RIDGE] = lambda: _ridge(texts, answers, train, held_out, seed)
         if encoder is not None:
             models[ENCODER] = lambda: _encoded(encoder, texts, answers, train, held_out)
@@ -90,23 +90,22 @@ def compare(
     return found, failed
 
 
-def _fitted(model: Any, X: Any, y: Numbers, train: Sequence[int], held_out: Sequence[int]) -> Numbers:  # noqa: N803
-    predicted: Numbers = model.fit(X[[*train]], y[[*train]]).predict(X[[*held_out]])
+def _fitted(model: Any, X: Any, y: Numbers, train: slice, held_out: slice) -> Numbers:  # noqa: N803
+    predicted: Numbers = model.fit(X[train], y[train]).predict(X[held_out])
     return predicted
 
 
-def _ridge(
-    texts: NDArray[np.object_], answers: Numbers, train: Sequence[int], held_out: Sequence[int], seed: int
-) -> Numbers:
+def _ridge(texts: Sequence[str], answers: Numbers, train: slice, held_out: slice, seed: int) -> Numbers:
     """Fit ridge on words and letters; some rows choose its penalty, which takes a time of their cube."""
     words = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2))
     letters = TfidfVectorizer(sublinear_tf=True, analyzer="char_wb", ngram_range=(2, 4))
     union = make_union(words, letters)
-    if len(train) <= _CHOOSING:
+    count = len(answers[train])
+    if count <= _CHOOSING:
         return _fitted(make_pipeline(union, RidgeCV(_ALPHAS)), texts, answers, train, held_out)
-    some = np.random.default_rng(seed).choice(train, _CHOOSING, replace=False)
-    vectors = union.fit(texts[[*train]]).transform(texts)
-    penalty = RidgeCV(_ALPHAS).fit(vectors[some], answers[some]).alpha_
+    some = np.random.default_rng(seed).choice(count, _CHOOSING, replace=False)
+    vectors = union.fit(texts[train]).transform(texts)
+    penalty = RidgeCV(_ALPHAS).fit(vectors[train][some], answers[train][some]).alpha_
     return _fitted(Ridge(penalty, solver="sparse_cg"), vectors, answers, train, held_out)
 
 
@@ -114,8 +113,8 @@ def _trees(
     questions: Questions,
     table: pd.DataFrame,
     answers: Numbers,
-    train: Sequence[int],
-    held_out: Sequence[int],
+    train: slice,
+    held_out: slice,
     seed: int,
 ) -> Numbers:
     numeric = [*questions.numeric]
@@ -130,26 +129,15 @@ def _trees(
     trees = HistGradientBoostingRegressor(
         loss="absolute_error", categorical_features=is_kind, random_state=seed
     )
-    return _fitted(make_pipeline(columns, trees), _Rows(table), answers, train, held_out)
+    return _fitted(make_pipeline(columns, trees), table.iloc, answers, train, held_out)
 
 
-class _Rows:
-    """A table that is indexed by rows, as an array is."""
-
-    def __init__(self, table: pd.DataFrame) -> None:
-        self.table = table
-
-    def __getitem__(self, index: list[int]) -> pd.DataFrame:
-        return self.table.iloc[index]
-
-
-def _encoded(
-    encoder: str, texts: NDArray[np.object_], answers: Numbers, train: Sequence[int], held_out: Sequence[int]
-) -> Numbers:
-    vectors = sentence_vectors(encoder, [*texts[[*train, *held_out]]])
-    scaler = StandardScaler().fit(answers[[*train], None])
-    svr = SVR().fit(vectors[: len(train)], scaler.transform(answers[[*train], None]).ravel())
-    predicted: Numbers = scaler.inverse_transform(svr.predict(vectors[len(train) :])[:, None]).ravel()
+def _encoded(encoder: str, texts: Sequence[str], answers: Numbers, train: slice, held_out: slice) -> Numbers:
+    known = answers[train, None]
+    vectors = sentence_vectors(encoder, [*texts[train], *texts[held_out]])
+    scaler = StandardScaler().fit(known)
+    svr = SVR().fit(vectors[: len(known)], scaler.transform(known).ravel())
+    predicted: Numbers = scaler.inverse_transform(svr.predict(vectors[len(known) :])[:, None]).ravel()
     return predicted
 
 

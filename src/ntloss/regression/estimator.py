@@ -2,62 +2,42 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import itertools
 import json
 import math
-import sys
 import time
-import types
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-import transformers
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.numbers import NumberFormat
 from ntloss.reading.intervals import Calibration
 from ntloss.regression.baselines import Baseline, compare
 from ntloss.regression.beliefs import find_beliefs
-from ntloss.regression.questions import Questions, as_floats, as_table
+from ntloss.regression.checkpoints import Checkpoint, as_json
+from ntloss.regression.questions import Questions
 from ntloss.regression.report import SELF, Report, Steps, make_table, show, summarize
-from ntloss.regression.training import RATES, load_checkpoint, train
+from ntloss.regression.rows import FEWEST, Numbers, as_answers, as_table, check_rows, choose_rows, divide
+from ntloss.regression.training import RATES, train
 from ntloss.writing import Writer
 from ntloss.writing.writer import LONGEST
 
-Numbers = NDArray[np.float64]
 RECORD = "regressor.json"
 CHECKPOINT = "checkpoint.pt"
-_HELD_OUT = 0.25  # share of the rows
-_FEWEST_HELD_OUT, _MOST_HELD_OUT = 50, 1000
-_FEWEST_CHOOSING = 15  # held-out rows below which none choose the epoch
-_FEWEST = 20  # rows
 _READ = 200  # held-out rows whose median is read for the report
 _SILENT = 50  # rows up to which reading shows no bar
 # Parameters that a checkpoint does not depend on.
 _NOT_IN_KEY = ("interval", "compare", "checkpoint", "verbose")
-
-
-class Parts(NamedTuple):
-    """Indices of the rows for training, for choosing the epoch, and for calibration."""
-
-    training: list[int]
-    validation: list[int]
-    calibration: list[int]
 
 
 class NumberRegressor(RegressorMixin, BaseEstimator):
@@ -115,7 +95,6 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         >>> model.fit(texts, stars).predict_interval(new_texts)  # doctest: +SKIP
     """
 
-    model_: Any
     report_: pd.DataFrame
     summary_: str
 
@@ -170,37 +149,34 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         self._check_parameters()
         report = Report(self.verbose)
         table, plain = as_table(X)
-        answers = _as_numbers(column_or_1d(y, warn=True))
-        _check_rows(table, answers)
+        answers = as_answers(y)
+        check_rows(table, answers)
         weights = _check_sample_weight(sample_weight, answers[:, None], dtype=float, ensure_non_negative=True)
         # If training fails, what was fitted before would read numbers in another format.
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         self.n_features_in_ = len(table.columns)
         self.feature_names_in_ = np.array(table.columns, dtype=object)
-        self.questions_ = Questions.choose(
-            table["text"].tolist() if plain else table, y, answers, self.prompt
-        )
+        self.questions_ = Questions.choose(table, answers, getattr(y, "name", None), self.prompt, plain)
         given = np.flatnonzero(~self.questions_.find_empty(table))
         if len(given) < len(table):
             report.say(f"left out        {len(table) - len(given):,} rows in which nothing is given")
-            _check_rows(table.iloc[given], answers[given])
-        chosen = given[self._choose_rows(len(given))]
-        answers, kept = answers[chosen], table.iloc[chosen].reset_index(drop=True)
-        weights = weights[chosen]
+            check_rows(table.iloc[given], answers[given])
+        used = given[choose_rows(len(given), self.max_rows, self.shuffle, self.random_state)]
+        table, answers, weights = table.iloc[used].reset_index(drop=True), answers[used], weights[used]
         self.format_ = NumberFormat.for_answers(answers, self.scale)
-        parts = _divide(len(answers))
-        asked = parts.calibration[:_READ]
+        texts = self.questions_.write(table)
+        training, choosing, calibrating = parts = divide(len(texts))
+        asked = slice(calibrating.start, min(calibrating.start + _READ, len(texts)))
         simple: dict[str, Baseline] = {}
         if self.compare:
             encoder = None if self.compare is True else str(self.compare)
             simple, failed = compare(
-                self.questions_, kept, answers, parts.training, asked, encoder, self.random_state
+                self.questions_, table, texts, answers, training, asked, encoder, self.random_state
             )
             report.simple_models(simple, failed, answers[asked])
         start = time.perf_counter()
-        self._load(self.model)
-        writer, texts = self._writer(), self.questions_.write(kept)
+        self.writer_ = writer = Writer.from_pretrained(self.model, self.format_)
         rows = writer.encode(writer.prompts(texts), self.format_.write_array(answers))
         with torch.random.fork_rng():
             torch.manual_seed(self.random_state)
@@ -209,16 +185,25 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         report.rows(texts, parts, len(given) - len(texts), self.max_rows)
         report.questions(self.questions_.left_out, shortened, LONGEST)
         report.answers(self.format_, answers, texts[0])
-        report.weights(self.model, self.model_)
+        report.weights(self.model, writer.model)
         if writer.upper is not None:
             bar = partial(report.bar, desc="frozen layers", unit=" batches")
             writer.upper.keep_states(rows, writer.collate, bar)
-        self.history_ = self._train(writer, rows, texts, answers, weights, parts, report)
+        checkpoint = self._checkpoint([texts, answers.tolist(), weights.tolist()])
+        error = partial(self._error, texts[choosing], answers[choosing], weights[choosing])
+        self.history_ = self._train(
+            rows[training],
+            answers[training],
+            weights[training],
+            error if weights[choosing].any() else None,
+            checkpoint,
+            report,
+        )
         report.epochs(self.history_)
-        believed = find_beliefs(writer, [rows[i] for i in parts.calibration])
+        believed = find_beliefs(writer, rows[calibrating])
         writer.finish()
         self.calibration_ = Calibration(believed.below, believed.upto)
-        self._compare(simple, [texts[i] for i in asked], answers[asked], start)
+        self._compare(simple, texts[asked], answers[asked], start)
         report.intervals(self.calibration_, self.interval)
         report.say(f"\n{show(self.report_, self.summary_)}")
         return self
@@ -285,9 +270,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         path = Path(folder).expanduser()
         path.mkdir(parents=True, exist_ok=True)
-        with _quiet():
-            self.model_.save_pretrained(path)
-            self.tokenizer_.save_pretrained(path)
+        self.writer_.save_pretrained(path)
         record = {
             "parameters": {**self.get_params(), "model": str(self.model), "checkpoint": None},
             "questions": asdict(self.questions_),
@@ -298,7 +281,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             "history": self.history_,
             "feature_names_in": self.feature_names_in_.tolist(),
         }
-        (path / RECORD).write_text(json.dumps(record, indent=1, default=_as_json) + "\n", "utf-8")
+        (path / RECORD).write_text(json.dumps(record, indent=1, default=as_json) + "\n", "utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> NumberRegressor:
@@ -328,7 +311,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{file} is damaged, so the model has to be fitted again: {error!r}") from error
         self.n_features_in_ = len(self.feature_names_in_)
-        self._load(file.parent)
+        self.writer_ = Writer.from_pretrained(file.parent, self.format_)
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -352,81 +335,55 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         check_level("interval", self.interval)
         if not isinstance(self.random_state, int | np.integer):
             raise ValueError(f"random_state={self.random_state!r}: expected a whole number")
-        for name, least in (("epochs", 1), ("batch_size", 1), ("max_rows", _FEWEST)):
+        for name, least in (("epochs", 1), ("batch_size", 1), ("max_rows", FEWEST)):
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or value < least:
                 raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
 
-    def _choose_rows(self, count: int) -> NDArray[np.int64]:
-        """Return the rows that are used, in the order from whose end rows are held out."""
-        if not self.shuffle:
-            return np.arange(max(0, count - self.max_rows), count)
-        return np.random.default_rng(self.random_state).permutation(count)[: self.max_rows]
-
-    def _load(self, folder: str | Path) -> None:
-        with _quiet():
-            try:
-                self.tokenizer_ = AutoTokenizer.from_pretrained(folder)
-                self.model_ = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-            except OSError as error:
-                raise OSError(f"the model {folder} cannot be loaded: {error}") from None
-        self.model_.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-
-    def _writer(self) -> Writer:
-        return Writer(self.model_, self.tokenizer_, self.format_)
+    def _checkpoint(self, rows: Any) -> Checkpoint | None:
+        """Return where training is kept, if it is, and what it depends on beside the parameters: its rows."""
+        if self.checkpoint is None:
+            return None
+        used = {**self.get_params(), **dict.fromkeys(_NOT_IN_KEY)}
+        return Checkpoint(Path(self.checkpoint).expanduser() / CHECKPOINT, [used, *rows])
 
     def _train(
         self,
-        writer: Writer,
         rows: Sequence[dict[str, Any]],
-        texts: Sequence[str],
         answers: Numbers,
         weights: Numbers,
-        parts: Parts,
+        validate: Callable[[], float] | None,
+        checkpoint: Checkpoint | None,
         report: Report,
     ) -> list[float]:
         """Train the writer, from the checkpoint if there is one; return the errors after each epoch."""
-        epochs, steps = self.epochs, -(-len(parts.training) // self.batch_size) * self.epochs
-        file, key = None, ""
-        if self.checkpoint is not None:
-            file = Path(self.checkpoint).expanduser() / CHECKPOINT
-            file.parent.mkdir(parents=True, exist_ok=True)
-            used = {**self.get_params(), **dict.fromkeys(_NOT_IN_KEY)}
-            given = [used, [*texts], answers.tolist(), weights.tolist()]
-            key = hashlib.sha256(json.dumps(given, default=_as_key).encode()).hexdigest()
-        held = load_checkpoint(file, key)
-        if held is not None:
-            report.say(f"continued       at step {held['step']} of {steps}, from {file}")
-        elif file is not None and file.exists():
-            report.say(f"started anew    {file} was left by other rows or parameters")
-        asked = [texts[i] for i in parts.validation]
-
-        def validate() -> float:
-            errors = abs(self._read_texts(asked, [0.5])[:, 0] - answers[parts.validation])
-            return float(np.average(errors, weights=weights[parts.validation]))
-
-        with Steps(report, steps, epochs, self.train, held["step"] if held else 0) as counted:
+        steps, done = -(-len(rows) // self.batch_size) * self.epochs, 0
+        if checkpoint is not None and checkpoint.held is not None:
+            done = checkpoint.held["step"]
+            report.say(f"continued       at step {done} of {steps}, from {checkpoint.file}")
+        elif checkpoint is not None and checkpoint.file.exists():
+            report.say(f"started anew    {checkpoint.file} was left by other rows or parameters")
+        criterion = self.loss
+        if self.loss == "hl_gauss":
+            criterion = HLGauss.for_answers(self.format_.scaled(answers).tolist(), leading_zeros=True)
+        with Steps(report, steps, self.epochs, self.train, done) as counted:
             return train(
-                writer,
-                self._loss(writer, answers[parts.training]),
-                [rows[i] for i in parts.training],
-                validate if weights[parts.validation].any() else None,
-                torch.from_numpy(weights[parts.training]),
-                epochs=epochs,
+                self.writer_,
+                NTLCrossEntropyLoss(self.writer_.vocabulary, criterion),
+                rows,
+                validate,
+                torch.from_numpy(weights),
+                epochs=self.epochs,
                 batch_size=self.batch_size,
                 learning_rate=RATES[self.train] if self.learning_rate is None else self.learning_rate,
                 seed=self.random_state,
-                checkpoint=file,
-                key=key,
-                held=held,
+                checkpoint=checkpoint,
                 report=counted,
             )
 
-    def _loss(self, writer: Writer, answers: Numbers) -> NTLCrossEntropyLoss:
-        if self.loss == "hl_gauss":
-            criterion = HLGauss.for_answers(self.format_.scaled(answers).tolist(), leading_zeros=True)
-            return NTLCrossEntropyLoss(writer.vocabulary, criterion)
-        return NTLCrossEntropyLoss(writer.vocabulary, self.loss)
+    def _error(self, texts: Sequence[str], answers: Numbers, weights: Numbers) -> float:
+        """Return the mean absolute error of the medians, weighted."""
+        return float(np.average(abs(self._read_texts(texts, [0.5])[:, 0] - answers), weights=weights))
 
     def _read(self, X: Any, levels: Sequence[float]) -> Numbers:  # noqa: N803
         """Read quantiles of the model's own distribution, `[rows, levels]`."""
@@ -438,14 +395,15 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
     def _read_texts(
         self, texts: Sequence[str], levels: Sequence[float], progress: Callable[[Any], Any] = iter
     ) -> Numbers:
-        writer = self._writer()
-        prompts, asked = writer.prompts(texts), sorted({*levels})
+        prompts, asked = self.writer_.prompts(texts), sorted({*levels})
         read = np.zeros((len(texts), len(asked)))
-        for index in progress(writer.batches(prompts, len(asked))):
-            read[index] = writer.quantiles([prompts[i] for i in index], asked)
+        for index in progress(self.writer_.batches(prompts, len(asked))):
+            read[index] = self.writer_.quantiles([prompts[i] for i in index], asked)
         return self.format_.unscaled(read[:, [asked.index(level) for level in levels]])
 
-    def _compare(self, simple: dict[str, Baseline], texts: list[str], truths: Numbers, start: float) -> None:
+    def _compare(
+        self, simple: dict[str, Baseline], texts: Sequence[str], truths: Numbers, start: float
+    ) -> None:
         """Compare the model with simple ones on held-out rows."""
         ends = [(1 - self.interval) / 2, (1 + self.interval) / 2] * self.calibration_.covers(self.interval)
         read = self._read_texts(texts, [self.calibration_.level(each) for each in (0.5, *ends)])
@@ -455,75 +413,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         self.summary_ = summarize({name: abs(each.predicted - truths) for name, each in models.items()})
 
 
-def _divide(count: int) -> Parts:
-    """Divide rows, of which the last ones are held out."""
-    size = min(_MOST_HELD_OUT, max(round(_HELD_OUT * count), min(_FEWEST_HELD_OUT, count // 3)))
-    choosing = size // 3 if size // 3 >= _FEWEST_CHOOSING else 0
-    ends = (0, count - size, count - size + choosing, count)
-    return Parts(*([*range(first, last)] for first, last in itertools.pairwise(ends)))
-
-
-def _check_rows(table: pd.DataFrame, answers: Numbers) -> None:
-    if len(table) != len(answers):
-        raise ValueError(f"X has {len(table)} rows, y {len(answers)}: expected as many")
-    if table.columns.has_duplicates:
-        twice = table.columns[table.columns.duplicated()][0]
-        raise ValueError(f"X: several columns are called {twice!r}; rename all but one")
-    if not len(table.columns):
-        raise ValueError("X has no columns: expected texts, or a DataFrame with at least one column")
-    if len(answers) < _FEWEST:
-        raise ValueError(f"X has {len(answers)} rows: expected at least {_FEWEST}")
-
-
-def _as_numbers(answers: NDArray[Any]) -> Numbers:
-    """Return answers as numbers; a ValueError that shows the rows without a finite one."""
-    numbers = as_floats(pd.Series(answers))
-    if len(rows := np.flatnonzero(~np.isfinite(numbers))):
-        shown = ", ".join(f"{answers[row]!s:.20} in row {row}" for row in rows[:3])
-        raise ValueError(
-            f"y holds no finite number in {len(rows):,} of {len(answers):,} rows: {shown}. Leave such rows "
-            "out of X and y."
-        )
-    return numbers
-
-
-def _as_json(value: Any) -> Any:
-    """Return what is saved for a parameter that JSON does not know."""
-    if isinstance(value, np.generic):
-        return value.item()
-    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
-    is_importable = getattr(sys.modules.get(module), name, None) is value
-    return f"{module}:{name}" if is_importable else str(value)
-
-
-def _as_key(value: Any) -> Any:
-    """Return what a checkpoint depends on for a parameter: of a function its source, in any process."""
-    if isinstance(value, partial):
-        return [value.func, value.args, value.keywords]
-    if not isinstance(value, types.FunctionType):
-        return _as_json(value)
-    try:
-        source = inspect.getsource(value)
-    except (OSError, TypeError):  # typed into an interpreter
-        source = value.__code__.co_code.hex() + repr(value.__code__.co_consts)
-    return [value.__module__, value.__qualname__, source]
-
-
 def check_level(name: str, level: float) -> None:
     """Raise a ValueError that names the argument if a level is not between 0 and 1."""
     if not isinstance(level, Real) or not 0 < level < 1:
         raise ValueError(f"{name}={level!r}: expected a number above 0 and below 1")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Load and save models without transformers' bars and advice."""
-    level, shown = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers.logging.set_verbosity(level)
-        if shown:
-            transformers.logging.enable_progress_bar()

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.sparse import issparse
 
-TEXT = "text"  # the column of plain texts
+from ntloss.regression.rows import TEXT, Numbers, as_floats, as_table, column_name, is_gap
+
 _COLUMN = re.compile(r"\{([^{}]*)\}")
 _ANSWER = "answer"  # what is asked for, unless y has a name
 _GAP = "unknown"
@@ -42,20 +42,26 @@ class Questions:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def choose(cls, X: Any, y: Any, answers: np.ndarray, prompt: str | None) -> Questions:  # noqa: N803
+    def choose(
+        cls,
+        table: pd.DataFrame,
+        answers: Numbers,
+        name: Any = None,
+        prompt: str | None = None,
+        plain: bool = False,
+    ) -> Questions:
         """Choose what questions hold.
 
         Args:
-            X: `[rows]` texts, or a table.
-            y: the answers as they were given; a Series has a name.
-            answers: `[rows]`, the same as numbers.
+            table: the rows, of `as_table`.
+            answers: `[rows]`.
+            name: of the answers. Default: none.
             prompt: the question, with names of columns in braces. Default: all columns.
+            plain: whether the rows are texts without a name.
 
         Raises:
             ValueError: the prompt names no column, or one that the table does not have.
         """
-        table, plain = as_table(X)
-        name = getattr(y, "name", None)
         answer = _ANSWER if name is None else str(name)
         numeric = tuple(c for c in table.columns if _is_numeric(table[c]))
         if prompt is not None:
@@ -95,7 +101,7 @@ class Questions:
         if not len(table):
             return pd.DataFrame(columns=[*self.columns])
         if len(self.columns) == len(table.columns) == 1 and (
-            plain or (self.plain and isinstance(X, pd.Series)) or table.columns[0] == _column_name(0)
+            plain or (self.plain and isinstance(X, pd.Series)) or table.columns[0] == column_name(0)
         ):
             table.columns = pd.Index(self.columns)
         _check_columns(self.columns, table, "the model was fitted with")
@@ -109,7 +115,7 @@ class Questions:
     def write(self, X: Any) -> list[str]:  # noqa: N803
         """Write each row as a question."""
         table = self.table(X)
-        texts = {c: _texts(table[c], c in self.numeric) for c in self.columns}
+        texts = {c: [_text(value, c in self.numeric) for value in table[c]] for c in self.columns}
         rows = [dict(zip(texts, values, strict=True)) for values in zip(*texts.values(), strict=True)]
         if self.prompt is not None:
             parts = _COLUMN.split(self.prompt)  # every other one is the name of a column
@@ -119,49 +125,6 @@ class Questions:
         return [", ".join([*(f"{c}: {text}" for c, text in row.items()), f"{self.answer}: "]) for row in rows]
 
 
-def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
-    """Return rows as a table, and whether they are texts without a name.
-
-    Raises:
-        TypeError: X is neither a table nor a sequence.
-    """
-    if isinstance(X, pd.DataFrame):
-        return X.set_axis([*map(_column_name, X.columns)], axis=1), False
-    if isinstance(X, pd.Series):
-        name = TEXT if X.name is None else _column_name(X.name)
-        return X.to_frame(name).reset_index(drop=True), X.name is None
-    if issparse(X):
-        raise TypeError("X: expected texts or a DataFrame; sparse matrices are not supported")
-    X = X.__array__() if hasattr(X, "__array__") else X  # noqa: N806
-    if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
-        raise TypeError(
-            f"X: expected a list of texts or a DataFrame, given a {type(X).__name__}; put one row into a list"
-        )
-    rows = X if isinstance(X, np.ndarray) else [*X]
-    if len(rows) and not isinstance(rows, np.ndarray) and all(isinstance(row, Mapping) for row in rows):
-        return pd.DataFrame(rows), False
-    array = np.frompyfunc(without_surrogates, 1, 1)(np.asarray(rows, dtype=object))
-    if array.ndim == 2:
-        return pd.DataFrame(array, columns=[*map(_column_name, range(array.shape[1]))]), False
-    return pd.DataFrame({TEXT: array}), True
-
-
-def without_surrogates(value: Any) -> Any:
-    """Replace halves of surrogate pairs, as in JSON that was cut: neither pandas nor tokenizers take them."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-
-
-def as_floats(column: pd.Series) -> NDArray[np.float64]:
-    """Return a column as numbers, NaN where there is none; of any dtype, Int64 with pd.NA among them."""
-    numbers: NDArray[np.float64] = pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan)
-    return numbers
-
-
-def _column_name(name: Any) -> str:
-    """Return a column's name; of an array, and of a frame without names, they are x0, x1 and so on."""
-    return f"x{name}" if isinstance(name, int) else str(name)
-
-
 def _check_columns(names: Iterable[str], table: pd.DataFrame, why: str) -> None:
     if missing := [name for name in names if name not in table.columns]:
         raise ValueError(
@@ -169,7 +132,7 @@ def _check_columns(names: Iterable[str], table: pd.DataFrame, why: str) -> None:
         )
 
 
-def _useless(table: pd.DataFrame, numeric: Iterable[str], answers: np.ndarray) -> dict[str, str]:
+def _useless(table: pd.DataFrame, numeric: Iterable[str], answers: Numbers) -> dict[str, str]:
     """Find columns that no question should hold, and say why."""
     found = {}
     for name in table.columns:
@@ -204,10 +167,6 @@ def _are_versions(texts: pd.Series) -> bool:
     return {*decimals.str.len()} == {1, 2} and bool(decimals.str.fullmatch("[0-9]0").any())
 
 
-def _texts(column: pd.Series, numeric: bool) -> list[str]:
-    return [_text(value, numeric) for value in column]
-
-
 def _text(value: Any, numeric: bool) -> str:
     """Write a value of a row: whole numbers with all their digits, and others with nine.
 
@@ -229,10 +188,3 @@ def _text(value: Any, numeric: bool) -> str:
     if number.is_integer() and abs(number) < _EXACT:
         return str(int(number))
     return np.format_float_positional(number, _SIGNIFICANT, unique=False, fractional=False, trim="-")
-
-
-def is_gap(value: Any) -> bool:
-    """Return whether a cell holds nothing: None, NaN, or a text of blanks."""
-    if isinstance(value, str):
-        return not value.strip()
-    return bool(pd.api.types.is_scalar(value) and pd.isna(value))

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from ntloss.numbers.format import NumberFormat, far_out
 from ntloss.reading.intervals import Calibration, conformal_score
 from ntloss.regression.baselines import Baseline
+from ntloss.regression.rows import Numbers, Parts
 
-Numbers = NDArray[np.float64]
 SELF = "NumberRegressor"
 FEW_ROWS = 50  # calibration rows below which intervals are a rough estimate
 _SHOWN = 160  # characters of the example
@@ -29,16 +28,20 @@ class Report:
     """Prints what a fit does, or nothing.
 
     Args:
-        verbose: whether something is printed, and bars are shown.
+        verbose: whether something is printed, and bars are shown. Default: True.
     """
 
-    def __init__(self, verbose: bool) -> None:
+    def __init__(self, verbose: bool = True) -> None:
         self.verbose = verbose
 
-    def say(self, line: str) -> None:
-        """Print a line."""
-        if self.verbose:
-            say(line)
+    def say(self, text: str, end: str = "\n") -> None:
+        """Print a text; if nobody reads standard output any more, as after `| head`, it is dropped."""
+        if not self.verbose:
+            return
+        try:
+            print(text, end=end, flush=True)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def bar(self, items: Any = None, **options: Any) -> Any:
         """Return a bar of tqdm."""
@@ -52,15 +55,15 @@ class Report:
         for name, why in failed.items():
             self.say(f"left out        {name}: {why}")
 
-    def rows(self, texts: Sequence[str], parts: Sequence[Sequence[int]], beyond: int, max_rows: int) -> None:
+    def rows(self, texts: Sequence[str], parts: Parts, beyond: int, max_rows: int) -> None:
         """Say what rows are used for."""
-        training, validation, calibration = parts
-        both = f"{len(calibration):,} that calibrate the intervals"
-        if len(validation):
-            both = f"{len(validation):,} that choose the epoch, {both}"
+        training, choosing, calibrating = (texts[part] for part in parts)
+        both = f"{len(calibrating):,} that calibrate the intervals"
+        if len(choosing):
+            both = f"{len(choosing):,} that choose the epoch, {both}"
         self.say(f"rows            {len(training):,} for training, {both}")
-        known = {texts[i] for i in training}
-        if repeated := sum(texts[i] in known for i in range(len(training), len(texts))):
+        known = {*training}
+        if repeated := sum(text in known for text in (*choosing, *calibrating)):
             self.say(f"repeated        {repeated:,} held-out rows ask what a training row asks, too")
         if beyond:
             self.say(f"left out        {beyond:,} rows beyond max_rows={max_rows:,}")
@@ -169,14 +172,6 @@ def make_table(models: dict[str, Baseline], truths: Numbers, level: float, width
 def show(table: pd.DataFrame, summary: str) -> str:
     """Write a table with its summary."""
     return f"{table.to_string(float_format=_short)}\n\n{summary}"
-
-
-def say(text: str, end: str = "\n") -> None:
-    """Print a text; if nobody reads standard output any more, as after `| head`, what follows is dropped."""
-    try:
-        print(text, end=end, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def summarize(errors: dict[str, Numbers]) -> str:

@@ -20,7 +20,7 @@ from pandas.io.common import get_handle
 
 from ntloss.numbers.alphabet import APOSTROPHES, POINT, POWERS, SIGNS, SPACES
 from ntloss.numbers.parsing import parse_number
-from ntloss.regression.questions import without_surrogates
+from ntloss.regression.rows import without_surrogates
 
 _PACKED = {".gz", ".bz2", ".zip", ".xz", ".zst"}
 _SEPARATORS = ("\t", "|", ";", "~", ",")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ntloss import HLGauss, NTLCrossEntropyLoss
+from ntloss.regression.checkpoints import Checkpoint
 from ntloss.writing import Writer
 
 WARM_UP = 0.1  # share of the steps
@@ -31,9 +29,7 @@ def train(
     batch_size: int,
     learning_rate: float,
     seed: int,
-    checkpoint: Path | None = None,
-    key: str = "",
-    held: dict[str, Any] | None = None,
+    checkpoint: Checkpoint | None = None,
     report: Callable[[int, float], Any] = lambda step, loss: None,
 ) -> list[float]:
     """Train a writer, and leave it with the weights of its best epoch, or of the last one.
@@ -48,9 +44,8 @@ def train(
         batch_size: rows of a step.
         learning_rate: the largest learning rate of AdamW; it rises for a tenth of the steps, then falls to 0.
         seed: of the rows' order.
-        checkpoint: file that is written after each epoch and when training is interrupted. Default: none.
-        key: what the checkpoint depends on, for `load_checkpoint`.
-        held: what `load_checkpoint` found, from which training goes on. Default: it starts anew.
+        checkpoint: is saved after each epoch and when training is interrupted, and training goes on from what
+            it holds. Default: none.
         report: called after each step with the steps so far and the loss.
 
     Returns:
@@ -62,7 +57,7 @@ def train(
     per_epoch = -(-len(rows) // batch_size)
     total = epochs * per_epoch
     step, history, best = 0, list[float](), dict[str, Tensor]()
-    if held is not None:
+    if checkpoint is not None and (held := checkpoint.held) is not None:
         step, history, best = held["step"], held["history"], held["best"]
         optimizer.load_state_dict(held["optimizer"])
         with torch.no_grad():
@@ -72,10 +67,8 @@ def train(
     def save() -> None:
         if checkpoint is not None:
             now = {name: weight.detach() for name, weight in weights.items()}
-            state = {"key": key, "step": step, "history": history, "best": best, "weights": now}
-            partial = checkpoint.with_suffix(".partial")
-            torch.save({**state, "optimizer": optimizer.state_dict()}, partial)
-            os.replace(partial, checkpoint)
+            state = {"step": step, "history": history, "best": best, "weights": now}
+            checkpoint.save({**state, "optimizer": optimizer.state_dict()})
 
     criterion = loss_fn.criterion if isinstance(loss_fn.criterion, HLGauss) else None
     try:
@@ -113,17 +106,6 @@ def train(
         for name, weight in weights.items():
             weight.copy_(best.get(name, weight))
     return history
-
-
-def load_checkpoint(file: Path | None, key: str) -> dict[str, Any] | None:
-    """Load what an interrupted training has left in a file, if it is whole and its key is the same."""
-    if file is None or not file.exists():
-        return None
-    try:
-        held: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-    except (EOFError, RuntimeError, UnpicklingError):
-        return None
-    return held if held["key"] == key else None
 
 
 def _best(history: list[float]) -> int:

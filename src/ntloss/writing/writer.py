@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.hooks import RemovableHandle
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ntloss.numbers import NumberFormat, NumberVocabulary
 from ntloss.reading import UnlikelyNumberWarning, number_quantiles
@@ -67,12 +72,37 @@ class Writer:
             ids = _character_ids(model, tokenizer, form)
             width = model.get_output_embeddings().weight.shape[0]
             vocabulary = NumberVocabulary.from_mapping({i: text for text, i in ids.items()}, width)
-            spell = lambda texts: [[ids[each] for each in text] for text in texts]  # noqa: E731
+            spell = partial(_spell_characters, ids)
         self.vocabulary, self._spell = vocabulary, spell
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self.upper: UpperLayers | None = None
         self.lora: Lora | None = None
         self._hook: RemovableHandle | None = None
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, form: NumberFormat) -> Writer:
+        """Load a model in float32 with its tokenizer, on a GPU if there is one.
+
+        Args:
+            folder: folder or name on the Hugging Face hub.
+            form: how numbers are written.
+
+        Raises:
+            OSError: there is no such model.
+        """
+        with _quiet():
+            try:
+                tokenizer = AutoTokenizer.from_pretrained(folder)
+                model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+            except OSError as error:
+                raise OSError(f"the model {folder} cannot be loaded: {error}") from None
+        return cls(model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), tokenizer, form)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Save the model and its tokenizer, as transformers does."""
+        with _quiet():
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
 
     def adapt(self, train: str) -> None:
         """Choose the weights that are trained, and prepare the model for batches of `collate`.
@@ -98,6 +128,7 @@ class Writer:
             self.upper.remove()
         if self._hook is not None:
             self._hook.remove()
+        self.upper = self.lora = self._hook = None
         self.model.requires_grad_(False)
 
     def prompts(self, questions: Sequence[str]) -> list[list[int]]:
@@ -203,6 +234,10 @@ def copy_views(head: nn.Module) -> RemovableHandle:
     return head.register_forward_pre_hook(lambda _, args: (args[0].contiguous(), *args[1:]))
 
 
+def _spell_characters(ids: Mapping[str, int], texts: Sequence[str]) -> list[list[int]]:
+    return [[ids[character] for character in text] for text in texts]
+
+
 def _character_ids(model: Any, tokenizer: Any, form: NumberFormat) -> dict[str, int]:
     """Return the token of each character of a format."""
     ids = {}
@@ -214,3 +249,17 @@ def _character_ids(model: Any, tokenizer: Any, form: NumberFormat) -> dict[str, 
                 "with a token for each digit, the point and the signs"
             )
     return ids
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Load and save models without transformers' bars and advice."""
+    level, shown = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(level)
+        if shown:
+            transformers.logging.enable_progress_bar()

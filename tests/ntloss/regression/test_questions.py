@@ -15,7 +15,7 @@ ANSWERS = np.arange(4.0) ** 2
 
 
 def choose(**columns):
-    return Questions.choose(pd.DataFrame(columns), pd.Series(ANSWERS, name="y"), ANSWERS, None)
+    return Questions.choose(pd.DataFrame(columns), ANSWERS, "y")
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ntloss import criteria
 from ntloss.regression import NumberRegressor
 from ntloss.regression.beliefs import find_beliefs
+from ntloss.regression.checkpoints import Checkpoint
 from ntloss.regression.report import summarize
-from ntloss.regression.training import load_checkpoint, train
+from ntloss.regression.rows import choose_rows
+from ntloss.regression.training import train
 from ntloss.writing.writer import LONGEST
 
 
@@ -68,7 +70,7 @@ def test_beliefs_are_the_distribution_that_walks_read(tiny, fitted, shift):
     if shift:  # answers with a sign
         known, numbers = reviews(240)
         fitted, answers = make(tiny, epochs=2).fit(known, numbers + shift), answers + shift
-    writer = fitted._writer()
+    writer = fitted.writer_
     prompts = writer.prompts(fitted.questions_.write(texts))
     believed = find_beliefs(writer, writer.encode(prompts, fitted.format_.write_array(answers)))
     read = writer.quantiles(prompts, [(i + 0.5) / 200 for i in range(200)])
@@ -88,7 +90,7 @@ def test_signed_decimals_logarithms_and_all_ways_to_train(tiny, options):
 
 def test_states_of_frozen_layers_are_what_the_whole_model_computes(tiny):
     model = make(tiny).fit(*reviews(40))
-    writer = model._writer()
+    writer = model.writer_
     writer.adapt("upper_layers")
     texts, answers = reviews(10, seed=5)
     rows = writer.encode(writer.prompts(model.questions_.write(texts)), model.format_.write_array(answers))
@@ -261,9 +263,9 @@ def test_long_questions_lose_their_middle_and_keep_what_is_asked(tiny, capsys):
     texts, answers = reviews(40)
     model = make(tiny, verbose=True).fit([*texts[:-1], "long " * 100], answers)
     assert "shortened       1 " in capsys.readouterr().out
-    (prompt,) = model._writer().prompts(model.questions_.write(["long " * 100]))
+    (prompt,) = model.writer_.prompts(model.questions_.write(["long " * 100]))
     assert len(prompt) == LONGEST
-    assert model.tokenizer_.decode(prompt).endswith("answer: ")
+    assert model.writer_.tokenizer.decode(prompt).endswith("answer: ")
 
 
 @pytest.mark.parametrize(
@@ -312,8 +314,8 @@ def test_a_checkpoint_of_a_function_is_continued_in_a_new_process_unless_its_sou
     texts, answers = reviews(40)
     found = []
     monkeypatch.setattr(
-        "ntloss.regression.estimator.load_checkpoint",
-        lambda *given: found.append(load_checkpoint(*given)) or found[-1],
+        "ntloss.regression.estimator.Checkpoint",
+        lambda *given: found.append(Checkpoint(*given)) or found[-1],
     )
 
     def imported(source):  # as in a new process, each import makes another function
@@ -327,7 +329,7 @@ def test_a_checkpoint_of_a_function_is_continued_in_a_new_process_unless_its_sou
     square, absolute = "(probs @ values - values[target]).square()", "(probs @ values - values[target]).abs()"
     for source in (square, square, absolute):
         make(tiny, loss=imported(source), checkpoint=tmp_path).fit(texts, answers)
-    assert [held is not None for held in found] == [False, True, False]
+    assert [each.held is not None for each in found] == [False, True, False]
 
 
 def test_too_few_rows_give_numbers_but_no_intervals(tiny):
@@ -401,7 +403,7 @@ def test_with_many_rows_those_that_choose_the_epoch_do_not_calibrate(tiny):
 def test_the_last_rows_are_held_out_if_rows_are_in_order_of_time(tiny):
     texts, answers = reviews(100)
     model = make(tiny, shuffle=False, max_rows=80)
-    assert list(model._choose_rows(100)) == [*range(20, 100)]
+    assert list(choose_rows(100, 80, shuffle=False, seed=0)) == [*range(20, 100)]
     assert len(model.fit(texts, answers).calibration_) == 26
 
 

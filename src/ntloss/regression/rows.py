@@ -1,0 +1,131 @@
+"""Rows and answers as users give them: as a table and numbers, checked, and what each row is used for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.utils.validation import column_or_1d
+
+Numbers = NDArray[np.float64]
+TEXT = "text"  # the column of plain texts
+FEWEST = 20  # rows
+_HELD_OUT = 0.25  # share of the rows
+_FEWEST_HELD_OUT, _MOST_HELD_OUT = 50, 1000
+_FEWEST_CHOOSING = 15  # held-out rows below which none choose the epoch
+
+
+class Parts(NamedTuple):
+    """Rows for training, for choosing the epoch, and for calibration."""
+
+    training: slice
+    validation: slice
+    calibration: slice
+
+
+def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
+    """Return rows as a table, and whether they are texts without a name.
+
+    Raises:
+        TypeError: X is neither a table nor a sequence.
+    """
+    if isinstance(X, pd.DataFrame):
+        return X.set_axis([*map(column_name, X.columns)], axis=1), False
+    if isinstance(X, pd.Series):
+        name = TEXT if X.name is None else column_name(X.name)
+        return X.to_frame(name).reset_index(drop=True), X.name is None
+    if issparse(X):
+        raise TypeError("X: expected texts or a DataFrame; sparse matrices are not supported")
+    X = X.__array__() if hasattr(X, "__array__") else X  # noqa: N806
+    if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
+        raise TypeError(
+            f"X: expected a list of texts or a DataFrame, given a {type(X).__name__}; put one row into a list"
+        )
+    rows = X if isinstance(X, np.ndarray) else [*X]
+    if len(rows) and not isinstance(rows, np.ndarray) and all(isinstance(row, Mapping) for row in rows):
+        return pd.DataFrame(rows), False
+    array = np.frompyfunc(without_surrogates, 1, 1)(np.asarray(rows, dtype=object))
+    if array.ndim == 2:
+        return pd.DataFrame(array, columns=[*map(column_name, range(array.shape[1]))]), False
+    return pd.DataFrame({TEXT: array}), True
+
+
+def column_name(name: Any) -> str:
+    """Return a column's name; of an array, and of a frame without names, they are x0, x1 and so on."""
+    return f"x{name}" if isinstance(name, int) else str(name)
+
+
+def as_answers(y: Any) -> Numbers:
+    """Return answers as finite numbers, `[rows]`.
+
+    Raises:
+        ValueError: there are others, some of which are shown, or y has several columns.
+    """
+    answers = column_or_1d(y, warn=True)
+    numbers = as_floats(pd.Series(answers))
+    if len(rows := np.flatnonzero(~np.isfinite(numbers))):
+        shown = ", ".join(f"{answers[row]!s:.20} in row {row}" for row in rows[:3])
+        raise ValueError(
+            f"y holds no finite number in {len(rows):,} of {len(answers):,} rows: {shown}. Leave such rows "
+            "out of X and y."
+        )
+    return numbers
+
+
+def check_rows(table: pd.DataFrame, answers: Numbers) -> None:
+    """Raise a ValueError unless there are enough rows, an answer for each, and columns of different names."""
+    if len(table) != len(answers):
+        raise ValueError(f"X has {len(table)} rows, y {len(answers)}: expected as many")
+    if table.columns.has_duplicates:
+        twice = table.columns[table.columns.duplicated()][0]
+        raise ValueError(f"X: several columns are called {twice!r}; rename all but one")
+    if not len(table.columns):
+        raise ValueError("X has no columns: expected texts, or a DataFrame with at least one column")
+    if len(answers) < FEWEST:
+        raise ValueError(f"X has {len(answers)} rows: expected at least {FEWEST}")
+
+
+def choose_rows(count: int, most: int, shuffle: bool, seed: int) -> NDArray[np.int64]:
+    """Choose the rows that are used, in the order from whose end rows are held out.
+
+    Args:
+        count: number of rows.
+        most: of them that are used.
+        shuffle: whether the order is random; otherwise the last rows are used, in their order.
+        seed: of the order.
+    """
+    if not shuffle:
+        return np.arange(max(0, count - most), count)
+    return np.random.default_rng(seed).permutation(count)[:most]
+
+
+def divide(count: int) -> Parts:
+    """Divide rows, of which the last ones are held out."""
+    size = min(_MOST_HELD_OUT, max(round(_HELD_OUT * count), min(_FEWEST_HELD_OUT, count // 3)))
+    choosing = size // 3 if size // 3 >= _FEWEST_CHOOSING else 0
+    return Parts(
+        *itertools.starmap(slice, itertools.pairwise((0, count - size, count - size + choosing, count)))
+    )
+
+
+def as_floats(column: pd.Series) -> Numbers:
+    """Return a column as numbers, NaN where there is none; of any dtype, Int64 with pd.NA among them."""
+    numbers: Numbers = pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan)
+    return numbers
+
+
+def is_gap(value: Any) -> bool:
+    """Return whether a cell holds nothing: None, NaN, or a text of blanks."""
+    if isinstance(value, str):
+        return not value.strip()
+    return bool(pd.api.types.is_scalar(value) and pd.isna(value))
+
+
+def without_surrogates(value: Any) -> Any:
+    """Replace halves of surrogate pairs, as in JSON that was cut: neither pandas nor tokenizers take them."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
