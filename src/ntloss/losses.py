@@ -7,7 +7,7 @@ the reduction.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,7 +36,8 @@ from ntloss.engine.shards import Shard, check_same_labels, local_columns
 from ntloss.engine.soft import as_soft_targets, soft_difference, token_weights
 from ntloss.engine.sources import (
     Source,
-    SumInOnePass,
+    WithGradients,
+    differentiate,
     local_source,
     read,
     read_numbers,
@@ -46,6 +47,7 @@ from ntloss.engine.targets import (
     DIVISORS,
     MODES,
     REDUCTIONS,
+    Beside,
     Targets,
     check_choice,
     check_logits,
@@ -333,17 +335,10 @@ class NTLCrossEntropyLoss(nn.Module):
         check_logits(logits, vocab_size if shard is None else shard.size)
         if shard is not None:
             check_same_labels(labels, shard.group)
-        targets = self._targets(
-            labels,
-            logits,
-            loss_weights=loss_weights,
-            num_items_in_batch=num_items_in_batch,
-            sequence_ids=sequence_ids,
-            number_weights=number_weights,
-            numbers=numbers,
-            soft_labels=soft_labels,
-            number_sigma=number_sigma,
+        beside = Beside(
+            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma
         )
+        targets = self._targets(labels, logits, beside)
         source = Source(logits.reshape(-1, logits.shape[-1]))
         readout = read(source, targets.labels, self._wanted(targets), shard)
         return self._result(self._terms(readout, targets), labels, readout, targets)
@@ -359,15 +354,23 @@ class NTLCrossEntropyLoss(nn.Module):
         softcap: float | None = None,
         logit_scale: float = 1.0,
         chunk_size: int | None = None,
-        **options: Any,
+        loss_weights: Tensor | None = None,
+        num_items_in_batch: Tensor | float | None = None,
+        sequence_ids: Tensor | None = None,
+        number_weights: Tensor | None = None,
+        numbers: Tensor | None = None,
+        soft_labels: SoftTargets | None = None,
+        number_sigma: Tensor | None = None,
     ) -> Tensor | LossTerms:
         """Compute the loss from hidden states and the head's weight, without the logits of all tokens.
 
         The head is applied to chunks of tokens. For "mean" and "sum" this computes the gradients, too, with
         the three matrix products that whole logits need; a second `backward` through the same graph is then
-        an error. For "none", for `return_lse`, and for criteria on whole numbers, which look at all positions
-        at once, the backward pass recomputes the logits: a fourth product. Under `torch.compile` it causes
-        one graph break. It counts the positions that are not ignored, which synchronizes with the device.
+        an error. The backward pass recomputes the logits, which is a fourth product, for "none", for
+        `return_lse`, for `soft_labels`, for a criterion on whole numbers that also reads the probability on
+        text, and where weights or parameters of the criterion need a gradient. Under `torch.compile` it
+        causes one graph break. It counts the positions that are not ignored, which synchronizes with the
+        device.
 
         Args:
             hidden_states: `[..., hidden]`, inputs of the head.
@@ -379,7 +382,8 @@ class NTLCrossEntropyLoss(nn.Module):
             chunk_size: number of tokens in a chunk. Default: on the CPU 512, reduced so that a chunk holds at
                 most an eighth of the logits or 2^24 logits, whichever is larger; on accelerators a sixth of
                 the tokens, less if these have more than 2^26 logits, but at least a twelfth and 256 tokens.
-            options: the further arguments of `forward`: `loss_weights`, `num_items_in_batch` and so on.
+            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels,
+                number_sigma: see `forward`.
 
         Returns, Raises: see `forward`.
 
@@ -403,7 +407,10 @@ class NTLCrossEntropyLoss(nn.Module):
         source, shard = local_source(hidden_states, lm_head_weight, bias, vocab_size, self.group)
         if shard is not None:
             check_same_labels(labels, shard.group)
-        targets = self._targets(labels, source.inputs, **options)
+        beside = Beside(
+            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma
+        )
+        targets = self._targets(labels, source.inputs, beside)
         hidden = source.inputs.reshape(-1, source.inputs.shape[-1])
         kept = targets.counted.nonzero().squeeze(-1)
         if len(kept) < len(hidden):  # leave ignored positions out of the matrix products
@@ -411,53 +418,74 @@ class NTLCrossEntropyLoss(nn.Module):
         rows = chunk_size or rows_for(len(hidden), len(lm_head_weight), hidden.device)
         source = source._replace(inputs=hidden, rows=rows)
         wanted = self._wanted(targets, transform)
-        one_pass = self.reduction != "none" and not self.return_lse and targets.soft is None
+        needed = [torch.is_grad_enabled() and each is not None and each.requires_grad for each in source[:3]]
         with without_autocast(hidden.device):
-            if one_pass and not self.term.needs_all_readouts:
-                return self._result(self._sum_in_one_pass(source, targets, wanted, shard), labels)
+            if any(needed) and self._gradients_are_known(targets):
+                terms = self._sum_in_one_pass(source, targets, wanted, shard, needed)
+                return self._result(terms, labels)
             readout = read(source, targets.labels, wanted, shard)
         return self._result(self._terms(readout, targets), labels, readout, targets, kept)
 
+    def _gradients_are_known(self, targets: Targets) -> bool:
+        """Whether a block of hidden states has its gradients before its logits are overwritten.
+
+        So it is for a sum over positions of which nothing but hidden states and head gets a gradient, and
+        whose terms depend on one position each.
+        """
+        is_sum = targets.shape is None and not self.return_lse and targets.soft is None
+        if not is_sum or ("numbers" in self.term.reads and self.term.gradient_reads_mass):
+            return False
+        others = [targets.ce_weights, targets.number_weights, *self.term.parameters()]
+        return not any(each.requires_grad for each in others)
+
+    @torch.no_grad()
     def _sum_in_one_pass(
-        self, source: Source, targets: Targets, wanted: Wanted, shard: Shard | None
+        self, source: Source, targets: Targets, wanted: Wanted, shard: Shard | None, needed: Sequence[bool]
     ) -> LossTerms:
-        """Sum the terms of all positions, whose gradients are known before the logits are overwritten.
+        """Sum the terms of all positions, and compute the gradients of each block while its logits are there.
 
         Those of cross-entropy are its weights. The number term reads few logits, which one small product
         makes at all positions together, unless its gradient depends on the probability on text.
         """
-        self._check_needs_no_gradient(targets)
-        smoothing, of_lse, of_numbers = self.label_smoothing, targets.ce_weights, None
+        smoothing, weight, replaces = self.label_smoothing, self.weight, self.mode == "replace"
+        of_lse, of_numbers = targets.ce_weights, None
         of_label = of_lse * (smoothing - 1)
         of_mean = [-smoothing * of_lse] if smoothing else []
-        replaces, weight = self.mode == "replace", self._weight_in(of_lse.dtype)
-        if torch.is_grad_enabled() and self.term.knows_derivative_by_mass:
-            rows = targets.number_rows
-            few = source if rows is None else source._replace(inputs=source.inputs[rows])
-            number_logits = read_numbers(few, wanted, shard)
-            of_few = targets if rows is None else targets.select(rows)
-            of_numbers = weight * self.term.gradient(number_logits, of_few, replaces)
-            if rows is not None:
-                of_numbers = of_numbers.new_zeros(len(of_lse), of_numbers.shape[1]).index_copy(
-                    0, rows, of_numbers
-                )
-            if self.term.reads_mass:
-                of_lse = of_lse + weight * targets.number_weights
+        if self.criterion is None:
+            of_numbers = of_lse.new_zeros(len(of_lse), 0)
+        elif not self.term.gradient_reads_mass:
+            number_logits = read_numbers(source, wanted, shard, targets.number_rows)
+            # With a mass that is not rounded to 1, where it would have no derivative.
+            normalizer = number_logits.amax(-1), math.log(len(wanted.token_ids)) + 1
+            few = Readout.of_numbers(number_logits, *normalizer)
+            by_lse, of_numbers = self.term.gradients(few, targets, replaces)
+            of_lse, of_numbers = of_lse + weight * by_lse, weight * of_numbers
 
         def grads_of(block: slice, readout: Readout) -> list[Tensor]:
-            by_lse, rest = of_lse[block], [each[block] for each in of_mean]
             if of_numbers is not None:
-                return [by_lse, of_label[block], of_numbers[block], *rest]
-            further, by_numbers = self.term.gradients(readout, targets.select(block), replaces)
-            return [by_lse + weight * further, of_label[block], weight * by_numbers, *rest]
+                by_lse, by_numbers = of_lse[block], of_numbers[block]
+            else:
+                by_lse, by_numbers = self.term.gradients(readout, targets.select(block), replaces)
+                by_lse, by_numbers = of_lse[block] + weight * by_lse, weight * by_numbers
+            return [by_lse, of_label[block], by_numbers, *(each[block] for each in of_mean)]
 
-        def terms_of(readout: Readout) -> tuple[Tensor, ...]:
-            return self._terms(readout, targets)[:3]
+        gradients, readout = differentiate(source, targets.labels, wanted, shard, needed, grads_of)
+        terms = self._terms(readout, targets)
+        with torch.enable_grad():
+            loss = WithGradients.apply(terms.loss, gradients, *source[:3])  # type: ignore[no-untyped-call]
+        return terms._replace(loss=loss)
 
-        arguments = *source, targets.labels, wanted, shard, grads_of, terms_of, torch.is_grad_enabled()
-        return LossTerms(*SumInOnePass.apply(*arguments))  # type: ignore[no-untyped-call]
-
-    def targets(self, labels: Tensor, **options: Any) -> SoftTargets:
+    def targets(
+        self,
+        labels: Tensor,
+        loss_weights: Tensor | None = None,
+        num_items_in_batch: Tensor | float | None = None,
+        sequence_ids: Tensor | None = None,
+        number_weights: Tensor | None = None,
+        numbers: Tensor | None = None,
+        soft_labels: SoftTargets | None = None,
+        number_sigma: Tensor | None = None,
+    ) -> SoftTargets:
         r"""Write the loss as weighted tokens, for a training API that takes them.
 
         The sum of $-w_k \log p_k$ over tokens and positions is the loss, where the criterion is a
@@ -472,7 +500,8 @@ class NTLCrossEntropyLoss(nn.Module):
 
         Args:
             labels: `[...]`, token ids. With `shift=True`, position i has the target of label i + 1.
-            options: the further arguments of `forward`.
+            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels,
+                number_sigma: see `forward`.
 
         Returns:
             `[..., K]` token ids, and weights in float64, in descending order; K is the largest number of
@@ -500,7 +529,10 @@ class NTLCrossEntropyLoss(nn.Module):
         """
         tables = self.term.tables
         inputs = torch.empty(*labels.shape, 0, dtype=tables.values.dtype, device=labels.device)
-        targets = self._targets(labels, inputs, **options)
+        beside = Beside(
+            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma
+        )
+        targets = self._targets(labels, inputs, beside)
         of_values = self.term.fixed_target(targets)
         terms = targets.number_weights.unsqueeze(-1) * token_weights(of_values, targets.labels, tables)
         of_numbers = self._weight_in(terms.dtype) * torch.where(
@@ -550,7 +582,18 @@ class NTLCrossEntropyLoss(nn.Module):
         found = torch.where(torch.isin(labels, ids), ids, labels)
         return found.masked_fill(labels == self.ignore_index, 0)
 
-    def from_log_probs(self, log_probs: Tensor, labels: Tensor, **options: Any) -> Tensor | LossTerms:
+    def from_log_probs(
+        self,
+        log_probs: Tensor,
+        labels: Tensor,
+        loss_weights: Tensor | None = None,
+        num_items_in_batch: Tensor | float | None = None,
+        sequence_ids: Tensor | None = None,
+        number_weights: Tensor | None = None,
+        numbers: Tensor | None = None,
+        soft_labels: SoftTargets | None = None,
+        number_sigma: Tensor | None = None,
+    ) -> Tensor | LossTerms:
         """Compute the loss from the log-probabilities of its `candidates`, such as a training API returns.
 
         Their derivatives are those of the loss, so `backward()` gives what an API's custom losses need.
@@ -559,7 +602,8 @@ class NTLCrossEntropyLoss(nn.Module):
             log_probs: `[..., K]`, log-probabilities over the whole vocabulary of `candidates(labels)`. Only
                 the first is read where the label is no number token.
             labels: `[...]`, as passed to `candidates`.
-            options: the further arguments of `forward`.
+            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels,
+                number_sigma: see `forward`.
 
         Returns, Raises: see `forward`; also a ValueError if the criterion reads `logits`, or with
             `label_smoothing`, which need more than the log-probabilities of these tokens.
@@ -584,7 +628,10 @@ class NTLCrossEntropyLoss(nn.Module):
             raise ValueError(
                 f"log_probs: expected those of candidates(labels), {[*labels.shape, count]}, given {given}"
             )
-        targets = self._targets(labels, log_probs, **options)
+        beside = Beside(
+            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma
+        )
+        targets = self._targets(labels, log_probs, beside)
         flat = log_probs.reshape(-1, count).to(COMPUTED_IN[log_probs.dtype])
         ids = torch.tensor(self.vocabulary.token_ids, device=flat.device)
         column = torch.searchsorted(ids, targets.labels.clamp(min=0)).clamp(max=count - 1)
@@ -629,15 +676,8 @@ class NTLCrossEntropyLoss(nn.Module):
         """
         # Sums in float64, which is exact for any count, whatever the dtype of the logits.
         inputs = torch.empty(*labels.shape, 0, dtype=self.term.tables.values.dtype, device=labels.device)
-        targets = self._targets(
-            labels,
-            inputs,
-            "sum",
-            loss_weights=loss_weights,
-            sequence_ids=sequence_ids,
-            number_weights=number_weights,
-            numbers=numbers,
-        )
+        beside = Beside(loss_weights, None, sequence_ids, number_weights, numbers)
+        targets = self._targets(labels, inputs, beside, reduction="sum")
         return targets.item_weights.sum(), targets.number_weights.sum()
 
     def extra_repr(self) -> str:
@@ -646,18 +686,16 @@ class NTLCrossEntropyLoss(nn.Module):
         return f"{name}, weight={self.weight}, mode={self.mode!r}"
 
     def _targets(
-        self, labels: Tensor, inputs: Tensor, reduction: str | None = None, /, **given: Any
+        self, labels: Tensor, inputs: Tensor, beside: Beside, reduction: str | None = None
     ) -> Targets:
         """Prepare targets for `inputs`, logits or hidden states, from the arguments of `forward`."""
         term, criterion = self.term, self.term.criterion
-        soft_labels, number_sigma = given.get("soft_labels"), given.get("number_sigma")
-        if soft_labels is not None and criterion is not None:
+        if beside.soft_labels is not None and criterion is not None:
             check_compares_distributions(criterion)
-        if number_sigma is None and isinstance(criterion, HLGauss) and criterion.fields:
-            found = self.find_number_sigma(labels, given.get("sequence_ids"))
-            number_sigma = None if found is None else found.to(labels.device)
-            given["number_sigma"] = number_sigma
-        if number_sigma is not None and criterion is not None and "number_sigma" not in term.reads:
+        if beside.number_sigma is None and isinstance(criterion, HLGauss) and criterion.fields:
+            found = self.find_number_sigma(labels, beside.sequence_ids)
+            beside = beside._replace(number_sigma=None if found is None else found.to(labels.device))
+        if beside.number_sigma is not None and criterion is not None and "number_sigma" not in term.reads:
             raise ValueError(
                 f"number_sigma is given, but the criterion has no standard deviation ({self.extra_repr()}): "
                 "expected HLGauss, or one that reads number_sigma"
@@ -667,6 +705,7 @@ class NTLCrossEntropyLoss(nn.Module):
         return prepare_targets(
             labels,
             inputs,
+            beside,
             term.tables,
             term.reads,
             term.decimals,
@@ -675,7 +714,6 @@ class NTLCrossEntropyLoss(nn.Module):
             mode=self.mode,
             normalize_by=self.normalize_by,
             shift=self.shift,
-            **given,
         )
 
     def _wanted(self, targets: Targets, transform: Transform = IDENTITY) -> Wanted:
@@ -729,21 +767,6 @@ class NTLCrossEntropyLoss(nn.Module):
         if not (self.return_terms or self.return_lse):
             return terms.loss
         return terms._replace(ce=terms.ce.detach(), ntl=terms.ntl.detach())
-
-    def _check_needs_no_gradient(self, targets: Targets) -> None:
-        """Raise a ValueError if an input that gets no gradient in the forward pass needs one."""
-        if not torch.is_grad_enabled():
-            return
-        criterion = self.term.criterion
-        trained = isinstance(criterion, nn.Module) and any(
-            parameter.requires_grad for parameter in criterion.parameters()
-        )
-        if trained or (targets.ce_weights + targets.number_weights).requires_grad:
-            culprit = "the criterion's parameters" if trained else "loss_weights or number_weights"
-            raise ValueError(
-                f"{culprit} need a gradient, which from_hidden does not give them with "
-                f"reduction={self.reduction!r}: detach them, use reduction='none', or call the loss on logits"
-            )
 
 
 def _in_shape_of(labels: Tensor, flat: Tensor, kept: Tensor | None) -> Tensor:

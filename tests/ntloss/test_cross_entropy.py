@@ -624,19 +624,18 @@ class TestAutograd:
         assert_gradients({name: leaf.grad for name, leaf in leaves.items()}, wanted, TWO_PATHS)
 
     @pytest.mark.parametrize("name", ["loss_weights", "number_weights"])
-    def test_weights_get_their_gradient_or_an_error(self, name):
+    @pytest.mark.parametrize("reduction", ["sum", "none"])
+    def test_weights_get_their_gradient(self, reduction, name):
         hidden, head, labels = torch.randn(2, 6), torch.randn(NUMBERS.vocab_size, 6), torch.tensor([3, 5])
-        weights = torch.ones(2, requires_grad=True)
-        with pytest.raises(ValueError, match=name):
-            NTLCrossEntropyLoss(NUMBERS).from_hidden(hidden, head, labels, **{name: weights})
+        leaves = hidden.requires_grad_(), torch.ones(2, requires_grad=True)
         found = []
-        loss_fn = NTLCrossEntropyLoss(NUMBERS, reduction="none")
+        loss_fn = NTLCrossEntropyLoss(NUMBERS, reduction=reduction)
         for loss in (
-            loss_fn(hidden @ head.T, labels, **{name: weights}),
-            loss_fn.from_hidden(hidden, head, labels, **{name: weights}),
+            loss_fn(hidden @ head.T, labels, **{name: leaves[1]}),
+            loss_fn.from_hidden(hidden, head, labels, **{name: leaves[1]}),
         ):
-            found += torch.autograd.grad(loss.sum(), weights)
-        assert found[0].abs().min() > 0
+            found.append(torch.autograd.grad(loss.sum(), leaves))
+        assert found[0][1].abs().min() > 0
         assert_close(*found)
 
     @pytest.mark.parametrize("path", PATHS)

@@ -61,6 +61,10 @@ class Readout(NamedTuple):
         columns = zip(*(part[:5] for part in parts), strict=True)
         return cls(*(None if column[0] is None else torch.cat(column) for column in columns))  # type: ignore[arg-type]
 
+    def select(self, block: slice) -> Readout:
+        """Select consecutive positions, without their softmax."""
+        return Readout(*(None if column is None else column[block] for column in self[:5]))  # type: ignore[arg-type]
+
 
 class Transform(NamedTuple):
     """The transform that some heads apply to their logits: `softcap * tanh(scale * z / softcap)`."""

@@ -1,8 +1,8 @@
 """Where logits come from: whole, or as the product of hidden states and a head, in blocks of positions.
 
 `Read` turns a source into its `Readout`; for a product, its backward pass computes the logits again, in a
-fourth product. `SumInOnePass` needs three, as whole logits do: it computes the gradients of a loss that is a
-sum over positions while it has the logits of a block.
+fourth product. A loss that is a sum over positions needs three, as whole logits do: `differentiate` computes
+its gradients while it has the logits of a block, and `WithGradients` keeps them for the backward pass.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ntloss.engine.backends import KERNEL_DEVICES, backend_of
 from ntloss.engine.readout import (
     COMPUTED_IN,
-    Backend,
     Grads,
     Readout,
     Transform,
@@ -62,16 +62,19 @@ class Source(NamedTuple):
         return Source(inputs, weight, None if bias is None else bias.to(dtype), rows)
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield blocks of positions and their logits; those of a product share one buffer."""
-        if self.weight is None:
-            yield slice(None), self.inputs
-            return
+        """Yield blocks of positions and the logits that the head makes of them, which share one buffer."""
+        assert self.weight is not None
         buffer = self.inputs.new_empty(min(self.rows, len(self.inputs)), len(self.weight))
         # At least one block, so that an empty batch has results of the right shapes.
         for start in range(0, max(len(self.inputs), 1), self.rows):
             block = slice(start, start + self.rows)
-            inputs = self.inputs[block]
-            yield block, _multiply(inputs, self.weight, self.bias, out=buffer[: len(inputs)])
+            inputs, weight = self.inputs[block], self.weight.t()
+            logits = buffer[: len(inputs)]
+            if self.bias is None:
+                torch.mm(inputs, weight, out=logits)
+            else:
+                torch.addmm(self.bias, inputs, weight, out=logits)
+            yield block, logits
 
 
 def read(source: Source, labels: Tensor, wanted: Wanted, shard: Shard | None = None) -> Readout:
@@ -109,13 +112,15 @@ class Read(torch.autograd.Function):
         keep: bool,
     ) -> tuple[Tensor, ...]:
         """Keep the readout, and the softmax of whole logits if the backend keeps it."""
-        source, wanted = Source(inputs, weight, bias, rows).cast(), Wanted(token_ids, mean, transform)
+        wanted = Wanted(token_ids, mean, transform)
         backend = backend_of(inputs.device, shard, weight is None and torch.compiler.is_compiling())
-        parts = [backend.read(logits, labels[block], wanted, keep) for block, logits in source.blocks()]
-        readout = Readout.joined(parts)
-        columns = [column for column in readout[:5] if column is not None]
-        if weight is not None:
+        if weight is None:
+            readout = backend.read(inputs, labels, wanted, keep)
+        else:
+            blocks = Source(inputs, weight, bias, rows).cast().blocks()
+            readout = Readout.joined([backend.read(each, labels[block], wanted) for block, each in blocks])
             _check_overflow(inputs, readout.row_max, labels)
+        columns = [column for column in readout[:5] if column is not None]
         ctx.save_for_backward(inputs, weight, bias, labels, token_ids, readout.softmax, *columns)
         ctx.mark_non_differentiable(columns[0])
         ctx.set_materialize_grads(False)
@@ -128,68 +133,108 @@ class Read(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError(NOT_TWICE)
         inputs, weight, bias, labels, token_ids, softmax, *columns = ctx.saved_tensors
-        wanted = Wanted(token_ids, ctx.mean, ctx.transform)
-        backend = backend_of(inputs.device, ctx.shard, weight is None and torch.compiler.is_compiling())
+        wanted, known = Wanted(token_ids, ctx.mean, ctx.transform), Readout(*columns)
         pairs = zip(given, columns[1:], strict=True)
         grads = [torch.zeros_like(column) if grad is None else grad for grad, column in pairs]
-        if weight is None:
-            # `.data`, so that autograd does not reject the change of a saved tensor. An earlier backward pass
-            # through a retained graph has spent the softmax.
-            kept = None if softmax is None or ctx.softmax_spent else softmax.data
-            ctx.softmax_spent = True
-            grad = torch.empty_like(inputs) if kept is None else kept
-            readout = Readout(*columns)._replace(softmax=kept)
-            backend.write(grad, inputs, labels, wanted, readout, grads)
-            return grad, *[None] * 9
-        source = Source(inputs, weight, bias, ctx.rows)
-        gradients = _Gradients(source, backend, wanted, ctx.needs_input_grad)
-        for block, logits in gradients.source.blocks():
-            readout = Readout(*(column[block] for column in columns))
-            gradients.add(block, logits, labels[block], readout, [grad[block] for grad in grads])
-        pairs = zip(gradients.finish(ctx.shard), (inputs, weight, bias), strict=True)
-        return *(None if grad is None else grad.to(of.dtype) for grad, of in pairs), *[None] * 7
+        if weight is not None:
+            source, needed = Source(inputs, weight, bias, ctx.rows), ctx.needs_input_grad[:3]
+
+            def grads_of(block: slice, _: Readout) -> Grads:
+                return [grad[block] for grad in grads]
+
+            gradients = differentiate(source, labels, wanted, ctx.shard, needed, grads_of, known)[0]
+            cast = zip(gradients, (inputs, weight, bias), strict=True)
+            return *(None if grad is None else grad.to(each.dtype) for grad, each in cast), *[None] * 7
+        # `.data`, so that autograd does not reject the change of a saved tensor. An earlier backward pass
+        # through a retained graph has spent the softmax.
+        kept = None if softmax is None or ctx.softmax_spent else softmax.data
+        ctx.softmax_spent = True
+        grad = torch.empty_like(inputs) if kept is None else kept
+        backend = backend_of(inputs.device, ctx.shard, torch.compiler.is_compiling())
+        backend.write(grad, inputs, labels, wanted, known._replace(softmax=kept), grads)
+        return grad, *[None] * 9
 
 
-class SumInOnePass(torch.autograd.Function):
-    """The terms of a loss that is a sum over positions, and their gradients."""
+def differentiate(
+    source: Source,
+    labels: Tensor,
+    wanted: Wanted,
+    shard: Shard | None,
+    needed: Sequence[bool],
+    grads_of: Callable[[slice, Readout], Grads],
+    known: Readout | None = None,
+) -> tuple[list[Tensor | None], Readout]:
+    """Compute the needed gradients of hidden states, head and bias, block by block, and the readout.
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        rows: int,
-        labels: Tensor,
-        wanted: Wanted,
-        shard: Shard | None,
-        grads_of: Callable[[slice, Readout], Grads],
-        terms_of: Callable[[Readout], tuple[Tensor, ...]],
-        grad_enabled: bool,  # always False inside of a Function's forward
-    ) -> tuple[Tensor, ...]:
-        """Compute the gradients block by block by `grads_of` a block's readout, then the terms."""
-        backend = backend_of(hidden.device, shard)
-        needed = ctx.needs_input_grad if grad_enabled else (False,) * 3
-        # In float16 the gradients of a mean over many positions underflow, those of large values overflow,
-        # and the factor of a GradScaler is not known yet. So each block is scaled to a largest gradient of 1.
-        scaled = hidden.dtype == torch.float16
-        gradients = _Gradients(Source(hidden, weight, bias, rows), backend, wanted, needed, scaled)
-        parts, needs_gradient = [], any(needed[:3])
-        for block, logits in gradients.source.blocks():
-            readout = backend.read(logits, labels[block], wanted, needs_gradient, overwrite=True)
-            if needs_gradient:
-                gradients.add(block, logits, labels[block], readout, grads_of(block, readout))
+    The head's gradient is summed in the head's own dtype, in the buffer that is returned: in float32 under
+    autocast of float32 weights. In bfloat16 each block rounds it once, so that its error is that of stock
+    cross-entropy in as many blocks, 2.5 times that of whole logits with twelve (docs/architecture.md). In
+    float16 the sum is in float32.
+
+    Args:
+        source: hidden states and head.
+        labels, wanted, shard: see `read`.
+        needed: which of the three gradients to compute; the others are None.
+        grads_of: returns the gradients of the readout in a block, from the block and its readout.
+        known: the readout of all positions. Default: each block is read before `grads_of`. This is in a
+            forward pass, where the factor of a GradScaler is not known, and without it, the gradients of a
+            mean over many positions underflow in float16, and those of large values overflow. So float16
+            blocks are scaled to a largest gradient of 1.
+    """
+    hidden, weight, bias, _ = source
+    source = source.cast()
+    assert weight is not None
+    assert source.weight is not None
+    scaled = known is None and hidden.dtype == torch.float16
+    of_hidden = of_weight = of_bias = None
+    if needed[0]:
+        of_hidden = torch.empty_like(hidden, dtype=torch.float32 if scaled else None)
+    if needed[1]:
+        of_weight = torch.zeros_like(weight, dtype=torch.float32 if weight.dtype == torch.float16 else None)
+    if needed[2] and bias is not None:
+        of_bias = torch.zeros_like(bias, dtype=COMPUTED_IN[bias.dtype])
+    backend, parts = backend_of(hidden.device, shard), []
+    for block, logits in source.blocks():  # which are overwritten by their softmax, and by their gradient
+        if known is None:
+            readout = backend.read(logits, labels[block], wanted, keep=True, overwrite=True)
             parts.append(readout._replace(softmax=None))
-        readout = Readout.joined(parts)
-        _check_overflow(hidden, readout.row_max, labels)
-        terms = terms_of(readout)
-        ctx.gradients = gradients.finish(shard)
-        ctx.dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
-        ctx.mark_non_differentiable(*terms[1:])
-        return terms
+        else:
+            readout = known.select(block)
+        grads, scale = grads_of(block, readout), None
+        if scaled:
+            scale = torch.cat([grad.flatten() for grad in grads] + [grads[0].new_zeros(1)]).abs().amax()
+            scale = torch.where(scale == 0, 1.0, scale)
+            grads = [grad / scale for grad in grads]
+        backend.write(logits, logits, labels[block], wanted, readout, grads)
+        if of_hidden is not None and scale is None:
+            torch.mm(logits, source.weight, out=of_hidden[block])
+        elif of_hidden is not None:
+            of_hidden[block] = _scaled(logits @ source.weight, scale)
+        if of_weight is not None and of_weight.dtype == logits.dtype:
+            of_weight.addmm_(logits.t(), source.inputs[block])
+        elif of_weight is not None:
+            of_weight.add_(_scaled(logits.t() @ source.inputs[block], scale))
+        if of_bias is not None:
+            of_bias.add_(_scaled(logits.sum(0, dtype=of_bias.dtype), scale))
+    if of_hidden is not None and shard is not None:  # each rank has used its own rows of the head only
+        dist.all_reduce(of_hidden, group=shard.group)
+    if known is None:
+        known = Readout.joined(parts)
+        _check_overflow(hidden, known.row_max, labels)
+    return [of_hidden, of_weight, of_bias], known
+
+
+class WithGradients(torch.autograd.Function):
+    """A loss whose gradients are known."""
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def forward(ctx: Any, loss: Tensor, gradients: list[Tensor | None], *source: Tensor | None) -> Tensor:
+        """Keep the gradients, those of hidden states, head and bias."""
+        ctx.gradients, ctx.dtypes = gradients, [None if each is None else each.dtype for each in source]
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         """Multiply the gradients by that of the loss."""
         if torch.is_grad_enabled():
             raise RuntimeError(NOT_TWICE)
@@ -200,78 +245,30 @@ class SumInOnePass(torch.autograd.Function):
             )
         gradients, ctx.gradients = ctx.gradients, None
         pairs = zip(gradients, ctx.dtypes, strict=True)
-        grads = (None if grad is None else grad.mul_(grad_loss).to(dtype) for grad, dtype in pairs)
-        return *grads, *[None] * 7
+        return (
+            None,
+            None,
+            *(None if grad is None else grad.mul_(grad_loss).to(dtype) for grad, dtype in pairs),
+        )
 
 
-class _Gradients:
-    """The needed gradients of hidden states, head and bias, accumulated block by block.
-
-    The head's gradient is summed in the head's own dtype, in the buffer that is returned: in float32 under
-    autocast of float32 weights. In bfloat16 each block rounds it once, so that its error is that of stock
-    cross-entropy in as many blocks, 2.5 times that of whole logits with twelve (docs/architecture.md). In
-    float16 the sum is in float32.
-    """
-
-    def __init__(
-        self, source: Source, backend: Backend, wanted: Wanted, needed: Sequence[bool], scaled: bool = False
-    ) -> None:
-        _, weight, bias, _ = source
-        self.source, self.backend, self.wanted, self.scaled = source.cast(), backend, wanted, scaled
-        self.hidden = self.weight = self.bias = None
-        if needed[0]:
-            self.hidden = torch.empty_like(source.inputs, dtype=torch.float32 if scaled else None)
-        if needed[1] and weight is not None:
-            half = weight.dtype == torch.float16
-            self.weight = torch.zeros_like(weight, dtype=torch.float32 if half else None)
-        if needed[2] and bias is not None:
-            self.bias = torch.zeros_like(bias, dtype=COMPUTED_IN[bias.dtype])
-
-    def add(self, block: slice, logits: Tensor, labels: Tensor, readout: Readout, grads: Grads) -> None:
-        """Accumulate a block; its logits, or their softmax, are overwritten by their gradient."""
-        scale = None
-        if self.scaled:
-            scale = torch.cat([grad.flatten() for grad in grads] + [grads[0].new_zeros(1)]).abs().amax()
-            scale = torch.where(scale == 0, 1.0, scale)
-            grads = [grad / scale for grad in grads]
-        self.backend.write(logits, logits, labels, self.wanted, readout, grads)
-        inputs, weight = self.source.inputs[block], self.source.weight
-        assert weight is not None
-        if self.hidden is not None:
-            if scale is None:
-                torch.mm(logits, weight, out=self.hidden[block])
-            else:
-                self.hidden[block] = _scaled(logits @ weight, scale)
-        if self.weight is not None:
-            if self.weight.dtype == logits.dtype:
-                self.weight.addmm_(logits.t(), inputs)
-            else:
-                self.weight.add_(_scaled(logits.t() @ inputs, scale))
-        if self.bias is not None:
-            self.bias.add_(_scaled(logits.sum(0, dtype=self.bias.dtype), scale))
-
-    def finish(self, shard: Shard | None) -> list[Tensor | None]:
-        """Return the gradients in the dtypes of their sums, summed over ranks."""
-        if self.hidden is not None and shard is not None:
-            # Each rank has used its own rows of the head only.
-            dist.all_reduce(self.hidden, group=shard.group)
-        return [self.hidden, self.weight, self.bias]
-
-
-@torch.no_grad()
-def read_numbers(source: Source, wanted: Wanted, shard: Shard | None) -> Tensor:
-    """Compute the number tokens' logits alone, `[positions, number tokens]`, without a graph."""
-    (inputs, weight, bias, _), token_ids, held = source, wanted.token_ids, None
-    assert weight is not None
+def read_numbers(source: Source, wanted: Wanted, shard: Shard | None, rows: Tensor | None) -> Tensor:
+    """Compute the number tokens' logits alone, `[positions, number tokens]`: 0 but for `rows`, if given."""
+    inputs, token_ids, held = source.inputs, wanted.token_ids, None
+    assert source.weight is not None
+    if rows is not None:  # with a thousand number tokens, computing all positions would cost more
+        inputs = inputs[rows]
     if shard is not None:
         token_ids, held = shard.locate(token_ids)
         token_ids = token_ids.clamp(min=0)
-    bias = None if bias is None else bias[token_ids].to(inputs.dtype)
-    logits = _multiply(inputs, weight[token_ids].to(inputs.dtype), bias)
+    bias = None if source.bias is None else source.bias[token_ids].to(inputs.dtype)
+    logits = F.linear(inputs, source.weight[token_ids].to(inputs.dtype), bias)
     logits = wanted.transform.apply(logits.to(COMPUTED_IN[logits.dtype]))
     if held is not None and shard is not None:
         logits = torch.where(held, logits, 0)
         dist.all_reduce(logits, group=shard.group)
+    if rows is not None:
+        logits = logits.new_zeros(len(source.inputs), len(token_ids)).index_copy(0, rows, logits)
     return logits
 
 
@@ -348,12 +345,6 @@ def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
     rows = min(positions // _FEWEST_BLOCKS, _LOGITS_ON_ACCELERATORS // vocab_size)
     rows = max(rows, positions // _MOST_BLOCKS, _ROWS_ON_ACCELERATORS)
     return -(-rows // _TILE) * _TILE
-
-
-def _multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
-    if bias is None:
-        return torch.mm(inputs, weight.t(), out=out)
-    return torch.addmm(bias, inputs, weight.t(), out=out)
 
 
 def _scaled(grad: Tensor, scale: Tensor | None) -> Tensor:

@@ -59,9 +59,22 @@ class Targets(NamedTuple):
         return Targets(*columns, number_rows, numbers, shape, soft, sigma)  # type: ignore[arg-type, call-arg]
 
 
+class Beside(NamedTuple):
+    """What a loss is given beside labels; see `NTLCrossEntropyLoss.forward`."""
+
+    loss_weights: Tensor | None = None
+    num_items_in_batch: Tensor | float | None = None
+    sequence_ids: Tensor | None = None
+    number_weights: Tensor | None = None
+    numbers: Tensor | None = None
+    soft_labels: SoftTargets | None = None
+    number_sigma: Tensor | None = None
+
+
 def prepare_targets(
     labels: Tensor,
     inputs: Tensor,
+    beside: Beside,
     tables: NumberTables,
     reads: tuple[str, ...],
     decimals: bool,
@@ -71,13 +84,6 @@ def prepare_targets(
     mode: str,
     normalize_by: str,
     shift: bool = False,
-    loss_weights: Tensor | None = None,
-    number_weights: Tensor | None = None,
-    sequence_ids: Tensor | None = None,
-    num_items_in_batch: Tensor | float | None = None,
-    numbers: Tensor | None = None,
-    soft_labels: SoftTargets | None = None,
-    number_sigma: Tensor | None = None,
 ) -> Targets:
     """Check labels `[...]`, shift them, find their numbers, and compute the weight of each position.
 
@@ -85,6 +91,9 @@ def prepare_targets(
     `reads` and `decimals` are those of the `NumberTerm`, and the keywords those of `NTLCrossEntropyLoss`.
     Raise a TypeError or ValueError that names what does not fit.
     """
+    loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma = (
+        beside
+    )
     ignored = check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index)
     if num_items_in_batch is not None:
         _check_count(num_items_in_batch, reduction)
@@ -157,8 +166,7 @@ def prepare_targets(
         if factors is not None:
             ce_weights = torch.where(is_number, item_weights * (1 - factors).clamp(min=0), item_weights)
     number_rows = None
-    static_shapes = labels.device.type != "cpu" or values_are_hidden()
-    if not of_numbers and not static_shapes:
+    if not of_numbers and reads_values(labels):
         number_rows = term_weights.nonzero().squeeze(-1)
     columns = (labels, target, counted, item_weights, ce_weights, term_weights)
     sigma = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -61,9 +60,7 @@ class NumberTerm(nn.Module):
             criterion has an option `decimals`.
         finds_numbers: whether the criterion depends on which tokens form a number.
         reads_mass: whether it depends on the probability of all number tokens in the vocabulary.
-        knows_derivative_by_mass: whether the derivative by `log_mass` is known beforehand: 0, or that of
-            cross-entropy.
-        needs_all_readouts: whether the term looks at several positions, and at the mass of each.
+        gradient_reads_mass: whether its gradient does, too, which that of a cross-entropy does not.
     """
 
     def __init__(
@@ -80,10 +77,9 @@ class NumberTerm(nn.Module):
         self.tables = NumberTables(vocabulary, cells="cells" in self.reads)
         self.finds_numbers = not {*OF_NUMBERS}.isdisjoint(self.reads)
         self.reads_mass = not _OF_MASS.isdisjoint(self.reads)
-        self.knows_derivative_by_mass = (
-            self.criterion is None or not self.reads_mass or is_cross_entropy(self.criterion)
+        self.gradient_reads_mass = (
+            self.criterion is not None and self.reads_mass and not is_cross_entropy(self.criterion)
         )
-        self.needs_all_readouts = "numbers" in self.reads and not self.knows_derivative_by_mass
 
     def find_numbers(
         self, labels: Tensor, sequence_ids: Tensor | None, ignore_index: int, shift: bool = False
@@ -253,31 +249,16 @@ class NumberTerm(nn.Module):
             raise ValueError(message)
         return -slope
 
-    def gradient(self, number_logits: Tensor, targets: Targets, replaces_cross_entropy: bool) -> Tensor:
-        """Differentiate the summed term by the number tokens' logits: `[positions, number tokens]`.
-
-        Where criteria read the mass, they have to know their derivative by it.
-        """
-        if self.criterion is None:
-            return torch.zeros_like(number_logits)
-        # With a mass that is not rounded to 1, where it would have no derivative.
-        log_normalizer = number_logits.amax(-1), math.log(len(self.tables.token_ids)) + 1
-        with torch.enable_grad():
-            leaf = number_logits.detach().requires_grad_()
-            term = self(Readout.of_numbers(leaf, *log_normalizer), targets, replaces_cross_entropy)
-            return torch.autograd.grad(term, leaf)[0]
-
     def gradients(
         self, readout: Readout, targets: Targets, replaces_cross_entropy: bool
     ) -> tuple[Tensor, Tensor]:
         """Differentiate the summed term by the log-sum-exp and by the number tokens' logits."""
+        given = readout.shifted_lse, readout.number_logits
         with torch.enable_grad():
-            leaves = (
-                readout.shifted_lse.detach().requires_grad_(),
-                readout.number_logits.detach().requires_grad_(),
-            )
-            read = readout._replace(shifted_lse=leaves[0], number_logits=leaves[1])
-            by_lse, by_numbers = torch.autograd.grad(self(read, targets, replaces_cross_entropy), leaves)
+            shifted_lse, number_logits = (each.detach().requires_grad_() for each in given)
+            readout = readout._replace(shifted_lse=shifted_lse, number_logits=number_logits)
+            term = self(readout, targets, replaces_cross_entropy)
+        by_lse, by_numbers = torch.autograd.grad(term, (shifted_lse, number_logits), materialize_grads=True)
         return by_lse, by_numbers
 
 

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from combined_cases import NUMBERS, make_case, numbers_case, squared_distance
 from criterion_cases import DIGITS
 from tolerances import assert_close
@@ -129,17 +130,18 @@ class Learnt(torch.nn.Module):
         return self.scale * crps(probs, values, target)
 
 
-def test_a_module_with_parameters_is_trained_from_logits_or_is_an_error():
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_module_with_parameters_is_trained(reduction):
     case, learnt = make_case(6, bias=False), Learnt()
-    loss_fn = NTLCrossEntropyLoss(NUMBERS, learnt)
-    loss_fn(case.logits(), case.labels).backward()
-    assert learnt.scale.grad.abs() > 0
-    with pytest.raises(ValueError, match="parameters"):
-        loss_fn.from_hidden(case.hidden, case.weight, case.labels)
-    each = NTLCrossEntropyLoss(NUMBERS, learnt, reduction="none")
-    learnt.scale.grad = None
-    each.from_hidden(case.hidden, case.weight, case.labels).sum().backward()
-    assert learnt.scale.grad.abs() > 0
+    loss_fn = NTLCrossEntropyLoss(NUMBERS, learnt, reduction=reduction)
+    head, found = case.weight.clone().requires_grad_(), []
+    for loss in (
+        loss_fn(F.linear(case.hidden, head), case.labels),
+        loss_fn.from_hidden(case.hidden, head, case.labels),
+    ):
+        found.append(torch.autograd.grad(loss.sum(), (head, learnt.scale)))
+    assert found[0][1].abs() > 0
+    assert_close(*found)
 
 
 def test_a_misspelled_parameter_is_an_error_that_lists_the_names():

@@ -144,6 +144,13 @@ def test_logits_of_a_head_that_overflow_float16_are_an_error(options):
         call("hidden", options, hidden_states=2 * hidden, lm_head_weight=weight)
 
 
+@pytest.mark.parametrize("name", ["forward", "from_hidden", "targets", "from_log_probs", "normalizers"])
+def test_a_misspelled_argument_is_an_error_that_names_the_function_and_the_argument(name):
+    function = getattr(NTLCrossEntropyLoss(NUMBERS), name)
+    with pytest.raises(TypeError, match=rf"\b{name}\b.*number_weight\b"):
+        function(number_weight=None)
+
+
 @pytest.mark.parametrize("which", ["logits", "hidden"])
 def test_shifting_labels_without_a_sequence_is_an_error(which):
     one = {"logits": torch.zeros(VOCAB)} if which == "logits" else {"hidden_states": torch.zeros(HIDDEN)}
