@@ -145,7 +145,7 @@ def read_scores(
             root = readable.continuations(inputs, texts, prefix_ids)
             found = level_probabilities(root, own, marks)
         read = [summarize(dict(zip(values, each, strict=True)), values) for each in found]
-        _warn(root, read, vocabulary)
+        _warn(root, read, own, vocabulary)
         readings |= dict(zip(index, read, strict=True))
     return readings[0] if single else [readings[i] for i in range(len(written))]
 
@@ -293,15 +293,23 @@ def _levels_after(model: Any, tokenizer: Any, prompt: Prompt, levels: Sequence[s
     return [Level(ids, each, each[-1].isdigit()) for ids, each in zip(found, levels, strict=True)]
 
 
-def _warn(root: Continuations, readings: Sequence[ScoreReading], vocabulary: NumberVocabulary) -> None:
+def _warn(
+    root: Continuations,
+    readings: Sequence[ScoreReading],
+    levels: Sequence[Sequence[Level]],
+    vocabulary: NumberVocabulary,
+) -> None:
     rare = [i for i, reading in enumerate(readings) if reading.none > MOST_NONE]
     if rare:
         token = root.likeliest(rare[0])
         text = vocabulary.text_of(token) if isinstance(token, int) else token
+        if any(level.is_number and level.text == (text or "").strip() for level in levels[rare[0]]):
+            advice = "more digits follow. End the labels that a judge is trained on with the end token"
+        else:
+            advice = "end the prompt or prefill where the score begins"
         warn_caller(
             f"after {len(rare)} of {len(readings)} prompts the model hardly answers with a level (with "
             f"probability {1 - readings[rare[0]].none:.2g} after one, where "
-            f"{f'token {token}' if text is None else repr(text)} is likeliest): end the prompt or prefill "
-            "where the score begins",
+            f"{f'token {token}' if text is None else repr(text)} is likeliest): {advice}",
             UnlikelyNumberWarning,
         )
