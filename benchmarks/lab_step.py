@@ -26,7 +26,7 @@ from ntl.data import TaskData, load_task
 from ntl.identity import identify
 from ntl.models import build
 from ntl.train import add_loss, remember
-from ntl.trainer import EncodedRows, LabTrainer
+from ntl.trainer import EncodedRows, LabTrainer, XvalTrainer
 from ntl.training_args import trainer_arguments
 
 LOSSES = (
@@ -89,7 +89,8 @@ def make_trainer(config: Config, data: TaskData, folder: Path) -> LabTrainer:
     remember(built, config, data, identify(config, data)[0])
     rows = EncodedRows(data.train, built)
     arguments = trainer_arguments(config.training_args, folder)
-    trainer = LabTrainer(arguments, built, lambda *_: None, train_dataset=rows, eval_dataset=rows)
+    kind = XvalTrainer if config.model_args.encoding == "xval" else LabTrainer
+    trainer = kind(arguments, built, lambda *_: None, train_dataset=rows, eval_dataset=rows)
     add_loss(trainer, config)
     return trainer
 

@@ -23,6 +23,7 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ValueType
 from hydra.errors import HydraException, OverrideParseException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
@@ -109,7 +110,8 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
     given = {each.partition("=")[0] for each in options}
     if given & {"-m", "--multirun"} and (shown := given & {"-c", "--cfg", "-i", "--info"}):
         raise UserError(f"-m is given together with {shown.pop()}, which runs nothing. Omit one of the two.")
-    sys.argv = [sys.argv[0], *overrides, *_name_jobs_by(overrides, options), *options]
+    is_sweep = given & {"-m", "--multirun"} or "hydra.mode=MULTIRUN" in overrides
+    sys.argv = [sys.argv[0], *overrides, *(_name_jobs_by(overrides) if is_sweep else []), *options]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, which are printed here
     try:
         if HELP_OPTIONS & {*options} and _print_choices(command, overrides):
@@ -345,17 +347,23 @@ def _print_choices(command: str, overrides: Sequence[str]) -> bool:
     return True
 
 
-def _name_jobs_by(overrides: Sequence[str], options: Sequence[str]) -> list[str]:
+def _name_jobs_by(overrides: Sequence[str]) -> list[str]:
     """Return an override that says which keys are not in the names of a sweep's folders.
 
     They are the settings that do not change training and have one value.
+
+    Raises:
+        UserError: A key has a value twice, whose runs would share a folder.
     """
-    if {"--shell-completion", "-sc"} & {*options}:
-        return []
     try:
         parsed = OverridesParser.create().parse_overrides([*overrides])
     except HydraException:
         return []  # Hydra will explain it
+    chosen = (ValueType.SIMPLE_CHOICE_SWEEP, ValueType.CHOICE_SWEEP)
+    for override in [each for each in parsed if each.value_type in chosen]:
+        values = [*override.sweep_string_iterator()]
+        if twice := [value for value in dict.fromkeys(values) if values.count(value) > 1]:
+            raise UserError(f"{override.input_line} has the value {twice[0]} twice. Omit one of the two.")
     left_out = [
         f"'{override.key_or_group}'"
         for override in parsed

@@ -1,8 +1,8 @@
 """The whole configuration of a run: the settings of each group, registered with Hydra.
 
 The settings are dataclasses that stand beside the code that they configure. Hydra refuses unknown keys, wrong
-types and wrong choices; what cannot work, although each value is valid, is refused by a `__post_init__` or by
-`check_combination`. The files in `conf/` set other defaults.
+types and wrong choices, `Settings` values out of their range, and `check_combination` what cannot work
+although each value is valid. The files in `conf/` set other defaults.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from enum import Enum
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -28,8 +27,7 @@ from ntl.errors import UserError
 from ntl.evaluate import Evaluation
 from ntl.losses import OF_MODEL, LossSettings, choose_loss
 from ntl.models.settings import ModelArgs, Weights
-from ntl.own import digest_of_source, is_own
-from ntl.settings import Changes
+from ntl.settings import Changes, Settings, read_settings
 from ntl.training_args import INCIDENTAL, TrainingArgs
 
 LONGEST = 180  # characters of a run's folder before the digest
@@ -42,7 +40,7 @@ MODELS = {
 }  # names in tables, by encoding or family
 # Keys that say how a sweep is reported.
 OF_REPORTS = ("contrasts", "margin", "minimize", "announce")
-SECTIONS: dict[str, type] = {
+SECTIONS: dict[str, type[Settings]] = {
     "model_args": ModelArgs, "weights": Weights, "training_args": TrainingArgs, "loss": LossSettings,
     "evaluation": Evaluation,
 }  # fmt: skip
@@ -99,21 +97,9 @@ class Config:
 
     def plain(self) -> dict[str, Any]:
         """Return the settings of all groups as plain values."""
-        return {group: _plain(vars(getattr(self, group))) for group in ("dataset_args", *SECTIONS)}
-
-    def sources(self) -> dict[str, str]:
-        """Return the digest of each file of the user's own code, such as `loss.criterion.source`."""
-        args = self.model_args
-        own = {"loss.criterion": str(self.loss.criterion), "model_args.own_encoding": str(args.own_encoding)}
-        return {f"{key}.source": digest_of_source(name) for key, name in own.items() if is_own(name)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, Enum) else value
+        groups = {group: vars(getattr(self, group)) for group in ("dataset_args", *SECTIONS)}
+        found: dict[str, Any] = json.loads(json.dumps(groups, default=str))
+        return found
 
 
 def read_config(given: DictConfig | Mapping[str, Any], choice: str | None = None) -> Config:
@@ -130,8 +116,11 @@ def read_config(given: DictConfig | Mapping[str, Any], choice: str | None = None
         }
     if not given.get("dataset_args"):
         raise UserError(f"there is no dataset. Pass dataset_args=NAME: {', '.join(DATASETS)}.")
-    kinds = {"dataset_args": DATASETS.get(given["dataset_args"].get("dataset_name", ""), Data), **SECTIONS}
-    sections = {group: _read(kind, given.get(group) or {}) for group, kind in kinds.items()}
+    kinds: dict[str, type[Settings]] = {
+        "dataset_args": DATASETS.get(given["dataset_args"].get("dataset_name", ""), Data),
+        **SECTIONS,
+    }
+    sections: Any = {group: read_settings(kind, given.get(group) or {}) for group, kind in kinds.items()}
     training = sections["training_args"]
     for key, value in (given.get("training_args") or {}).items():
         if not hasattr(training, key) and value != MISSING:
@@ -169,17 +158,28 @@ def find_primary(primary: str | Path) -> tuple[str, str, list[str]]:
     return str(primary.parent.resolve()), primary.stem, ["hydra.searchpath=[pkg://ntl.conf]"]
 
 
-def _read(kind: type, given: Mapping[str, Any]) -> Any:
-    known = {f.name for f in fields(kind)}
-    values: Any = {key: value for key, value in given.items() if key in known and value != MISSING}
-    # Hydra has resolved what is given: here `${` stands for itself, as in a prompt with prices.
-    values |= {key: value.replace("${", r"\${") for key, value in values.items() if isinstance(value, str)}
-    return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), values))
-
-
 def check_combination(config: Config) -> None:
     """Raise a UserError unless the groups of a configuration fit together."""
     args, weights, training = config.model_args, config.weights, config.training_args
+    if not re.fullmatch(r"(?!checkpoint-)[\w+-][\w.+-]*", config.evaluation.name):
+        raise UserError(
+            f"evaluation.name={config.evaluation.name!r} cannot be the name of a folder beside checkpoints; "
+            "expected letters, digits, dots and hyphens."
+        )
+    of_padded = {"number_scale": ("plain", args.number_scale), "number_digits": (None, args.number_digits)}
+    for key, (plain, value) in of_padded.items():
+        if args.number_format == "plain" and value != plain:
+            raise UserError(
+                f"model_args.{key}={value} is of padded answers, and model_args.number_format is plain. "
+                f"Pass model_args.{key}={plain or 'null'}, or model_args.number_format=padded."
+            )
+    if args.model_name_or_path is not None and args.config_overrides:
+        raise UserError(
+            f"model_args.config_overrides is {args.config_overrides}, but the shape of "
+            f"model_args.model_name_or_path={args.model_name_or_path} is fixed. Omit one of the two."
+        )
+    if weights.trained_layers is not None and weights.lora:
+        raise UserError("weights.trained_layers is given together with weights.lora. Omit one of the two.")
     readings, sharded = config.evaluation.quantile_readings, bool(getattr(training, "fsdp", None))
     partial = next((key for key in ("trained_layers", "lora") if getattr(weights, key)), None)
     if args.model_name_or_path is None and (args.family == "pretrained" or training.do_only_eval):
@@ -201,7 +201,7 @@ def check_combination(config: Config) -> None:
             f"loss.label_smoothing={config.loss.label_smoothing} is of cross-entropy, and a regression head "
             "has none. Omit it and training_args.label_smoothing_factor."
         )
-    if args.writes_digits:
+    if args.head == "language" and args.encoding in ("digits", "auto"):
         return
     is_head = args.head == "regression"
     name = "a regression head" if is_head else f"number_encoding={args.encoding}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ntl.data import Example, TaskData, evenly_spaced, single_number
 from ntl.data.files import write_atomically
 from ntl.errors import UserError
-from ntl.settings import setting
+from ntl.settings import Settings, setting
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,22 +40,26 @@ Answer = tuple[str, "Distribution | None"]
 
 
 @dataclass
-class Evaluation:
+class Evaluation(Settings):
     """How answers are decoded and scored."""
+
+    group = "evaluation."
 
     name: str = setting(
         "test", "folder of the results, in that of the run; evaluating again replaces them", "nothing"
     )
-    beams: int = setting(4, "number of beams of the beam search; xVal has one", "answers")
+    beams: int = setting(4, "number of beams of the beam search; xVal has one", "answers", least=1)
     max_new_tokens: int = setting(
-        64, "most new tokens of an answer; by default those of the dataset", "answers"
+        64, "most new tokens of an answer; by default those of the dataset", "answers", least=1
     )
     batch_size: int = setting(
-        64, "questions at once; by default training_args.per_device_eval_batch_size", "nothing"
+        64, "questions at once; by default training_args.per_device_eval_batch_size", "nothing", least=1
     )
-    samples: int | None = setting(None, "examples of each test set; null: all", "answers")
+    samples: int | None = setting(None, "examples of each test set; null: all", "answers", least=1)
     samples_during_training: int | None = setting(
-        500, "validation examples at each evaluation, by which checkpoints and rates are chosen; null: all"
+        500,
+        "validation examples at each evaluation, by which checkpoints and rates are chosen; null: all",
+        least=1,
     )
     read: list[Reading] = setting(
         [Reading.greedy],
@@ -65,21 +68,8 @@ class Evaluation:
         "answers",
     )
     interval: float = setting(
-        0.9, "share of the distribution between the lower and the upper quantile", "answers"
+        0.9, "share of the distribution between the lower and the upper quantile", "answers", is_share=True
     )
-
-    def __post_init__(self) -> None:
-        if not 0 < self.interval < 1:
-            raise UserError(f"evaluation.interval={self.interval}; expected a share above 0 and below 1.")
-        for key in ("beams", "max_new_tokens", "batch_size", "samples", "samples_during_training"):
-            value = getattr(self, key)
-            if isinstance(value, int) and value < 1:
-                raise UserError(f"evaluation.{key}={value}; expected at least 1.")
-        if not re.fullmatch(r"[\w+-][\w.+-]*", self.name):
-            raise UserError(
-                f"evaluation.name={self.name!r} is not the name of a folder; expected letters, digits, "
-                "dots and hyphens."
-            )
 
     @property
     def quantile_readings(self) -> tuple[str, ...]:
@@ -225,9 +215,7 @@ def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]
 
 
 def check_readings(built: Any, data: TaskData, evaluation: Evaluation) -> None:
-    """Check, before training, that the readings fit the model and the data."""
-    if not evaluation.quantile_readings:
-        return
+    """Check, before training, that the readings of quantiles fit the model and the data."""
     from ntl.scores import SPACED_LEVELS
 
     example: Example | None = None

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ntl.config import Config, changes, read_trained
 from ntl.errors import UserError
+from ntl.own import digest_of_source, is_own
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,9 +41,10 @@ def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, 
     for group, settings in config.plain().items():
         for name, value in settings.items():
             parts[changes(f"{group}.{name}")][f"{group}.{name}"] = value
-    digest = data.digest
-    model = {**parts["model"], **config.sources(), DATA: digest}
-    return model, {**parts["answers"], ASKED: digest}
+    for key in ("loss.criterion", "model_args.own_encoding"):
+        if is_own(parts["model"][key]):
+            parts["model"][f"{key}.source"] = digest_of_source(parts["model"][key])
+    return {**parts["model"], DATA: data.digest}, {**parts["answers"], ASKED: data.digest}
 
 
 def differing(one: Identity, other: Identity) -> list[str]:
@@ -62,7 +64,7 @@ def check_same(now: Identity, model: Path) -> bool:
     """
     trained = read_trained(model)
     if trained is None:
-        return False
+        raise UserError(f"{model} is not of a run of the lab. {REPLACE}")
     before: Identity = trained["identity"]
     found = differing(before, now)
     if found == ["training_args.max_steps"] and _can_be_longer(before, now):

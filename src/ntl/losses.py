@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ntl.errors import UserError
 from ntl.models.settings import ModelArgs
-from ntl.settings import setting
+from ntl.settings import Settings, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,7 @@ TITLES = {
 
 
 @dataclass
-class LossSettings:
+class LossSettings(Settings):
     """Which loss to minimize in addition to cross-entropy, or in place of it at number tokens."""
 
     criterion: str | None = setting(
@@ -120,12 +120,12 @@ def _published(model: ModelArgs) -> LossSettings:
     return LossSettings(SMOOTHED, {**sigma, "weight": weight}, weight=1.0, mode=Mode.replace)
 
 
-def library_options(loss: LossSettings, leading_zeros: bool) -> dict[str, Any]:
+def library_options(loss: LossSettings, model: ModelArgs) -> dict[str, Any]:
     """Return the arguments of `make_number_aware` for a loss.
 
     Args:
         loss: The settings, whose sigma is a number or a pair of numbers.
-        leading_zeros: Whether answers are padded with zeros.
+        model: The settings of the model, which say how numbers are written.
 
     Raises:
         UserError: An option of the loss is invalid.
@@ -136,11 +136,14 @@ def library_options(loss: LossSettings, leading_zeros: bool) -> dict[str, Any]:
         return {"criterion": None, "label_smoothing": loss.label_smoothing}
     options = dict(loss.options)
     if loss.criterion == "hl_gauss":
-        options.setdefault("leading_zeros", leading_zeros)
+        options.setdefault("leading_zeros", model.number_format == "padded")
     try:
-        criterion = in_any_unit(make_criterion({"name": str(loss.criterion), **options}))
+        criterion = make_criterion({"name": str(loss.criterion), **options})
     except (ValueError, TypeError) as error:
         raise UserError(f"the loss settings are invalid: {error}") from error
+    is_ours = ":" not in loss.criterion and loss.criterion != "hl_gauss"
+    if model.encoding in ("auto", "own") and is_ours and loss.mode == "add":
+        criterion = in_any_unit(criterion)
     return {
         "criterion": criterion,
         "weight": loss.weight,
@@ -175,17 +178,13 @@ def in_any_unit(criterion: Criterion) -> Criterion:
     """Allow a criterion on tokens of several digits, whose loss is in units of up to thousands.
 
     The library refuses NTL-WAS and NTL-MSE there, because they outweigh cross-entropy; the paper's ablation
-    with T5's own tokens uses them.
+    with T5's own tokens uses them. It does not know the function that is returned, which reads the same.
     """
-    from ntloss import HLGauss
 
-    if isinstance(criterion, HLGauss):
-        return criterion
-
-    @functools.wraps(criterion)
     def allowed(**read: Any) -> Any:
         return criterion(**read)
 
+    allowed.__signature__ = inspect.signature(criterion)  # type: ignore[attr-defined]
     return allowed
 
 

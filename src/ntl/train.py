@@ -80,6 +80,7 @@ def run(
     Raises:
         UserError: The settings do not fit the data or each other, or the folder holds another run.
     """
+    import numpy as np
     from accelerate import PartialState
     from transformers import TrainerState
 
@@ -87,7 +88,6 @@ def run(
 
     arguments = trainer_arguments(config.training_args, folder)
     quiet(arguments)
-    check_folder(config, folder)
     data = load_task(config.dataset_args)
     model, answers = identify(config, data)
     trained, checkpoint = find_start(config, folder, model)
@@ -113,7 +113,8 @@ def run(
         if arguments.should_save:
             if config.training_args.overwrite_output_dir:
                 clear(folder)
-            remember_questions(data, folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            np.save(folder / TRAINED_QUESTIONS, np.unique(hash_questions(data.train)))
         PartialState().wait_for_everyone()
         train(trainer, checkpoint)
     elif (trained / STATE).is_file():
@@ -129,18 +130,6 @@ def run(
     return {test: result.metrics for test, result in results.items()}, True
 
 
-def check_folder(config: Config, folder: Path) -> None:
-    """Raise a UserError if training would write over the model that it starts from."""
-    given = config.model_args.model_name_or_path
-    if config.training_args.do_only_eval or given is None:
-        return
-    if Path(given).expanduser().resolve() == folder.resolve():
-        raise UserError(
-            f"training_args.output_dir={folder} is the folder of model_args.model_name_or_path, which the "
-            "trained model would replace. Pass another training_args.output_dir."
-        )
-
-
 def find_start(config: Config, folder: Path, model: Identity) -> tuple[Path | None, Path | None]:
     """Return the folder of the trained model, which is only evaluated, or the checkpoint to continue from.
 
@@ -150,9 +139,25 @@ def find_start(config: Config, folder: Path, model: Identity) -> tuple[Path | No
         config: The settings.
         folder: Folder of the run.
         model: The identity of the model that the settings train.
+
+    Raises:
+        UserError: Training would replace the model that it starts from or one that is not the lab's, or the
+            folder holds another run.
     """
+    given = config.model_args.model_name_or_path
     if config.training_args.do_only_eval:
-        return Path(str(config.model_args.model_name_or_path)).expanduser(), None
+        return Path(str(given)).expanduser(), None
+    if given is not None and Path(given).expanduser().resolve() == folder.resolve():
+        raise UserError(
+            f"training_args.output_dir={folder} is the folder of model_args.model_name_or_path, which the "
+            "trained model would replace. Pass another training_args.output_dir."
+        )
+    for path in (folder, *sorted(folder.glob(f"{CHECKPOINT}[0-9]*"))):
+        if any((path / file).is_file() for file in ("config.json", STATE)) and read_trained(path) is None:
+            raise UserError(
+                f"{path} holds a model that the lab has not trained, and that a run would replace. Pass "
+                "another training_args.output_dir."
+            )
     replaces = config.training_args.overwrite_output_dir
     if not replaces and (folder / STATE).is_file() and not check_same(model, folder):
         return folder, None
@@ -205,7 +210,7 @@ def prepare(config: Config, arguments: Any, data: TaskData, model: Identity | No
 
     from ntl.data import add_shots, evenly_spaced
     from ntl.models import build
-    from ntl.trainer import EncodedRows, LabTrainer
+    from ntl.trainer import EncodedRows, HeadTrainer, LabTrainer, XvalTrainer, shard_on_cpus
 
     set_seed(arguments.seed)
     built = build(config.model_args, config.weights if model is not None else None, arguments.seed)
@@ -219,25 +224,31 @@ def prepare(config: Config, arguments: Any, data: TaskData, model: Identity | No
         data = add_shots(data, shots, built.answer_format.write)
     if empty := [name for name, part in data.parts.items() if not len(part)]:
         raise UserError(f"the {empty[0]} set has no examples; expected at least one.")
-    evaluation = config.evaluation
+    evaluation, kind = config.evaluation, LabTrainer
     if config.model_args.head == "regression":
-        evaluation = replace(evaluation, read=[])
-    check_readings(built, data, evaluation)
+        evaluation, kind = replace(evaluation, read=[]), HeadTrainer
+    elif config.model_args.encoding == "xval":
+        kind = XvalTrainer
+    if evaluation.quantile_readings:
+        check_readings(built, data, evaluation)
     if model is not None:
         check_best(arguments, data, evaluation)
 
     shown = list(evenly_spaced(data.validation, evaluation.samples_during_training))
     rows["eval_dataset"] = EncodedRows(shown, built)
     try:
-        trainer = LabTrainer(
+        trainer = kind(
             arguments,
             built,
             lambda model, examples: score_answers(built, examples, data, evaluation, model),
-            config.weights.head_learning_rate,
             **rows,
         )
     except (RuntimeError, ValueError, ImportError) as error:  # such as a tracker that is not installed
         raise UserError(f"training_args cannot be used: {describe(error)}") from None
+    if isinstance(trainer, HeadTrainer):
+        trainer.head_rate = config.weights.head_learning_rate
+    if arguments.fsdp_plugin_args is not None:
+        shard_on_cpus(trainer)
     add_loss(trainer, config)
     return trainer, data
 
@@ -279,12 +290,16 @@ def train(trainer: Any, checkpoint: Path | None) -> None:
 
     Without steps, the model is saved as it is. What LoRA has learned is merged into the saved model.
     """
-    trainer.shard()
+    from ntl.trainer import shard
+
+    if trainer.is_fsdp_enabled and trainer.accelerator.is_fsdp2:
+        shard(trainer)
     state = {} if checkpoint is None else json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
     # A run that counts epochs takes the number of steps from the checkpoint.
     last = trainer.args.max_steps if trainer.args.max_steps > 0 else state.get("max_steps")
     if trainer.args.max_steps and (checkpoint is None or state["global_step"] < last):
-        trainer.train_dataset.keep_states()
+        if (frozen := trainer.built.frozen) is not None:
+            trainer.train_dataset.keep_states(frozen)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     elif checkpoint is not None:  # killed after its last step; transformers would train one step more
         from transformers import TrainerState
@@ -315,16 +330,13 @@ def add_loss(trainer: Any, config: Config) -> None:
         loss = replace(
             loss, options={**loss.options, "sigma": tuple(built.model.config.ntl["trained"]["sigma"])}
         )
-    padded = config.model_args.number_format == "padded"
     try:
-        handle = make_number_aware(
-            trainer, vocabulary=vocabulary, **library_options(loss, leading_zeros=padded)
-        )
+        handle = make_number_aware(trainer, vocabulary=vocabulary, **library_options(loss, config.model_args))
     except (ValueError, TypeError) as error:
         raise UserError(f"the loss cannot be used with this model: {error}") from error
     if loss.criterion is None:  # NTL-WAS is reported, to compare with runs that minimize it
         zero = replace(loss, criterion="ntl_was", options={}, weight=0.0, mode=Mode.add)
-        options = library_options(zero, leading_zeros=padded)
+        options = library_options(zero, config.model_args)
         evaluated = NTLCrossEntropyLoss(vocabulary, return_terms=True, **options)
         trainer.evaluated_by = handle, evaluated
 
@@ -337,14 +349,6 @@ def remember(built: AnsweringModel, config: Config, data: TaskData, model: Ident
         trained["sigma"] = choose_widths(built.answer_format.write([e.answer for e in data.train]))
     # A new dictionary: copies of the configuration share the old one.
     built.model.config.ntl = {**built.model.config.ntl, "trained": trained}
-
-
-def remember_questions(data: TaskData, folder: Path) -> None:
-    """Write which questions are trained on, so that an evaluation on other data can leave them out."""
-    import numpy as np
-
-    folder.mkdir(parents=True, exist_ok=True)
-    np.save(folder / TRAINED_QUESTIONS, np.unique(hash_questions(data.train)))
 
 
 def quiet(arguments: Any) -> None:

@@ -1,7 +1,7 @@
 """transformers' Trainer, as the lab needs it: its evaluations also answer questions.
 
-What else differs: adapters that are saved merged, a learning rate of a head's own, and models that are
-sharded over processes without an accelerator.
+`XvalTrainer` and `HeadTrainer` add what their models need. Adapters are saved merged, and models are sharded
+over processes without an accelerator, too.
 """
 
 import logging
@@ -32,10 +32,10 @@ from ntl.data import Example
 from ntl.errors import UserError
 from ntl.evaluate import Result
 from ntl.models import IGNORE, AnsweringModel
-from ntl.models.xval import T5ForXval
 from ntl.scores import describe_metrics, finite_or_none
 from ntloss import NTLCrossEntropyLoss
 from ntloss.trainers import NumberAware
+from ntloss.writing import UpperLayers
 
 log = logging.getLogger(__name__)
 AT_ONCE = 200_000  # examples that are encoded before the first step
@@ -71,10 +71,9 @@ class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
         columns = self._built.encode([e.question for e in examples], [e.answer for e in examples])
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def keep_states(self) -> None:
+    def keep_states(self, frozen: UpperLayers) -> None:
         """Add what the frozen layers return to each row, unless it changes or takes too much memory."""
-        frozen = self._built.frozen
-        if frozen is None or not frozen.can_be_kept or self._rows is None:
+        if not frozen.can_be_kept or self._rows is None:
             return
         if not frozen.keep_states(self._rows, self._built.collate):
             log.info("the output of the frozen layers takes more than 4 GB: it is computed at each step")
@@ -87,7 +86,6 @@ class LabTrainer(Trainer):
         args: transformers' arguments.
         built: The model.
         score: Function that answers examples with the (possibly wrapped) model, and scores the answers.
-        head_rate: Learning rate of a regression head. None: that of all weights.
         train_dataset: The training examples.
         eval_dataset: The examples of evaluations during training.
 
@@ -104,11 +102,10 @@ class LabTrainer(Trainer):
         args: TrainingArguments,
         built: AnsweringModel,
         score: Callable[[nn.Module, Sequence[Example]], Result],
-        head_rate: float | None = None,
         train_dataset: EncodedRows | None = None,
         eval_dataset: EncodedRows | None = None,
     ):
-        self.built, self.score, self.head_rate = built, score, head_rate
+        self.built, self.score = built, score
         self._number_ids = torch.tensor(built.number_ids)
         # The cross-entropy of models that write is also reported for numbers and for text.
         of_tokens: dict[str, Any] = {"preprocess_logits_for_metrics": self._sums, "compute_metrics": _means}
@@ -130,19 +127,6 @@ class LabTrainer(Trainer):
         self.add_callback(self.clock)
         self.result = Result({}, [])
         self.evaluated_by: tuple[NumberAware, NTLCrossEntropyLoss] | None = None
-
-    def get_batch_samples(self, epoch_iterator, num_batches, device):
-        """Count the number tokens of an update for xVal, whose loss is computed by its model."""
-        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if not batches or not getattr(self.built, "counts_numbers", False):
-            return batches, items
-        count = sum(torch.isin(batch["labels"].cpu(), self._number_ids).sum() for batch in batches)
-        numbers = torch.as_tensor(count).to(self.args.device)
-        if self.args.average_tokens_across_devices:
-            numbers = self.accelerator.reduce(numbers, reduction="sum")
-        for batch in batches:
-            batch["numbers_in_batch"] = numbers
-        return batches, items
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
         """Evaluate by the loss and the answers.
@@ -197,6 +181,60 @@ class LabTrainer(Trainer):
         if text:
             log.info(f"step {self.state.global_step}: {text}")
 
+    def _save(self, output_dir=None, state_dict=None):
+        super()._save(output_dir, state_dict if self.built.lora is None else self.built.lora.weights())
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        """Save the full weights, which all processes gather if the model is sharded."""
+        if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
+            self._save(output_dir or self.args.output_dir, state_dict=_full_weights(self.model))
+        else:
+            super().save_model(output_dir, _internal_call)
+
+    def _sums(self, outputs: Any, labels: Tensor) -> Tensor:
+        """Sum the cross-entropy of each row, and count its labels: of numbers, then of text, `[rows, 4]`."""
+        logits = outputs[0] if isinstance(outputs, tuple) else outputs
+        if not self.model.config.is_encoder_decoder:
+            logits, labels = logits[:, -labels.shape[1] : -1], labels[:, 1:]
+        losses = F.cross_entropy(
+            logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE, reduction="none"
+        ).view_as(labels)
+        is_number = torch.isin(labels, self._number_ids.to(labels.device))
+        is_text = (labels != IGNORE) & ~is_number
+        columns = [(x * part).sum(-1) for part in (is_number, is_text) for x in (losses, part.float())]
+        return torch.stack(columns, -1).double()
+
+
+class XvalTrainer(LabTrainer):
+    """The trainer of xVal, whose loss is computed by its model."""
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        """Count the number tokens of an update, by which its model divides."""
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if not batches:
+            return batches, items
+        count = sum(torch.isin(batch["labels"].cpu(), self._number_ids).sum() for batch in batches)
+        numbers = torch.as_tensor(count).to(self.args.device)
+        if self.args.average_tokens_across_devices:
+            numbers = self.accelerator.reduce(numbers, reduction="sum")
+        for batch in batches:
+            batch["numbers_in_batch"] = numbers
+        return batches, items
+
+    def _sums(self, outputs: Any, labels: Tensor) -> Tensor:
+        """Add a fifth column with the sum of the squared errors of a row's numbers."""
+        return torch.cat([super()._sums(outputs, labels), outputs[1].sum(-1, keepdim=True).double()], -1)
+
+
+class HeadTrainer(LabTrainer):
+    """The trainer of a regression head.
+
+    Attributes:
+        head_rate: The head's learning rate. None: that of all weights.
+    """
+
+    head_rate: float | None = None
+
     def create_optimizer(self, model=None):
         """Give the head its own learning rate."""
         optimizer = super().create_optimizer(model)
@@ -208,56 +246,13 @@ class LabTrainer(Trainer):
                 optimizer.add_param_group({**group, "params": parts[1], "lr": self.head_rate})
         return optimizer
 
-    def _save(self, output_dir=None, state_dict=None):
-        super()._save(output_dir, state_dict if self.built.lora is None else self.built.lora.weights())
-
-    def save_model(self, output_dir=None, _internal_call=False):
-        """Save the full weights, which all processes gather if the model is sharded."""
-        if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
-            self._save(output_dir or self.args.output_dir, state_dict=_full_weights(self.model))
-        else:
-            super().save_model(output_dir, _internal_call)
-
-    def create_accelerator_and_postprocess(self):
-        """Shard over CPU processes too, where accelerate would silently replicate the model."""
-        super().create_accelerator_and_postprocess()
-        state = self.accelerator.state
-        if self.args.fsdp_plugin_args is not None and state.distributed_type == DistributedType.MULTI_CPU:
-            state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
-            # Set it in both states, as accelerate does when it copies one to the other.
-            state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
-            self.is_fsdp_enabled = True
-
-    def shard(self) -> None:
-        """Shard the model, if that is asked for, before it is trained."""
-        if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
-            _shard(self.model, self.accelerator.state.fsdp_plugin)
-
-    def _sums(self, outputs: Any, labels: Tensor) -> Tensor:
-        """Sum the cross-entropy of each row, and count its labels: of numbers, then of text, `[rows, 4]`.
-
-        A fifth column holds the sum of xVal's squared errors.
-        """
-        logits, *others = outputs if isinstance(outputs, tuple) else (outputs,)
-        if not self.model.config.is_encoder_decoder:
-            logits, labels = logits[:, -labels.shape[1] : -1], labels[:, 1:]
-        losses = F.cross_entropy(
-            logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE, reduction="none"
-        ).view_as(labels)
-        is_number = torch.isin(labels, self._number_ids.to(labels.device))
-        is_text = (labels != IGNORE) & ~is_number
-        columns = [(x * part).sum(-1) for part in (is_number, is_text) for x in (losses, part.float())]
-        if isinstance(self.model, T5ForXval):
-            columns.append(others[0].sum(-1))
-        return torch.stack(columns, -1).double()
-
 
 def _means(prediction: EvalPrediction) -> dict[str, float]:
     """Compute the plain cross-entropy of all labels, of number tokens and of the others; xVal's loss, too.
 
     The Trainer would report the mean of xVal's losses of batches, which depends on the batch size.
     """
-    sums: Any = prediction.predictions  # what `LabTrainer._sums` returned, of all rows
+    sums: Any = prediction.predictions  # what `_sums` returned, of all rows
     numbers, count, text, others, *errors = sums.sum(0).tolist()
     found = {
         "ce": (numbers + text, count + others),
@@ -302,11 +297,22 @@ class Bar(ProgressCallback):
             self.training_bar.set_postfix_str(f"loss {logs['loss']:.4g}")
 
 
-def _shard(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> None:
+def shard_on_cpus(trainer: LabTrainer) -> None:
+    """Let a trainer shard over CPU processes too, where accelerate would silently replicate the model."""
+    state = trainer.accelerator.state
+    if state.distributed_type == DistributedType.MULTI_CPU:
+        state.fsdp_plugin = FullyShardedDataParallelPlugin(**trainer.args.fsdp_plugin_args)
+        # Set it in both states, as accelerate does when it copies one to the other.
+        state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
+        trainer.is_fsdp_enabled = True
+
+
+def shard(trainer: LabTrainer) -> None:
     """Shard each layer of a model, and all remaining parameters as one group, and keep accelerate from it.
 
     That would put the embeddings into a group of their own, which fails for T5, whose stacks share them.
     """
+    model, plugin = trainer.model, trainer.accelerator.state.fsdp_plugin
     options = {
         "reshard_after_forward": plugin.reshard_after_forward,
         "mp_policy": plugin.mixed_precision_policy or MixedPrecisionPolicy(),

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ntl.errors import UserError, describe, unknown_key
-from ntl.settings import setting
+from ntl.settings import Settings, setting
 
 Number = int | float  # a whole number stays as it was given
 
 
 @dataclass
-class TrainingArgs:
+class TrainingArgs(Settings):
     """Training as published: any argument of transformers' Seq2SeqTrainingArguments, and a few of the lab."""
+
+    group = "training_args."
 
     trial: str | None = setting(None, "a folder that groups runs", "nothing")
     special_name: str | None = setting(None, "suffix of the output folder's name", "nothing")
@@ -36,10 +38,10 @@ class TrainingArgs:
     )
     seed: int = setting(42, "random seed of the weights, of dropout and of the order of the data")
     max_steps: int = setting(
-        2_500_000, "0: the model as it is, which is only evaluated; -1: num_train_epochs counts"
+        2_500_000, "0: the model as it is, which is only evaluated; -1: num_train_epochs counts", least=-1
     )
-    per_device_train_batch_size: int = setting(32, "rows of a batch in training")
-    per_device_eval_batch_size: int = setting(64, "rows of a batch in evaluations", "nothing")
+    per_device_train_batch_size: int = setting(32, "rows of a batch in training", least=1)
+    per_device_eval_batch_size: int = setting(64, "rows of a batch in evaluations", "nothing", least=1)
     learning_rate: float = setting(1.0e-4, "the largest learning rate")
     weight_decay: float = setting(0.01, "weight decay of AdamW")
     lr_scheduler_type: str = setting(
@@ -61,12 +63,6 @@ class TrainingArgs:
     greater_is_better: bool | None = setting(None, "null: as the metric needs")
     report_to: Any = setting("none", "wandb, tensorboard", "nothing")
     disable_tqdm: bool | None = setting(None, "null: progress bars only in a terminal", "nothing")
-
-    def __post_init__(self) -> None:
-        least = {"max_steps": -1, "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
-        for key, smallest in least.items():
-            if (value := getattr(self, key)) < smallest:
-                raise UserError(f"training_args.{key}={value}; expected at least {smallest}.")
 
 
 NOT_OF_TRANSFORMERS = ("trial", "special_name", "do_only_eval", "overwrite_output_dir")

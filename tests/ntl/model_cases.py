@@ -11,7 +11,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 from ntl.losses import LossSettings, choose_loss, library_options
 from ntl.models import build
 from ntl.models.settings import ModelArgs, Weights
-from ntl.models.shapes import get_shape
+from ntl.models.source import get_shape
 from ntl.models.xval import Xval
 from ntloss import NTLCrossEntropyLoss
 from ntloss.numbers.parsing import parse_number
@@ -78,7 +78,7 @@ def loss_of(built, rows, loss=NTL):
         batch = built.collate(rows)
         labels = batch.pop("labels")
         return built.loss(built.model(**batch), labels)
-    options = library_options(choose_loss(loss, ModelArgs()), leading_zeros=False)
+    options = library_options(choose_loss(loss, ModelArgs()), ModelArgs())
     made = NTLCrossEntropyLoss(built.vocabulary, **options)
     return made(*logits_of(built, rows))
 

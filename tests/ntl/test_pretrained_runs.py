@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from ntl.models import build
 from ntl.models.settings import ModelArgs
-from ntl.trainer import LabTrainer
+from ntl.trainer import HeadTrainer, LabTrainer
 
 HEAD = "model_args=pretrained_regression_head"
 KINDS = {
@@ -94,7 +94,7 @@ def test_without_steps_the_untouched_model_is_read(tmp_path, llama, capsys):
 
 def test_a_head_has_its_own_learning_rate(tmp_path, llama, monkeypatch):
     seen = []
-    original = LabTrainer.create_optimizer
+    original = HeadTrainer.create_optimizer
 
     def record(self, model=None):
         optimizer = original(self, model)
@@ -104,7 +104,7 @@ def test_a_head_has_its_own_learning_rate(tmp_path, llama, monkeypatch):
             seen.extend((group["lr"], is_own) for is_own in of_head)
         return optimizer
 
-    monkeypatch.setattr(LabTrainer, "create_optimizer", record)
+    monkeypatch.setattr(HeadTrainer, "create_optimizer", record)
     assert train(*small(tmp_path, llama, *KINDS["head"], steps=1)) == 0
     assert {*seen} == {(0.001, False), (0.01, True)}
 

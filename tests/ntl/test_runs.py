@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from published_commands import scaled_down
 from runs import logged, predictions, results, state, train, written
 from safetensors.torch import load_file
+from tokenizers_like import tokenizer_like
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED_BY_ADAM, approx, assert_close
 
 from ntl.data import evenly_spaced
@@ -233,6 +234,16 @@ def test_every_argument_of_the_trainer_can_be_given(tmp_path, capsys):
     assert not [*(tmp_path / "run").glob("checkpoint-*")]
 
 
+def test_tokens_of_several_digits_are_trained_with_the_papers_losses(tmp_path, capsys):
+    own = ["model_args.tokenizer_type=auto", f"model_args.tokenizer_name_or_path={tokenizer_like('t5')}"]
+    by_loss = {}
+    for loss in ("model_args=vanilla_t5", "model_args=vanilla_t5_ntl"):
+        command = small(tmp_path, loss, *own, "training_args.overwrite_output_dir=true")
+        assert train(*command) == 0, capsys.readouterr().err
+        by_loss[loss] = load_file(tmp_path / "run/model.safetensors")["shared.weight"]
+    assert (by_loss["model_args=vanilla_t5"] != by_loss["model_args=vanilla_t5_ntl"]).any()
+
+
 INVALID = [
     ("training_args.max_stepz=1", "max_steps"),
     ("training_args.overwrite_output_dir=maybe", "overwrite_output_dir"),
@@ -242,6 +253,10 @@ INVALID = [
     ("training_args.metric_for_best_model=interval_coverage", "greater_is_better"),
     ("evaluation.beamz=1", "beams"),
     ("evaluation.interval=1", "interval"),
+    ("evaluation.beams=0", "evaluation.beams"),
+    ("evaluation.name=../x", "evaluation.name"),
+    ("evaluation.name=checkpoint-2", "evaluation.name"),
+    ("dataset_args.mode=comparison", "dataset_comparison"),
     ("evaluation.read=[mode]", "median"),
     ("model_args.family=t6", "decoder_only"),
     ("loss=nope", "ntl_was"),
@@ -458,6 +473,19 @@ def test_the_width_of_hl_gauss_follows_the_training_answers(tmp_path, monkeypatc
     assert train(*command) == 0, capsys.readouterr().err
     assert seen[0] == approx(0.55 * 8.1650, 0.05)  # 40, 50 and 60 equally often
     assert seen[1] < seen[0]
+
+
+def test_cross_entropy_alone_computes_no_number_loss_in_training(tmp_path, monkeypatch, capsys):
+    seen, step = [], LabTrainer.training_step
+
+    def record(self, *given, **more):
+        seen.append(self.compute_loss.__self__.loss.criterion)
+        return step(self, *given, **more)
+
+    monkeypatch.setattr(LabTrainer, "training_step", record)
+    assert train(*small(tmp_path, "loss=ce")) == 0, capsys.readouterr().err
+    assert seen == [None, None]
+    assert results(tmp_path / "run")["validation"]["ntl"] > 0  # what evaluations report
 
 
 def test_a_loss_of_ones_own_is_found_in_the_folder_of_the_command(tmp_path, monkeypatch, capsys):

@@ -43,12 +43,14 @@ class Arithmetic(Data):
         "folder that `ntl prepare arithmetic` writes; sample: the small sample that ships with the lab; "
         "null: examples are generated",
     )
-    max_new_tokens: int = setting(32, "most tokens of an answer", "answers")
-    train_per_difficulty: int = setting(33333, "generated: number of training examples of each difficulty")
-    validation_per_difficulty: int = setting(
-        1000, "generated: number of validation examples of each difficulty"
+    max_new_tokens: int = setting(32, "most tokens of an answer", "answers", least=1)
+    train_per_difficulty: int = setting(
+        33333, "generated: number of training examples of each difficulty", least=1
     )
-    test_size: int = setting(1000, "generated: number of examples of each test")
+    validation_per_difficulty: int = setting(
+        1000, "generated: number of validation examples of each difficulty", least=1
+    )
+    test_size: int = setting(1000, "generated: number of examples of each test", least=1)
     data_seed: int = setting(0, "generated: random seed of the examples")
 
 
@@ -56,8 +58,8 @@ class Arithmetic(Data):
 class PrepareArithmetic(Prepare):
     """The same number of pairs of each difficulty."""
 
-    train_per_difficulty: int = setting(33333, "number of training pairs of each difficulty")
-    validation_per_difficulty: int = setting(1000, "number of validation pairs of each difficulty")
+    train_per_difficulty: int = setting(33333, "number of training pairs of each difficulty", least=1)
+    validation_per_difficulty: int = setting(1000, "number of validation pairs of each difficulty", least=1)
 
 
 def load(settings: Arithmetic) -> TaskData:

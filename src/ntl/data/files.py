@@ -19,9 +19,9 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from ntl.data.task import Data, Example, TaskData, check_ranges
+from ntl.data.task import Data, Example, TaskData
 from ntl.errors import UserError, describe
-from ntl.settings import setting
+from ntl.settings import Settings, setting
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -227,7 +227,7 @@ class Layout(NamedTuple):
     read: Callable[[Any], Sequence[Example]] = map_pairs
     group: Callable[[Example], str] = lambda example: example.question
 
-    def load(self, settings: Any, find: Callable[[str], Any]) -> TaskData:
+    def load(self, settings: Any, find: Callable[[str], Any] = Path) -> TaskData:
         """Read all splits; `find` returns what `read` takes: a file's path or the hub's rows."""
         of_file = {file: self.read(find(file)) for file in dict.fromkeys(self.files.values())}
         splits = {split: of_file[file] for split, file in self.files.items()}
@@ -262,7 +262,7 @@ def load_files(
         f"{advice}, or pass another folder; "
         "dataset_args.data_dir=sample selects the small sample that ships with the lab.",
     )  # fmt: skip
-    return layout.load(settings, lambda file: _path(folder, file))
+    return layout.load(settings)
 
 
 def load_hub(settings: Any, subset: str, layout: Layout) -> TaskData:
@@ -296,14 +296,20 @@ def find_layout(key: str, folder: Path, layouts: Sequence[Layout], advice: str) 
         layouts: Layouts that the folder may have.
         advice: What to do, for the error message.
 
+    Returns:
+        The layout, whose files are paths.
+
     Raises:
         UserError: No layout is complete. The message lists the missing files and those in the folder.
     """
     lacking = []
     for layout in layouts:
-        lacking.append([file for file in layout.files.values() if not _path(folder, file).is_file()])
-        if not lacking[-1]:
-            return layout
+        # `../file` is found although the folder does not exist.
+        paths = {split: os.path.abspath(folder / file) for split, file in layout.files.items()}
+        missing = [split for split, path in paths.items() if not os.path.isfile(path)]
+        if not missing:
+            return layout._replace(files=paths)
+        lacking.append([layout.files[split] for split in missing])
     expected = "; or ".join(_join(layout.files.values()) for layout in layouts)
     if not folder.is_dir():
         raise UserError(f"{key}={folder} is not a folder; expected one that holds {expected}. {advice}")
@@ -313,17 +319,12 @@ def find_layout(key: str, folder: Path, layouts: Sequence[Layout], advice: str) 
     raise UserError(f"{key}={folder} lacks {_join(nearest)}; it has {found}. Expected {expected}. {advice}")
 
 
-def _path(folder: Path, file: str) -> Path:
-    """Return the path of a file, which may be named `../file` although the folder does not exist."""
-    return Path(os.path.abspath(folder / file))
-
-
 def _join(names: Iterable[str]) -> str:
     return shorten(", ".join(dict.fromkeys(names)), 300)
 
 
 @dataclass
-class Prepare:
+class Prepare(Settings):
     """Settings of `ntl prepare` for every dataset: where the files come from and go to."""
 
     source: str = setting(
@@ -332,9 +333,6 @@ class Prepare:
     destination: str = setting("data/mathematics_dataset-v1.0", "folder of the files that are written")
     overwrite: bool = setting(False, "true: existing files are replaced")
     split_seed: int = setting(0, "random seed that chooses the validation set and the order of the pairs")
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 class Plan(NamedTuple):

@@ -48,8 +48,9 @@ class Gsm8k(Split, Data):
     validation_share: float = setting(
         0.15,
         "share of the official training file that is the validation set; the paper's files have their own",
+        is_share=True,
     )
-    max_new_tokens: int = setting(512, "most tokens of an answer", "answers")
+    max_new_tokens: int = setting(512, "most tokens of an answer", "answers", least=1)
 
 
 def load(settings: Gsm8k) -> TaskData:

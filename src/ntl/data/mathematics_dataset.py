@@ -68,7 +68,9 @@ class MathematicsDataset(Data):
 class PrepareMathematicsDataset(Prepare):
     """The paper's mixture."""
 
-    validation_share: float = setting(0.0005, "share of each training file that is for validation")
+    validation_share: float = setting(
+        0.0005, "share of each training file that is for validation", is_share=True
+    )
 
 
 def load(settings: MathematicsDataset) -> TaskData:
@@ -115,7 +117,7 @@ def find_archive(settings: Prepare, modules: Sequence[str], longer: Sequence[str
     advice = f"Pass source=FOLDER, the folder of the unpacked archive {ARCHIVE}."
     folder = Path(settings.source).expanduser()
     layout = find_layout("source", folder, layouts, advice)
-    return Archive({name: folder / file for name, file in layout.files.items()})
+    return Archive({name: Path(path) for name, path in layout.files.items()})
 
 
 def plan(settings: PrepareMathematicsDataset) -> Plan:

@@ -31,7 +31,7 @@ class Multirc(Split, Data):
         "the small sample that ships with the lab",
     )
     hub: str | None = setting(None, "dataset of the Hugging Face hub to load instead, such as aps/super_glue")
-    max_new_tokens: int = setting(128, "most tokens of an answer", "answers")
+    max_new_tokens: int = setting(128, "most tokens of an answer", "answers", least=1)
 
 
 def load(settings: Multirc) -> TaskData:

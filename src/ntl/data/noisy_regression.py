@@ -25,21 +25,16 @@ class NoisyRegression(Sizes, Data):
     smallest: int = setting(10, "smallest integer of a question")
     largest: int = setting(99, "largest integer of a question")
     noise: float = setting(
-        25.0, "standard deviation of the noise; with log_scale, of the logarithm of the answer"
+        25.0, "standard deviation of the noise; with log_scale, of the logarithm of the answer", least=0
     )
     log_scale: bool = setting(
         False, "true: the answer is a product of the integers, each raised to its weight, times exp(noise)"
     )
     largest_answer: int = setting(999, "answers are clipped to the range from 0 to this value")
-    train_size: int = setting(50_000, "number of training examples")
-    validation_size: int = setting(500, "number of validation examples")
-    test_size: int = setting(1000, "number of test examples")
-    max_new_tokens: int = setting(8, "most tokens of an answer", "answers")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.noise < 0:
-            raise UserError(f"dataset_args.noise={self.noise:g}; expected at least 0.")
+    train_size: int = setting(50_000, "number of training examples", least=1)
+    validation_size: int = setting(500, "number of validation examples", least=1)
+    test_size: int = setting(1000, "number of test examples", least=1)
+    max_new_tokens: int = setting(8, "most tokens of an answer", "answers", least=1)
 
 
 def load(settings: NoisyRegression) -> TaskData:

@@ -22,7 +22,7 @@ class Rjokes(Data):
         "data/rjokes-dataset/data",
         "folder of the official files; sample: the small sample that ships with the lab",
     )
-    max_new_tokens: int = setting(8, "most tokens of an answer", "answers")
+    max_new_tokens: int = setting(8, "most tokens of an answer", "answers", least=1)
 
 
 def load(settings: Rjokes) -> TaskData:
@@ -47,12 +47,12 @@ def parse_joke(line: str) -> list[Example]:
     return [Example(text, score)]
 
 
-def _files(ending: str) -> dict[str, str]:
-    return {"train": f"train{ending}", "validation": f"dev{ending}", "test": f"test{ending}"}
-
-
-PREPARED = Layout(_files(".jsonl"), read_records)
+FILES = {"train": "train", "validation": "dev", "test": "test"}
+PREPARED = Layout({split: f"{file}.jsonl" for split, file in FILES.items()}, read_records)
 OFFICIAL = [
-    Layout(_files(ending), partial(read_records, convert=parse_joke, parse=str))
+    Layout(
+        {split: f"{file}{ending}" for split, file in FILES.items()},
+        partial(read_records, convert=parse_joke, parse=str),
+    )
     for ending in (".tsv", ".tsv.gz")
 ]

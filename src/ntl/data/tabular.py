@@ -62,13 +62,15 @@ class Tabular(Sizes, Data):
         False, "without a prompt: whether the columns are named, as in 'carat: 0.23, cut: Ideal, price: '"
     )
     significant_digits: int | None = setting(
-        15, "numbers of the question are rounded to this many significant digits; null: they stay as written"
+        15,
+        "numbers of the question are rounded to this many significant digits; null: they stay as written",
+        least=1,
     )
     longest: int | None = setting(
-        None, "rows whose question has more characters than this are left out; null: none is"
+        None, "rows whose question has more characters than this are left out; null: none is", least=1
     )
     rows: int | None = setting(
-        None, "most rows that are used, drawn at random or, with split_by, the last ones; null: all"
+        None, "most rows that are used, drawn at random or, with split_by, the last ones; null: all", least=1
     )
     split_by: str | None = setting(
         None,
@@ -78,15 +80,17 @@ class Tabular(Sizes, Data):
     group_by: str | None = setting(
         None, "without split_by: a column; rows with the same value in it stay together in one split"
     )
-    train_size: int | None = setting(None, "number of training rows; null: all rows that are left")
+    train_size: int | None = setting(None, "number of training rows; null: all rows that are left", least=1)
     train_seed: int | None = setting(
         None, "random seed that draws the training rows; null: the same training rows in every run"
     )
     validation_size: int | None = setting(
-        200, "number of validation rows; null: a tenth of the rows, at least 20"
+        200, "number of validation rows; null: a tenth of the rows, at least 20", least=1
     )
-    test_size: int | None = setting(300, "number of test rows; null: a tenth of the rows, at least 20")
-    max_new_tokens: int = setting(16, "most tokens of an answer", "answers")
+    test_size: int | None = setting(
+        300, "number of test rows; null: a tenth of the rows, at least 20", least=1
+    )
+    max_new_tokens: int = setting(16, "most tokens of an answer", "answers", least=1)
 
     @property
     def title(self) -> str:

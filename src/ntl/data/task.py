@@ -4,20 +4,17 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from enum import StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from omegaconf import MISSING
 
 from ntl.errors import UserError
-from ntl.settings import setting
+from ntl.settings import Settings, setting
 
 PAPERS_CLIP = 1e10
-# Settings that count something, of which there is at least one.
-_COUNTS = (
-    "train_size", "validation_size", "test_size", "train_per_difficulty", "validation_per_difficulty",
-    "significant_digits", "longest", "max_new_tokens", "rows",
-)  # fmt: skip
+Mode = StrEnum("Mode", "dataset_comparison")
 
 
 class Example(NamedTuple):
@@ -85,29 +82,25 @@ class TaskData:
 
 
 @dataclass
-class Data:
+class Data(Settings):
     """Settings of every dataset."""
 
+    group = "dataset_args."
+
     dataset_name: str = setting(MISSING, "name of the dataset, as in dataset_args=NAME")
-    max_new_tokens: int = setting(64, "most tokens of an answer", "answers")
+    max_new_tokens: int = setting(64, "most tokens of an answer", "answers", least=1)
     data_dir: str | None = setting(None, "folder of the dataset's files; unused by a dataset without files")
-    mode: str | None = setting(
+    mode: Mode | None = setting(
         None,
-        "dataset_comparison: one test for each module of mathematics_dataset; null: its two tests",
+        "one test for each module of mathematics_dataset; null: its two tests",
         "answers",
     )
     shots: int = setting(
         0,
         "number of training examples that stand before each question, for models that are not trained",
         "answers",
+        least=0,
     )
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "dataset_args.")
-        if self.shots < 0:
-            raise UserError(f"dataset_args.shots={self.shots}; expected 0 or more.")
-        if self.mode not in (None, "dataset_comparison"):
-            raise UserError(f"dataset_args.mode={self.mode}; expected null or dataset_comparison.")
 
     @property
     def title(self) -> str:
@@ -120,7 +113,9 @@ class Split:
     """Settings of a dataset whose official files have no validation set."""
 
     validation_share: float = setting(
-        0.1, "share of the official training file (of MultiRC: of its passages) that is the validation set"
+        0.1,
+        "share of the official training file (of MultiRC: of its passages) that is the validation set",
+        is_share=True,
     )
     split_seed: int = setting(0, "random seed that chooses the validation set")
 
@@ -129,19 +124,10 @@ class Split:
 class Sizes:
     """Settings of a dataset that has as many examples as the user wants."""
 
-    train_size: int | None = setting(None, "number of training examples")
-    validation_size: int | None = setting(1000, "number of validation examples")
-    test_size: int | None = setting(1000, "number of test examples")
+    train_size: int | None = setting(None, "number of training examples", least=1)
+    validation_size: int | None = setting(1000, "number of validation examples", least=1)
+    test_size: int | None = setting(1000, "number of test examples", least=1)
     data_seed: int = setting(0, "random seed of the examples, or of the split of a table's rows")
-
-
-def check_ranges(settings: Any, prefix: str = "") -> None:
-    """Raise a UserError if a count is not positive or a share is not between 0 and 1."""
-    for key in _COUNTS:
-        if (value := getattr(settings, key, None)) is not None and value < 1:
-            raise UserError(f"{prefix}{key}={value}; expected at least 1.")
-    if not 0 < (share := getattr(settings, "validation_share", 0.5)) < 1:
-        raise UserError(f"{prefix}validation_share={share}; expected a share above 0 and below 1.")
 
 
 def add_shots(data: TaskData, count: int, write: Callable[[Sequence[str]], list[str]]) -> TaskData:

@@ -6,7 +6,7 @@ digits.
 
 import copy
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,34 +121,14 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def check_special_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Check that a tokenizer appends an end token and has a padding token, as an encoder-decoder requires."""
-    if tokenizer.pad_token_id is None or tokenizer("1")["input_ids"][-1] != tokenizer.eos_token_id:
-        raise UserError(
-            "the tokenizer has no padding token, or adds no end token after a text; expected both, as T5's "
-            "tokenizer has. Use a T5 tokenizer."
-        )
-
-
-def digit_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Return the ids of the tokens 0 to 9, in this order, of a tokenizer that splits digits."""
-    return token_ids(tokenizer, string.digits)
-
-
-def token_ids(tokenizer: PreTrainedTokenizerFast, tokens: Iterable[str]) -> list[int]:
-    """Return the ids of tokens."""
-    ids: Any = tokenizer.convert_tokens_to_ids([*tokens])
-    return ids
-
-
 def _check_digits(tokenizer: PreTrainedTokenizerFast) -> None:
     """Raise a UserError unless a tokenizer encodes each digit as one token and decodes texts unchanged."""
-    digits = set(digit_ids(tokenizer))
-    encoding = TextEncoding(tokenizer)
+    ids_of_digits: Any = tokenizer.convert_tokens_to_ids([*string.digits])
+    digits = {*ids_of_digits}
     for text in PROBES:
-        ids = encoding.encode([text])[0]
+        ids = tokenizer(text)["input_ids"]
         seen, expected = sum(i in digits for i in ids), sum(c in string.digits for c in text)
-        decoded = encoding.decode([ids])[0]
+        decoded = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         if len(digits) != 10 or tokenizer.unk_token_id in digits or seen != expected:
             raise UserError(
                 f"the tokenizer encodes {seen} of the {expected} digits in {text!r} as digit tokens; "

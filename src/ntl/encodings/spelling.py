@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
-from ntl.encodings.digits import TextEncoding, digit_ids, token_ids
+from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
 
 PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
@@ -43,9 +43,10 @@ class SpelledEncoding(ABC):
     def __init__(self, tokenizer: PreTrainedTokenizerFast, added: Sequence[str]):
         self.tokenizer = tokenizer
         self._plain = TextEncoding(tokenizer)
-        self._digits = frozenset(digit_ids(tokenizer))
-        tokens = [*string.digits, ".", "-"]
-        self._characters: dict[str, int | None] = dict(zip(tokens, token_ids(tokenizer, tokens), strict=True))
+        characters = [*string.digits, ".", "-"]
+        ids: Any = tokenizer.convert_tokens_to_ids(characters)
+        self._digits = frozenset(ids[:10])
+        self._characters: dict[str, Any] = dict(zip(characters, ids, strict=True))
         self._characters[" "] = self._space()
         missing = [c for c, i in self._characters.items() if i in (None, tokenizer.unk_token_id)]
         if missing:
@@ -55,7 +56,7 @@ class SpelledEncoding(ABC):
                 "model_args.tokenizer_name_or_path."
             )
         tokenizer.add_tokens(list(added))
-        self.added_ids = token_ids(tokenizer, added)
+        self.added_ids: Any = tokenizer.convert_tokens_to_ids([*added])
 
     @abstractmethod
     def mark(self, text: str) -> Marked:
@@ -96,6 +97,5 @@ class SpelledEncoding(ABC):
 
     def _space(self) -> int | None:
         between = self._plain.encode(["1 1"], special_tokens=False)[0]
-        (one,) = token_ids(self.tokenizer, ["1"])
-        inner = between[between.index(one) + 1 : -1]
+        inner = between[between.index(self._characters["1"]) + 1 : -1]
         return inner[0] if len(inner) == 1 else None

@@ -131,7 +131,7 @@ class LanguageModel:
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` and `labels`; see `AnsweringModel.encode`."""
         labels = self.encoding.encode(self.answer_format.write(answers))
-        return {"input_ids": self.prompts(questions), "labels": labels}
+        return {"input_ids": self.encoding.encode(questions), "labels": labels}
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Pad rows into `input_ids`, `attention_mask` and `labels`; see `AnsweringModel.collate`."""

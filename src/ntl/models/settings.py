@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from ntl.errors import UserError
-from ntl.settings import setting
+from ntl.settings import Settings, setting
 
 Family = StrEnum("Family", "t5 decoder_only pretrained")
 NumberEncoding = StrEnum("NumberEncoding", "none none_regression_head rt xval")
@@ -17,7 +16,7 @@ LossFunction = StrEnum("LossFunction", "mse mae huber")
 
 
 @dataclass
-class ModelArgs:
+class ModelArgs(Settings):
     """Which model to use, and how it reads and writes numbers: by default T5 with digits as tokens."""
 
     name: str = setting(
@@ -89,23 +88,6 @@ class ModelArgs:
         1.0, "published key: standard deviation of these targets", "nothing"
     )
 
-    def __post_init__(self) -> None:
-        of_padded = {
-            "number_scale": ("plain", self.number_scale),
-            "number_digits": (None, self.number_digits),
-        }
-        for key, (plain, value) in of_padded.items():
-            if self.number_format == "plain" and value != plain:
-                raise UserError(
-                    f"model_args.{key}={value} is of padded answers, and model_args.number_format is plain. "
-                    f"Pass model_args.{key}={plain or 'null'}, or model_args.number_format=padded."
-                )
-        if self.model_name_or_path is not None and self.config_overrides:
-            raise UserError(
-                f"model_args.config_overrides is {self.config_overrides}, but the shape of "
-                f"model_args.model_name_or_path={self.model_name_or_path} is fixed. Omit one of the two."
-            )
-
     @property
     def encoding(self) -> str:
         """How texts become tokens: `digits`, `auto`, `rt`, `xval` or `own`, see `ntl.encodings`."""
@@ -119,14 +101,9 @@ class ModelArgs:
         """What the model answers with: `language`, or `regression` for one number instead of text."""
         return "regression" if self.number_encoding == "none_regression_head" else "language"
 
-    @property
-    def writes_digits(self) -> bool:
-        """Whether numbers are written as text, so that their distribution can be read."""
-        return self.head == "language" and self.encoding in ("digits", "auto")
-
 
 @dataclass
-class Weights:
+class Weights(Settings):
     """Which weights are trained, by default all of them, and how."""
 
     trained_layers: int | None = setting(
@@ -141,9 +118,3 @@ class Weights:
     head_learning_rate: float | None = setting(
         None, "learning rate of a regression head; null: training_args.learning_rate"
     )
-
-    def __post_init__(self) -> None:
-        if self.trained_layers is not None and self.lora:
-            raise UserError(
-                "weights.trained_layers is given together with weights.lora. Omit one of the two."
-            )

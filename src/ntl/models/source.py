@@ -5,17 +5,19 @@ depend on, such as the statistics of the training answers. It is saved with the 
 sufficient to load the model, and a checkpoint is never used with the wrong encoding.
 """
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from omegaconf import OmegaConf
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerFast
 
-from ntl.encodings.digits import check_special_tokens, load_tokenizer, split_digits
+from ntl.encodings.digits import load_tokenizer, split_digits
 from ntl.encodings.locate import WEIGHTS, loading, locate
 from ntl.errors import UserError, describe, unknown_key
 from ntl.models.settings import ModelArgs
-from ntl.models.shapes import get_shape
 
 CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for it
 _SCRATCH = (
@@ -27,6 +29,12 @@ _OFFLINE = (
     ".models/smollm2"
 )
 _FILES = "a folder with config.json and model.safetensors"
+# Configuration entries that describe the vocabulary or the run instead of the architecture.
+NOT_SHAPE = (
+    "architectures", "bos_token_id", "decoder_start_token_id", "dtype", "eos_token_id", "ntl", "pad_token_id",
+    "torch_dtype", "transformers_version", "vocab_size", "_name_or_path",
+)  # fmt: skip
+SHAPES = Path(__file__).with_name("shapes.yaml")
 # Arguments that transformers reads although `to_dict()` may omit them.
 _ALWAYS_KNOWN = ("num_labels", "tie_word_embeddings", "rope_theta", "rope_scaling")
 
@@ -37,14 +45,7 @@ class ModelSource(NamedTuple):
     settings: ModelArgs
     tokenizer: PreTrainedTokenizerFast  # splits digits, unless the encoding uses it unchanged
     checkpoint: PreTrainedConfig | None  # None for a model from scratch
-
-    @property
-    def decodes_only(self) -> bool:
-        """Whether the model is decoder-only."""
-        if self.settings.family == "pretrained":
-            assert self.checkpoint is not None  # config.check_combination
-            return not self.checkpoint.is_encoder_decoder
-        return self.settings.family == "decoder_only"
+    decodes_only: bool  # whether the model is decoder-only
 
 
 def load_source(settings: ModelArgs) -> ModelSource:
@@ -54,10 +55,19 @@ def load_source(settings: ModelArgs) -> ModelSource:
         tokenizer = load_tokenizer(settings.model_name_or_path, CHECKPOINT_KEY)
     else:
         tokenizer = load_tokenizer(settings.tokenizer_name_or_path, "model_args.tokenizer_name_or_path")
-    source = ModelSource(settings, tokenizer, checkpoint)
-    if not source.decodes_only:
-        check_special_tokens(tokenizer)
-    return source._replace(tokenizer=split_digits(tokenizer)) if settings.encoding != "auto" else source
+    decodes_only = settings.family == "decoder_only"
+    if settings.family == "pretrained":
+        assert checkpoint is not None  # config.check_combination
+        decodes_only = not checkpoint.is_encoder_decoder
+    pads = tokenizer.pad_token_id is not None
+    if not decodes_only and not (pads and tokenizer("1")["input_ids"][-1] == tokenizer.eos_token_id):
+        raise UserError(
+            "the tokenizer has no padding token, or adds no end token after a text; expected both, as T5's "
+            "tokenizer has. Use a T5 tokenizer."
+        )
+    if settings.encoding != "auto":
+        tokenizer = split_digits(tokenizer)
+    return ModelSource(settings, tokenizer, checkpoint, decodes_only)
 
 
 def _read_config(settings: ModelArgs) -> PreTrainedConfig:
@@ -75,6 +85,28 @@ def _read_config(settings: ModelArgs) -> PreTrainedConfig:
                 f"expected {asked[key]}, as in model_args. Choose the model_args that it was trained with."
             )
     return config
+
+
+def get_shape(name: str) -> dict[str, Any]:
+    """Return the arguments of an architecture.
+
+    Args:
+        name: A name in shapes.yaml, or a folder that holds config.json.
+
+    Returns:
+        Arguments of transformers' configuration, including `model_type`.
+    """
+    shapes: Any = OmegaConf.to_container(OmegaConf.load(SHAPES))
+    if name in shapes:
+        return shapes[name]
+    try:
+        config = json.loads((Path(name).expanduser() / "config.json").read_text("utf-8"))
+        return {"model_type": config["model_type"]} | {k: v for k, v in config.items() if k not in NOT_SHAPE}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"the architecture {name!r} is unknown ({describe(error)}); expected one of {', '.join(shapes)}, "
+            "or a folder that holds a model's config.json."
+        ) from None
 
 
 def _scratch_config(settings: ModelArgs, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
@@ -124,7 +156,7 @@ def build_model(model_class: Any, source: ModelSource, new: Sequence[str] = (), 
     Returns:
         An instance of `model_class` or, of an auto class, the model that it selects.
     """
-    settings, tokenizer, checkpoint = source
+    settings, tokenizer, checkpoint, _ = source
     if checkpoint is None:
         config = _scratch_config(settings, tokenizer)
         config.ntl = _describe(settings) | described

@@ -133,7 +133,6 @@ class Xval:
     """T5 that reads and writes numbers as values; implements `ntl.models.AnsweringModel`."""
 
     frozen = lora = None
-    counts_numbers = True  # its batches have `numbers_in_batch` in training
 
     def __init__(self, source: ModelSource):
         self.tokenizer = source.tokenizer

@@ -32,7 +32,6 @@ def test_every_setting_has_a_help(name):
         ("noisy_regression", {"train_size": 0}),
         ("noisy_regression", {"noise": -1.0}),
         ("tabular", {"significant_digits": 0}),
-        ("arithmetic", {"mode": "comparison"}),
     ],
 )
 def test_a_setting_out_of_range_is_an_error_that_names_it(name, given):

@@ -5,8 +5,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers_like import tokenizer_like
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5Tokenizer
 
-from ntl.encodings.digits import character_tokenizer, check_special_tokens, load_tokenizer, split_digits
+from ntl.encodings.digits import character_tokenizer, load_tokenizer, split_digits
 from ntl.errors import UserError
+from ntl.models import build
+from ntl.models.settings import ModelArgs
 from ntloss import NumberVocabulary
 
 TEXTS = ("12 7 45", "-33", "3.14", "Evaluate -1520 - -1524 - (0 + 2 - 1 - -36).", "0", "90")
@@ -70,14 +72,15 @@ def test_a_tokenizer_without_digit_tokens_is_an_error():
         split_digits(tokenizer)
 
 
-def test_a_tokenizer_that_appends_no_end_token_is_an_error():
+def test_a_tokenizer_that_appends_no_end_token_is_an_error(tmp_path):
     # Like GPT-2's tokenizer. A decoder that is never trained on an end token does not learn to stop.
     vocabulary = {token: i for i, token in enumerate(["<unk>", "<end>", *string.printable[:95]])}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     backend.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="<end>")
+    tokenizer.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="no padding token"):
-        check_special_tokens(split_digits(tokenizer))
+        build(ModelArgs(model_name_or_path=None, tokenizer_name_or_path=str(tmp_path)))
 
 
 def test_a_folder_without_a_tokenizer_is_an_error(tmp_path):

@@ -17,7 +17,8 @@ from tolerances import HALF_PRECISION, assert_close
 from ntl.errors import UserError
 from ntl.losses import LossSettings, library_options
 from ntl.models import IGNORE, build
-from ntl.models.shapes import get_shape
+from ntl.models.settings import ModelArgs
+from ntl.models.source import get_shape
 from ntloss.criteria import CRITERIA
 
 
@@ -117,7 +118,7 @@ def test_invalid_settings_of_a_model_are_errors(settings, named):
 )
 def test_invalid_settings_of_a_loss_are_errors(loss, named):
     with pytest.raises(UserError, match=named):
-        library_options(LossSettings(**loss), leading_zeros=False)
+        library_options(LossSettings(**loss), ModelArgs())
 
 
 @pytest.mark.parametrize("encoding", ["digits", "auto", "rt", "xval"])

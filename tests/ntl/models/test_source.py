@@ -12,6 +12,7 @@ from ntl.models import build
 from ntl.models.decoder_only import DecoderOnly
 from ntl.models.language_model import LanguageModel
 from ntl.models.settings import Weights
+from ntl.models.source import get_shape
 
 
 def pretrained(folder, **settings):
@@ -55,3 +56,14 @@ def test_a_model_that_does_not_write_text_is_an_error(tmp_path):
     make().tokenizer.save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"Unrecognized configuration class .*ViTConfig"):
         pretrained(tmp_path)
+
+
+def test_shapes_are_found_by_name_and_in_folders(tmp_path):
+    assert get_shape("t5-base")["num_layers"] == 12
+    make().model.save_pretrained(tmp_path)
+    shape = get_shape(str(tmp_path))
+    assert get_shape("t5-tiny").items() <= shape.items()
+    assert "vocab_size" not in shape
+    build(model_args(config=shape))
+    with pytest.raises(UserError, match="t5-huge"):
+        get_shape("t5-huge")
