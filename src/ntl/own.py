@@ -1,5 +1,6 @@
 """Code that a user writes beside a study, named as `module:function`: losses, datasets and encodings."""
 
+import ast
 import sys
 from hashlib import sha256
 from importlib import import_module
@@ -48,6 +49,20 @@ def find_source(name: str) -> Path | None:
 
 
 def digest_of_source(name: str) -> str:
-    """Return the digest of the file of `module:function`; empty if there is none."""
-    source = find_source(name)
-    return "" if source is None else sha256(source.read_bytes()).hexdigest()[:12]
+    """Return the digest of the file of `module:function` and of what it imports from its folder.
+
+    It is empty if there is no such file.
+    """
+    source, digest = find_source(name), sha256()
+    if source is None:
+        return ""
+    files = [source]
+    for file in files:  # to which those are added that it imports
+        digest.update(code := file.read_bytes())
+        for node in ast.walk(ast.parse(code)) if file.suffix == ".py" else ():
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                module = getattr(node, "module", None) or ""
+                names = [module, *(f"{module}.{each.name}".lstrip(".") for each in node.names)]
+                beside = [file.parent / f"{each.replace('.', '/')}.py" for each in names]
+                files += [each for each in dict.fromkeys(beside) if each.is_file() and each not in files]
+    return digest.hexdigest()[:12]

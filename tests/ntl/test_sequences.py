@@ -10,10 +10,12 @@ import pandas as pd
 import pytest
 from runs import compare, main, results, state, train, written
 from tolerances import approx
+from transformers import Trainer
 
 from ntl.config import compose_config
 from ntl.data import Example, fingerprint
 from ntl.identity import identify
+from ntl.own import digest_of_source
 from ntl.train import STATE
 
 TINY = """
@@ -122,6 +124,26 @@ def test_a_loss_of_ones_own_that_was_edited_is_not_finished(capsys):
     assert sweep(*own) == 1
     assert "edited_loss:mine changed" in capsys.readouterr().err
     assert sweep(*own, "training_args.overwrite_output_dir=true") == 0
+
+
+def test_what_a_loss_of_ones_own_imports_from_its_folder_belongs_to_it():
+    Path("losses").mkdir()
+    for file, code in {
+        "losses/mine.py": "from helpers import scale\nimport torch, other.deep\n",
+        "losses/helpers.py": "from .again import scale\n",
+        "losses/again.py": "import mine\nscale = 1\n",
+        "losses/unused.py": "scale = 1\n",
+    }.items():
+        Path(file).write_text(code)
+    sys.path.append("losses")
+    try:
+        before = digest_of_source("mine:loss")
+        Path("losses/unused.py").write_text("scale = 2\n")
+        assert digest_of_source("mine:loss") == before
+        Path("losses/again.py").write_text("import mine\nscale = 2\n")
+        assert digest_of_source("mine:loss") != before
+    finally:
+        sys.path.remove("losses")
 
 
 def test_questions_that_a_model_was_trained_on_are_left_out_of_other_evaluations(capsys):
@@ -319,3 +341,129 @@ def test_what_a_run_is_called_and_where_it_is_changes_nothing(tmp_path):
         "evaluation.samples_during_training=9",
     ):
         assert identity(change)[0] != identity()[0]
+
+
+def test_an_encoding_of_ones_own_that_was_edited_is_not_finished(capsys):
+    encoding = """
+from ntl.encodings.digits import TextEncoding
+
+class Backwards:
+    def __init__(self, tokenizer):
+        self.text = TextEncoding(tokenizer)
+        self.numbers = dict(zip(tokenizer.convert_tokens_to_ids([*"0123456789"]), range(10)))
+    def encode(self, texts):
+        return self.text.encode([text[::{step}] for text in texts])
+    def decode(self, rows):
+        return [text[::{step}] for text in self.text.decode(rows)]
+"""
+    own = ["loss=ce", "model_args.own_encoding=edited_encoding:Backwards", "model_args.number_format=plain"]
+    Path("edited_encoding.py").write_text(encoding.format(step=-1))
+    assert run(*own) == 0
+    assert run(*own) == 0
+    Path("edited_encoding.py").write_text(encoding.format(step=1))
+    assert run(*own) == 2
+    assert "edited_encoding:Backwards changed" in capsys.readouterr().err
+
+
+def test_two_studies_of_one_name_are_not_one(capsys):
+    for folder, rate in (("one", 0.003), ("two", 0.01)):
+        Path(folder).mkdir()
+        steps = f"max_steps: 2, learning_rate: {rate}"
+        Path(folder, "study.yaml").write_text(TINY.replace("max_steps: 2", steps))
+    swept = ["hydra/launcher=basic", "loss=ce", "training_args.seed=0"]
+    assert compare("one/study.yaml", *swept) == 0
+    assert compare("two/study.yaml", *swept) == 1
+    assert "learning_rate" in capsys.readouterr().err
+    assert not Path("outputs/t/sweep/report/table.md").exists()
+
+
+@pytest.mark.parametrize("twice", ["training_args.seed=0,1,0", "loss=ce,crps,ce"])
+def test_a_value_that_a_sweep_has_twice_is_an_error_before_the_first_run(twice, capsys):
+    assert sweep("loss=ce", "training_args.seed=0", twice) == 2
+    assert twice in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_runs_that_are_reported_twice_are_counted_once():
+    assert run("loss=ce") == 0
+    assert main(["report", "run", "run/../run", ".", "--output", "report"]) == 0
+    table = pd.read_csv("report/metrics.csv")
+    assert not table.duplicated(["row", "seed", "test", "metric"]).any()
+    assert [*table["row"].unique()] == ["T5"]
+
+
+@pytest.mark.parametrize("more", [[], ["training_args.overwrite_output_dir=true"]])
+def test_files_of_others_in_the_output_folder_stay(more, capsys):
+    assert run("loss=ce") == 0
+    Path("run/notes.txt").write_text("mine")
+    Path("run/test/notes.txt").write_text("mine, too")
+    assert run("loss=ce", *more) == 0
+    assert Path("run/notes.txt").read_text() == "mine"
+    assert Path("run/test/notes.txt").read_text() == "mine, too"
+    for folder in ("run", "run/checkpoint-2"):  # a model of another program
+        config = Path(folder, "config.json")
+        trained = config.read_text()
+        config.write_text(json.dumps({**json.loads(trained), "ntl": {}}))
+        before = Path(folder, "model.safetensors").read_bytes()
+        assert run("loss=ce", *more) == 2
+        assert f"{folder} holds a model" in capsys.readouterr().err
+        assert Path(folder, "model.safetensors").read_bytes() == before
+        config.write_text(trained)
+
+
+def test_an_interrupted_sweep_with_another_metric_mixes_no_runs(monkeypatch, capsys):
+    swept = ["loss=ce,crps", "training_args.seed=0"]
+    step, steps = Trainer.training_step, []
+
+    def die(self, *given, **named):
+        steps.append(self)
+        if len(steps) == 4:  # in the second run
+            raise KeyboardInterrupt
+        return step(self, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "training_step", die)
+        assert sweep(*swept) == 130
+    by_mae = TINY.replace("max_steps: 2", "max_steps: 2, metric_for_best_model: mae")
+    Path("study.yaml").write_text(by_mae)
+    assert sweep(*swept) == 1
+    assert "metric_for_best_model" in capsys.readouterr().err
+    assert [*rows()] == ["T5 + CRPS"]
+    Path("study.yaml").write_text(TINY)
+    assert sweep(*swept) == 1  # the second run was trained with the other metric
+    assert [*rows()] == ["T5"]
+    Path("study.yaml").write_text(by_mae)
+    assert sweep(*swept, "training_args.overwrite_output_dir=true") == 0
+    assert [*rows()] == ["T5", "T5 + CRPS"]
+
+
+def test_another_working_folder_finds_its_own_table(tmp_path, monkeypatch, capsys):
+    assert run("loss=ce") == 0
+    error = results("run")["test"]["mae"]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    there = ["../study.yaml", f"training_args.output_dir={tmp_path}/run", "loss=ce"]
+    assert train(*there) == 2  # no table
+    write_table("t.csv", seed=1)
+    assert train(*there) == 2
+    assert "before the data changed" in capsys.readouterr().err
+    write_table("t.csv")
+    assert train(*there) == 0
+    assert results(tmp_path / "run")["test"]["mae"] == error
+
+
+def test_a_changed_file_of_several_is_other_data(capsys):
+    Path("jokes").mkdir()
+    for name in ("train", "dev", "test"):
+        Path(f"jokes/{name}.tsv").write_text("".join(f"{i % 9}\tjoke {name} {i}\n" for i in range(8)))
+    command = ["dataset_args=rjokes", "dataset_args.data_dir=jokes", "training_args.output_dir=run"]
+    command += ["model_args.model_name_or_path=null", "model_args.config_name=t5-tiny"]
+    command += ["training_args.max_steps=0", "training_args.use_cpu=true", "evaluation.max_new_tokens=2"]
+    assert train(*command) == 0
+    for name in ("train", "dev"):
+        before = Path(f"jokes/{name}.tsv").read_text()
+        Path(f"jokes/{name}.tsv").write_text(before.replace("1\t", "7\t"))
+        assert train(*command) == 2
+        assert "before the data changed" in capsys.readouterr().err
+        Path(f"jokes/{name}.tsv").write_text(before)
+    assert train(*command) == 0
