@@ -24,7 +24,7 @@ test-slow: $(INSTALLED) published model  ## tests that take a minute of a core e
 # The oldest torch that its index has for all machines brings several GB of CUDA packages. TRL is left out: the
 # oldest release that is supported needs Python 3.11. With an older Python: make test-oldest PYTHON=python3.10
 test-oldest: $(OLDEST)/.installed  ## the library and its trainers, with the oldest supported releases
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 tests/ntloss src/ntloss tests/test_examples.py \
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow" tests/ntloss src/ntloss tests/test_examples.py \
 		--ignore=src/ntloss/regression --ignore=tests/ntloss/regression $(ARGS)
 
 # Each in an environment of its own: 10 GB and an hour in all. TRAINER=torchtitan tests one.
