@@ -405,19 +405,28 @@ def _too_long(answers: Array, log: bool) -> ValueError:
 def far_out(answers: Array) -> Any:
     """Return which answers are so far from the others that they may be errors.
 
-    They are more than ten interquartile ranges outside the quartiles.
+    They are more than ten interquartile ranges outside the quartiles, or the smallest or largest number, in
+    several rows, is as far from the quartiles of the other ones, such as -999 in each third row.
 
     Example:
         >>> import numpy as np
         >>> far_out(np.array([2.4, 2.6, 3.0, 3.1, 3.5, 1e7]))
         array([False, False, False, False, False,  True])
     """
+    found = _far_from(answers, answers)
+    for end in (answers.min(), answers.max()):
+        others = answers[answers != end]
+        if 0 < len(others) < len(answers) - 1:
+            found |= (answers == end) & _far_from(others, answers)
+    return found
+
+
+def _far_from(others: Array, answers: Array) -> Any:
     import numpy as np
 
-    low, high = np.quantile(answers, [0.25, 0.75])
+    low, high = np.quantile(others, [0.25, 0.75])
     margin = _FAR * (high - low)
-    found: Any = (answers < low - margin) | (answers > high + margin)
-    return found & (margin > 0)
+    return ((answers < low - margin) | (answers > high + margin)) & (margin > 0)
 
 
 def spreads_widely(answers: Array | Sequence[float]) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ntloss.numbers import parse_number
 from ntloss.regression.rows import TEXT, Numbers, as_floats, as_table, column_name, is_gap
 
 _COLUMN = re.compile(r"\{([^{}]*)\}")
@@ -73,6 +74,8 @@ class Questions:
             if plain and len(columns) == 1:
                 columns = (TEXT,)
                 prompt = _COLUMN.sub("{text}", prompt)
+            if answer in columns and answer not in table.columns:
+                raise ValueError(f"prompt={prompt!r}: {{{answer}}} is what is predicted; leave it out")
             _check_columns(columns, table, "prompt names")
             return cls(columns, tuple(c for c in numeric if c in columns), prompt, answer, plain)
         left_out = {} if len(table.columns) < 2 else _useless(table, numeric, answers)
@@ -141,10 +144,16 @@ def _useless(table: pd.DataFrame, numeric: Iterable[str], answers: Numbers) -> d
             found[name] = "it is the same in all rows"
         elif name in numeric:
             numbers = as_floats(table[name])
+            with np.errstate(all="ignore"):  # answers of 0 alone, or too large ones, are refused later
+                times = numbers @ answers / (answers @ answers)
             if np.array_equal(numbers, answers):
                 found[name] = "it equals the answer"
+            elif times and np.allclose(numbers, times * answers, rtol=1e-9, atol=0):
+                found[name] = f"it is {times:.6g} times the answer"
             elif np.isin(numbers.min(), (0, 1)) and (np.diff(np.sort(numbers)) == 1).all():
                 found[name] = "it numbers the rows"
+        elif all(parse_number(cell, "whole") == answer for cell, answer in zip(column, answers, strict=True)):
+            found[name] = "it equals the answer"
     return found
 
 

@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,8 @@ _MOST_TITLES = 10  # lines in front of the names
 _SHOWN = 60  # characters of a line
 _CLEAN = 0.9  # share of the cells that a table after a title leaves without another separator
 _PROSE_COMMA = re.compile(r",(?!\s|$)")
-_GAPS = {"", "-", "--", "?", ".", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "unknown"}
+_GAPS = {"", "-", "--", "\N{EN DASH}", "\N{EM DASH}", "?", ".", "na", "n/a", "n.a.", "#n/a", "<na>", "nan"}
+_GAPS |= {"null", "none", "unknown"}
 _PLAIN = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _AROUND_DIGITS = re.compile(r"([^0-9]*)([0-9](?:.*[0-9])?)([^0-9]*)", re.DOTALL)
 _ONE_GROUP = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
@@ -62,13 +64,16 @@ def read_table(file: str | Path, separator: str | None = None) -> Table:
 
     Args:
         file: its path.
-        separator: of the fields of a CSV file; a blank stands for any number of them. Default: found.
+        separator: of the fields of a CSV file, one character; a blank stands for any number of them, and
+            `\\t` for a tab. Default: found.
 
     Raises:
         OSError: there is no such file, or it may not be read.
         ValueError: the file holds no such table, or is damaged.
     """
     path, notes = Path(file).expanduser(), list[str]()
+    if separator is not None and len(separator := separator.replace("\\t", "\t")) != 1:
+        raise ValueError(f"--separator {separator}: expected one character, such as ; or \\t for a tab")
     endings = [ending.lower() for ending in path.suffixes if ending.lower() not in _PACKED]
     ending = endings[-1] if endings else ""
     try:
@@ -91,9 +96,8 @@ def read_table(file: str | Path, separator: str | None = None) -> Table:
         raise ValueError(f"{path}: {str(error) or repr(error)}") from error
     table.columns = pd.Index([str(name).strip() for name in table.columns])
     if twice := [*dict.fromkeys(table.columns[table.columns.duplicated()])]:
-        raise ValueError(
-            f"{path}: several columns are called {', '.join(map(repr, twice))}; rename all but one"
-        )
+        what = "have no name; name" if twice == [""] else f"are called {', '.join(map(repr, twice))}; rename"
+        raise ValueError(f"{path}: several columns {what} all but one")
     if not len(table.columns):
         raise ValueError("; ".join([f"{path} has no columns", *notes]))
     return Table(table.reset_index(drop=True).apply(_as_texts), notes)
@@ -101,7 +105,7 @@ def read_table(file: str | Path, separator: str | None = None) -> Table:
 
 def mark_gaps(rows: pd.DataFrame, missing: Iterable[str] = ()) -> pd.DataFrame:
     """Return rows with None in place of `missing`, and in columns of numbers of NA, ? and the like."""
-    return rows.apply(_mark_gaps, missing={each.strip() for each in missing})
+    return rows.apply(_mark_gaps, missing={*map(_normal, missing)})
 
 
 def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str] = ()) -> str:
@@ -121,11 +125,13 @@ def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str
     columns = [*table.columns]
     close = difflib.get_close_matches(name, columns, 1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    if len(columns) == 1 and option != "--drop":
+    if len(columns) == 1 and option in ("--target", "--truth"):
         tried = ", ".join(map(repr, _SEPARATORS))
         hint += f" If the file has more, --separator says what separates them: {tried} and blanks were tried."
     if any(_PLAIN.fullmatch(column) for column in columns):
         hint = " The first row looks like data: has the file a header?"
+    if columns[0].startswith(("{", "[")):
+        hint = " The file looks like JSON: end its name with .jsonl, or .json."
     if left_out := [note for note in notes if repr(name.strip()) in note]:
         hint = f" The file was read as follows: {left_out[0]}."
     shown = ", ".join(map(repr, columns[:20])) + (", ..." if len(columns) > 20 else "")
@@ -156,10 +162,10 @@ def read_answers(column: pd.Series, decimal: str | None = None, missing: Iterabl
     """
     name = "answer" if column.name is None else str(column.name)
     texts = column.fillna("").map(lambda text: str(text).replace("\xa0", " ").strip())
-    gaps = _GAPS | {each.strip().lower() for each in missing}
-    given, notes = texts[~texts.str.lower().isin(gaps)], list[str]()
+    is_gap = texts.map(_normal).isin(_GAPS | {*map(_normal, missing)})
+    given, notes = texts[~is_gap], list[str]()
     if absent := len(texts) - len(given):
-        marks = sorted({mark for mark in texts if mark.lower() in gaps and mark})
+        marks = sorted({*texts[is_gap]} - {""})
         meant = f" ({', '.join(map(repr, marks))})" if marks else ""
         notes.append(f"{absent:,} row{'s have' if absent > 1 else ' has'} no {name!r}{meant}")
     if not len(given):
@@ -187,7 +193,7 @@ def read_answers(column: pd.Series, decimal: str | None = None, missing: Iterabl
         shown = ", ".join(f"{texts[row]!r} in row {texts.index.get_loc(row) + 1:,}" for row in rows)
         raise ValueError(
             f"the column {name!r} holds no plain number in {len(wrong):,} of {len(texts):,} rows: {shown}. "
-            f"{_advice(found[is_wrong], decimal)}"
+            f"{_advice(found[is_wrong], [number for number, _ in read], units, decimal)}"
         )
     numbers = pd.Series([number for number, _ in read], given.index)
     _note_parentheses(given, name, notes)
@@ -303,18 +309,27 @@ def _note_parentheses(texts: pd.Series, name: str, notes: list[str]) -> None:
     notes.append(f"the parentheses around {name!r} in {rows} are read as negative numbers")
 
 
-def _advice(wrong: pd.Series, decimal: str | None) -> str:
+def _advice(wrong: pd.Series, numbers: Sequence[float], units: set[str], decimal: str | None) -> str:
+    if not np.isnan(numbers).any():
+        shown = ", ".join(map(repr, sorted(units - {""})[:_EXAMPLES]))
+        others = ", and rows without one" * ("" in units)
+        return f"There are several units or marks: {shown}{others}. Write one, or none, in all rows."
     has_point, has_comma = (any(mark in cell.core for cell in wrong) for mark in ".,")
     if decimal == "," and has_point:
         return "With --decimal , points separate thousands, as in 1.234,5."
     if decimal is None and has_comma:
         return "Commas are thousands: --decimal . Commas are decimals: --decimal ,"
-    return "Correct them, or leave them empty: rows without an answer are left out."
+    advice = "Correct them, or leave them empty: rows without an answer are left out."
+    if mark := next((cell.text for cell in wrong if not re.search("[0-9]", cell.text)), None):
+        advice += f" If they stand for gaps, name them: --missing {shlex.quote(mark[:_SHOWN])}"
+    return advice
 
 
 def _read_text(path: Path) -> str:
     with get_handle(path, "r", encoding="utf-8-sig", compression="infer") as opened:
         text: str = opened.handle.read()
+    if "\0" in text[:1000]:
+        raise UnicodeError("it holds NUL characters, as UTF-16 does")
     return text
 
 
@@ -328,14 +343,18 @@ def _read_csv(path: Path, separator: str | None, notes: list[str]) -> pd.DataFra
     if not rows:
         raise ValueError("the file is empty")
     table = pd.DataFrame(rows[1:], columns=rows[0], dtype=object)
+    # Some programs end each line, or begin and end it, with a separator.
+    table = table.loc[
+        :, [bool(name.strip()) or (table.iloc[:, i] != "").any() for i, name in enumerate(rows[0])]
+    ]
     likely = [
-        i
-        for i, name in enumerate(rows[0])
+        name
+        for i, name in enumerate(table.columns)
         if _PLAIN.fullmatch(name.strip()) and _is_numeric(table.iloc[:, i])
     ]
     if likely:
         notes.append(
-            f"the first row is taken for the names of columns, but {rows[0][likely[0]]!r} looks like data: "
+            f"the first row is taken for the names of columns, but {likely[0]!r} looks like data: "
             "has the file a header?"
         )
     return table
@@ -377,7 +396,10 @@ def _read_rows(text: str, separator: str | None, notes: list[str]) -> list[list[
     except csv.Error as error:
         is_open = "unexpected end" in str(error)
         what = "a quote that is not closed, before" if is_open else "text beside a quoted field, in"
-        raise ValueError(f"{what} line {skipped + reader.line_num} ({error})") from None
+        raise ValueError(
+            f"{what} line {skipped + reader.line_num} ({error}). A quote in a quoted text is doubled, as in "
+            '"5"" pipe"'
+        ) from None
     return rows
 
 
@@ -478,6 +500,11 @@ def _read_json(path: Path, notes: list[str]) -> pd.DataFrame:
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise ValueError("expected an array of objects, or one object a line")
     nested = dict.fromkeys(k for record in records for k, v in record.items() if isinstance(v, dict | list))
+    if nested and not any(key not in nested for record in records for key in record):
+        raise ValueError(
+            "expected an array of objects, or one object a line, with numbers or texts; "
+            f"{', '.join(map(repr, nested))} hold lists or objects"
+        )
     if nested:
         notes.append(f"left out: {', '.join(map(repr, nested))}, which hold lists or objects")
     return pd.DataFrame([{k: v for k, v in r.items() if k not in nested} for r in records], dtype=object)
@@ -498,7 +525,7 @@ def _as_texts(column: pd.Series) -> pd.Series:
 
 
 def _mark_gaps(texts: pd.Series, missing: set[str]) -> pd.Series:
-    texts = texts.where(~texts.isin(missing), None)
+    texts = texts.where(~texts.fillna("").map(_normal).isin(missing), None)
     gaps = texts.map(_is_gap)
     given = texts[~gaps]
     is_numeric = len(given) and pd.to_numeric(given, errors="coerce").notna().all()
@@ -506,7 +533,13 @@ def _mark_gaps(texts: pd.Series, missing: set[str]) -> pd.Series:
 
 
 def _is_gap(text: str | None) -> bool:
-    return text is None or text.strip().lower() in _GAPS
+    return text is None or _normal(text) in _GAPS
+
+
+def _normal(text: str) -> str:
+    """Return a text as marks of gaps are compared: without case, and numbers by their values."""
+    text = text.strip().lower()
+    return str(float(text)) if _PLAIN.fullmatch(text) else text
 
 
 def _as_text(value: Any) -> str | None:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from ntloss.numbers import NumberFormat
+from ntloss.numbers.format import far_out
 from ntloss.regression.program import _as_times, _errors
 from ntloss.regression.questions import Questions
 from ntloss.regression.report import summarize
@@ -47,6 +48,24 @@ def test_rows_in_which_nothing_is_given_are_found():
 def test_a_table_without_a_column_that_differs_is_refused_by_name():
     with pytest.raises(ValueError, match=r"'kind'.*'place'"):
         choose(kind=["a"] * 4, place=["b"] * 4)
+
+
+@pytest.mark.parametrize("cells", [["$0", "$1.00", "4 USD", "9"], [0, 1, 4, 9], ["0", "100", "400", "900"]])
+def test_columns_that_are_the_answer_in_another_form_are_left_out(cells):
+    questions = choose(copy=cells, text=["a", "b", "c", "d"])
+    assert (questions.columns, {*questions.left_out}) == (("text",), {"copy"})
+
+
+def test_a_prompt_that_names_the_answer_is_refused():
+    with pytest.raises(ValueError, match=r"\{y\} is what is predicted"):
+        Questions.choose(pd.DataFrame({"text": ["a", "b", "c", "d"]}), ANSWERS, "y", "{text} costs {y}: ")
+
+
+def test_marks_of_gaps_in_many_rows_are_far_out():
+    answers = np.array([9999.0 if i % 3 == 0 else 10 + i % 7 for i in range(60)])
+    assert (far_out(answers) == (answers == 9999)).all()
+    assert not far_out(np.array([0.0, 1] * 30)).any()
+    assert not far_out(np.array([0.0] * 40 + [1, 2, 3, 4, 5] * 4)).any()
 
 
 def test_an_answer_that_is_far_out_takes_no_decimals_from_the_others():

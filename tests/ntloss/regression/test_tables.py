@@ -116,6 +116,37 @@ def test_titles_and_comments_before_a_table_are_left_out(tmp_path, start):
     assert bool(notes) == (not start.startswith("#"))
 
 
+@pytest.mark.parametrize(
+    "lines", ["text,price,\na,3,\nb,4,\n", "|text|price|\n|a|3|\n|b|4|\n", ",text,price\n,a,3\n,b,4\n"]
+)
+def test_columns_without_a_name_and_a_value_are_no_columns(tmp_path, lines):
+    (tmp_path / "table.csv").write_text(lines)
+    table = read_table(tmp_path / "table.csv").rows
+    assert table.to_dict("list") == {"text": ["a", "b"], "price": ["3", "4"]}
+    (tmp_path / "table.csv").write_text("text,price,,\na,3,1,2\n")
+    with pytest.raises(ValueError, match="no name"):
+        read_table(tmp_path / "table.csv")
+
+
+def test_a_separator_is_one_character_and_a_tab_can_be_typed(tmp_path):
+    (tmp_path / "table.csv").write_text("text\tprice\na, b\t3\n")
+    assert read_table(tmp_path / "table.csv", "\\t").rows.shape == (1, 2)
+    for given in ("||", "tab", ""):
+        with pytest.raises(ValueError, match="--separator"):
+            read_table(tmp_path / "table.csv", given)
+
+
+def test_json_of_another_layout_or_name_is_an_error_that_says_what_was_expected(tmp_path):
+    for content in ({"data": [{"text": "a"}]}, {"text": ["a"], "price": [3]}):
+        (tmp_path / "rows.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match="array of objects"):
+            read_table(tmp_path / "rows.json")
+    (tmp_path / "rows.txt").write_text('{"text": "a", "price": 3}\n{"text": "b", "price": 4}\n')
+    table, notes = read_table(tmp_path / "rows.txt")
+    with pytest.raises(ValueError, match=r"\.jsonl"):
+        find_column(table, "price", "--target", notes)
+
+
 def test_a_line_that_is_no_row_is_shown_with_its_number(tmp_path):
     (tmp_path / "table.csv").write_text("# 2024\ntext,price\na,3\nb,4\nSource: a shop\n")
     with pytest.raises(ValueError, match=r"line 5 .*Source: a shop"):
@@ -127,10 +158,13 @@ def test_a_first_row_that_looks_like_data_is_pointed_out(tmp_path):
     assert any("header" in note for note in read_table(tmp_path / "table.csv").notes)
 
 
-def test_marks_of_missing_answers_can_be_named():
-    numbers, notes = read_answers(pd.Series(["-999", "3"], name="y"), missing=["-999"])
+@pytest.mark.parametrize("cell", ["-999", "-999.0", " -9.99e2"])
+def test_marks_of_missing_answers_can_be_named_and_numbers_are_compared_by_value(cell):
+    numbers, notes = read_answers(pd.Series([cell, "3"], name="y"), missing=["-999"])
     assert np.array_equal(numbers, [np.nan, 3], equal_nan=True)
-    assert "-999" in notes[0]
+    assert cell.strip() in notes[0]
+    rows = mark_gaps(pd.DataFrame({"x": [cell, "3", None]}, dtype=object), ["-999"])
+    assert rows["x"].tolist() == [None, "3", None]
 
 
 def test_compressed_files_and_byte_order_marks(tmp_path):
@@ -223,7 +257,7 @@ def test_rows_of_parquet_are_numbered_in_their_order_whatever_their_index_is(tmp
     assert table["text"].tolist() == held["text"].tolist()
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le", "utf-32"])
 def test_other_encodings_are_refused_with_the_file_and_what_to_do(tmp_path, encoding):
     path = tmp_path / "table.csv"
     path.write_text("text,price\ncafé,3\n", encoding)
@@ -265,6 +299,7 @@ def test_a_column_that_is_missing_is_answered_with_those_there_are():
         (["1.37kg", "2kg"], None, [1.37, 2], "kg"),
         (["True", "False"], None, [1, 0], "True"),
         (["3", "?", "", "unknown", "4"], None, [3, np.nan, np.nan, np.nan, 4], "3 rows"),
+        (["3", "\u2013", "\u2014", "n.a.", "4"], None, [3, np.nan, np.nan, np.nan, 4], "3 rows"),
         (["2,6", "3"], ",", [2.6, 3], ""),
         (["2,6", "1,234"], None, [2.6, 1.234], "'2,6'"),
         (["$1,234.50", "$99.00"], None, [1234.5, 99], "'$1,234.50'"),
@@ -316,6 +351,20 @@ def test_answers_are_read_and_what_was_assumed_is_said(texts, decimal, numbers, 
         (["1,5", "2,345.6"], ",", "'2,345.6' in row 2. "),
         (["1,2", "4"], ".", "1,2"),
         (["?", ""], None, "price"),
+        (["$5", "€6"], None, "several units or marks: '\\$', '€'"),
+        (["1kg", "2"], None, "'kg', and rows without one"),
+        (["3", "TBD"], None, "--missing TBD"),
+        (["3", "<5"], None, "'<'"),
+        (["1/5", "2/5"], None, "'1/5' in row 1"),
+        (["3-5", "4-6"], None, "'3-5' in row 1"),
+        (["1:30", "2:15"], None, "'1:30' in row 1"),
+        (["5 \u00b1 1", "6 \u00b1 1"], None, "row 1"),
+        (["14.2-", "3"], None, "'14.2-' in row 1"),
+        (["0x20", "0x3"], None, "'0x20' in row 1"),
+        (["1_000", "2_000"], None, "'1_000' in row 1"),
+        (["3", "inf"], None, "'inf' in row 2"),
+        (["3", "-Infinity"], None, "'-Infinity' in row 2"),
+        (["2024-01-05", "2024-01-06"], None, "'2024-01-05' in row 1"),
     ],
 )
 def test_answers_that_are_no_numbers_or_two_are_shown(texts, decimal, shown):
