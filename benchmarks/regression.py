@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("target", help="the column of numbers")
     parser.add_argument("--prompt", required=True, help="the question, with columns in braces")
     parser.add_argument("--train", default="upper_layers", help="upper_layers (default), lora or all")
+    parser.add_argument("--refit", action="store_true", help="train again on all rows for the chosen time")
     parser.add_argument("--learning-rate", type=float, help="default: that of the estimator")
     parser.add_argument("--rows", type=int, default=400, help="that are fitted (default: 400)")
     parser.add_argument("--new", type=int, default=300, help="rows that are predicted (default: 300)")
@@ -43,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.model,
         prompt=options.prompt.replace("\\n", "\n"),
         train=options.train,
+        refit=options.refit,
         epochs=options.epochs,
         learning_rate=options.learning_rate,
         random_state=options.seed,

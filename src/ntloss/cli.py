@@ -112,6 +112,8 @@ def _add_regression(commands: argparse._SubParsersAction[argparse.ArgumentParser
     fit.add_argument("--epochs", type=int, default=10, help="largest number of epochs (default: 10)")
     about = "the weights that are trained (default: upper_layers)"
     fit.add_argument("--train", choices=["all", "upper_layers", "lora"], default="upper_layers", help=about)
+    about = "train again on all rows at the end; intervals are then only approximate"
+    fit.add_argument("--refit", action="store_true", help=about)
     fit.add_argument(
         "--scale", choices=["plain", "log"], help="log for a long tail (default: by the answers)"
     )

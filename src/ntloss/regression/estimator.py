@@ -33,7 +33,7 @@ from ntloss.writing import Writer
 from ntloss.writing.writer import LONGEST
 
 RECORD = "regressor.json"
-CHECKPOINT = "checkpoint.pt"
+CHECKPOINT, REFIT = "checkpoint.pt", "checkpoint_refit.pt"
 _READ = 200  # held-out rows whose median is read for the report
 _SILENT = 50  # rows up to which reading shows no bar
 # Parameters that a checkpoint does not depend on.
@@ -63,6 +63,10 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         train: the weights that are trained: "upper_layers" (default), the last four layers and the norm after
             them; "lora", LoRA on all layers, which takes longer and needs peft; "all", which takes longer
             still.
+        refit: at the end, train once more on all rows, those that were held out among them, for the chosen
+            number of epochs. The intervals keep the calibration of the first training, which is then no
+            longer exact: what it promises holds only as far as the two models are alike. `report_` and
+            `history_` are of the first training, too. It takes twice the time and more. Default: False.
         learning_rate: Default: 2e-3 for upper layers, 5e-4 for LoRA, 3e-4 for all.
         batch_size: rows of a training step. Default: 16.
         max_rows: rows that are used, 20 or more, a random choice of them. Default: 6,000.
@@ -108,6 +112,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         interval: float = 0.9,
         epochs: int = 10,
         train: str = "upper_layers",
+        refit: bool = False,
         learning_rate: float | None = None,
         batch_size: int = 16,
         max_rows: int = 6000,
@@ -124,6 +129,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         self.interval = interval
         self.epochs = epochs
         self.train = train
+        self.refit = refit
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.max_rows = max_rows
@@ -176,11 +182,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             )
             report.simple_models(simple, failed, answers[asked])
         start = time.perf_counter()
-        self.writer_ = writer = Writer.from_pretrained(self.model, self.format_)
+        writer = self._load()
         rows = writer.encode(writer.prompts(texts), self.format_.write_array(answers))
-        with torch.random.fork_rng():
-            torch.manual_seed(self.random_state)
-            writer.adapt(self.train)
         shortened = sum(len(row["input_ids"]) - len(row["labels"]) == LONGEST for row in rows)
         report.rows(texts, parts, len(given) - len(texts), self.max_rows)
         report.questions(self.questions_.left_out, shortened, LONGEST)
@@ -189,14 +192,14 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         if writer.upper is not None:
             bar = partial(report.bar, desc="frozen layers", unit=" batches")
             writer.upper.keep_states(rows, writer.collate, bar)
-        checkpoint = self._checkpoint([texts, answers.tolist(), weights.tolist()])
+        depends = [texts, answers.tolist(), weights.tolist()]
         error = partial(self._error, texts[choosing], answers[choosing], weights[choosing])
         self.history_ = self._train(
             rows[training],
             answers[training],
             weights[training],
             error if weights[choosing].any() else None,
-            checkpoint,
+            self._checkpoint(CHECKPOINT, depends),
             report,
         )
         report.epochs(self.history_)
@@ -206,6 +209,12 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         self._compare(simple, texts[asked], answers[asked], start)
         report.intervals(self.calibration_, self.interval)
         report.say(f"\n{show(self.report_, self.summary_)}")
+        if self.refit:
+            last = 1 + self.history_.index(min(self.history_)) if self.history_ else self.epochs
+            report.say(f"\nrefit           {len(rows):,} rows, {last} epochs")
+            writer = self._load()
+            self._train(rows, answers, weights, None, self._checkpoint(REFIT, depends), report, last)
+            writer.finish()
         return self
 
     def predict(self, X: Any) -> Numbers:  # noqa: N803
@@ -340,12 +349,20 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             if not isinstance(value, int | np.integer) or value < least:
                 raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
 
-    def _checkpoint(self, rows: Any) -> Checkpoint | None:
+    def _load(self) -> Writer:
+        """Load the pretrained model, and prepare the weights that are trained."""
+        self.writer_ = Writer.from_pretrained(self.model, self.format_)
+        with torch.random.fork_rng():
+            torch.manual_seed(self.random_state)
+            self.writer_.adapt(self.train)
+        return self.writer_
+
+    def _checkpoint(self, name: str, rows: Any) -> Checkpoint | None:
         """Return where training is kept, if it is, and what it depends on beside the parameters: its rows."""
         if self.checkpoint is None:
             return None
         used = {**self.get_params(), **dict.fromkeys(_NOT_IN_KEY)}
-        return Checkpoint(Path(self.checkpoint).expanduser() / CHECKPOINT, [used, *rows])
+        return Checkpoint(Path(self.checkpoint).expanduser() / name, [used, *rows])
 
     def _train(
         self,
@@ -355,9 +372,11 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         validate: Callable[[], float] | None,
         checkpoint: Checkpoint | None,
         report: Report,
+        last: int | None = None,
     ) -> list[float]:
         """Train the writer, from the checkpoint if there is one; return the errors after each epoch."""
-        steps, done = -(-len(rows) // self.batch_size) * self.epochs, 0
+        last = self.epochs if last is None else last
+        steps, done = -(-len(rows) // self.batch_size) * last, 0
         if checkpoint is not None and checkpoint.held is not None:
             done = checkpoint.held["step"]
             report.say(f"continued       at step {done} of {steps}, from {checkpoint.file}")
@@ -366,7 +385,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         criterion = self.loss
         if self.loss == "hl_gauss":
             criterion = HLGauss.for_answers(self.format_.scaled(answers).tolist(), leading_zeros=True)
-        with Steps(report, steps, self.epochs, self.train, done) as counted:
+        with Steps(report, steps, last, self.train, done) as counted:
             return train(
                 self.writer_,
                 NTLCrossEntropyLoss(self.writer_.vocabulary, criterion),
@@ -374,6 +393,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
                 validate,
                 torch.from_numpy(weights),
                 epochs=self.epochs,
+                last=last,
                 batch_size=self.batch_size,
                 learning_rate=RATES[self.train] if self.learning_rate is None else self.learning_rate,
                 seed=self.random_state,

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from ntloss.regression.estimator import CHECKPOINT, RECORD, NumberRegressor, check_level
+from ntloss.regression.estimator import CHECKPOINT, RECORD, REFIT, NumberRegressor, check_level
 from ntloss.regression.report import Report, show
 from ntloss.regression.tables import Answers, Table, find_column, mark_gaps, read_answers, read_table
 
@@ -23,7 +23,19 @@ _YEAR_LAST = r"^\s*(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:\s*|([T ]\d.*))$"
 COMMAND = "command.json"  # what a folder was made from
 PREDICTED = ("prediction", "lower", "upper")  # the columns that predict adds
 _SHOWN = 3  # rows
-_OF_FIT = ("model", "prompt", "epochs", "train", "scale", "drop", "sort_by", "decimal", "missing", "target")
+_OF_FIT = (
+    "model",
+    "prompt",
+    "epochs",
+    "train",
+    "refit",
+    "scale",
+    "drop",
+    "sort_by",
+    "decimal",
+    "missing",
+    "target",
+)
 
 
 def fit(given: argparse.Namespace) -> int:
@@ -48,6 +60,7 @@ def fit(given: argparse.Namespace) -> int:
         scale=given.scale,
         epochs=given.epochs,
         train=given.train,
+        refit=given.refit,
         compare=given.compare or True,
         shuffle=given.sort_by is None,
         checkpoint=folder,
@@ -59,7 +72,8 @@ def fit(given: argparse.Namespace) -> int:
         return 130
     (folder / COMMAND).write_text(json.dumps(made_from), "utf-8")
     model.save(folder)
-    (folder / CHECKPOINT).unlink(missing_ok=True)
+    for name in (CHECKPOINT, REFIT):
+        (folder / name).unlink(missing_ok=True)
     quoted = shlex.quote(str(folder))
     Report().say(f"\nSaved. To predict new rows: ntloss predict {quoted} NEW.csv > predictions.csv")
     return 0
@@ -137,7 +151,7 @@ def _check_is_ours(folder: Path) -> None:
     """Raise an error if a folder holds other files than an interrupted fit leaves."""
     if not folder.is_dir() or (folder / CHECKPOINT).exists():
         return
-    if others := sorted(file.name for file in folder.iterdir() if file.stem != Path(CHECKPOINT).stem):
+    if others := sorted(file.name for file in folder.iterdir() if not file.name.startswith("checkpoint")):
         raise ValueError(
             f"--output {folder}: expected a new folder or an empty one, but it holds {others[0]} "
             f"({len(others):,} file{'s' * (len(others) > 1)}), which saving might replace"

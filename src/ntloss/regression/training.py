@@ -26,6 +26,7 @@ def train(
     row_weights: Tensor,
     *,
     epochs: int,
+    last: int | None = None,
     batch_size: int,
     learning_rate: float,
     seed: int,
@@ -40,7 +41,8 @@ def train(
         rows: the training rows, of `Writer.encode`.
         validate: computes the error of the writer, after each epoch. None: the last epoch is the best one.
         row_weights: `[rows]`, how much each training row counts in the loss.
-        epochs: the largest number of epochs.
+        epochs: the largest number of epochs, over which the learning rate and sigma fall.
+        last: the epoch after which training ends. Default: `epochs`.
         batch_size: rows of a step.
         learning_rate: the largest learning rate of AdamW; it rises for a tenth of the steps, then falls to 0.
         seed: of the rows' order.
@@ -56,6 +58,7 @@ def train(
     row_weights = row_weights / row_weights.mean().clamp(min=torch.finfo(torch.float64).tiny)
     per_epoch = -(-len(rows) // batch_size)
     total = epochs * per_epoch
+    until = total if last is None else last * per_epoch
     step, history, best = 0, list[float](), dict[str, Tensor]()
     if checkpoint is not None and (held := checkpoint.held) is not None:
         step, history, best = held["step"], held["history"], held["best"]
@@ -72,7 +75,7 @@ def train(
 
     criterion = loss_fn.criterion if isinstance(loss_fn.criterion, HLGauss) else None
     try:
-        while step < total and len(history) - _best(history) <= PATIENCE:
+        while step < until and len(history) - _best(history) <= PATIENCE:
             epoch, start = divmod(step, per_epoch)
             order = torch.randperm(
                 len(rows), generator=torch.Generator().manual_seed(int(seed + epoch))

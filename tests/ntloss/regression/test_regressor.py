@@ -301,6 +301,52 @@ def test_a_stopped_fit_goes_on_from_its_step_or_its_last_epoch(tiny, tmp_path, m
     assert_close(model.predict(texts), whole.predict(texts), 1e-3)
 
 
+def test_a_refit_trains_on_the_rows_that_were_held_out_and_keeps_their_calibration(tiny):
+    texts, answers = reviews(100)
+    others = np.append(answers[:80], answers[80:][::-1])  # the last rows calibrate
+    models = [
+        make(tiny, shuffle=False, refit=refit).fit(texts, y)
+        for refit in (False, True)
+        for y in (answers, others)
+    ]
+    once, once_others, refitted, refitted_others = (m.predict_distribution(texts[:9], 9) for m in models)
+    assert_close(once, once_others)
+    assert abs(refitted - refitted_others).max() > 0.1
+    for first, second in (models[::2], models[1::2]):
+        assert_close(second.calibration_.below, first.calibration_.below)
+        assert_close(second.history_, first.history_)
+        assert second.report_["mae"].equals(first.report_["mae"])
+
+
+def test_a_refit_takes_the_chosen_number_of_epochs_and_goes_on_after_an_interruption(
+    tiny, tmp_path, monkeypatch
+):
+    texts, answers = reviews(160)
+    steps = []
+
+    def counting(*args, report, **options):
+        def counted(step, loss):
+            steps.append((len(args[2]), step))
+            if len(steps) == limit:
+                raise KeyboardInterrupt
+            report(step, loss)
+
+        return train(*args, report=counted, **options)
+
+    monkeypatch.setattr("ntloss.regression.estimator.train", counting)
+    model = make(tiny, epochs=3, refit=True, checkpoint=tmp_path)
+    limit = 3 * 7 + 2  # in the second training
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(texts, answers)
+    limit = None
+    model.fit(texts, answers)
+    epochs = 1 + int(np.argmin(model.history_))
+    first, second = ([(110, i) for i in range(1, 22)], [(160, i) for i in range(1, 1 + 10 * epochs)])
+    assert steps == first + second
+    whole = make(tiny, epochs=3, refit=True).fit(texts, answers)
+    assert_close(model.predict(texts[:9]), whole.predict(texts[:9]), 1e-3)
+
+
 def test_a_checkpoint_of_other_rows_is_not_continued(tiny, tmp_path):
     texts, answers = reviews(40)
     make(tiny, checkpoint=tmp_path).fit(texts, answers)
