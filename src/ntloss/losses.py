@@ -53,7 +53,6 @@ from ntloss.engine.targets import (
     check_logits,
     check_weight,
     prepare_targets,
-    reads_values,
     shift_left,
 )
 from ntloss.engine.terms import LossTerms, NumberTerm
@@ -451,7 +450,7 @@ class NTLCrossEntropyLoss(nn.Module):
         of_lse, of_numbers = targets.ce_weights, None
         of_label = of_lse * (smoothing - 1)
         of_mean = [-smoothing * of_lse] if smoothing else []
-        if self.criterion is None:
+        if self.term.criterion is None:
             of_numbers = of_lse.new_zeros(len(of_lse), 0)
         elif not self.term.gradient_reads_mass:
             number_logits = read_numbers(source, wanted, shard, targets.number_rows)
@@ -731,13 +730,10 @@ class NTLCrossEntropyLoss(nn.Module):
         if readout.mean_logit is not None:
             smooth = readout.shifted_lse + (readout.row_max - readout.mean_logit)
             ce = (1 - self.label_smoothing) * ce + self.label_smoothing * smooth
-        weights, is_sum, total = targets.ce_weights, targets.shape is None, None
-        if is_sum and reads_values(ce):
-            total = (ce * weights).sum()
-        if total is None or not math.isfinite(total.detach()):
-            # Positions without weight contribute exactly zero, even if their cross-entropy is infinite.
-            weighted = ce.masked_fill(weights == 0, 0) * weights
-            total = weighted.sum() if is_sum else weighted
+        # Positions without weight contribute exactly zero, even if their cross-entropy is infinite.
+        total = ce.masked_fill(targets.ce_weights == 0, 0) * targets.ce_weights
+        if targets.shape is None:
+            total = total.sum()
         ntl = self.term(readout, targets, replaces_cross_entropy=self.mode == "replace")
         # 0 times infinity is NaN, but a weight of 0 switches the term off.
         if not isinstance(self.weight, Tensor):

@@ -152,7 +152,8 @@ class NumberTerm(nn.Module):
             labels = None if labels is None else labels[rows]
         else:
             # The logits of other positions may be NaN.
-            out = ~targets.counted if "numbers" in self.reads else weights == 0
+            weightless = weights == 0
+            out = ~targets.counted if "numbers" in self.reads else weightless
             target, number_logits = target.clamp(min=0), number_logits.masked_fill(out.unsqueeze(-1), 0)
             if self.reads_mass:
                 row_max, shifted_lse = row_max.masked_fill(out, 0), shifted_lse.masked_fill(out, 0)
@@ -173,7 +174,7 @@ class NumberTerm(nn.Module):
                     f"loss for each position, {list(target.shape)}"
                 )
             if rows is None:  # else no weight is 0
-                loss = loss.masked_fill(weights == 0, 0)
+                loss = loss.masked_fill(weightless, 0)
             term = loss * weights
         if targets.shape is None:
             return term.sum()

@@ -139,7 +139,7 @@ class TestHiddenPath:
 
 @pytest.mark.parametrize(
     ("criterion", "forward", "backward"),
-    [("ntl_was", 38, 15), ({"name": "hl_gauss", "sigma": 2.0}, 81, 20), ("number_level", 109, 27)],
+    [("ntl_was", 40, 16), ({"name": "hl_gauss", "sigma": 2.0}, 83, 21), ("number_level", 111, 28)],
     ids=str,
 )
 def test_few_operators_are_dispatched(criterion, forward, backward):
@@ -152,7 +152,7 @@ def test_few_operators_are_dispatched(criterion, forward, backward):
 
 @pytest.mark.parametrize(
     ("criterion", "most"),
-    [("ntl_was", (24, 42)), ({"name": "hl_gauss", "sigma": 2.0}, (28, 46))],
+    [("ntl_was", (21, 37)), ({"name": "hl_gauss", "sigma": 2.0}, (25, 41))],
     ids=str,
 )
 def test_a_reader_follows_few_functions(criterion, most):
