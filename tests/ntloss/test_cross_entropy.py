@@ -557,6 +557,17 @@ class TestAutograd:
         assert torch.equal(first, before)
 
     @pytest.mark.parametrize("reduction", ["mean", "sum"])
+    def test_the_loss_of_hidden_states_may_be_divided_in_place(self, reduction):
+        case = make_case(5, bias=False)
+        hidden, head = case.hidden.clone().requires_grad_(), case.weight.clone().requires_grad_()
+        found = []
+        for divisor in (1, 4):
+            loss = NTLCrossEntropyLoss(NUMBERS, reduction=reduction).from_hidden(hidden, head, case.labels)
+            loss /= divisor
+            found.append([divisor * each for each in torch.autograd.grad(loss.sum(), (hidden, head))])
+        assert_close(*found)
+
+    @pytest.mark.parametrize("reduction", ["mean", "sum"])
     def test_a_second_backward_is_an_error_if_the_gradient_is_not_kept(self, reduction):
         case = make_case(5, reduction=reduction)
         loss = compute(case, "hidden", leaves_of(case, "hidden")).loss
