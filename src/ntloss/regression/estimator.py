@@ -66,7 +66,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         refit: at the end, train once more on all rows, those that were held out among them, for the chosen
             number of epochs. The intervals keep the calibration of the first training, which is then no
             longer exact: what it promises holds only as far as the two models are alike. `report_` and
-            `history_` are of the first training, too. It takes twice the time and more. Default: False.
+            `history_` are of the first training, too. It takes about twice the time. Default: False.
         learning_rate: Default: 2e-3 for upper layers, 5e-4 for LoRA, 3e-4 for all.
         batch_size: rows of a training step. Default: 16.
         max_rows: rows that are used, 20 or more, a random choice of them. Default: 6,000.
