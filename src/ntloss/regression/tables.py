@@ -321,7 +321,7 @@ def _advice(wrong: pd.Series, numbers: Sequence[float], units: set[str], decimal
         return "Commas are thousands: --decimal . Commas are decimals: --decimal ,"
     advice = "Correct them, or leave them empty: rows without an answer are left out."
     if mark := next((cell.text for cell in wrong if not re.search("[0-9]", cell.text)), None):
-        advice += f" If they stand for gaps, name them: --missing {shlex.quote(mark[:_SHOWN])}"
+        advice += f" If they stand for gaps, name them: --missing={shlex.quote(mark[:_SHOWN])}"
     return advice
 
 
