@@ -59,7 +59,7 @@ def digest_of_source(name: str) -> str:
     files = [source]
     for file in files:  # to which those are added that it imports
         digest.update(code := file.read_bytes())
-        for node in ast.walk(ast.parse(code)) if file.suffix == ".py" else ():
+        for node in ast.walk(ast.parse(code, str(file))) if file.suffix == ".py" else ():
             if isinstance(node, ast.ImportFrom | ast.Import):
                 module = getattr(node, "module", None) or ""
                 names = [module, *(f"{module}.{each.name}".lstrip(".") for each in node.names)]

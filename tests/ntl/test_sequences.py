@@ -142,6 +142,10 @@ def test_what_a_loss_of_ones_own_imports_from_its_folder_belongs_to_it():
         assert digest_of_source("mine:loss") == before
         Path("losses/again.py").write_text("import mine\nscale = 2\n")
         assert digest_of_source("mine:loss") != before
+        Path("losses/again.py").write_text("scale = (\n")
+        with pytest.raises(SyntaxError) as raised:
+            digest_of_source("mine:loss")
+        assert Path(str(raised.value.filename)).name == "again.py"
     finally:
         sys.path.remove("losses")
 
