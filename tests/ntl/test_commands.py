@@ -44,7 +44,7 @@ def test_the_documented_debug_command_runs_from_any_folder_and_ends_as_its_page_
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert results(tmp_path / "outputs/mathematics_dataset/debug/vanilla_t5")
-    (last,) = (text for language, text in blocks("docs/paper.md") if language == "text")
+    last = next(text for language, text in blocks("docs/paper.md") if language == "text")
     assert done.stdout.splitlines()[-1] == last.strip()
 
 
