@@ -47,7 +47,7 @@ from ntloss.engine.targets import (
     DIVISORS,
     MODES,
     REDUCTIONS,
-    Beside,
+    LabelOptions,
     Targets,
     check_choice,
     check_logits,
@@ -334,10 +334,16 @@ class NTLCrossEntropyLoss(nn.Module):
         check_logits(logits, vocab_size if shard is None else shard.size)
         if shard is not None:
             check_same_labels(labels, shard.group)
-        beside = Beside(
-            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma
+        options = LabelOptions(
+            loss_weights=loss_weights,
+            num_items_in_batch=num_items_in_batch,
+            sequence_ids=sequence_ids,
+            number_weights=number_weights,
+            numbers=numbers,
+            soft_labels=soft_labels,
+            number_sigma=number_sigma,
         )
-        targets = self._targets(labels, logits, beside)
+        targets = self._targets(labels, logits, options)
         source = Source(logits.reshape(-1, logits.shape[-1]))
         readout = read(source, targets.labels, self._wanted(targets), shard)
         return self._result(self._terms(readout, targets), labels, readout, targets)
@@ -406,10 +412,16 @@ class NTLCrossEntropyLoss(nn.Module):
         source, shard = local_source(hidden_states, lm_head_weight, bias, vocab_size, self.group)
         if shard is not None:
             check_same_labels(labels, shard.group)
-        beside = Beside(
-            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma
+        options = LabelOptions(
+            loss_weights=loss_weights,
+            num_items_in_batch=num_items_in_batch,
+            sequence_ids=sequence_ids,
+            number_weights=number_weights,
+            numbers=numbers,
+            soft_labels=soft_labels,
+            number_sigma=number_sigma,
         )
-        targets = self._targets(labels, source.inputs, beside)
+        targets = self._targets(labels, source.inputs, options)
         hidden = source.inputs.reshape(-1, source.inputs.shape[-1])
         kept = targets.counted.nonzero().squeeze(-1)
         if len(kept) < len(hidden):  # leave ignored positions out of the matrix products
@@ -528,10 +540,16 @@ class NTLCrossEntropyLoss(nn.Module):
         """
         tables = self.term.tables
         inputs = torch.empty(*labels.shape, 0, dtype=tables.values.dtype, device=labels.device)
-        beside = Beside(
-            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma
+        options = LabelOptions(
+            loss_weights=loss_weights,
+            num_items_in_batch=num_items_in_batch,
+            sequence_ids=sequence_ids,
+            number_weights=number_weights,
+            numbers=numbers,
+            soft_labels=soft_labels,
+            number_sigma=number_sigma,
         )
-        targets = self._targets(labels, inputs, beside)
+        targets = self._targets(labels, inputs, options)
         of_values = self.term.fixed_target(targets)
         terms = targets.number_weights.unsqueeze(-1) * token_weights(of_values, targets.labels, tables)
         of_numbers = self._weight_in(terms.dtype) * torch.where(
@@ -627,10 +645,16 @@ class NTLCrossEntropyLoss(nn.Module):
             raise ValueError(
                 f"log_probs: expected those of candidates(labels), {[*labels.shape, count]}, given {given}"
             )
-        beside = Beside(
-            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma
+        options = LabelOptions(
+            loss_weights=loss_weights,
+            num_items_in_batch=num_items_in_batch,
+            sequence_ids=sequence_ids,
+            number_weights=number_weights,
+            numbers=numbers,
+            soft_labels=soft_labels,
+            number_sigma=number_sigma,
         )
-        targets = self._targets(labels, log_probs, beside)
+        targets = self._targets(labels, log_probs, options)
         flat = log_probs.reshape(-1, count).to(COMPUTED_IN[log_probs.dtype])
         ids = torch.tensor(self.vocabulary.token_ids, device=flat.device)
         column = torch.searchsorted(ids, targets.labels.clamp(min=0)).clamp(max=count - 1)
@@ -675,8 +699,13 @@ class NTLCrossEntropyLoss(nn.Module):
         """
         # Sums in float64, which is exact for any count, whatever the dtype of the logits.
         inputs = torch.empty(*labels.shape, 0, dtype=self.term.tables.values.dtype, device=labels.device)
-        beside = Beside(loss_weights, None, sequence_ids, number_weights, numbers)
-        targets = self._targets(labels, inputs, beside, reduction="sum")
+        options = LabelOptions(
+            loss_weights=loss_weights,
+            sequence_ids=sequence_ids,
+            number_weights=number_weights,
+            numbers=numbers,
+        )
+        targets = self._targets(labels, inputs, options, reduction="sum")
         return targets.item_weights.sum(), targets.number_weights.sum()
 
     def extra_repr(self) -> str:
@@ -685,16 +714,16 @@ class NTLCrossEntropyLoss(nn.Module):
         return f"{name}, weight={self.weight}, mode={self.mode!r}"
 
     def _targets(
-        self, labels: Tensor, inputs: Tensor, beside: Beside, reduction: str | None = None
+        self, labels: Tensor, inputs: Tensor, options: LabelOptions, reduction: str | None = None
     ) -> Targets:
         """Prepare targets for `inputs`, logits or hidden states, from the arguments of `forward`."""
         term, criterion = self.term, self.term.criterion
-        if beside.soft_labels is not None and criterion is not None:
+        if options.soft_labels is not None and criterion is not None:
             check_compares_distributions(criterion)
-        if beside.number_sigma is None and isinstance(criterion, HLGauss) and criterion.fields:
-            found = self.find_number_sigma(labels, beside.sequence_ids)
-            beside = beside._replace(number_sigma=None if found is None else found.to(labels.device))
-        if beside.number_sigma is not None and criterion is not None and "number_sigma" not in term.reads:
+        if options.number_sigma is None and isinstance(criterion, HLGauss) and criterion.fields:
+            found = self.find_number_sigma(labels, options.sequence_ids)
+            options = options._replace(number_sigma=None if found is None else found.to(labels.device))
+        if options.number_sigma is not None and criterion is not None and "number_sigma" not in term.reads:
             raise ValueError(
                 f"number_sigma is given, but the criterion has no standard deviation ({self.extra_repr()}): "
                 "expected HLGauss, or one that reads number_sigma"
@@ -704,7 +733,7 @@ class NTLCrossEntropyLoss(nn.Module):
         return prepare_targets(
             labels,
             inputs,
-            beside,
+            options,
             term.tables,
             term.reads,
             term.decimals,

@@ -19,7 +19,7 @@ from ntloss.criteria import Criterion, ntl_was, number_level
 from ntloss.criteria.signature import reads_of
 from ntloss.engine.readout import Readout, Wanted
 from ntloss.engine.sources import Source, read
-from ntloss.engine.targets import REDUCTIONS, Beside, check_choice, check_logits, prepare_targets
+from ntloss.engine.targets import REDUCTIONS, LabelOptions, check_choice, check_logits, prepare_targets
 from ntloss.engine.terms import NumberTerm, read_distribution
 from ntloss.numbers.alphabet import as_value, with_ascii_sign
 from ntloss.numbers.grammar import LARGEST
@@ -173,7 +173,7 @@ class _PublishedLoss(nn.Module):
         targets = prepare_targets(
             labels,
             logits,
-            Beside(loss_weights, sequence_ids=sequence_ids, numbers=numbers),
+            LabelOptions(loss_weights=loss_weights, sequence_ids=sequence_ids, numbers=numbers),
             self.term.tables,
             self.term.reads,
             self.term.decimals,

@@ -59,7 +59,7 @@ class Targets(NamedTuple):
         return Targets(*columns, number_rows, numbers, shape, soft, sigma)  # type: ignore[arg-type, call-arg]
 
 
-class Beside(NamedTuple):
+class LabelOptions(NamedTuple):
     """What a loss is given beside labels; see `NTLCrossEntropyLoss.forward`."""
 
     loss_weights: Tensor | None = None
@@ -74,7 +74,7 @@ class Beside(NamedTuple):
 def prepare_targets(
     labels: Tensor,
     inputs: Tensor,
-    beside: Beside,
+    options: LabelOptions,
     tables: NumberTables,
     reads: tuple[str, ...],
     decimals: bool,
@@ -92,7 +92,7 @@ def prepare_targets(
     Raise a TypeError or ValueError that names what does not fit.
     """
     loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma = (
-        beside
+        options
     )
     ignored = check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index)
     if num_items_in_batch is not None:

@@ -304,7 +304,10 @@ def _warn(
         token = root.likeliest(rare[0])
         text = vocabulary.text_of(token) if isinstance(token, int) else token
         if any(level.is_number and level.text == (text or "").strip() for level in levels[rare[0]]):
-            advice = "more digits follow. End the labels that a judge is trained on with the end token"
+            advice = (
+                "digits or a point follow the level. If you have trained the model, end its labels with the "
+                "end token"
+            )
         else:
             advice = "end the prompt or prefill where the score begins"
         warn_caller(

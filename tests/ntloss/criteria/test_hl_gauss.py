@@ -12,7 +12,7 @@ from tolerances import CANCELLATION, VALUE_TOLERANCE, approx, assert_close
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria import make_criterion
-from ntloss.engine.targets import Beside, prepare_targets
+from ntloss.engine.targets import LabelOptions, prepare_targets
 from ntloss.numbers import LabelNumbers
 
 POINT, MINUS, TEXT = 10, 11, 12
@@ -31,7 +31,7 @@ def targets_of(criterion, labels, vocabulary=DIGITS, dtype=torch.float64):
     term = NTLCrossEntropyLoss(vocabulary, criterion).term
     logits = torch.zeros(*row.shape, vocabulary.vocab_size, dtype=dtype)
     options = {"ignore_index": -100, "reduction": "mean", "mode": "replace", "normalize_by": "items"}
-    targets = prepare_targets(row, logits, Beside(), term.tables, term.reads, term.decimals, **options)
+    targets = prepare_targets(row, logits, LabelOptions(), term.tables, term.reads, term.decimals, **options)
     numbers = LabelNumbers.unpack(targets.numbers)
     return criterion.targets(
         term.tables.values.to(dtype), targets.target.clamp(min=0), numbers, term.tables.cells
