@@ -23,7 +23,7 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ValueType
+from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException, OverrideParseException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
@@ -351,25 +351,27 @@ def _name_jobs_by(overrides: Sequence[str]) -> list[str]:
     """Return an override that says which keys are not in the names of a sweep's folders.
 
     They are the settings that do not change training and have one value.
-
-    Raises:
-        UserError: A key has a value twice, whose runs would share a folder.
     """
     try:
         parsed = OverridesParser.create().parse_overrides([*overrides])
     except HydraException:
         return []  # Hydra will explain it
-    chosen = (ValueType.SIMPLE_CHOICE_SWEEP, ValueType.CHOICE_SWEEP)
-    for override in [each for each in parsed if each.value_type in chosen]:
-        values = [*override.sweep_string_iterator()]
-        if twice := [value for value in dict.fromkeys(values) if values.count(value) > 1]:
-            raise UserError(f"{override.input_line} has the value {twice[0]} twice. Omit one of the two.")
+    _check_repeats(parsed)
     left_out = [
         f"'{override.key_or_group}'"
         for override in parsed
         if not override.is_sweep_override() and changes(override.key_or_group) != "model"
     ]
     return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(left_out)}]"]
+
+
+def _check_repeats(overrides: Sequence[Override]) -> None:
+    """Raise a UserError if a swept key has a value twice: the two runs would share a folder."""
+    chosen = (ValueType.SIMPLE_CHOICE_SWEEP, ValueType.CHOICE_SWEEP)
+    for override in [each for each in overrides if each.value_type in chosen]:
+        values = [*override.sweep_string_iterator()]
+        if twice := [value for value in dict.fromkeys(values) if values.count(value) > 1]:
+            raise UserError(f"{override.input_line} has the value {twice[0]} twice. Omit one of the two.")
 
 
 def _explain(error: Exception) -> str:

@@ -64,7 +64,10 @@ def check_same(now: Identity, model: Path) -> bool:
     """
     trained = read_trained(model)
     if trained is None:
-        raise UserError(f"{model} is not of a run of the lab. {REPLACE}")
+        raise UserError(
+            f"{model} is not of a run of the lab, so it cannot be continued. Pass another "
+            "training_args.output_dir, and no training_args.resume_from_checkpoint of another program."
+        )
     before: Identity = trained["identity"]
     found = differing(before, now)
     if found == ["training_args.max_steps"] and _can_be_longer(before, now):

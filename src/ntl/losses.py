@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,8 @@ TITLES = {
 @dataclass
 class LossSettings(Settings):
     """Which loss to minimize in addition to cross-entropy, or in place of it at number tokens."""
+
+    group = "loss."
 
     criterion: str | None = setting(
         None,
@@ -184,6 +187,8 @@ def in_any_unit(criterion: Criterion) -> Criterion:
     def allowed(**read: Any) -> Any:
         return criterion(**read)
 
+    function = criterion.func if isinstance(criterion, functools.partial) else criterion
+    allowed.__name__ = getattr(function, "__name__", repr(function))
     allowed.__signature__ = inspect.signature(criterion)  # type: ignore[attr-defined]
     return allowed
 

@@ -49,20 +49,39 @@ def find_source(name: str) -> Path | None:
 
 
 def digest_of_source(name: str) -> str:
-    """Return the digest of the file of `module:function` and of what it imports from its folder.
+    """Return the digest of the file of `module:function` and of what it imports from beside it.
 
-    It is empty if there is no such file.
+    What is installed elsewhere is no part of it. The digest is empty if there is no such file.
     """
     source, digest = find_source(name), sha256()
     if source is None:
         return ""
+    # The folder in which the first part of the module's name is found.
+    root = source.parents[name.partition(":")[0].count(".") + (source.name == "__init__.py")]
     files = [source]
     for file in files:  # to which those are added that it imports
         digest.update(code := file.read_bytes())
-        for node in ast.walk(ast.parse(code, str(file))) if file.suffix == ".py" else ():
-            if isinstance(node, ast.ImportFrom | ast.Import):
-                module = getattr(node, "module", None) or ""
-                names = [module, *(f"{module}.{each.name}".lstrip(".") for each in node.names)]
-                beside = [file.parent / f"{each.replace('.', '/')}.py" for each in names]
-                files += [each for each in dict.fromkeys(beside) if each.is_file() and each not in files]
+        if file.suffix == ".py":
+            files += [each for each in _imported(ast.parse(code, str(file)), file, root) if each not in files]
     return digest.hexdigest()[:12]
+
+
+def _imported(code: ast.Module, file: Path, root: Path) -> dict[Path, None]:
+    """Return the files below a folder that a file imports, each once."""
+    found = dict[Path, None]()
+    for node in ast.walk(code):
+        if isinstance(node, ast.Import):
+            folder, names = root, [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            folder = file.parents[node.level - 1] if node.level else root
+            names = [
+                node.module or "",
+                *(f"{node.module or ''}.{each.name}".lstrip(".") for each in node.names),
+            ]
+        else:
+            continue
+        for path in (folder / each.replace(".", "/") for each in names):
+            found |= dict.fromkeys(
+                each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()
+            )
+    return found

@@ -126,28 +126,34 @@ def test_a_loss_of_ones_own_that_was_edited_is_not_finished(capsys):
     assert sweep(*own, "training_args.overwrite_output_dir=true") == 0
 
 
-def test_what_a_loss_of_ones_own_imports_from_its_folder_belongs_to_it():
-    Path("losses").mkdir()
-    for file, code in {
-        "losses/mine.py": "from helpers import scale\nimport torch, other.deep\n",
-        "losses/helpers.py": "from .again import scale\n",
-        "losses/again.py": "import mine\nscale = 1\n",
-        "losses/unused.py": "scale = 1\n",
+@pytest.mark.parametrize(("found_in", "module"), [("flat", "mine_flat"), (".", "dotted.mine_dotted")])
+def test_what_a_loss_of_ones_own_imports_from_its_folder_belongs_to_it(found_in, module, monkeypatch):
+    package, file = module.rpartition(".")[::2]
+    beside = Path(found_in, package)
+    (beside / "parts").mkdir(parents=True)
+    within = f"{package}." if package else ""
+    for name, code in {
+        f"{file}.py": f"from {within}helpers import scale\nimport torch, other.deep, {within}parts\n",
+        "parts/__init__.py": "from .sums import total\n",
+        "parts/sums.py": "total = sum\n",
+        "helpers.py": "from .again import scale\n",
+        "again.py": f"import {module}\nscale = 1\n",
+        "unused.py": "scale = 1\n",
     }.items():
-        Path(file).write_text(code)
-    sys.path.append("losses")
-    try:
-        before = digest_of_source("mine:loss")
-        Path("losses/unused.py").write_text("scale = 2\n")
-        assert digest_of_source("mine:loss") == before
-        Path("losses/again.py").write_text("import mine\nscale = 2\n")
-        assert digest_of_source("mine:loss") != before
-        Path("losses/again.py").write_text("scale = (\n")
-        with pytest.raises(SyntaxError) as raised:
-            digest_of_source("mine:loss")
-        assert Path(str(raised.value.filename)).name == "again.py"
-    finally:
-        sys.path.remove("losses")
+        (beside / name).write_text(code)
+    monkeypatch.syspath_prepend(found_in)
+    own = f"{module}:loss"
+    before = digest_of_source(own)
+    (beside / "unused.py").write_text("scale = 2\n")
+    assert digest_of_source(own) == before
+    for name in ("again.py", "parts/sums.py"):
+        (beside / name).write_text("scale = 2\n")
+        assert digest_of_source(own) != before
+        before = digest_of_source(own)
+    (beside / "again.py").write_text("scale = (\n")
+    with pytest.raises(SyntaxError) as raised:
+        digest_of_source(own)
+    assert Path(str(raised.value.filename)).name == "again.py"
 
 
 def test_questions_that_a_model_was_trained_on_are_left_out_of_other_evaluations(capsys):

@@ -19,6 +19,8 @@ LossFunction = StrEnum("LossFunction", "mse mae huber")
 class ModelArgs(Settings):
     """Which model to use, and how it reads and writes numbers: by default T5 with digits as tokens."""
 
+    group = "model_args."
+
     name: str = setting(
         "vanilla_t5", "a name for the model, which is part of the name of the output folder", "nothing"
     )
@@ -105,6 +107,8 @@ class ModelArgs(Settings):
 @dataclass
 class Weights(Settings):
     """Which weights are trained, by default all of them, and how."""
+
+    group = "weights."
 
     trained_layers: int | None = setting(
         None,
