@@ -176,8 +176,10 @@ def read_answers(column: pd.Series, decimal: str | None = None, missing: Iterabl
     found = given.map(_Cell.of)
     mark = _decimal_mark(found, name, notes) if decimal is None else decimal
     read = [cell.read(mark) for cell in found]
-    units = {unit.removesuffix("s") if len(unit) > 2 else unit for _, unit in read}
-    if len(units) == 1 and (unit := max((unit for _, unit in read), key=len)):
+    is_wrong = [math.isnan(number) for number, _ in read]
+    measured = [unit for number, unit in read if not math.isnan(number)]
+    units = {unit.removesuffix("s") if len(unit) > 2 else unit for unit in measured}
+    if len(units) == 1 and (unit := max(measured, key=len)):
         notes.append(f"every {name!r} has {unit!r}")
     scaled = [
         (cell.text, number)
@@ -186,7 +188,8 @@ def read_answers(column: pd.Series, decimal: str | None = None, missing: Iterabl
     ]
     if scaled:
         notes.append(f"{scaled[0][0]!r} in {name!r} is read as {scaled[0][1]:.15g}")
-    is_wrong = [np.isnan(number) or (len(units) > 1 and unit != "") for number, unit in read]
+    if len(units) > 1 and not any(is_wrong):
+        is_wrong = [unit != "" for _, unit in read]
     wrong = given[is_wrong]
     if len(wrong):
         rows = wrong.index[:_EXAMPLES]
@@ -274,13 +277,16 @@ def _decimal_mark(cells: pd.Series, name: str, notes: list[str]) -> str | None:
         return mark
     if deciding:
         return POINT  # what has decimals after a comma will be named
+    cells = cells[cells.map(lambda cell: cell.core != "")]
     pointed = cells.map(lambda cell: POINT in cell.core)
+    if not pointed.any():
+        return None
     if pointed.all():
         notes.append(
             f"the points in {name!r} are read as decimals ({cells.iloc[0].text!r}); if they separate "
             "thousands, pass --decimal ,"
         )
-    elif pointed.any():
+    else:
         examples = [cells[pointed].iloc[0].text, cells[~pointed].iloc[0].text]
         raise ValueError(
             f"the column {name!r} may be read in two ways: {' and '.join(map(repr, examples))} are thousands "

@@ -371,3 +371,22 @@ def test_answers_are_read_and_what_was_assumed_is_said(texts, decimal, numbers, 
 def test_answers_that_are_no_numbers_or_two_are_shown(texts, decimal, shown):
     with pytest.raises(ValueError, match=shown):
         read_answers(pd.Series(texts, name="price"), decimal)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "wrong"),
+    [
+        (["$326", "$327", "$334"], ["on request"]),
+        (["$1,234.50", "$99.00"], ["on request"]),
+        (["5 kg", "6"], ["heavy"]),
+        (["2.712", "5.123"], ["on request"]),
+        (["$5", "$6"], ["3-5", "TBD"]),
+    ],
+)
+def test_only_rows_without_a_number_are_named_if_there_are_any(numbers, wrong):
+    with pytest.raises(ValueError, match=f"{len(wrong)} of") as raised:
+        read_answers(pd.Series([*numbers, *wrong], name="price"))
+    for text in wrong:
+        assert f"{text!r} in row" in str(raised.value)
+    for text in numbers:
+        assert repr(text) not in str(raised.value)
