@@ -12,11 +12,11 @@ import argparse
 import resource
 import time
 
-import numpy as np
 import pandas as pd
 import torch
 
 from ntloss.regression import NumberRegressor
+from ntloss.regression.training import best_epoch
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     answers = new[options.target].to_numpy()
     low, median, high = model.predict_quantiles(new, [0.05, 0.5, 0.95]).T
     read = time.process_time()
-    best = 1 + int(np.argmin(model.history_)) if model.history_ else options.epochs
+    best = best_epoch(model.history_) or options.epochs
     print(
         f"{options.train}, {options.rows} rows, seed {options.seed}, epoch "
         f"{best} of {len(model.history_) or options.epochs} is kept: "

@@ -28,7 +28,7 @@ from ntloss.regression.checkpoints import Checkpoint, as_json
 from ntloss.regression.questions import Questions
 from ntloss.regression.report import SELF, Report, Steps, make_table, show, summarize
 from ntloss.regression.rows import FEWEST, Numbers, as_answers, as_table, check_rows, choose_rows, divide
-from ntloss.regression.training import RATES, train
+from ntloss.regression.training import RATES, best_epoch, train
 from ntloss.writing import Writer
 from ntloss.writing.writer import LONGEST
 
@@ -210,7 +210,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         report.intervals(self.calibration_, self.interval)
         report.say(f"\n{show(self.report_, self.summary_)}")
         if self.refit:
-            last = 1 + self.history_.index(min(self.history_)) if self.history_ else self.epochs
+            last = best_epoch(self.history_) or self.epochs
             report.say(f"\nrefit           {len(rows):,} rows, {last} epochs")
             writer = self._load()
             self._train(rows, answers, weights, None, self._checkpoint(REFIT, depends), report, last)

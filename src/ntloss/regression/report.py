@@ -17,6 +17,7 @@ from ntloss.numbers.format import NumberFormat, far_out
 from ntloss.reading.intervals import Calibration, conformal_score
 from ntloss.regression.baselines import Baseline
 from ntloss.regression.rows import Numbers, Parts
+from ntloss.regression.training import best_epoch
 
 SELF = "NumberRegressor"
 FEW_ROWS = 50  # calibration rows below which intervals are a rough estimate
@@ -98,7 +99,7 @@ class Report:
     def epochs(self, history: Sequence[float]) -> None:
         """Say which epoch was best."""
         if history:
-            best = 1 + history.index(min(history))
+            best = best_epoch(history)
             self.say(f"epochs          {len(history)}, of which number {best} was best on held-out rows")
 
     def intervals(self, calibration: Calibration, level: float) -> None:

@@ -73,9 +73,19 @@ def train(
             state = {"step": step, "history": history, "best": best, "weights": now}
             checkpoint.save({**state, "optimizer": optimizer.state_dict()})
 
+    def validate_epoch() -> None:
+        nonlocal best
+        if validate is None or len(history) == step // per_epoch:
+            return
+        error = validate()
+        if best_epoch([*history, error]) > len(history):
+            best = {name: weight.detach().clone() for name, weight in weights.items()}
+        history.append(error)  # last, so that an interruption before it repeats all of this
+
     criterion = loss_fn.criterion if isinstance(loss_fn.criterion, HLGauss) else None
     try:
-        while step < until and len(history) - _best(history) <= PATIENCE:
+        validate_epoch()  # training may have been interrupted in it
+        while step < until and len(history) - best_epoch(history) <= PATIENCE:
             epoch, start = divmod(step, per_epoch)
             order = torch.randperm(
                 len(rows), generator=torch.Generator().manual_seed(int(seed + epoch))
@@ -97,10 +107,7 @@ def train(
                 optimizer.step()
                 step += 1
                 report(step, loss.item())
-            if validate is not None:
-                history.append(validate())
-                if _best(history) == len(history):
-                    best = {name: weight.detach().clone() for name, weight in weights.items()}
+            validate_epoch()
             save()
     except KeyboardInterrupt:
         save()
@@ -111,7 +118,7 @@ def train(
     return history
 
 
-def _best(history: list[float]) -> int:
+def best_epoch(history: Sequence[float]) -> int:
     """Return the number of the epoch with the smallest error, from 1; 0 before the first."""
     return 1 + history.index(min(history)) if history else 0
 
