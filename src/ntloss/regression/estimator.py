@@ -37,7 +37,7 @@ CHECKPOINT, REFIT = "checkpoint.pt", "checkpoint_refit.pt"
 _READ = 200  # held-out rows whose median is read for the report
 _SILENT = 50  # rows up to which reading shows no bar
 # Parameters that a checkpoint does not depend on.
-_NOT_IN_KEY = ("interval", "compare", "checkpoint", "verbose")
+_NOT_IN_KEY = ("refit", "interval", "compare", "checkpoint", "verbose")
 
 
 class NumberRegressor(RegressorMixin, BaseEstimator):
@@ -66,7 +66,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         refit: at the end, train once more on all rows, those that were held out among them, for the chosen
             number of epochs. The intervals keep the calibration of the first training, which is then no
             longer exact: what it promises holds only as far as the two models are alike. `report_` and
-            `history_` are of the first training, too. It takes about twice the time. Default: False.
+            `history_` are of the first training, too, whose model stays if this one is interrupted. It takes
+            about twice the time. Default: False.
         learning_rate: Default: 2e-3 for upper layers, 5e-4 for LoRA, 3e-4 for all.
         batch_size: rows of a training step. Default: 16.
         max_rows: rows that are used, 20 or more, a random choice of them. Default: 6,000.
@@ -182,7 +183,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             )
             report.simple_models(simple, failed, answers[asked])
         start = time.perf_counter()
-        writer = self._load()
+        self.writer_ = writer = self._load()
         rows = writer.encode(writer.prompts(texts), self.format_.write_array(answers))
         shortened = sum(len(row["input_ids"]) - len(row["labels"]) == LONGEST for row in rows)
         report.rows(texts, parts, len(given) - len(texts), self.max_rows)
@@ -195,6 +196,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         depends = [texts, answers.tolist(), weights.tolist()]
         error = partial(self._error, texts[choosing], answers[choosing], weights[choosing])
         self.history_ = self._train(
+            writer,
             rows[training],
             answers[training],
             weights[training],
@@ -207,14 +209,16 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         writer.finish()
         self.calibration_ = Calibration(believed.below, believed.upto)
         self._compare(simple, texts[asked], answers[asked], start)
-        report.intervals(self.calibration_, self.interval)
+        report.intervals(self.calibration_, self.interval, self.refit)
         report.say(f"\n{show(self.report_, self.summary_)}")
         if self.refit:
             last = best_epoch(self.history_) or self.epochs
             report.say(f"\nrefit           {len(rows):,} rows, {last} epochs")
             writer = self._load()
-            self._train(rows, answers, weights, None, self._checkpoint(REFIT, depends), report, last)
+            checkpoint = self._checkpoint(REFIT, [*depends, last])
+            self._train(writer, rows, answers, weights, None, checkpoint, report, last)
             writer.finish()
+            self.writer_ = writer  # until here, an interruption leaves the first model
         return self
 
     def predict(self, X: Any) -> Numbers:  # noqa: N803
@@ -351,11 +355,11 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
 
     def _load(self) -> Writer:
         """Load the pretrained model, and prepare the weights that are trained."""
-        self.writer_ = Writer.from_pretrained(self.model, self.format_)
+        writer = Writer.from_pretrained(self.model, self.format_)
         with torch.random.fork_rng():
             torch.manual_seed(self.random_state)
-            self.writer_.adapt(self.train)
-        return self.writer_
+            writer.adapt(self.train)
+        return writer
 
     def _checkpoint(self, name: str, rows: Any) -> Checkpoint | None:
         """Return where training is kept, if it is, and what it depends on beside the parameters: its rows."""
@@ -366,6 +370,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
 
     def _train(
         self,
+        writer: Writer,
         rows: Sequence[dict[str, Any]],
         answers: Numbers,
         weights: Numbers,
@@ -374,7 +379,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         report: Report,
         last: int | None = None,
     ) -> list[float]:
-        """Train the writer, from the checkpoint if there is one; return the errors after each epoch."""
+        """Train a writer, from the checkpoint if there is one; return the errors after each epoch."""
         last = self.epochs if last is None else last
         steps, done = -(-len(rows) // self.batch_size) * last, 0
         if checkpoint is not None and checkpoint.held is not None:
@@ -387,8 +392,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             criterion = HLGauss.for_answers(self.format_.scaled(answers).tolist(), leading_zeros=True)
         with Steps(report, steps, last, self.train, done) as counted:
             return train(
-                self.writer_,
-                NTLCrossEntropyLoss(self.writer_.vocabulary, criterion),
+                writer,
+                NTLCrossEntropyLoss(writer.vocabulary, criterion),
                 rows,
                 validate,
                 torch.from_numpy(weights),
@@ -429,8 +434,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         read = self._read_texts(texts, [self.calibration_.level(each) for each in (0.5, *ends)])
         models = {**simple, SELF: Baseline(read[:, 0], time.perf_counter() - start)}
         width = float((read[:, 2] - read[:, 1]).mean()) if ends else math.nan
-        self.report_ = make_table(models, truths, self.interval, width)
         self.summary_ = summarize({name: abs(each.predicted - truths) for name, each in models.items()})
+        self.report_ = make_table(models, truths, self.interval, width)  # last: with it, the model is fitted
 
 
 def check_level(name: str, level: float) -> None:

@@ -102,17 +102,18 @@ class Report:
             best = best_epoch(history)
             self.say(f"epochs          {len(history)}, of which number {best} was best on held-out rows")
 
-    def intervals(self, calibration: Calibration, level: float) -> None:
-        """Say how many new answers intervals of a level will hold."""
+    def intervals(self, calibration: Calibration, level: float, refit: bool) -> None:
+        """Say how many new answers intervals of a level will hold, before a refit if there is one."""
         rows = len(calibration)
         if not calibration.covers(level):
             self.say(f"intervals       none of {level:.0%}: {rows} rows cannot calibrate them")
             return
         low, high = calibration.expected_coverage(level)
         few = f", because only {rows} rows calibrate them" * (rows < FEW_ROWS)
+        first = "; this is of the model before it is trained again on all rows" * refit
         self.say(
             f"intervals       of {level:.0%} will hold {low:.0%} to {high:.0%} of new answers from the same "
-            f"source{few}"
+            f"source{few}{first}"
         )
 
 

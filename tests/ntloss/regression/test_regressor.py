@@ -347,6 +347,59 @@ def test_a_refit_takes_the_chosen_number_of_epochs_and_goes_on_after_an_interrup
     assert_close(model.predict(texts[:9]), whole.predict(texts[:9]), 1e-3)
 
 
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_fit_that_was_stopped_while_it_validated_makes_up_for_it(tiny, tmp_path, monkeypatch, epoch):
+    texts, answers = reviews(160)
+    whole = make(tiny, epochs=3).fit(texts, answers)
+    assert len(whole.history_) == 3
+    model, measure, calls = make(tiny, epochs=3, checkpoint=tmp_path), NumberRegressor._error, []
+
+    def interrupted(*given):
+        calls.append(given)
+        if len(calls) == epoch:
+            raise KeyboardInterrupt
+        return measure(*given)
+
+    monkeypatch.setattr(NumberRegressor, "_error", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(texts, answers)
+    model.fit(texts, answers)
+    assert_close(model.history_, whole.history_, 1e-3)
+    assert_close(model.predict(texts), whole.predict(texts), 1e-3)
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
+def test_a_refit_that_was_stopped_leaves_the_first_model(tiny, monkeypatch, stop):
+    texts, answers = reviews(100)
+    once = make(tiny).fit(texts, answers)
+
+    def stopped(*args, report, **options):
+        def counted(step, loss):
+            if len(args[2]) == len(texts) and step == 5:
+                raise stop
+            report(step, loss)
+
+        return train(*args, report=counted, **options)
+
+    monkeypatch.setattr("ntloss.regression.estimator.train", stopped)
+    model = make(tiny, refit=True)
+    with pytest.raises(stop):
+        model.fit(texts, answers)
+    assert_close(model.predict_distribution(texts[:9], 9), once.predict_distribution(texts[:9], 9))
+    assert_close(model.predict_interval(texts[:9], 0.8), once.predict_interval(texts[:9], 0.8))
+
+
+def test_a_refit_goes_on_from_the_training_of_a_fit_without_it(tiny, tmp_path, monkeypatch):
+    found = []
+    monkeypatch.setattr(
+        "ntloss.regression.estimator.Checkpoint",
+        lambda *given: found.append(Checkpoint(*given)) or found[-1],
+    )
+    for refit in (False, True):
+        make(tiny, refit=refit, checkpoint=tmp_path).fit(*reviews(40))
+    assert [each.held is not None for each in found] == [False, True, False]
+
+
 def test_a_checkpoint_of_other_rows_is_not_continued(tiny, tmp_path):
     texts, answers = reviews(40)
     make(tiny, checkpoint=tmp_path).fit(texts, answers)
