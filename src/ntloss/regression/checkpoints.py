@@ -25,19 +25,26 @@ class Checkpoint:
         depends: what the training depends on: parameters and rows.
 
     Attributes:
-        held: the state that the file holds, None if it is not whole or depends on anything else.
+        held: the state that the file holds, None if it cannot be used.
+        refused: why it cannot be used, as the rest of a sentence about the file; empty if there is no file.
     """
 
     def __init__(self, file: Path, depends: Any) -> None:
         self.file = file
         self._key = hashlib.sha256(json.dumps(depends, default=_as_key).encode()).hexdigest()
         self.held: dict[str, Any] | None = None
+        self.refused = ""
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             held = torch.load(file, map_location="cpu", weights_only=True)
-            self.held = held if held["key"] == self._key else None
-        except (FileNotFoundError, EOFError, RuntimeError, UnpicklingError):
+            if held["key"] == self._key:
+                self.held = held
+            else:
+                self.refused = "was left by other rows or parameters"
+        except FileNotFoundError:
             pass
+        except (EOFError, RuntimeError, UnpicklingError):
+            self.refused = "is damaged"
 
     def save(self, state: dict[str, Any]) -> None:
         """Replace the state in the file, at once."""

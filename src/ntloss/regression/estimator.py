@@ -385,8 +385,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         if checkpoint is not None and checkpoint.held is not None:
             done = checkpoint.held["step"]
             report.say(f"continued       at step {done} of {steps}, from {checkpoint.file}")
-        elif checkpoint is not None and checkpoint.file.exists():
-            report.say(f"started anew    {checkpoint.file} was left by other rows or parameters")
+        elif checkpoint is not None and checkpoint.refused:
+            report.say(f"started anew    {checkpoint.file} {checkpoint.refused}")
         criterion = self.loss
         if self.loss == "hl_gauss":
             criterion = HLGauss.for_answers(self.format_.scaled(answers).tolist(), leading_zeros=True)

@@ -21,11 +21,11 @@ _FEWEST_CHOOSING = 15  # held-out rows below which none choose the epoch
 
 
 class Parts(NamedTuple):
-    """Rows for training, for choosing the epoch, and for calibration."""
+    """Rows for training, for choosing the epoch, and for calibrating the intervals."""
 
     training: slice
-    validation: slice
-    calibration: slice
+    choosing: slice
+    calibrating: slice
 
 
 def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
