@@ -110,7 +110,7 @@ class Report:
             return
         low, high = calibration.expected_coverage(level)
         few = f", because only {rows} rows calibrate them" * (rows < FEW_ROWS)
-        first = "; this is of the model before it is trained again on all rows" * refit
+        first = "; this is of the model before it is trained again on all rows" if refit else ""
         self.say(
             f"intervals       of {level:.0%} will hold {low:.0%} to {high:.0%} of new answers from the same "
             f"source{few}{first}"
