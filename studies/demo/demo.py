@@ -49,9 +49,9 @@ SENTENCES = (
 )
 NOTICE = """\
 A small language model learns to rate the sentiment of texts, from 0 (bad) to 80 (good), with several losses.
-On two free cores this takes about six minutes, and the first row appears within two; a busy machine needs
-longer. After Ctrl-C, the same command continues. The rows are mean absolute errors on texts that the model
-has not seen:
+On two free cores this takes six to nine minutes, and the first row appears within three; a busy machine
+needs longer. After Ctrl-C, the same command continues. The rows are mean absolute errors on texts that the
+model has not seen:
 """
 CHOICE = "HL-Gauss"  # whose run is shown in sentences and advised
 RATINGS = "dataset_args.ratings=ratings"
