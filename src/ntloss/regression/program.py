@@ -16,7 +16,7 @@ import pandas as pd
 from scipy.stats import binomtest
 
 from ntloss.regression.estimator import CHECKPOINT, RECORD, REFIT, NumberRegressor, check_level
-from ntloss.regression.report import Report, show
+from ntloss.regression.report import say, show
 from ntloss.regression.tables import Answers, Table, find_column, mark_gaps, read_answers, read_table
 
 _YEAR_LAST = r"^\s*(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:\s*|([T ]\d.*))$"
@@ -50,7 +50,7 @@ def fit(given: argparse.Namespace) -> int:
                 f"{folder} holds a model of other rows or options; pass another --output, or delete it"
             )
         model = NumberRegressor.load(folder)
-        Report().say(f"{folder} holds this model already.\n\n{show(model.report_, model.summary_)}")
+        say(f"{folder} holds this model already.\n\n{show(model.report_, model.summary_)}")
         return 0
     _check_is_ours(folder)
     rows, answers = _rows(table, target, given)
@@ -75,7 +75,7 @@ def fit(given: argparse.Namespace) -> int:
     for name in (CHECKPOINT, REFIT):
         (folder / name).unlink(missing_ok=True)
     quoted = shlex.quote(str(folder))
-    Report().say(f"\nSaved. To predict new rows: ntloss predict {quoted} NEW.csv > predictions.csv")
+    say(f"\nSaved. To predict new rows: ntloss predict {quoted} NEW.csv > predictions.csv")
     return 0
 
 
@@ -105,7 +105,7 @@ def predict(given: argparse.Namespace) -> int:
     found[asked, middle] = model.predict_quantiles(rows[asked], levels[middle])
     columns = dict(zip(("lower", "prediction", "upper"), found.T, strict=True))
     written = table.rows.assign(**{name: columns[name] for name in PREDICTED})
-    Report().say(written.to_csv(index=False, lineterminator="\n"), end="")
+    say(written.to_csv(index=False, lineterminator="\n"), end="")
     if not asked.all():
         shown = ", ".join(map(str, 1 + np.flatnonzero(~asked)[:_SHOWN]))
         names = ", ".join(map(repr, model.questions_.columns))
@@ -162,7 +162,7 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
     """Return the rows with an answer and the answers, and print how they were read."""
     answers = read_answers(table.rows[target], given.decimal, given.missing)
     for note in (*table.notes, *answers.notes):
-        Report().say(f"read            {note}")
+        say(f"read            {note}")
     dropped = [find_column(table.rows, name, "--drop") for name in given.drop]
     rows, numbers = table.rows.drop(columns=[target, *dropped]), pd.Series(answers.numbers, name=target)
     if not len(rows.columns):
@@ -180,14 +180,12 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
                 "may be in April or in November)"
             )
         if lacking := int(column.isna().sum()):
-            Report().say(
-                f"read            {lacking:,} rows without a number or date in {by!r} are sorted first"
-            )
+            say(f"read            {lacking:,} rows without a number or date in {by!r} are sorted first")
         order = column.sort_values(kind="stable", na_position="first").index
         rows, numbers = rows.iloc[order].reset_index(drop=True), numbers.iloc[order].reset_index(drop=True)
     elif times:
         name = next(iter(times))
-        Report().say(f"hint            {name!r} holds dates: --sort-by {name} holds out the latest rows")
+        say(f"hint            {name!r} holds dates: --sort-by {name} holds out the latest rows")
     known = numbers.notna()
     return rows[known].reset_index(drop=True), numbers[known].reset_index(drop=True)
 

@@ -25,24 +25,28 @@ _SHOWN = 160  # characters of the example
 _TIMED = (2, 6)  # steps between which the time of a step is measured: the first ones are slower
 
 
+def say(text: str, end: str = "\n") -> None:
+    """Print a text; if nobody reads standard output any more, as after `| head`, it is dropped."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Report:
     """Prints what a fit does, or nothing.
 
     Args:
-        verbose: whether something is printed, and bars are shown. Default: True.
+        verbose: whether something is printed, and bars are shown.
     """
 
-    def __init__(self, verbose: bool = True) -> None:
+    def __init__(self, verbose: bool) -> None:
         self.verbose = verbose
 
-    def say(self, text: str, end: str = "\n") -> None:
-        """Print a text; if nobody reads standard output any more, as after `| head`, it is dropped."""
-        if not self.verbose:
-            return
-        try:
-            print(text, end=end, flush=True)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    def say(self, text: str) -> None:
+        """Print a text, if anything is printed."""
+        if self.verbose:
+            say(text)
 
     def bar(self, items: Any = None, **options: Any) -> Any:
         """Return a bar of tqdm."""
@@ -109,7 +113,7 @@ class Report:
             self.say(f"intervals       none of {level:.0%}: {rows} rows cannot calibrate them")
             return
         low, high = calibration.expected_coverage(level)
-        few = f", because only {rows} rows calibrate them" * (rows < FEW_ROWS)
+        few = f", because only {rows} rows calibrate them" if rows < FEW_ROWS else ""
         first = "; this is of the model before it is trained again on all rows" if refit else ""
         self.say(
             f"intervals       of {level:.0%} will hold {low:.0%} to {high:.0%} of new answers from the same "

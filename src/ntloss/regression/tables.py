@@ -318,7 +318,7 @@ def _note_parentheses(texts: pd.Series, name: str, notes: list[str]) -> None:
 def _advice(wrong: pd.Series, numbers: Sequence[float], units: set[str], decimal: str | None) -> str:
     if not np.isnan(numbers).any():
         shown = ", ".join(map(repr, sorted(units - {""})[:_EXAMPLES]))
-        others = ", and rows without one" * ("" in units)
+        others = ", and rows without one" if "" in units else ""
         return f"There are several units or marks: {shown}{others}. Write one, or none, in all rows."
     has_point, has_comma = (any(mark in cell.core for cell in wrong) for mark in ".,")
     if decimal == "," and has_point:
