@@ -12,11 +12,15 @@ import argparse
 import resource
 import time
 
+import numpy as np
 import pandas as pd
 import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ntloss.regression import NumberRegressor
 from ntloss.regression.training import best_epoch
+
+NEIGHBORS = "neighbors"  # the column of their texts
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,6 +32,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--prompt", required=True, help="the question, with columns in braces")
     parser.add_argument("--train", default="upper_layers", help="upper_layers (default), lora or all")
     parser.add_argument("--refit", action="store_true", help="train again on all rows for the chosen time")
+    parser.add_argument(
+        "--neighbors",
+        type=int,
+        default=0,
+        help="write that many of the most similar fitted rows, with their answers, before each question "
+        "(default: 0)",
+    )
     parser.add_argument("--learning-rate", type=float, help="default: that of the estimator")
     parser.add_argument("--rows", type=int, default=400, help="that are fitted (default: 400)")
     parser.add_argument("--new", type=int, default=300, help="rows that are predicted (default: 300)")
@@ -39,10 +50,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     table = pd.read_csv(options.table).sample(options.rows + options.new, random_state=options.seed)
+    prompt = options.prompt.replace("\\n", "\n")
+    if options.neighbors:
+        table[NEIGHBORS] = with_neighbors(table, prompt, options.target, options.rows, options.neighbors)
+        prompt = f"{{{NEIGHBORS}}}\n\n{prompt}"
     rows, new = table[: options.rows], table[options.rows :]
     model = NumberRegressor(
         options.model,
-        prompt=options.prompt.replace("\\n", "\n"),
+        prompt=prompt,
         train=options.train,
         refit=options.refit,
         epochs=options.epochs,
@@ -58,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     read = time.process_time()
     best = best_epoch(model.history_) or options.epochs
     print(
-        f"{options.train}, {options.rows} rows, seed {options.seed}, epoch "
+        f"{options.train}, {options.rows} rows, {options.neighbors} neighbors, seed {options.seed}, epoch "
         f"{best} of {len(model.history_) or options.epochs} is kept: "
         f"fitted in {fitted - start:.0f} s, {(read - fitted) / len(new):.3f} s a new row; "
         f"at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB; "
@@ -67,6 +82,29 @@ def main(arguments: list[str] | None = None) -> int:
     )
     print(f"held-out rows, with conformal intervals of simple models:\n{model.report_.to_string()}")
     return 0
+
+
+def with_neighbors(table: pd.DataFrame, prompt: str, target: str, known: int, count: int) -> list[str]:
+    """Write the rows that are most similar to each row, with their answers, the nearest last.
+
+    Args:
+        table: all rows, of which the first `known` may be neighbors of others, and none of itself.
+        prompt: the question, with columns in braces.
+        target: the column of the answers.
+        known: number of rows whose answers may be written.
+        count: neighbors of a row.
+
+    Returns:
+        A text for each row, similar by TF-IDF of words' parts of two to four letters.
+    """
+    questions = [prompt.format_map(row) for row in table.to_dict("records")]
+    letters = TfidfVectorizer(sublinear_tf=True, analyzer="char_wb", ngram_range=(2, 4))
+    vectors = letters.fit(questions[:known]).transform(questions)
+    similar = (vectors @ vectors[:known].T).toarray()
+    np.fill_diagonal(similar, -1.0)
+    nearest = np.argsort(similar, axis=1, kind="stable")[:, -count:]
+    shots = [f"{question}{answer}" for question, answer in zip(questions, table[target], strict=True)]
+    return ["\n\n".join(shots[i] for i in row) for row in nearest]
 
 
 if __name__ == "__main__":
