@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ntloss.numbers import parse_number
-from ntloss.regression.rows import TEXT, Numbers, as_floats, as_table, column_name, is_gap
+from ntloss.regression.rows import TEXT, Numbers, as_floats, as_table, column_name, is_gap, is_numeric
 
 _COLUMN = re.compile(r"\{([^{}]*)\}")
 _ANSWER = "answer"  # what is asked for, unless y has a name
@@ -64,7 +64,7 @@ class Questions:
             ValueError: the prompt names no column, or one that the table does not have.
         """
         answer = _ANSWER if name is None else str(name)
-        numeric = tuple(c for c in table.columns if _is_numeric(table[c]))
+        numeric = tuple(c for c in table.columns if is_numeric(table[c]))
         if prompt is not None:
             columns = tuple(dict.fromkeys(_COLUMN.findall(prompt)))
             if not columns:
@@ -155,25 +155,6 @@ def _useless(table: pd.DataFrame, numeric: Iterable[str], answers: Numbers) -> d
         elif all(parse_number(cell, "whole") == answer for cell, answer in zip(column, answers, strict=True)):
             found[name] = "it equals the answer"
     return found
-
-
-def _is_numeric(column: pd.Series) -> bool:
-    """Return whether a column holds only numbers and gaps; codes such as 01234 and 1.10 are no numbers."""
-    if pd.api.types.is_bool_dtype(column):
-        return False
-    if pd.api.types.is_numeric_dtype(column):
-        return True
-    texts = column[column.notna()].map(lambda value: str(value).strip())
-    texts = texts[texts != ""]
-    if texts.str.fullmatch(r"0\d+").any() or _are_versions(texts):
-        return False
-    return bool(len(texts)) and bool(pd.to_numeric(texts, errors="coerce").notna().all())
-
-
-def _are_versions(texts: pd.Series) -> bool:
-    """Return whether texts have one or two decimals, of which a last zero counts: 1.9 and 1.10."""
-    decimals = texts.str.extract(r"^[0-9]+\.([0-9]+)$")[0].dropna()
-    return {*decimals.str.len()} == {1, 2} and bool(decimals.str.fullmatch("[0-9]0").any())
 
 
 def _text(value: Any, numeric: bool) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from ntloss.numbers.format import NumberFormat, far_out
@@ -86,7 +87,7 @@ class Report:
             question = f"{question[: _SHOWN // 2]} ... {question[-_SHOWN // 2 :]}"
         self.say(f"example         {question!r} -> {form.write_array(answers[:1])[0]!r}")
         self.say(f"answers         {form.describe()}")
-        if (is_far := far_out(answers)).any():
+        if (is_far := _find_errors(answers, form)).any():
             others = answers[~is_far]
             shown = ", ".join(f"{number:.15g}" for number in dict.fromkeys(answers[is_far][:3]))
             self.say(
@@ -214,6 +215,22 @@ def _bootstrapped_gain(better: Numbers, worse: Numbers) -> tuple[float, float]:
     gains = 1 - np.divide(better[chosen].sum(1), sums, out=np.ones_like(sums), where=sums > 0)
     low, high = np.quantile(gains, [0.025, 0.975])
     return float(low), float(high)
+
+
+def _find_errors(answers: Numbers, form: NumberFormat) -> NDArray[np.bool_]:
+    """Return which answers may be errors: those that are far from the others as they are written.
+
+    A 0 in several rows is none: counts and amounts are often 0. The other answers are compared without it.
+
+    Example:
+        >>> answers = np.array([0, 0, 0, 10_000, 10_010, 10_020, 10_030, -999])
+        >>> answers[_find_errors(answers, NumberFormat(digits=5, signed=True))]
+        array([-999])
+    """
+    chosen = (answers != 0) | (np.count_nonzero(answers) == len(answers) - 1)
+    chosen[chosen] = far_out(form.scaled(answers[chosen]))
+    found: NDArray[np.bool_] = chosen
+    return found
 
 
 def _short(number: float) -> str:

@@ -119,6 +119,24 @@ def as_floats(column: pd.Series) -> Numbers:
     return numbers
 
 
+def is_numeric(column: pd.Series) -> bool:
+    """Return whether a column holds only numbers and gaps.
+
+    Codes and versions are no numbers: 0123 begins with a 0, and in a column of 1.9 and 1.10 a last 0 counts.
+    """
+    if pd.api.types.is_bool_dtype(column):
+        return False
+    if pd.api.types.is_numeric_dtype(column):
+        return True
+    texts = column[column.notna()].map(lambda value: str(value).strip())
+    texts = texts[texts != ""]
+    decimals = texts.str.extract(r"^[0-9]+\.([0-9]+)$")[0].dropna()
+    are_versions = {*decimals.str.len()} == {1, 2} and decimals.str.fullmatch("[0-9]0").any()
+    if are_versions or texts.str.fullmatch(r"0\d+").any():
+        return False
+    return bool(len(texts)) and bool(pd.to_numeric(texts, errors="coerce").notna().all())
+
+
 def is_gap(value: Any) -> bool:
     """Return whether a cell holds nothing: None, NaN, or a text of blanks."""
     if isinstance(value, str):

@@ -21,7 +21,7 @@ from pandas.io.common import get_handle
 
 from ntloss.numbers.alphabet import APOSTROPHES, POINT, POWERS, SIGNS, SPACES
 from ntloss.numbers.parsing import parse_number
-from ntloss.regression.rows import without_surrogates
+from ntloss.regression.rows import is_numeric, without_surrogates
 
 _PACKED = {".gz", ".bz2", ".zip", ".xz", ".zst"}
 _SEPARATORS = ("\t", "|", ";", "~", ",")
@@ -130,6 +130,8 @@ def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str
         hint += f" If the file has more, --separator says what separates them: {tried} and blanks were tried."
     if any(_PLAIN.fullmatch(column) for column in columns):
         hint = " The first row looks like data: has the file a header?"
+    if len(table) and name.strip() in {str(value).strip() for value in table.iloc[0]}:
+        hint = " It stands in the row after these: if they are a title, delete its line."
     if columns[0].startswith(("{", "[")):
         hint = " The file looks like JSON: end its name with .jsonl, or .json."
     if left_out := [note for note in notes if repr(name.strip()) in note]:
@@ -356,7 +358,7 @@ def _read_csv(path: Path, separator: str | None, notes: list[str]) -> pd.DataFra
     likely = [
         name
         for i, name in enumerate(table.columns)
-        if _PLAIN.fullmatch(name.strip()) and _is_numeric(table.iloc[:, i])
+        if _PLAIN.fullmatch(name.strip()) and is_numeric(table.iloc[:, i])
     ]
     if likely:
         notes.append(
@@ -364,12 +366,6 @@ def _read_csv(path: Path, separator: str | None, notes: list[str]) -> pd.DataFra
             "has the file a header?"
         )
     return table
-
-
-def _is_numeric(column: pd.Series) -> bool:
-    return bool(len(column)) and bool(
-        column.map(lambda text: _PLAIN.fullmatch(text.strip()) is not None).all()
-    )
 
 
 def _read_rows(text: str, separator: str | None, notes: list[str]) -> list[list[str]]:
@@ -531,15 +527,11 @@ def _as_texts(column: pd.Series) -> pd.Series:
 
 
 def _mark_gaps(texts: pd.Series, missing: set[str]) -> pd.Series:
-    texts = texts.where(~texts.fillna("").map(_normal).isin(missing), None)
-    gaps = texts.map(_is_gap)
-    given = texts[~gaps]
-    is_numeric = len(given) and pd.to_numeric(given, errors="coerce").notna().all()
-    return texts.where(~gaps, None) if is_numeric else texts
-
-
-def _is_gap(text: str | None) -> bool:
-    return text is None or _normal(text) in _GAPS
+    normal = texts.fillna("").map(_normal)
+    texts, is_gap = texts.where(~normal.isin(missing), None), normal.isin(_GAPS | missing)
+    given = texts[~is_gap]
+    holds_numbers = len(given) and pd.to_numeric(given, errors="coerce").notna().all()
+    return texts.where(~is_gap, None) if holds_numbers else texts
 
 
 def _normal(text: str) -> str:

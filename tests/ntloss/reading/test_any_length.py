@@ -93,6 +93,18 @@ def test_samples_are_fair_and_their_bounds_hold():
         assert sum(inside) >= 19
 
 
+def test_bounds_of_a_reading_are_in_the_range_that_is_read():
+    model = make_model("llama", SPELLINGS.vocab_size)
+    options = {"levels": (0.001, 0.999), "max_digits": 2, "most_texts": 4}
+    free = number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, **options)
+    assert (
+        free.lower.isinf() & free.upper.isinf().flip(1)
+    ).any()  # unless all is read, far ones may be missed
+    read = number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, low=1, high=9, **options)
+    assert ((read.lower >= 1) & (read.lower <= read.values)).all()
+    assert ((read.upper <= 9) & (read.upper >= read.values)).all()
+
+
 def test_readings_differ_only_with_a_generator_of_ones_own():
     model = make_model("llama", SPELLINGS.vocab_size)
 

@@ -10,7 +10,7 @@ from ntloss.numbers import NumberFormat
 from ntloss.numbers.format import far_out
 from ntloss.regression.program import _as_times, _errors
 from ntloss.regression.questions import Questions
-from ntloss.regression.report import summarize
+from ntloss.regression.report import Report, summarize
 
 ANSWERS = np.arange(4.0) ** 2
 
@@ -66,6 +66,25 @@ def test_marks_of_gaps_in_many_rows_are_far_out():
     assert (far_out(answers) == (answers == 9999)).all()
     assert not far_out(np.array([0.0, 1] * 30)).any()
     assert not far_out(np.array([0.0] * 40 + [1, 2, 3, 4, 5] * 4)).any()
+
+
+@pytest.mark.parametrize(
+    ("usual", "others", "errors"),
+    [
+        (np.arange(9990.0, 10_050), [0] * 20, []),
+        (np.arange(9990.0, 10_050), [0], [0]),
+        (np.arange(9990.0, 10_050), [0, 0, -999], [-999]),
+        (np.arange(1.0, 21), [0] * 70, []),  # a quarter of all answers would be far from the quartiles
+        (np.exp(np.linspace(-4, 6, 60)), [], []),  # large ones of a long tail, which is written as logarithms
+        (np.arange(2.4, 3.5, 0.02), [1e7], [1e7]),
+    ],
+)
+def test_zeros_and_long_tails_are_not_taken_for_errors(usual, others, errors, capsys):
+    answers = np.array([*usual, *others])
+    Report(True).answers(NumberFormat.for_answers(answers), answers, "question")
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("far out")]
+    assert bool(said) == bool(errors)
+    assert all(f"such as {error:.15g}," in said[0] for error in errors)
 
 
 def test_an_answer_that_is_far_out_takes_no_decimals_from_the_others():

@@ -290,6 +290,14 @@ def test_a_column_that_is_missing_is_answered_with_those_there_are():
         find_column(pd.DataFrame(columns=["M", "0.455", "0.365"]), "rings", "--target")
 
 
+@pytest.mark.parametrize("title", ["Sales, 2024", "Sales of books, in euros"])
+def test_a_title_with_the_separator_in_it_is_pointed_out(tmp_path, title):
+    (tmp_path / "table.csv").write_text(title + "\ntext,price\na,3\nb,4\nc,5\n")
+    rows, notes = read_table(tmp_path / "table.csv")
+    with pytest.raises(ValueError, match="title"):
+        find_column(rows, "price", "--target", notes)
+
+
 @pytest.mark.parametrize(
     ("texts", "decimal", "numbers", "noted"),
     [
