@@ -135,7 +135,8 @@ class NumberFormat:
     def for_answers(cls, answers: Array, scale: str | None = None, significant: int = 3) -> NumberFormat:
         """Choose the smallest format that keeps so many digits of the answers' standard deviation.
 
-        Answers that are far out, such as typing errors, do not take part in the standard deviation.
+        Answers that are far out, such as typing errors, take no part in the standard deviation, nor in the
+        choice of the scale.
 
         Args:
             answers: `[rows]`, float64, numbers that differ.
@@ -160,8 +161,10 @@ class NumberFormat:
             raise ValueError(
                 f"y: all {len(answers)} answers are {answers[0]:g}; expected answers that differ"
             )
+        log = scale == "log"
         with np.errstate(all="ignore"):  # powers of very large or small answers, which are refused below
-            log = spreads_widely(answers) if scale is None else scale == "log"
+            if scale is None and answers.min() > 0:
+                log = spreads_widely(answers[~far_out(np.log10(answers))])
         if log and answers.min() <= 0:
             raise ValueError(
                 f"scale='log': the answer {answers.min():g} has no logarithm; expected numbers above 0, or "

@@ -168,7 +168,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         given = np.flatnonzero(~self.questions_.find_empty(table))
         if len(given) < len(table):
             report.say(f"left out        {len(table) - len(given):,} rows in which nothing is given")
-            check_rows(table.iloc[given], answers[given])
+            check_rows(table.iloc[given], answers[given], "rows in which something is given")
         used = given[choose_rows(len(given), self.max_rows, self.shuffle, self.random_state)]
         table, answers, weights = table.iloc[used].reset_index(drop=True), answers[used], weights[used]
         self.format_ = NumberFormat.for_answers(answers, self.scale)

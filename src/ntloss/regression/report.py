@@ -88,11 +88,11 @@ class Report:
         self.say(f"example         {question!r} -> {form.write_array(answers[:1])[0]!r}")
         self.say(f"answers         {form.describe()}")
         if (is_far := _find_errors(answers, form)).any():
-            others = answers[~is_far]
-            shown = ", ".join(f"{number:.15g}" for number in dict.fromkeys(answers[is_far][:3]))
+            others, far = answers[~is_far], answers[is_far]
+            shown = ", ".join(f"{number:.15g}" for number in dict.fromkeys(far[:3]))
             self.say(
-                f"far out         {is_far.sum():,} answers, such as {shown}, where others are "
-                f"{others.min():g} to {others.max():g}: errors, or marks of gaps?"
+                f"far out         {len(far):,} answer{'s' * (len(far) > 1)}, such as {shown}, where others "
+                f"are {others.min():g} to {others.max():g}: errors, or marks of gaps?"
             )
 
     def weights(self, name: Any, model: Any) -> None:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.utils.validation import column_or_1d
 
+from ntloss.numbers import parse_number
+
 Numbers = NDArray[np.float64]
 TEXT = "text"  # the column of plain texts
 FEWEST = 20  # rows
@@ -65,20 +67,32 @@ def as_answers(y: Any) -> Numbers:
 
     Raises:
         ValueError: there are others, some of which are shown, or y has several columns.
+        TypeError: y holds dates or durations, whose unit is unknown.
     """
     answers = column_or_1d(y, warn=True)
+    if (kind := pd.Series(answers).infer_objects().dtype.kind) in "mM":
+        what, such_as = ("durations", "y.dt.total_seconds()") if kind == "m" else ("dates", "y.dt.year")
+        raise TypeError(f"y holds {what}: expected numbers, such as {such_as}")
     numbers = as_floats(pd.Series(answers))
     if len(rows := np.flatnonzero(~np.isfinite(numbers))):
         shown = ", ".join(f"{answers[row]!s:.20} in row {row}" for row in rows[:3])
+        advice = "Leave such rows out of X and y."
+        if parse_number(str(answers[rows[0]]), "whole") is not None:
+            advice = 'ntloss.numbers.parse_number(text, "whole") reads such texts.'
         raise ValueError(
-            f"y holds no finite number in {len(rows):,} of {len(answers):,} rows: {shown}. Leave such rows "
-            "out of X and y."
+            f"y holds no finite number in {len(rows):,} of {len(answers):,} rows: {shown}. {advice}"
         )
     return numbers
 
 
-def check_rows(table: pd.DataFrame, answers: Numbers) -> None:
-    """Raise a ValueError unless there are enough rows, an answer for each, and columns of different names."""
+def check_rows(table: pd.DataFrame, answers: Numbers, which: str = "rows") -> None:
+    """Raise a ValueError unless there are enough rows, an answer for each, and columns of different names.
+
+    Args:
+        table: the rows.
+        answers: their answers.
+        which: what the error says of the rows.
+    """
     if len(table) != len(answers):
         raise ValueError(f"X has {len(table)} rows, y {len(answers)}: expected as many")
     if table.columns.has_duplicates:
@@ -87,7 +101,7 @@ def check_rows(table: pd.DataFrame, answers: Numbers) -> None:
     if not len(table.columns):
         raise ValueError("X has no columns: expected texts, or a DataFrame with at least one column")
     if len(answers) < FEWEST:
-        raise ValueError(f"X has {len(answers)} rows: expected at least {FEWEST}")
+        raise ValueError(f"X has {len(answers)} {which}: expected at least {FEWEST}")
 
 
 def choose_rows(count: int, most: int, shuffle: bool, seed: int) -> NDArray[np.int64]:

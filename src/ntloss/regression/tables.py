@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import difflib
 import io
@@ -80,7 +81,7 @@ def read_table(file: str | Path, separator: str | None = None) -> Table:
         if ending in (".parquet", ".pq"):
             table = _read_parquet(path)
         elif ending in (".xlsx", ".xls", ".ods"):
-            table = pd.read_excel(path, dtype=str, keep_default_na=False)
+            table = _read_excel(path, notes)
         elif ending in (".json", ".jsonl", ".ndjson"):
             table = _read_json(path, notes)
         else:
@@ -334,8 +335,12 @@ def _advice(wrong: pd.Series, numbers: Sequence[float], units: set[str], decimal
 
 
 def _read_text(path: Path) -> str:
-    with get_handle(path, "r", encoding="utf-8-sig", compression="infer") as opened:
-        text: str = opened.handle.read()
+    with get_handle(path, "rb", compression="infer", is_text=False) as opened:
+        content: bytes = opened.handle.read()
+    if content.startswith(b"PK\x03\x04"):
+        raise ValueError("it is an archive, as files of Excel are; end its name with .xlsx, or .zip")
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    text = content.decode("utf-16" if is_utf16 else "utf-8-sig")
     if "\0" in text[:1000]:
         raise UnicodeError("it holds NUL characters, as UTF-16 does")
     return text
@@ -487,6 +492,19 @@ def _is_clean(cell: str) -> bool:
     if re.fullmatch(r"\s*[+-]?[0-9.,]+\s*", cell):
         return True
     return not cell.startswith(" ") and not _PROSE_COMMA.search(cell) and not any(c in cell for c in "\t|;~")
+
+
+def _read_excel(path: Path, notes: list[str]) -> pd.DataFrame:
+    try:
+        book = pd.ExcelFile(path)
+    except ValueError as error:
+        if "engine" in str(error):  # of which pandas speaks for a file of another format
+            raise ValueError("it is no Excel file; if it is CSV, end its name with .csv") from None
+        raise
+    with book:
+        if len(book.sheet_names) > 1:
+            notes.append(f"the first of {len(book.sheet_names)} sheets, {book.sheet_names[0]!r}")
+        return book.parse(dtype=str, keep_default_na=False)
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import zipfile
 
 import numpy as np
 import pandas as pd
@@ -168,11 +169,12 @@ def test_marks_of_missing_answers_can_be_named_and_numbers_are_compared_by_value
 
 
 def test_compressed_files_and_byte_order_marks(tmp_path):
-    path = write_csv(tmp_path / "table.csv", ",", "utf-8-sig")
-    packed = tmp_path / "packed.csv.gz"
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    for file in (path, packed):
-        assert list(read_table(file).rows.columns) == ["text", "price"]
+    for encoding in ("utf-8-sig", "utf-16"):
+        path = write_csv(tmp_path / "table.csv", ",", encoding)
+        packed = tmp_path / "packed.csv.gz"
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        for file in (path, packed):
+            assert list(read_table(file).rows.columns) == ["text", "price"]
 
 
 @pytest.mark.parametrize("ending", ["gz", "bz2", "zip", "xz"])
@@ -198,6 +200,18 @@ def test_files_that_are_not_what_their_ending_says_are_errors_that_name_them(tmp
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=name):
         read_table(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("rows.xlsx", "csv"), ("rows.csv", "xlsx"), ("rows.json", "xlsx")]
+)
+def test_files_with_the_ending_of_another_format_are_refused_with_the_right_one(tmp_path, name, kind):
+    path = write_csv(tmp_path / name, ",")
+    if kind == "xlsx":
+        with zipfile.ZipFile(path, "w") as book:
+            book.writestr("xl/workbook.xml", bytes(range(256)))
+    with pytest.raises(ValueError, match=rf"{name}.*\.{kind}"):
+        read_table(path)
 
 
 @pytest.mark.parametrize("name", ["rows.json", "rows.ndjson", "rows.jsonl"])
@@ -257,7 +271,7 @@ def test_rows_of_parquet_are_numbered_in_their_order_whatever_their_index_is(tmp
     assert table["text"].tolist() == held["text"].tolist()
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le", "utf-32"])
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16-le", "utf-32"])
 def test_other_encodings_are_refused_with_the_file_and_what_to_do(tmp_path, encoding):
     path = tmp_path / "table.csv"
     path.write_text("text,price\ncafé,3\n", encoding)
