@@ -22,7 +22,7 @@ from measure import Contender, time_interleaved
 from transformers import Trainer
 
 from ntl.config import Config, compose_config
-from ntl.data import TaskData, load_task
+from ntl.data import TaskData
 from ntl.identity import identify
 from ntl.models import build
 from ntl.train import add_loss, remember
@@ -54,7 +54,7 @@ def main() -> None:
     }
     first = configs[BASELINE]
     size = first.training_args.per_device_train_batch_size
-    data = load_task(first.dataset_args)
+    data = first.dataset_args.read()
     with TemporaryDirectory() as folder:
         trainers = {name: make_trainer(config, data, Path(folder)) for name, config in configs.items()}
         baseline = trainers[BASELINE]

@@ -99,7 +99,7 @@ def test_a_run_is_read_and_measured_without_its_model(study, tmp_path):
     read = pd.read_csv(run / "levels.csv")
     assert len(read) == 10
     probabilities = read.iloc[:, 1:10].to_numpy()
-    task = study("read").load_task(study("read").Tabular(**settings["dataset_args"]))
+    task = study("read").Tabular(**settings["dataset_args"]).read()
     questions = [row.question for row in task.tests["test"]]
     for question, row, none in zip(questions, probabilities, read["none"], strict=True):
         # A level is read where no digit makes it another number.

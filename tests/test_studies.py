@@ -123,14 +123,13 @@ def test_encoders_read_the_rows_of_each_seed_and_learn_what_their_words_say(tmp_
 def test_jittered_labels_are_spread_as_the_targets_of_hl_gauss_and_less_so_at_the_end(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
     jittered = importlib.import_module("studies.ten_epochs.jittered")
-    from ntl.data import load_task
     from ntl.data.tabular import Tabular
 
     rows = [f"row {i},{i % 40 - 5}" for i in range(120)]
     (tmp_path / "made.csv").write_text("\n".join(["text,size", *rows]))
     table = {"file": str(tmp_path / "made.csv"), "target": "size", "prompt": "{text}: "}
     table |= {"train_size": 80, "validation_size": 20, "test_size": 20}
-    true, moved = load_task(Tabular(**table)), load_task(jittered.Jittered(**table, epochs=50))
+    true, moved = Tabular(**table).read(), jittered.Jittered(**table, epochs=50).read()
     assert (moved.validation, moved.tests) == (true.validation, true.tests)
     answers = {row.question: int(row.answer) for row in true.train}
     errors = [int(row.answer) - answers[row.question] for row in moved.train]

@@ -29,7 +29,6 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from ntl.config import compose_config
-from ntl.data import noisy_regression
 from ntl.encodings.digits import character_tokenizer, split_digits
 from ntloss import NumberVocabulary
 from ntloss.numbers import inspect_tokenizer
@@ -224,8 +223,8 @@ def make_models(folders: Sequence[Path]) -> Path:
 
 def write_answers(models: Sequence[dict[str, Any]]) -> Path:
     """Write `models.js` with what packed models answer to the test set, and to rare questions."""
-    settings = compose_config([], "compare").dataset_args
-    data = noisy_regression.load(settings)
+    settings: Any = compose_config([], "compare").dataset_args
+    data = settings.read()
     test = data.tests["test"]
     answers, means = (
         torch.tensor([float(getattr(example, name)) for example in test], dtype=torch.float64)

@@ -23,7 +23,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from ntl.data import DATASETS, Data
-from ntl.errors import UserError
+from ntl.errors import UserError, unknown_key
 from ntl.evaluate import Evaluation
 from ntl.losses import OF_MODEL, LossSettings, choose_loss
 from ntl.models.settings import ModelArgs, Weights
@@ -116,10 +116,10 @@ def read_config(given: DictConfig | Mapping[str, Any], choice: str | None = None
         }
     if not given.get("dataset_args"):
         raise UserError(f"there is no dataset. Pass dataset_args=NAME: {', '.join(DATASETS)}.")
-    kinds: dict[str, type[Settings]] = {
-        "dataset_args": DATASETS.get(given["dataset_args"].get("dataset_name", ""), Data),
-        **SECTIONS,
-    }
+    dataset = str(given["dataset_args"].get("dataset_name"))
+    if dataset not in DATASETS:
+        raise unknown_key("dataset_args.dataset_name=", dataset, DATASETS)
+    kinds: dict[str, type[Settings]] = {"dataset_args": DATASETS[dataset], **SECTIONS}
     sections: Any = {group: read_settings(kind, given.get(group) or {}) for group, kind in kinds.items()}
     training = sections["training_args"]
     for key, value in (given.get("training_args") or {}).items():

@@ -84,11 +84,9 @@ def run(
     from accelerate import PartialState
     from transformers import TrainerState
 
-    from ntl.data import load_task
-
     arguments = trainer_arguments(config.training_args, folder)
     quiet(arguments)
-    data = load_task(config.dataset_args)
+    data = config.dataset_args.read()
     model, answers = identify(config, data)
     trained, checkpoint = find_start(config, folder, model)
     if trained is not None:

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ntl.data import load_task
 from ntl.data.tabular import Tabular
 from ntl.scores import SPACED_LEVELS
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
@@ -107,7 +106,7 @@ class Run(FineTuning):
     """
 
     def __init__(self, given: argparse.Namespace, table: str, arm: str, seed: int, rate: float):
-        task = load_task(rows_of(table, seed, given.train_size))
+        task = rows_of(table, seed, given.train_size).read()
         train, *held_out = ([*part] for part in (task.train, task.validation, task.tests["test"]))
         steps = EPOCHS * (len(train) // BATCH)
         every = steps // COMPARED

@@ -29,7 +29,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ntl.commands import compare
 from ntl.config import Config, compose_config, read_trained
-from ntl.data import Example, TaskData, load_task
+from ntl.data import Example, TaskData
 from ntl.data.tabular import write_questions
 from ntl.errors import UserError
 from ntl.evaluate import METRICS, PREDICTIONS, Metrics, read_results
@@ -168,7 +168,7 @@ def show(config: Config) -> None:
     """Print the table, the contrasts and the sentences, and draw the picture, of finished runs."""
     rows, (chosen, run) = find_rows(config), chosen_run(config)
     name = name_of(run, config)
-    ridge = ridge_error(load_task(config.dataset_args))
+    ridge = ridge_error(config.dataset_args.read())
     constant = rows[0].values("constant_mae")[0]
     lines = describe_rows(rows, {"TF-IDF + ridge regression": ridge, "always the training median": constant})
     lines += ["", *describe_contrasts(rows, ridge), *describe_advice(rows)]
@@ -281,7 +281,7 @@ def spreads(config: Config, folder: Path) -> np.ndarray:
     lines = (folder / config.evaluation.name / PREDICTIONS).read_text(encoding="utf-8").splitlines()
     predictions = [row for row in map(json.loads, lines) if row["test"] == "test"]
     found = []
-    for example, row in zip(load_task(config.dataset_args).tests["test"], predictions, strict=True):
+    for example, row in zip(config.dataset_args.read().tests["test"], predictions, strict=True):
         if example.ratings and None not in (row.get("lower"), row.get("upper")):
             low, high = np.quantile(example.ratings, [0.05, 0.95])
             found.append((high - low, row["upper"] - row["lower"]))

@@ -14,7 +14,6 @@ from pathlib import Path
 import pandas as pd
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ntl.data import load_task
 from ntl.data.tabular import Tabular
 from ntl.evaluate import read_results
 from ntloss.reading import read_scores
@@ -32,7 +31,7 @@ def main(folders: Sequence[str]) -> None:
         tokenizer = AutoTokenizer.from_pretrained(folder)
         tokenizer.chat_template = None  # the runs were trained on plain text
         model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
-        rows = list(load_task(Tabular(**run["settings"]["dataset_args"])).tests["test"])
+        rows = list(Tabular(**run["settings"]["dataset_args"]).read().tests["test"])
         found = read_scores(model, tokenizer, [row.question for row in rows], levels=LEVELS)
         table = pd.DataFrame([{**one.probabilities, "none": one.none} for one in found])
         table.insert(0, "label", [int(row.answer) for row in rows])

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import cohen_kappa_score
 
-from ntl.data import load_task
 from ntl.data.tabular import Tabular
 from ntl.evaluate import read_results
 from ntl.report.runs import PACKED
@@ -41,7 +40,7 @@ def read_runs(folder: Path) -> Iterator[tuple[str, str, int, str, float]]:
     """
     for path in sorted(folder.glob(f"*/*/{FILE}")):
         run, table = read_results(path.parent / "test"), pd.read_csv(path)
-        task = load_task(Tabular(**run["settings"]["dataset_args"]))
+        task = Tabular(**run["settings"]["dataset_args"]).read()
         ratings = [row.ratings or () for row in task.tests["test"]]
         train = shares([int(row.answer) for row in task.train])
         read = {run["name"]: table[list(map(str, LEVELS))].to_numpy(), "constant": train[None]}

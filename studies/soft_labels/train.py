@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntl.data import load_task
 from ntl.data.tabular import Tabular
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary, soft_labels_of
 from studies.fine_tuning import FineTuning, make_runs, parser_of
@@ -48,7 +47,7 @@ class Run(FineTuning):
     """One training on the texts of a seed."""
 
     def __init__(self, given: argparse.Namespace, arm: str, seed: int):
-        task = load_task(Tabular(**TABLE, data_seed=seed))
+        task = Tabular(**TABLE, data_seed=seed).read()
         train, self.test = [*task.train], [*task.tests["test"]]
         super().__init__(given, seed, RATE, len(train), STEPS, [STEPS])
         self.which = {"arm": arm, "seed": seed}

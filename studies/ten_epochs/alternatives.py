@@ -24,7 +24,6 @@ from sklearn.svm import SVR
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, get_linear_schedule_with_warmup
 
-from ntl.data import load_task
 from ntl.report.runs import PACKED
 from studies.whole_numbers.baselines import ridge_on_words, settings_of
 
@@ -87,7 +86,7 @@ def errors(
 
 def rows_of(table: str, seed: int) -> tuple[Rows, Rows, Rows]:
     """Load the training, validation and test rows that a seed draws."""
-    task = load_task(settings_of(table, seed, FOLDER))
+    task = settings_of(table, seed, FOLDER).read()
     parts = (list(part) for part in (task.train, task.validation, task.tests["test"]))
     train, validation, test = (
         Rows([row.question for row in part], np.array([float(row.answer) for row in part])) for part in parts

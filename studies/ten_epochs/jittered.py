@@ -27,25 +27,24 @@ class Jittered(tabular.Tabular):
     dataset_name: str = "jittered"
     epochs: int = setting(10, "times that each training row is repeated")
 
+    def read(self) -> TaskData:
+        """Read a table of whole numbers, and draw the training labels.
 
-def load(settings: Jittered) -> TaskData:
-    """Read a table of whole numbers, and draw the training labels.
-
-    Each label is drawn from a Gaussian around the true one and rounded, until it has the sign of the true one
-    and no more digits than the longest, as the targets of HL-Gauss have. The standard deviation falls over
-    all rows as that of HL-Gauss does over all steps.
-    """
-    data = tabular.load(settings)
-    answers = np.array([int(row.answer) for row in data.train])
-    first, last = HLGauss.for_answers(answers.tolist()).schedule or (0.0, 0.0)
-    most = 10 ** max(len(str(abs(answer))) for answer in answers.tolist()) - 1
-    rng = np.random.default_rng(settings.data_seed)
-    order = np.concatenate([rng.permutation(len(answers)) for _ in range(settings.epochs)])
-    train = []
-    for index, sigma in zip(order, np.linspace(first, last, len(order)), strict=True):
-        label = draw(rng, int(answers[index]), sigma, most)
-        train.append(data.train[index]._replace(answer=str(label)))
-    return replace(data, train=train)
+        Each label is drawn from a Gaussian around the true one and rounded, until it has the sign of the true
+        one and no more digits than the longest, as the targets of HL-Gauss have. The standard deviation falls
+        over all rows as that of HL-Gauss does over all steps.
+        """
+        data = super().read()
+        answers = np.array([int(row.answer) for row in data.train])
+        first, last = HLGauss.for_answers(answers.tolist()).schedule or (0.0, 0.0)
+        most = 10 ** max(len(str(abs(answer))) for answer in answers.tolist()) - 1
+        rng = np.random.default_rng(self.data_seed)
+        order = np.concatenate([rng.permutation(len(answers)) for _ in range(self.epochs)])
+        train = []
+        for index, sigma in zip(order, np.linspace(first, last, len(order)), strict=True):
+            label = draw(rng, int(answers[index]), sigma, most)
+            train.append(data.train[index]._replace(answer=str(label)))
+        return replace(data, train=train)
 
 
 def draw(rng: np.random.Generator, answer: int, sigma: float, most: int) -> int:

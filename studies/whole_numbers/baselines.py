@@ -21,7 +21,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import Pipeline, make_pipeline, make_union
 
-from ntl.data import Example, load_task
+from ntl.data import Example
 from ntl.data.tabular import Tabular
 from ntl.report.runs import PACKED
 
@@ -49,7 +49,7 @@ def settings_of(table: str, seed: int, folder: Path | None = None) -> Tabular:
 
 def errors(settings: Tabular, of_numbers: bool) -> Iterator[tuple[str, float]]:
     """Yield each model's name and its mean absolute error on the test rows."""
-    task = load_task(settings)
+    task = settings.read()
     train, test = list(task.train), list(task.tests["test"])
     answers, truths = (np.array([float(row.answer) for row in part]) for part in (train, test))
     ridge = ridge_on_words().fit([row.question for row in train], answers)

@@ -2,13 +2,13 @@
 
 from omegaconf import OmegaConf
 
-from ntl.data import DATASETS, load_task
+from ntl.data import DATASETS
 
 
 def task(name, *settings):
     """Load a dataset, given settings as on the command line, but without `dataset_args.`."""
     defaults = OmegaConf.structured(DATASETS[name])
-    return load_task(OmegaConf.to_object(OmegaConf.merge(defaults, OmegaConf.from_dotlist([*settings]))))
+    return OmegaConf.to_object(OmegaConf.merge(defaults, OmegaConf.from_dotlist([*settings]))).read()
 
 
 def tabular(*settings):

@@ -186,7 +186,6 @@ def test_questions_that_a_model_was_trained_on_are_left_out_of_other_evaluations
 
 
 def _data():
-    from ntl.data import load_task
 
     given = [
         "dataset_args=tabular",
@@ -195,7 +194,7 @@ def _data():
         "dataset_args.columns=[a,b]",
     ]
     sizes = [f"dataset_args.{key}_size={n}" for key, n in (("train", 60), ("validation", 6), ("test", 8))]
-    return load_task(compose_config([*given, *sizes], "compare").dataset_args)
+    return compose_config([*given, *sizes], "compare").dataset_args.read()
 
 
 def test_changed_ratings_and_changed_files_of_any_dataset_are_other_data(capsys):

@@ -53,6 +53,28 @@ class Arithmetic(Data):
     test_size: int = setting(1000, "generated: number of examples of each test", least=1)
     data_seed: int = setting(0, "generated: random seed of the examples")
 
+    def read(self) -> TaskData:
+        """Read or generate the examples.
+
+        Returns:
+            Training and validation examples of the three difficulties, an interpolation and an extrapolation
+            test. Generated training, validation and test sets have no expression in common. Training
+            expressions may repeat, as in the official files.
+        """
+        if self.data_dir is not None:
+            return load_files(self, [PREPARED], "Make them with `ntl prepare arithmetic`")
+        rng = random.Random(self.data_seed)
+        held_out: set[str] = set()
+
+        def draw(split: str, size: str, hold_out: bool = True) -> list[Example]:
+            return list(islice(_questions(split, rng, held_out, hold_out), getattr(self, size)))
+
+        tests = {split: draw(split, "test_size") for split in ("interpolate", "extrapolate")}
+        splits = [f"train-{difficulty}" for difficulty in DIFFICULTIES]
+        validation = [e for split in splits for e in draw(split, "validation_per_difficulty")]
+        train = [e for split in splits for e in draw(split, "train_per_difficulty", hold_out=False)]
+        return TaskData(train, validation, tests)
+
 
 @dataclass
 class PrepareArithmetic(Prepare):
@@ -61,28 +83,36 @@ class PrepareArithmetic(Prepare):
     train_per_difficulty: int = setting(33333, "number of training pairs of each difficulty", least=1)
     validation_per_difficulty: int = setting(1000, "number of validation pairs of each difficulty", least=1)
 
+    def plan(self) -> Plan:
+        """Plan the files of `ntl prepare arithmetic`: the same number of pairs of each difficulty.
 
-def load(settings: Arithmetic) -> TaskData:
-    """Read or generate the examples.
+        Raises:
+            UserError: A file is missing. Reading the splits raises one too, if a file is malformed or too
+                short.
+        """
+        archive = find_archive(
+            self, ("arithmetic__add_sub_multiple",), ("arithmetic__add_sub_multiple_longer",)
+        )
+        n_train, n_validation = self.train_per_difficulty, self.validation_per_difficulty
 
-    Returns:
-        Training and validation examples of the three difficulties, an interpolation and an extrapolation
-        test. Generated training, validation and test sets have no expression in common. Training expressions
-        may repeat, as in the official files.
-    """
-    if settings.data_dir is not None:
-        return load_files(settings, [PREPARED], "Make them with `ntl prepare arithmetic`")
-    rng = random.Random(settings.data_seed)
-    held_out: set[str] = set()
+        def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
+            train: list[Example] = []
+            validation: list[Example] = []
+            for i, path in enumerate(archive.of("train")):
+                pairs = list(read_pairs(path))
+                if len(pairs) < n_train + n_validation:
+                    raise UserError(
+                        f"{path} holds {len(pairs)} pairs; expected {n_train} for training + {n_validation} "
+                        "for validation. Lower train_per_difficulty or validation_per_difficulty."
+                    )
+                order = np.random.default_rng([self.split_seed, i]).permutation(len(pairs))
+                train += [pairs[j] for j in order[:n_train]]
+                validation += [pairs[j] for j in order[n_train : n_train + n_validation]]
+            yield "train", train
+            yield "validation", validation
+            yield from archive.read_tests()
 
-    def draw(split: str, size: str, hold_out: bool = True) -> list[Example]:
-        return list(islice(_questions(split, rng, held_out, hold_out), getattr(settings, size)))
-
-    tests = {split: draw(split, "test_size") for split in ("interpolate", "extrapolate")}
-    splits = [f"train-{difficulty}" for difficulty in DIFFICULTIES]
-    validation = [e for split in splits for e in draw(split, "validation_per_difficulty")]
-    train = [e for split in splits for e in draw(split, "train_per_difficulty", hold_out=False)]
-    return TaskData(train, validation, tests)
+        return Plan(PREPARED.files, splits)
 
 
 def _questions(split: str, rng: random.Random, held_out: set[str], hold_out: bool) -> Iterator[Example]:
@@ -109,34 +139,3 @@ def _expression(integers: int, largest: int, rng: random.Random) -> tuple[str, i
     if rng.random() < 0.5:
         return f"{left_text} + {right_text}", left_value + right_value
     return f"{left_text} - {right_text}", left_value - right_value
-
-
-def plan(settings: PrepareArithmetic) -> Plan:
-    """Plan the files of `ntl prepare arithmetic`: the same number of pairs of each difficulty.
-
-    Raises:
-        UserError: A file is missing. Reading the splits raises one too, if a file is malformed or too short.
-    """
-    archive = find_archive(
-        settings, ("arithmetic__add_sub_multiple",), ("arithmetic__add_sub_multiple_longer",)
-    )
-    n_train, n_validation = settings.train_per_difficulty, settings.validation_per_difficulty
-
-    def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
-        train: list[Example] = []
-        validation: list[Example] = []
-        for i, path in enumerate(archive.of("train")):
-            pairs = list(read_pairs(path))
-            if len(pairs) < n_train + n_validation:
-                raise UserError(
-                    f"{path} holds {len(pairs)} pairs; expected {n_train} for training + {n_validation} for "
-                    "validation. Lower train_per_difficulty or validation_per_difficulty."
-                )
-            order = np.random.default_rng([settings.split_seed, i]).permutation(len(pairs))
-            train += [pairs[j] for j in order[:n_train]]
-            validation += [pairs[j] for j in order[n_train : n_train + n_validation]]
-        yield "train", train
-        yield "validation", validation
-        yield from archive.read_tests()
-
-    return Plan(PREPARED.files, splits)

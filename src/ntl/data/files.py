@@ -334,6 +334,10 @@ class Prepare(Settings):
     overwrite: bool = setting(False, "true: existing files are replaced")
     split_seed: int = setting(0, "random seed that chooses the validation set and the order of the pairs")
 
+    def plan(self) -> Plan:
+        """Find the official files, and say which files are made of them."""
+        raise NotImplementedError
+
 
 class Plan(NamedTuple):
     """How `ntl prepare` makes the files of a dataset.

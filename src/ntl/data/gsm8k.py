@@ -52,22 +52,21 @@ class Gsm8k(Split, Data):
     )
     max_new_tokens: int = setting(512, "most tokens of an answer", "answers", least=1)
 
+    def read(self) -> TaskData:
+        """Read the problems.
 
-def load(settings: Gsm8k) -> TaskData:
-    """Read the problems.
-
-    Returns:
-        Training, validation and test problems. With official files, the validation problems are drawn from
-        the training file.
-    """
-    convert = partial(parse_problem, annotations=settings.annotations)
-    if settings.hub is not None:
-        on_hub = Layout(ON_HUB, lambda rows: [example for row in rows for example in convert(row)])
-        data = load_hub(settings, "main", on_hub)
-    else:
-        read = partial(read_records, convert=convert)
-        data = load_files(settings, [Layout(files, read) for files in (PREPARED, OFFICIAL, AROUND)])
-    return replace(data, final_answer_marker=MARKER)
+        Returns:
+            Training, validation and test problems. With official files, the validation problems are drawn
+            from the training file.
+        """
+        convert = partial(parse_problem, annotations=self.annotations)
+        if self.hub is not None:
+            on_hub = Layout(ON_HUB, lambda rows: [example for row in rows for example in convert(row)])
+            data = load_hub(self, "main", on_hub)
+        else:
+            read = partial(read_records, convert=convert)
+            data = load_files(self, [Layout(files, read) for files in (PREPARED, OFFICIAL, AROUND)])
+        return replace(data, final_answer_marker=MARKER)
 
 
 def parse_problem(record: Any, annotations: str = "remove") -> list[Example]:

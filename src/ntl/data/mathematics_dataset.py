@@ -63,6 +63,17 @@ class MathematicsDataset(Data):
         "lab",
     )
 
+    def read(self) -> TaskData:
+        """Read the questions, with a test of interpolation and one of extrapolation.
+
+        If `mode` is `dataset_comparison`, there is instead one test per module, from the official files in
+        `data_dir` or in its subfolder mathematics_dataset-v1.0.
+        """
+        layouts = [PREPARED]
+        if self.mode == "dataset_comparison":
+            layouts = [_by_module(inside) for inside in ("", f"{ARCHIVE}/")]
+        return load_files(self, layouts, "Make them with `ntl prepare mathematics_dataset`")
+
 
 @dataclass
 class PrepareMathematicsDataset(Prepare):
@@ -72,17 +83,24 @@ class PrepareMathematicsDataset(Prepare):
         0.0005, "share of each training file that is for validation", is_share=True
     )
 
+    def plan(self) -> Plan:
+        """Plan the files: a small share is held out, the rest shuffled."""
+        archive = find_archive(self, MODULES, EXTRAPOLATE_MODULES)
 
-def load(settings: MathematicsDataset) -> TaskData:
-    """Read the questions, with a test of interpolation and one of extrapolation.
+        def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
+            files, seed = archive.of("train"), self.split_seed
+            count = max(1, sum(path.stat().st_size for path in files) // BUCKET)
+            buckets = [scratch / f"bucket-{i}" for i in range(count)]
+            held_out: list[Example] = []
+            with ExitStack() as stack:
+                opened = [stack.enter_context(bucket.open("wb")) for bucket in buckets]
+                for i, path in enumerate(tqdm(files, "reading", leave=False, disable=None)):
+                    held_out += _scatter(path, opened, self.validation_share, [seed, i])
+            yield "validation", held_out
+            yield "train", _gather(buckets, [seed, len(files)])
+            yield from archive.read_tests()
 
-    If `mode` is `dataset_comparison`, there is instead one test per module, from the official files in
-    `data_dir` or in its subfolder mathematics_dataset-v1.0.
-    """
-    layouts = [PREPARED]
-    if settings.mode == "dataset_comparison":
-        layouts = [_by_module(inside) for inside in ("", f"{ARCHIVE}/")]
-    return load_files(settings, layouts, "Make them with `ntl prepare mathematics_dataset`")
+        return Plan(PREPARED.files, splits)
 
 
 def _by_module(inside: str) -> Layout:
@@ -118,26 +136,6 @@ def find_archive(settings: Prepare, modules: Sequence[str], longer: Sequence[str
     folder = Path(settings.source).expanduser()
     layout = find_layout("source", folder, layouts, advice)
     return Archive({name: Path(path) for name, path in layout.files.items()})
-
-
-def plan(settings: PrepareMathematicsDataset) -> Plan:
-    """Plan the files of `ntl prepare mathematics_dataset`: a small share is held out, the rest shuffled."""
-    archive = find_archive(settings, MODULES, EXTRAPOLATE_MODULES)
-
-    def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
-        files, seed = archive.of("train"), settings.split_seed
-        count = max(1, sum(path.stat().st_size for path in files) // BUCKET)
-        buckets = [scratch / f"bucket-{i}" for i in range(count)]
-        held_out: list[Example] = []
-        with ExitStack() as stack:
-            opened = [stack.enter_context(bucket.open("wb")) for bucket in buckets]
-            for i, path in enumerate(tqdm(files, "reading", leave=False, disable=None)):
-                held_out += _scatter(path, opened, settings.validation_share, [seed, i])
-        yield "validation", held_out
-        yield "train", _gather(buckets, [seed, len(files)])
-        yield from archive.read_tests()
-
-    return Plan(PREPARED.files, splits)
 
 
 def _scatter(path: Path, buckets: Sequence[BinaryIO], share: float, seed: list[int]) -> list[Example]:

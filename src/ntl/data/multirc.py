@@ -33,18 +33,17 @@ class Multirc(Split, Data):
     hub: str | None = setting(None, "dataset of the Hugging Face hub to load instead, such as aps/super_glue")
     max_new_tokens: int = setting(128, "most tokens of an answer", "answers", least=1)
 
+    def read(self) -> TaskData:
+        """Read the questions.
 
-def load(settings: Multirc) -> TaskData:
-    """Read the questions.
-
-    Returns:
-        The questions, whose answers are not compared as numbers.
-    """
-    if settings.hub is not None:
-        data = load_hub(settings, "multirc", ON_HUB)
-    else:
-        data = load_files(settings, [PREPARED, OFFICIAL, AROUND])
-    return replace(data, number_metrics=False)
+        Returns:
+            The questions, whose answers are not compared as numbers.
+        """
+        if self.hub is not None:
+            data = load_hub(self, "multirc", ON_HUB)
+        else:
+            data = load_files(self, [PREPARED, OFFICIAL, AROUND])
+        return replace(data, number_metrics=False)
 
 
 def parse_passage(record: Any) -> list[Example]:

@@ -36,39 +36,38 @@ class NoisyRegression(Sizes, Data):
     test_size: int = setting(1000, "number of test examples", least=1)
     max_new_tokens: int = setting(8, "most tokens of an answer", "answers", least=1)
 
+    def read(self) -> TaskData:
+        """Generate the examples: the sum of w x + e or, on a log scale, the product of x^w times exp(e).
 
-def load(settings: NoisyRegression) -> TaskData:
-    """Generate the examples: the sum of w x + e or, on a log scale, the product of x^w times exp(e).
+        Returns:
+            Training, validation and one test set. No test or validation question is in the training set.
+            `Example.expected` is the answer's median, which minimizes the mean absolute error.
 
-    Returns:
-        Training, validation and one test set. No test or validation question is in the training set.
-        `Example.expected` is the answer's median, which minimizes the mean absolute error.
+        Raises:
+            UserError: The range of the integers includes 0 on a log scale, or has too few questions to hold
+                out for validation and test.
+        """
+        low, high, weights = self.smallest, self.largest, self.weights
+        if self.log_scale and low < 1:
+            raise UserError(
+                f"dataset_args.smallest is {low}; expected at least 1 with dataset_args.log_scale=true, "
+                "because there is no logarithm of 0. Pass dataset_args.smallest=1."
+            )
+        held_out = self.validation_size + self.test_size
+        questions = (high - low + 1) ** len(weights) if high > low else 0
+        if questions < 4 * held_out:
+            raise UserError(
+                f"{len(weights)} integers from dataset_args.smallest={low} to dataset_args.largest={high} "
+                f"make {questions} questions; expected at least {4 * held_out}, four times the number held "
+                "out. Widen the range, or lower dataset_args.validation_size and dataset_args.test_size."
+            )
 
-    Raises:
-        UserError: The range of the integers includes 0 on a log scale, or has too few questions to hold out
-            for validation and test.
-    """
-    low, high, weights = settings.smallest, settings.largest, settings.weights
-    if settings.log_scale and low < 1:
-        raise UserError(
-            f"dataset_args.smallest is {low}; expected at least 1 with dataset_args.log_scale=true, because "
-            "there is no logarithm of 0. Pass dataset_args.smallest=1."
-        )
-    held_out = settings.validation_size + settings.test_size
-    questions = (high - low + 1) ** len(weights) if high > low else 0
-    if questions < 4 * held_out:
-        raise UserError(
-            f"{len(weights)} integers from dataset_args.smallest={low} to dataset_args.largest={high} make "
-            f"{questions} questions; expected at least {4 * held_out}, four times the number held out. Widen "
-            "the range, or lower dataset_args.validation_size and dataset_args.test_size."
-        )
-
-    rng = np.random.default_rng(settings.data_seed)
-    test = _draw(settings, settings.test_size, rng, frozenset())
-    validation = _draw(settings, settings.validation_size, rng, frozenset())
-    seen = frozenset(example.question for example in (*test, *validation))
-    train = _draw(settings, settings.train_size, rng, seen)
-    return TaskData(train, validation, {"test": test})
+        rng = np.random.default_rng(self.data_seed)
+        test = _draw(self, self.test_size, rng, frozenset())
+        validation = _draw(self, self.validation_size, rng, frozenset())
+        seen = frozenset(example.question for example in (*test, *validation))
+        train = _draw(self, self.train_size, rng, seen)
+        return TaskData(train, validation, {"test": test})
 
 
 def _draw(

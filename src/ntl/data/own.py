@@ -26,19 +26,18 @@ class Own(Data):
         """The function's name."""
         return str(self.load).partition(":")[2] or self.dataset_name
 
+    def read(self) -> TaskData:
+        """Call the function.
 
-def load(settings: Own) -> TaskData:
-    """Call the function.
-
-    Raises:
-        UserError: There is no such function, or it returns something else.
-    """
-    if settings.load is None:
-        raise UserError(f"dataset_args=own has no function. Pass {KEY}=module:function.")
-    found = load_own(KEY, settings.load)(**settings.options)
-    if not isinstance(found, TaskData):
-        raise UserError(
-            f"{KEY}={settings.load} returned a {type(found).__name__}; expected ntl.data.TaskData(train, "
-            "validation, {'test': test}) with lists of ntl.data.Example(question, answer)."
-        )
-    return found
+        Raises:
+            UserError: There is no such function, or it returns something else.
+        """
+        if self.load is None:
+            raise UserError(f"dataset_args=own has no function. Pass {KEY}=module:function.")
+        found = load_own(KEY, self.load)(**self.options)
+        if not isinstance(found, TaskData):
+            raise UserError(
+                f"{KEY}={self.load} returned a {type(found).__name__}; expected ntl.data.TaskData(train, "
+                "validation, {'test': test}) with lists of ntl.data.Example(question, answer)."
+            )
+        return found

@@ -10,14 +10,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from pathlib import Path
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ntl.data.arithmetic import PrepareArithmetic
-from ntl.data.files import Plan, Prepare
+from ntl.data.files import Prepare
 from ntl.data.mathematics_dataset import PrepareMathematicsDataset
 from ntl.data.task import Example
 from ntl.errors import UserError, unknown_key, writing_to
@@ -77,7 +76,7 @@ def prepare(settings: Prepare) -> None:
         UserError: A source file is missing or malformed, the destination cannot be written, or it holds one
             of the files already. No existing file is changed.
     """
-    plan: Plan = import_module(type(settings).__module__).plan(settings)
+    plan = settings.plan()
     folder = Path(settings.destination).expanduser()
     existing = [file for file in plan.files.values() if (folder / file).exists()]
     if existing and not settings.overwrite:

@@ -24,10 +24,9 @@ class Rjokes(Data):
     )
     max_new_tokens: int = setting(8, "most tokens of an answer", "answers", least=1)
 
-
-def load(settings: Rjokes) -> TaskData:
-    """Read the jokes as questions, the scores as answers; official files may be compressed with gzip."""
-    return load_files(settings, [PREPARED, *OFFICIAL])
+    def read(self) -> TaskData:
+        """Read the jokes as questions, the scores as answers; official files may be compressed with gzip."""
+        return load_files(self, [PREPARED, *OFFICIAL])
 
 
 def parse_joke(line: str) -> list[Example]:

@@ -103,45 +103,44 @@ class Tabular(Sizes, Data):
         given = self.target if isinstance(self.target, list) else [self.target]
         return [str(name) for name in given]
 
+    def read(self) -> TaskData:
+        """Read a table and split its rows.
 
-def load(settings: Tabular) -> TaskData:
-    """Read a table and split its rows.
+        Returns:
+            Training, validation and one test set. Missing values are written as `?`. Left out, and counted in
+            `note`, are rows without a target, rows that repeat a question and its answer, and training rows
+            whose question is in the validation or test set. These are few in a split at random, which keeps
+            the rows of one question together.
 
-    Returns:
-        Training, validation and one test set. Missing values are written as `?`. Left out, and counted in
-        `note`, are rows without a target, rows that repeat a question and its answer, and training rows whose
-        question is in the validation or test set. These are few in a split at random, which keeps the rows
-        of one question together.
-
-    Raises:
-        UserError: The file cannot be read, a column is missing, a target is not a finite number, or there are
-            too few rows.
-    """
-    whole, notes = read_columns(settings.file)
-    names = _columns_of_question(settings, [*whole])
-    table = _with_targets(whole, settings)
-    if not table[settings.targets[0]]:
-        raise UserError(
-            f"{settings.file} has no row with a value of {' and '.join(settings.targets)}; expected some."
+        Raises:
+            UserError: The file cannot be read, a column is missing, a target is not a finite number, or there
+                are too few rows.
+        """
+        whole, notes = read_columns(self.file)
+        names = _columns_of_question(self, [*whole])
+        table = _with_targets(whole, self)
+        if not table[self.targets[0]]:
+            raise UserError(
+                f"{self.file} has no row with a value of {' and '.join(self.targets)}; expected some."
+            )
+        columns = {name: table[name] for name in names}
+        examples = _examples(table, write_questions(columns, self), self)
+        missing = len(whole[self.targets[0]]) - len(examples)
+        left_out = {f"without {' or '.join(self.targets)}": missing}
+        train, validation, test = _split(table, examples, self, left_out)
+        if parts := [f"{count:,} rows {why}" for why, count in left_out.items() if count > 0]:
+            notes.append(f"left out: {', '.join(parts)}")
+        notes += _rounded(columns, self.significant_digits)
+        return TaskData(
+            train,
+            validation,
+            {"test": test},
+            number_metrics=len(self.targets) == 1,
+            targets=self.targets if len(self.targets) > 1 else (),
+            columns=names,
+            clip=None,
+            note="; ".join(notes) or None,
         )
-    columns = {name: table[name] for name in names}
-    examples = _examples(table, write_questions(columns, settings), settings)
-    missing = len(whole[settings.targets[0]]) - len(examples)
-    left_out = {f"without {' or '.join(settings.targets)}": missing}
-    train, validation, test = _split(table, examples, settings, left_out)
-    if parts := [f"{count:,} rows {why}" for why, count in left_out.items() if count > 0]:
-        notes.append(f"left out: {', '.join(parts)}")
-    notes += _rounded(columns, settings.significant_digits)
-    return TaskData(
-        train,
-        validation,
-        {"test": test},
-        number_metrics=len(settings.targets) == 1,
-        targets=settings.targets if len(settings.targets) > 1 else (),
-        columns=names,
-        clip=None,
-        note="; ".join(notes) or None,
-    )
 
 
 def _split(

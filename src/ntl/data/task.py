@@ -83,7 +83,7 @@ class TaskData:
 
 @dataclass
 class Data(Settings):
-    """Settings of every dataset."""
+    """A dataset: its settings, of which these are every dataset's, and what reads its examples."""
 
     group = "dataset_args."
 
@@ -106,6 +106,14 @@ class Data(Settings):
     def title(self) -> str:
         """The dataset's name in reports."""
         return self.dataset_name
+
+    def read(self) -> TaskData:
+        """Read or generate the examples.
+
+        Raises:
+            UserError: The files are invalid, or the settings do not fit them or each other.
+        """
+        raise NotImplementedError
 
 
 @dataclass

@@ -1,6 +1,6 @@
 import pytest
 
-from ntl.data import DATASETS, load_task
+from ntl.data import DATASETS
 
 
 @pytest.fixture
@@ -8,6 +8,6 @@ def load():
     """Load a dataset with the given settings."""
 
     def load(name, **settings):
-        return load_task(DATASETS[name](**settings))
+        return DATASETS[name](**settings).read()
 
     return load
