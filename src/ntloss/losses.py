@@ -6,7 +6,6 @@ the reduction.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ from ntloss.criteria.signature import (
 from ntloss.criteria.soft import SoftTargets
 from ntloss.engine.readout import (
     COMPUTED_IN,
-    IDENTITY,
     Readout,
     Transform,
     Wanted,
@@ -345,7 +343,7 @@ class NTLCrossEntropyLoss(nn.Module):
         )
         targets = self._targets(labels, logits, options)
         source = Source(logits.reshape(-1, logits.shape[-1]))
-        readout = read(source, targets.labels, self._wanted(targets), shard)
+        readout = read(source, targets.labels, Wanted(targets.token_ids, self.label_smoothing > 0), shard)
         return self._result(self._terms(readout, targets), labels, readout, targets)
 
     @_disable_dynamo  # a single graph break: it cannot be traced
@@ -428,7 +426,7 @@ class NTLCrossEntropyLoss(nn.Module):
             hidden, targets = hidden.index_select(0, kept), targets.select(kept)
         rows = chunk_size or rows_for(len(hidden), len(lm_head_weight), hidden.device)
         source = source._replace(inputs=hidden, rows=rows)
-        wanted = self._wanted(targets, transform)
+        wanted = Wanted(targets.token_ids, self.label_smoothing > 0, transform)
         needed = [torch.is_grad_enabled() and each is not None and each.requires_grad for each in source[:3]]
         with without_autocast(hidden.device):
             if any(needed) and self._gradients_are_known(targets):
@@ -443,7 +441,7 @@ class NTLCrossEntropyLoss(nn.Module):
         So it is for a sum over positions of which nothing but hidden states and head gets a gradient, and
         whose terms depend on one position each.
         """
-        is_sum = targets.shape is None and not self.return_lse and targets.soft is None
+        is_sum = targets.is_sum and not self.return_lse and targets.soft is None
         if not is_sum or ("numbers" in self.term.reads and self.term.gradient_reads_mass):
             return False
         others = [targets.ce_weights, targets.number_weights, *self.term.parameters()]
@@ -458,25 +456,22 @@ class NTLCrossEntropyLoss(nn.Module):
         Those of cross-entropy are its weights. The number term reads few logits, which one small product
         makes at all positions together, unless its gradient depends on the probability on text.
         """
-        smoothing, weight, replaces = self.label_smoothing, self.weight, self.mode == "replace"
+        smoothing, weight = self.label_smoothing, self.weight
         of_lse, of_numbers = targets.ce_weights, None
         of_label = of_lse * (smoothing - 1)
         of_mean = [-smoothing * of_lse] if smoothing else []
         if self.term.criterion is None:
             of_numbers = of_lse.new_zeros(len(of_lse), 0)
         elif not self.term.gradient_reads_mass:
-            number_logits = read_numbers(source, wanted, shard, targets.number_rows)
-            # With a mass that is not rounded to 1, where it would have no derivative.
-            normalizer = number_logits.amax(-1), math.log(len(wanted.token_ids)) + 1
-            few = Readout.of_numbers(number_logits, *normalizer)
-            by_lse, of_numbers = self.term.gradients(few, targets, replaces)
+            few = read_numbers(source, wanted, shard, targets.number_rows)
+            by_lse, of_numbers = self.term.gradients(few, targets)
             of_lse, of_numbers = of_lse + weight * by_lse, weight * of_numbers
 
         def grads_of(block: slice, readout: Readout) -> list[Tensor]:
             if of_numbers is not None:
                 by_lse, by_numbers = of_lse[block], of_numbers[block]
             else:
-                by_lse, by_numbers = self.term.gradients(readout, targets.select(block), replaces)
+                by_lse, by_numbers = self.term.gradients(readout, targets.select(block))
                 by_lse, by_numbers = of_lse[block] + weight * by_lse, weight * by_numbers
             return [by_lse, of_label[block], by_numbers, *(each[block] for each in of_mean)]
 
@@ -744,13 +739,6 @@ class NTLCrossEntropyLoss(nn.Module):
             shift=self.shift,
         )
 
-    def _wanted(self, targets: Targets, transform: Transform = IDENTITY) -> Wanted:
-        """Return what is read of the logits: no number tokens for cross-entropy alone with plain labels."""
-        token_ids = self.term.tables.token_ids
-        if self.term.criterion is None and targets.soft is None:
-            token_ids = token_ids[:0]
-        return Wanted(token_ids, self.label_smoothing > 0, transform)
-
     def _terms(self, readout: Readout, targets: Targets) -> LossTerms:
         """Compute the weighted terms of the positions: their sums, or with "none" one by one, flat."""
         ce = readout.shifted_lse + (readout.row_max - readout.label_logit)
@@ -761,9 +749,9 @@ class NTLCrossEntropyLoss(nn.Module):
             ce = (1 - self.label_smoothing) * ce + self.label_smoothing * smooth
         # Positions without weight contribute exactly zero, even if their cross-entropy is infinite.
         total = ce.masked_fill(targets.ce_weights == 0, 0) * targets.ce_weights
-        if targets.shape is None:
+        if targets.is_sum:
             total = total.sum()
-        ntl = self.term(readout, targets, replaces_cross_entropy=self.mode == "replace")
+        ntl = self.term(readout, targets)
         # 0 times infinity is NaN, but a weight of 0 switches the term off.
         if not isinstance(self.weight, Tensor):
             loss = torch.add(total, ntl, alpha=self.weight) if self.weight else total + 0

@@ -182,13 +182,14 @@ class _PublishedLoss(nn.Module):
             mode="add",
             normalize_by="numbers",
         )
-        token_ids = self.term.tables.token_ids
         flat = logits.reshape(-1, logits.shape[-1])
         if self.reweigh:
-            readout = read(Source(flat), targets.labels, Wanted(token_ids))
+            readout = read(Source(flat), targets.labels, Wanted(targets.token_ids))
         else:
             # The backward pass of index_select along the last dimension is three times slower than gather's.
-            readout = Readout.of_numbers(flat.gather(-1, token_ids.expand(len(flat), -1)))
+            number_logits = flat.gather(-1, targets.token_ids.expand(len(flat), -1))
+            unread = number_logits.new_zeros(len(flat))
+            readout = Readout(unread, unread, unread, number_logits)
         term: Tensor = self.term(readout, targets)
         return term.reshape(labels.shape) if reduction == "none" else term
 

@@ -48,12 +48,6 @@ class Readout(NamedTuple):
     softmax: Tensor | None = None  # `[positions, vocab]`, where it was kept; the gradient is made of it
 
     @classmethod
-    def of_numbers(cls, number_logits: Tensor, row_max: Tensor | None = None, lse: float = 0.0) -> Readout:
-        """Make a readout for the number term alone; criteria that read the mass need a `row_max`."""
-        row_max = number_logits.new_zeros(len(number_logits)) if row_max is None else row_max
-        return cls(row_max, torch.full_like(row_max, lse), row_max, number_logits)
-
-    @classmethod
     def joined(cls, parts: Sequence[Readout]) -> Readout:
         """Join the readouts of consecutive positions, without their softmax."""
         if len(parts) == 1:
@@ -152,7 +146,9 @@ def read_plainly(logits: Tensor, labels: Tensor, wanted: Wanted) -> Readout:
     # A row that is -inf everywhere has no finite maximum.
     highest = logits.detach().amax(-1).clamp(min=torch.finfo(logits.dtype).min)
     shifted_lse = (logits - highest.unsqueeze(-1)).exp_().sum(-1).log()
-    return Readout(highest, shifted_lse, *_select(logits, labels.clamp(min=0).unsqueeze(-1), wanted))
+    number_logits = logits.index_select(-1, wanted.token_ids)
+    label_logit = logits.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    return Readout(highest, shifted_lse, label_logit, number_logits, logits.mean(-1) if wanted.mean else None)
 
 
 class Operators:
@@ -173,7 +169,9 @@ class Operators:
         if scale != 1.0:
             logits = torch.mul(logits, scale, out=logits if overwrite else None)
         columns = labels.clamp(min=0).unsqueeze(-1)
-        label_logit, number_logits, mean_logit = _select(logits, columns, wanted)
+        number_logits = logits.index_select(-1, wanted.token_ids)
+        mean_logit = logits.mean(-1) if wanted.mean else None
+        label_logit = logits.gather(-1, columns).squeeze(-1)
         on_cpu = logits.device.type == "cpu"
         highest = logits.amax(-1) if overwrite or not on_cpu else None
         softmax = torch.softmax(logits, -1, out=logits if overwrite else None)
@@ -224,10 +222,3 @@ def _pieces(logits: Tensor) -> Iterator[slice]:
     rows = max(1, CHUNK // logits.shape[-1])
     for start in range(0, max(len(logits), 1), rows):
         yield slice(start, start + rows)
-
-
-def _select(logits: Tensor, columns: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the logits of the labels' columns and of the number tokens, and the mean logit if wanted."""
-    number_logits = logits.index_select(-1, wanted.token_ids)
-    mean_logit = logits.mean(-1) if wanted.mean else None
-    return logits.gather(-1, columns).squeeze(-1), number_logits, mean_logit

@@ -7,6 +7,7 @@ its gradients while it has the logits of a block, and `WithGradients` keeps them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -252,8 +253,11 @@ class WithGradients(torch.autograd.Function):
         )
 
 
-def read_numbers(source: Source, wanted: Wanted, shard: Shard | None, rows: Tensor | None) -> Tensor:
-    """Compute the number tokens' logits alone, `[positions, number tokens]`: 0 but for `rows`, if given."""
+def read_numbers(source: Source, wanted: Wanted, shard: Shard | None, rows: Tensor | None) -> Readout:
+    """Compute the number tokens' logits alone, 0 but for `rows`, if given: a readout for the number term.
+
+    Its log-sum-exp is a stand-in, with which the number tokens' probability is below 1 and has a derivative.
+    """
     inputs, token_ids, held = source.inputs, wanted.token_ids, None
     assert source.weight is not None
     if rows is not None:  # with a thousand number tokens, computing all positions would cost more
@@ -269,7 +273,8 @@ def read_numbers(source: Source, wanted: Wanted, shard: Shard | None, rows: Tens
         dist.all_reduce(logits, group=shard.group)
     if rows is not None:
         logits = logits.new_zeros(len(source.inputs), len(token_ids)).index_copy(0, rows, logits)
-    return logits
+    highest = logits.amax(-1)
+    return Readout(highest, torch.full_like(highest, math.log(len(token_ids)) + 1), highest, logits)
 
 
 def local_source(

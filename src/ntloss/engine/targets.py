@@ -36,27 +36,26 @@ class Targets(NamedTuple):
     item_weights: Tensor  # weight of the position
     ce_weights: Tensor  # weight of its cross-entropy
     number_weights: Tensor  # weight of its number term, 0 where it has none
+    numbers: Tensor | None  # `[positions, columns]`, packed `LabelNumbers`, if the criterion reads them
+    # `[positions, number tokens]`, the distribution of each label that is a number token, 0 elsewhere; None
+    # if no label is soft. `labels` are then the likeliest tokens.
+    soft: Tensor | None
+    sigma: Tensor | None  # standard deviation that is given for each label's number, if any
     # `[number terms]`, indices of the positions whose number term has weight. None if the term of every
     # position is computed: where shapes must be static (on accelerators, under `torch.compile` and
     # `torch.func`), and for criteria that look at several positions.
     number_rows: Tensor | None
-    numbers: (
-        Tensor | None
-    )  # `[positions, columns]`, `LabelNumbers` in one tensor, if the criterion reads them
-    shape: torch.Size | None  # of the losses with reduction="none"; None if they are summed
-    # `[positions, number tokens]`, the distribution of each label that is a number token, 0 elsewhere; None
-    # if no label is soft. `labels` are then the likeliest tokens.
-    soft: Tensor | None = None
-    sigma: Tensor | None = None  # standard deviation that is given for each label's number, if any
+    token_ids: Tensor  # tokens whose logits are read at each position: the number tokens, or none
+    replaces: bool  # whether the number term replaces cross-entropy
+    is_sum: bool  # whether the losses are summed
 
     def select(self, rows: Tensor | slice) -> Targets:
         """Select some positions."""
-        columns = [column[rows] for column in self[:6]]
-        number_rows = None if self.number_rows is None else columns[-1].nonzero().squeeze(-1)
-        numbers = None if self.numbers is None else self.numbers[rows]
-        shape = None if self.shape is None else columns[0].shape
-        soft, sigma = (None if each is None else each[rows] for each in (self.soft, self.sigma))
-        return Targets(*columns, number_rows, numbers, shape, soft, sigma)  # type: ignore[arg-type, call-arg]
+        columns = [None if column is None else column[rows] for column in self[:9]]
+        targets = Targets(*columns, *self[9:])  # type: ignore[arg-type, call-arg]
+        if self.number_rows is None:
+            return targets
+        return targets._replace(number_rows=targets.number_weights.nonzero().squeeze(-1))
 
 
 class LabelOptions(NamedTuple):
@@ -118,7 +117,6 @@ def prepare_targets(
         number_sigma = shift_left(number_sigma)
         if soft_labels is not None:
             soft_labels = SoftTargets(*[F.pad(each, (0, 0, 0, 1))[..., 1:, :] for each in soft_labels])
-    shape = labels.shape if reduction == "none" else None
     if numbers is not None:
         if numbers.shape[:-1] != labels.shape:
             raise ValueError(
@@ -165,14 +163,17 @@ def prepare_targets(
         ce_weights = item_weights.masked_fill(is_number, 0)
         if factors is not None:
             ce_weights = torch.where(is_number, item_weights * (1 - factors).clamp(min=0), item_weights)
-    number_rows = None
-    if not of_numbers and reads_values(labels):
-        number_rows = term_weights.nonzero().squeeze(-1)
-    columns = (labels, target, counted, item_weights, ce_weights, term_weights)
     sigma = None
     if number_sigma is not None and numbers is not None:  # a number has that of its first token
         sigma = number_sigma.reshape(-1)[torch.arange(len(target), device=labels.device) - found.back]
-    return Targets(*columns, number_rows, numbers, shape, soft, sigma)
+    has_rows = not of_numbers and reads_values(labels)
+    return Targets(
+        *(labels, target, counted, item_weights, ce_weights, term_weights, numbers, soft, sigma),
+        number_rows=term_weights.nonzero().squeeze(-1) if has_rows else None,
+        token_ids=tables.token_ids if reads or soft is not None else tables.token_ids[:0],
+        replaces=mode == "replace",
+        is_sum=reduction != "none",
+    )
 
 
 def numbers_of(

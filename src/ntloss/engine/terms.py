@@ -107,25 +107,24 @@ class NumberTerm(nn.Module):
         if isinstance(self.criterion, HLGauss):
             self.criterion.to(self.tables.values.device)
 
-    def forward(self, readout: Readout, targets: Targets, replaces_cross_entropy: bool = False) -> Tensor:
-        """Compute the weighted number term: its sum or, if the targets have a shape, of each position.
+    def forward(self, readout: Readout, targets: Targets) -> Tensor:
+        """Compute the weighted number term: its sum or, if the losses are not summed, of each position.
 
         A term that replaces cross-entropy also learns which form of a value the label is. On accelerators
         the term is compiled, because its cost is the number of its launches.
         """
         global _compiler_is_missing
-        arguments = self, readout, targets, replaces_cross_entropy
         compiles = readout.row_max.device.type in COMPILED_ON and not values_are_hidden()
         if not compiles or self.criterion is None or _compiler_is_missing:
-            return NumberTerm.compute(*arguments)
+            return self.compute(readout, targets)
         try:
-            return compiled_term()(*arguments)
+            return compiled_term()(self, readout, targets)
         except RuntimeError as error:
             from torch._dynamo.exc import TorchDynamoException  # slow to import
 
             if not isinstance(error, TorchDynamoException):
                 raise
-            term = NumberTerm.compute(*arguments)  # raises what is wrong with the criterion
+            term = self.compute(readout, targets)  # raises what is wrong with the criterion
             _compiler_is_missing = True
             warn_once(
                 f"the number term could not be compiled ({type(error).__name__}), so that it takes several "
@@ -133,12 +132,12 @@ class NumberTerm(nn.Module):
             )
             return term
 
-    def compute(self, readout: Readout, targets: Targets, replaces_cross_entropy: bool) -> Tensor:
+    def compute(self, readout: Readout, targets: Targets) -> Tensor:
         """Compute the term by PyTorch's operators; see `forward`."""
         row_max, shifted_lse, number_logits = readout.row_max, readout.shifted_lse, readout.number_logits
         if self.criterion is None:
-            return torch.zeros_like(row_max.sum() if targets.shape is None else row_max)
-        learns_form = replaces_cross_entropy and self.tables.has_several_forms
+            return torch.zeros_like(row_max.sum() if targets.is_sum else row_max)
+        learns_form = targets.replaces and self.tables.has_several_forms
         labels = targets.labels if learns_form else None
         target, weights = targets.target, targets.number_weights
         packed, soft, sigma = targets.numbers, targets.soft, targets.sigma
@@ -176,7 +175,7 @@ class NumberTerm(nn.Module):
             if rows is None:  # else no weight is 0
                 loss = loss.masked_fill(weightless, 0)
             term = loss * weights
-        if targets.shape is None:
+        if targets.is_sum:
             return term.sum()
         return term if rows is None else term.new_zeros(len(targets.target)).index_copy(0, rows, term)
 
@@ -250,15 +249,13 @@ class NumberTerm(nn.Module):
             raise ValueError(message)
         return -slope
 
-    def gradients(
-        self, readout: Readout, targets: Targets, replaces_cross_entropy: bool
-    ) -> tuple[Tensor, Tensor]:
+    def gradients(self, readout: Readout, targets: Targets) -> tuple[Tensor, Tensor]:
         """Differentiate the summed term by the log-sum-exp and by the number tokens' logits."""
         given = readout.shifted_lse, readout.number_logits
         with torch.enable_grad():
             shifted_lse, number_logits = (each.detach().requires_grad_() for each in given)
             readout = readout._replace(shifted_lse=shifted_lse, number_logits=number_logits)
-            term = self(readout, targets, replaces_cross_entropy)
+            term = self(readout, targets)
         by_lse, by_numbers = torch.autograd.grad(term, (shifted_lse, number_logits), materialize_grads=True)
         return by_lse, by_numbers
 
