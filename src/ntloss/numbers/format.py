@@ -175,7 +175,7 @@ class NumberFormat:
             spread = written[~far_out(written)].std() or written.std()
         if not 0 < spread < math.inf:
             raise _too_long(answers, log)
-        places = kept_decimals(spread, significant)
+        places = max(0, significant - 1 - math.floor(math.log10(spread)))
         needed = (d for d in range(places) if np.array_equal(written.round(d), written))
         places = next(needed, places)
         written = written.round(places)
@@ -385,16 +385,6 @@ def _count_digits(number: Decimal) -> tuple[int, int]:
     """Return how many digits a number needs before the point, at least one, and after it."""
     whole, _, decimals = f"{number.copy_abs():f}".partition(".")
     return len(whole), len(decimals.rstrip("0"))
-
-
-def kept_decimals(spread: float, significant: int) -> int:
-    """Return the decimals that keep so many digits of a standard deviation.
-
-    Example:
-        >>> kept_decimals(0.05, 3), kept_decimals(4000.0, 3)
-        (4, 0)
-    """
-    return max(0, significant - 1 - math.floor(math.log10(spread)))
 
 
 def _too_long(answers: Array, log: bool) -> ValueError:

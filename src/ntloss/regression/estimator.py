@@ -23,14 +23,13 @@ from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.numbers import NumberFormat
 from ntloss.reading.intervals import Calibration
 from ntloss.regression.baselines import Baseline, compare
-from ntloss.regression.beliefs import find_beliefs
+from ntloss.regression.calibration import calibrate
 from ntloss.regression.checkpoints import Checkpoint, as_json
 from ntloss.regression.questions import Questions
 from ntloss.regression.report import SELF, Report, Steps, make_table, show, summarize
 from ntloss.regression.rows import FEWEST, Numbers, as_answers, as_table, check_rows, choose_rows, divide
 from ntloss.regression.training import RATES, best_epoch, train
 from ntloss.writing import Writer
-from ntloss.writing.writer import LONGEST
 
 RECORD = "regressor.json"
 CHECKPOINT, REFIT = "checkpoint.pt", "checkpoint_refit.pt"
@@ -185,9 +184,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         start = time.perf_counter()
         self.writer_ = writer = self._load()
         rows = writer.encode(writer.prompts(texts), self.format_.write_array(answers))
-        shortened = sum(len(row["input_ids"]) - len(row["labels"]) == LONGEST for row in rows)
         report.rows(texts, parts, len(given) - len(texts), self.max_rows)
-        report.questions(self.questions_.left_out, shortened, LONGEST)
+        report.questions(self.questions_.left_out, rows)
         report.answers(self.format_, answers, texts[0])
         report.weights(self.model, writer.model)
         if writer.upper is not None:
@@ -205,9 +203,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             report,
         )
         report.epochs(self.history_)
-        believed = find_beliefs(writer, rows[calibrating])
+        self.calibration_ = calibrate(writer, rows[calibrating])
         writer.finish()
-        self.calibration_ = Calibration(believed.below, believed.upto)
         self._compare(simple, texts[asked], answers[asked], start)
         report.intervals(self.calibration_, self.interval, self.refit)
         report.say(f"\n{show(self.report_, self.summary_)}")

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ntloss.reading.intervals import Calibration, conformal_score
 from ntloss.regression.baselines import Baseline
 from ntloss.regression.rows import Numbers, Parts
 from ntloss.regression.training import best_epoch
+from ntloss.writing.writer import LONGEST, Row
 
 SELF = "NumberRegressor"
 FEW_ROWS = 50  # calibration rows below which intervals are a rough estimate
@@ -74,10 +75,11 @@ class Report:
         if beyond:
             self.say(f"left out        {beyond:,} rows beyond max_rows={max_rows:,}")
 
-    def questions(self, left_out: Any, shortened: int, longest: int) -> None:
-        """Say which columns no question holds, and which questions were shortened."""
+    def questions(self, left_out: Mapping[str, str], rows: Sequence[Row]) -> None:
+        """Say which columns no question holds, and how many questions were shortened."""
+        shortened = sum(len(row["input_ids"]) - len(row["labels"]) == LONGEST for row in rows)
         if shortened:
-            self.say(f"shortened       {shortened:,} questions of {longest} tokens or more, in their middle")
+            self.say(f"shortened       {shortened:,} questions of {LONGEST} tokens or more, in their middle")
         for name, why in left_out.items():
             self.say(f"left out        the column {name!r}: {why}")
 

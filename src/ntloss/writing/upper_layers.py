@@ -5,12 +5,12 @@ Computed once and kept in memory, it makes a step of training as cheap as the la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 STATES = "states"  # the entry of what the frozen layers return, `[tokens, width]` in each row
 KEPT = 4e9  # bytes of the frozen layers' output that are kept
@@ -67,7 +67,7 @@ class UpperLayers:
             for module in model.modules()
             if id(module) not in holding and not any(w.requires_grad for w in module.parameters())
         ]
-        self._using: AbstractContextManager[None] | None = None
+        self._injection: RemovableHandle | None = None  # of states, during a forward pass
         self._hooks = [
             model.register_forward_pre_hook(self._before, with_kwargs=True),
             model.register_forward_hook(self._after, always_call=True),
@@ -127,9 +127,17 @@ class UpperLayers:
                 row[STATES] = states[-len(row["input_ids"]) :].clone()
         return True
 
-    @contextmanager
-    def _given(self, states: Tensor) -> Iterator[None]:
-        """Let the model use these states, `[batch, seq, width]`, instead of running its frozen layers."""
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Prepare a forward pass of the model: with states, its frozen layers are not run."""
+        for part in self._frozen_modules:
+            part.training = False
+        states = kwargs.pop(STATES, None)
+        if states is not None:
+            self._skip_to(states)
+        return args, kwargs
+
+    def _skip_to(self, states: Tensor) -> None:
+        """Give the first upper layer these states, `[batch, seq, width]`, until `_after`."""
 
         def skip(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
             return (hidden_states,) if self._returns_tuple else hidden_states
@@ -139,29 +147,16 @@ class UpperLayers:
                 return (states, *args[1:]), kwargs
             return args, {**kwargs, "hidden_states": states}
 
-        hook = self._first.register_forward_pre_hook(inject, with_kwargs=True)
+        self._injection = self._first.register_forward_pre_hook(inject, with_kwargs=True)
         for layer in self._lower:
             vars(layer)["forward"] = skip
-        try:
-            yield
-        finally:
-            hook.remove()
-            for layer in self._lower:
-                del vars(layer)["forward"]
-
-    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for part in self._frozen_modules:
-            part.training = False
-        states = kwargs.pop(STATES, None)
-        if states is not None:
-            self._using = self._given(states)
-            self._using.__enter__()
-        return args, kwargs
 
     def _after(self, *_: Any) -> None:
-        if self._using is not None:
-            self._using.__exit__(None, None, None)
-            self._using = None
+        if self._injection is not None:
+            self._injection.remove()
+            for layer in self._lower:
+                del vars(layer)["forward"]
+            self._injection = None
 
 
 def _decoder_layers(model: Any) -> nn.ModuleList:

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ntloss import criteria
 from ntloss.regression import NumberRegressor
-from ntloss.regression.beliefs import find_beliefs
+from ntloss.regression.calibration import calibrate
 from ntloss.regression.checkpoints import Checkpoint
 from ntloss.regression.report import summarize
 from ntloss.regression.rows import choose_rows
@@ -72,7 +72,7 @@ def test_beliefs_are_the_distribution_that_walks_read(tiny, fitted, shift):
         fitted, answers = make(tiny, epochs=2).fit(known, numbers + shift), answers + shift
     writer = fitted.writer_
     prompts = writer.prompts(fitted.questions_.write(texts))
-    believed = find_beliefs(writer, writer.encode(prompts, fitted.format_.write_array(answers)))
+    believed = calibrate(writer, writer.encode(prompts, fitted.format_.write_array(answers)))
     read = writer.quantiles(prompts, [(i + 0.5) / 200 for i in range(200)])
     assert abs((read < answers[:, None]).mean(1) - believed.below.numpy()).max() <= 0.005
     assert abs((read <= answers[:, None]).mean(1) - believed.upto.numpy()).max() <= 0.005

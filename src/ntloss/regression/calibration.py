@@ -1,26 +1,20 @@
-"""What a writer believes about true answers, in one pass without walks."""
+"""Calibrate a writer's quantiles by what it believes about true answers, in one pass without walks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ntloss.reading.intervals import Calibration
 from ntloss.writing import Writer
 
 
-class Beliefs(NamedTuple):
-    """What a model believes about true answers; each `[rows]`, float64, on the CPU."""
-
-    below: Tensor  # the probability of smaller numbers than the true one
-    upto: Tensor  # the probability of the true number and smaller ones
-
-
 @torch.no_grad()
-def find_beliefs(writer: Writer, rows: Sequence[dict[str, Any]]) -> Beliefs:
-    """Find out what a writer believes about the true answers of rows.
+def calibrate(writer: Writer, rows: Sequence[dict[str, Any]]) -> Calibration:
+    """Calibrate a writer on rows, of whose true answers it is asked the probability.
 
     Each digit of the true answer, given those before it, divides the numbers that begin alike into ten parts,
     whose probabilities the model knows: those below the digit, those above it, and the part that the next
@@ -39,14 +33,14 @@ def find_beliefs(writer: Writer, rows: Sequence[dict[str, Any]]) -> Beliefs:
     found = torch.empty(len(rows), 2, dtype=torch.float64)
     for index in writer.batches([row["input_ids"] for row in rows], answers=0):
         batch = writer.collate([rows[i] for i in index])
-        found[index] = _find(writer.logits(batch), batch["labels"][:, 1:], slots).cpu()
-    return Beliefs(*found.unbind(-1))
+        found[index] = _shares(writer.logits(batch), batch["labels"][:, 1:], slots).cpu()
+    return Calibration(*found.unbind(-1))
 
 
-def _find(logits: Tensor, labels: Tensor, slots: Sequence[Tensor]) -> Tensor:
-    mass = torch.ones(
-        len(labels), dtype=torch.float64, device=logits.device
-    )  # of what begins like the answer
+def _shares(logits: Tensor, labels: Tensor, slots: Sequence[Tensor]) -> Tensor:
+    """Return the probabilities of smaller numbers, and of these and the true one, `[rows, 2]`."""
+    # The probability of what begins like the answer.
+    mass = torch.ones(len(labels), dtype=torch.float64, device=logits.device)
     below, above = torch.zeros_like(mass), torch.zeros_like(mass)
     negative = torch.zeros_like(mass, dtype=torch.bool)
     for slot, ids in enumerate(slots):
