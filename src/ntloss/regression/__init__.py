@@ -1,7 +1,8 @@
 """Predict a number from texts or rows of a table, with intervals, in scikit-learn's interface."""
 
+from ntloss.regression.columns import mark_gaps
 from ntloss.regression.estimator import NumberRegressor
-from ntloss.regression.tables import mark_gaps, read_table
+from ntloss.regression.tables import read_table
 
 __all__ = [
     "NumberRegressor",

@@ -15,9 +15,10 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
+from ntloss.regression.columns import Answers, mark_gaps, read_answers
 from ntloss.regression.estimator import CHECKPOINT, RECORD, REFIT, NumberRegressor, check_level
 from ntloss.regression.report import say, show
-from ntloss.regression.tables import Answers, Table, find_column, mark_gaps, read_answers, read_table
+from ntloss.regression.tables import Table, find_column, read_table
 
 _YEAR_LAST = r"^\s*(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:\s*|([T ]\d.*))$"
 COMMAND = "command.json"  # what a folder was made from

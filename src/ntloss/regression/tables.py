@@ -8,20 +8,15 @@ import difflib
 import io
 import itertools
 import json
-import math
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from pandas.io.common import get_handle
 
-from ntloss.numbers.alphabet import APOSTROPHES, POINT, POWERS, SIGNS, SPACES
-from ntloss.numbers.parsing import parse_number
+from ntloss.regression.columns import PLAIN
 from ntloss.regression.rows import is_numeric, without_surrogates
 
 _PACKED = {".gz", ".bz2", ".zip", ".xz", ".zst"}
@@ -32,29 +27,12 @@ _MOST_TITLES = 10  # lines in front of the names
 _SHOWN = 60  # characters of a line
 _CLEAN = 0.9  # share of the cells that a table after a title leaves without another separator
 _PROSE_COMMA = re.compile(r",(?!\s|$)")
-_GAPS = {"", "-", "--", "\N{EN DASH}", "\N{EM DASH}", "?", ".", "na", "n/a", "n.a.", "#n/a", "<na>", "nan"}
-_GAPS |= {"null", "none", "unknown"}
-_PLAIN = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_AROUND_DIGITS = re.compile(r"([^0-9]*)([0-9](?:.*[0-9])?)([^0-9]*)", re.DOTALL)
-_ONE_GROUP = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
-_APOSTROPHE = re.compile(f"[0-9][{APOSTROPHES}][0-9]")
-_SPACE = re.compile(f"[0-9][{SPACES}][0-9]")
-_MARKS = f"(. {''.join(SIGNS)}"
-_MINUSES = tuple(sign for sign, factor in SIGNS.items() if factor < 0)
-_EXAMPLES = 3
 
 
 class Table(NamedTuple):
     """A table of texts, None where there is nothing, and sentences about how it was read."""
 
     rows: pd.DataFrame
-    notes: list[str]
-
-
-class Answers(NamedTuple):
-    """Numbers of a column, NaN where there is nothing, and sentences about how they were read."""
-
-    numbers: NDArray[np.float64]
     notes: list[str]
 
 
@@ -104,11 +82,6 @@ def read_table(file: str | Path, separator: str | None = None) -> Table:
     return Table(table.reset_index(drop=True).apply(_as_texts), notes)
 
 
-def mark_gaps(rows: pd.DataFrame, missing: Iterable[str] = ()) -> pd.DataFrame:
-    """Return rows with None in place of `missing`, and in columns of numbers of NA, ? and the like."""
-    return rows.apply(_mark_gaps, missing={*map(_normal, missing)})
-
-
 def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str] = ()) -> str:
     """Return the name of a column.
 
@@ -129,7 +102,7 @@ def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str
     if len(columns) == 1 and option in ("--target", "--truth"):
         tried = ", ".join(map(repr, _SEPARATORS))
         hint += f" If the file has more, --separator says what separates them: {tried} and blanks were tried."
-    if any(_PLAIN.fullmatch(column) for column in columns):
+    if any(PLAIN.fullmatch(column) for column in columns):
         hint = " The first row looks like data: has the file a header?"
     if len(table) and name.strip() in {str(value).strip() for value in table.iloc[0]}:
         hint = " It stands in the row after these: if they are a title, delete its line."
@@ -139,199 +112,6 @@ def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str
         hint = f" The file was read as follows: {left_out[0]}."
     shown = ", ".join(map(repr, columns[:20])) + (", ..." if len(columns) > 20 else "")
     raise ValueError(f"{option} {name}: expected one of the columns {shown}.{hint}")
-
-
-def read_answers(column: pd.Series, decimal: str | None = None, missing: Iterable[str] = ()) -> Answers:
-    """Read the numbers of a column of texts, each by the grammar of `parse_number`.
-
-    What one answer leaves open, the other ones decide: `$1,234.50` says that commas separate thousands,
-    `2,6` that they stand before decimals. A currency or unit that all rows share is left out, True and False
-    are 1 and 0, and notes say so.
-
-    Args:
-        column: texts.
-        decimal: "." or ",", the mark before decimals; the other one then separates thousands. Default: the
-            answers decide; numbers that may still be meant in two ways are an error.
-        missing: what stands for no answer, in addition to `?`, `n/a` and the like.
-
-    Raises:
-        ValueError: some rows hold something else, or may be read in two ways.
-
-    Example:
-        >>> read_answers(pd.Series(["$5", "$7.50", "?"], name="y"))
-        Answers(numbers=array([5. , 7.5, nan]), notes=["1 row has no 'y' ('?')", "every 'y' has '$'"])
-        >>> read_answers(pd.Series(["12.345", "523"]), decimal=",").numbers
-        array([12345.,   523.])
-    """
-    name = "answer" if column.name is None else str(column.name)
-    texts = column.fillna("").map(lambda text: str(text).replace("\xa0", " ").strip())
-    is_gap = texts.map(_normal).isin(_GAPS | {*map(_normal, missing)})
-    given, notes = texts[~is_gap], list[str]()
-    if absent := len(texts) - len(given):
-        marks = sorted({*texts[is_gap]} - {""})
-        meant = f" ({', '.join(map(repr, marks))})" if marks else ""
-        notes.append(f"{absent:,} row{'s have' if absent > 1 else ' has'} no {name!r}{meant}")
-    if not len(given):
-        raise ValueError(f"the column {name!r} holds no number")
-    if given.str.lower().isin(["true", "false"]).all():
-        notes.append(f"{name!r}: True is 1, False is 0")
-        given = (given.str.lower() == "true").map({True: "1", False: "0"})
-    found = given.map(_Cell.of)
-    mark = _decimal_mark(found, name, notes) if decimal is None else decimal
-    read = [cell.read(mark) for cell in found]
-    is_wrong = [math.isnan(number) for number, _ in read]
-    measured = [unit for number, unit in read if not math.isnan(number)]
-    units = {unit.removesuffix("s") if len(unit) > 2 else unit for unit in measured}
-    if len(units) == 1 and (unit := max(measured, key=len)):
-        notes.append(f"every {name!r} has {unit!r}")
-    scaled = [
-        (cell.text, number)
-        for cell, (number, unit) in zip(found, read, strict=True)
-        if cell.magnitudes and cell.magnitudes[0] not in unit.split()
-    ]
-    if scaled:
-        notes.append(f"{scaled[0][0]!r} in {name!r} is read as {scaled[0][1]:.15g}")
-    if len(units) > 1 and not any(is_wrong):
-        is_wrong = [unit != "" for _, unit in read]
-    wrong = given[is_wrong]
-    if len(wrong):
-        rows = wrong.index[:_EXAMPLES]
-        shown = ", ".join(f"{texts[row]!r} in row {texts.index.get_loc(row) + 1:,}" for row in rows)
-        raise ValueError(
-            f"the column {name!r} holds no plain number in {len(wrong):,} of {len(texts):,} rows: {shown}. "
-            f"{_advice(found[is_wrong], [number for number, _ in read], units, decimal)}"
-        )
-    numbers = pd.Series([number for number, _ in read], given.index)
-    _note_parentheses(given, name, notes)
-    return Answers(numbers.reindex(texts.index).to_numpy(float), notes)
-
-
-class _Cell(NamedTuple):
-    """A text around one number: what stands before its first digit, up to the last one, and after that."""
-
-    text: str
-    before: str
-    core: str
-    after: str
-
-    @classmethod
-    def of(cls, text: str) -> _Cell:
-        match = _AROUND_DIGITS.fullmatch(text)
-        return cls(text, *(match.groups() if match else (text, "", "")))
-
-    def read(self, decimal: str | None) -> tuple[float, str]:
-        """Return the number, NaN if there is none, and its currency or unit."""
-        if _PLAIN.fullmatch(self.text) and (decimal != "," or POINT not in self.text):
-            return float(self.text), ""
-        if decimal is None and "," in self.core:
-            return math.nan, ""  # thousands, or decimals?
-        thousands = self._thousands(decimal)
-        before, after = self.before.lstrip(_MARKS).rstrip("(. "), self.after.strip(")(. ")
-        number = parse_number(self.text, "whole", thousands)
-        if number is not None:
-            before = before.rstrip(_MARKS)
-            after = " ".join(word for word in after.split() if word not in self.magnitudes)
-        elif "(" not in self.before and parse_number(self.core, "whole", thousands) is not None:
-            number = parse_number(self.text, "first", thousands)
-        return (math.nan if number is None else number), f"{before} {after}".strip()
-
-    @property
-    def magnitudes(self) -> list[str]:
-        """What may stand for thousands or millions after the number."""
-        return [word for word in self.after.split() if word.lower().removesuffix("s") in POWERS]
-
-    def _thousands(self, decimal: str | None) -> str | None:
-        """Return the separator of thousands that the text has, or may have beside its mark of decimals."""
-        for mark, pattern in (("'", _APOSTROPHE), (" ", _SPACE)):
-            if pattern.search(self.core):
-                return mark
-        if decimal == ",":
-            return POINT
-        return None if decimal is None or self.core.count(",") > 1 else ","
-
-    @property
-    def mark(self) -> str | None:
-        """The mark before decimals, if the text alone decides it."""
-        points, commas = self.core.count(POINT), self.core.count(",")
-        if points and commas:
-            return max(",.", key=self.core.rindex) if min(points, commas) == 1 else None
-        if points + commas == 1:
-            return None if _ONE_GROUP.fullmatch(self.core) else POINT if points else ","
-        return POINT if commas else "," if points else None
-
-
-def _decimal_mark(cells: pd.Series, name: str, notes: list[str]) -> str | None:
-    """Return the mark before decimals that the answers of a column decide; None if they have none.
-
-    Raises:
-        ValueError: points may be meant in two ways.
-    """
-    deciding = dict[str, str]()
-    for cell in cells:
-        if cell.mark is not None:
-            deciding.setdefault(cell.mark, cell.text)
-    if len(deciding) == 1:
-        ((mark, example),) = deciding.items()
-        other = {POINT: ",", ",": POINT}[mark]
-        if mark == "," or any("," in cell.core for cell in cells):
-            notes.append(
-                f"in {name!r}, {mark!r} stands before decimals and {other!r} between thousands ({example!r})"
-            )
-        return mark
-    if deciding:
-        return POINT  # what has decimals after a comma will be named
-    cells = cells[cells.map(lambda cell: cell.core != "")]
-    pointed = cells.map(lambda cell: POINT in cell.core)
-    if not pointed.any():
-        return None
-    if pointed.all():
-        notes.append(
-            f"the points in {name!r} are read as decimals ({cells.iloc[0].text!r}); if they separate "
-            "thousands, pass --decimal ,"
-        )
-    else:
-        examples = [cells[pointed].iloc[0].text, cells[~pointed].iloc[0].text]
-        raise ValueError(
-            f"the column {name!r} may be read in two ways: {' and '.join(map(repr, examples))} are thousands "
-            "separated by points, or have decimals. Pass --decimal , for thousands, --decimal . for decimals."
-        )
-    return None
-
-
-def _note_parentheses(texts: pd.Series, name: str, notes: list[str]) -> None:
-    """Say that parentheses are read as a minus sign.
-
-    Raises:
-        ValueError: other answers have minus signs, so that parentheses may mean something else.
-    """
-    enclosed = texts.str.startswith("(") & texts.str.endswith(")")
-    if not enclosed.any():
-        return
-    signed = texts[~enclosed & texts.str.startswith(_MINUSES)]
-    if len(signed):
-        raise ValueError(
-            f"the column {name!r} may be read in two ways: {signed.iloc[0]!r} has a minus sign, so "
-            f"{texts[enclosed].iloc[0]!r} in parentheses may be negative or not. Write one of the two."
-        )
-    count = int(enclosed.sum())
-    rows = f"{count:,} row{'s' * (count > 1)}"
-    notes.append(f"the parentheses around {name!r} in {rows} are read as negative numbers")
-
-
-def _advice(wrong: pd.Series, numbers: Sequence[float], units: set[str], decimal: str | None) -> str:
-    if not np.isnan(numbers).any():
-        shown = ", ".join(map(repr, sorted(units - {""})[:_EXAMPLES]))
-        others = ", and rows without one" if "" in units else ""
-        return f"There are several units or marks: {shown}{others}. Write one, or none, in all rows."
-    has_point, has_comma = (any(mark in cell.core for cell in wrong) for mark in ".,")
-    if decimal == "," and has_point:
-        return "With --decimal , points separate thousands, as in 1.234,5."
-    if decimal is None and has_comma:
-        return "Commas are thousands: --decimal . Commas are decimals: --decimal ,"
-    advice = "Correct them, or leave them empty: rows without an answer are left out."
-    if mark := next((cell.text for cell in wrong if not re.search("[0-9]", cell.text)), None):
-        advice += f" If they stand for gaps, name them: --missing={shlex.quote(mark[:_SHOWN])}"
-    return advice
 
 
 def _read_text(path: Path) -> str:
@@ -363,7 +143,7 @@ def _read_csv(path: Path, separator: str | None, notes: list[str]) -> pd.DataFra
     likely = [
         name
         for i, name in enumerate(table.columns)
-        if _PLAIN.fullmatch(name.strip()) and is_numeric(table.iloc[:, i])
+        if PLAIN.fullmatch(name.strip()) and is_numeric(table.iloc[:, i])
     ]
     if likely:
         notes.append(
@@ -443,7 +223,7 @@ def _count_titles(lines: Sequence[str], separator: str) -> int:
     if not 0 < count <= _MOST_TITLES or not after or separator == _BLANKS or any(map(is_title, after)):
         return 0
     names: list[str] = next(iter(_reader(lines[count : count + 1], separator)), [])
-    return 0 if any(_PLAIN.fullmatch(name.strip()) for name in names) else count
+    return 0 if any(PLAIN.fullmatch(name.strip()) for name in names) else count
 
 
 def find_separator(text: str) -> str | None:
@@ -471,7 +251,7 @@ def find_separator(text: str) -> str | None:
         return max(found, key=lambda separator: found[separator])
     rows = _first_rows(lines, _BLANKS)
     is_table = len({len(row) for row in rows}) == 1 and len(rows) > 2 and len(rows[0]) > 1
-    numeric = is_table and any(all(map(_PLAIN.fullmatch, column)) for column in zip(*rows[1:], strict=True))
+    numeric = is_table and any(all(map(PLAIN.fullmatch, column)) for column in zip(*rows[1:], strict=True))
     return _BLANKS if numeric else None
 
 
@@ -542,20 +322,6 @@ def _parse_lines(text: str) -> list[Any]:
 
 def _as_texts(column: pd.Series) -> pd.Series:
     return pd.Series([_as_text(value) for value in column], column.index, dtype=object)
-
-
-def _mark_gaps(texts: pd.Series, missing: set[str]) -> pd.Series:
-    normal = texts.fillna("").map(_normal)
-    texts, is_gap = texts.where(~normal.isin(missing), None), normal.isin(_GAPS | missing)
-    given = texts[~is_gap]
-    holds_numbers = len(given) and pd.to_numeric(given, errors="coerce").notna().all()
-    return texts.where(~is_gap, None) if holds_numbers else texts
-
-
-def _normal(text: str) -> str:
-    """Return a text as marks of gaps are compared: without case, and numbers by their values."""
-    text = text.strip().lower()
-    return str(float(text)) if _PLAIN.fullmatch(text) else text
 
 
 def _as_text(value: Any) -> str | None:

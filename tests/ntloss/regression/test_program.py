@@ -316,6 +316,7 @@ def test_a_large_table_is_read_in_seconds(tmp_path):
     texts, stars = reviews(2000)
     table = pd.concat([pd.DataFrame({"text": texts, "stars": stars})] * 10, ignore_index=True)
     table.to_csv(tmp_path / "large.csv", index=False)
-    from ntloss.regression.tables import read_answers, read_table
+    from ntloss.regression.columns import read_answers
+    from ntloss.regression.tables import read_table
 
     assert np.isfinite(read_answers(read_table(tmp_path / "large.csv").rows["stars"]).numbers).all()

@@ -10,7 +10,8 @@ import pandas as pd
 import pyarrow.parquet
 import pytest
 
-from ntloss.regression.tables import find_column, mark_gaps, read_answers, read_table
+from ntloss.regression.columns import mark_gaps, read_answers
+from ntloss.regression.tables import find_column, read_table
 
 ROWS = [("fine, really", "3"), ("bad; very", "1"), ("so | so", "2"), ("ok", "2")]
 
