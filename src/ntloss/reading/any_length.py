@@ -174,8 +174,17 @@ def _leading_to(
     return found
 
 
-def summarize(numbers: Numbers, levels: Tensor) -> dict[str, Tensor]:
-    """Summarize the numbers after each prompt as the tensors of `NumberQuantiles`."""
+def summarize(
+    numbers: Numbers, levels: Tensor, low: float | None = None, high: float | None = None
+) -> dict[str, Tensor]:
+    """Summarize the numbers after each prompt as the tensors of `NumberQuantiles`.
+
+    Args:
+        numbers: the numbers, all of them from `low` to `high`, or NaN.
+        levels: `[levels]`, of the quantiles.
+        low, high: the range of the numbers, in which their bounds are, too. Default: none.
+    """
+    least, most = -math.inf if low is None else low, math.inf if high is None else high
     count, device = len(numbers.noise), numbers.values.device
     rows = []
     for question in range(count):
@@ -198,7 +207,10 @@ def summarize(numbers: Numbers, levels: Tensor) -> dict[str, Tensor]:
         # Systematic samples vary at most as much as independent ones of what was resampled.
         noise = 1.96 * numbers.noise[question].sqrt()
         off = noise * (levels * (1 - levels)).sqrt()
-        at = [_quantile(values, cumulative, level) for level in (levels, levels - off, levels + off)]
+        at = [
+            _quantile(values, cumulative, level).clamp(least, most)
+            for level in (levels, levels - off, levels + off)
+        ]
         rows.append(torch.cat([*at, torch.stack([mean, noise * spread, starts, total / begun, continues])]))
     table = torch.stack(rows)
     values, lower, upper = table[:, : 3 * len(levels)].view(count, 3, -1).unbind(1)

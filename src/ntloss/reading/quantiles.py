@@ -252,10 +252,7 @@ def _of_any_length(
         most = min(most_texts, rows_per_pass)
         numbers = any_length.numbers_after(root, rows, options, most, max_digits, shifts)
         numbers = numbers._replace(values=within(numbers.values, *bounds))
-        found = any_length.summarize(numbers, levels)
-        if any_of(bounds):
-            found |= {end: found[end].clamp(*bounds) for end in ("lower", "upper")}
-        parts.append(found)
+        parts.append(any_length.summarize(numbers, levels, *bounds))
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -280,7 +280,7 @@ def read_numbers(
             factors = torch.tensor([signs[some][i] for i in index], device=root.device)[after.questions]
             values = within(after.values * factors + 0.0, low, high)  # with one zero
             after = after._replace(values=values)
-            fields = any_length.summarize(after, points.to(root.device))
+            fields = any_length.summarize(after, points.to(root.device), low, high)
             passes, run = root.counts
             of_mark = NumberQuantiles(with_median, **fields, passes=passes, rows=run)
             for row, i in enumerate(index):

@@ -39,7 +39,7 @@ class Baseline(NamedTuple):
     seconds: float
 
 
-def compare(
+def fit_simple_models(
     questions: Questions,
     table: pd.DataFrame,
     texts: Sequence[str],

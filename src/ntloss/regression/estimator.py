@@ -22,7 +22,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.numbers import NumberFormat
 from ntloss.reading.intervals import Calibration
-from ntloss.regression.baselines import Baseline, compare
+from ntloss.regression.baselines import Baseline, fit_simple_models
 from ntloss.regression.calibration import calibrate
 from ntloss.regression.checkpoints import Checkpoint, as_json
 from ntloss.regression.questions import Questions
@@ -177,7 +177,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         simple: dict[str, Baseline] = {}
         if self.compare:
             encoder = None if self.compare is True else str(self.compare)
-            simple, failed = compare(
+            simple, failed = fit_simple_models(
                 self.questions_, table, texts, answers, training, asked, encoder, self.random_state
             )
             report.simple_models(simple, failed, answers[asked])
@@ -205,7 +205,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         report.epochs(self.history_)
         self.calibration_ = calibrate(writer, rows[calibrating])
         writer.finish()
-        self._compare(simple, texts[asked], answers[asked], start)
+        self._evaluate(simple, texts[asked], answers[asked], start)
         report.intervals(self.calibration_, self.interval, self.refit)
         report.say(f"\n{show(self.report_, self.summary_)}")
         if self.refit:
@@ -423,7 +423,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             read[index] = self.writer_.quantiles([prompts[i] for i in index], asked)
         return self.format_.unscaled(read[:, [asked.index(level) for level in levels]])
 
-    def _compare(
+    def _evaluate(
         self, simple: dict[str, Baseline], texts: Sequence[str], truths: Numbers, start: float
     ) -> None:
         """Compare the model with simple ones on held-out rows."""
