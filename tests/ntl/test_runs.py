@@ -257,6 +257,7 @@ INVALID = [
     ("evaluation.name=../x", "evaluation.name"),
     ("evaluation.name=checkpoint-2", "evaluation.name"),
     ("dataset_args.mode=comparison", "dataset_comparison"),
+    ("dataset_args.dataset_name=tabluar", "tabular"),
     ("evaluation.read=[mode]", "median"),
     ("model_args.family=t6", "decoder_only"),
     ("loss=nope", "ntl_was"),
