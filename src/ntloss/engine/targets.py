@@ -96,17 +96,11 @@ def prepare_targets(
     ignored = check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index)
     if num_items_in_batch is not None:
         _check_count(num_items_in_batch, reduction)
-    if sequence_ids is not None:
-        _check_beside("sequence_ids", sequence_ids, labels)
-    if loss_weights is not None:
-        _check_weights("loss_weights", loss_weights, labels)
-    if number_weights is not None:
-        _check_weights("number_weights", number_weights, labels, splits=mode == "replace")
+    for name in ("sequence_ids", "loss_weights", "number_weights", "number_sigma"):
+        if (given := getattr(options, name)) is not None:
+            _check_beside(name, given, labels, mode)
     if soft_labels is not None:
         check_soft_labels(soft_labels, labels, tables.vocabulary.vocab_size, reads_values(labels))
-    if number_sigma is not None:
-        _check_beside("number_sigma", number_sigma, labels)
-        _check_sigma(number_sigma)
     if not set(OF_NUMBERS) & set(reads):
         numbers = None
     elif numbers is None:
@@ -291,41 +285,31 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r}: expected {', '.join(others)} or {last}")
 
 
-def _check_beside(name: str, tensor: Tensor, labels: Tensor) -> None:
-    """Raise a TypeError or ValueError unless a tensor is real, and has the labels' shape and device."""
-    integers = name == "sequence_ids"
-    if not isinstance(tensor, Tensor) or tensor.is_complex() or (integers and tensor.is_floating_point()):
-        expected = "a tensor of integers" if integers else "a real tensor"
-        raise TypeError(f"{name}: expected {expected}, given {given_type(tensor)}")
-    if tensor.shape != labels.shape:
-        found = f"{name} of shape {list(tensor.shape)}"
-        raise ValueError(f"{found}: expected that of the labels, {list(labels.shape)}")
-    if tensor.device != labels.device:
-        found = f"{name} are on {tensor.device}, the logits on {labels.device}"
-        raise ValueError(f"{found}: move one to the other")
+def _check_beside(name: str, given: Tensor, labels: Tensor, mode: str) -> None:
+    """Raise a TypeError or ValueError unless what is given for each label fits the labels, with its values.
 
-
-def _check_weights(name: str, weights: Tensor, labels: Tensor, splits: bool = False) -> None:
-    """Raise a TypeError or ValueError unless weights fit the labels and are finite, 0 or more.
-
-    `splits` says that a weight splits a label between two terms, and is at most 1.
+    Integers are expected of `sequence_ids`, and numbers of the others: finite and 0 or more, but for NaN in
+    `number_sigma`, and at most 1 if a number's weight splits its label between two terms.
     """
-    _check_beside(name, weights, labels)
-    if not reads_values(labels):
+    integers = name == "sequence_ids"
+    if not isinstance(given, Tensor) or given.is_complex() or (integers and given.is_floating_point()):
+        expected = "a tensor of integers" if integers else "a real tensor"
+        raise TypeError(f"{name}: expected {expected}, given {given_type(given)}")
+    if given.shape != labels.shape:
+        found = f"{name} of shape {list(given.shape)}"
+        raise ValueError(f"{found}: expected that of the labels, {list(labels.shape)}")
+    if given.device != labels.device:
+        found = f"{name} are on {given.device}, the logits on {labels.device}"
+        raise ValueError(f"{found}: move one to the other")
+    if integers or not reads_values(labels):
         return
-    valid = (weights >= 0) & (weights <= (1 if splits else torch.inf)) & (weights < torch.inf)
-    if not valid.all():  # NaN fails these comparisons too
-        expected = "weights from 0 to 1 with mode='replace'" if splits else "finite weights, 0 or more"
-        raise ValueError(f"{name} contain {weights[~valid][0].item()}: expected {expected}")
-
-
-def _check_sigma(sigma: Tensor) -> None:
-    """Raise a ValueError if standard deviations are negative or infinite; NaN and 0 are none."""
-    if reads_values(sigma) and ((sigma < 0) | sigma.isinf()).any():
-        wrong = sigma[(sigma < 0) | sigma.isinf()][0].item()
-        raise ValueError(
-            f"number_sigma contains {wrong}: expected standard deviations; 0 or NaN for the criterion's own"
-        )
+    valid, expected = (given >= 0) & (given < torch.inf), "finite weights, 0 or more"  # NaN is neither
+    if name == "number_sigma":
+        valid, expected = valid | given.isnan(), "standard deviations; 0 or NaN for the criterion's own"
+    elif name == "number_weights" and mode == "replace":
+        valid, expected = valid & (given <= 1), "weights from 0 to 1 with mode='replace'"
+    if not valid.all():
+        raise ValueError(f"{name} of {given[~valid][0].item()}: expected {expected}")
 
 
 def _check_count(count: Tensor | float, reduction: str) -> None:
