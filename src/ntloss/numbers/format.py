@@ -36,6 +36,7 @@ PLUS = ("optional", "written")
 SCALES = ("plain", "log")
 _MOST_DIGITS = 15  # that a float64 tells apart
 _FAR = 10  # interquartile ranges outside the quartiles from which a number is far out
+_APART = 10  # times the largest other answer, from which large ones are errors and no tail
 
 
 class SlotTokens(NamedTuple):
@@ -135,8 +136,8 @@ class NumberFormat:
     def for_answers(cls, answers: Array, scale: str | None = None, significant: int = 3) -> NumberFormat:
         """Choose the smallest format that keeps so many digits of the answers' standard deviation.
 
-        Answers that are far out, such as typing errors, take no part in the standard deviation, nor in the
-        choice of the scale.
+        Answers that are far out, such as typing errors, take no part in the standard deviation. Those that
+        are also ten times as large as all others take none in the choice of the scale.
 
         Args:
             answers: `[rows]`, float64, numbers that differ.
@@ -161,17 +162,14 @@ class NumberFormat:
             raise ValueError(
                 f"y: all {len(answers)} answers are {answers[0]:g}; expected answers that differ"
             )
-        log = scale == "log"
-        with np.errstate(all="ignore"):  # powers of very large or small answers, which are refused below
-            if scale is None and answers.min() > 0:
-                log = spreads_widely(answers[~far_out(np.log10(answers))])
+        log = spreads_widely(answers) if scale is None else scale == "log"
         if log and answers.min() <= 0:
             raise ValueError(
                 f"scale='log': the answer {answers.min():g} has no logarithm; expected numbers above 0, or "
                 "scale='plain'"
             )
         written = np.log10(answers) if log else answers
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # powers of very large or small answers, which are refused below
             spread = written[~far_out(written)].std() or written.std()
         if not 0 < spread < math.inf:
             raise _too_long(answers, log)
@@ -406,6 +404,10 @@ def far_out(answers: Array) -> Any:
         >>> far_out(np.array([2.4, 2.6, 3.0, 3.1, 3.5, 1e7]))
         array([False, False, False, False, False,  True])
     """
+    return _is_far_out(torch.as_tensor(answers, dtype=torch.float64)).numpy()
+
+
+def _is_far_out(answers: Tensor) -> Tensor:
     found = _far_from(answers, answers)
     for end in (answers.min(), answers.max()):
         others = answers[answers != end]
@@ -414,22 +416,27 @@ def far_out(answers: Array) -> Any:
     return found
 
 
-def _far_from(others: Array, answers: Array) -> Any:
-    import numpy as np
-
-    low, high = np.quantile(others, [0.25, 0.75])
+def _far_from(others: Tensor, answers: Tensor) -> Tensor:
+    low, high = others.quantile(torch.tensor([0.25, 0.75], dtype=others.dtype))
     margin = _FAR * (high - low)
-    return ((answers < low - margin) | (answers > high + margin)) & (margin > 0)
+    found: Tensor = ((answers < low - margin) | (answers > high + margin)) & (margin > 0)
+    return found
 
 
 def spreads_widely(answers: Array | Sequence[float]) -> bool:
     """Return whether answers are positive, skewed to the right, and spread over two orders of magnitude.
+
+    Answers that are far out, and ten times as large as all others, are taken for typing errors or marks of
+    gaps, and do not count. The large ones of a long tail have neighbors.
 
     Example:
         >>> spreads_widely([1, 20, 30, 400, 50_000.0]), spreads_widely([1, 2, 3.0])
         (True, False)
     """
     numbers = torch.as_tensor(answers, dtype=torch.float64)
+    far = _is_far_out(numbers)
+    if far.any() and numbers[far].min() > _APART * numbers[~far].max():
+        numbers = numbers[~far]
     if numbers.min() <= 0 or numbers.max() < 100 * numbers.min():
         return False
     ordered = numbers.sort().values

@@ -182,7 +182,7 @@ def summarize(
     Args:
         numbers: the numbers, all of them from `low` to `high`, or NaN.
         levels: `[levels]`, of the quantiles.
-        low, high: the range of the numbers, in which their bounds are, too. Default: none.
+        low, high: the range of the numbers, to which the bounds are clamped. Default: none.
     """
     least, most = -math.inf if low is None else low, math.inf if high is None else high
     count, device = len(numbers.noise), numbers.values.device

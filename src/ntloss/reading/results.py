@@ -25,7 +25,7 @@ class NumberQuantiles:
             exceed with probability q.
         lower: `[batch, levels]`, lower 95 % bounds of the values; equal to them where the reading is exact.
             Where smaller numbers may have been missed, the end of the range that is read, or minus infinity.
-        upper: `[batch, levels]`, upper 95 % bounds.
+        upper: `[batch, levels]`, upper 95 % bounds; likewise, with the upper end or infinity.
         mean: `[batch]`, the mean of the numbers; NaN for a fixed width.
         mean_error: `[batch]`, 1.96 standard errors of the mean. It is no bound: where numbers have many
             lengths, rare large ones may be missed.

@@ -14,7 +14,7 @@ from ntloss.writing import Writer
 
 @torch.no_grad()
 def calibrate(writer: Writer, rows: Sequence[dict[str, Any]]) -> Calibration:
-    """Calibrate a writer on rows, of whose true answers it is asked the probability.
+    """Calibrate a writer on rows by the probability that it gives to the numbers up to each true answer.
 
     Each digit of the true answer, given those before it, divides the numbers that begin alike into ten parts,
     whose probabilities the model knows: those below the digit, those above it, and the part that the next
@@ -23,6 +23,9 @@ def calibrate(writer: Writer, rows: Sequence[dict[str, Any]]) -> Calibration:
     Args:
         writer: writes numbers in a format, with a token for each character.
         rows: of `Writer.encode`, with the true answers.
+
+    Returns:
+        The calibration, of any level.
     """
     assert writer.form is not None
     # The tokens of each slot, in the order of its characters: - and +, or the digits.

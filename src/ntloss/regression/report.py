@@ -229,9 +229,9 @@ def _find_errors(answers: Numbers, form: NumberFormat) -> NDArray[np.bool_]:
         >>> answers[_find_errors(answers, NumberFormat(digits=5, signed=True))]
         array([-999])
     """
-    chosen = (answers != 0) | (np.count_nonzero(answers) == len(answers) - 1)
-    chosen[chosen] = far_out(form.scaled(answers[chosen]))
-    found: NDArray[np.bool_] = chosen
+    compared = (answers != 0) | (np.count_nonzero(answers) == len(answers) - 1)
+    found = np.zeros(len(answers), bool)
+    found[compared] = far_out(form.scaled(answers[compared]))
     return found
 
 

@@ -70,13 +70,15 @@ def as_answers(y: Any) -> Numbers:
         TypeError: y holds dates or durations, whose unit is unknown.
     """
     answers = column_or_1d(y, warn=True)
-    if (kind := pd.Series(answers).infer_objects().dtype.kind) in "mM":
-        what, such_as = ("durations", "y.dt.total_seconds()") if kind == "m" else ("dates", "y.dt.year")
-        raise TypeError(f"y holds {what}: expected numbers, such as {such_as}")
+    kind = pd.api.types.infer_dtype(answers, skipna=True)
+    if kind in ("datetime64", "datetime", "date", "period"):
+        raise TypeError("y holds dates: expected numbers, such as y.dt.year")
+    if kind in ("timedelta64", "timedelta"):
+        raise TypeError("y holds durations: expected numbers, such as y.dt.total_seconds()")
     numbers = as_floats(pd.Series(answers))
     if len(rows := np.flatnonzero(~np.isfinite(numbers))):
         shown = ", ".join(f"{answers[row]!s:.20} in row {row}" for row in rows[:3])
-        advice = "Leave such rows out of X and y."
+        advice = "Leave such rows out of X and y." if len(rows) < len(answers) else "Expected numbers."
         if parse_number(str(answers[rows[0]]), "whole") is not None:
             advice = 'ntloss.numbers.parse_number(text, "whole") reads such texts.'
         raise ValueError(

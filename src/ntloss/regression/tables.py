@@ -66,8 +66,8 @@ def read_table(file: str | Path, separator: str | None = None) -> Table:
             table = _read_csv(path, separator, notes)
     except UnicodeError as error:
         raise ValueError(
-            f"{path} is not UTF-8 text ({error}). Read it in Python, and fit the frame: "
-            f'pd.read_csv("{path.name}", encoding="latin-1"), or encoding="utf-16"'
+            f"{path} is neither UTF-8 nor UTF-16 with a byte order mark ({error}). Read it in Python, and "
+            f'fit the frame: pd.read_csv("{path.name}", encoding="latin-1"), or the encoding that it has'
         ) from None
     except Exception as error:  # each format has other errors for damaged files
         if isinstance(error, OSError) and error.filename is not None:
@@ -122,7 +122,7 @@ def _read_text(path: Path) -> str:
     is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     text = content.decode("utf-16" if is_utf16 else "utf-8-sig")
     if "\0" in text[:1000]:
-        raise UnicodeError("it holds NUL characters, as UTF-16 does")
+        raise UnicodeError("it holds NUL characters, as UTF-16 and UTF-32 do")
     return text
 
 

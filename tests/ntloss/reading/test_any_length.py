@@ -97,9 +97,8 @@ def test_bounds_of_a_reading_are_in_the_range_that_is_read():
     model = make_model("llama", SPELLINGS.vocab_size)
     options = {"levels": (0.001, 0.999), "max_digits": 2, "most_texts": 4}
     free = number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, **options)
-    assert (
-        free.lower.isinf() & free.upper.isinf().flip(1)
-    ).any()  # unless all is read, far ones may be missed
+    # Not all numbers are read, so that smaller or larger ones than a quantile may be missed.
+    assert (free.lower[:, 0].isinf() & free.upper[:, 1].isinf()).any()
     read = number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, low=1, high=9, **options)
     assert ((read.lower >= 1) & (read.lower <= read.values)).all()
     assert ((read.upper <= 9) & (read.upper >= read.values)).all()

@@ -77,6 +77,8 @@ def test_marks_of_gaps_in_many_rows_are_far_out():
         (np.arange(1.0, 21), [0] * 70, []),  # a quarter of all answers would be far from the quartiles
         (np.exp(np.linspace(-4, 6, 60)), [], []),  # large ones of a long tail, which is written as logarithms
         (np.arange(2.4, 3.5, 0.02), [1e7], [1e7]),
+        (np.arange(190) % 5 + 1.0, [999] * 10, [999]),  # which would make a long tail
+        (np.arange(20.0, 300, 10), [1e6], [1e6]),
     ],
 )
 def test_zeros_and_long_tails_are_not_taken_for_errors(usual, others, errors, capsys):

@@ -65,17 +65,17 @@ def test_quantiles_ascend_around_the_median(fitted):
 
 
 @pytest.mark.parametrize("shift", [0, -60])
-def test_beliefs_are_the_distribution_that_walks_read(tiny, fitted, shift):
+def test_calibration_reads_the_distribution_of_the_walks(tiny, fitted, shift):
     texts, answers = reviews(12, seed=3)
     if shift:  # answers with a sign
         known, numbers = reviews(240)
         fitted, answers = make(tiny, epochs=2).fit(known, numbers + shift), answers + shift
     writer = fitted.writer_
     prompts = writer.prompts(fitted.questions_.write(texts))
-    believed = calibrate(writer, writer.encode(prompts, fitted.format_.write_array(answers)))
+    calibration = calibrate(writer, writer.encode(prompts, fitted.format_.write_array(answers)))
     read = writer.quantiles(prompts, [(i + 0.5) / 200 for i in range(200)])
-    assert abs((read < answers[:, None]).mean(1) - believed.below.numpy()).max() <= 0.005
-    assert abs((read <= answers[:, None]).mean(1) - believed.upto.numpy()).max() <= 0.005
+    assert abs((read < answers[:, None]).mean(1) - calibration.below.numpy()).max() <= 0.005
+    assert abs((read <= answers[:, None]).mean(1) - calibration.upto.numpy()).max() <= 0.005
 
 
 @pytest.mark.parametrize("options", [{}, {"scale": "log"}, {"train": "all"}, {"train": "lora"}])
