@@ -28,7 +28,10 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Targets(NamedTuple):
-    """Targets and weights of each position, `[positions]`; for a mean, weights are divided by their total."""
+    """Targets and weights of each position, `[positions]`, and what all positions have in common.
+
+    For a mean, weights are divided by their total.
+    """
 
     labels: Tensor  # token ids, -1 where ignored
     target: Tensor  # index of the label's value, -1 where the label is not a number
@@ -51,11 +54,15 @@ class Targets(NamedTuple):
 
     def select(self, rows: Tensor | slice) -> Targets:
         """Select some positions."""
-        columns = [None if column is None else column[rows] for column in self[:9]]
-        targets = Targets(*columns, *self[9:])  # type: ignore[arg-type, call-arg]
+        fields: tuple[Any, ...] = self
+        columns: list[Any] = [None if each is None else each[rows] for each in fields[:_OF_POSITIONS]]
+        targets = Targets(*columns, *fields[_OF_POSITIONS:])
         if self.number_rows is None:
             return targets
         return targets._replace(number_rows=targets.number_weights.nonzero().squeeze(-1))
+
+
+_OF_POSITIONS = Targets._fields.index("number_rows")  # number of the fields that have a row a position
 
 
 class LabelOptions(NamedTuple):
@@ -286,7 +293,7 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def _check_beside(name: str, given: Tensor, labels: Tensor, mode: str) -> None:
-    """Raise a TypeError or ValueError unless what is given for each label fits the labels, with its values.
+    """Raise a TypeError or ValueError unless something for each label has the labels' shape and valid values.
 
     Integers are expected of `sequence_ids`, and numbers of the others: finite and 0 or more, but for NaN in
     `number_sigma`, and at most 1 if a number's weight splits its label between two terms.
