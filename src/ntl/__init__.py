@@ -8,7 +8,7 @@ A run, from the command to its results:
     config.read_config              makes the settings of each group, and checks that they fit together
     train.run                       reads top to bottom what a run does:
         training_args.trainer_arguments   transformers' arguments
-        config.dataset_args.read          the examples
+        data.Data.read                    the examples, of the dataset that was chosen
         identity.identify                 what the run is, by which it is found finished, continued or refused
         train.find_start                  the trained model, or the checkpoint to continue from
         train.prepare                     checks everything before the first step:

@@ -114,11 +114,11 @@ def read_config(given: DictConfig | Mapping[str, Any], choice: str | None = None
         given = {
             group: OmegaConf.to_container(given[group], resolve=True, enum_to_str=True) for group in groups
         }
-    if not given.get("dataset_args"):
+    dataset = (given.get("dataset_args") or {}).get("dataset_name")
+    if dataset in (None, MISSING):
         raise UserError(f"there is no dataset. Pass dataset_args=NAME: {', '.join(DATASETS)}.")
-    dataset = str(given["dataset_args"].get("dataset_name"))
     if dataset not in DATASETS:
-        raise unknown_key("dataset_args.dataset_name=", dataset, DATASETS)
+        raise unknown_key("dataset_args.dataset_name=", str(dataset), DATASETS)
     kinds: dict[str, type[Settings]] = {"dataset_args": DATASETS[dataset], **SECTIONS}
     sections: Any = {group: read_settings(kind, given.get(group) or {}) for group, kind in kinds.items()}
     training = sections["training_args"]

@@ -186,7 +186,6 @@ def test_questions_that_a_model_was_trained_on_are_left_out_of_other_evaluations
 
 
 def _data():
-
     given = [
         "dataset_args=tabular",
         "dataset_args.file=t.csv",

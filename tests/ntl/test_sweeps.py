@@ -321,7 +321,7 @@ def send(process, number, reached):
 def test_a_killed_sweep_continues_to_the_metrics_of_an_undisturbed_one(tiny, tmp_path, out):
     write_more(
         tiny,
-        "training_args: {max_steps: 20, eval_steps: 5, save_steps: 5, gradient_accumulation_steps: 2}",
+        "training_args: {max_steps: 40, eval_steps: 20, save_steps: 5, gradient_accumulation_steps: 2}",
     )
     first, second = (out / name for name in NAMES)
     multiprocessing.set_forkserver_preload(IMPORTED)
