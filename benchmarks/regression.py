@@ -19,6 +19,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ntloss.regression import NumberRegressor
 from ntloss.regression.training import best_epoch
+from ntloss.writing.writer import LONGEST
 
 NEIGHBORS = "neighbors"  # the column of their texts
 
@@ -51,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     table = pd.read_csv(options.table).sample(options.rows + options.new, random_state=options.seed)
     prompt = options.prompt.replace("\\n", "\n")
+    if options.neighbors >= options.rows:
+        parser.error(f"--neighbors {options.neighbors}: expected fewer than --rows {options.rows}")
     if options.neighbors:
         table[NEIGHBORS] = with_neighbors(table, prompt, options.target, options.rows, options.neighbors)
         prompt = f"{{{NEIGHBORS}}}\n\n{prompt}"
@@ -69,12 +72,14 @@ def main(arguments: list[str] | None = None) -> int:
     model.fit(rows.drop(columns=options.target), rows[options.target])
     fitted = time.process_time()
     answers = new[options.target].to_numpy()
+    lengths = map(len, model.writer_.tokenizer(model.questions_.write(rows))["input_ids"])
     low, median, high = model.predict_quantiles(new, [0.05, 0.5, 0.95]).T
     read = time.process_time()
     best = best_epoch(model.history_) or options.epochs
     print(
         f"{options.train}, {options.rows} rows, {options.neighbors} neighbors, seed {options.seed}, epoch "
         f"{best} of {len(model.history_) or options.epochs} is kept: "
+        f"{sum(length > LONGEST for length in lengths)} questions are shortened; "
         f"fitted in {fitted - start:.0f} s, {(read - fitted) / len(new):.3f} s a new row; "
         f"at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB; "
         f"{len(new)} new rows: mean absolute error {abs(median - answers).mean():.2f}, intervals of 90% hold "
