@@ -177,6 +177,16 @@ def test_errors_of_fields_are_in_units_of_their_noise_and_invalid_calls_are_left
     assert found["median_mae"] == found["median_delay_ms_mae"] == approx(0.5)
 
 
+def test_each_half_of_the_rows_chooses_the_temperature_of_the_other(study):
+    calibrate = study("results", "soft_labels").calibrate
+    sure = np.full((6, 9), 0.01)
+    sure[:, 4] = 0.92
+    ratings = [[4, 5], [4, 4]] * 3  # of the rows with even indices, half of the ratings are 5
+    shares = calibrate(sure, ratings)[:, 4]
+    assert (shares[1::2] < 0.92).all()
+    assert (shares[::2] > 0.99).all()
+
+
 @pytest.mark.parametrize("name", ["fields", "soft_labels"])
 def test_runs_of_other_studies_are_made_packed_and_measured(name, study, tiny, tmp_path, monkeypatch, capsys):
     train, results, outputs = study("train", name), study("results", name), tmp_path / "outputs"

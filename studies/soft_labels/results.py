@@ -6,20 +6,18 @@ The pack, `runs.jsonl.xz`, holds one run a line. Runs in the pack that the folde
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
+from ntloss.reading import ScoreReading, fit_temperature, with_temperature
 from studies.packs import report
+from studies.scores.read import LEVELS
 from studies.scores.results import measures
 
-PAIRS = (("soft", "ce"), ("soft_crps", "ce"), ("soft_crps", "soft"))
-PLANNED = [
-    {"of": of, "minus": minus, "metric": metric}
-    for of, minus in PAIRS
-    for metric in ("rater_rps", "median_mae")
-]
-"""All contrasts; Holm's correction covers them together."""
+PLANNED = yaml.safe_load(Path(__file__).with_name("contrasts.yaml").read_text("utf-8"))["contrasts"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,10 +26,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measures_of(run: Mapping[str, Any]) -> dict[str, float]:
-    """Measure a run as in the study of scores; `none` is the probability of anything but a level."""
+    """Measure a run as in the study of scores; `none` is the probability of anything but a level.
+
+    `calibrated_rater_rps` is the ranked probability score against the raters after a temperature, which the
+    other half of the test rows chooses. It was not planned.
+    """
     probabilities, labels = np.array(run["read"][-1]["probabilities"]), np.array(run["labels"])
     none = float(1 - probabilities.sum(1).mean())
-    return {**measures(probabilities, labels, run["ratings"]), "none": none}
+    measured = measures(probabilities, labels, run["ratings"])
+    calibrated = measures(calibrate(probabilities, run["ratings"]), labels, run["ratings"])
+    return {**measured, "none": none, "calibrated_rater_rps": calibrated["rater_rps"]}
+
+
+def calibrate(probabilities: np.ndarray, ratings: Sequence[Sequence[float]]) -> np.ndarray:
+    """Change the probabilities, `[rows, levels]`, of each half of the rows by the other's temperature."""
+    levels = [dict(zip(LEVELS, row, strict=True)) for row in probabilities.tolist()]
+    read = [ScoreReading(each, mean=np.nan, median=np.nan, none=0.0) for each in levels]
+    changed = np.empty_like(probabilities)
+    for used, fitted in ((0, 1), (1, 0)):
+        temperature = fit_temperature(read[fitted::2], ratings[fitted::2])
+        scores = with_temperature(read[used::2], temperature)
+        changed[used::2] = [[*score.probabilities.values()] for score in scores]
+    return changed
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ METRICS = {
         Metric("interval_score", "interval score", False, "unit of the answers"),
         Metric("rps", "RPS", False, "levels"),
         Metric("rater_rps", "RPS, ratings", False, "levels"),
+        Metric("calibrated_rater_rps", "RPS, ratings, calibrated", False, "levels"),
         Metric("kappa", "kappa", True, "correlation"),
         Metric("two_peaks", "two peaks", False, "share"),
         Metric("ece", "calibration error", False, "share"),
