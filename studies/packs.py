@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from ntl.data.files import write_atomically
 from ntl.report.contrasts import compare_rows, read_contrasts
 from ntl.report.runs import PACKED
 from ntl.report.tables import contrast_columns, markdown_table
 
-MARGIN = 5.0  # per cent
+STUDIES = Path(__file__).parent
 
 
 def make_runs(
@@ -57,9 +58,8 @@ def report(
     arguments: Sequence[str] | None,
     study: str,
     measures: Callable[[Mapping[str, Any]], Mapping[str, float]],
-    planned: Sequence[Mapping[str, str]],
 ) -> None:
-    """Merge the runs of a study, measure and test them, and print both.
+    """Merge the runs of a study, measure them, test what its `contrasts.yaml` plans, and print both.
 
     The measures are a pack of the lab, `metrics.csv.xz`, which `ntl report` reads.
 
@@ -67,7 +67,6 @@ def report(
         arguments: The command line: `--outputs` and `--results`.
         study: Name of the study's folders.
         measures: Measures a run, which has an `arm` and a `seed`, by names of `ntl.metrics.registry`.
-        planned: The contrasts, see `ntl.report.contrasts`, which are corrected together.
     """
     parser = argparse.ArgumentParser(description=f"Pack and measure the runs of the study `{study}`.")
     parser.add_argument("--outputs", type=Path, default=Path("outputs", study))
@@ -84,7 +83,8 @@ def report(
     )
     write(table, given.results / "metrics.csv.xz")
     print(table.pivot_table(index="row", columns="metric", values="value").to_string(float_format="%.3f"))
-    tested, missing = compare_rows(table, read_contrasts(planned), MARGIN)
+    plan = yaml.safe_load((STUDIES / study / "contrasts.yaml").read_text("utf-8"))
+    tested, missing = compare_rows(table, read_contrasts(plan["contrasts"]), plan["margin"])
     print("", *missing, sep="\n")
     if len(tested):
         write(tested, given.results / "contrasts.csv")

@@ -23,7 +23,7 @@ from ntl.report.tables import contrast_columns, markdown_table
 from ntl.scores import SPACED, SPACED_LEVELS
 from ntloss.reading import interval_margin, widen
 from studies.all_layers.train import ARMS, CHOSEN, COMMON, FOLDER
-from studies.packs import MARGIN, merge, write
+from studies.packs import merge, write
 
 TUNING = (12, 13)
 COVERAGE = 0.9
@@ -261,7 +261,7 @@ def contrasts(figures: pd.DataFrame, plan: Mapping[str, Any]) -> pd.DataFrame:
     tables = [name for name in plan["tables"] if name in {*table["dataset"]}]
 
     def test(planned: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-        found, _ = compare_rows(table, read_contrasts(planned), MARGIN)
+        found, _ = compare_rows(table, read_contrasts(planned), plan["margin"])
         return found[found["seeds"] > 1] if len(found) else found
 
     parts = []

@@ -6,22 +6,19 @@ The pack, `runs.jsonl.xz`, holds one run a line. Runs in the pack that the folde
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from studies.boxes.task import BOX, POINT, TIME, score
 from studies.packs import report
 
 MEASURES = {BOX: "iou", POINT: "point_mae", TIME: "time_mae"}
-PLANNED = yaml.safe_load(Path(__file__).with_name("contrasts.yaml").read_text("utf-8"))["contrasts"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Merge, measure, test, print."""
-    report(arguments, "boxes", measures_of, PLANNED)
+    report(arguments, "boxes", measures_of)
 
 
 def measures_of(run: Mapping[str, Any]) -> dict[str, float]:

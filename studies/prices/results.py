@@ -6,20 +6,16 @@ The pack, `runs.jsonl.xz`, holds one run a line. Runs in the pack that the folde
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from studies.packs import report
-
-PLANNED = yaml.safe_load(Path(__file__).with_name("contrasts.yaml").read_text("utf-8"))["contrasts"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Merge, measure, test, print."""
-    report(arguments, "prices", measures_of, PLANNED)
+    report(arguments, "prices", measures_of)
 
 
 def measures_of(run: Mapping[str, Any]) -> dict[str, float]:
