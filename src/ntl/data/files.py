@@ -13,6 +13,7 @@ import re
 import shutil
 import tempfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -324,7 +325,7 @@ def _join(names: Iterable[str]) -> str:
 
 
 @dataclass
-class Prepare(Settings):
+class Prepare(Settings, ABC):
     """Settings of `ntl prepare` for every dataset: where the files come from and go to."""
 
     source: str = setting(
@@ -334,9 +335,9 @@ class Prepare(Settings):
     overwrite: bool = setting(False, "true: existing files are replaced")
     split_seed: int = setting(0, "random seed that chooses the validation set and the order of the pairs")
 
+    @abstractmethod
     def plan(self) -> Plan:
         """Find the official files, and say which files are made of them."""
-        raise NotImplementedError
 
 
 class Plan(NamedTuple):

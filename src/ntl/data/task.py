@@ -1,6 +1,7 @@
 """What all datasets share: examples, the splits of a task, settings, and how numbers become texts."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -82,7 +83,7 @@ class TaskData:
 
 
 @dataclass
-class Data(Settings):
+class Data(Settings, ABC):
     """A dataset: its settings, of which these are every dataset's, and what reads its examples."""
 
     group = "dataset_args."
@@ -107,13 +108,13 @@ class Data(Settings):
         """The dataset's name in reports."""
         return self.dataset_name
 
+    @abstractmethod
     def read(self) -> TaskData:
         """Read or generate the examples.
 
         Raises:
             UserError: The files are invalid, or the settings do not fit them or each other.
         """
-        raise NotImplementedError
 
 
 @dataclass
