@@ -18,6 +18,7 @@ import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ntloss.regression import NumberRegressor
+from ntloss.regression.questions import Questions
 from ntloss.regression.training import best_epoch
 from ntloss.writing.writer import LONGEST
 
@@ -102,7 +103,8 @@ def with_neighbors(table: pd.DataFrame, prompt: str, target: str, known: int, co
     Returns:
         A text for each row, similar by TF-IDF of words' parts of two to four letters.
     """
-    questions = [prompt.format_map(row) for row in table.to_dict("records")]
+    answers = table[target].to_numpy(float)
+    questions = Questions.choose(table.drop(columns=target), answers, prompt=prompt).write(table)
     letters = TfidfVectorizer(sublinear_tf=True, analyzer="char_wb", ngram_range=(2, 4))
     vectors = letters.fit(questions[:known]).transform(questions)
     similar = (vectors @ vectors[:known].T).toarray()
