@@ -104,16 +104,18 @@ class Encoder:
 
     Args:
         folder: Folder with its weights and its tokenizer.
+        bfloat16: Whether matrix products are computed in bfloat16, which not every processor is fast at.
     """
 
-    def __init__(self, folder: str):
+    def __init__(self, folder: str, bfloat16: bool = True):
+        self.bfloat16 = bfloat16
         self.tokenizer, self.model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
         self.head = nn.Linear(self.model.config.hidden_size, 1)
 
     def states(self, texts: Sequence[str]) -> Tensor:
         """Compute the mean of the last states of each text, `[texts, width]`."""
         batch = self.tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
             states = self.model(**batch).last_hidden_state.float()
         kept = batch["attention_mask"].unsqueeze(-1)
         return (states * kept).sum(1) / kept.sum(1)
@@ -130,16 +132,18 @@ class Encoder:
             found[chosen] = self.states([texts[i] for i in chosen]).numpy()
         return found
 
-    def fine_tune(self, train: Rows, validation: Rows, test: Rows, rate: float) -> list[tuple[float, float]]:
+    def fine_tune(
+        self, train: Rows, validation: Rows, test: Rows, rate: float, epochs: int = EPOCHS
+    ) -> list[tuple[float, float]]:
         """Minimize absolute errors; return the errors on validation and test rows after each epoch."""
         center, scale = train.answers.mean(), train.answers.std()
         targets = torch.from_numpy((train.answers - center) / scale).float()
         parameters = [*self.model.parameters(), *self.head.parameters()]
         optimizer = torch.optim.AdamW(parameters, rate, weight_decay=0.01)
-        steps = EPOCHS * -(-len(train.texts) // BATCH)
+        steps = epochs * -(-len(train.texts) // BATCH)
         schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
         found = []
-        for _ in range(EPOCHS):
+        for _ in range(epochs):
             self.model.train()
             for chosen in torch.randperm(len(targets)).split(BATCH):
                 predicted = self.head(self.states([train.texts[i] for i in chosen])).squeeze(-1)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ntloss.regression import NumberRegressor
 
@@ -25,6 +25,16 @@ def save_tiny_model(folder, layers=6):
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+def save_tiny_encoder(folder):
+    """Save a BERT of random weights, with the tokenizer of the tiny model."""
+    save_tiny_model(folder, layers=1)
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    (folder / "model.safetensors").unlink()
+    BertModel(BertConfig(vocab_size=300, pad_token_id=0, **shape)).save_pretrained(folder)
+    return folder
 
 
 def reviews(count=80, seed=0):

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from regression_cases import make, reviews, rooms, save_tiny_model
+from regression_cases import make, reviews, rooms, save_tiny_encoder, save_tiny_model
 from tolerances import assert_close
-from transformers import AutoTokenizer, BertConfig, BertModel
+from transformers import AutoTokenizer, BertModel
 
 from ntloss.regression.baselines import sentence_vectors
 
@@ -17,14 +17,7 @@ MEAN, FIRST = "pooling_mode_mean_tokens", "pooling_mode_cls_token"
 
 @pytest.fixture
 def folder(tmp_path):
-    """Save a small BERT with the tokenizer of the tiny model."""
-    save_tiny_model(tmp_path, layers=1)
-    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    torch.manual_seed(0)
-    config = BertConfig(vocab_size=300, pad_token_id=0, **shape)
-    (tmp_path / "model.safetensors").unlink()
-    BertModel(config).save_pretrained(tmp_path)
-    return tmp_path
+    return save_tiny_encoder(tmp_path)
 
 
 def say_pooling(folder, **modes):

@@ -4,9 +4,10 @@ import runpy
 from pathlib import Path
 
 import pandas as pd
-from regression_cases import reviews, save_tiny_model
+from regression_cases import reviews, save_tiny_encoder, save_tiny_model
 
-BENCHMARK = Path(__file__).parents[3] / "benchmarks/regression.py"
+ROOT = Path(__file__).parents[3]
+BENCHMARK = ROOT / "benchmarks/regression.py"
 
 
 def test_neighbors_are_the_most_similar_rows_but_never_the_row_itself():
@@ -35,3 +36,30 @@ def test_it_prints_errors_intervals_time_and_memory(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "80 rows" in printed
     assert "30 new rows" in printed
+
+
+def test_an_encoder_is_fine_tuned_on_the_same_rows(tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    texts, stars = reviews(110)
+    table = tmp_path / "reviews.csv"
+    pd.DataFrame({"text": texts, "stars": stars}).to_csv(table, index=False)
+    encoder = save_tiny_encoder(tmp_path)
+    main = runpy.run_path(str(BENCHMARK))["main"]
+    options = [
+        "--prompt",
+        "{text}: ",
+        "--rows",
+        "80",
+        "--new",
+        "30",
+        "--epochs",
+        "3",
+        "--encoder",
+        str(encoder),
+    ]
+    found = []
+    for _ in range(2):
+        assert main([str(table), "stars", *options]) == 0
+        found.append(float(capsys.readouterr().out.split()[-1]))
+    assert abs(found[0] - found[1]) < 0.1  # the seed decides
+    assert found[0] < 30  # the answers range from 0 to 50
