@@ -116,21 +116,34 @@ def note_prompts(trainer: Any, input_ids: Tensor | None) -> None:
     """Note in a model's configuration whether its training prompts have the tokenizer's chat template.
 
     `read_number` applies the template, and warns if the model was trained without. A template is recognized
-    by its special tokens; where it writes none, nothing is noted.
+    by the special tokens that only it writes. Where it writes none but those that begin and end any text
+    (SmolLM2's), the assistant's turn is recognized by its first two tokens, such as `<|im_start|>assistant`.
     """
     tokenizer = tokenizer_of(trainer.processing_class)
     if input_ids is None or getattr(tokenizer, "chat_template", None) is None:
         return
     turn = [{"role": "user", "content": "a"}]
     try:
-        written = tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False)
+        asked, written = (
+            tokenizer.apply_chat_template(turn, add_generation_prompt=answers, return_dict=False)
+            for answers in (False, True)
+        )
     except Exception:  # a template of another form of turns, which raises errors of Jinja
         return
-    always = {*tokenizer("a")["input_ids"], tokenizer.bos_token_id, tokenizer.eos_token_id}
-    marks = {*written}.intersection(tokenizer.all_special_ids) - always
+    special = {*tokenizer.all_special_ids}
+    marks = special.intersection(written) - {
+        *tokenizer("a")["input_ids"],
+        tokenizer.bos_token_id,
+        tokenizer.eos_token_id,
+    }
+    start = written[len(asked) : len(asked) + 2]
     if marks:
-        is_plain = not bool(torch.isin(input_ids, torch.tensor(sorted(marks), device=input_ids.device)).any())
-        setattr(trainer.model.config, PLAIN_PROMPTS, is_plain)
+        has_template = torch.isin(input_ids, torch.tensor(sorted(marks), device=input_ids.device)).any()
+    elif len(start) == 2 and special.intersection(start):
+        has_template = ((input_ids[:, :-1] == start[0]) & (input_ids[:, 1:] == start[1])).any()
+    else:
+        return
+    setattr(trainer.model.config, PLAIN_PROMPTS, not bool(has_template))
 
 
 def shifts_labels(model: Any) -> bool:

@@ -207,12 +207,14 @@ def test_weight_zero_and_undo_train_as_the_stock_trainer(kind, way, one, tmp_pat
 TOKENS = ["<pad>", "<end>", "<turn>", *"0123456789", *map(chr, range(97, 123))]
 
 
-def tokenizer_with(template):
+def tokenizer_with(template, **special):
     """A tokenizer whose tokens are characters, with the digits' ids of `cases.DIGITS`."""
     plain = Tokenizer(models.WordLevel({text: i for i, text in enumerate(TOKENS)}, "<pad>"))
     plain.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    special = {"pad_token": "<pad>", "eos_token": "<end>", "additional_special_tokens": ["<turn>"]}
-    return PreTrainedTokenizerFast(tokenizer_object=plain, chat_template=template, **special)
+    special = special or {"eos_token": "<end>", "additional_special_tokens": ["<turn>"]}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=plain, chat_template=template, pad_token="<pad>", **special
+    )
 
 
 @pytest.mark.parametrize("before", [None, True])
@@ -244,6 +246,23 @@ def test_a_model_notes_whether_its_prompts_were_plain_until_it_is_undone(before,
     for _ in range(2):
         handle.undo()
         assert getattr(config, "number_prompts_are_plain", None) is before
+
+
+@pytest.mark.parametrize(("begins", "plain"), [("a", True), ("b", False)])
+def test_a_template_is_recognized_whose_marks_also_begin_and_end_plain_texts(begins, plain, tmp_path):
+    template = (
+        "{% for m in messages %}<turn>c{{ m['content'] }}<end>{% endfor %}"
+        "{% if add_generation_prompt %}<turn>b{% endif %}"
+    )
+    rows = cases.samples()
+    for row in rows:
+        row["input_ids"][:2] = torch.tensor([TOKENS.index("<turn>"), TOKENS.index(begins)])
+    trainer = cases.trainer_for(cases.llama(), tmp_path)
+    trainer.train_dataset = rows
+    trainer.processing_class = tokenizer_with(template, bos_token="<turn>", eos_token="<end>")
+    make_number_aware(trainer, vocabulary=cases.DIGITS)
+    trainer.train()
+    assert trainer.model.config.number_prompts_are_plain is plain
 
 
 @pytest.mark.parametrize("name", ["pad", "eos"])
