@@ -20,6 +20,10 @@ _GAP = "unknown"
 _SIGNIFICANT = 9  # digits of a number with decimals; whole numbers and codes are written as they are
 _EXACT = 2.0**53  # from which a float may stand for several whole numbers
 _WHOLE = re.compile(r"[+-]?[0-9]+")
+_PLAIN = (1e-9, 1e16)  # numbers from and up to which all zeros are written
+_MIDNIGHT = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]00:00:00")
+_LEFT_OUT = 1.5  # times the rows, up to which a column numbers them: some may be left out
+_UNNAMED = ("", "Unnamed: 0")  # the index of a frame in a CSV file, and as pandas reads it
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class Questions:
     def write(self, X: Any) -> list[str]:  # noqa: N803
         """Write each row as a question."""
         table = self.table(X)
-        texts = {c: [_text(value, c in self.numeric) for value in table[c]] for c in self.columns}
+        texts = {c: [_text(value, c in self.numeric) for value in _cells(table[c])] for c in self.columns}
         rows = [dict(zip(texts, values, strict=True)) for values in zip(*texts.values(), strict=True)]
         if self.prompt is not None:
             parts = _COLUMN.split(self.prompt)  # every other one is the name of a column
@@ -150,31 +154,52 @@ def _useless(table: pd.DataFrame, numeric: Iterable[str], answers: Numbers) -> d
                 found[name] = "it equals the answer"
             elif times and np.allclose(numbers, times * answers, rtol=1e-9, atol=0):
                 found[name] = f"it is {times:.6g} times the answer"
-            elif np.isin(numbers.min(), (0, 1)) and (np.diff(np.sort(numbers)) == 1).all():
+            elif _are_labels(numbers) and numbers.max() <= _LEFT_OUT * len(numbers):
                 found[name] = "it numbers the rows"
+            elif _are_labels(numbers) and name in _UNNAMED:
+                found[name] = "it has no name, and different whole numbers as an index has"
         elif all(parse_number(cell, "whole") == answer for cell, answer in zip(column, answers, strict=True)):
             found[name] = "it equals the answer"
     return found
 
 
+def _are_labels(numbers: Numbers) -> bool:
+    """Return whether numbers are whole, 0 or more, and differ from each other."""
+    is_whole = np.array_equal(numbers, np.floor(numbers))
+    return is_whole and numbers.min() >= 0 and len(np.unique(numbers)) == len(numbers)
+
+
+def _cells(column: pd.Series) -> Iterable[Any]:
+    """Return the values of a column; floats of 32 bits keep their type, and so their shortest digits."""
+    cells: Iterable[Any] = column.to_numpy() if column.dtype.kind == "f" else column
+    return cells
+
+
 def _text(value: Any, numeric: bool) -> str:
-    """Write a value of a row: whole numbers with all their digits, and others with nine.
+    """Write a value of a row: whole numbers with all their digits, others with nine, and midnights as dates.
 
     Example:
         >>> [_text(value, True) for value in (0.1 + 0.2, "3.00", 4006381333931.0, None, "n/a")]
         ['0.3', '3', '4006381333931', 'unknown', 'n/a']
+        >>> _text(np.float32(0.1), True), _text(6.02e23, True), _text("2026-11-27 00:00:00", False)
+        ('0.1', '6.02e+23', '2026-11-27')
     """
     if is_gap(value):
         return _GAP
     text = str(value).strip()
-    if not numeric or _WHOLE.fullmatch(text):
+    if midnight := _MIDNIGHT.fullmatch(text):
+        return midnight[1]
+    is_number = numeric or isinstance(value, float | np.floating)
+    if not is_number or _WHOLE.fullmatch(text):
         return text
     try:
-        number = float(value)
+        number = float(text)
     except ValueError:
         return text
     if not np.isfinite(number):
         return _GAP
     if number.is_integer() and abs(number) < _EXACT:
         return str(int(number))
+    if not _PLAIN[0] <= abs(number) < _PLAIN[1]:
+        return f"{number:.{_SIGNIFICANT}g}"
     return np.format_float_positional(number, _SIGNIFICANT, unique=False, fractional=False, trim="-")

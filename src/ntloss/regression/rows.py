@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,18 @@ def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
 
     Raises:
         TypeError: X is neither a table nor a sequence.
+        ValueError: several columns have one name, or X has more than two dimensions.
     """
+    table, plain = _as_table(X)
+    if table.columns.has_duplicates:
+        twice = table.columns[table.columns.duplicated()][0]
+        raise ValueError(f"X: several columns are called {twice!r}; rename all but one")
+    return table, plain
+
+
+def _as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
+    if hasattr(X, "to_pandas"):  # frames and series of polars, and tables of pyarrow and datasets
+        X = X.to_pandas()  # noqa: N806
     if isinstance(X, pd.DataFrame):
         return X.set_axis([*map(column_name, X.columns)], axis=1), False
     if isinstance(X, pd.Series):
@@ -44,7 +55,7 @@ def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
     if issparse(X):
         raise TypeError("X: expected texts or a DataFrame; sparse matrices are not supported")
     X = X.__array__() if hasattr(X, "__array__") else X  # noqa: N806
-    if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
+    if isinstance(X, str | Mapping | Set) or not isinstance(X, Iterable):
         raise TypeError(
             f"X: expected a list of texts or a DataFrame, given a {type(X).__name__}; put one row into a list"
         )
@@ -52,6 +63,8 @@ def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
     if len(rows) and not isinstance(rows, np.ndarray) and all(isinstance(row, Mapping) for row in rows):
         return pd.DataFrame(rows), False
     array = np.frompyfunc(without_surrogates, 1, 1)(np.asarray(rows, dtype=object))
+    if array.ndim > 2:
+        raise ValueError(f"X: expected one or two dimensions, given the shape {array.shape}")
     if array.ndim == 2:
         return pd.DataFrame(array, columns=[*map(column_name, range(array.shape[1]))]), False
     return pd.DataFrame({TEXT: array}), True
@@ -88,7 +101,7 @@ def as_answers(y: Any) -> Numbers:
 
 
 def check_rows(table: pd.DataFrame, answers: Numbers, which: str = "rows") -> None:
-    """Raise a ValueError unless there are enough rows, an answer for each, and columns of different names.
+    """Raise a ValueError unless there are enough rows, an answer for each, and columns.
 
     Args:
         table: the rows.
@@ -97,9 +110,6 @@ def check_rows(table: pd.DataFrame, answers: Numbers, which: str = "rows") -> No
     """
     if len(table) != len(answers):
         raise ValueError(f"X has {len(table)} rows, y {len(answers)}: expected as many")
-    if table.columns.has_duplicates:
-        twice = table.columns[table.columns.duplicated()][0]
-        raise ValueError(f"X: several columns are called {twice!r}; rename all but one")
     if not len(table.columns):
         raise ValueError("X has no columns: expected texts, or a DataFrame with at least one column")
     if len(answers) < FEWEST:
@@ -138,9 +148,10 @@ def as_floats(column: pd.Series) -> Numbers:
 def is_numeric(column: pd.Series) -> bool:
     """Return whether a column holds only numbers and gaps.
 
-    Codes and versions are no numbers: 0123 begins with a 0, and in a column of 1.9 and 1.10 a last 0 counts.
+    Codes and versions are no numbers: 0123 begins with a 0, and in a column of 1.9 and 1.10 a last 0 counts,
+    unless there is a 1.05, too.
     """
-    if pd.api.types.is_bool_dtype(column):
+    if pd.api.types.is_bool_dtype(column) or pd.api.types.is_complex_dtype(column):
         return False
     if pd.api.types.is_numeric_dtype(column):
         return True
@@ -148,9 +159,10 @@ def is_numeric(column: pd.Series) -> bool:
     texts = texts[texts != ""]
     decimals = texts.str.extract(r"^[0-9]+\.([0-9]+)$")[0].dropna()
     are_versions = {*decimals.str.len()} == {1, 2} and decimals.str.fullmatch("[0-9]0").any()
+    are_versions &= not decimals.str.fullmatch("0[0-9]").any()
     if are_versions or texts.str.fullmatch(r"0\d+").any():
         return False
-    return bool(len(texts)) and bool(pd.to_numeric(texts, errors="coerce").notna().all())
+    return bool(len(texts)) and not np.isnan(as_floats(texts)).any()
 
 
 def is_gap(value: Any) -> bool:

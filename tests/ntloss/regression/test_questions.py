@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 
 from ntloss.numbers import NumberFormat
@@ -11,6 +12,7 @@ from ntloss.numbers.format import far_out
 from ntloss.regression.program import _as_times, _errors
 from ntloss.regression.questions import Questions
 from ntloss.regression.report import Report, summarize
+from ntloss.regression.rows import as_table, is_numeric
 
 ANSWERS = np.arange(4.0) ** 2
 
@@ -38,6 +40,71 @@ def test_other_numbers_are_written_alike_in_tables_of_texts_and_of_floats():
     for cells in ([2.5, 3.0, 0.1 + 0.2, 1 / 3], ["2.50", "3.00", "0.30000000000000004", str(1 / 3)]):
         written = choose(x=cells, text=["a", "b", "c", "d"]).write(pd.DataFrame({"x": cells, "text": "a"}))
         assert [text.partition(",")[0] for text in written] == ["x: 2.5", "x: 3", "x: 0.3", "x: 0.333333333"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "written"),
+    [
+        (pd.to_datetime(["2026-11-27", "2026-11-28"]), "2026-11-27"),
+        (["2026-11-27 00:00:00", "2026-11-28 12:30:00"], "2026-11-27"),
+        (pd.array([0.1, 0.2], dtype="float32"), "0.1"),
+        (pd.array([0.1, None], dtype="Float32"), "0.1"),
+        (pd.array([0.1, None], dtype="float[pyarrow]"), "0.1"),
+        ([6.02e23, 1.0], "6.02e+23"),
+        ([1e-30, 0.5], "1e-30"),
+        (["1", "12a"], "1"),
+        ([1.0, None], "1"),
+    ],
+)
+def test_a_value_is_written_alike_whatever_holds_it(cells, written):
+    questions = Questions.choose(pd.DataFrame({"x": cells}), ANSWERS[:2], "y")
+    for given in (cells, [written]):
+        assert questions.write(pd.DataFrame({"x": given}))[0] == f"{written}\ny: "
+
+
+def test_a_text_column_takes_whole_floats_as_whole_numbers():
+    questions = choose(number=["1", "12a", "3", "4"], text=["a", "b", "c", "d"])
+    assert (
+        questions.write(pd.DataFrame({"number": [12.0, None], "text": "a"}))[0] == "number: 12, text: a, y: "
+    )
+
+
+@pytest.mark.parametrize("make", [pyarrow.Table.from_pandas, lambda frame: frame.to_dict("records")])
+def test_tables_of_other_kinds_keep_the_names_of_their_columns(make):
+    frame = pd.DataFrame({"size": [2.5, 3.0, 7.0, 1.0], "text": ["a", "b", "c", "d"]})
+    questions = Questions.choose(as_table(make(frame))[0], ANSWERS, "y")
+    assert questions.numeric == ("size",)
+    assert questions.write(make(frame[["text", "size"]])) == questions.write(frame)
+
+
+def test_texts_and_times_of_arrow_are_no_numbers():
+    held = pd.DataFrame({"text": ["a", None], "time": pd.to_datetime(["2026", "2027"]), "size": [1.5, None]})
+    arrow = held.convert_dtypes(dtype_backend="pyarrow")
+    assert [is_numeric(arrow[name]) for name in arrow] == [False, False, True]
+
+
+def test_columns_of_one_name_are_refused_when_rows_are_predicted():
+    twice = pd.DataFrame([["a", 1, 2]], columns=["text", "size", "size"])
+    with pytest.raises(ValueError, match="'size'"):
+        choose(text=["a", "b", "c", "d"], size=[1.5, 2, 3, 7]).write(twice)
+
+
+@pytest.mark.parametrize(
+    ("cells", "numeric"), [(["1.5", "2.50", "3.05"], True), (["1.9", "1.10"], False), (["1.0", "1.05"], True)]
+)
+def test_decimals_of_two_lengths_are_versions_unless_one_begins_with_a_0(cells, numeric):
+    assert is_numeric(pd.Series(cells)) == numeric
+
+
+@pytest.mark.parametrize("name", ["", "id"])
+def test_numbers_of_rows_are_left_out_where_some_rows_are(name):
+    kept = np.flatnonzero(np.arange(30) % 4)
+    index = np.random.default_rng(0).permutation(1000)[:22]
+    for cells in (kept[:22], kept[:22] + 1, index):
+        table = pd.DataFrame({name: cells, "text": [f"text {i}" for i in range(22)]})
+        questions = Questions.choose(table, np.arange(22.0) ** 2)
+        is_left_out = cells is not index or not name
+        assert [*questions.left_out] == [name] * is_left_out
 
 
 def test_rows_in_which_nothing_is_given_are_found():
