@@ -27,6 +27,7 @@ _MOST_TITLES = 10  # lines in front of the names
 _SHOWN = 60  # characters of a line
 _CLEAN = 0.9  # share of the cells that a table after a title leaves without another separator
 _PROSE_COMMA = re.compile(r",(?!\s|$)")
+_JSON = re.compile(r'\s*(\[\s*)?\{\s*"')
 
 
 class Table(NamedTuple):
@@ -98,16 +99,14 @@ def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str
         return name.strip()
     columns = [*table.columns]
     close = difflib.get_close_matches(name, columns, 1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    hint = f" Did you mean {close[0]!r}?" if close and len(columns) > 1 else ""
     if len(columns) == 1 and option in ("--target", "--truth"):
         tried = ", ".join(map(repr, _SEPARATORS))
         hint += f" If the file has more, --separator says what separates them: {tried} and blanks were tried."
-    if any(PLAIN.fullmatch(column) for column in columns):
+    if _has_number(columns):
         hint = " The first row looks like data: has the file a header?"
     if len(table) and name.strip() in {str(value).strip() for value in table.iloc[0]}:
         hint = " It stands in the row after these: if they are a title, delete its line."
-    if columns[0].startswith(("{", "[")):
-        hint = " The file looks like JSON: end its name with .jsonl, or .json."
     if left_out := [note for note in notes if repr(name.strip()) in note]:
         hint = f" The file was read as follows: {left_out[0]}."
     shown = ", ".join(map(repr, columns[:20])) + (", ..." if len(columns) > 20 else "")
@@ -128,15 +127,26 @@ def _read_text(path: Path) -> str:
 
 def _read_csv(path: Path, separator: str | None, notes: list[str]) -> pd.DataFrame:
     text = _read_text(path)
+    if _JSON.match(text):
+        raise ValueError("it looks like JSON; end its name with .jsonl, or .json")
     limit = csv.field_size_limit(len(text) + 1)  # of the whole process, so it is restored
     try:
         rows = _read_rows(text, separator, notes)
     finally:
         csv.field_size_limit(limit)
+    return make_frame(rows, notes)
+
+
+def make_frame(rows: Sequence[Sequence[str]], notes: list[str]) -> pd.DataFrame:
+    """Make a frame of rows, of which the first one holds the names of the columns.
+
+    Raises:
+        ValueError: there are no rows.
+    """
     if not rows:
         raise ValueError("the file is empty")
     table = pd.DataFrame(rows[1:], columns=rows[0], dtype=object)
-    # Some programs end each line, or begin and end it, with a separator.
+    # Some programs end each line, or begin and end it, with a separator; and sheets may begin at B2.
     table = table.loc[
         :, [bool(name.strip()) or (table.iloc[:, i] != "").any() for i, name in enumerate(rows[0])]
     ]
@@ -159,18 +169,19 @@ def _read_rows(text: str, separator: str | None, notes: list[str]) -> list[list[
     if declared := re.fullmatch(r"sep=(.)\r?\n", lines[0] if lines else ""):
         lines = lines[1:]
         separator = separator or declared[1]
-    lines = [*itertools.dropwhile(lambda line: re.match(r"#\s", line), lines)]
+    comments = [*itertools.takewhile(lambda line: re.match(r"#\s", line), lines)]
+    lines = lines[len(comments) :]
     separator = separator or find_separator("".join(lines[: _LINES + 1]))
     titles = 0 if separator is None else _count_titles(lines, separator)
     separator = separator or ","
     if separator != ",":
         notes.append(f"the separator is {_named(separator)}")
     if titles:
-        notes.append(
-            f"left out: {titles} line{'s' * (titles > 1)} in front of the names of columns, "
-            f"{lines[0].strip()[:_SHOWN]!r}"
-        )
+        notes.append(_left_out(titles, "line", lines[0].strip(separator + " \r\n")))
     lines = lines[titles:]
+    if comments and lines and _names_columns(comments[-1], lines[0], separator):
+        lines = [comments[-1].lstrip("# \t"), *lines]
+        notes.append(f"the comment {comments[-1].strip()[:_SHOWN]!r} names the columns")
     skipped = count - len(lines)
     reader = _reader(lines, separator, strict=True)
     rows: list[list[str]] = []
@@ -187,7 +198,14 @@ def _read_rows(text: str, separator: str | None, notes: list[str]) -> list[list[
             f"{what} line {skipped + reader.line_num} ({error}). A quote in a quoted text is doubled, as in "
             '"5"" pipe"'
         ) from None
+    if len(rows) > 1 and len(rows[0]) > 1 and (repeated := rows.count(rows[0]) - 1):
+        notes.append(f"left out: {repeated:,} row{'s' * (repeated > 1)} with the names of the columns again")
+        rows = [rows[0], *(row for row in rows if row != rows[0])]
     return rows
+
+
+def _left_out(count: int, what: str, first: str) -> str:
+    return f"left out: {count} {what}{'s' * (count > 1)} in front of the names of columns, {first[:_SHOWN]!r}"
 
 
 def _misfit(number: int, row: Sequence[str], names: Sequence[str], separator: str) -> str:
@@ -203,27 +221,49 @@ def _named(separator: str) -> str:
     return {_BLANKS: "blanks"}.get(separator, repr(separator))
 
 
-def _reader(lines: Iterable[str], separator: str, strict: bool = False) -> Any:
-    """Return csv's reader of lines; blanks may stand several in a row, and at both ends."""
+def _names_columns(comment: str, first: str, separator: str) -> bool:
+    """Return whether a comment before the first line holds the names, as in the files of `numpy.savetxt`."""
+    names, row = _fields(comment.lstrip("# \t"), separator), _fields(first, separator)
+    return len(names) == len(row) > 1 and _has_number(row) and not _has_number(names)
+
+
+def _has_number(cells: Iterable[str]) -> bool:
+    return any(PLAIN.fullmatch(cell.strip()) for cell in cells)
+
+
+def _fields(line: str, separator: str) -> list[str]:
+    fields: list[str] = next(_reader([line], separator), [])
+    return fields
+
+
+def _reader(lines: Sequence[str], separator: str, strict: bool = False) -> Any:
+    """Return csv's reader of lines; blanks may stand several in a row, and at both ends.
+
+    Beside other separators, blanks before a quoted field are left out.
+    """
     if separator != _BLANKS:
-        return csv.reader(lines, delimiter=separator, strict=strict)
+        mark = re.escape(separator)
+        quoted = re.compile(rf'{mark} +"(?:[^"]|"")*"\s*(?:{mark}|$)')
+        skips = any(map(quoted.search, lines))
+        return csv.reader(lines, delimiter=separator, skipinitialspace=skips, strict=strict)
     return csv.reader(
         (line.strip() + "\n" for line in lines), delimiter=" ", skipinitialspace=True, strict=strict
     )
 
 
 def _count_titles(lines: Sequence[str], separator: str) -> int:
-    """Count the lines in front of a table that have no separator, while those after them have one."""
+    """Count the lines in front of a table with no more than a first field; those after them have more."""
 
     def is_title(line: str) -> bool:
-        return separator not in line.strip() and line.count('"') % 2 == 0
+        return line.count('"') % 2 == 0 and not any(map(str.strip, _fields(line, separator)[1:]))
 
     count = len([*itertools.takewhile(is_title, lines[: _MOST_TITLES + 1])])
     after = lines[count : count + 3]
-    if not 0 < count <= _MOST_TITLES or not after or separator == _BLANKS or any(map(is_title, after)):
+    if not 0 < count <= _MOST_TITLES or not after or separator == _BLANKS:
         return 0
-    names: list[str] = next(iter(_reader(lines[count : count + 1], separator)), [])
-    return 0 if any(PLAIN.fullmatch(name.strip()) for name in names) else count
+    if any(separator not in line.strip() and line.count('"') % 2 == 0 for line in after):
+        return 0
+    return 0 if _has_number(_fields(lines[count], separator)) else count
 
 
 def find_separator(text: str) -> str | None:
@@ -284,7 +324,25 @@ def _read_excel(path: Path, notes: list[str]) -> pd.DataFrame:
     with book:
         if len(book.sheet_names) > 1:
             notes.append(f"the first of {len(book.sheet_names)} sheets, {book.sheet_names[0]!r}")
-        return book.parse(dtype=str, keep_default_na=False)
+        # pandas would take titles for names, and rename columns of one name.
+        sheet = pd.read_excel(book, header=None, dtype=str, keep_default_na=False).fillna("")
+    rows: list[list[str]] = sheet.to_numpy().tolist()
+    return make_frame(skip_titles(rows, notes), notes)
+
+
+def skip_titles(rows: list[list[str]], notes: list[str]) -> list[list[str]]:
+    """Leave out the rows in front of a sheet's table that have at most one cell.
+
+    Example:
+        >>> skip_titles([["Sales", ""], ["", ""], ["text", "price"], ["a", "3"]], [])
+        [['text', 'price'], ['a', '3']]
+    """
+    count = len([*itertools.takewhile(lambda row: sum(cell.strip() != "" for cell in row) < 2, rows)])
+    if not 0 < count < len(rows) or _has_number(rows[count]):
+        return rows
+    if title := "".join(itertools.chain(*rows[:count])):
+        notes.append(_left_out(count, "row", title))
+    return rows[count:]
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

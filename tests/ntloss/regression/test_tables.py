@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from ntloss.regression.columns import mark_gaps, read_answers
-from ntloss.regression.tables import find_column, read_table
+from ntloss.regression.tables import find_column, make_frame, read_table, skip_titles
 
 ROWS = [("fine, really", "3"), ("bad; very", "1"), ("so | so", "2"), ("ok", "2")]
 
@@ -109,7 +109,13 @@ def test_a_separator_that_is_given_is_taken(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "start", ["# made in 2024\n# by hand, with care\n", 'Sales of "2024"\n\n', "Sales\n"]
+    "start",
+    [
+        "# made in 2024\n# by hand, with care\n",
+        'Sales of "2024"\n\n',
+        "Sales\n",
+        'Sales,\n"in 2024, by shop",\n,\n',  # as spreadsheets write them
+    ],
 )
 def test_titles_and_comments_before_a_table_are_left_out(tmp_path, start):
     (tmp_path / "table.csv").write_text(start + "text,price\na,3\nb,4\nc,5\n")
@@ -130,6 +136,36 @@ def test_columns_without_a_name_and_a_value_are_no_columns(tmp_path, lines):
         read_table(tmp_path / "table.csv")
 
 
+def test_names_in_a_comment_name_the_columns_of_a_table_of_numbers(tmp_path):
+    numbers = np.array([[1.5, 2], [3, 4], [5, 6]])
+    for mark in (",", " ", "\t"):
+        names = mark.join(["size", "price"])
+        np.savetxt(tmp_path / "table.txt", numbers, "%g", mark, header=f"made by hand\n{names}")
+        table, notes = read_table(tmp_path / "table.txt")
+        assert table.to_dict("list") == {"size": ["1.5", "3", "5"], "price": ["2", "4", "6"]}
+        assert any("names" in note for note in notes)
+
+
+def test_names_that_stand_between_rows_again_are_no_row(tmp_path):
+    part = "text,price\na,3\nb,4\n"
+    (tmp_path / "table.csv").write_text(2 * part)
+    table, notes = read_table(tmp_path / "table.csv")
+    assert table["price"].tolist() == ["3", "4", "3", "4"]
+    assert any("1 row" in note for note in notes)
+    (tmp_path / "words.csv").write_text("word\nword\nother\n")
+    assert read_table(tmp_path / "words.csv").rows["word"].tolist() == ["word", "other"]
+
+
+def test_blanks_before_quoted_fields_are_no_part_of_them(tmp_path):
+    (tmp_path / "table.csv").write_text('price, text, kind\n3, "a, b", x\n4, "c ""d"", e", y\n')
+    assert read_table(tmp_path / "table.csv").rows.to_numpy().tolist() == [
+        ["3", "a, b", "x"],
+        ["4", 'c "d", e', "y"],
+    ]
+    (tmp_path / "table.csv").write_text('price; text\n3; "a" and b\n4; c\n')
+    assert read_table(tmp_path / "table.csv").rows["text"].tolist() == [' "a" and b', " c"]
+
+
 def test_a_separator_is_one_character_and_a_tab_can_be_typed(tmp_path):
     (tmp_path / "table.csv").write_text("text\tprice\na, b\t3\n")
     assert read_table(tmp_path / "table.csv", "\\t").rows.shape == (1, 2)
@@ -143,10 +179,10 @@ def test_json_of_another_layout_or_name_is_an_error_that_says_what_was_expected(
         (tmp_path / "rows.json").write_text(json.dumps(content))
         with pytest.raises(ValueError, match="array of objects"):
             read_table(tmp_path / "rows.json")
-    (tmp_path / "rows.txt").write_text('{"text": "a", "price": 3}\n{"text": "b", "price": 4}\n')
-    table, notes = read_table(tmp_path / "rows.txt")
-    with pytest.raises(ValueError, match=r"\.jsonl"):
-        find_column(table, "price", "--target", notes)
+    for content in ('{"text": "a", "price": 3}\n{"text": "b", "price": 4}\n', '[{"text": "a", "price": 3}]'):
+        (tmp_path / "rows.txt").write_text(content)
+        with pytest.raises(ValueError, match=r"\.jsonl"):
+            read_table(tmp_path / "rows.txt")
 
 
 def test_a_line_that_is_no_row_is_shown_with_its_number(tmp_path):
@@ -413,3 +449,37 @@ def test_only_rows_without_a_number_are_named_if_there_are_any(numbers, wrong):
         assert f"{text!r} in row" in str(raised.value)
     for text in numbers:
         assert repr(text) not in str(raised.value)
+
+
+SHEET = [
+    ["Sales in 2024", "", "", ""],
+    ["", "", "", ""],
+    ["", "text", "price", ""],
+    ["", "a", "3", ""],
+    ["", "NA", "4.5", ""],
+]
+
+
+def test_sheets_may_have_titles_and_begin_at_any_cell():
+    for first, noted in ((0, True), (1, False), (2, False)):
+        notes = []
+        table = make_frame(skip_titles(SHEET[first:], notes), notes)
+        assert table.to_dict("list") == {"text": ["a", "NA"], "price": ["3", "4.5"]}
+        assert bool(notes) == noted
+    assert skip_titles([["text"], ["a"], ["b"]], []) == [["text"], ["a"], ["b"]]
+    assert skip_titles([["", "price"], ["a", "3"]], []) == [["", "price"], ["a", "3"]]
+
+
+def test_excel_is_read_as_texts(tmp_path):
+    pytest.importorskip("openpyxl")
+    held = [[cell or None for cell in row] for row in SHEET]
+    held[4][2] = 4.5
+    with pd.ExcelWriter(tmp_path / "rows.xlsx") as book:
+        pd.DataFrame(held).to_excel(book, sheet_name="first", header=False, index=False)
+        pd.DataFrame({"x": [1]}).to_excel(book, sheet_name="second")
+    table, notes = read_table(tmp_path / "rows.xlsx")
+    assert table.to_dict("list") == {"text": ["a", "NA"], "price": ["3", "4.5"]}
+    assert any("'first'" in note for note in notes)
+    pd.DataFrame([[1, 2]], columns=["x", "x"]).to_excel(tmp_path / "twice.xlsx", index=False)
+    with pytest.raises(ValueError, match="'x'"):
+        read_table(tmp_path / "twice.xlsx")
