@@ -17,6 +17,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ntl.config import OF_REPORTS, changes, find_primary, read_config
+from ntl.config import OF_REPORTS, SECTIONS, changes, find_primary, read_config
 from ntl.data.files import write_atomically
 from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
 from ntl.own import find_own_code
@@ -44,6 +45,7 @@ GROUPS = (
     "dataset_args", "model_args", "weights", "loss", "training_args", "evaluation",
     "run_specific_config@_global_",
 )  # fmt: skip
+_STRUCTURED = {*SECTIONS, "dataset_args"} - {"training_args"}  # which has any argument of transformers
 SHARED = ("train", "compare", "settings")  # files of `conf/` that studies extend
 NO_GROUP = {f"{group}=null": f"~{group}" for group in ("dataset_args", "model_args", "weights", "loss")}
 NO_SWEEP = {"-m", "--multirun", "-h", "--help", "--hydra-help", "-c", "--cfg", "-i", "--info", "--version"}
@@ -238,14 +240,21 @@ def failed_runs(folder: Path) -> dict[Path, str]:
 
 
 def _check_keys(composed: DictConfig) -> None:
-    """Raise a UserError for a key of a study that looks like a group's, and that no setting refers to.
+    """Raise a UserError for a key that nothing reads: of a group, or one that looks like a group's name.
 
-    Hydra lets a study have keys of its own, such as `rate` for `${rate.${hydra:runtime.choices.loss}}`.
+    Hydra adds `+GROUP.KEY=VALUE` without a check, and advises it after an unknown key. It also lets a study
+    have keys of its own, such as `rate` for `${rate.${hydra:runtime.choices.loss}}`.
     """
+    for group in _STRUCTURED & {*composed}:
+        kind = OmegaConf.get_type(composed, group)
+        known = [each.name for each in fields(kind)] if is_dataclass(kind) else [*composed[group]]
+        for key in map(str, composed[group]):
+            if key not in known:
+                raise unknown_key(f"{group}.", key, known)
     known = list(dict.fromkeys([*(group for group in GROUPS if "@" not in group), *OF_REPORTS]))
     text = OmegaConf.to_yaml(composed)
     for key in map(str, composed):
-        if key in known or f"${{{key}" in text:
+        if key in known or re.search(rf"\$\{{{re.escape(key)}\W", text):
             continue
         if difflib.get_close_matches(key, known, n=1):
             raise unknown_key("", key, known)

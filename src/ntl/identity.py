@@ -74,7 +74,7 @@ def check_same(now: Identity, model: Path) -> bool:
         return True
     if not found:
         return False
-    key = found[0]
+    key = next((key for key in found if key != DATA), DATA)  # a setting may be why the rows are others
     if key == DATA:
         reason = "before the data changed"
     elif key.endswith(".source"):

@@ -246,6 +246,22 @@ def test_one_changed_label_among_many_changes_the_digest():
     )
 
 
+def test_a_setting_that_changes_the_rows_is_named(capsys):
+    assert run("loss=ce") == 0
+    capsys.readouterr()
+    assert run("loss=ce", "dataset_args.test_size=10") == 2
+    assert "dataset_args.test_size" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("group", ["dataset_args", "model_args", "weights", "loss", "evaluation"])
+def test_a_key_that_nothing_reads_is_an_error(group, capsys):
+    assert run(f"+{group}.tain_size=50") == 2  # Hydra advises the plus
+    assert f"{group}.tain_size" in capsys.readouterr().err
+    Path("study.yaml").write_text(f"{TINY}{group[:-1]}: {{train_size: 50}}\n")
+    assert run("loss=ce") == 2
+    assert f"{group}?" in capsys.readouterr().err
+
+
 def test_a_report_into_the_folder_of_the_runs_counts_each_run_once():
     for seeds in (1, 2):
         assert sweep("loss=ce,crps", f"training_args.seed={seeds}") == 0
