@@ -7,7 +7,7 @@ number_aware    `make_number_aware`: a trainer's `compute_loss` gets a number-aw
 answering       the model that the trainer's own methods get: called with labels, it has the loss
 evaluation      sums of the loss's terms over an evaluation
 models          how a model is called for logits alone, and what else its own loss holds
-columns         the dataset columns `loss_weights` and `number_weights`
+columns         the dataset columns `loss_weights`, `number_weights`, `number_sigma` and `soft_labels`
 chunked         the loss in the model's head, so that logits are never whole
 rewards         `number_reward` for TRL's GRPOTrainer, and `compute_score` for verl
 ms_swift        ms-swift 4.6, as an external plug-in
