@@ -39,6 +39,13 @@ _UNIT = rf"(?:{SPACE}?[%‰]|{SPACE}?€|{CURRENCY}|[°.{PRIMES}{QUOTES}]{{1,2}}
 # Between the parts of a time, a length, or code.
 _MIDDLE = f":\u2236\uff1a_hH{APOSTROPHES}\u00b4`{PRIMES}"
 _MONEY_WORDS = "dollar|euro|pounds|rupees|yen|yuan|won|franc|peso"
+_TRADERS = "mm|mil|mill|bil|tril|thou|grand"  # $5mm, $5 mil
+_ACCOUNTS = "CR|DR"
+_UNTIL, _UNTIL_WORDS = "到至", "から|부터|에서"
+_THAI = "พัน|หมื่น|แสน|ล้าน"  # thousand, ten thousand, hundred thousand, million
+_OF_THOUSAND = "克米瓦卡赫帕焦伏字分"  # after 千, a unit: kilogram, kilometer
+_FULL_WIDTH = "\uff0c\u066c\u066b\uff0e"  # separators and points, also of Arabic
+_PRODUCTS, _ROOTS = "times|cdot|div|pm", "sqrt|pi"  # of LaTeX
 _COUNTED = "hundred|thousand|million|billion|trillion|lakh|crore"
 _ORDINALS = "|".join(word + end for word in MAGNITUDE_WORDS for end in ("s", "ths"))  # and plurals
 _AFTER_COUNTED = "|".join(f"(?<=(?i:{word}{s}))" for word in _COUNTED.split("|") for s in ("", "s"))
@@ -54,8 +61,8 @@ def _begins(words: str) -> str:
 _JOINS = [
     # 1/2, 3 · 10, 5 ± 1
     (
-        rf"{SPACE}?(?:{_OPERATOR}|\+/-|\\(?:times|cdot|div|pm)\b){SPACE}?{OPEN}?{_AGAIN}",
-        rf"{SPACE}?(?:{_OPERATOR}|\+(?:/-?)?|\\(?:{_begins('times|cdot|div|pm')})?){SPACE}?{OPEN}?{_MORE}",
+        rf"{SPACE}?(?:{_OPERATOR}|\+/-|\\(?:{_PRODUCTS})\b){SPACE}?{OPEN}?{_AGAIN}",
+        rf"{SPACE}?(?:{_OPERATOR}|\+(?:/-?)?|\\(?:{_begins(_PRODUCTS)})?){SPACE}?{OPEN}?{_MORE}",
     ),
     # 2*3, 10^5, 3 x 4
     (
@@ -63,6 +70,7 @@ _JOINS = [
         rf"(?:\*\*?|[\u2217\u2022]|{SPACE}\*{SPACE}?|\^\{{?|{SPACE}?[xX]{SPACE}?){_MORE}",
     ),
     (rf"{SPACE}{D}+/{D}", rf"{SPACE}{D}+/?"),  # 1 1/2
+    (rf"\({D}+\)", rf"\({D}*"),  # 1.234(5), which is 1.234 ± 0.005, and 5(2)
     # 12:30, 12h30, 1.2.3, 5..10, 5…10, \frac{1}{2}, and groups that nobody writes
     (
         rf"(?:[{_MIDDLE}{HIDDEN}]|(?:[.,]{{1,3}}|…)[{HIDDEN}]?|\}}\{{|\{{,\}}|,\\!|\\[!,;: ]){D}",
@@ -83,22 +91,22 @@ _JOINS = [
     ),
     # separators and points of full width or of Arabic
     (
-        rf"[\uff0c\u066c]{D}{D}{D}(?!{D})|[\u066b\uff0e]{D}",
-        rf"[\uff0c\u066b\u066c\uff0e]{D}{{0,3}}",
+        rf"[{_FULL_WIDTH[:2]}]{D}{D}{D}(?!{D})|[{_FULL_WIDTH[2:]}]{D}",
+        rf"[{_FULL_WIDTH}]{D}{{0,3}}",
     ),
     (rf"{SPACE}:{SPACE}{D}", rf"{SPACE}(?::{SPACE}?)?"),  # 3 : 2
     # 5- and 100.00-, as accountants write negative numbers, and 100.00 CR
-    (rf"[-\u2212](?=[\s,;:.)\]|]|\Z)|{SPACE}?(?:CR|DR)(?!\w)", rf"[-\u2212]|{SPACE}?[CD]R?"),
+    (rf"[-\u2212](?=[\s,;:.)\]|]|\Z)|{SPACE}?(?:{_ACCOUNTS})(?!\w)", rf"[-\u2212]|{SPACE}?[CD]R?"),
     # 3到5, 3から5
     (
-        rf"{SPACE}?[到至~]{SPACE}?{D}|{SPACE}?(?:から|부터|에서){SPACE}?{D}",
-        rf"{SPACE}?(?:[到至~か부에]|から|부터|에서)?{SPACE}?",
+        rf"{SPACE}?[{_UNTIL}~]{SPACE}?{D}|{SPACE}?(?:{_UNTIL_WORDS}){SPACE}?{D}",
+        rf"{SPACE}?(?:[{_UNTIL}~]|{_begins(_UNTIL_WORDS)})?{SPACE}?",
     ),
     # 3-5, 3%-5%, $3-$5, 20°-25°
     (rf"{_UNIT}?{DASH}{CURRENCY}?{D}", rf"{_UNIT}?(?:{DASH}(?:\\|{CURRENCY})?)?"),
     (rf"{SPACE}?[⁺⁻₊₋]?{OTHER_DIGIT}", rf"{SPACE}?[⁺⁻₊₋]?"),  # 2½, 10²
     ("\ufe0f?\u20e3", "\ufe0f?"),  # keycaps
-    (rf"{SPACE}?(?:[√π]|\\(?:sqrt|pi)(?![A-Za-z]))", rf"{SPACE}?\\(?:{_begins('sqrt|pi')})?"),  # 2π
+    (rf"{SPACE}?(?:[√π]|\\(?:{_ROOTS})(?![A-Za-z]))", rf"{SPACE}?\\(?:{_begins(_ROOTS)})?"),  # 2π
     ("(?<=0)(?:[xX][0-9A-Fa-f]|[bBoO][0-7])", "[xXbBoO]"),  # 0xFF
     # 5 thousand 200; 3 thousandths
     (rf"(?:{_AFTER_COUNTED}){SPACE}(?:and{SPACE})?{D}", rf"{SPACE}(?:an?|and{SPACE}?)?"),
@@ -109,8 +117,8 @@ _JOINS = [
     (r"(?:[BT]|MM)(?!\w)", "[BT]|MM?"),  # billions or bytes
     # magnitudes of Asian languages, but not kilograms and kilometers (千克, 千米)
     (
-        rf"{SPACE}?(?:[万萬億亿兆만억천조]|[십백](?=[만억])|[千百](?![克米瓦卡赫帕焦伏字分])|พัน|หมื่น|แสน|ล้าน)",
-        rf"{SPACE}?(?:[千百십백]|{_begins('พัน|หมื่น|แสน|ล้าน')})?",
+        rf"{SPACE}?(?:[万萬億亿兆만억천조]|[십백](?=[만억])|[千百](?![{_OF_THOUSAND}])|{_THAI})",
+        rf"{SPACE}?(?:[千百십백]|{_begins(_THAI)})?",
     ),
     # 5k USD, 5 m dollars
     (
@@ -190,8 +198,19 @@ UNREAD = OTHER_MAGNITUDES | {
     )
     for end in ("", "s", "n", "en")
 }
+_AFTER = (CODES, _TRADERS, _ACCOUNTS, _UNTIL_WORDS, _THAI, _PRODUCTS, _ROOTS, "x|e|h")
+WORDS = frozenset(
+    [
+        *UNREAD,
+        *(f"{word}s" for word in _MONEY_WORDS.split("|")),
+        *(f"{word}ths" for word in _COUNTED.split("|")),
+        *"|".join(_AFTER).lower().split("|"),
+    ]
+)
+"""The words after a number that a model may be writing, in lower case."""
+MARKS_AFTER = f"{_UNTIL}{_OF_THOUSAND}{_FULL_WIDTH}{QUOTES}\u00b4`;"
+"""Marks after a number that stand nowhere else in numbers."""
 _UNREAD_BEGUN = frozenset(word[:i] for word in UNREAD for i in range(1, len(word) + 1))
-_TRADERS = "mm|mil|mill|bil|tril|thou|grand"  # $5mm, $5 mil
 _UNREAD_MONEY = re.compile(rf"{SPACE}?(?i:{_TRADERS})(?!\w)")
 _UNREAD_MONEY_BEGUN = re.compile(rf"{SPACE}?(?i:{_begins(_TRADERS)})")
 

@@ -19,12 +19,11 @@ from ntloss.numbers.alphabet import (
     SPACES,
     D,
 )
-from ntloss.numbers.joins import UNREAD
+from ntloss.numbers.joins import MARKS_AFTER, WORDS
 
-_IN_FORMULAS = ("times", "cdot", "div", "pm", "sqrt", "pi", "x", "e", "h")
 SUBWORDS = frozenset(
     word[i:j]
-    for word in (*(word + "s" for word in POWERS), *UNREAD, *_IN_FORMULAS)
+    for word in (*(word + "s" for word in POWERS), *WORDS)
     for i in range(len(word))
     for j in range(i + 1, len(word) + 1)
 )
@@ -33,7 +32,7 @@ MARKS = tuple(
     dict.fromkeys(
         f"{CURRENCIES}{APOSTROPHES}{''.join(SIGNS)}.,:/\u00d7÷·⋅±*^_~\\{{}}()[]{SPACES}%"
         f"\u2044\u2215\uff0f∙\u2217\u2022\u2236\uff1a{PRIMES}°‰√π!\u2014\u301c\uff5e⁺⁻₊₋\ufe0f\u20e3…"
-        f"{HIDDEN}{POWERS_OF_CJK}"
+        f"{HIDDEN}{POWERS_OF_CJK}{MARKS_AFTER}"
     )
 )
 """Characters that may stand in a number, before it, or directly after it."""

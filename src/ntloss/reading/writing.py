@@ -64,11 +64,14 @@ class Options:
 
         `nodes` are the rows of the model's last pass that the texts belong to.
         """
-        tokens = last.next_tokens(self.token_ids).exp()
-        letter = torch.zeros_like(tokens[:, :1])
+        # Most options matter after few texts, and some servers return only few tokens a request.
+        asked = allowed[:, :-1].any(0).nonzero()[:, 0]
+        shares = torch.zeros(allowed.shape, dtype=torch.float64, device=allowed.device)
+        if len(asked):
+            shares[:, asked] = last.next_tokens(self.token_ids[asked]).exp()[nodes]
         if bool(allowed[:, -1].any()):
-            letter = last.next_tokens(self._letter_ids).exp().sum(-1, keepdim=True)
-        return torch.where(allowed, torch.cat([tokens, letter], dim=-1)[nodes], 0)
+            shares[:, -1] = last.next_tokens(self._letter_ids).exp().sum(-1)[nodes]
+        return torch.where(allowed, shares, 0)
 
     def further(self, last: Continuations, nodes: Tensor, texts: list[str]) -> tuple[Tensor, Tensor]:
         """Return the probability that each text's number goes on at once, and that it may after one option.

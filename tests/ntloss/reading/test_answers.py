@@ -16,7 +16,22 @@ from ntloss.reading import UnlikelyNumberWarning, number_quantiles, read_number,
 
 BYTES = byte_level_tokenizer()
 WORDS = byte_level_tokenizer(
-    "万", "亿", "½", "²", "—", " trillion", " million", "ion", "\u202f", "\uff12", "10", " 5"
+    *("万", "亿", "½", "²", "—", " trillion", " million", "ion", "\u202f", "\uff12", "10", " 5"),
+    *(
+        "から",
+        "부터",
+        "에서",
+        "到",
+        "ล้าน",
+        "พัน",
+        " m",
+        " USD",
+        " dollars",
+        "mm",
+        " grand",
+        " thousandths",
+        "\uff0c",
+    ),
 )
 
 
@@ -44,6 +59,21 @@ def read(shares, tokenizer=BYTES, **options):
         "3십억",
         "1\u200b000",
         "10€50",
+        "3から5",
+        "3부터 5",
+        "3에서 5",
+        "3到5",
+        "5ล้าน",
+        "5พัน",
+        "4 m USD",
+        "4 m dollars",
+        "$4mm",
+        "$4 grand",
+        "3 thousandths",
+        "1\uff0c000",
+        "1\uff0e5",
+        "1`5",
+        "1.234(5)",
     ],
 )
 def test_what_makes_a_number_a_part_of_another_is_asked_about(answer, tokenizer):
@@ -70,9 +100,14 @@ def test_what_follows_a_number_of_fixed_width_is_asked_about(answer):
         ("7é", 7.0),
         ("3\u2009km", 3.0),
         ("5 €", 5.0),
+        ("5千克", 5.0),
+        ("5百米", 5.0),
+        (r"5\;000", 5000.0),
+        ("5 (a)", 5.0),
+        ("5(a)", 5.0),
     ],
 )
-def test_separators_of_several_bytes_are_read(answer, value, tokenizer):
+def test_what_follows_a_number_and_its_separators_are_read(answer, value, tokenizer):
     found = read({answer: 1.0}, tokenizer)
     assert found.values[0, 1].item() == value
     assert (found.starts.item(), found.continues.item()) == (approx(1.0), 0.0)

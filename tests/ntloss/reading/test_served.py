@@ -215,6 +215,11 @@ WRITTEN = [
     ([" 1", "\u00bd"], 1, True),
     ([" 3", " x", " 4"], 3, True),
     ([" 5", " \u00b1", " 2"], 5, True),
+    ([" 5", " Millionen"], 5, True),
+    ([" 5", "m", " USD"], 5, True),
+    ([" 5", "\uff0c", "000"], 5, True),
+    ([" 5", "ล้าน"], 5, True),
+    ([" 5", "から", "7"], 5, True),
     ([" \u2013", "5"], -5, False),
     ([" \u20b9", "5"], 5, False),
     ([" $5"], 5, False),
@@ -268,6 +273,14 @@ def test_the_tokens_that_a_server_is_asked_for_are_those_of_the_grammar(serve, w
     assert (reading.continues > 0.9) == is_part
 
 
+def test_a_server_is_asked_about_all_numbers_of_a_large_vocabulary(serve, real_tokenizer):
+    vocabulary = NumberVocabulary.from_tokenizer(real_tokenizer("gpt2"))
+    server = serve("vllm", texts=[vocabulary.text_of(i) for i in range(vocabulary.vocab_size)])
+    writing(server, [" 5", " million"])
+    found = number_quantiles(ServedModel(server.url, check_tokenizer=False), ["Z"], vocabulary, (0.5,))
+    assert found.values.tolist() == [[5e6]]
+
+
 def test_a_digit_is_one_batched_request_of_few_prefixes(serve):
     server = serve("vllm")
     served = ServedModel(server.url)
@@ -313,8 +326,8 @@ def test_other_answers_are_errors_that_say_what_to_do(serve, model):
     other.without_logprobs = True
     with pytest.raises(ServerError, match="returned no log-probabilities"):
         read(ServedModel(other.url), ["Z"])
-    many = NumberVocabulary.from_mapping({i: i for i in range(128 * 16 + 1)}, vocab_size=5000)
-    with pytest.raises(ValueError, match=r"2,049 tokens: expected at most 2,048"):
+    many = NumberVocabulary.from_mapping({i: i for i in range(128 * 32 + 1)}, vocab_size=5000)
+    with pytest.raises(ValueError, match=r"4,097 tokens: expected at most 4,096"):
         number_quantiles(ServedModel(server.url, check_tokenizer=False), [[5]], many)
     with pytest.raises(ServerError, match="ConnectError"):
         ServedModel("http://127.0.0.1:9", retries=0)

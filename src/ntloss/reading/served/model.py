@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from ntloss.numbers.alphabet import DIGITS, POWERS
+from ntloss.numbers.joins import WORDS
 from ntloss.numbers.pieces import characters, is_piece
 from ntloss.numbers.texts import TokenTexts
 from ntloss.numbers.vocabulary import NumberVocabulary, find_number_tokens, make_vocabulary
 from ntloss.reading.served.forms import CHAT, FORMS, Prefix, Returned, chat_form, in_order
 from ntloss.reading.served.transport import Connection, Request, ServerError
 
-_MOST_PARTS = 16  # requests that a list of token ids may be split into
+_MOST_PARTS = 32  # requests that a list of token ids may be split into
 _LEAST_SUM, _LARGEST_SUM = 0.99, 1.01  # of a position's probabilities
 _LETTER = "Z"  # stands between the numbers whose tokens make a vocabulary
 _BEGINS_WITH_LETTER = re.compile("[A-Za-z]")
@@ -30,11 +31,14 @@ _WORDS = [
     *(form for word in POWERS for w in (word, word + "s") for form in (w, w.title(), w.upper())),
     *["x", "X", "e", "E", r"\times", r"\cdot", r"\div", r"\pm"],
 ]
+# Words of more languages and codes of currencies, which make the number a part of another.
+_FURTHER_WORDS = sorted({form for w in WORDS for form in (w, w.title(), w.upper() if len(w) <= 3 else w)})
 # Texts that hold the tokens of numbers. Digits stand after marks and words, which may join the separator.
 _WRITTEN = [
     [*_NUMBERS, *map(str, range(1900, 2100))],  # some tokenizers have tokens of years
     [mark + digit for mark in _MARKS for digit in DIGITS],
     [f"4{space}{word}{digit}" for word in _WORDS for space in ("", " ") for digit in DIGITS],
+    [f"4{space}{word}0" for word in _FURTHER_WORDS for space in ("", " ")],
     *([mark + number for number in _NUMBERS] for mark in _JOINED),
 ]
 
@@ -201,7 +205,7 @@ class ServedModel:
                 "serve the model with SGLang, which has no such limit."
             )
         batches = self._batches(prefixes)
-        parts = [token_ids[i : i + most] for i in range(0, len(token_ids), most)]
+        parts = [token_ids[i : i + most] for i in range(0, len(token_ids), most)] or [[]]
         answers = self._send(
             [self.form.ask(self.model, batch, part, self.top) for batch in batches for part in parts]
         )
@@ -329,6 +333,8 @@ class Prefixes:
         places = {row: i for i, row in enumerate(dict.fromkeys(self._rows))}
         # Tokens without a text are those of all letters, which are too many to ask about.
         asked = ids if all(i in reading.texts for i in ids) else []
+        if not asked and reading.server.form.chosen:
+            return torch.full((len(self._rows), len(ids)), -math.inf, dtype=torch.float64)
         if not self._returned or (asked and asked != self._asked):
             self._asked, self._returned = asked, reading.ask([*places], asked)
         keys: list[int | str] = ids
