@@ -37,6 +37,18 @@ def test_fields_are_found_in_the_text_of_labels(make):
     assert described(tokenizer, ANSWER, sigma) == {"size": "0.35", "threshold": "-18.57"}
 
 
+def test_names_may_be_written_in_parts_of_characters():
+    tokenizer = qwen_like()
+    loss_fn = NTLCrossEntropyLoss(
+        NumberVocabulary.from_tokenizer(tokenizer), HLGauss.for_fields({"温度": [1, 3], "Δt": [5, 9]})
+    )
+    labels = labels_of(tokenizer, "温度\uff1a12, Δt: 34")
+    sigma = loss_fn.find_number_sigma(labels)[0]
+    texts = [tokenizer.decode([token]).strip() for token in labels[0]]
+    found = [(text, width) for text, width in zip(texts, sigma.tolist(), strict=True) if width]
+    assert found == [("1", approx(0.55)), ("2", approx(0.55)), ("3", approx(1.1)), ("4", approx(1.1))]
+
+
 def test_the_loss_finds_them_itself_and_keeps_cross_entropy_elsewhere():
     tokenizer = qwen_like()
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer)

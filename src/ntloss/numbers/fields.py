@@ -15,8 +15,16 @@ from ntloss.numbers.grammar import find_in_text
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 # What may stand between a field's name and its number, such as `": `, `>` or ` = [`. Not what ends a clause:
-# in "I like its clarity. 3 of 4 ...", the 3 is no clarity. \u2010 to \u201e are dashes and quotation marks.
-_MARKS_BEFORE = re.compile(r"""[\s"'`:=()\[\]{}<>|*_/\\~≈≤≥+$€£¥#→«»\u2010-\u201e-]+\Z""")
+# in "I like its clarity. 3 of 4 ...", the 3 is no clarity. \u2010 to \u201e are dashes and quotation marks;
+# from \u3008 on, brackets of Chinese and Japanese, and marks of full width.
+_MARKS_BEFORE = re.compile(
+    r"""[\s"'`:=()\[\]{}<>|*_/\\~≈≤≥+$€£¥#→«»\u2010-\u201e\u3008-\u3011\uff1a\uff1d\uff08\uff09\uff3b\uff3d"""
+    r"""\uff5b-\uff5e\uffe5-]+\Z"""
+)
+# A unit or a scale after a name: `length (m): 5`, `"clarity [1-5]": 4`.
+_IN_BRACKETS = re.compile(
+    r"""[\s"'`*_]*[(\[\uff08][^()\[\]\uff08\uff09\n]*[)\]\uff09](?=[\s"'`*_]*[:=\uff1a\uff1d])"""
+)
 _FAR = 32  # characters of these marks
 _COMMA = re.compile(r"\s*,\s*")
 _WORD = re.compile(r"\w")
@@ -42,8 +50,9 @@ def find_fields(
         text: the text, such as an answer in JSON.
         fields: names of the fields, as they stand in the text.
         by: "name" (default): a number belongs to the field whose name stands before it with nothing but marks
-            and spaces between them (`"room_size": 0.35`, `<qed>0.123`, `Clarity: 4`), and so do the further
-            numbers of a list in brackets (`"scores": [4, 5, 3]`). "order": the first number belongs to the
+            and spaces between them (`"room_size": 0.35`, `<qed>0.123`, `Clarity: 4`), or a unit or a scale in
+            brackets (`size (m): 4`), and so do the further numbers of a list in brackets
+            (`"scores": [4, 5, 3]`). "order": the first number belongs to the
             first field, the second to the second, and so on. Or a function of the text that returns the name,
             start and end of each number.
         thousands: see `ntloss.numbers.parse_numbers`. Default: the text decides.
@@ -84,7 +93,8 @@ def _behind_names(text: str, names: Sequence[str], numbers: Iterable[tuple[int, 
     for match in either.finditer(text):
         start, end = match.span()
         if not (_is_inside_word(text, start) or _is_inside_word(text, end)):
-            field_at[end] = match[0]
+            further = _IN_BRACKETS.match(text, end)
+            field_at[end if further is None else further.end()] = match[0]
     found: list[FieldNumber] = []
     in_list = False
     for start, end in numbers:
@@ -187,13 +197,16 @@ def fields_of_labels(
             if ignored:
                 continue
             places = list(run)
-            texts = [vocabulary.text_of(ids[i]) or "\n" for i in places]
-            ends_of = list(itertools.accumulate(map(len, texts)))
+            pieces = [vocabulary.bytes_of(ids[i]) or b"\n" for i in places]
+            ends_of = list(itertools.accumulate(map(len, pieces)))
             offsets = list(zip([0, *ends_of], ends_of, strict=False))
-            text = "".join(texts)
+            # A token may be a part of a character, so tokens and numbers are compared by their bytes.
+            text = b"".join(pieces).decode(errors="surrogateescape")
+            lengths = (len(character.encode(errors="surrogateescape")) for character in text)
+            bytes_before = [0, *itertools.accumulate(lengths)]
             for field, begins, ends in find_fields(text, names, by, vocabulary.thousands):
                 for i, (first, last) in zip(places, offsets, strict=True):
-                    if first < ends and begins < last:
+                    if first < bytes_before[ends] and bytes_before[begins] < last:
                         found[row, i] = names.index(field)
     return found.reshape(labels.shape)
 

@@ -184,6 +184,10 @@ class NumberVocabulary:
         """The text of any token, or None where it is unknown."""
         return self._texts.text_of(token_id)
 
+    def bytes_of(self, token_id: int) -> bytes | None:
+        """What any token writes, maybe a part of a character, in UTF-8, or None where it is unknown."""
+        return self._texts.bytes_of(token_id)
+
     @classmethod
     def from_tokenizer(
         cls,
