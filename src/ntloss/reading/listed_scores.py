@@ -18,13 +18,15 @@ _LEAST_CASE = 0.01  # the probability of levels in other letters from which on a
 # Marks of tokens that a server has not decoded; and the minus of typography.
 _MARKERS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n", "\u2212": "-"})
 _POINTS = ".,"
+_LETTER = re.compile(r"[^\W\d_]")
 # Names of the fields of OpenAI, TGI and Gemini (in Python and as JSON).
 _TOKENS = ("token", "text", "decoded_token")
 _LOG_PROBS = ("logprob", "log_probability", "logProbability")
 _TOPS = ("top_logprobs", "top_tokens", "candidates")
 # What a score stands after, and what the end of its scale stands after.
 _NAMED = re.compile(
-    r"(?i)(?:scor|rat(?:e|ing)|grad|mark|point)\w*[\"'*_]*\s*(?:[:=]|is|of|as)?[\s\"'*_(\[]*$"
+    r"(?i)(?:scor|rat(?:e|ing)|grad|mark|point)\w*[\"'*_]*(?:\s*\([^()\n]*\))?[\"'*_]*\s*(?:[:=]|is|of|as)?"
+    r"[\s\"'*_(\[]*$"
 )
 _SCALE = re.compile(r"(?i)(?:/|out of|\bof|\bto|[-\u2013\u2014])\s*$")
 _SCALE_BEGINS = re.compile(r"(?i)\s*(?:to|[-\u2013\u2014])\s*\d")
@@ -45,7 +47,8 @@ def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> Sco
     Returns:
         The score. `left_out` is the probability that the list does not say anything about: that of all tokens
         beyond the likeliest ones, and of tokens that begin a level (the `1` of `10`) where what follows them
-        is not known. `none` is that of other tokens in the list, and of levels that another digit follows.
+        is not known. `none` is that of other tokens in the list, and of levels that go on as another number
+        or word.
 
     Raises:
         ValueError: an empty list, fewer than two levels, or numbers that are no log-probabilities.
@@ -149,26 +152,28 @@ def _scores(positions: list[_Position], values: Mapping[Any, float]) -> ScoreRea
             part, text = mass * share, (before + token).strip()
             # What follows is only known of the token that was written.
             is_known = token == positions[position].written and position + 1 < len(positions)
-            behind = token if earlier in of_text and earlier[-1].isdigit() else ""
+            ended = of_text.get(earlier)  # the level that is written, if the token is no part of it
+            behind = "" if ended is None or before[-1:].isspace() else token
+            is_number = ended is not None and earlier[-1].isdigit()
             level = of_text.get(text)
             begins = any(name.startswith(text) and name != text for name in of_text)
-            is_number = level is not None and text[-1].isdigit()
             # The point of `4.5`, or that of a sentence.
-            is_point = behind in tuple(_POINTS) and behind != ""
-            if behind.isspace():  # no digit follows the level directly
-                shares[of_text[earlier]] += part
-            elif is_known and (begins or is_number or is_point):
+            is_point = is_number and behind in tuple(_POINTS)
+            goes_on = any(name.startswith(before.lstrip() + token) for name in of_text)
+            if behind.isspace() and not goes_on:  # no digit or letter follows the level directly
+                shares[ended] += part
+            elif is_known and (begins or level is not None or is_point):
                 follow(position + 1, before + token, part)
             elif (begins or (is_point and token != positions[position].written)) and text:
                 left_out += part
             elif level is not None:
                 shares[level] += part
-            elif GOES_ON.match(behind) or (
+            elif (GOES_ON.match(behind) if is_number else _LETTER.match(behind)) or (
                 earlier[-1:] in tuple(_POINTS) and earlier[:-1] in of_text and GOES_ON.match(token)
             ):
                 other += part
-            elif (ended := earlier.rstrip(_POINTS) if earlier not in of_text else earlier) in of_text:
-                shares[of_text[ended]] += part
+            elif ended is not None or (ended := of_text.get(earlier.rstrip(_POINTS))) is not None:
+                shares[ended] += part
             else:
                 other += part
         rest = mass * max(1 - listed, 0.0)
@@ -213,14 +218,16 @@ def _place_of_score(text: str, values: Mapping[Any, float], after: str | None) -
         first = text.rindex(after) + len(after)
     places = []
     numbers_of = {text_of_level(level) for level in values}
-    for number in find_in_text(text, ""):
+    for number in find_in_text(text):
         plain = number.plain.removeprefix("-") if text[number.start] not in "-\u2212" else number.plain
         if plain in numbers_of and not _SCALE_BEGINS.match(text, number.end):
             start = text.index(plain.removeprefix("-")[0], number.start) - plain.startswith("-")
             if not _SCALE.search(text[:start]):
                 places.append(start)
-    for word in (word for word in numbers_of if not word[-1].isdigit()):
-        places += [match.start() for match in re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text)]
+    # Longer words first, so that `good` is not found in `very good`.
+    words = sorted((word for word in numbers_of if not word[-1].isdigit()), key=len, reverse=True)
+    either = "|".join(map(re.escape, words)) or "(?!)"
+    places += [match.start() for match in re.finditer(rf"(?<!\w)(?:{either})(?!\w)", text)]
     places = sorted(place for place in places if place >= first)
     if after is not None:
         return places[0] if places else None

@@ -278,6 +278,28 @@ def position(written, **shares):
             0,
         ),
         (logs(**{"\u22121": 0.5, "1": 0.5}), [-1, 0, 1], {-1: 0.5, 1: 0.5}, 0, 0),
+        # A word goes on with letters, and with those of a longer level.
+        (
+            [position("no", no=0.6, yes=0.4), position("thing", thing=0.75, **{".": 0.25})],
+            {"yes": 1, "no": 0},
+            {"yes": 0.4, "no": 0.15},
+            0.45,
+            0,
+        ),
+        (
+            [position("B", A=0.5, B=0.5), position("+", **{"+": 0.5, "\n": 0.5})],
+            {"A": 4, "B+": 3.3, "B": 3},
+            {"A": 0.5, "B+": 0.25, "B": 0.25},
+            0,
+            0,
+        ),
+        (
+            [position("good", good=1.0), position(" ", **{" ": 1.0}), position("so", so=0.5, enough=0.5)],
+            {"good": 2, "good enough": 1},
+            {"good": 0.5, "good enough": 0.5},
+            0,
+            0,
+        ),
         # Tokenizers' marks.
         (logs(Ġ8=0.75, Ġ7=0.25), range(1, 11), {8: 0.75, 7: 0.25}, 0, 0),
         (logs(**{"▁8": 0.5}), range(1, 11), {8: 0.5}, 0, 0.5),
@@ -339,6 +361,7 @@ def test_a_list_without_levels_or_with_levels_in_other_letters_is_a_warning(top,
         (['"7', '"'], 7, None),
         (["Score: ", "1", "0"], 10, None),
         (["Score:", "Ġ6"], 6, None),
+        (["Score (", "1", "-", "10", "): ", "7", ". Confidence: ", "3"], 7, None),
     ],
 )
 def test_the_score_of_a_response_is_found(answer, score, after):
@@ -347,6 +370,21 @@ def test_the_score_of_a_response_is_found(answer, score, after):
     for response in ({"choices": [{"logprobs": {"content": content}}]}, SimpleNamespace(choices=[choice])):
         found = scores_from_response(response, range(1, 11), after=after)
         assert found.mean == approx(score)
+
+
+def test_the_longest_level_of_a_response_is_found():
+    content = [position("very", very=0.6, good=0.4), position(" good", **{" good": 0.75, " bad": 0.25})]
+    levels = {"very good": 3, "good": 2, "very bad": 0}
+    found = scores_from_response({"choices": [{"logprobs": {"content": content}}]}, levels)
+    assert found.probabilities == approx({"very good": 0.45, "good": 0.4, "very bad": 0.15})
+
+
+@pytest.mark.parametrize("answer", ["7,5", "7.5", "7-8"])
+def test_another_number_in_a_response_is_no_level(answer):
+    content = [position(token, **{token: 1.0}) for token in answer]
+    with pytest.warns(UnlikelyNumberWarning):
+        found = scores_from_response({"choices": [{"logprobs": {"content": content}}]}, range(1, 11))
+    assert (math.isnan(found.mean), found.none) == (True, 1.0)
 
 
 def test_a_response_without_a_score_is_a_warning_and_without_log_probabilities_an_error():
