@@ -36,13 +36,13 @@ class TrainingArgs(Settings):
     resume_from_checkpoint: bool | str | None = setting(
         None, "a checkpoint's folder; null: the latest in output_dir", "nothing"
     )
-    seed: int = setting(42, "random seed of the weights, of dropout and of the order of the data")
+    seed: int = setting(42, "random seed of the weights, of dropout and of the order of the data", least=0)
     max_steps: int = setting(
         2_500_000, "0: the model as it is, which is only evaluated; -1: num_train_epochs counts", least=-1
     )
     per_device_train_batch_size: int = setting(32, "rows of a batch in training", least=1)
     per_device_eval_batch_size: int = setting(64, "rows of a batch in evaluations", "nothing", least=1)
-    learning_rate: float = setting(1.0e-4, "the largest learning rate")
+    learning_rate: float = setting(1.0e-4, "the largest learning rate", least=0)
     weight_decay: float = setting(0.01, "weight decay of AdamW")
     lr_scheduler_type: str = setting(
         "reduce_lr_on_plateau", "or cosine with warmup_steps, linear, constant, ..."

@@ -77,7 +77,9 @@ def read_runs(
     left_out = [*dict.fromkeys(left_out)]
     if not parts:
         found = "; ".join(left_out) or "Pass output folders of training"
-        raise UserError(f"{', '.join(map(str, folders))}: no finished evaluation named {name}. {found}.")
+        raise UserError(
+            f"{', '.join(map(str, folders))}: no finished evaluation named {name}. {found.removesuffix('.')}."
+        )
     table = pd.concat(parts, ignore_index=True)
     table = _without_repeats(_name_rows(table.astype({"value": float})), left_out)
     return table.sort_values(["sweep", "job"], kind="stable", ignore_index=True), left_out
