@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from ntloss.numbers.parsing import parse_number
 
 _GAPS = {"", "-", "--", "\N{EN DASH}", "\N{EM DASH}", "?", ".", "na", "n/a", "n.a.", "#n/a", "<na>", "nan"}
 _GAPS |= {"null", "none", "unknown"}
+_GAPS |= {"#div/0!", "#name?", "#null!", "#num!", "#ref!", "#value!"}  # a spreadsheet's errors
 PLAIN = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")  # a number as `float` reads it
 _AROUND_DIGITS = re.compile(r"([^0-9]*)([0-9](?:.*[0-9])?)([^0-9]*)", re.DOTALL)
 _ONE_GROUP = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
@@ -24,6 +25,10 @@ _APOSTROPHE = re.compile(f"[0-9][{APOSTROPHES}][0-9]")
 _SPACE = re.compile(f"[0-9][{SPACES}][0-9]")
 _MARKS = f"(. {''.join(SIGNS)}"
 _MINUSES = tuple(sign for sign, factor in SIGNS.items() if factor < 0)
+_SCORE = r"([0-9][0-9.,]*)\s*(?:/|out of)\s*([0-9]+)"
+_SUMMARY = re.compile(r"(?:(?:grand|sub)[ -]?)?total|sum|average|mean", re.IGNORECASE)
+_NEAR = 0.01  # how far a sum or mean may be from that of the numbers as they are written, relative
+_ENOUGH = 20  # rows of which no last one is the sum of the others by chance
 _EXAMPLES = 3  # rows of an error
 _SHOWN = 60  # characters of a cell
 
@@ -35,17 +40,24 @@ class Answers(NamedTuple):
     notes: list[str]
 
 
-def mark_gaps(rows: pd.DataFrame, missing: Iterable[str] = ()) -> pd.DataFrame:
-    """Return rows with None in place of `missing`, and in columns of numbers of NA, ? and the like."""
-    return rows.apply(_mark_gaps, missing={*map(_normal, missing)})
+def mark_gaps(rows: pd.DataFrame, missing: Iterable[str] = (), numeric: Collection[str] = ()) -> pd.DataFrame:
+    """Return rows with None in place of gaps.
+
+    Args:
+        rows: texts.
+        missing: what stands for a gap in any column.
+        numeric: columns that held numbers before. In these, and in all other columns of numbers, NA, ? and
+            the like stand for gaps, too.
+    """
+    return rows.apply(_mark_gaps, missing={*map(_normal, missing)}, numeric=numeric)
 
 
-def _mark_gaps(texts: pd.Series, missing: set[str]) -> pd.Series:
+def _mark_gaps(texts: pd.Series, missing: set[str], numeric: Collection[str]) -> pd.Series:
     normal = texts.fillna("").map(_normal)
     texts, is_gap = texts.where(~normal.isin(missing), None), normal.isin(_GAPS | missing)
     given = texts[~is_gap]
     holds_numbers = len(given) and pd.to_numeric(given, errors="coerce").notna().all()
-    return texts.where(~is_gap, None) if holds_numbers else texts
+    return texts.where(~is_gap, None) if holds_numbers or texts.name in numeric else texts
 
 
 def _normal(text: str) -> str:
@@ -89,6 +101,7 @@ def read_answers(column: pd.Series, decimal: str | None = None, missing: Iterabl
     if given.str.lower().isin(["true", "false"]).all():
         notes.append(f"{name!r}: True is 1, False is 0")
         given = (given.str.lower() == "true").map({True: "1", False: "0"})
+    given = _without_scale(given, name, notes)
     found = given.map(_Cell.of)
     mark = _decimal_mark(found, name, notes) if decimal is None else decimal
     read = [cell.read(mark) for cell in found]
@@ -134,10 +147,14 @@ class _Cell(NamedTuple):
 
     def read(self, decimal: str | None) -> tuple[float, str]:
         """Return the number, NaN if there is none, and its currency or unit."""
+        number, unit = self._read(decimal)
+        return (math.nan if number is None or math.isinf(number) else number), unit
+
+    def _read(self, decimal: str | None) -> tuple[float | None, str]:
         if PLAIN.fullmatch(self.text) and (decimal != "," or POINT not in self.text):
             return float(self.text), ""
         if decimal is None and "," in self.core:
-            return math.nan, ""  # thousands, or decimals?
+            return None, ""  # thousands, or decimals?
         thousands = self._thousands(decimal)
         before, after = self.before.lstrip(_MARKS).rstrip("(. "), self.after.strip(")(. ")
         number = parse_number(self.text, "whole", thousands)
@@ -146,7 +163,7 @@ class _Cell(NamedTuple):
             after = " ".join(word for word in after.split() if word not in self.magnitudes)
         elif "(" not in self.before and parse_number(self.core, "whole", thousands) is not None:
             number = parse_number(self.text, "first", thousands)
-        return (math.nan if number is None else number), f"{before} {after}".strip()
+        return number, f"{before} {after}".strip()
 
     @property
     def magnitudes(self) -> list[str]:
@@ -211,6 +228,51 @@ def _decimal_mark(cells: pd.Series, name: str, notes: list[str]) -> str | None:
     return None
 
 
+def _without_scale(texts: pd.Series, name: str, notes: list[str]) -> pd.Series:
+    """Return scores of one scale, such as 4/5 and 3/5 in all rows, without it."""
+    parts = texts.str.extract(rf"^{_SCORE}$")
+    scores, scales = pd.to_numeric(parts[0].str.replace(",", POINT), errors="coerce"), pd.to_numeric(parts[1])
+    if not (scores <= scales).all() or scales.nunique() > 1:
+        return texts
+    notes.append(f"every {name!r} is out of {scales.iloc[0]:g} ({texts.iloc[0]!r})")
+    return parts[0]
+
+
+def leave_out_summary(rows: pd.DataFrame, answers: Answers) -> Answers:
+    """Return answers without that of a last row that sums up the others, as below a table of a spreadsheet.
+
+    Its answer is their sum; or it is called "Total", "Average" or the like, and is near their sum or mean. If
+    it has only the name, a note asks for a decision.
+
+    Args:
+        rows: the table, of texts.
+        answers: those of the rows.
+
+    Example:
+        >>> rows = pd.DataFrame({"text": ["a", "b", "Total"], "y": ["3", "4", "7"]})
+        >>> leave_out_summary(rows, read_answers(rows["y"])).numbers
+        array([ 3.,  4., nan])
+    """
+    known = np.flatnonzero(np.isfinite(answers.numbers))
+    if len(known) < 3:
+        return answers
+    others, last = answers.numbers[known[:-1]], answers.numbers[known[-1]]
+    names = [
+        cell
+        for name, cell in rows.iloc[known[-1]].items()
+        if cell is not None and _SUMMARY.fullmatch(cell.strip(": ")) and (rows[name] == cell).sum() == 1
+    ]
+    is_sum = np.count_nonzero(others) >= _ENOUGH and np.isclose(last, others.sum(), rtol=1e-9, atol=0)
+    if not names and not is_sum:
+        return answers
+    shown = f"the last row with an answer{f', {names[0]!r},' if names else ''}"
+    if not is_sum and not np.isclose(last, [others.sum(), others.mean()], rtol=_NEAR, atol=0).any():
+        return answers._replace(notes=[*answers.notes, f"{shown} may sum up the others; if so, delete it"])
+    numbers = answers.numbers.copy()
+    numbers[known[-1]] = np.nan
+    return Answers(numbers, [*answers.notes, f"left out: {shown} with {last:.15g}, which sums up the others"])
+
+
 def _note_parentheses(texts: pd.Series, name: str, notes: list[str]) -> None:
     """Say that parentheses are read as a minus sign.
 
@@ -241,6 +303,8 @@ def _advice(wrong: pd.Series, numbers: Sequence[float], units: set[str], decimal
         return "With --decimal , points separate thousands, as in 1.234,5."
     if decimal is None and has_comma:
         return "Commas are thousands: --decimal . Commas are decimals: --decimal ,"
+    if not any(cell.core for cell in wrong) and len(wrong) == len(numbers):
+        return "Expected numbers. If these words have an order, write a number for each."
     advice = "Correct them, or leave them empty: rows without an answer are left out."
     if mark := next((cell.text for cell in wrong if not re.search("[0-9]", cell.text)), None):
         advice += f" If they stand for gaps, name them: --missing={shlex.quote(mark[:_SHOWN])}"

@@ -173,6 +173,11 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         self.format_ = NumberFormat.for_answers(answers, self.scale)
         texts = self.questions_.write(table)
         training, choosing, calibrating = parts = divide(len(texts))
+        if np.ptp(self.format_.scaled(answers[training])) == 0:
+            raise ValueError(
+                f"y: all {len(answers[training])} training rows have the answer {answers[0]:g}; expected "
+                "more rows with other answers"
+            )
         asked = slice(calibrating.start, min(calibrating.start + _READ, len(texts)))
         simple: dict[str, Baseline] = {}
         if self.compare:

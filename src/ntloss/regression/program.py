@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from ntloss.regression.columns import Answers, mark_gaps, read_answers
+from ntloss.regression.columns import Answers, leave_out_summary, mark_gaps, read_answers
 from ntloss.regression.estimator import CHECKPOINT, RECORD, REFIT, NumberRegressor, check_level
 from ntloss.regression.report import say, show
 from ntloss.regression.tables import Table, find_column, read_table
@@ -85,20 +85,24 @@ def predict(given: argparse.Namespace) -> int:
     check_level("--level", given.level)
     table = read_table(given.table, given.separator)
     _check_names(table.rows, given.table)
-    truth = Answers(np.zeros(0), [])
+    truth, fitted = Answers(np.zeros(0), []), _held(Path(given.folder).expanduser()) or {}
+    missing = [*given.missing, *fitted.get("missing", [])]
     if given.truth is not None:
         column = table.rows[find_column(table.rows, given.truth, "--truth", table.notes)]
-        truth = read_answers(column, given.decimal, given.missing) if len(column) else truth
+        if len(column):
+            read = read_answers(column, given.decimal or fitted.get("decimal"), missing)
+            truth = leave_out_summary(table.rows, read)
     model = NumberRegressor.load(given.folder)
-    if missing := [name for name in model.questions_.columns if name not in table.rows.columns]:
+    if lacking := [name for name in model.questions_.columns if name not in table.rows.columns]:
         raise ValueError(
-            f"{given.table} has no column {missing[0]!r}, with which {given.folder} was fitted, but "
+            f"{given.table} has no column {lacking[0]!r}, with which {given.folder} was fitted, but "
             f"{', '.join(map(repr, table.rows.columns))}. Has the file a header?"
         )
     for note in (*table.notes, *truth.notes):
         print(note, file=sys.stderr)
     model.verbose = sys.stderr.isatty()
-    rows, calibrated = mark_gaps(table.rows, given.missing), model.calibration_.covers(given.level)
+    rows = mark_gaps(table.rows, missing, model.questions_.numeric)
+    calibrated = model.calibration_.covers(given.level)
     asked = ~model.questions_.find_empty(rows)
     levels = [(1 - given.level) / 2, 0.5, (1 + given.level) / 2]
     middle = slice(None) if calibrated else slice(1, 2)
@@ -132,12 +136,12 @@ def _check_names(rows: pd.DataFrame, table: str) -> None:
         )
 
 
-def _made_from(rows: pd.DataFrame, given: argparse.Namespace) -> dict[str, str]:
+def _made_from(rows: pd.DataFrame, given: argparse.Namespace) -> dict[str, Any]:
     """Return what tells two fits apart."""
     # The file is not read again: a pipe would be empty.
     content = json.dumps([rows.columns.tolist(), rows.to_numpy().tolist()])
     table = hashlib.sha256(content.encode()).hexdigest()
-    return {"table": table, **{name: str(getattr(given, name)) for name in _OF_FIT}}
+    return {"table": table, **{name: getattr(given, name) for name in _OF_FIT}}
 
 
 def _held(folder: Path) -> Any:
@@ -149,7 +153,9 @@ def _held(folder: Path) -> Any:
 
 
 def _check_is_ours(folder: Path) -> None:
-    """Raise an error if a folder holds other files than an interrupted fit leaves."""
+    """Raise an error if a folder is a file, or holds other files than an interrupted fit leaves."""
+    if folder.is_file():
+        raise ValueError(f"--output {folder}: expected a folder, but it is a file")
     if not folder.is_dir() or (folder / CHECKPOINT).exists():
         return
     if others := sorted(file.name for file in folder.iterdir() if not file.name.startswith("checkpoint")):
@@ -161,7 +167,7 @@ def _check_is_ours(folder: Path) -> None:
 
 def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.DataFrame, pd.Series]:
     """Return the rows with an answer and the answers, and print how they were read."""
-    answers = read_answers(table.rows[target], given.decimal, given.missing)
+    answers = leave_out_summary(table.rows, read_answers(table.rows[target], given.decimal, given.missing))
     for note in (*table.notes, *answers.notes):
         say(f"read            {note}")
     dropped = [find_column(table.rows, name, "--drop") for name in given.drop]

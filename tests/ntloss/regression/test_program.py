@@ -158,6 +158,37 @@ def asked(monkeypatch):
     return rows
 
 
+def test_a_last_row_with_the_total_is_neither_trained_nor_counted(run, asked):
+    table = pd.read_csv(write_reviews(count=60))
+    table.loc[60] = "Total", table["stars"].sum().round(1)
+    table.to_csv("reviews.csv", index=False)
+    code, printed, _ = run("fit", "reviews.csv", "--target", "stars")
+    assert (code, "'Total'" in printed, len(asked[0][0])) == (0, True, 60)
+    code, printed, complaints = run("predict", "reviews-stars", "reviews.csv", "--truth", "stars")
+    assert (code, "'Total'" in complaints, "60 rows with true answers" in complaints) == (0, True, True)
+    assert len(pd.read_csv(io.StringIO(printed))) == 61
+
+
+def test_predict_reads_gaps_and_decimals_as_fit_was_told_to(run, monkeypatch):
+    table, prices = rooms(60)
+    table["size"] = table["size"].fillna(-999).astype(int)
+    table.assign(price=[f"{1 + price / 1000:.3f}" for price in prices]).to_csv("rooms.csv", index=False)
+    options = ("--missing", "-999", "--decimal", ",")
+    assert run("fit", "rooms.csv", "--target", "price", *options)[0] == 0
+    table[:3].assign(size=["-999", "?", "NA"], price=["1.500", "", "-999"]).to_csv("new.csv", index=False)
+    written, write = [], program.NumberRegressor._read_texts
+    monkeypatch.setattr(
+        program.NumberRegressor,
+        "_read_texts",
+        lambda self, texts, *options: (written.extend(texts), write(self, texts, *options))[1],
+    )
+    code, printed, complaints = run("predict", "rooms-price", "new.csv", "--truth", "price")
+    assert (code, "1 rows with true answers" in complaints) == (0, True)
+    assert [", size: unknown, " in text for text in written] == [True] * 3
+    predicted = pd.read_csv(io.StringIO(printed))["prediction"][0]
+    assert f"mean absolute error {abs(predicted - 1500):.3g} " in complaints
+
+
 @pytest.mark.parametrize("by", [None, "n"])
 def test_answers_of_shuffled_parquet_stay_with_their_rows(run, asked, by):
     texts, stars = reviews(80)

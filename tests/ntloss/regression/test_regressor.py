@@ -450,6 +450,7 @@ def test_too_few_rows_give_numbers_but_no_intervals(tiny):
         (TypeError, "dates", lambda x, y: (x, pd.date_range("2024", periods=40))),
         (TypeError, "durations", lambda x, y: (x, pd.Series(pd.to_timedelta(y, "h"), dtype=object))),
         (ValueError, "y", lambda x, y: (x, y * 0)),
+        (ValueError, "27 training rows", lambda x, y: (x, [0] * 39 + [5])),
         (ValueError, "y: ", lambda x, y: (x, y * 1e200)),
         (ValueError, "y: ", lambda x, y: (x, (y - 20) * 1e160)),
         (ValueError, "y: ", lambda x, y: (x, y * 1e-200)),

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.parquet
 import pytest
 
-from ntloss.regression.columns import mark_gaps, read_answers
+from ntloss.regression.columns import Answers, leave_out_summary, mark_gaps, read_answers
 from ntloss.regression.tables import find_column, make_frame, read_table, skip_titles
 
 ROWS = [("fine, really", "3"), ("bad; very", "1"), ("so | so", "2"), ("ok", "2")]
@@ -332,6 +332,42 @@ def test_gaps_in_a_column_of_numbers_leave_it_one(tmp_path):
     assert mark_gaps(rows).to_dict("list") == {"size": ["3", None, None], "country": ["NA", "NO", "SE"]}
 
 
+def test_gaps_are_marked_in_a_column_that_held_numbers_before():
+    rows = pd.DataFrame({"size": ["NA", "?"], "country": ["NA", "?"]}, dtype=object)
+    assert mark_gaps(rows).equals(rows)
+    assert mark_gaps(rows, numeric=["size"]).to_dict("list") == {"size": [None, None], "country": ["NA", "?"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "expected"),
+    [
+        ("Total", 465, "left out"),
+        ("TOTAL:", 465, "left out"),
+        ("Grand total", 464, "left out"),  # of numbers that were not rounded
+        ("Average", 15.5, "left out"),
+        ("Summe", 465, "left out"),
+        ("Total", 7, "may sum up"),
+        ("Summe", 7, ""),
+        ("b", 15.5, ""),
+    ],
+)
+def test_a_last_row_that_sums_up_the_others_is_left_out(name, last, expected):
+    rows = pd.DataFrame({"text": [*["a"] * 30, name, "Source: a shop"]})
+    numbers = np.array([*range(1, 31), last, np.nan])
+    found, notes = leave_out_summary(rows, Answers(numbers, ["read"]))
+    assert notes[0] == "read"
+    assert bool(notes[1:]) == bool(expected)
+    assert expected in notes[-1] or not expected
+    assert np.isnan(found).tolist() == [*[False] * 30, expected == "left out", True]
+
+
+def test_rows_that_only_happen_to_be_the_sum_of_the_others_stay():
+    rows = pd.DataFrame({"text": [*["a"] * 30, "Total", "Total"]})
+    for numbers in ([1, 2, 3], [*[0] * 30, 5, 5], [*range(29), 7]):
+        answers = Answers(np.array(numbers, float), [])
+        assert leave_out_summary(rows[: len(numbers)], answers) is answers
+
+
 def test_a_column_that_is_missing_is_answered_with_those_there_are():
     table = pd.DataFrame(columns=["Life expectancy", "country"])
     assert find_column(table, "Life expectancy ", "--target") == "Life expectancy"
@@ -358,6 +394,9 @@ def test_a_title_with_the_separator_in_it_is_pointed_out(tmp_path, title):
         (["1.37kg", "2kg"], None, [1.37, 2], "kg"),
         (["True", "False"], None, [1, 0], "True"),
         (["3", "?", "", "unknown", "4"], None, [3, np.nan, np.nan, np.nan, 4], "3 rows"),
+        (["4/5", "3.5 / 5", "5 out of 5", "?"], None, [4, 3.5, 5, np.nan], "out of 5"),
+        (["4,5/10", "3/10"], None, [4.5, 3], "out of 10"),
+        (["3", "#DIV/0!", "#VALUE!"], None, [3, np.nan, np.nan], "2 rows"),
         (["3", "\u2013", "\u2014", "n.a.", "4"], None, [3, np.nan, np.nan, np.nan, 4], "3 rows"),
         (["2,6", "3"], ",", [2.6, 3], ""),
         (["2,6", "1,234"], None, [2.6, 1.234], "'2,6'"),
@@ -415,7 +454,11 @@ def test_answers_are_read_and_what_was_assumed_is_said(texts, decimal, numbers, 
         (["3", "TBD"], None, "--missing=TBD"),
         (["3", "---"], None, "--missing=---"),
         (["3", "<5"], None, "'<'"),
-        (["1/5", "2/5"], None, "'1/5' in row 1"),
+        (["1/5", "2/10"], None, "'1/5' in row 1"),
+        (["1/5", "12/5"], None, "'1/5' in row 1"),
+        (["1/5", "2"], None, "'1/5' in row 1"),
+        (["3", "1e400"], None, "'1e400' in row 2"),
+        (["low", "high"], None, "Expected numbers"),
         (["3-5", "4-6"], None, "'3-5' in row 1"),
         (["1:30", "2:15"], None, "'1:30' in row 1"),
         (["5 \u00b1 1", "6 \u00b1 1"], None, "row 1"),
