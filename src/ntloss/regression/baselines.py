@@ -18,13 +18,15 @@ from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 from sklearn.svm import SVR
 
+from ntloss.regression.columns import read_answers
 from ntloss.regression.questions import Questions
-from ntloss.regression.rows import Numbers, as_floats
+from ntloss.regression.rows import CODE, Numbers, as_floats
 
 MEDIAN = "the median answer"
 RIDGE = "ridge on words"
 TREES = "boosted trees"
 ENCODER = "sentence encoder and SVR"
+_LONGEST = 30  # characters of a number with a currency or unit
 _CATEGORIES = 30  # values of a column of texts up to which trees see it
 # The file in which sentence-transformers says how states become a vector, and two of the ways.
 _POOLING, _MEAN, _FIRST = "1_Pooling/config.json", "pooling_mode_mean_tokens", "pooling_mode_cls_token"
@@ -76,8 +78,10 @@ def fit_simple_models(
         models[RIDGE] = lambda: _ridge(texts, answers, train, held_out, seed)
         if encoder is not None:
             models[ENCODER] = lambda: _encoded(encoder, texts, answers, train, held_out)
-    if questions.numeric:
-        models[TREES] = lambda: _trees(questions, table, answers, train, held_out, seed)
+    numbers = {name: _as_numbers(table[name], name in questions.numeric) for name in table.columns}
+    columns = {name: column for name, column in numbers.items() if column is not None}
+    if columns:
+        models[TREES] = lambda: _trees(table, columns, answers, train, held_out, seed)
     found, failed = {}, {}
     for name, predict in models.items():
         start = time.perf_counter()
@@ -109,16 +113,31 @@ def _ridge(texts: Sequence[str], answers: Numbers, train: slice, held_out: slice
     return _fitted(Ridge(penalty, solver="sparse_cg"), vectors, answers, train, held_out)
 
 
+def _as_numbers(column: pd.Series, numeric: bool) -> Numbers | None:
+    """Return a column as numbers, also one of prices, percentages or decimal commas; None for others."""
+    if numeric:
+        return as_floats(column)
+    texts = column.astype(object).map(str, na_action="ignore")
+    if texts.str.len().max() > _LONGEST or texts.str.fullmatch(CODE).any():
+        return None
+    for decimal in (None, "."):  # where commas may be thousands or decimals, they are thousands
+        try:
+            return read_answers(texts, decimal).numbers
+        except ValueError:
+            continue
+    return None
+
+
 def _trees(
-    questions: Questions,
     table: pd.DataFrame,
+    columns: dict[str, Numbers],
     answers: Numbers,
     train: slice,
     held_out: slice,
     seed: int,
 ) -> Numbers:
-    numeric = [*questions.numeric]
-    table = table.assign(**{c: as_floats(table[c]) for c in numeric})
+    numeric = [*columns]
+    table = table.assign(**columns)
     kinds = [
         c for c in table.columns if c not in numeric and table[c].dropna().map(str).nunique() <= _CATEGORIES
     ]

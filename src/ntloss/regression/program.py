@@ -171,11 +171,11 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
     for note in (*table.notes, *answers.notes):
         say(f"read            {note}")
     dropped = [find_column(table.rows, name, "--drop") for name in given.drop]
-    rows, numbers = table.rows.drop(columns=[target, *dropped]), pd.Series(answers.numbers, name=target)
-    if not len(rows.columns):
-        raise ValueError(f"{given.table} has no column beside {target!r}")
-    _check_names(rows, given.table)
-    rows = mark_gaps(rows, given.missing)
+    rows = mark_gaps(table.rows.drop(columns=target), given.missing)
+    numbers, kept = pd.Series(answers.numbers, name=target), [c for c in rows.columns if c not in dropped]
+    if not kept:
+        raise ValueError(f"{given.table} has no column beside {', '.join(map(repr, [target, *dropped]))}")
+    _check_names(rows[kept], given.table)
     found = {name: _as_times(rows[name]) for name in rows.columns}
     times = {name: column for name, column in found.items() if column is not None}
     if given.sort_by is not None:
@@ -190,11 +190,10 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
             say(f"read            {lacking:,} rows without a number or date in {by!r} are sorted first")
         order = column.sort_values(kind="stable", na_position="first").index
         rows, numbers = rows.iloc[order].reset_index(drop=True), numbers.iloc[order].reset_index(drop=True)
-    elif times:
-        name = next(iter(times))
+    elif name := next((name for name in kept if name in times), None):
         say(f"hint            {name!r} holds dates: --sort-by {name} holds out the latest rows")
     known = numbers.notna()
-    return rows[known].reset_index(drop=True), numbers[known].reset_index(drop=True)
+    return rows.loc[known, kept].reset_index(drop=True), numbers[known].reset_index(drop=True)
 
 
 def _as_times(column: pd.Series) -> pd.Series | None:

@@ -67,7 +67,7 @@ class Questions:
         Raises:
             ValueError: the prompt names no column, or one that the table does not have.
         """
-        answer = _ANSWER if name is None else str(name)
+        answer = _ANSWER if name is None or name == "" else str(name)
         numeric = tuple(c for c in table.columns if is_numeric(table[c]))
         if prompt is not None:
             columns = tuple(dict.fromkeys(_COLUMN.findall(prompt)))

@@ -17,6 +17,7 @@ from ntloss.numbers import parse_number
 Numbers = NDArray[np.float64]
 TEXT = "text"  # the column of plain texts
 FEWEST = 20  # rows
+CODE = r"0\d+"
 _HELD_OUT = 0.25  # share of the rows
 _FEWEST_HELD_OUT, _MOST_HELD_OUT = 50, 1000
 _FEWEST_CHOOSING = 15  # held-out rows below which none choose the epoch
@@ -160,7 +161,7 @@ def is_numeric(column: pd.Series) -> bool:
     decimals = texts.str.extract(r"^[0-9]+\.([0-9]+)$")[0].dropna()
     are_versions = {*decimals.str.len()} == {1, 2} and decimals.str.fullmatch("[0-9]0").any()
     are_versions &= not decimals.str.fullmatch("0[0-9]").any()
-    if are_versions or texts.str.fullmatch(r"0\d+").any():
+    if are_versions or texts.str.fullmatch(CODE).any():
         return False
     return bool(len(texts)) and not np.isnan(as_floats(texts)).any()
 

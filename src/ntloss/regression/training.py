@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss import HLGauss, NTLCrossEntropyLoss
+from ntloss import NTLCrossEntropyLoss
 from ntloss.regression.checkpoints import Checkpoint
 from ntloss.writing import Writer
 
@@ -82,7 +82,6 @@ def train(
             best = {name: weight.detach().clone() for name, weight in weights.items()}
         history.append(error)  # last, so that an interruption before it repeats all of this
 
-    criterion = loss_fn.criterion if isinstance(loss_fn.criterion, HLGauss) else None
     try:
         validate_epoch()  # training may have been interrupted in it
         while step < until and len(history) - best_epoch(history) <= PATIENCE:
@@ -93,8 +92,7 @@ def train(
             for first in range(start * batch_size, len(rows), batch_size):
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate * _schedule(step, total)
-                if criterion is not None:
-                    criterion.anneal(step / max(total - 1, 1))
+                loss_fn.anneal(step / max(total - 1, 1))
                 index = order[first : first + batch_size]
                 batch = writer.collate([rows[i] for i in index])
                 logits = writer.logits(batch)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from regression_cases import make, reviews, rooms, save_tiny_encoder, save_tiny_model
@@ -77,3 +78,19 @@ def test_numbers_that_the_prompt_does_not_name_are_left_to_no_model(tmp_path):
     assert "boosted trees" not in model.fit(table, prices).report_.index
     model = make(save_tiny_model(tmp_path), epochs=1, compare=True, prompt="{kind} of {size}: ")
     assert "boosted trees" in model.fit(table, prices).report_.index
+
+
+def test_trees_see_decimal_commas_prices_and_percentages_and_no_codes(tmp_path):
+    random = np.random.default_rng(0)
+    size, share = random.random((2, 120)).round(3) * 100
+    answers = 10 * size + share
+    tiny = save_tiny_model(tmp_path)
+    plain = pd.DataFrame({"size": size, "share": share, "code": [f"{i:05}" for i in range(120)]})
+    written = plain.assign(
+        size=[f"€ {number:.1f}".replace(".", ",") for number in size], share=[f"{n:.1f}%" for n in share]
+    )
+    errors = [
+        make(tiny, epochs=1, compare=True).fit(table, answers).report_["mae"]["boosted trees"]
+        for table in (plain, written)
+    ]
+    assert_close(errors[1], errors[0])

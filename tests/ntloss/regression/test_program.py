@@ -208,7 +208,8 @@ def test_dates_are_pointed_out_and_sort_the_rows(run):
     table.assign(price=prices).to_csv("rooms.csv", index=False)
     code, printed, _ = run("fit", "rooms.csv", "--target", "price", "--drop", "id")
     assert (code, "--sort-by built" in printed) == (0, True)
-    code, printed, _ = run("fit", "rooms.csv", "--target", "price", "--sort-by", "built", "--output", "late")
+    options = ("--sort-by", "built", "--drop", "built", "--output", "late")
+    code, printed, _ = run("fit", "rooms.csv", "--target", "price", *options)
     assert (code, "--sort-by" in printed) == (0, False)
 
 

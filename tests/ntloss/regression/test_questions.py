@@ -77,6 +77,12 @@ def test_tables_of_other_kinds_keep_the_names_of_their_columns(make):
     assert questions.write(make(frame[["text", "size"]])) == questions.write(frame)
 
 
+@pytest.mark.parametrize("name", [None, ""])
+def test_answers_without_a_name_are_called_answer(name):
+    questions = Questions.choose(pd.DataFrame({"text": ["a", "b", "c", "d"]}), ANSWERS, name)
+    assert questions.write(["a"]) == ["a\nanswer: "]
+
+
 def test_texts_and_times_of_arrow_are_no_numbers():
     held = pd.DataFrame({"text": ["a", None], "time": pd.to_datetime(["2026", "2027"]), "size": [1.5, None]})
     arrow = held.convert_dtypes(dtype_backend="pyarrow")

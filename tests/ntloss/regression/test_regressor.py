@@ -18,7 +18,7 @@ from sklearn.preprocessing import FunctionTransformer
 from tolerances import assert_close
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ntloss import criteria
+from ntloss import HLGauss, criteria
 from ntloss.regression import NumberRegressor
 from ntloss.regression.calibration import calibrate
 from ntloss.regression.checkpoints import Checkpoint
@@ -78,7 +78,9 @@ def test_calibration_reads_the_distribution_of_the_walks(tiny, fitted, shift):
     assert abs((read <= answers[:, None]).mean(1) - calibration.upto.numpy()).max() <= 0.005
 
 
-@pytest.mark.parametrize("options", [{}, {"scale": "log"}, {"train": "all"}, {"train": "lora"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"scale": "log"}, {"train": "all"}, {"train": "lora"}, {"loss": HLGauss(sigma=3.0)}]
+)
 def test_signed_decimals_logarithms_and_all_ways_to_train(tiny, options):
     texts, answers = reviews(60)
     answers = answers + 1 if "scale" in options else (answers - 20) / 8
