@@ -19,7 +19,8 @@ _NO_WORD = "".join(
         r"\b0[bBoO]",
     )
 )
-# A name in capitals (GPT-3, F-16) or a variable (n-1) before the hyphen, but no unit after digits: 20GB-30GB.
+# A name in capitals (GPT-3, F-16) or a variable (n-1) before the hyphen or minus, but no unit after digits:
+# 20GB-30GB.
 _NO_RANGE = "".join(
     rf"(?<!{D}{space}{letters}{HYPHEN})" for space in ("", " ") for letters in ("[A-Za-z]", "[A-Za-z][A-Z]")
 )
@@ -30,8 +31,8 @@ _IN_WORD = (
 _POWERS = "|".join(
     [
         *(rf"(?<=[A-Za-z]{begins})" for begins in (r"\^", rf"\^{SIGN}", r"\^\{", rf"\^\{{{SIGN}", r"\*\*")),
-        r"(?<=\b(?:kg|cm|mm|km|nm|mL|ml|Pa|Hz)-)(?=[1-4](?!\w))",  # kg-1, as physicists write it
-        r"(?<=\bmol-)(?=[1-4](?!\w))",
+        rf"(?<=\b(?:kg|cm|mm|km|nm|mL|ml|Pa|Hz){HYPHEN})(?=[1-4](?!\w))",  # kg-1, as physicists write it
+        rf"(?<=\bmol{HYPHEN})(?=[1-4](?!\w))",
         rf"(?<=[\w.%)\"\]]\[)(?={D}{{1,3}}\])",  # notes and indices, 42,000[1]
     ]
 )

@@ -179,8 +179,10 @@ def _rules(thousands: str | None) -> _Rules:
     if thousands in (None, "."):
         # One point between digits is a decimal point, unless a decimal comma follows it.
         count = "{2,}" if by_text else "+"
+        no_cents = r"(?=,(?:-{1,2}|[\u2212\u2013\u2014])(?![\w-]))"  # 1.299,- EUR
         european += [groups("[.]") + fraction + ends, groups("[.]", count) + rf"(?!\.?{D})"]
-        begun.append(rf"{first}(?:\.{D}{{3}})*(?:\.{D}{{0,3}})?(?:,{D}*)?")
+        european.append(groups("[.]") + no_cents)
+        begun.append(rf"{first}(?:\.{D}{{3}})*(?:\.{D}{{0,3}})?(?:,(?:{D}*|-{{1,2}}|[\u2212\u2013\u2014]))?")
     plain = rf"{D}+{point}|(?<![^\W_])(?<!\.)\.{D}+"
     if thousands == ".":
         european += [rf"{D}+(?:{fraction})?|(?<![\w,]){fraction}"]

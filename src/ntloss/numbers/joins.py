@@ -208,7 +208,7 @@ WORDS = frozenset(
     ]
 )
 """The words after a number that a model may be writing, in lower case."""
-MARKS_AFTER = f"{_UNTIL}{_OF_THOUSAND}{_FULL_WIDTH}{QUOTES}\u00b4`;"
+MARKS_AFTER = f"{_UNTIL}{_OF_THOUSAND}{_FULL_WIDTH}\u00b4`;"
 """Marks after a number that stand nowhere else in numbers."""
 _UNREAD_BEGUN = frozenset(word[:i] for word in UNREAD for i in range(1, len(word) + 1))
 _UNREAD_MONEY = re.compile(rf"{SPACE}?(?i:{_TRADERS})(?!\w)")

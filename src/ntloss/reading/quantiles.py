@@ -379,7 +379,16 @@ def _warn_of_space(inputs: Any, prefix_ids: Sequence[int], vocabulary: NumberVoc
         )
 
 
+def check_format(format: Any) -> None:
+    """Raise a TypeError for what is no format of numbers."""
+    if format is not None and not isinstance(format, NumberFormat):
+        raise TypeError(
+            f"format={format!r}: expected a NumberFormat, such as NumberFormat(digits=3), or None"
+        )
+
+
 def _check_options(format: NumberFormat | None, max_digits: int, most_texts: int, rows_per_pass: int) -> None:
+    check_format(format)
     if min(rows_per_pass, most_texts) < 1 or not 1 <= max_digits <= 300:
         raise ValueError(
             f"rows_per_pass={rows_per_pass}, most_texts={most_texts}, max_digits={max_digits}: expected "

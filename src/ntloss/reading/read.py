@@ -32,6 +32,7 @@ from ntloss.reading.quantiles import (
     as_readable,
     as_vocabulary,
     check_bounds,
+    check_format,
     draw_shifts,
     number_quantiles,
     texts_of,
@@ -123,6 +124,7 @@ def read_number(
     processor, tokenizer = tokenizer, tokenizer_of(tokenizer)
     readable = for_images(as_readable(model), images, messages)
     check_tokenizer(readable, tokenizer)
+    check_format(format)
     with_median = tuple(sorted({*as_levels(levels), 0.5}))
     written, single = write_prompts(
         readable, processor, prompt, prefill, system, messages, template_options, template, images

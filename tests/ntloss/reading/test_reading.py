@@ -235,6 +235,7 @@ def test_a_reading_prints_as_its_median_and_its_interval():
         ({"prompt": None}, TypeError, "prompt"),
         ({"messages": [{"role": "user", "content": "a"}]}, TypeError, "messages"),
         ({"prefill": None}, TypeError, "prefill"),
+        ({"format": 2}, TypeError, "format"),
         ({"prompt": ""}, ValueError, "prompt"),
         ({"levels": 90}, ValueError, "levels"),
         ({"levels": (0.5, 1.0)}, ValueError, "levels"),
