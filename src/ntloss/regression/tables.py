@@ -26,7 +26,7 @@ _LINES = 50  # from which the separator is found
 _MOST_TITLES = 10  # lines in front of the names
 _SHOWN = 60  # characters of a line
 _CLEAN = 0.9  # share of the cells that a table after a title leaves without another separator
-_PROSE_COMMA = re.compile(r",(?!\s|$)")
+_SEPARATING_COMMA = re.compile(r",(?!\s|$)(?!(?<=[0-9],)[0-9])")  # of neither prose nor a number
 _JSON = re.compile(r'\s*(\[\s*)?\{\s*"')
 
 
@@ -259,8 +259,8 @@ def _count_titles(lines: Sequence[str], separator: str) -> int:
 
     count = len([*itertools.takewhile(is_title, lines[: _MOST_TITLES + 1])])
     after = lines[count : count + 3]
-    if not 0 < count <= _MOST_TITLES or not after or separator == _BLANKS:
-        return 0
+    if not 0 < count <= _MOST_TITLES or len(after) < 2 or separator == _BLANKS:
+        return 0  # also if there are names alone, without a row
     if any(separator not in line.strip() and line.count('"') % 2 == 0 for line in after):
         return 0
     return 0 if _has_number(_fields(lines[count], separator)) else count
@@ -311,7 +311,11 @@ def _is_clean(cell: str) -> bool:
     """Return whether a cell holds nothing that is likely to separate fields."""
     if re.fullmatch(r"\s*[+-]?[0-9.,]+\s*", cell):
         return True
-    return not cell.startswith(" ") and not _PROSE_COMMA.search(cell) and not any(c in cell for c in "\t|;~")
+    return (
+        not cell.startswith(" ")
+        and not _SEPARATING_COMMA.search(cell)
+        and not any(c in cell for c in "\t|;~")
+    )
 
 
 def _read_excel(path: Path, notes: list[str]) -> pd.DataFrame:

@@ -98,6 +98,11 @@ def test_the_separator_is_the_one_that_leaves_no_other_in_the_cells(tmp_path, li
     assert any(repr(separator) in note for note in notes)
 
 
+def test_a_last_line_alone_makes_no_other_separator(tmp_path):
+    (tmp_path / "table.csv").write_text("text,price\ngood,3\nbad,4\n~,5\n")
+    assert read_table(tmp_path / "table.csv").rows["text"].tolist() == ["good", "bad", "~"]
+
+
 def test_a_separator_that_is_given_is_taken(tmp_path):
     (tmp_path / "table.csv").write_text("text^price\na,b^3\nc^4\n")
     assert read_table(tmp_path / "table.csv", "^").rows.columns.tolist() == ["text", "price"]
@@ -134,6 +139,14 @@ def test_columns_without_a_name_and_a_value_are_no_columns(tmp_path, lines):
     (tmp_path / "table.csv").write_text("text,price,,\na,3,1,2\n")
     with pytest.raises(ValueError, match="no name"):
         read_table(tmp_path / "table.csv")
+
+
+def test_decimal_commas_with_a_unit_are_no_separators_below_a_title(tmp_path):
+    (tmp_path / "table.csv").write_text('Sales;\n;\ntext;price\n"a, b";5,5 kg\n"c";6,25 kg\n')
+    assert read_table(tmp_path / "table.csv").rows.to_numpy().tolist() == [
+        ["a, b", "5,5 kg"],
+        ["c", "6,25 kg"],
+    ]
 
 
 def test_names_in_a_comment_name_the_columns_of_a_table_of_numbers(tmp_path):
