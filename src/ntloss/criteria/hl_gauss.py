@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from typing import Any
 
 import torch
@@ -100,7 +101,7 @@ class HLGauss:
             self.schedule, sigma = (first, last), first
         self._sigma = _as_sigma(sigma)
         self._calls_at_start: int | None = None if self.schedule is None else 0  # None after `anneal`
-        if not isinstance(relative, (int, float)) or not 0 <= relative < math.inf:
+        if not _is_number(relative) or not 0 <= relative < math.inf:
             raise ValueError(f"relative={relative!r}: expected a share of the number, 0 or more")
         self.relative = float(relative)
         self.leading_zeros = leading_zeros
@@ -118,6 +119,7 @@ class HLGauss:
             options: `relative`, `leading_zeros`, `decimals`.
 
         Raises:
+            TypeError: a single text or number.
             ValueError: fewer than two different numbers, or one that is no finite number.
 
         Warns:
@@ -161,6 +163,7 @@ class HLGauss:
             options: `leading_zeros`, `decimals`.
 
         Raises:
+            TypeError: a single text or number as the answers of a field.
             ValueError: no field, or one with fewer than two different numbers, or with one that is no finite
                 number.
 
@@ -305,6 +308,8 @@ class HLGauss:
 
 def _numbers_of(answers: Iterable[float | str], name: str) -> list[float]:
     """Return the numbers of training answers, two or more that differ; or raise a ValueError."""
+    if isinstance(answers, str) or not isinstance(answers, Iterable):
+        raise TypeError(f"{name}: expected numbers, such as [12, 7.5], given {answers!r}")
     numbers = []
     for row, answer in enumerate(answers):
         found = parse_number(answer, "whole") if isinstance(answer, str) else as_float(answer)
@@ -328,12 +333,17 @@ def _as_sigma(sigma: Any) -> Tensor:
         if sigma.device.type == "cpu" and not torch.compiler.is_compiling():
             _check_sigma(sigma.item())
         return sigma
-    if isinstance(sigma, bool) or not isinstance(sigma, (int, float)):
+    if not _is_number(sigma):
         raise TypeError(
             f"sigma={sigma!r}: expected a number, a scalar tensor, or two numbers, first and last"
         )
-    _check_sigma(sigma)
+    _check_sigma(float(sigma))
     return torch.tensor(float(sigma), dtype=torch.float64, device="cpu")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number of Python or NumPy."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _check_sigma(sigma: float) -> None:

@@ -111,7 +111,7 @@ class NumberFormat:
             The format.
 
         Raises:
-            TypeError: one is neither a number nor a text.
+            TypeError: one is neither a number nor a text, or all are one text.
             ValueError: there are no numbers, one is not a single finite number, or does not fit the given
                 digits or decimals.
 
@@ -119,6 +119,8 @@ class NumberFormat:
             >>> NumberFormat.of([7, -12.5, "120"]).write(7)
             '+007.0'
         """
+        if isinstance(numbers, str):
+            raise TypeError(f"numbers={numbers!r}: expected several, such as ['7', '12.5']")
         parsed = [_parse(text) for text in numbers]
         if not parsed:
             raise ValueError("there are no numbers: expected at least one")

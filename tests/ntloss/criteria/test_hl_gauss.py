@@ -4,6 +4,7 @@ import math
 import pickle
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -246,6 +247,9 @@ class TestSigma:
             (lambda: HLGauss.for_answers(["3", "about 3"]), "answers.*about 3.*parse_number"),
             (lambda: HLGauss.for_answers(["3", "3.0"]), "answers"),
             (lambda: HLGauss.for_answers([3, None]), "answers.*None"),
+            (lambda: HLGauss.for_answers("123"), "answers.*123"),
+            (lambda: HLGauss.for_fields({"size": 3}), "size.*3"),
+            (lambda: HLGauss(1.0, relative=True), "relative=True"),
             (lambda: HLGauss.for_answers([3, 10**400]), "answers.*1000"),
             (lambda: HLGauss(torch.tensor(-1.0)), "sigma=-1.0"),
         ],
@@ -253,6 +257,10 @@ class TestSigma:
     def test_what_cannot_be_is_an_error(self, make, error):
         with pytest.raises((TypeError, ValueError), match=error):
             make()
+
+    def test_numbers_of_numpy_are_numbers(self):
+        criterion = HLGauss((np.float32(2.0), np.int64(1)), relative=np.float32(0.5))
+        assert (criterion.schedule, criterion.relative) == ((2.0, 1.0), 0.5)
 
     def test_it_is_made_by_name_pickled_and_shown(self):
         criterion = make_criterion(

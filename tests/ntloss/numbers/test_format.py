@@ -111,6 +111,11 @@ def test_options_and_texts_that_do_not_fit_are_errors(make, message):
         make()
 
 
+def test_one_text_is_not_read_as_its_characters():
+    with pytest.raises(TypeError, match="123"):
+        NumberFormat.of("123")
+
+
 def test_a_sign_that_is_always_written_leaves_no_number_without_one():
     digits = {i: str(i) for i in range(10)}
     vocabulary = NumberVocabulary.from_mapping({**digits, 10: "-", 11: "+"}, vocab_size=12)
