@@ -170,7 +170,7 @@ def _read_rows(text: str, separator: str | None, notes: list[str]) -> list[list[
         lines = lines[1:]
         separator = separator or declared[1]
     comments = [*itertools.takewhile(lambda line: re.match(r"#\s", line), lines)]
-    lines = lines[len(comments) :]
+    lines = [*itertools.dropwhile(lambda line: not line.strip(), lines[len(comments) :])]
     separator = separator or find_separator("".join(lines[: _LINES + 1]))
     titles = 0 if separator is None else _count_titles(lines, separator)
     separator = separator or ","
@@ -285,7 +285,8 @@ def find_separator(text: str) -> str | None:
         if len(counts) == 1 and (count := counts.pop()) > 1:
             cells = [cell for row in rows for cell in row]
             clean = round(sum(map(_is_clean, cells)) / len(cells), 1)
-            if not titles or clean > _CLEAN:
+            is_padded = len(_fields(lines[0], separator)) == count  # a title, as spreadsheets write it
+            if not titles or is_padded or clean > _CLEAN:
                 found[separator] = (clean, count)
     if found:
         return max(found, key=lambda separator: found[separator])

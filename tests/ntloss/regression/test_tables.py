@@ -141,6 +141,12 @@ def test_columns_without_a_name_and_a_value_are_no_columns(tmp_path, lines):
         read_table(tmp_path / "table.csv")
 
 
+@pytest.mark.parametrize("start", ["\n \n", "Sales;\n;\n"])
+def test_quoted_separators_are_part_of_texts_below_blank_lines_and_titles(tmp_path, start):
+    (tmp_path / "table.csv").write_text(start + 'text;price\n"a;b|c,d";5\n"e,f;g";6\n')
+    assert read_table(tmp_path / "table.csv").rows.to_numpy().tolist() == [["a;b|c,d", "5"], ["e,f;g", "6"]]
+
+
 def test_decimal_commas_with_a_unit_are_no_separators_below_a_title(tmp_path):
     (tmp_path / "table.csv").write_text('Sales;\n;\ntext;price\n"a, b";5,5 kg\n"c";6,25 kg\n')
     assert read_table(tmp_path / "table.csv").rows.to_numpy().tolist() == [
