@@ -60,6 +60,7 @@ SEPARATORS = (",", " ", ".", "'", "")
 _LONGEST_POWER = 18  # characters; with more, the number is 0 or infinite
 LARGEST = 3.4028234663852886e38
 """The largest value of a token: losses are computed in float32."""
+_NO_CENTS = r",(?:-{1,2}|[\u2212\u2013\u2014])"  # 1.299,- EUR
 _MONEY_BEFORE = rf"(?:(?:\b[A-Z]{{1,3}})?{CURRENCY}{SPACE}?|\b{CODE}{SPACE}?)"
 # A sign follows no letter, digit, closing bracket, percent or degree sign, except a currency's code, and no
 # mark that ends a number before it: 5"-7", 10.-15., 5€-10€.
@@ -81,7 +82,7 @@ _LEAD = 12
 _NEAR_DIGIT = rf"(?=[{re.escape(''.join(SIGNS) + CURRENCIES + SPACES)}A-Z\\.,{{}}]{{0,{_LEAD}}}{D})"
 _DIGIT = re.compile(D)
 _BEFORE_WHOLE = re.compile(r"\s*")
-_AFTER_WHOLE = re.compile(rf"\s*(?:{CURRENCY}|{CODE}|\\?%|percent)?\.?\s*")
+_AFTER_WHOLE = re.compile(rf"(?:{_NO_CENTS})?\s*(?:{CURRENCY}|{CODE}|\\?%|percent)?\.?\s*")
 _TOKEN_LEAD = re.compile(f" ?{SIGN}?")
 GOES_ON = re.compile(rf"[.,]?{D}|{OTHER_DIGIT}")
 """What makes another number of a level that it stands directly after: `0`, `.5`, `½`."""
@@ -179,10 +180,9 @@ def _rules(thousands: str | None) -> _Rules:
     if thousands in (None, "."):
         # One point between digits is a decimal point, unless a decimal comma follows it.
         count = "{2,}" if by_text else "+"
-        no_cents = r"(?=,(?:-{1,2}|[\u2212\u2013\u2014])(?![\w-]))"  # 1.299,- EUR
         european += [groups("[.]") + fraction + ends, groups("[.]", count) + rf"(?!\.?{D})"]
-        european.append(groups("[.]") + no_cents)
-        begun.append(rf"{first}(?:\.{D}{{3}})*(?:\.{D}{{0,3}})?(?:,(?:{D}*|-{{1,2}}|[\u2212\u2013\u2014]))?")
+        european.append(rf"{groups('[.]')}(?={_NO_CENTS}(?![\w-]))")
+        begun.append(rf"{first}(?:\.{D}{{3}})*(?:\.{D}{{0,3}})?(?:{_NO_CENTS}|,{D}*)?")
     plain = rf"{D}+{point}|(?<![^\W_])(?<!\.)\.{D}+"
     if thousands == ".":
         european += [rf"{D}+(?:{fraction})?|(?<![\w,]){fraction}"]

@@ -76,7 +76,7 @@ def test_minus_zero_is_zero():
         (" -3.5 ", -3.5), ("3.", 3), ("1,000\n", 1000), ("+7", 7), ("50%", 50), ("5 €", 5),
         ("67 million", 67e6), ("4 2", None), ("", None), ("x", None), ("42 apples", None),
         ("--3", None), ("-", None), (".", None),
-        ("= 5", None), ("5-3", None), ("50%.", 50), ("5 €.", 5),
+        ("= 5", None), ("5-3", None), ("50%.", 50), ("5 €.", 5), ("1.299,- €", 1299), ("12,-5", None),
     ],
 )  # fmt: skip
 def test_whole_accepts_only_texts_that_are_a_single_number(text, number):
