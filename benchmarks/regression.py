@@ -45,7 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
         help="write that many of the most similar fitted rows, with their answers, before each question "
         "(default: 0)",
     )
-    parser.add_argument("--learning-rate", type=float, help="default: that of the estimator")
+    parser.add_argument(
+        "--learning-rate", type=float, help="default: that of the estimator; of an encoder, 1e-4"
+    )
     parser.add_argument("--rows", type=int, default=400, help="that are fitted (default: 400)")
     parser.add_argument("--new", type=int, default=300, help="rows that are predicted (default: 300)")
     parser.add_argument("--epochs", type=int, default=4, help="largest number of epochs (default: 4)")
@@ -65,7 +67,11 @@ def main(arguments: list[str] | None = None) -> int:
         prompt = f"{{{NEIGHBORS}}}\n\n{prompt}"
     rows, new = table[: options.rows], table[options.rows :]
     if options.encoder:
-        print(fine_tune(options.encoder, rows, new, prompt, options.target, options.epochs, options.seed))
+        if options.refit or options.train != "upper_layers":
+            parser.error("--encoder: expected neither --train nor --refit, which are of NumberRegressor")
+        rate = options.learning_rate or 1e-4
+        given = rows, new, prompt, options.target, options.epochs, rate, options.seed
+        print(fine_tune(options.encoder, *given))
         return 0
     model = NumberRegressor(
         options.model,
@@ -99,7 +105,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def fine_tune(
-    encoder: str, rows: pd.DataFrame, new: pd.DataFrame, prompt: str, target: str, epochs: int, seed: int
+    encoder: str,
+    rows: pd.DataFrame,
+    new: pd.DataFrame,
+    prompt: str,
+    target: str,
+    epochs: int,
+    rate: float,
+    seed: int,
 ) -> str:
     """Fine-tune a sentence encoder on three quarters of the rows, by the absolute error, and say how it errs.
 
@@ -114,7 +127,7 @@ def fine_tune(
     )
     torch.manual_seed(seed)
     start = time.process_time()
-    errors = Encoder(encoder, bfloat16=False).fine_tune(train, held_out, unseen, rate=1e-4, epochs=epochs)
+    errors = Encoder(encoder, bfloat16=False).fine_tune(train, held_out, unseen, rate, epochs)
     best = min(range(epochs), key=lambda epoch: errors[epoch])
     return (
         f"{encoder}, {len(rows)} rows, seed {seed}, epoch {best + 1} of {epochs} is kept: fitted and read in "

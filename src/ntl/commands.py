@@ -245,7 +245,7 @@ def _check_keys(composed: DictConfig) -> None:
     Hydra adds `+GROUP.KEY=VALUE` without a check, and advises it after an unknown key. It also lets a study
     have keys of its own, such as `rate` for `${rate.${hydra:runtime.choices.loss}}`.
     """
-    for group in _STRUCTURED & {*composed}:
+    for group in _STRUCTURED & {each for each in composed if composed[each] is not None}:
         kind = OmegaConf.get_type(composed, group)
         known = [each.name for each in fields(kind)] if is_dataclass(kind) else [*composed[group]]
         for key in map(str, composed[group]):

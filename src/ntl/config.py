@@ -110,7 +110,7 @@ def read_config(given: DictConfig | Mapping[str, Any], choice: str | None = None
         choice: See `Config`.
     """
     if isinstance(given, DictConfig):
-        groups = [group for group in ("dataset_args", *SECTIONS) if group in given]
+        groups = [group for group in ("dataset_args", *SECTIONS) if given.get(group) is not None]
         given = {
             group: OmegaConf.to_container(given[group], resolve=True, enum_to_str=True) for group in groups
         }

@@ -262,6 +262,11 @@ def test_a_key_that_nothing_reads_is_an_error(group, capsys):
     assert f"{group}?" in capsys.readouterr().err
 
 
+def test_a_group_that_a_study_leaves_out_has_its_defaults():
+    Path("study.yaml").write_text(f"{TINY}weights: null\nloss: null\n")
+    assert run() == 0
+
+
 def test_a_report_into_the_folder_of_the_runs_counts_each_run_once():
     for seeds in (1, 2):
         assert sweep("loss=ce,crps", f"training_args.seed={seeds}") == 0

@@ -21,9 +21,10 @@ _MARKS_BEFORE = re.compile(
     r"""[\s"'`:=()\[\]{}<>|*_/\\~≈≤≥+$€£¥#→«»\u2010-\u201e\u3008-\u3011\uff1a\uff1d\uff08\uff09\uff3b\uff3d"""
     r"""\uff5b-\uff5e\uffe5-]+\Z"""
 )
-# A unit or a scale after a name: `length (m): 5`, `"clarity [1-5]": 4`.
+# A unit or a scale after a name: `length (m): 5`, `"clarity [1-5]": 4`. In `clarity (4): 2 typos` and
+# `clarity (4/5): fine`, the brackets hold the value.
 _IN_BRACKETS = re.compile(
-    r"""[\s"'`*_]*[(\[\uff08][^()\[\]\uff08\uff09\n]*[)\]\uff09](?=[\s"'`*_]*[:=\uff1a\uff1d])"""
+    r"""[\s"'`*_]*[(\[\uff08](?!\s*[-+\u2212]?[0-9.,/\s%]+[)\]\uff09])[^()\[\]\uff08\uff09\n]*[)\]\uff09](?=[\s"'`*_]*[:=\uff1a\uff1d])"""
 )
 _FAR = 32  # characters of these marks
 _COMMA = re.compile(r"\s*,\s*")

@@ -19,16 +19,20 @@ _LEAST_CASE = 0.01  # the probability of levels in other letters from which on a
 _MARKERS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n", "\u2212": "-"})
 _POINTS = ".,"
 _LETTER = re.compile(r"[^\W\d_]")
+# Thai, Chinese, Japanese and Korean, where words follow each other without a space, or with a particle.
+_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 # Names of the fields of OpenAI, TGI and Gemini (in Python and as JSON).
 _TOKENS = ("token", "text", "decoded_token")
 _LOG_PROBS = ("logprob", "log_probability", "logProbability")
 _TOPS = ("top_logprobs", "top_tokens", "candidates")
 # What a score stands after, and what the end of its scale stands after.
 _NAMED = re.compile(
-    r"(?i)(?:scor|rat(?:e|ing)|grad|mark|point)\w*[\"'*_]*(?:\s*\([^()\n]*\))?[\"'*_]*\s*(?:[:=]|is|of|as)?"
+    r"(?i)(?:scor|rat(?:e|ing)|grad|mark|point)\w*[\"'*_]*(?:\s*\([^()\n]*\))?[\"'*_]*\s*(?:[:=\u2013\u2014-]|is|of|as)?"
     r"[\s\"'*_(\[]*$"
 )
 _SCALE = re.compile(r"(?i)(?:/|out of|\bof|\bto|[-\u2013\u2014])\s*$")
+# "a score of 4" and "Score - 4", but not "8 points of 10".
+_SCORE_OF = re.compile(r"(?i)(?:scor|rat(?:e|ing)|grad)\w*[\"'*_]*\s*(?:of|[-\u2013\u2014])[\s\"'*_(\[]*$")
 _SCALE_BEGINS = re.compile(r"(?i)\s*(?:to|[-\u2013\u2014])\s*\d")
 
 
@@ -168,7 +172,7 @@ def _scores(positions: list[_Position], values: Mapping[Any, float]) -> ScoreRea
                 left_out += part
             elif level is not None:
                 shares[level] += part
-            elif (GOES_ON.match(behind) if is_number else _LETTER.match(behind)) or (
+            elif (GOES_ON.match(behind) if is_number else _goes_on(earlier, behind)) or (
                 earlier[-1:] in tuple(_POINTS) and earlier[:-1] in of_text and GOES_ON.match(token)
             ):
                 other += part
@@ -186,6 +190,11 @@ def _scores(positions: list[_Position], values: Mapping[Any, float]) -> ScoreRea
     found = summarize(shares, values, other, left_out)
     _warn(positions[0], found, of_text)
     return found
+
+
+def _goes_on(word: str, behind: str) -> bool:
+    """Return whether what stands directly behind a word makes another word of it: `nothing` of `no`."""
+    return _LETTER.match(behind) is not None and not _WITHOUT_SPACES.match(word[-1:])
 
 
 def _warn(first: _Position, found: ScoreReading, of_text: Mapping[str, Any]) -> None:
@@ -222,7 +231,7 @@ def _place_of_score(text: str, values: Mapping[Any, float], after: str | None) -
         plain = number.plain.removeprefix("-") if text[number.start] not in "-\u2212" else number.plain
         if plain in numbers_of and not _SCALE_BEGINS.match(text, number.end):
             start = text.index(plain.removeprefix("-")[0], number.start) - plain.startswith("-")
-            if not _SCALE.search(text[:start]):
+            if _SCORE_OF.search(text[:start]) or not _SCALE.search(text[:start]):
                 places.append(start)
     # Longer words first, so that `good` is not found in `very good`.
     words = sorted((word for word in numbers_of if not word[-1].isdigit()), key=len, reverse=True)

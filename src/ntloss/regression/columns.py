@@ -239,38 +239,48 @@ def _without_scale(texts: pd.Series, name: str, notes: list[str]) -> pd.Series:
 
 
 def leave_out_summary(rows: pd.DataFrame, answers: Answers) -> Answers:
-    """Return answers without that of a last row that sums up the others, as below a table of a spreadsheet.
+    """Return answers without those of last rows that sum up the others, as below a table of a spreadsheet.
 
-    Its answer is their sum; or it is called "Total", "Average" or the like, and is near their sum or mean. If
-    it has only the name, a note asks for a decision.
+    Such rows are called "Total", "Average" or the like, and their answers are near the sum or the mean of the
+    others. If a row has only the name, a note asks for a decision. A row without such a name is left out if
+    its answer is the sum of at least 20 others, of which none is negative.
 
     Args:
         rows: the table, of texts.
         answers: those of the rows.
 
     Example:
-        >>> rows = pd.DataFrame({"text": ["a", "b", "Total"], "y": ["3", "4", "7"]})
+        >>> rows = pd.DataFrame({"text": ["a", "b", "Total", "Mean"], "y": ["3", "4", "7", "3.5"]})
         >>> leave_out_summary(rows, read_answers(rows["y"])).numbers
-        array([ 3.,  4., nan])
+        array([ 3.,  4., nan, nan])
     """
-    known = np.flatnonzero(np.isfinite(answers.numbers))
-    if len(known) < 3:
-        return answers
-    others, last = answers.numbers[known[:-1]], answers.numbers[known[-1]]
-    names = [
-        cell
-        for name, cell in rows.iloc[known[-1]].items()
-        if cell is not None and _SUMMARY.fullmatch(cell.strip(": ")) and (rows[name] == cell).sum() == 1
-    ]
-    is_sum = np.count_nonzero(others) >= _ENOUGH and np.isclose(last, others.sum(), rtol=1e-9, atol=0)
-    if not names and not is_sum:
-        return answers
-    shown = f"the last row with an answer{f', {names[0]!r},' if names else ''}"
-    if not is_sum and not np.isclose(last, [others.sum(), others.mean()], rtol=_NEAR, atol=0).any():
-        return answers._replace(notes=[*answers.notes, f"{shown} may sum up the others; if so, delete it"])
-    numbers = answers.numbers.copy()
-    numbers[known[-1]] = np.nan
-    return Answers(numbers, [*answers.notes, f"left out: {shown} with {last:.15g}, which sums up the others"])
+    known = [*np.flatnonzero(np.isfinite(answers.numbers))]
+    named: dict[int, str] = {}
+    while len(known) > 2 and (name := _name_of_summary(rows, known[-1])):
+        named[known.pop()] = name
+    numbers, notes = answers.numbers.copy(), [*answers.notes]
+    others = numbers[known]
+    for row, name in named.items():
+        shown = f"row {row + 1}, {name!r},"
+        if np.isclose(numbers[row], [others.sum(), others.mean()], rtol=_NEAR, atol=0).any():
+            notes.append(f"left out: {shown} with {numbers[row]:.15g}, which sums up the others")
+            numbers[row] = np.nan
+        else:
+            notes.append(f"{shown} may sum up the others; if so, delete it")
+    if not named and len(known) > _ENOUGH and (others >= 0).all():
+        last, rest = known[-1], others[:-1]
+        if np.count_nonzero(rest) >= _ENOUGH and np.isclose(numbers[last], rest.sum(), rtol=1e-9, atol=0):
+            notes.append(f"left out: row {last + 1} with {numbers[last]:.15g}, the sum of the others")
+            numbers[last] = np.nan
+    return Answers(numbers, notes)
+
+
+def _name_of_summary(rows: pd.DataFrame, row: int) -> str | None:
+    """Return what says that a row sums up others, if no other row has that text in the same column."""
+    for name, cell in rows.iloc[row].items():
+        if cell is not None and _SUMMARY.fullmatch(cell.strip(": ")) and (rows[name] == cell).sum() == 1:
+            return str(cell)
+    return None
 
 
 def _note_parentheses(texts: pd.Series, name: str, notes: list[str]) -> None:

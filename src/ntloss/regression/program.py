@@ -224,11 +224,11 @@ def _errors(answers: np.ndarray, found: np.ndarray, level: float) -> str:
     """Say how far predictions are from true answers, each with its 95 % interval."""
     low, middle, high = found.T
 
-    errors = abs(middle - answers)
-    chance = 1.96 * errors.std() / math.sqrt(len(errors))
-    text = (
-        f"{len(answers):,} rows with true answers: mean absolute error {errors.mean():.3g} (± {chance:.3g})"
-    )
+    errors, count = abs(middle - answers), f"{len(answers):,} rows with true answers"
+    chance = f" (± {1.96 * errors.std() / math.sqrt(len(errors)):.3g})"
+    if len(errors) == 1:
+        count, chance = "1 row with a true answer", ""
+    text = f"{count}: mean absolute error {errors.mean():.3g}{chance}"
     if np.isnan(low).any():
         return text
     inside = int(((low <= answers) & (answers <= high)).sum())

@@ -22,7 +22,9 @@ _EXACT = 2.0**53  # from which a float may stand for several whole numbers
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _PLAIN = (1e-9, 1e16)  # numbers from and up to which all zeros are written
 _MIDNIGHT = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]00:00:00")
-_LEFT_OUT = 1.5  # times the rows, up to which a column numbers them: some may be left out
+# A column numbers the rows if it begins at 0 to 2 and ends at this many times their number: some may be
+# left out.
+_MOST_PER_ROW = 1.5
 _UNNAMED = ("", "Unnamed: 0")  # the index of a frame in a CSV file, and as pandas reads it
 
 
@@ -108,7 +110,7 @@ class Questions:
         if not len(table):
             return pd.DataFrame(columns=[*self.columns])
         if len(self.columns) == len(table.columns) == 1 and (
-            plain or (self.plain and isinstance(X, pd.Series)) or table.columns[0] == column_name(0)
+            plain or (self.plain and _is_series(X)) or table.columns[0] == column_name(0)
         ):
             table.columns = pd.Index(self.columns)
         _check_columns(self.columns, table, "the model was fitted with")
@@ -130,6 +132,11 @@ class Questions:
         if len(self.columns) == 1:
             return [f"{next(iter(row.values()))}\n{self.answer}: " for row in rows]
         return [", ".join([*(f"{c}: {text}" for c, text in row.items()), f"{self.answer}: "]) for row in rows]
+
+
+def _is_series(X: Any) -> bool:  # noqa: N803
+    """Return whether X is one column, also of polars or Arrow."""
+    return isinstance(X, pd.Series) or (hasattr(X, "to_pandas") and not hasattr(X, "columns"))
 
 
 def _check_columns(names: Iterable[str], table: pd.DataFrame, why: str) -> None:
@@ -154,7 +161,9 @@ def _useless(table: pd.DataFrame, numeric: Iterable[str], answers: Numbers) -> d
                 found[name] = "it equals the answer"
             elif times and np.allclose(numbers, times * answers, rtol=1e-9, atol=0):
                 found[name] = f"it is {times:.6g} times the answer"
-            elif _are_labels(numbers) and numbers.max() <= _LEFT_OUT * len(numbers):
+            elif (
+                _are_labels(numbers) and numbers.min() <= 2 and numbers.max() <= _MOST_PER_ROW * len(numbers)
+            ):
                 found[name] = "it numbers the rows"
             elif _are_labels(numbers) and name in _UNNAMED:
                 found[name] = "it has no name, and different whole numbers as an index has"

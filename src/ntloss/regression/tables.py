@@ -224,11 +224,15 @@ def _named(separator: str) -> str:
 def _names_columns(comment: str, first: str, separator: str) -> bool:
     """Return whether a comment before the first line holds the names, as in the files of `numpy.savetxt`."""
     names, row = _fields(comment.lstrip("# \t"), separator), _fields(first, separator)
-    return len(names) == len(row) > 1 and _has_number(row) and not _has_number(names)
+    return len(names) == len(row) > 1 and all(map(_is_number, row)) and not _has_number(names)
 
 
 def _has_number(cells: Iterable[str]) -> bool:
-    return any(PLAIN.fullmatch(cell.strip()) for cell in cells)
+    return any(map(_is_number, cells))
+
+
+def _is_number(cell: str) -> bool:
+    return PLAIN.fullmatch(cell.strip()) is not None
 
 
 def _fields(line: str, separator: str) -> list[str]:
@@ -239,7 +243,7 @@ def _fields(line: str, separator: str) -> list[str]:
 def _reader(lines: Sequence[str], separator: str, strict: bool = False) -> Any:
     """Return csv's reader of lines; blanks may stand several in a row, and at both ends.
 
-    Beside other separators, blanks before a quoted field are left out.
+    With other separators, blanks are left out before fields if some quoted field has one before it.
     """
     if separator != _BLANKS:
         mark = re.escape(separator)
@@ -252,7 +256,7 @@ def _reader(lines: Sequence[str], separator: str, strict: bool = False) -> Any:
 
 
 def _count_titles(lines: Sequence[str], separator: str) -> int:
-    """Count the lines in front of a table with no more than a first field; those after them have more."""
+    """Count the lines in front of a table that have nothing behind their first field."""
 
     def is_title(line: str) -> bool:
         return line.count('"') % 2 == 0 and not any(map(str.strip, _fields(line, separator)[1:]))

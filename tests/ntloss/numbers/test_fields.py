@@ -31,6 +31,9 @@ def found(text, fields, **options):
          [("Question 1", "4"), ("Question 2", "5")]),
         ('"weight (kg)": 80, size [m]: 2', ["weight", "size"], [("weight", "80"), ("size", "2")]),
         ("**Clarity** (1-5): **4**", ["Clarity"], [("Clarity", "4")]),
+        ("Clarity (4): 2 typos", ["Clarity"], [("Clarity", "4")]),  # a value, not a scale
+        ("Clarity (4/5): 2 typos", ["Clarity"], [("Clarity", "4")]),
+        ("Scores [4, 5]: fine", ["Scores"], [("Scores", "4"), ("Scores", "5")]),
         ("温度\uff1a12.5、【湿度】80", ["温度", "湿度"], [("温度", "12.5"), ("湿度", "80")]),
         ("a: 1, a: 2", ["a"], [("a", "1"), ("a", "2")]),
         ("no number here, clarity:", ["clarity"], []),

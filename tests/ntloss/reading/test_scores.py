@@ -362,6 +362,10 @@ def test_a_list_without_levels_or_with_levels_in_other_letters_is_a_warning(top,
         (["Score: ", "1", "0"], 10, None),
         (["Score:", "Ġ6"], 6, None),
         (["Score (", "1", "-", "10", "): ", "7", ". Confidence: ", "3"], 7, None),
+        (["A score of ", "4", ". It has ", "2", " flaws."], 4, None),
+        (["2", " flaws, so a score of ", "4", "/", "5"], 4, None),
+        (["**Score** - ", "4", ". There are ", "2", " typos"], 4, None),
+        (["8", " points of ", "10"], 8, None),
     ],
 )
 def test_the_score_of_a_response_is_found(answer, score, after):
@@ -370,6 +374,11 @@ def test_the_score_of_a_response_is_found(answer, score, after):
     for response in ({"choices": [{"logprobs": {"content": content}}]}, SimpleNamespace(choices=[choice])):
         found = scores_from_response(response, range(1, 11), after=after)
         assert found.mean == approx(score)
+
+
+def test_words_of_languages_without_spaces_are_levels_before_other_words():
+    content = [position("是", 是=0.8, 否=0.2), position("的", 的=1.0)]
+    assert scores_from_logprobs(content, {"是": 1, "否": 0}).mean == approx(0.8)
 
 
 def test_the_longest_level_of_a_response_is_found():

@@ -80,12 +80,12 @@ def test_numbers_that_the_prompt_does_not_name_are_left_to_no_model(tmp_path):
     assert "boosted trees" in model.fit(table, prices).report_.index
 
 
-def test_trees_see_decimal_commas_prices_and_percentages_and_no_codes(tmp_path):
+def test_trees_see_decimal_commas_prices_and_percentages(tmp_path):
     random = np.random.default_rng(0)
     size, share = random.random((2, 120)).round(3) * 100
     answers = 10 * size + share
     tiny = save_tiny_model(tmp_path)
-    plain = pd.DataFrame({"size": size, "share": share, "code": [f"{i:05}" for i in range(120)]})
+    plain = pd.DataFrame({"size": size, "share": share})
     written = plain.assign(
         size=[f"€ {number:.1f}".replace(".", ",") for number in size], share=[f"{n:.1f}%" for n in share]
     )

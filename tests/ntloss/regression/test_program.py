@@ -183,10 +183,10 @@ def test_predict_reads_gaps_and_decimals_as_fit_was_told_to(run, monkeypatch):
         lambda self, texts, *options: (written.extend(texts), write(self, texts, *options))[1],
     )
     code, printed, complaints = run("predict", "rooms-price", "new.csv", "--truth", "price")
-    assert (code, "1 rows with true answers" in complaints) == (0, True)
+    assert (code, "1 row with a true answer" in complaints) == (0, True)
     assert [", size: unknown, " in text for text in written] == [True] * 3
     predicted = pd.read_csv(io.StringIO(printed))["prediction"][0]
-    assert f"mean absolute error {abs(predicted - 1500):.3g} " in complaints
+    assert f"{abs(predicted - 1500):.3g};" in complaints
 
 
 @pytest.mark.parametrize("by", [None, "n"])
@@ -292,7 +292,7 @@ def test_rows_in_which_nothing_is_given_have_no_prediction(run):
     assert code == 0
     assert list(pd.read_csv(io.StringIO(printed)).prediction.isna()) == [False, True, True]
     assert "2 rows" in complaints
-    assert "1 rows with true answers" in complaints
+    assert "1 row with a true answer" in complaints
     pd.DataFrame({"text": [None, None], "stars": [20, 10]}).to_csv("new.csv", index=False)
     assert run("predict", "reviews-stars", "new.csv", "--truth", "stars")[0] == 0
 

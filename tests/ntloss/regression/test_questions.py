@@ -113,6 +113,11 @@ def test_numbers_of_rows_are_left_out_where_some_rows_are(name):
         assert [*questions.left_out] == [name] * is_left_out
 
 
+def test_distinct_ages_are_no_numbers_of_rows():
+    table = pd.DataFrame({"age": range(20, 80), "sex": ["f", "m"] * 30})
+    assert Questions.choose(table, np.arange(60.0) ** 2).columns == ("age", "sex")
+
+
 def test_rows_in_which_nothing_is_given_are_found():
     table = pd.DataFrame({"a": ["x", " ", None, "y"], "b": [1, None, np.nan, None]})
     assert choose(a=table["a"], b=table["b"]).find_empty(table).tolist() == [False, True, True, False]

@@ -165,6 +165,11 @@ def test_names_in_a_comment_name_the_columns_of_a_table_of_numbers(tmp_path):
         assert any("names" in note for note in notes)
 
 
+def test_a_header_of_years_is_not_replaced_by_a_comment(tmp_path):
+    (tmp_path / "table.csv").write_text("# exported 2024, by Ann\ntext,2023\na,3\nb,4\n")
+    assert read_table(tmp_path / "table.csv").rows.to_dict("list") == {"text": ["a", "b"], "2023": ["3", "4"]}
+
+
 def test_names_that_stand_between_rows_again_are_no_row(tmp_path):
     part = "text,price\na,3\nb,4\n"
     (tmp_path / "table.csv").write_text(2 * part)
@@ -358,33 +363,39 @@ def test_gaps_are_marked_in_a_column_that_held_numbers_before():
 
 
 @pytest.mark.parametrize(
-    ("name", "last", "expected"),
+    ("name", "last", "is_left_out", "notes"),
     [
-        ("Total", 465, "left out"),
-        ("TOTAL:", 465, "left out"),
-        ("Grand total", 464, "left out"),  # of numbers that were not rounded
-        ("Average", 15.5, "left out"),
-        ("Summe", 465, "left out"),
-        ("Total", 7, "may sum up"),
-        ("Summe", 7, ""),
-        ("b", 15.5, ""),
+        ("Total", 465, True, 1),
+        ("TOTAL:", 465, True, 1),
+        ("Grand total", 464, True, 1),  # of numbers that were not rounded
+        ("Average", 15.5, True, 1),
+        ("Summe", 465, True, 1),
+        ("Total", 7, False, 1),
+        ("Summe", 7, False, 0),
+        ("b", 15.5, False, 0),
     ],
 )
-def test_a_last_row_that_sums_up_the_others_is_left_out(name, last, expected):
+def test_a_last_row_that_sums_up_the_others_is_left_out(name, last, is_left_out, notes):
     rows = pd.DataFrame({"text": [*["a"] * 30, name, "Source: a shop"]})
     numbers = np.array([*range(1, 31), last, np.nan])
-    found, notes = leave_out_summary(rows, Answers(numbers, ["read"]))
-    assert notes[0] == "read"
-    assert bool(notes[1:]) == bool(expected)
-    assert expected in notes[-1] or not expected
-    assert np.isnan(found).tolist() == [*[False] * 30, expected == "left out", True]
+    found, said = leave_out_summary(rows, Answers(numbers, ["read"]))
+    assert len(said) == 1 + notes
+    assert np.isnan(found).tolist() == [*[False] * 30, is_left_out, True]
+
+
+def test_a_total_and_an_average_are_left_out_together():
+    rows = pd.DataFrame({"text": [*["a"] * 30, "Total", "Average"]})
+    for last in ([465, 15.5], [465, 7]):
+        found, _ = leave_out_summary(rows, Answers(np.array([*range(1, 31), *last], float), []))
+        assert np.isnan(found[30:]).tolist() == [True, last[1] == 15.5]
 
 
 def test_rows_that_only_happen_to_be_the_sum_of_the_others_stay():
     rows = pd.DataFrame({"text": [*["a"] * 30, "Total", "Total"]})
-    for numbers in ([1, 2, 3], [*[0] * 30, 5, 5], [*range(29), 7]):
+    for numbers in ([1, 2, 3], [*[0] * 30, 5, 5], [*range(29), 7], [*[1, -1] * 14, 1, 1]):
         answers = Answers(np.array(numbers, float), [])
-        assert leave_out_summary(rows[: len(numbers)], answers) is answers
+        found, notes = leave_out_summary(rows[: len(numbers)], answers)
+        assert (found.tolist(), notes) == (numbers, [])
 
 
 def test_a_column_that_is_missing_is_answered_with_those_there_are():
