@@ -69,9 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.encoder:
         if options.refit or options.train != "upper_layers":
             parser.error("--encoder: expected neither --train nor --refit, which are of NumberRegressor")
-        rate = options.learning_rate or 1e-4
-        given = rows, new, prompt, options.target, options.epochs, rate, options.seed
-        print(fine_tune(options.encoder, *given))
+        print(fine_tune(rows, new, prompt, options))
         return 0
     model = NumberRegressor(
         options.model,
@@ -104,22 +102,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def fine_tune(
-    encoder: str,
-    rows: pd.DataFrame,
-    new: pd.DataFrame,
-    prompt: str,
-    target: str,
-    epochs: int,
-    rate: float,
-    seed: int,
-) -> str:
+def fine_tune(rows: pd.DataFrame, new: pd.DataFrame, prompt: str, options: argparse.Namespace) -> str:
     """Fine-tune a sentence encoder on three quarters of the rows, by the absolute error, and say how it errs.
 
     The other quarter chooses the epoch.
     """
     from studies.ten_epochs.alternatives import Encoder, Rows  # which is not on the path of a script
 
+    target, seed, epochs = options.target, options.seed, options.epochs
     asked = Questions.choose(rows.drop(columns=target), rows[target].to_numpy(float), prompt=prompt)
     train, held_out, unseen = (
         Rows(asked.write(part), part[target].to_numpy(float))
@@ -127,11 +117,13 @@ def fine_tune(
     )
     torch.manual_seed(seed)
     start = time.process_time()
-    errors = Encoder(encoder, bfloat16=False).fine_tune(train, held_out, unseen, rate, epochs)
+    encoder, rate = Encoder(options.encoder, bfloat16=False), options.learning_rate or 1e-4
+    errors = encoder.fine_tune(train, held_out, unseen, rate, epochs)
     best = min(range(epochs), key=lambda epoch: errors[epoch])
     return (
-        f"{encoder}, {len(rows)} rows, seed {seed}, epoch {best + 1} of {epochs} is kept: fitted and read in "
-        f"{time.process_time() - start:.0f} s; {len(new)} new rows: mean absolute error {errors[best][1]:.2f}"
+        f"{options.encoder}, {len(rows)} rows, seed {seed}, epoch {best + 1} of {epochs} is kept: fitted and "
+        f"read in {time.process_time() - start:.0f} s; {len(new)} new rows: mean absolute error "
+        f"{errors[best][1]:.2f}"
     )
 
 

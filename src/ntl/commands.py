@@ -245,12 +245,14 @@ def _check_keys(composed: DictConfig) -> None:
     Hydra adds `+GROUP.KEY=VALUE` without a check, and advises it after an unknown key. It also lets a study
     have keys of its own, such as `rate` for `${rate.${hydra:runtime.choices.loss}}`.
     """
-    for group in _STRUCTURED & {each for each in composed if composed[each] is not None}:
+    for group in map(str, composed):
         kind = OmegaConf.get_type(composed, group)
-        known = [each.name for each in fields(kind)] if is_dataclass(kind) else [*composed[group]]
+        if group not in _STRUCTURED or composed[group] is None or not is_dataclass(kind):
+            continue
+        names = [each.name for each in fields(kind)]
         for key in map(str, composed[group]):
-            if key not in known:
-                raise unknown_key(f"{group}.", key, known)
+            if key not in names:
+                raise unknown_key(f"{group}.", key, names)
     known = list(dict.fromkeys([*(group for group in GROUPS if "@" not in group), *OF_REPORTS]))
     text = OmegaConf.to_yaml(composed)
     for key in map(str, composed):

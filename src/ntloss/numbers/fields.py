@@ -24,7 +24,10 @@ _MARKS_BEFORE = re.compile(
 # A unit or a scale after a name: `length (m): 5`, `"clarity [1-5]": 4`. In `clarity (4): 2 typos` and
 # `clarity (4/5): fine`, the brackets hold the value.
 _IN_BRACKETS = re.compile(
-    r"""[\s"'`*_]*[(\[\uff08](?!\s*[-+\u2212]?[0-9.,/\s%]+[)\]\uff09])[^()\[\]\uff08\uff09\n]*[)\]\uff09](?=[\s"'`*_]*[:=\uff1a\uff1d])"""
+    r"""[\s"'`*_]*[(\[\uff08]"""
+    r"""(?!\s*[-+\u2212]?[0-9.,/\s%]+[)\]\uff09])"""
+    r"""[^()\[\]\uff08\uff09\n]*[)\]\uff09]"""
+    r"""(?=[\s"'`*_]*[:=\uff1a\uff1d])"""
 )
 _FAR = 32  # characters of these marks
 _COMMA = re.compile(r"\s*,\s*")

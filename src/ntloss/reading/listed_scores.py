@@ -27,8 +27,8 @@ _LOG_PROBS = ("logprob", "log_probability", "logProbability")
 _TOPS = ("top_logprobs", "top_tokens", "candidates")
 # What a score stands after, and what the end of its scale stands after.
 _NAMED = re.compile(
-    r"(?i)(?:scor|rat(?:e|ing)|grad|mark|point)\w*[\"'*_]*(?:\s*\([^()\n]*\))?[\"'*_]*\s*(?:[:=\u2013\u2014-]|is|of|as)?"
-    r"[\s\"'*_(\[]*$"
+    r"(?i)(?:scor|rat(?:e|ing)|grad|mark|point)\w*[\"'*_]*(?:\s*\([^()\n]*\))?[\"'*_]*\s*"
+    r"(?:[:=\u2013\u2014-]|is|of|as)?[\s\"'*_(\[]*$"
 )
 _SCALE = re.compile(r"(?i)(?:/|out of|\bof|\bto|[-\u2013\u2014])\s*$")
 # "a score of 4" and "Score - 4", but not "8 points of 10".

@@ -267,9 +267,9 @@ def leave_out_summary(rows: pd.DataFrame, answers: Answers) -> Answers:
             numbers[row] = np.nan
         else:
             notes.append(f"{shown} may sum up the others; if so, delete it")
-    if not named and len(known) > _ENOUGH and (others >= 0).all():
-        last, rest = known[-1], others[:-1]
-        if np.count_nonzero(rest) >= _ENOUGH and np.isclose(numbers[last], rest.sum(), rtol=1e-9, atol=0):
+    if not named and np.count_nonzero(others[:-1]) >= _ENOUGH and (others >= 0).all():
+        last = known[-1]
+        if np.isclose(numbers[last], others[:-1].sum(), rtol=1e-9, atol=0):
             notes.append(f"left out: row {last + 1} with {numbers[last]:.15g}, the sum of the others")
             numbers[last] = np.nan
     return Answers(numbers, notes)

@@ -151,9 +151,7 @@ def make_frame(rows: Sequence[Sequence[str]], notes: list[str]) -> pd.DataFrame:
         :, [bool(name.strip()) or (table.iloc[:, i] != "").any() for i, name in enumerate(rows[0])]
     ]
     likely = [
-        name
-        for i, name in enumerate(table.columns)
-        if PLAIN.fullmatch(name.strip()) and is_numeric(table.iloc[:, i])
+        name for i, name in enumerate(table.columns) if _is_number(name) and is_numeric(table.iloc[:, i])
     ]
     if likely:
         notes.append(
