@@ -283,7 +283,7 @@ class ReportCallback(Callback):
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check the folder, before Hydra writes into it."""
-        _check_folder(config.hydra.run)
+        _check_folder(config.hydra.run, config)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check the folder, the contrasts and the name of the metric that a search minimizes."""
@@ -295,12 +295,12 @@ class ReportCallback(Callback):
             _check_metric(config.minimize)
         except UserError as error:
             raise SystemExit(2) from error  # Hydra only warns of other errors in a callback
-        _check_folder(config.hydra.sweep)
+        _check_folder(config.hydra.sweep, config)
         start_sweep(Path(config.hydra.sweep.dir))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Report the runs. If one has no results, leave it out, name it and exit with 1."""
-        from ntl.report import report
+        from ntl.report import FILES, report
 
         folder = Path(config.hydra.sweep.dir)
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
@@ -311,6 +311,8 @@ class ReportCallback(Callback):
             )
         except UserError as error:
             print(f"no report: {error}", file=sys.stderr)
+            for file in FILES:  # an earlier report is not that of this sweep
+                (folder / "report" / file).unlink(missing_ok=True)
         if failed:
             for run in failed:
                 print(f"{run} has no results: its train.log says why", file=sys.stderr)
@@ -328,13 +330,17 @@ def _check_metric(name: str) -> None:
         raise UserError(f"minimize={name}: {error} The metrics are {', '.join(METRICS)}.") from None
 
 
-def _check_folder(settings: DictConfig) -> None:
+def _check_folder(settings: DictConfig, config: DictConfig) -> None:
     """Exit, with a UserError as the cause, if a folder of Hydra, its key `dir`, cannot be written to."""
     try:
-        folder = Path(settings.dir)
+        folder, given = Path(settings.dir), (config.get("training_args") or {}).get("output_dir")
     except OmegaConfBaseException:
         return  # Hydra will explain it
     try:
+        if given == "":  # a variable of the shell that is not set
+            raise UserError(
+                "training_args.output_dir is empty; expected a folder, or null for one below outputs/."
+            )
         with writing_to(folder, "a folder that can be written to", "Choose another one."):
             folder.mkdir(parents=True, exist_ok=True)
             if not os.access(folder, os.W_OK):

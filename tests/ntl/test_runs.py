@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from model_cases import save_pretrained
 from omegaconf import OmegaConf
 from published_commands import scaled_down
-from runs import logged, predictions, results, state, train, written
+from runs import logged, main, predictions, results, state, train, written
 from safetensors.torch import load_file
 from tokenizers_like import tokenizer_like
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED_BY_ADAM, approx, assert_close
@@ -213,6 +213,15 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(sweep, place, t
     assert f"{tmp_path}/{place}" in err
     assert "Traceback" not in err
     assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("more", [["train"], ["train", "-m"], ["train", "training_args=eval"], ["compare"]])
+def test_an_empty_output_folder_is_an_error_and_nothing_is_written(more, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = "model_args.model_name_or_path=model"
+    assert main([*more, *small(tmp_path, "training_args.output_dir=", model)]) == 2
+    assert "training_args.output_dir" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_below_the_users_home_is_written_there(tmp_path, monkeypatch, capsys):

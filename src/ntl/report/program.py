@@ -93,12 +93,7 @@ def report(
     planned = read_contrasts(contrasts)
     if not isinstance(margin, int | float):
         raise UserError(f"margin: {margin!r} is no number; expected per cent, such as 5.0.")
-    try:
-        table, left_out = read_runs(folders, name, without or {})
-    except UserError:
-        for file in FILES:  # an earlier report is not that of these runs
-            (output / file).unlink(missing_ok=True)
-        raise
+    table, left_out = read_runs(folders, name, without or {})
     tested, missing = compare_rows(table, planned, margin)
     left_out += missing
     for line in left_out:

@@ -238,7 +238,9 @@ class NumberAware:
         if not isinstance(model, Answering):
             model = Answering(self, model)
         model.num_items = num_items_in_batch
-        found = self._own("compute_loss")(model, inputs, return_outputs, num_items_in_batch)
+        # By name, as trainers call it: a subclass may take them in another order, or as **kwargs.
+        given: dict[str, Any] = {"return_outputs": return_outputs, "num_items_in_batch": num_items_in_batch}
+        found = self._own("compute_loss")(model, inputs, **given)
         loss = found[0] if return_outputs else found
         if is_first and loss.requires_grad:
             model.check_is_used(loss)
@@ -330,7 +332,8 @@ class NumberAware:
         logs: dict[str, Any] = {"number_share": share}
         if self.loss.finds_numbers:
             found = inputs[NUMBERS] if NUMBERS in inputs else FindNumbers(self.loss, self.shift)(inputs)
-            logs["first_numbers"] = self.first_numbers = _written(found, self.loss.criterion)
+            self.first_numbers = _written(found, self.loss.criterion)
+            logs |= {"first_numbers": self.first_numbers} if self.first_numbers else {}
         self.trainer.log(logs)
 
     def _first_labels(self, inputs: Mapping[str, Any]) -> Tensor:

@@ -53,8 +53,8 @@ def number_reward(
         for a row whose true number is None, which the trainer leaves out.
 
     Raises:
-        ValueError: an unknown `error`, `which` or `thousands`; when called, a true number that is neither
-            finite nor a text of one number.
+        ValueError: an unknown `error`, `which` or `thousands`, or a `scale` that is not above 0; when called,
+            a true number that is neither finite nor a text of one number.
         KeyError: when called, a dataset without the column.
 
     Example:
@@ -69,6 +69,8 @@ def number_reward(
     check_thousands(thousands)
     if error not in _ERRORS:
         raise ValueError(f"error={error!r}: expected one of {', '.join(_ERRORS)}")
+    if not 0 < scale < math.inf:
+        raise ValueError(f"scale={scale!r}: expected a finite number above 0")
     error_of = _ERRORS[error]
 
     def reward_of(completion: Any, truth: Any) -> float | None:

@@ -2,6 +2,7 @@ import pytest
 from report_cases import make_run, report, rows_of
 
 from ntl.errors import UserError
+from ntl.report.program import main
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -46,3 +47,12 @@ def test_an_output_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "out").write_text("")
     with pytest.raises(UserError, match="out"):
         report(tmp_path)
+
+
+def test_a_report_stays_if_the_next_one_has_no_runs(tmp_path):
+    make_run(tmp_path / "runs/a", "T5", 0)
+    assert report(tmp_path) == 0
+    before = rows_of(tmp_path)
+    with pytest.raises(UserError, match="mistyped"):
+        main([str(tmp_path / "mistyped"), "--output", str(tmp_path / "out")])
+    assert rows_of(tmp_path) == before

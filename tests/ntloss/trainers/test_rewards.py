@@ -135,6 +135,12 @@ def test_an_unknown_error_and_a_missing_column_are_errors():
         rewards(["1"], [1], "truth")
 
 
+@pytest.mark.parametrize("scale", [0, -1.0, float("nan"), float("inf")])
+def test_a_scale_that_rewards_no_nearer_numbers_is_an_error(scale):
+    with pytest.raises(ValueError, match="scale"):
+        number_reward(scale=scale)
+
+
 def grpo(folder, reward, **options):
     trl = pytest.importorskip("trl", "1.15", reason="needs TRL 1.15, which needs Python 3.11")
     datasets = pytest.importorskip("datasets")
