@@ -30,7 +30,10 @@ _IN_BRACKETS = re.compile(
     r"""(?=[\s"'`*_]*[:=\uff1a\uff1d])"""
 )
 _FAR = 32  # characters of these marks
-_COMMA = re.compile(r"\s*,\s*")
+# The end of a row of a table: the names above a table are those of columns.
+_ROW_ENDS = re.compile(r"\|[ \t]*\n")
+# Between two numbers of a list, which may hold lists and gaps.
+_BETWEEN = re.compile(r"[\s,()\[\]]*(?:,\s*(?:null|None|NaN|nan)[\s,()\[\]]*)*")
 _WORD = re.compile(r"\w")
 
 
@@ -56,7 +59,7 @@ def find_fields(
         by: "name" (default): a number belongs to the field whose name stands before it with nothing but marks
             and spaces between them (`"room_size": 0.35`, `<qed>0.123`, `Clarity: 4`), or a unit or a scale in
             brackets (`size (m): 4`), and so do the further numbers of a list in brackets
-            (`"scores": [4, 5, 3]`). "order": the first number belongs to the
+            (`"scores": [4, 5, 3]`, `"boxes": [[1, 2], [3, 4]]`). "order": the first number belongs to the
             first field, the second to the second, and so on. Or a function of the text that returns the name,
             start and end of each number.
         thousands: see `ntloss.numbers.parse_numbers`. Default: the text decides.
@@ -100,19 +103,31 @@ def _behind_names(text: str, names: Sequence[str], numbers: Iterable[tuple[int, 
             further = _IN_BRACKETS.match(text, end)
             field_at[end if further is None else further.end()] = match[0]
     found: list[FieldNumber] = []
-    in_list = False
+    depth = 0  # brackets that are open since the name of the last field
     for start, end in numbers:
         marks = _MARKS_BEFORE.search(text, max(0, start - _FAR), start)
         begins = start if marks is None else marks.start()
         behind = [place for place in range(start, begins - 1, -1) if place in field_at]
-        if behind:
+        if behind and not _ROW_ENDS.search(text, behind[0], start):
             found.append(FieldNumber(field_at[behind[0]], start, end))
-            in_list = any(bracket in text[behind[0] : start] for bracket in "[(")
-        elif in_list and _COMMA.fullmatch(text, found[-1].end, start):
-            found.append(FieldNumber(found[-1].field, start, end))
+            depth = _depth(text[behind[0] : start])
+        elif depth and _BETWEEN.fullmatch(text, found[-1].end, start):
+            depth = _depth(text[found[-1].end : start], depth)
+            if depth:
+                found.append(FieldNumber(found[-1].field, start, end))
         else:
-            in_list = False
+            depth = 0
     return found
+
+
+def _depth(text: str, before: int = 0) -> int:
+    """Return how many brackets are open after a text; 0 if it ends those that were open before."""
+    depth = before
+    for bracket in re.findall(r"[()\[\]]", text):
+        depth = depth + 1 if bracket in "([" else max(depth - 1, 0)
+        if before and not depth:
+            return 0
+    return depth
 
 
 def _is_inside_word(text: str, place: int) -> bool:

@@ -12,6 +12,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -377,7 +378,7 @@ def _shortest(number: Any) -> str:
         texts = (f"{value:.{digits}g}" for digits in range(1, 18))
         text = next(text for text in texts if torch.tensor(float(text), dtype=number.dtype) == number.cpu())
     else:
-        text = str(number)
+        text = repr(value) if isinstance(number, Fraction) else str(number)
     return f"{Decimal(text):f}" if math.isfinite(value) else text
 
 

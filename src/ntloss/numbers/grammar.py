@@ -296,7 +296,7 @@ def find_in_text(text: str, thousands: str | None = None) -> list[Written]:
             currency = _CURRENCY_BEHIND.search(text, max(0, start - 4), start - 1)
             if match["money"] or currency or (start - 1 == first and end + 1 == last):
                 start, end = currency.start() if currency else start - 1, end + 1
-                plain = plain if plain.startswith("-") else f"-{plain}"
+                plain = plain if match["sign"] or match["inner"] else f"-{plain}"
         alone = alone and not follows_sign(text, start)
         if not found:
             alone = alone and not is_only_a_minus(text[:start])

@@ -28,6 +28,7 @@ from ntloss.numbers.alphabet import (
     SIGN,
     SPACE,
     SPACES,
+    UNSPACED,
     D,
 )
 from ntloss.numbers.magnitudes import OTHER_MAGNITUDES
@@ -142,10 +143,11 @@ _QUANTITIES = (
     ("dollars?|euros?|pounds?|rupees?|francs?", "cents?|pence|paise|centimes?"),
     ("degrees?|deg|°", "minutes?|arcminutes?", "seconds?"),
     ("gallons?|gal", "quarts?|qt", "pints?|pt", "cups?", "tablespoons?|tbsp", "teaspoons?|tsp"),
+    ("年|년", "[个個ヶ개]?(?:月|월)", "[日号號天일]", "小?[时時]間?|[点點]|시간?", "分[钟鐘]?|분", "秒|초"),
 )  # fmt: skip
 _SMALLER_UNIT = "|".join(
     rf"(?:{large})(?:\.?(?:(?<=[a-z]{{3}}),)?{SPACE}(?:and{SPACE})?)?{D}+(?:[.,]{D}+)?"
-    rf"{SPACE}?(?:{'|'.join(units[i + 1 :])})\b"
+    rf"{SPACE}?(?:{'|'.join(units[i + 1 :])})(?![^\W\d{UNSPACED}])"
     for units in _QUANTITIES
     for i, large in enumerate(units[:-1])
 )

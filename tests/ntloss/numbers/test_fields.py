@@ -21,6 +21,12 @@ def found(text, fields, **options):
         ("**Clarity:** 4/5\n- Depth: 3", ["Clarity", "Depth"], [("Clarity", "4"), ("Depth", "3")]),
         ("Score:\n4", ["Score"], [("Score", "4")]),
         ('{"scores": [4, 5, 3], "n": 2}', ["scores"], [("scores", "4"), ("scores", "5"), ("scores", "3")]),
+        ('{"boxes": [[12, 34], [5, 6]], "n": 2}', ["boxes"],
+         [("boxes", "12"), ("boxes", "34"), ("boxes", "5"), ("boxes", "6")]),
+        ('{"scores": [4, null, 3]}', ["scores"], [("scores", "4"), ("scores", "3")]),
+        ('["scores"]: [4, 5], [6]', ["scores"], [("scores", "4"), ("scores", "5")]),
+        ("| price | size |\n|---|---|\n| 12.50 | 3 |", ["price", "size"], []),  # the names of columns
+        ("| price | 12.50 |\n| size | 3 |", ["price", "size"], [("price", "12.50"), ("size", "3")]),
         ("scores (4, 5), then 6", ["scores"], [("scores", "4"), ("scores", "5")]),
         ("Clarity: 4, 12 apples", ["Clarity"], [("Clarity", "4")]),
         ("I like its clarity. 3 of 4 readers, clarity, 2", ["clarity"], []),

@@ -1,6 +1,7 @@
 """Numbers written with fixed width, read back, and the options of a format."""
 
 from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -132,7 +133,7 @@ def test_a_sign_that_is_always_written_leaves_no_number_without_one():
         [7, 12.5], ["7", "12.5"], ["7", 12.5], np.array([7, 12.5]), np.array([7, 12.5], dtype=np.float32),
         torch.tensor([7, 12.5]), torch.tensor([7, 12.5], dtype=torch.bfloat16),
         [Decimal("7.0"), Decimal("12.5")],
-        [np.int64(7), np.float32(12.5)], [7.0, 1.25e1],
+        [np.int64(7), np.float32(12.5)], [7.0, 1.25e1], [Fraction(7), Fraction(25, 2)],
     ],
     ids=repr,
 )  # fmt: skip
