@@ -50,17 +50,36 @@ def with_images(content: str, images: Sequence[Any]) -> Any:
 
 def images_of(chat: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Return the images that stand in the turns of a conversation."""
-    parts = (part for turn in chat if not isinstance(turn["content"], str) for part in turn["content"])
+    contents = (turn.get("content") for turn in chat)  # none of a turn that calls a tool
+    parts = (part for content in contents if isinstance(content, list | tuple) for part in content)
     return [part["image"] for part in parts if isinstance(part, Mapping) and part.get("image") is not None]
 
 
 def in_parts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return turns whose contents are lists of parts, which templates of processors expect."""
 
-    def parts(content: Any) -> Any:
-        return [{"type": "text", "text": content}] if isinstance(content, str) else content
+    def parts(content: str) -> list[dict[str, str]]:
+        return [{"type": "text", "text": content}]
 
-    return [{**turn, "content": parts(turn["content"])} for turn in chat]
+    return [
+        {**turn, "content": parts(content)} if isinstance(content := turn.get("content"), str) else {**turn}
+        for turn in chat
+    ]
+
+
+def in_texts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return turns whose contents are texts, which templates of tokenizers expect, a line for each part."""
+
+    def text(content: Any) -> Any:
+        texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+        return "\n".join(texts) if all(isinstance(each, str) for each in texts) else content
+
+    return [
+        {**turn, "content": text(content)}
+        if isinstance(content := turn.get("content"), list | tuple)
+        else {**turn}
+        for turn in chat
+    ]
 
 
 def process(
@@ -140,11 +159,11 @@ def _to(value: Any, model: Any) -> Any:
 def as_messages(chat: Sequence[Mapping[str, Any]], images: Sequence[Any]) -> list[dict[str, Any]]:
     """Return a conversation as OpenAI's chat API takes it, with images as addresses or as data."""
     rest = iter(images)
-    return [{**turn, "content": _as_openai(turn["content"], rest)} for turn in chat]
+    return [{**turn, "content": _as_openai(turn.get("content"), rest)} for turn in chat]
 
 
 def _as_openai(content: Any, images: Iterator[Any]) -> Any:
-    if isinstance(content, str):
+    if not isinstance(content, list | tuple):
         return content
     return [
         {"type": "image_url", "image_url": {"url": as_url(next(images))}}

@@ -18,6 +18,7 @@ from ntloss.reading.images import (
     as_messages,
     images_of,
     in_parts,
+    in_texts,
     is_processor,
     process,
     tokenizer_of,
@@ -72,7 +73,7 @@ def write_prompts(
     if not isinstance(prefill, str):
         raise TypeError(f"prefill: expected a text, given {type(prefill).__name__}")
     given: Any = messages if prompt is None else prompt
-    single = isinstance(given, str) or (prompt is None and bool(given) and isinstance(given[0], Mapping))
+    single = isinstance(given, (str, Mapping)) or (prompt is None and _is_chat(given))
     prompts = [given] if single else list(given)
     if not prompts:
         raise ValueError("prompt: expected at least one question")
@@ -83,9 +84,16 @@ def write_prompts(
             raise TypeError(f"prompt: expected a text or several, given {type(each).__name__} {each!r:.80}")
         if not each:
             raise ValueError("prompt: expected a question, given an empty one")
+        if prompt is None and not _is_chat(each):
+            raise TypeError(
+                "messages: expected turns, such as [{'role': 'user', 'content': 'How many?'}], or a list of "
+                f"these for each conversation; given {each!r:.80}"
+            )
         chats.append(
             [{"role": "user", "content": with_images(each, own)}] if prompt is not None else list(each)
         )
+    if system is not None and any(turn["role"] == "system" for chat in chats for turn in chat):
+        raise ValueError("system: the messages have a system's turn already. Omit one of the two.")
     if system is not None:
         chats = [[{"role": "system", "content": system}, *chat] for chat in chats]
     if images is None and prompt is None:
@@ -125,6 +133,12 @@ def write_prompts(
     ], single
 
 
+def _is_chat(given: Any) -> bool:
+    """Return whether this is a conversation, turns with a role each."""
+    is_list = isinstance(given, Sequence) and len(given) > 0
+    return is_list and all(isinstance(turn, Mapping) and "role" in turn for turn in given)
+
+
 def _with_template(processor: Any) -> Any:
     """Return what has a chat template: a processor or its tokenizer; None if neither has."""
     parts = (processor, tokenizer_of(processor))
@@ -138,9 +152,13 @@ def _is_trained_on_plain(model: Any) -> bool:
 
 def _of_chat(source: Any, chat: list[Mapping[str, Any]], prefill: str, options: Mapping[str, Any]) -> Prompt:
     """Write a conversation with the assistant's turn left open after the prefill."""
-    if chat[-1]["role"] == "assistant":
-        prefill, chat = chat[-1]["content"] + prefill, chat[:-1]
-    in_turns = in_parts if is_processor(source) else list
+    in_turns = in_parts if is_processor(source) else in_texts
+    if chat[-1]["role"] == "assistant" and not chat[-1].get("tool_calls"):
+        *chat, last = chat
+        begun = in_texts([last])[0].get("content") or ""
+        if not isinstance(begun, str):
+            raise TypeError(f"messages: expected the assistant's last turn to be a text, given {begun!r:.80}")
+        prefill = begun + prefill
     words = prefill.rstrip()
     if not words:
         options = {"add_generation_prompt": True, **options}
@@ -167,8 +185,8 @@ def has_decoder(model: Any) -> bool:
 
 def for_images(model: Readable, images: Any, messages: Any) -> Any:
     """Return a server's route for chats if prompts have images, which its other routes do not take."""
-    chats = [messages] if messages and isinstance(messages[0], Mapping) else list(messages or [])
-    has_images = images is not None or any(images_of(chat) for chat in chats)
+    chats = [messages] if _is_chat(messages) else list(messages or [])
+    has_images = images is not None or any(images_of(chat) for chat in chats if _is_chat(chat))
     return model.chats() if has_images and hasattr(model, "chats") else model
 
 

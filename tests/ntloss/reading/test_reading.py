@@ -25,7 +25,8 @@ from ntloss.reading.torch_model import TorchModel
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
 TEMPLATE = (
-    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] | trim }}</>{% endfor %}"
+    "{% for m in messages %}<{{ m['role'] }}>{% for call in m.tool_calls %}{{ call.function.name }}"
+    "{% else %}{{ m['content'] | trim }}{% endfor %}</>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}{% if think %}<think>{% endif %}"
 )
 
@@ -155,6 +156,29 @@ def chat_tokenizer():
             "<user>q</><assistant>ab$",
         ),
         ({"prompt": "q", "template_options": {"think": True}}, "<user>q</><assistant><think>"),
+        # Contents in parts, as OpenAI's API takes them, and none of a turn that calls a tool.
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "text", "text": "q"}, {"type": "text", "text": "r"}],
+                    },
+                    {"role": "assistant", "content": [{"type": "text", "text": "a"}]},
+                ]
+            },
+            "<user>qĊr</><assistant>a",
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": "q"},
+                    {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "count"}}]},
+                    {"role": "tool", "content": "r"},
+                ]
+            },
+            "<user>q</><assistant>count</><tool>r</><assistant>",
+        ),
     ],
 )
 def test_a_chat_template_leaves_the_assistants_turn_open(seen, given, read):
@@ -172,6 +196,13 @@ def test_a_chat_template_without_an_assistants_turn_is_an_error(answer):
     tokenizer.chat_template = f"{{% for m in messages %}}{answer}{{% endfor %}}"
     with pytest.raises(ValueError, match="prefill="):
         read_number(make_model("llama", len(tokenizer)), tokenizer, "q", "It takes ")
+
+
+def test_a_conversation_has_one_system():
+    tokenizer = chat_tokenizer()
+    turns = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
+    with pytest.raises(ValueError, match="system"):
+        read_number(make_model("llama", len(tokenizer)), tokenizer, messages=turns, system="t")
 
 
 def test_a_reading_is_a_row_of_number_quantiles():
@@ -234,6 +265,8 @@ def test_a_reading_prints_as_its_median_and_its_interval():
         ({"prompt": [3]}, TypeError, "prompt"),
         ({"prompt": None}, TypeError, "prompt"),
         ({"messages": [{"role": "user", "content": "a"}]}, TypeError, "messages"),
+        ({"prompt": None, "messages": {"role": "user", "content": "a"}}, TypeError, "messages"),
+        ({"prompt": None, "messages": [{"from": "human", "value": "a"}]}, TypeError, "messages"),
         ({"prefill": None}, TypeError, "prefill"),
         ({"format": 2}, TypeError, "format"),
         ({"prompt": ""}, ValueError, "prompt"),
