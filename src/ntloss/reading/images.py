@@ -70,8 +70,8 @@ def in_parts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def in_texts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return turns whose contents are texts, which templates of tokenizers expect, a line for each part."""
 
-    def text(content: Any) -> Any:
-        texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+    def text(content: Sequence[Any]) -> Any:
+        texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in content]
         return "\n".join(texts) if all(isinstance(each, str) for each in texts) else content
 
     return [

@@ -33,6 +33,10 @@ _NAMED = re.compile(
 _SCALE = re.compile(r"(?i)(?:/|out of|\bof|\bto|[-\u2013\u2014])\s*$")
 # "a score of 4" and "Score - 4", but not "8 points of 10".
 _SCORE_OF = re.compile(r"(?i)(?:scor|rat(?:e|ing)|grad)\w*[\"'*_]*\s*(?:of|[-\u2013\u2014])[\s\"'*_(\[]*$")
+# What ends the thoughts before an answer, of models whose server does not set them apart.
+_THOUGHTS_END = re.compile(
+    r"</(?:\w+:)?(?:think|thinking|thought|reasoning)>|\[/THINK\]|<\|channel\|>final<\|message\|>"
+)
 _SCALE_BEGINS = re.compile(r"(?i)\s*(?:to|[-\u2013\u2014])\s*\d")
 
 
@@ -43,9 +47,10 @@ def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> Sco
         top_logprobs: in OpenAI's form, the list `choices[0].logprobs.content[i].top_logprobs` of the position
             i at which the score is written, with `token` and `logprob` in each entry; or `content[i:]`, the
             positions from there on, for levels of several tokens. Also a mapping of tokens to
-            log-probabilities, TGI's `details.tokens[i:]` or `top_tokens[i]`, Gemini's `logprobs_result`, or a
-            position of vLLM's offline `outputs[0].logprobs`. White space around tokens is left out, as are
-            tokenizers' marks for it (`Ġ8`, `▁8`).
+            log-probabilities, TGI's `details.tokens[i:]` or `top_tokens[i]`, Gemini's `logprobs_result`,
+            SGLang's `output_top_logprobs[i:]` with texts, or a position of vLLM's offline
+            `outputs[0].logprobs`. White space around tokens is left out, as are tokenizers' marks for it
+            (`Ġ8`, `▁8`).
         levels: see `read_scores`.
 
     Returns:
@@ -76,14 +81,16 @@ def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> Sco
 def scores_from_response(
     response: Any, levels: Levels = range(1, 6), after: str | None = None
 ) -> ScoreReading:
-    """Find the score in the answer of a chat API, and make a score of the log-probabilities at its place.
+    """Find the score in the answer of an API, and make a score of the log-probabilities at its place.
 
     The score is the last level of the answer after a word such as `score` or `rating`, otherwise the last
-    level of all. The end of a scale is none: the 10 of `8/10`, `7 out of 10` and `from 1 to 10`.
+    level of all. The end of a scale is none: the 10 of `8/10`, `7 out of 10` and `from 1 to 10`. What the
+    model has thought before its answer (`<think>...</think>`) is no part of it.
 
     Args:
-        response: what a chat API in OpenAI's form has returned, as an object or a mapping, asked for with
-            `logprobs=True, top_logprobs=20`; or its first choice.
+        response: what an API in OpenAI's form has returned, as an object or a mapping: of chat completions
+            (asked for with `logprobs=True, top_logprobs=20`), completions (`logprobs=20`) or responses
+            (`include=["message.output_text.logprobs"], top_logprobs=20`); or the first choice.
         levels: see `read_scores`.
         after: the text that stands before the score, such as `'"score":'`. Default: the answer decides, as
             above.
@@ -108,13 +115,11 @@ def scores_from_response(
         7.25
     """
     values = level_values(levels)
-    choices = _get(response, ("choices",))
-    log_probs = _get(choices[0] if choices else response, ("logprobs",))
-    content = _get(log_probs, ("content",))
+    content = _content_of(response)
     if not content:
         raise ValueError(
-            "response: expected a chat completion with log-probabilities. Ask for them by logprobs=True, "
-            "top_logprobs=20"
+            "response: expected an answer with log-probabilities. Ask for them by logprobs=True, "
+            "top_logprobs=20; or of completions, logprobs=20"
         )
     tokens = [_clean(str(_get(entry, _TOKENS))) for entry in content]
     text = "".join(tokens)
@@ -137,13 +142,26 @@ def scores_from_response(
     return _scores([_Position(written, shares), *positions[1:]], values)
 
 
+def _content_of(response: Any) -> list[Any]:
+    """Return the tokens of an answer, each with the likeliest tokens at its place; none if it has none."""
+    if output := _get(response, ("output",)):  # of responses: reasoning, messages and their parts
+        parts = [part for item in output for part in _get(item, ("content",)) or []]
+        return [token for part in parts for token in _get(part, ("logprobs",)) or []]
+    choices = _get(response, ("choices",))
+    log_probs = _get(choices[0] if choices else response, ("logprobs",))
+    if content := _get(log_probs, ("content",)):
+        return list(content)
+    columns = [_get(log_probs, (name,)) or [] for name in ("tokens", "top_logprobs")]  # of completions
+    return [{"token": token, "top_logprobs": top or {}} for token, top in zip(*columns, strict=False)]
+
+
 class _Position(NamedTuple):
     written: str | None  # the token that was written; None if unknown
     shares: list[tuple[str, float]]
 
 
 def _scores(positions: list[_Position], values: Mapping[Any, float]) -> ScoreReading:
-    of_text = {text_of_level(level): level for level in values}
+    of_text = _levels_by_text(values)
     shares = dict.fromkeys(values, 0.0)
     other = left_out = 0.0
 
@@ -192,6 +210,14 @@ def _scores(positions: list[_Position], values: Mapping[Any, float]) -> ScoreRea
     return found
 
 
+def _levels_by_text(values: Mapping[Any, float]) -> dict[str, Any]:
+    """Return levels by their texts; beside negative ones, positive ones may have a sign, too."""
+    of_text = {text_of_level(level): level for level in values}
+    if any(text.startswith("-") for text in of_text):
+        of_text |= {f"+{text}": level for text, level in of_text.items() if text[0].isdigit()}
+    return of_text
+
+
 def _goes_on(word: str, behind: str) -> bool:
     """Return whether what stands directly behind a word makes another word of it: `nothing` of `no`."""
     return _LETTER.match(behind) is not None and not _WITHOUT_SPACES.match(word[-1:])
@@ -220,17 +246,18 @@ def _warn(first: _Position, found: ScoreReading, of_text: Mapping[str, Any]) -> 
 
 def _place_of_score(text: str, values: Mapping[Any, float], after: str | None) -> int | None:
     """Return where the score begins in an answer; None if it holds none."""
-    first = 0
+    first = max((thought.end() for thought in _THOUGHTS_END.finditer(text)), default=0)
     if after is not None:
-        if after not in text:
+        if after not in text[first:]:
             return None
         first = text.rindex(after) + len(after)
     places = []
-    numbers_of = {text_of_level(level) for level in values}
+    numbers_of = _levels_by_text(values)
     for number in find_in_text(text):
         plain = number.plain.removeprefix("-") if text[number.start] not in "-\u2212" else number.plain
         if plain in numbers_of and not _SCALE_BEGINS.match(text, number.end):
-            start = text.index(plain.removeprefix("-")[0], number.start) - plain.startswith("-")
+            start = text.index(plain.removeprefix("-")[0], number.start)
+            start -= plain.startswith("-") or (f"+{plain}" in numbers_of and text[start - 1 : start] == "+")
             if _SCORE_OF.search(text[:start]) or not _SCALE.search(text[:start]):
                 places.append(start)
     # Longer words first, so that `good` is not found in `very good`.
@@ -268,7 +295,7 @@ def _positions(given: Any) -> list[_Position]:
             _Position(_clean(str(_get(entry, _TOKENS))), _shares(_get(entry, _TOPS) or []))
             for entry in entries
         ]
-    if not isinstance(given, Mapping) and all(_is_vllm(entry) for entry in entries):
+    if not isinstance(given, Mapping) and all(_is_position(entry) for entry in entries):
         return [_Position(None, _shares(entry)) for entry in entries]
     return [_Position(None, _shares(given))]
 
@@ -278,22 +305,32 @@ _GEMINI = (("top_candidates", "topCandidates"), ("chosen_candidates", "chosenCan
 
 def _is_vllm(entry: Any) -> bool:
     """Whether an entry is a position of vLLM's, which has objects by token ids."""
-    return isinstance(entry, Mapping) and bool(entry) and all(isinstance(token, int) for token in entry)
+    return (
+        isinstance(entry, Mapping)
+        and bool(entry)
+        and all(isinstance(token, int) and not isinstance(each, float) for token, each in entry.items())
+    )
+
+
+def _is_position(entry: Any) -> bool:
+    """Whether an entry of a list is a position: a list of tokens, or a mapping of them."""
+    if isinstance(entry, Mapping):
+        return _is_vllm(entry) or all(isinstance(value, numbers.Real) for value in entry.values())
+    return isinstance(entry, list) and all(isinstance(each, Mapping | list | tuple) for each in entry)
 
 
 def _shares(entries: Any) -> list[tuple[str, float]]:
     if _is_vllm(entries):
         entries = list(entries.values())
-    pairs = [
-        entry if isinstance(entry, tuple) else (_get(entry, _TOKENS), _log_prob(entry))
-        for entry in (entries.items() if isinstance(entries, Mapping) else entries)
-    ]
-    for token, log_prob in pairs:
+    pairs = []
+    for entry in entries.items() if isinstance(entries, Mapping) else entries:
+        token, log_prob = _pair_of(entry)
         if not isinstance(token, str) or not isinstance(log_prob, numbers.Real):
             raise TypeError(
-                "top_logprobs: expected entries with a token and a logprob, as OpenAI, vLLM, TGI and Gemini "
-                f"return them; given {(token, log_prob)}"
+                "top_logprobs: expected entries with a token and a logprob, as OpenAI, vLLM, SGLang, TGI and "
+                f"Gemini return them; given {entry!r:.100}"
             )
+        pairs.append((token, float(log_prob)))
     shares = [(_clean(token), math.exp(value)) for token, value in pairs]
     if not sum(share for _, share in shares) <= _LARGEST_SUM:
         raise ValueError(
@@ -301,6 +338,14 @@ def _shares(entries: Any) -> list[tuple[str, float]]:
             "natural logarithms of probabilities of one position"
         )
     return shares
+
+
+def _pair_of(entry: Any) -> tuple[Any, Any]:
+    """Return the token and the log-probability of an entry, None where it has none."""
+    if not isinstance(entry, tuple | list):
+        return _get(entry, _TOKENS), _log_prob(entry)
+    # SGLang writes (log-probability, id, text).
+    return (entry[-1], entry[0]) if len(entry) == 3 else (*entry, None, None)[:2]
 
 
 def _log_prob(entry: Any) -> Any:

@@ -278,6 +278,8 @@ def position(written, **shares):
             0,
         ),
         (logs(**{"\u22121": 0.5, "1": 0.5}), [-1, 0, 1], {-1: 0.5, 1: 0.5}, 0, 0),
+        # Beside negative levels, positive ones may have a sign.
+        (logs(**{"+1": 0.5, "-1": 0.25, "+": 0.25}), [-1, 0, 1], {-1: 0.25, 1: 0.5}, 0, 0.25),
         # A word goes on with letters, and with those of a longer level.
         (
             [position("no", no=0.6, yes=0.4), position("thing", thing=0.75, **{".": 0.25})],
@@ -303,7 +305,11 @@ def position(written, **shares):
         # Tokenizers' marks.
         (logs(Ġ8=0.75, Ġ7=0.25), range(1, 11), {8: 0.75, 7: 0.25}, 0, 0),
         (logs(**{"▁8": 0.5}), range(1, 11), {8: 0.5}, 0, 0.5),
-        # The forms of vLLM offline, Gemini and TGI.
+        # The forms of vLLM offline, SGLang, Gemini, TGI, and of completions.
+        ([[math.log(0.5), 22, " 7"], [math.log(0.25), 23, " 8"]], range(1, 11), {7: 0.5, 8: 0.25}, 0, 0.25),
+        ([[[math.log(0.5), 22, "7"]], [[0.0, 1, "\n"]]], range(1, 11), {7: 0.5}, 0, 0.5),
+        ([[" 7", math.log(0.5)]], range(1, 11), {7: 0.5}, 0, 0.5),  # as JSON writes pairs
+        ([{" 7": math.log(0.5)}, {"\n": 0.0}], range(1, 11), {7: 0.5}, 0, 0.5),
         ({5: SimpleNamespace(logprob=math.log(0.5), decoded_token=" 7")}, range(1, 11), {7: 0.5}, 0, 0.5),
         (
             SimpleNamespace(
@@ -366,6 +372,8 @@ def test_a_list_without_levels_or_with_levels_in_other_letters_is_a_warning(top,
         (["2", " flaws, so a score of ", "4", "/", "5"], 4, None),
         (["**Score** - ", "4", ". There are ", "2", " typos"], 4, None),
         (["8", " points of ", "10"], 8, None),
+        (["<think>", "Score: ", "3", "?</think>", "7"], 7, None),  # as servers without a parser write it
+        (["Score: ", "3", "?[/THINK]", "A score of ", "7"], 7, "of "),
     ],
 )
 def test_the_score_of_a_response_is_found(answer, score, after):
@@ -374,6 +382,29 @@ def test_the_score_of_a_response_is_found(answer, score, after):
     for response in ({"choices": [{"logprobs": {"content": content}}]}, SimpleNamespace(choices=[choice])):
         found = scores_from_response(response, range(1, 11), after=after)
         assert found.mean == approx(score)
+
+
+def test_a_sign_before_the_score_is_a_part_of_it_where_levels_are_negative():
+    content = [
+        position("Score: ", **{"Score: ": 1.0}),
+        position("+", **{"+": 0.6, "-": 0.3, "0": 0.1}),
+        position("1", _1=0.5, _2=0.5),
+    ]
+    found = scores_from_response({"choices": [{"logprobs": {"content": content}}]}, range(-2, 3))
+    assert found.probabilities == approx({-2: 0.0, -1: 0.0, 0: 0.1, 1: 0.3, 2: 0.3})
+    assert found.left_out == approx(0.3)
+
+
+def test_answers_of_completions_and_of_responses_are_read():
+    top = {" 4": math.log(0.75), " 5": math.log(0.25)}
+    of_completions = {"tokens": ["Score:", " 4"], "top_logprobs": [None, top]}
+    entries = [{"token": token, "logprob": value} for token, value in top.items()]
+    message = {"type": "message", "content": [{"logprobs": [{"token": " 4", "top_logprobs": entries}]}]}
+    for response in (
+        {"choices": [{"text": "Score: 4", "logprobs": of_completions}]},
+        {"output": [{"type": "reasoning", "content": None}, message]},
+    ):
+        assert scores_from_response(response).mean == approx(4.25)
 
 
 def test_words_of_languages_without_spaces_are_levels_before_other_words():
@@ -406,7 +437,13 @@ def test_a_response_without_a_score_is_a_warning_and_without_log_probabilities_a
 
 @pytest.mark.parametrize(
     ("given", "error"),
-    [([], ValueError), ([{"token": "1"}], TypeError), ({"1": 0.0, "2": 0.0}, ValueError), (["1"], TypeError)],
+    [
+        ([], ValueError),
+        ([{"token": "1"}], TypeError),
+        ({"1": 0.0, "2": 0.0}, ValueError),
+        (["1"], TypeError),
+        ({19: 0.0}, TypeError),
+    ],
 )
 def test_lists_of_another_form_are_errors(given, error):
     with pytest.raises(error, match="top_logprobs"):
