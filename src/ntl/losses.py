@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ntl.errors import UserError
 from ntl.models.settings import ModelArgs
+from ntl.own import is_own, load_own
 from ntl.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class LossSettings(Settings):
         "as in loss.criterion=my_module:my_function; null: cross-entropy alone",
     )
     options: dict[str, Any] = setting({}, "arguments of the criterion, such as {sigma: 1.0}")
-    weight: float = setting(0.3, "λ, by which the criterion is multiplied")
+    weight: float = setting(0.3, "λ, by which the criterion is multiplied", least=0)
     mode: Mode = setting(Mode.add, "replace: the criterion replaces cross-entropy at number tokens")
     normalize_by: NormalizeBy | None = setting(
         None,
@@ -140,8 +141,10 @@ def library_options(loss: LossSettings, model: ModelArgs) -> dict[str, Any]:
     options = dict(loss.options)
     if loss.criterion == "hl_gauss":
         options.setdefault("leading_zeros", model.number_format == "padded")
+    if is_own(loss.criterion):
+        load_own("loss.criterion", loss.criterion)
     try:
-        criterion = make_criterion({"name": str(loss.criterion), **options})
+        criterion = make_criterion({"name": loss.criterion, **options})
     except (ValueError, TypeError) as error:
         raise UserError(f"the loss settings are invalid: {error}") from error
     is_ours = ":" not in loss.criterion and loss.criterion != "hl_gauss"

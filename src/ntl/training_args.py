@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from ntl.errors import UserError, describe, unknown_key
 from ntl.settings import Settings, setting
@@ -84,6 +84,12 @@ def trainer_arguments(settings: TrainingArgs, folder: Path) -> Any:
     known = [*Seq2SeqTrainingArguments.__dataclass_fields__]
     if unknown := [key for key in given if key not in known]:
         raise unknown_key("training_args.", unknown[0], known)
+    hints = get_type_hints(Seq2SeqTrainingArguments)
+    for key, value in given.items():  # whose types transformers does not check: any text would be true
+        kinds = {hints[key], *get_args(hints[key])}
+        if isinstance(value, str) and str not in kinds and kinds & {bool, int, float}:
+            expected = "true or false" if bool in kinds else "a number"
+            raise UserError(f"training_args.{key}={value}; expected {expected}.")
     best = given["metric_for_best_model"]
     if given["greater_is_better"] is None and best is not None:
         given["greater_is_better"] = find_metric(best).higher_is_better

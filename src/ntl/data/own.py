@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ntl.data.task import Data, TaskData
+from ntl.data.task import Data, Example, TaskData
 from ntl.errors import UserError
 from ntl.own import load_own
 from ntl.settings import setting
@@ -30,7 +30,7 @@ class Own(Data):
         """Call the function.
 
         Raises:
-            UserError: There is no such function, or it returns something else.
+            UserError: There is no such function, or it returns something else than examples of texts.
         """
         if self.load is None:
             raise UserError(f"dataset_args=own has no function. Pass {KEY}=module:function.")
@@ -40,4 +40,16 @@ class Own(Data):
                 f"{KEY}={self.load} returned a {type(found).__name__}; expected ntl.data.TaskData(train, "
                 "validation, {'test': test}) with lists of ntl.data.Example(question, answer)."
             )
+        if reserved := {"train", "validation"} & {*found.tests}:
+            raise UserError(
+                f"{KEY}={self.load} returned a test set of the name {reserved.pop()}, which is that of other "
+                "rows; expected another name."
+            )
+        for name, examples in {"train": found.train, **found.parts}.items():
+            for row, each in enumerate(examples):
+                if not isinstance(each, Example) or not all(isinstance(text, str) for text in each[:2]):
+                    raise UserError(
+                        f"{KEY}={self.load} returned {each!r:.100} as row {row} of {name}; expected "
+                        "ntl.data.Example(question, answer), both of which are texts."
+                    )
         return found

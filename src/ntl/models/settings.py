@@ -49,6 +49,7 @@ class ModelArgs(Settings):
         None,
         "padded: how precisely answers are written; 3 keeps three significant digits of their standard "
         "deviation; null: all digits",
+        least=1,
     )
     number_scale: AnswerScale = setting(
         AnswerScale.plain, "padded; log: the answers' logarithms to base 10 are written"

@@ -100,7 +100,9 @@ def _read_evaluation(path: Path) -> pd.DataFrame:
     found = json.loads(path.read_text("utf-8"))
     identity = {**found["identity"]["model"], **found["identity"]["answers"]}
     del identity["training_args.seed"]
-    settings = {key: format_setting(value) for key, value in identity.items()}
+    # That of a checkpoint comes from its configuration, which transformers writes with sorted keys.
+    alike = {key: json.loads(json.dumps(value, sort_keys=True)) for key, value in identity.items()}
+    settings = {key: format_setting(value) for key, value in alike.items()}
     if path.parent.parent.name.startswith(CHECKPOINT):  # not the final model of its run
         settings["checkpoint"] = path.parent.parent.name.removeprefix(CHECKPOINT)
     shared = {key: found[key] for key in ("dataset", "name", "seed", "sweep", "job")}
@@ -156,8 +158,10 @@ def _name_rows(table: pd.DataFrame) -> pd.DataFrame:
     table[settings] = table[settings].astype(object).fillna("null")
     rows = [table["dataset"], table["row"]]
     for key in [key for key in settings if key.endswith("_seed")]:
-        own = table[key] == table["seed"].astype(str)
-        table[key] = table[key].mask(own.groupby(rows).transform("all"), "null")
+        own = (table[key] == table["seed"].astype(str)).groupby(rows).transform("all")
+        # A row with one seed tells nothing by itself.
+        several = table["seed"].groupby(rows).transform("nunique") > 1
+        table[key] = table[key].mask(own & (several | own.groupby(table["dataset"]).transform("all")), "null")
     for key in [key for key in DATA if key in settings]:  # each seed may draw rows of its own
         of_seed = table[key].groupby([*rows, table["seed"]]).transform("nunique")
         is_one = of_seed.groupby(rows).transform("max") == 1

@@ -39,9 +39,18 @@ def test_training_rows_that_are_drawn_by_each_seed_are_one_row(tmp_path):
     assert labels(tmp_path) == {"T5": 2, "RT (train_seed=0)": 1, "RT (train_seed=1)": 1}
 
 
+def test_a_row_with_one_seed_does_not_differ_by_a_data_seed_that_equals_it(tmp_path):
+    for name, seeds in (("T5", (0, 1)), ("RT", (0,))):
+        for seed in seeds:
+            make_run(tmp_path / f"{name}/{seed}", name, seed, settings={"dataset_args": {"data_seed": 0}})
+    table, _ = read_runs([tmp_path])
+    assert "dataset_args.data_seed" not in table
+
+
 def test_an_evaluated_checkpoint_is_a_separate_row(tmp_path):
-    make_run(tmp_path / "b", "T5", 0)
-    make_run(tmp_path / "b/checkpoint-5", "T5", 0)
+    shape = {"d_model": 16, "d_ff": 32}  # transformers writes that of a checkpoint with sorted keys
+    for path, given in (("b", shape), ("b/checkpoint-5", dict(sorted(shape.items())))):
+        make_run(tmp_path / path, "T5", 0, settings={"model_args": {"config_overrides": given}})
     assert labels(tmp_path) == {"T5": 1, "T5 (checkpoint=5)": 1}
 
 
