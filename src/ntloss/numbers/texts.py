@@ -25,7 +25,6 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _OF_BYTE = {b: chr(b) for b in _PRINTABLE}
 _OF_BYTE |= {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in _PRINTABLE)}
-_BYTE_OF = {c: b for b, c in _OF_BYTE.items()}
 _TO_BYTES = str.maketrans({character: chr(b) for b, character in _OF_BYTE.items()})
 # Tokens are decoded only if they hold a digit, consist of marks in either spelling, or may be a part of a
 # word in a number.
@@ -72,6 +71,10 @@ def _of_bytes(raw: str) -> str | None:
     with suppress(UnicodeEncodeError):  # a character stands for no byte
         return raw.translate(_TO_BYTES).encode("latin-1").decode("utf-8", "surrogateescape")
     return None
+
+
+def _stands_for_bytes(raw: str) -> bool:
+    return _of_bytes(raw) not in (None, raw)
 
 
 @functools.cache
@@ -260,8 +263,9 @@ def _texts_of_hugging_face(tokenizer: Any) -> TokenTexts:
     decoded, bare = {}, {}
     for raw, token_id in vocab.items():
         if _may_be_in_number(raw) and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
-            text = decoded[token_id] = tokenizer.convert_tokens_to_string(["a", raw])[anchor:]
-            bare[token_id] = raw == text.removeprefix(" ")
+            text = tokenizer.convert_tokens_to_string(["a", raw])[anchor:]
+            if text or not _stands_for_bytes(raw):  # ByT5 leaves out a part of a character
+                decoded[token_id], bare[token_id] = text, raw == text.removeprefix(" ")
     parts = {
         token_id: text
         for raw, token_id in vocab.items()
@@ -299,7 +303,8 @@ def _part_of_hugging_face(tokenizer: Any, raw: str) -> str | None:
     if not _is_part(text):
         return None
     # A tokenizer that is not byte-level has the very characters that stand for bytes elsewhere.
-    return text if byte is not None or "\ufffd" in tokenizer.convert_tokens_to_string([raw]) else None
+    alone = tokenizer.convert_tokens_to_string([raw])
+    return text if byte is not None or not alone or "\ufffd" in alone else None
 
 
 def _spell_with(tokenizer: Any, token_id: int) -> bytes | None:
@@ -309,11 +314,11 @@ def _spell_with(tokenizer: Any, token_id: int) -> bytes | None:
         return None
     anchor = len(tokenizer.convert_tokens_to_string(["a"]))
     text = str(tokenizer.convert_tokens_to_string(["a", raw])[anchor:])
-    if "\ufffd" not in text:
+    if text and "\ufffd" not in text:
         return text.encode()
     # Part of a character.
-    spelled = bytes(_BYTE_OF[c] for c in raw) if all(c in _BYTE_OF for c in raw) else text.encode()
-    return _byte_of(raw) or spelled
+    spelled = _of_bytes(raw) if _stands_for_bytes(raw) else None
+    return _byte_of(raw) or (text if spelled is None else spelled).encode(errors="surrogateescape")
 
 
 def _without_spaces_of_decoder(

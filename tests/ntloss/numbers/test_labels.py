@@ -122,7 +122,9 @@ BETWEEN = [" ", " ", "\n", ", ", "; ", "\t", " and ", ": ", ""]
 
 @functools.cache
 def tokenizer_of(kind):
-    """A tokenizer of characters, one whose space is a token of its own, one of three digits, one of bytes."""
+    """A tokenizer of characters, one whose space is a token of its own, one of three digits, two of bytes."""
+    if kind == "ByT5":
+        return pytest.importorskip("transformers").ByT5Tokenizer()
     if kind != "characters":
         return getattr(tiny_tokenizers, kind)()
     model = models.WordLevel(
@@ -131,7 +133,7 @@ def tokenizer_of(kind):
     return tiny_tokenizers._wrapped(model, pre_tokenizers.Split("", "isolated"), decoders.Fuse())
 
 
-KINDS = ("characters", "gemma_like", "llama_3_like", "qwen_like")
+KINDS = ("characters", "gemma_like", "llama_3_like", "qwen_like", "ByT5")
 
 
 def digits_of_text(text, thousands=None):

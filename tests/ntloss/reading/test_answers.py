@@ -8,6 +8,7 @@ import pytest
 import torch
 from reading_cases import make_model
 from tolerances import approx
+from transformers import ByT5Tokenizer
 from written_answers import Answers, byte_level_tokenizer
 
 from ntloss import NumberVocabulary
@@ -15,6 +16,7 @@ from ntloss.numbers import NumberFormat, parse_number
 from ntloss.reading import UnlikelyNumberWarning, number_quantiles, read_number, read_scores
 
 BYTES = byte_level_tokenizer()
+BYT5 = ByT5Tokenizer()
 WORDS = byte_level_tokenizer(
     *("万", "亿", "½", "²", "—", " trillion", " million", "ion", "\u202f", "\uff12", "10", " 5"),
     *(
@@ -39,7 +41,7 @@ def read(shares, tokenizer=BYTES, **options):
     return number_quantiles(Answers(tokenizer, shares), ["?"], tokenizer, **options)
 
 
-@pytest.mark.parametrize("tokenizer", [BYTES, WORDS], ids=["bytes", "words"])
+@pytest.mark.parametrize("tokenizer", [BYTES, WORDS, BYT5], ids=["bytes", "words", "ByT5"])
 @pytest.mark.parametrize(
     "answer",
     [
@@ -90,7 +92,7 @@ def test_what_follows_a_number_of_fixed_width_is_asked_about(answer):
     assert found.continues.item() == approx(1.0)
 
 
-@pytest.mark.parametrize("tokenizer", [BYTES, WORDS], ids=["bytes", "words"])
+@pytest.mark.parametrize("tokenizer", [BYTES, WORDS, BYT5], ids=["bytes", "words", "ByT5"])
 @pytest.mark.parametrize(
     ("answer", "value"),
     [
