@@ -416,7 +416,7 @@ class TestTerms:
         assert_close(module(case.logits(), case.labels), wanted(case.logits(), case.labels))
 
     @pytest.mark.parametrize(
-        "weight", [torch.tensor(1), torch.tensor([0.3]), -1.0, torch.tensor(-1.0)], ids=str
+        "weight", [torch.tensor(1), torch.tensor([0.3]), -1.0, torch.tensor(-1.0), True], ids=str
     )
     def test_a_weight_that_is_no_scalar_of_a_floating_dtype_is_an_error(self, weight):
         with pytest.raises(ValueError, match=r"weight=.*: expected a finite number, 0 or more, or a scalar"):

@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -181,12 +182,21 @@ def test_ratings_become_the_shares_of_raters():
     assert soft.token_ids.tolist() == [[6, 7], [3, 0], [4, 5]]
     assert_close(soft.weights, torch.tensor([[2 / 3, 1 / 3], [1.0, 0.0], [0.5, 0.5]]).double(), 1e-7)
     assert soft_labels_of([], LEVELS).token_ids.shape == (0, 1)
+    counts = soft_labels_of([{4: 2, 5: 1}, {1: 3}, {2: 1, 3: 1, 4: 0}], LEVELS, dtype=torch.float64)
+    assert (counts.token_ids.tolist(), counts.weights.tolist()) == (
+        soft.token_ids.tolist(),
+        soft.weights.tolist(),
+    )
+    raters = pd.DataFrame({"one": [4, 1], "two": [5, 1]})  # a column each
+    assert soft_labels_of(raters, LEVELS).pairs() == soft_labels_of([[4, 5], [1, 1]], LEVELS).pairs()
 
 
 @pytest.mark.parametrize(
     ("ratings", "vocabulary", "said"),
     [
         ([[4], []], LEVELS, "item 1"),
+        ([{4: 0}], LEVELS, "item 0"),
+        ([{4: -1, 5: 2}], LEVELS, "item 0"),
         ([[6]], LEVELS, "6"),
         ([[4]], FORMS, "2 tokens"),
         ([[2.5]], LEVELS, "2.5"),
@@ -195,6 +205,11 @@ def test_ratings_become_the_shares_of_raters():
 def test_ratings_are_values_of_one_token(ratings, vocabulary, said):
     with pytest.raises(ValueError, match=said):
         soft_labels_of(ratings, vocabulary)
+
+
+def test_each_item_has_ratings_of_its_own():
+    with pytest.raises(TypeError, match="item 0"):
+        soft_labels_of([4, 5], LEVELS)
 
 
 IDS, WEIGHTS = torch.tensor([[4, 6], [8, 0]]), torch.tensor([[0.5, 0.5], [1.0, 0.0]])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,13 +50,15 @@ class SoftTargets(NamedTuple):
 
 
 def soft_labels_of(
-    ratings: Iterable[Iterable[float]], vocabulary: NumberVocabulary, dtype: torch.dtype = torch.float32
+    ratings: Iterable[Iterable[float] | Mapping[float, float]],
+    vocabulary: NumberVocabulary,
+    dtype: torch.dtype = torch.float32,
 ) -> SoftTargets:
     """Make a soft label of the ratings that each item got: the share of raters who gave each.
 
     Args:
-        ratings: the ratings of each item, such as `[[4, 4, 5], [1, 2]]`; items may have different numbers of
-            raters.
+        ratings: the ratings of each item, such as `[[4, 4, 5], [1, 2]]`, or how many raters gave each,
+            `[{4: 2, 5: 1}, {1: 1, 2: 1}]`; items may have different numbers of raters.
         vocabulary: has one token for each rating that was given.
         dtype: of the weights. Default: float32.
 
@@ -67,6 +68,7 @@ def soft_labels_of(
         often.
 
     Raises:
+        TypeError: the ratings of an item are no list and no mapping.
         ValueError: an item has no rating, or one that no token, or more than one, has as its value.
 
     Example:
@@ -80,10 +82,10 @@ def soft_labels_of(
     for token in vocabulary.tokens:
         tokens.setdefault(token.value, []).append(token.token_id)
     rows: list[list[tuple[int, float]]] = []
-    for item, given in enumerate(ratings):
-        counts = Counter(as_float(rating) for rating in given)
-        if not counts:
-            raise ValueError(f"ratings: item {item} has none: expected one or more, such as [4, 4, 5]")
+    for item, given in enumerate(ratings.to_numpy() if hasattr(ratings, "to_numpy") else ratings):
+        counts: dict[float, float] = {}
+        for rating, count in counted(given, f"ratings: item {item}"):
+            counts[as_float(rating)] = counts.get(as_float(rating), 0) + count
         for rating in counts:
             if len(tokens.get(rating, ())) != 1:
                 known = ", ".join(f"{value:g}" for value in vocabulary.distinct_values[:12])
@@ -97,6 +99,18 @@ def soft_labels_of(
         order = sorted(counts, key=lambda rating: (-counts[rating], rating))
         rows.append([(tokens[rating][0], counts[rating] / total) for rating in order])
     return pad_pairs(rows, dtype)
+
+
+def counted(ratings: Any, name: str) -> list[tuple[Any, float]]:
+    """Return ratings with how many raters gave each, of a list 1 each; a TypeError or ValueError for none."""
+    if isinstance(ratings, (str, bytes)) or not isinstance(ratings, Iterable):
+        raise TypeError(
+            f"{name}: expected the ratings of each item, such as [[4, 4, 5], [1, 2]], given {ratings!r}"
+        )
+    pairs = [*ratings.items()] if isinstance(ratings, Mapping) else [(rating, 1) for rating in ratings]
+    if not all(count >= 0 for _, count in pairs) or not sum(count for _, count in pairs) > 0:
+        raise ValueError(f"{name} has none, {ratings!r}: expected one or more, such as [4, 4, 5]")
+    return [(rating, count) for rating, count in pairs if count]
 
 
 def pad_pairs(rows: Sequence[Sequence[tuple[int, float]]], dtype: torch.dtype = torch.float32) -> SoftTargets:

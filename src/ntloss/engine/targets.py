@@ -124,6 +124,11 @@ def prepare_targets(
                 f"numbers of labels of shape {list(numbers.shape[:-1])}, but labels of shape "
                 f"{list(labels.shape)}: expected numbers=loss_fn.find_numbers(labels) of these labels"
             )
+        if numbers.dtype != torch.int64 and labels.device.type != "mps":  # floats are in it as their bits
+            raise TypeError(
+                f"numbers: expected what find_numbers returned, torch.int64, given {numbers.dtype}: leave it "
+                "out where a batch is cast"
+            )
         numbers = without_float64(numbers) if labels.device.type == "mps" else numbers
         numbers = numbers.to(labels.device).reshape(-1, numbers.shape[-1])
     # `gather` accepts int32 only since torch 2.8.
@@ -340,7 +345,7 @@ def check_weight(weight: object) -> None:
         if not reads_values(weight):
             return
         weight = weight.item()
-    if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
+    if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not 0 <= weight < math.inf:
         raise ValueError(
             f"weight={given!r}: expected a finite number, 0 or more, or a scalar tensor of a floating dtype"
         )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ntloss.criteria.soft import counted
 from ntloss.numbers.parsing import as_float
 from ntloss.reading.scores import ScoreReading, summarize
 
@@ -60,7 +61,7 @@ def compare_with_ratings(
     Args:
         scores: what `read_scores` or `scores_from_logprobs` returned for each row, with the same levels.
         ratings: the level that each row was given, or the levels that several raters gave it, such as
-            `[4, [4, 5, 5], 2]`.
+            `[4, [4, 5, 5], 2]`, or how many gave each, `{4: 1, 5: 2}`.
         values: level to its value, for levels that are words. Default: the levels are numbers.
         bins: number of bins of the calibration error. Default: 10.
 
@@ -184,18 +185,19 @@ def _tables(scores: Sequence[ScoreReading], ratings: Ratings) -> tuple[list[Any]
             raise ValueError(
                 f"row {row} has the levels {[*score.probabilities]}: expected those of all, {levels}"
             )
-        several = not isinstance(given, str) and isinstance(given, Iterable)
-        of_raters = list(given) if several else [given]
-        if unknown := [rating for rating in of_raters if rating not in levels] or not of_raters:
+        is_one = isinstance(given, str) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0
+        of_raters = counted([given] if is_one else given, f"ratings of row {row}")
+        if unknown := [rating for rating, _ in of_raters if rating not in levels]:
             raise ValueError(f"ratings of row {row}: {given!r} with {unknown}: expected some of {levels}")
         probs.append([*score.probabilities.values()])
-        shares.append([of_raters.count(level) / len(of_raters) for level in levels])
+        total = sum(count for _, count in of_raters)
+        shares.append([sum(n for rating, n in of_raters if rating == level) / total for level in levels])
     table = torch.tensor(probs, dtype=torch.float64)
-    total = table.sum(-1, keepdim=True)
-    if not (total > 0).all():
-        row = int((~(total > 0)).nonzero()[0, 0])
+    mass = table.sum(-1, keepdim=True)
+    if not (mass > 0).all():
+        row = int((~(mass > 0)).nonzero()[0, 0])
         raise ValueError(f"scores: row {row} has no probability on its levels")
-    return levels, table / total, torch.tensor(shares, dtype=torch.float64)
+    return levels, table / mass, torch.tensor(shares, dtype=torch.float64)
 
 
 def _values_of(levels: Sequence[Any], values: Mapping[Any, float] | None) -> list[float]:

@@ -282,6 +282,13 @@ def test_sequence_ids_of_the_wrong_shape_or_dtype_are_errors():
         loss(logits, labels, sequence_ids=torch.zeros(1, 4))
 
 
+def test_numbers_that_were_cast_are_an_error():
+    loss, labels = NTLCrossEntropyLoss(VOCABULARY, "number_level"), labels_of("1_23")
+    for dtype in (torch.int32, torch.float32):
+        with pytest.raises(TypeError, match="numbers"):
+            loss(torch.randn(1, 4, len(TEXTS)), labels, numbers=loss.find_numbers(labels).to(dtype))
+
+
 def test_empty_batches_are_supported():
     for shape in ((0, 5), (2, 0)):
         numbers = LabelNumbers.unpack(find_numbers(torch.zeros(shape, dtype=torch.int64), VOCABULARY))

@@ -50,6 +50,8 @@ def test_several_raters_count_as_the_mean_over_each():
     of_each = [compare_with_ratings(scores, [rating] * 5) for rating in (1, 4)]
     for name in ("ranked_probability", "brier", "log_loss"):
         assert getattr(of_two, name) == approx(sum(getattr(each, name) for each in of_each) / 2)
+    assert compare_with_ratings(scores, [{1: 3, 4: 3}] * 5) == of_two
+    assert compare_with_ratings(scores, torch.tensor([1] * 5)) == of_each[0]
 
 
 def test_a_certain_judge_has_its_absolute_error_as_ranked_probability_score():
