@@ -106,7 +106,7 @@ class NTLCrossEntropyLoss(nn.Module):
     Raises:
         TypeError: the criterion is none, or reads what is not in `READABLE`.
         ValueError: an option is out of range, or the criterion does not suit the vocabulary: NTL-WAS in units
-            of hundreds would outweigh cross-entropy.
+            of hundreds would outweigh cross-entropy, and `HLGauss` on words finds no digits.
 
     Source: "Regress, Don't Guess", ICML 2025; `from_hidden`: gradients in the forward pass as in
     Liger-Kernel, 2024.

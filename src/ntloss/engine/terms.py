@@ -76,6 +76,13 @@ class NumberTerm(nn.Module):
             warn_without_point(vocabulary)
         self.tables = NumberTables(vocabulary, cells="cells" in self.reads)
         self.finds_numbers = not {*OF_NUMBERS}.isdisjoint(self.reads)
+        has_digits = any(t.kind if "cells" in self.reads else t.digits for t in vocabulary.tokens)
+        if self.criterion is not None and self.finds_numbers and not has_digits:
+            raise ValueError(
+                f"criterion {name_of(self.criterion)} reads whole numbers, which tokens of digits write, but "
+                f"no number token is one (such as {vocabulary.tokens[0].text!r}): expected a criterion that "
+                "compares the values of single tokens, such as crps or gaussian_smoothing"
+            )
         self.reads_mass = not _OF_MASS.isdisjoint(self.reads)
         self.gradient_reads_mass = (
             self.criterion is not None and self.reads_mass and not is_cross_entropy(self.criterion)

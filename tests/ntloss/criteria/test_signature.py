@@ -1,6 +1,7 @@
 """A criterion of one's own, and criteria by name: what the names of parameters mean."""
 
 import functools
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -291,3 +292,16 @@ def test_a_module_may_be_a_criterion_with_options():
     once = NTLCrossEntropyLoss(NUMBERS, Squared(), return_terms=True)(case.logits(), case.labels).ntl
     twice = NTLCrossEntropyLoss(NUMBERS, partial(Squared(), tau=2.0), return_terms=True)
     assert_close(twice(case.logits(), case.labels).ntl, 2 * once)
+
+
+def test_criteria_on_whole_numbers_need_tokens_of_digits():
+    words = replace(
+        DIGITS,
+        tokens=tuple(replace(token, text=f"level {chr(97 + i)}") for i, token in enumerate(DIGITS.tokens)),
+    )
+    decimals = NumberVocabulary.from_mapping({i: i / 10 for i in range(1, 10)}, vocab_size=12)
+    for vocabulary, criterion in ((words, HLGauss(1.0)), (words, "number_level"), (decimals, HLGauss(1.0))):
+        with pytest.raises(ValueError, match="whole numbers"):
+            NTLCrossEntropyLoss(vocabulary, criterion)
+    NTLCrossEntropyLoss(words, "crps")
+    NTLCrossEntropyLoss(decimals, "number_level")
