@@ -24,11 +24,11 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, ValueType
+from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
 from hydra.errors import HydraException, OverrideParseException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from ntl.config import OF_REPORTS, SECTIONS, changes, find_primary, read_config
@@ -90,9 +90,9 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
 
     Args:
         command: Name of the command.
-        arguments: Options and overrides of Hydra. The path of a YAML file, if it comes first, is a study, a
-            configuration whose `defaults` begin with that of the command. With `--help`, the keys of the
-            groups that are chosen are printed, or else Hydra's page of the command.
+        arguments: Options and overrides of Hydra. The path of a YAML file, if it comes first or behind -m, is
+            a study, a configuration whose `defaults` begin with that of the command. With `--help`, the keys
+            of the groups that are chosen are printed, or else Hydra's page of the command.
 
     Raises:
         UserError: Hydra refuses the configuration.
@@ -100,8 +100,9 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
     arguments = [NO_GROUP.get(each, each) for each in arguments]
     arguments = [f"+{each}" if each.startswith(WITH_PLUS) else each for each in arguments]
     primary: str | Path = command
-    if arguments and arguments[0].endswith((".yaml", ".yml")):
-        primary = Path(arguments.pop(0))
+    first = next((i for i, each in enumerate(arguments) if each not in ("-m", "--multirun")), 0)
+    if arguments and arguments[first].endswith((".yaml", ".yml")):
+        primary = Path(arguments.pop(first))
         _check_study(primary)
     folder, name, more = find_primary(primary)
     arguments += more
@@ -296,7 +297,11 @@ class ReportCallback(Callback):
         except UserError as error:
             raise SystemExit(2) from error  # Hydra only warns of other errors in a callback
         _check_folder(config.hydra.sweep, config)
-        start_sweep(Path(config.hydra.sweep.dir))
+        folder = config.hydra.sweep.dir
+        start_sweep(Path(folder))
+        with read_write(config):  # the runs have one folder, also those of a sweep over datasets
+            given = QuotedString(folder, Quote.single).with_quotes()
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={given}")
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Report the runs. If one has no results, leave it out, name it and exit with 1."""
@@ -383,7 +388,13 @@ def _name_jobs_by(overrides: Sequence[str]) -> list[str]:
 
 
 def _check_repeats(overrides: Sequence[Override]) -> None:
-    """Raise a UserError if a swept key has a value twice: the two runs would share a folder."""
+    """Raise a UserError if a swept key has a value twice, or is the folder of the sweep."""
+    for override in overrides:
+        if override.key_or_group == "training_args.output_dir" and override.is_sweep_override():
+            raise UserError(
+                f"{override.input_line} has several values, but all runs of a sweep are in one folder. Pass "
+                "one value, below which each run has a folder of its own."
+            )
     chosen = (ValueType.SIMPLE_CHOICE_SWEEP, ValueType.CHOICE_SWEEP)
     for override in [each for each in overrides if each.value_type in chosen]:
         values = [*override.sweep_string_iterator()]

@@ -403,12 +403,28 @@ def test_two_studies_of_one_name_are_not_one(capsys):
     assert compare("one/study.yaml", *swept) == 0
     assert compare("two/study.yaml", *swept) == 1
     assert "learning_rate" in capsys.readouterr().err
-    assert not Path("outputs/t/sweep/report/table.md").exists()
+    assert Path("outputs/tabular/sweep/loss-ce_seed-0/test").exists()
+    assert not Path("outputs/tabular/sweep/report/table.md").exists()
 
 
-@pytest.mark.parametrize("twice", ["training_args.seed=0,1,0", "loss=ce,crps,ce"])
-def test_a_value_that_a_sweep_has_twice_is_an_error_before_the_first_run(twice, capsys):
-    assert sweep("loss=ce", "training_args.seed=0", twice) == 2
+def test_runs_on_several_datasets_are_in_one_folder():
+    Path("study.yaml").write_text(
+        TINY.replace("override dataset_args: tabular, ", "").replace(
+            "file: t.csv, target: y, columns: [a, b], ", ""
+        )
+    )
+    swept = ["dataset_args=tabular,noisy_regression", "loss=ce", "training_args.seed=0"]
+    assert train("study.yaml", "hydra/launcher=basic", "-m", *swept) == 0
+    assert train("-m", "study.yaml", "hydra/launcher=basic", *swept) == 0
+    (report,) = Path("outputs").glob("*/sweep/report/metrics.csv")
+    assert {*pd.read_csv(report)["dataset"]} == {"noisy_regression", "tabular"}
+
+
+@pytest.mark.parametrize(
+    "twice", ["training_args.seed=0,1,0", "loss=ce,crps,ce", "training_args.output_dir=out,other"]
+)
+def test_values_whose_runs_share_a_folder_are_an_error_before_the_first_run(twice, capsys):
+    assert compare("study.yaml", "hydra/launcher=basic", "loss=ce", "training_args.seed=0", twice) == 2
     assert twice in capsys.readouterr().err
     assert not Path("out").exists()
 

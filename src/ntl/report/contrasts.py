@@ -37,7 +37,7 @@ class Contrast:
     dataset: Any = None
 
 
-def read_contrasts(given: Sequence[Mapping[str, Any]]) -> list[Contrast]:
+def read_contrasts(given: Any) -> list[Contrast]:
     """Read the list `contrasts` of a study's YAML; a UserError names an unknown key or metric."""
     keys = [field.name for field in fields(Contrast)]
     if not isinstance(given, list | tuple) or not all(isinstance(each, Mapping) for each in given):

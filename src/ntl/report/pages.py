@@ -23,6 +23,7 @@ import yaml  # type: ignore[import-untyped]
 from ntl.errors import UserError, unknown_key
 from ntl.metrics.registry import find_metric
 from ntl.report.contrasts import compare_rows, read_contrasts
+from ntl.report.program import read_study
 from ntl.report.statistics import mean_and_interval
 from ntl.report.tables import contrast_columns, markdown_table, round_significant
 
@@ -53,12 +54,14 @@ def _write(given: str, table: pd.DataFrame) -> str:
     known = [field.name for field in fields(Block)]
     if unknown := [key for key in spec if key not in known]:
         raise unknown_key(f"{START}", unknown[0], known)
+    if "study" not in spec:
+        raise UserError(f"{START}{given} --> has no study; expected study: FILE, whose names are the rows.")
     block = Block(**spec)
-    study = yaml.safe_load(Path(block.study).read_text("utf-8"))
+    study = read_study(Path(block.study))
     names: Mapping[str, str] = study.get("names", {})
     if not block.contrasts:
         return markdown_table(_means(table, block, names))
-    tested, _ = compare_rows(table, read_contrasts(study["contrasts"]), study.get("margin", 5.0))
+    tested, _ = compare_rows(table, read_contrasts(study.get("contrasts")), study.get("margin", 5.0))
     for side in ("of", "minus"):
         tested[side] = [_named(name, names) for name in tested[side]]
     return markdown_table(contrast_columns(tested))

@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.into is not None:
         write_into(given.into, given.folders, given.evaluation)
         return 0
-    planned = {} if given.study is None else _read_study(given.study)
+    study = {} if given.study is None else read_study(given.study)
+    planned = {key: study[key] for key in ("contrasts", "margin") if key in study}
     report(given.folders, given.output, given.evaluation, **planned)
     return 0
 
@@ -55,15 +56,19 @@ def write_into(page: Path, folders: Sequence[Path], name: str = "test") -> None:
         page.write_text(fill_page(page.read_text("utf-8"), table), encoding="utf-8")
 
 
-def _read_study(path: Path) -> dict[str, Any]:
-    """Read what a study's YAML plans: `contrasts` and `margin`."""
+def read_study(path: Path) -> dict[str, Any]:
+    """Read the YAML file of a study.
+
+    Raises:
+        UserError: It cannot be read, or holds no settings.
+    """
     try:
         study = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path} cannot be read ({describe(error)}); expected a YAML file.") from None
     if not isinstance(study, dict):
         raise UserError(f"{path} holds {study!r:.60}; expected settings, such as margin: 5.0.")
-    return {key: study[key] for key in ("contrasts", "margin") if key in study}
+    return study
 
 
 def report(

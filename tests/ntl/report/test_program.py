@@ -42,6 +42,19 @@ def test_a_study_that_cannot_be_used_is_an_error_before_anything_is_written(text
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [("{columns: [mae]}", "study"), ("{study: mistyped.yaml}", "mistyped.yaml"), ("{sudy: a}", "study")],
+)
+def test_a_block_of_a_page_that_cannot_be_written_is_an_error_and_the_page_stays(given, named, tmp_path):
+    make_run(tmp_path / "runs/a", "T5", 0)
+    page = tmp_path / "page.md"
+    page.write_text(text := f"<!-- report: {given} -->\nold\n<!-- end of report -->\n")
+    with pytest.raises(UserError, match=named):
+        report(tmp_path, "--into", page)
+    assert page.read_text() == text
+
+
 def test_an_output_that_cannot_be_written_is_an_error(tmp_path):
     make_run(tmp_path / "runs/a", "T5", 0)
     (tmp_path / "out").write_text("")
