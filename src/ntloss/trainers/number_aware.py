@@ -151,7 +151,7 @@ class NumberAware:
         self.plain = NTLCrossEntropyLoss(loss.vocabulary, None, label_smoothing=smoothing, return_terms=True)
         self.head = ChunkedHead(loss, self.plain, chunk_size) if chunked else None
         check_special(loss.vocabulary, trainer.processing_class)
-        self._looked = False  # at the first labels
+        self._looked: Any = None  # the state of the training whose first labels were looked at
         self._note = vars(trainer.model.config).get(PLAIN_PROMPTS)
         self.first_numbers = ""
         self._counts: tuple[Any, Tensor] | None = None  # labels and number terms of the current update
@@ -229,9 +229,11 @@ class NumberAware:
             )
         state = self.trainer.state
         self.loss.anneal(state.global_step / state.max_steps if state.max_steps > 0 else 0.0)
-        is_first = not self._looked and self.trainer.model.training and inputs.get("labels") is not None
-        if is_first:
-            self._looked = True
+        is_first = (
+            self._looked is not state and self.trainer.model.training and inputs.get("labels") is not None
+        )
+        if is_first:  # of each training: a search for hyperparameters makes a model for each trial
+            self._looked = state
             check_names(inputs)
             self._log_first(inputs)
             note_prompts(self.trainer, inputs.get("input_ids"))

@@ -374,6 +374,18 @@ def test_a_trainer_with_model_init_trains_the_same_weights(one, tmp_path):
     assert_same(train_with(number_aware_trainer(None, tmp_path, cls=make, accumulate=2)), one["llama"])
 
 
+def test_each_training_looks_at_its_first_labels(tmp_path):
+    def make(_, *args, **kwargs):
+        return Trainer(None, *args, model_init=lambda: cases.llama(), **kwargs)
+
+    trainer = number_aware_trainer(None, tmp_path, cls=make)
+    trainer.processing_class = tokenizer_with("{% for m in messages %}<turn>{{ m['content'] }}{% endfor %}")
+    for _ in range(2):
+        trainer.train()
+        assert sum("number_share" in entry for entry in trainer.state.log_history) == 1
+        assert trainer.model.config.number_prompts_are_plain
+
+
 def test_the_weight_may_be_assigned_at_each_step(tmp_path):
     trainer = number_aware_trainer(cases.llama(), tmp_path, "chunked", accumulate=4)
     handle = make_number_aware(trainer, weight=0.0, vocabulary=cases.DIGITS)
