@@ -128,6 +128,14 @@ class LabTrainer(Trainer):
         self.result = Result({}, [])
         self.evaluated_by: tuple[NumberAware, NTLCrossEntropyLoss] | None = None
 
+    def get_eval_dataloader(self, eval_dataset=None):
+        """Ask all questions, also with `dataloader_drop_last`, which is meant for training."""
+        before, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self.args.dataloader_drop_last = before
+
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
         """Evaluate by the loss and the answers.
 

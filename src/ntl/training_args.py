@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ntl.errors import UserError, describe, unknown_key
+from ntl.errors import UserError, unknown_key
 from ntl.settings import Settings, setting
 
 Number = int | float  # a whole number stays as it was given
@@ -113,5 +113,6 @@ def trainer_arguments(settings: TrainingArgs, folder: Path) -> Any:
     given.setdefault("dataloader_pin_memory", torch.cuda.is_available() and not given.get("use_cpu"))
     try:
         return Seq2SeqTrainingArguments(**given)
-    except Exception as error:  # transformers raises many types
-        raise UserError(f"training_args cannot be used: {describe(error)}") from None
+    except Exception as error:  # transformers raises many types, whose messages have several lines
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UserError(f"training_args cannot be used: {reason}") from None

@@ -260,6 +260,7 @@ INVALID = [
     ("training_args.max_steps=-3", "training_args.max_steps"),
     ("training_args.per_device_train_batch_size=0", "training_args.per_device_train_batch_size"),
     ("training_args.bf16=maybe", "training_args.bf16"),
+    ("training_args.load_best_model_at_end=true training_args.eval_strategy=no", "Save strategy"),
     ("training_args.warmup_steps=many", "training_args.warmup_steps"),
     ("training_args.metric_for_best_model=interval_coverage", "greater_is_better"),
     ("evaluation.beamz=1", "beams"),
@@ -379,6 +380,7 @@ def test_the_losses_of_an_evaluation_do_not_depend_on_its_batch_size(model, tmp_
     solutions = [] if "head" in model else ["dataset_args=gsm8k"]
     for size in (1, 4):
         more = [f"training_args.per_device_eval_batch_size={size}", f"evaluation.name=by{size}", *solutions]
+        more += ["training_args.dataloader_drop_last=true"]  # drops training rows alone
         given = small(tmp_path, f"model_args={model}", *more, steps=0)
         assert train(*given) == 0, capsys.readouterr().err
     losses = [
