@@ -130,6 +130,14 @@ class TokenTexts:
             spell = functools.partial(_spell_if_alive, spell.func, weakref.ref(spell.args[0]))
         return replace(self, encode=cannot_encode, normalize=str, spell=spell)
 
+    def within(self, vocab_size: int) -> TokenTexts:
+        """Return the texts of the tokens whose ids are below a number."""
+        decoded, parts = (
+            {i: text for i, text in known.items() if i < vocab_size} for known in (self.decoded, self.parts)
+        )
+        letter_ids = tuple(i for i in self.letter_ids if i < vocab_size)
+        return replace(self, decoded=decoded, parts=parts, letter_ids=letter_ids, vocab_size=vocab_size)
+
     def bytes_of(self, token_id: int) -> bytes | None:
         """Return what any token writes, maybe a part of a character; None where it is unknown."""
         text = self.decoded.get(token_id)

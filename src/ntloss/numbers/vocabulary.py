@@ -401,7 +401,7 @@ def make_vocabulary(
     """Make a vocabulary of number tokens, and of the other tokens that stand in numbers."""
     marks = sorted(texts.decoded.items())
     signs = {i: text.removeprefix(" ") for i, text in marks}  # a sign may follow a space; a point may not
-    return NumberVocabulary(
+    made = NumberVocabulary(
         vocab_size=vocab_size,
         tokens=tuple(tokens),
         point_ids=tuple(i for i, text in marks if text == POINT),
@@ -411,6 +411,12 @@ def make_vocabulary(
         thousands=thousands,
         _texts=texts,
     )
+    if texts.vocab_size <= vocab_size:
+        return made
+    # A tokenizer may have tokens that the model does not have, such as one for images.
+    known = texts.within(vocab_size)
+    pieces = {i: text for i, text in made.pieces.items() if i < vocab_size}
+    return replace(made, pieces=pieces, letter_ids=known.letter_ids, _texts=known)
 
 
 def count_digits_of(tokens: Iterable[NumberToken], used: Mapping[int, int]) -> int:

@@ -20,6 +20,7 @@ from ntloss.reading import (
     number_quantiles,
     read_number,
     read_numbers,
+    read_scores,
 )
 from ntloss.reading.torch_model import TorchModel
 
@@ -240,6 +241,15 @@ def test_the_vocabulary_of_a_tokenizer_is_made_once_until_it_grows(monkeypatch):
     tokenizer.add_tokens(["much"])
     read_number(model, tokenizer, "a", max_digits=2)
     assert len(made) == 2
+
+
+def test_tokens_that_the_model_does_not_have_are_not_read():
+    tokenizer = tiny.qwen_like()
+    model = make_model("llama", len(tokenizer))
+    before = read_number(model, tokenizer, "a", max_digits=2), read_scores(model, tokenizer, "a")
+    tokenizer.add_tokens(["88", "€€"])  # as some have tokens of images, which a head without images has not
+    after = read_number(model, tokenizer, "a", max_digits=2), read_scores(model, tokenizer, "a")
+    assert [str(reading) for reading in after] == [str(reading) for reading in before]
 
 
 def reading_of(median, low, high):
