@@ -136,7 +136,7 @@ def read_records(
     convert: Callable[[Any], Iterable[Example]] = parse_pair,
     parse: Callable[[str], Any] = json.loads,
 ) -> list[Example]:
-    """Read a file with one record on each line.
+    """Read a file with one record on each line; blank lines are left out.
 
     Args:
         path: A UTF-8 file.
@@ -147,15 +147,16 @@ def read_records(
         UserError: The file is missing, empty or malformed.
     """
     examples: list[Example] = []
-    number = 0
     for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
         try:
             examples += convert(parse(line))
         except ValueError as error:
             reason = error if isinstance(error, FormatError) else f"it is not JSON ({error})"
             raise UserError(f"{path}, line {number}: {reason}. The file may be truncated.") from None
-    if not number:
-        raise UserError(f"{path} is empty; expected at least one line.")
+    if not examples:
+        raise UserError(f"{path} has no examples; expected at least one line.")
     return examples
 
 

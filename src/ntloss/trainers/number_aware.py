@@ -263,13 +263,13 @@ class NumberAware:
         self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> Any:
         """Call the trainer's own loop, and make the metrics of the loss means over all labels of the set."""
-        self.sums = EvaluationMeans(self.trainer, self.loss)
+        outer, self.sums = self.sums, EvaluationMeans(self.trainer, self.loss)
         loop = self._own("evaluation_loop")
         try:
             output = loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
             means = self.sums.means()
         finally:
-            self.sums = None
+            self.sums = outer  # of an evaluation that calls another one, such as a metric that predicts
         for name, value in means.items():
             key = f"{metric_key_prefix}_{name}"
             if name == "loss" or key not in output.metrics:  # a metric of compute_metrics goes first

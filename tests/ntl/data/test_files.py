@@ -9,7 +9,7 @@ import pytest
 from data_cases import splits, write
 
 from ntl.data import DATASETS, Example, fingerprint
-from ntl.data.files import map_pairs, read_lines, read_pairs, write_atomically
+from ntl.data.files import map_pairs, read_lines, read_pairs, read_records, write_atomically
 from ntl.errors import UserError
 
 SIZES = {
@@ -154,6 +154,15 @@ def test_a_malformed_file_of_pairs_is_an_error_that_names_file_and_line(tmp_path
     path.write_text(content)
     with pytest.raises(UserError, match=r"pairs.txt" + (f", line {line}" if line else "")):
         map_pairs(path)
+
+
+def test_blank_lines_between_records_are_left_out(tmp_path):
+    path = tmp_path / "records.jsonl"
+    path.write_text('{"question": "How?", "answer": "1"}\n\n{"question": "What?", "answer": "2"}\n \n')
+    assert read_records(path) == [Example("How?", "1"), Example("What?", "2")]
+    path.write_text("\n\n")
+    with pytest.raises(UserError, match="no examples"):
+        read_records(path)
 
 
 def test_only_a_line_feed_ends_a_line(tmp_path):

@@ -39,7 +39,6 @@ GOOD = '{"question": "How many, 1 or 2?", "answer": "Two.\\n#### 2"}\n'
     ("line", "named"),
     [
         ('{"question": "How many', "JSON"),
-        ("", "JSON"),
         ("[1]", "question"),
         ('{"question": "How many?"}', "answer"),
         ('{"question": " ", "answer": "#### 1"}', "question"),

@@ -491,6 +491,21 @@ def test_rows_that_a_distributed_evaluation_repeats_count_once(tmp_path):
         assert {term: metrics[f"eval_{term}"] for term in wanted} == approx(wanted)
 
 
+def test_a_metric_may_predict(tmp_path):
+    trainer = number_aware_trainer(cases.llama(), tmp_path)
+    expected = trainer.evaluate(cases.samples(8))
+
+    def predict(_):
+        trainer.compute_metrics = None
+        return {"of_others": trainer.predict(cases.samples(16)[8:]).metrics["test_ce"]}
+
+    trainer.compute_metrics = predict
+    found = trainer.evaluate(cases.samples(8))
+    for name in ("eval_loss", "eval_ce", "eval_ntl"):
+        assert found[name] == approx(expected[name], ONE_COMPUTATION)
+    assert found["eval_of_others"] != found["eval_ce"]
+
+
 def test_a_metric_of_compute_metrics_goes_before_ours(tmp_path):
     trainer = number_aware_trainer(cases.llama(), tmp_path)
     trainer.compute_metrics = lambda _: {"ce": -1.0}
