@@ -174,10 +174,11 @@ class NumberTerm(nn.Module):
             if soft is not None and learns_form:
                 given["form_log_probs"] = form_share(number_logits, given["logits"], soft, self.tables)
             loss = self.criterion(**{name: given[name] for name in self.reads})
-            if loss.shape != target.shape:
+            if not isinstance(loss, Tensor) or loss.shape != target.shape:
+                returned = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
                 raise ValueError(
-                    f"criterion {name_of(self.criterion)} returned shape {list(loss.shape)}: expected one "
-                    f"loss for each position, {list(target.shape)}"
+                    f"criterion {name_of(self.criterion)} returned {returned}: expected one loss for each "
+                    f"position, {list(target.shape)}"
                 )
             if rows is None:  # else no weight is 0
                 loss = loss.masked_fill(weightless, 0)

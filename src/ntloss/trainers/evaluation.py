@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ class EvaluationMeans:
         # Of both terms, of cross-entropy at all labels, and of the routers' loss; then what the first and the
         # second are divided by.
         self._sums = torch.zeros(6, dtype=torch.float64)
+        self._has_batches = False  # with labels, which may all be ignored
 
     def add(
         self, labels: Tensor, beside: Mapping[str, Any], terms: LossTerms, ce: Tensor, routers: Tensor | None
@@ -32,6 +34,7 @@ class EvaluationMeans:
 
         `ce` is cross-entropy at all labels, also where the number term replaces it.
         """
+        self._has_batches = True
         names = ("loss_weights", "sequence_ids", "number_weights", "numbers")
         items, numbers = self.loss.normalizers(labels, *(beside[name] for name in names))
         if self.loss.normalize_by == "items" or self.loss.mode == "replace":
@@ -45,13 +48,16 @@ class EvaluationMeans:
         self._sums += torch.stack([each.detach().sum().to("cpu", torch.float64) for each in found])
 
     def means(self) -> dict[str, float]:
-        """Return `loss`, `ce` and `ntl` over all processes, each of which calls this; {} without labels."""
+        """Return `loss`, `ce` and `ntl` over all processes, each of which calls this; {} without labels.
+
+        They are NaN, as the loss of stock training is, if all labels are ignored.
+        """
         device = self.trainer.args.device
         sums = self._sums.to(device, torch.float32 if device.type == "mps" else torch.float64)
         found = self.trainer.accelerator.reduce(sums, reduction="sum").tolist()
         rest, ntl, ce, routers, items, numbers = found
         if not items:
-            return {}
+            return dict.fromkeys(("loss", "ce", "ntl"), math.nan) if self._has_batches else {}
         ntl = ntl / numbers if numbers else 0.0
         return {
             "loss": (rest + routers) / items + float(self.loss.weight) * ntl,

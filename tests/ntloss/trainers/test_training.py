@@ -464,6 +464,15 @@ def test_an_evaluation_does_not_depend_on_the_size_of_its_batches(name, way, siz
 
 
 @EITHER_WAY
+def test_an_evaluation_without_a_label_that_counts_is_nan_as_that_of_stock(way, tmp_path):
+    rows = cases.samples()[2:4]  # whose labels are all ignored
+    trainer = number_aware_trainer(cases.llama(), tmp_path, way)
+    metrics = trainer.evaluate(rows)
+    assert all(np.isnan(metrics[f"eval_{term}"]) for term in ("loss", "ce", "ntl"))
+    assert np.isnan(cases.trainer_for(cases.llama(), tmp_path).evaluate(rows)["eval_loss"])
+
+
+@EITHER_WAY
 def test_prediction_and_several_evaluation_sets_have_logits_and_terms(way, tmp_path):
     model, rows = cases.llama(), cases.samples()
     trainer = number_aware_trainer(model, tmp_path, way, per_device_eval_batch_size=5)
