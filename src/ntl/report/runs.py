@@ -103,8 +103,9 @@ def _read_evaluation(path: Path) -> pd.DataFrame:
     # That of a checkpoint comes from its configuration, which transformers writes with sorted keys.
     alike = {key: json.loads(json.dumps(value, sort_keys=True)) for key, value in identity.items()}
     settings = {key: format_setting(value) for key, value in alike.items()}
-    if path.parent.parent.name.startswith(CHECKPOINT):  # not the final model of its run
-        settings["checkpoint"] = path.parent.parent.name.removeprefix(CHECKPOINT)
+    model = (path.parent / found.get("model", "..")).resolve()  # in another folder, if that was asked for
+    if model.name.startswith(CHECKPOINT):  # not the final model of its run
+        settings["checkpoint"] = model.name.removeprefix(CHECKPOINT)
     shared = {key: found[key] for key in ("dataset", "name", "seed", "sweep", "job")}
     shared |= {"row": found["label"], "task": found["settings"]["dataset_args"].get("dataset_name")}
     shared |= {"folder": str(path.parent), "trained_on": settings[DATA[0]], **settings}
