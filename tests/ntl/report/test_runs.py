@@ -52,7 +52,8 @@ def test_an_evaluated_checkpoint_is_a_separate_row(tmp_path):
     for path, given in (("b", shape), ("b/checkpoint-5", dict(sorted(shape.items())))):
         make_run(tmp_path / path, "T5", 0, settings={"model_args": {"config_overrides": given}})
     assert labels(tmp_path) == {"T5": 1, "T5 (checkpoint=5)": 1}
-    make_run(tmp_path / "c", "T5", 0, model="../../b/checkpoint-7")  # evaluated into another folder
+    settings = {"model_args": {"config_overrides": shape}}
+    make_run(tmp_path / "c", "T5", 0, model="../../b/checkpoint-7", settings=settings)  # elsewhere
     assert labels(tmp_path) == {"T5": 1, "T5 (checkpoint=5)": 1, "T5 (checkpoint=7)": 1}
 
 
