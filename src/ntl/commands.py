@@ -287,12 +287,13 @@ class ReportCallback(Callback):
         _check_folder(config.hydra.run, config)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check the folder, the contrasts and the name of the metric that a search minimizes."""
-        from ntl.report.contrasts import read_contrasts
+        """Check the folder, the contrasts, their margin and the metric that a search minimizes."""
+        from ntl.report.contrasts import check_margin, read_contrasts
 
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
         try:
             read_contrasts(contrasts)
+            check_margin(config.margin)
             _check_metric(config.minimize)
         except UserError as error:
             raise SystemExit(2) from error  # Hydra only warns of other errors in a callback
@@ -304,24 +305,26 @@ class ReportCallback(Callback):
             config.hydra.overrides.hydra.append(f"hydra.sweep.dir={given}")
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Report the runs. If one has no results, leave it out, name it and exit with 1."""
+        """Report the runs, without those that have no results; name these and exit with 1."""
         from ntl.report import FILES, report
 
         folder = Path(config.hydra.sweep.dir)
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
-        failed = failed_runs(folder)
+        failed, is_reported = failed_runs(folder), True
         try:
             report(
                 [folder], folder / "report", config.evaluation.name, contrasts, config.margin, without=failed
             )
         except UserError as error:
             print(f"no report: {error}", file=sys.stderr)
+            is_reported = False
             for file in FILES:  # an earlier report is not that of this sweep
                 (folder / "report" / file).unlink(missing_ok=True)
         if failed:
             for run in failed:
                 print(f"{run} has no results: its train.log says why", file=sys.stderr)
             print(CONTINUES, file=sys.stderr)
+        if failed or not is_reported:
             raise SystemExit(1)
 
 

@@ -126,10 +126,15 @@ def test_a_metric_that_the_runs_do_not_measure_ends_a_search(launcher, tiny, out
 
 
 @pytest.mark.parametrize(
-    ("wrong", "named"), [("off: ce, minus: head", "off"), ("of: ce, minus: head, metric: maee", "maee")]
+    ("wrong", "named"),
+    [
+        ("contrasts=[{off: ce, minus: head}]", "off"),
+        ("contrasts=[{of: ce, minus: head, metric: maee}]", "maee"),
+        ("margin=wide", "margin"),
+    ],
 )
 def test_a_malformed_contrast_is_refused_before_the_first_run(wrong, named, tiny, out, capsys):
-    assert compare(*tiny, f"contrasts=[{{{wrong}}}]") == 2
+    assert compare(*tiny, wrong) == 2
     assert named in capsys.readouterr().err
     assert finished(out) == []
 

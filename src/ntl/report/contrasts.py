@@ -37,6 +37,12 @@ class Contrast:
     dataset: Any = None
 
 
+def check_margin(margin: Any) -> None:
+    """Raise a UserError unless the margin of a study is a number."""
+    if not isinstance(margin, int | float) or not margin >= 0:
+        raise UserError(f"margin: {margin!r}; expected per cent, 0 or more, such as 5.0.")
+
+
 def read_contrasts(given: Any) -> list[Contrast]:
     """Read the list `contrasts` of a study's YAML; a UserError names an unknown key or metric."""
     keys = [field.name for field in fields(Contrast)]
@@ -70,7 +76,11 @@ def compare_rows(
         and `p_holm`; and the `verdict`. It says "no effect" only if the 90 % interval lies within the margin,
         which is the test of equivalence by two one-sided t-tests at 5 %. Then one line for each contrast that
         the runs do not allow, because a row, a dataset or a metric is missing.
+
+    Raises:
+        UserError: The margin is no number.
     """
+    check_margin(margin)
     found, missing = [], []
     for contrast in contrasts:
         try:

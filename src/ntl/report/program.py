@@ -96,8 +96,6 @@ def report(
     from ntl.report.tables import latex_report, markdown_report
 
     planned = read_contrasts(contrasts)
-    if not isinstance(margin, int | float):
-        raise UserError(f"margin: {margin!r} is no number; expected per cent, such as 5.0.")
     table, left_out = read_runs(folders, name, without or {})
     tested, missing = compare_rows(table, planned, margin)
     left_out += missing

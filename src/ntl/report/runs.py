@@ -172,7 +172,8 @@ def _name_rows(table: pd.DataFrame) -> pd.DataFrame:
         differs = [key for key in settings if same[key].nunique() > 1]
         for values, runs in same.groupby(differs, sort=False) if differs else ():
             pairs = zip(differs, values, strict=True)
-            shown = [f"{key.rpartition('.')[2]}={value}" for key, value in pairs if value != "null"]
+            given = (f"{key.rpartition('.')[2]}={value}" for key, value in pairs if value != "null")
+            shown = dict.fromkeys(given)  # the rows of the training and the evaluation are mostly the same
             names[runs.index] = f"{row} ({', '.join(shown)})" if shown else row
     kept = [key for key in settings if table.groupby("dataset")[key].nunique().gt(1).any()]
     return table.assign(row=names)[[*COLUMNS, *kept]]
