@@ -368,7 +368,12 @@ class TorchModel:
                 f"the model returned no cache. Expected a model of transformers that returns "
                 f"{self.cache_name} when it is called with use_cache=True."
             )
-        logits = output.logits
+        logits = getattr(output, "logits", None)
+        if logits is None or logits.dim() != 3:
+            raise TypeError(
+                f"model: expected a language model with a head, such as AutoModelForCausalLM loads, given "
+                f"{type(self.inner).__name__}"
+            )
         return logits if keep is None or "logits_to_keep" in options else logits[:, keep], cache
 
 

@@ -219,6 +219,14 @@ def test_models_without_a_cache_are_type_errors():
         number_quantiles(torch.nn.Linear(1, 1).eval(), batch_of(QUESTIONS), DIGITS, format=NumberFormat(2))
 
 
+@pytest.mark.parametrize("name", ["LlamaModel", "LlamaForSequenceClassification", "T5Model"])
+def test_a_model_without_a_head_for_tokens_is_a_type_error(name):
+    model = make("T5ForConditionalGeneration" if name == "T5Model" else "LlamaForCausalLM")
+    other = getattr(transformers, name)(model.config).eval()
+    with pytest.raises(TypeError, match=name):
+        number_quantiles(other, batch_of(QUESTIONS[:1]), DIGITS, format=NumberFormat(2))
+
+
 def test_learned_prompts_of_peft_are_an_error():
     peft = pytest.importorskip("peft")
     learned = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
