@@ -35,6 +35,7 @@ from ntloss.numbers.magnitudes import OTHER_MAGNITUDES
 
 _AGAIN = rf"{SIGN}?(?:{CURRENCY}{SPACE}?)?[.]?{D}"  # another number begins
 _MORE = rf"{SIGN}?(?:{CURRENCY}{SPACE}?)?\.?"  # what of it may be written so far
+_POWER = rf"{SPACE}?\^{SPACE}?[({{]?"
 _OPERATOR = "[/\u2044\u2215\uff0f\u00d7÷·⋅∙±]"
 _UNIT = rf"(?:{SPACE}?[%‰]|{SPACE}?€|{CURRENCY}|[°.{PRIMES}{QUOTES}]{{1,2}})"
 # Between the parts of a time, a length, or code.
@@ -65,13 +66,14 @@ _JOINS = [
         rf"{SPACE}?(?:{_OPERATOR}|\+/-|\\(?:{_PRODUCTS})\b){SPACE}?{OPEN}?{_AGAIN}",
         rf"{SPACE}?(?:{_OPERATOR}|\+(?:/-?)?|\\(?:{_begins(_PRODUCTS)})?){SPACE}?{OPEN}?{_MORE}",
     ),
-    # 2*3, 10^5, 3 x 4
+    # 2*3, 10 ** 5, 10^5, 10^(-3), 3 x 4
     (
-        rf"(?:\*\*?|[\u2217\u2022]|{SPACE}\*{SPACE}|\^\{{?|{SPACE}?[xX]{SPACE}?){_AGAIN}",
-        rf"(?:\*\*?|[\u2217\u2022]|{SPACE}\*{SPACE}?|\^\{{?|{SPACE}?[xX]{SPACE}?){_MORE}",
+        rf"(?:\*\*?|[\u2217\u2022]|{SPACE}\*\*?{SPACE}|{_POWER}|{SPACE}?[xX]{SPACE}?){_AGAIN}",
+        rf"(?:\*\*?|[\u2217\u2022]|{SPACE}\*\*?{SPACE}?|{_POWER}|{SPACE}?[xX]{SPACE}?){_MORE}",
     ),
     (rf"{SPACE}{D}+/{D}", rf"{SPACE}{D}+/?"),  # 1 1/2
-    (rf"\({D}+\)", rf"\({D}*"),  # 1.234(5), which is 1.234 ± 0.005, and 5(2)
+    # 1.234(5), which is 1.234 ± 0.005, and 5(2); 0.(3) and 0.\overline{3}, whose decimals go on
+    (rf"\.?\({D}+\)|\.?\\overline\{{{D}", rf"\.?\({D}*|\.?\\(?:{_begins('overline')})?\{{?"),
     # 12:30, 12h30, 1.2.3, 5..10, 5…10, \frac{1}{2}, and groups that nobody writes
     (
         rf"(?:[{_MIDDLE}{HIDDEN}]|(?:[.,]{{1,3}}|…)[{HIDDEN}]?|\}}\{{|\{{,\}}|,\\!|\\[!,;: ]){D}",
@@ -107,7 +109,7 @@ _JOINS = [
     (rf"{_UNIT}?{DASH}{CURRENCY}?{D}", rf"{_UNIT}?(?:{DASH}(?:\\|{CURRENCY})?)?"),
     (rf"{SPACE}?[⁺⁻₊₋]?{OTHER_DIGIT}", rf"{SPACE}?[⁺⁻₊₋]?"),  # 2½, 10²
     ("\ufe0f?\u20e3", "\ufe0f?"),  # keycaps
-    (rf"{SPACE}?(?:[√π]|\\(?:{_ROOTS})(?![A-Za-z]))", rf"{SPACE}?\\(?:{_begins(_ROOTS)})?"),  # 2π
+    (rf"{SPACE}?(?:[√π]|\\(?:{_ROOTS})(?![A-Za-z])|\*?sqrt\()", rf"{SPACE}?\\(?:{_begins(_ROOTS)})?"),  # 2π
     ("(?<=0)(?:[xX][0-9A-Fa-f]|[bBoO][0-7])", "[xXbBoO]"),  # 0xFF
     # 5 thousand 200; 3 thousandths
     (rf"(?:{_AFTER_COUNTED}){SPACE}(?:and{SPACE})?{D}", rf"{SPACE}(?:an?|and{SPACE}?)?"),
@@ -200,7 +202,7 @@ UNREAD = OTHER_MAGNITUDES | {
     )
     for end in ("", "s", "n", "en")
 }
-_AFTER = (CODES, _TRADERS, _ACCOUNTS, _UNTIL_WORDS, _THAI, _PRODUCTS, _ROOTS, "x|e|h")
+_AFTER = (CODES, _TRADERS, _ACCOUNTS, _UNTIL_WORDS, _THAI, _PRODUCTS, _ROOTS, "x|e|h|overline")
 WORDS = frozenset(
     [
         *UNREAD,
@@ -218,8 +220,8 @@ _UNREAD_MONEY_BEGUN = re.compile(rf"{SPACE}?(?i:{_begins(_TRADERS)})")
 
 # What stands before a number and makes it a part of something else: a fraction, a power, a root.
 JOINED_BEFORE = re.compile(
-    rf"(?<={OTHER_DIGIT})|(?<=[√π±^/\u2044\u2215\uff0f])|(?<=/{SPACE})|(?<=[\^\}}\]]\{{)|(?<=frac)"
-    r"|(?<=\\sqrt)|(?<=\\sqrt[ {\[])|(?<=\\pm)|(?<=\\pm\s)|(?<=\bout of )|(?<=\(of )|(?<=[\s($€£],)|(?<=\A,)"
+    rf"(?<={OTHER_DIGIT})|(?<=[√π±^/\u2044\u2215\uff0f])|(?<=/{SPACE})|(?<=[\^\}}\]]\{{)|(?<=\^\()|(?<=frac)"
+    r"|(?<=sqrt)|(?<=sqrt[ ({\[])|(?<=\\pm)|(?<=\\pm\s)|(?<=\bout of )|(?<=\(of )|(?<=[\s($€£],)|(?<=\A,)"
 )
 _FAR = 16  # characters before a number in which a sign can stand apart
 # `minus 5`, `= - 5`, `-AUD 5`, but not the operator of `7 minus 5`.

@@ -76,6 +76,9 @@ def read(shares, tokenizer=BYTES, **options):
         "1\uff0e5",
         "1`5",
         "1.234(5)",
+        "10^(-3)",
+        "10 ** 3",
+        "0.\\overline{3}",
     ],
 )
 def test_what_makes_a_number_a_part_of_another_is_asked_about(answer, tokenizer):
