@@ -176,18 +176,19 @@ def find_evaluation(
     """Return the metrics of a finished evaluation, unless it has to be done (again).
 
     Raises:
-        UserError: The folder holds an evaluation on other data, which it would replace.
+        UserError: The folder holds an evaluation of another model or on other data, which would be replaced.
     """
     done = read_results(target)
     if done is None:
         return None
-    if done.get("model") == os.path.relpath(model, target) and done["identity"] == identity:
+    is_same_model = done.get("model") == os.path.relpath(model, target)
+    if not config.training_args.do_only_eval:  # a run replaces what is not its own
         found: dict[str, Metrics] = done["metrics"]
-        return found if not config.training_args.do_only_eval else None
-    is_own = not config.training_args.do_only_eval
-    if not is_own and done["identity"]["answers"][ASKED] != identity["answers"][ASKED]:
+        return found if is_same_model and done["identity"] == identity else None
+    if not is_same_model or done["identity"]["answers"][ASKED] != identity["answers"][ASKED]:
         raise UserError(
-            f"{target} holds an evaluation on other data. Pass another evaluation.name, or delete it."
+            f"{target} holds an evaluation {'on other data' if is_same_model else 'of another model'}. Pass "
+            "another evaluation.name, or delete it."
         )
     return None
 

@@ -123,10 +123,26 @@ def test_an_evaluation_of_other_data_or_another_model_is_not_taken_for_the_runs_
     assert train(*answer(tmp_path, run, "dataset_args=arithmetic")) == 2
     assert "evaluation.name" in capsys.readouterr().err
     other = ["training_args.output_dir=" + str(run)]
-    assert train(*answer(tmp_path, run / "checkpoint-2", *other)) == 0
-    assert train(*small(tmp_path, "loss=ntl_was")) == 0
+    assert train(*answer(tmp_path, run / "checkpoint-2", *other)) == 2
+    assert "another model" in capsys.readouterr().err
     assert results(run) == before
-    assert written(run)["model"] == ".."
+    assert train(*answer(tmp_path, run / "checkpoint-2", *other, "evaluation.name=more")) == 0
+    assert train(*small(tmp_path, "loss=ntl_was", "evaluation.name=more")) == 0
+    assert results(run, "more") == before
+    assert written(run, "more")["model"] == ".."
+
+
+def test_foreign_models_of_one_name_do_not_replace_each_others_evaluation(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("one", "two"):
+        save_pretrained(tmp_path / folder / "checkpoint-2")
+    given = answer(tmp_path, "one/checkpoint-2", "model_args=pretrained")
+    assert train(*given) == 0, capsys.readouterr().err
+    other = answer(tmp_path, "two/checkpoint-2", "model_args=pretrained")
+    assert train(*other) == 2
+    assert "another model" in capsys.readouterr().err
+    assert train(*other, "evaluation.name=other") == 0
+    assert train(*given) == 0
 
 
 def test_a_checkpoint_is_not_removed_before_it_is_continued(run, tmp_path, capsys):
