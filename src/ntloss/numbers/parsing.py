@@ -81,7 +81,7 @@ def parse_number(
             single number; white space, a currency, `%` and a point may stand around it), or a function of
             the text.
         thousands: see `parse_numbers`; no effect on a function.
-        of: the largest score of a scale: `8/10`, `8 out of 10` and `\frac{8}{10}` are then 8 with `of=10`.
+        of: the largest score of a scale: `8/10`, `8 (out of 10)` and `\frac{8}{10}` are then 8 with `of=10`.
             Default: None, a ratio is no number. No effect on a function.
 
     Returns:
@@ -106,7 +106,8 @@ def parse_number(
     if of is not None:
         if isinstance(of, bool) or not 0 < as_float(of) < math.inf:
             raise ValueError(f"of={of!r}: expected a finite number above 0, the largest score of a scale")
-        text = _of_scale(float(of)).sub(lambda found: found["fraction"] or "", text)
+        # A space, so that the score of `(4/5)` is no negative amount.
+        text = _of_scale(float(of)).sub(lambda found: found["fraction"] or " ", text)
     number = _find_number(text, which, thousands)
     return None if number is None else as_value(number)
 
@@ -149,13 +150,21 @@ def check_which(which: Which) -> None:
         raise ValueError(f"which={which!r}: expected one of {', '.join(WHICH)}, or a function of the text")
 
 
+# Between a score and the end of its scale.
+_OF = (
+    "(?:out )?of(?: an?(?: possible| total of| maximum of)?)?|von|sur|de"
+    "|on a scale (?:of|from) [01](?: to |-)"
+)
+
+
 @functools.lru_cache(maxsize=32)
 def _of_scale(largest: float) -> re.Pattern[str]:
     """Find what is written after a score of a scale, such as `/10`, or the score of a LaTeX fraction."""
     number = rf"{re.escape(f'{largest:.15g}')}(?:\.0+)?"
     return re.compile(
-        rf"(?<=[0-9])(?:\*\*)?\s*(?:[/\u2044\u2215\uff0f]|\b(?i:out of|of|von|sur|de)\b)\s*(?:\*\*)?{number}"
-        rf"(?![.,]?[0-9]|\s*[/\u2044\u2215\uff0f])|\\[dt]?frac\{{(?P<fraction>[0-9.]+)\}}\{{{number}\}}"
+        rf"(?<=[0-9])(?:\*\*)?(?:\s*(?i:stars?|points?|pts)\b)?\s*(?P<open>\()?"
+        rf"(?:[/\u2044\u2215\uff0f]|\b(?i:{_OF})\b)\s*(?:\*\*)?{number}"
+        rf"(?![.,]?[0-9]|\s*[/\u2044\u2215\uff0f])(?(open)\)?)|\\[dt]?frac\{{(?P<fraction>[0-9.]+)\}}\{{{number}\}}"
     )
 
 
