@@ -185,7 +185,7 @@ def has_decoder(model: Any) -> bool:
 
 def for_images(model: Readable, images: Any, messages: Any) -> Any:
     """Return a server's route for chats if prompts have images, which its other routes do not take."""
-    chats = [messages] if _is_chat(messages) else list(messages or [])
+    chats = [messages] if _is_chat(messages) else [] if messages is None else list(messages)
     has_images = images is not None or any(images_of(chat) for chat in chats if _is_chat(chat))
     return model.chats() if has_images and hasattr(model, "chats") else model
 

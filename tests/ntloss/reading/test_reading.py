@@ -4,6 +4,7 @@ import math
 import warnings
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import tiny_tokenizers as tiny
 import torch
@@ -197,6 +198,15 @@ def test_a_chat_template_without_an_assistants_turn_is_an_error(answer):
     tokenizer.chat_template = f"{{% for m in messages %}}{answer}{{% endfor %}}"
     with pytest.raises(ValueError, match="prefill="):
         read_number(make_model("llama", len(tokenizer)), tokenizer, "q", "It takes ")
+
+
+def test_a_column_of_a_table_holds_several_conversations():
+    tokenizer = chat_tokenizer()
+    turns = [{"role": "user", "content": "q"}]
+    model = make_model("llama", len(tokenizer))
+    one = read_number(model, tokenizer, messages=turns, max_digits=2)
+    of_column = read_number(model, tokenizer, messages=pd.Series([turns, turns]), max_digits=2)
+    assert [str(reading) for reading in of_column] == [str(one)] * 2
 
 
 def test_a_conversation_has_one_system():
