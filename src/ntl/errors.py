@@ -25,7 +25,7 @@ def unknown_key(prefix: str, key: str, known: Collection[str], listed: Collectio
     if near := difflib.get_close_matches(key, known, n=1):
         return UserError(f"{prefix}{key} is unknown. Did you mean {prefix}{near[0]}?")
     expected = ", ".join(listed or known)
-    return UserError(f"{prefix}{key} is unknown; expected one of: {expected}. Correct the name.")
+    return UserError(f"{prefix}{key} is unknown; expected one of: {expected}.")
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def locate(name: str | Path, key: str, files: tuple[str, ...], instead: str) -> 
     except Exception as error:  # network, hub or name: the user's remedy is the same
         raise UserError(
             f"{key}={name} is not a local folder, and cannot be loaded from the hub: {describe(error)}. "
-            f"Correct it, pass a local folder, {key}=<folder>, or {instead}."
+            f"Pass a local folder, {key}=<folder>, or {instead}."
         ) from None
     return name
 
@@ -56,6 +56,4 @@ def loading(key: str, name: str | Path, expected: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the user's remedy is the same
-        raise UserError(
-            f"{key}={name} cannot be loaded ({describe(error)}); expected {expected}. Correct it."
-        ) from error
+        raise UserError(f"{key}={name} cannot be loaded ({describe(error)}); expected {expected}.") from error

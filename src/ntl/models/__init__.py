@@ -109,5 +109,5 @@ def build(settings: ModelArgs, weights: Weights | None = None, seed: int = 42) -
         try:
             built.lora = Lora(built.model, weights.lora, heads)
         except (TypeError, ValueError) as error:
-            raise UserError(f"weights.lora={weights.lora} cannot be used: {error}. Correct it.") from error
+            raise UserError(f"weights.lora={weights.lora} cannot be used: {error}") from error
     return built

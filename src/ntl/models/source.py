@@ -125,7 +125,7 @@ def _scratch_config(settings: ModelArgs, tokenizer: PreTrainedTokenizerFast) -> 
     try:
         return config_class(**arguments, **tokens)
     except Exception as error:  # strict configurations raise their own types
-        raise UserError(f"{model_type} cannot be built from {arguments}: {error}. Correct it.") from error
+        raise UserError(f"{model_type} cannot be built from {arguments}: {error}") from error
 
 
 def _describe(settings: ModelArgs) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def build_model(model_class: Any, source: ModelSource, new: Sequence[str] = (), 
         except Exception as error:  # whatever a configuration breaks
             raise UserError(
                 f"a {config.model_type} cannot be built with model_args.family={settings.family} from this "
-                f"configuration ({describe(error)}). Correct it."
+                f"configuration ({describe(error)})."
             ) from error
     pretrained = getattr(checkpoint, "ntl", None) is None
     if pretrained:
