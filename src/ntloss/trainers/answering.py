@@ -30,15 +30,15 @@ class Answering:
     Args:
         handle: a `NumberAware`, which holds the loss, and the sums of a running evaluation.
         model: the trainer's model, with its wrappers.
-        columns: columns that the loss reads and that are not among the inputs of its calls.
+        inputs: those of the trainer's step. What the loss alone reads of them may be missing in a call.
 
     Attributes:
         num_items: the trainer's count of the labels of a step, for a trainer that does not pass it on.
         loss: the number-aware loss of the last call with labels, None before it.
     """
 
-    def __init__(self, handle: Any, model: Any, columns: Mapping[str, Tensor] | None = None) -> None:
-        self.handle, self.model, self.columns = handle, model, dict(columns or {})
+    def __init__(self, handle: Any, model: Any, inputs: Mapping[str, Any]) -> None:
+        self.handle, self.model, self.inputs = handle, model, inputs
         self.num_items: Tensor | int | None = None
         self.loss: Tensor | None = None
 
@@ -49,7 +49,8 @@ class Answering:
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         """Call the model. With labels, its outputs begin with the loss; for an SFTTrainer, see `_for_sft`."""
-        handle, given = self.handle, {**given, **self.columns}
+        columns = {name: self.inputs[name] for name in (*IN_BATCH, NUMBERS) if name in self.inputs}
+        handle, given = self.handle, {**columns, **given}
         inputs = {name: value for name, value in given.items() if name not in _OF_LOSS}
         if given.get("labels") is None:
             return self.model(*args, **inputs)

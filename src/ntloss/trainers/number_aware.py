@@ -238,7 +238,7 @@ class NumberAware:
             self._log_first(inputs)
             note_prompts(self.trainer, inputs.get("input_ids"))
         if not isinstance(model, Answering):
-            model = Answering(self, model)
+            model = Answering(self, model, inputs)
         model.num_items = num_items_in_batch
         # By name, as trainers call it: a subclass may take them in another order, or as **kwargs.
         given: dict[str, Any] = {"return_outputs": return_outputs, "num_items_in_batch": num_items_in_batch}

@@ -7,7 +7,7 @@ import trainer_cases as cases
 from processes import results_of
 from tolerances import TRAINED, approx, assert_close
 from trainer_cases import DIGITS, LENGTH, MODELS, ROWS, STEPS, number_aware_trainer, train_with
-from transformers import DataCollatorForSeq2Seq, DataCollatorWithFlattening, default_data_collator
+from transformers import DataCollatorForSeq2Seq, DataCollatorWithFlattening, Trainer, default_data_collator
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, SoftTargets, number_level
 from ntloss.criteria.soft import pad_pairs
@@ -80,6 +80,23 @@ def test_a_trainer_trains_the_weights_of_a_plain_loop(name, accumulate, way, col
     trainer = number_aware_trainer(MODELS[name](), tmp_path, way, loss, accumulate=accumulate)
     trainer.train_dataset = datasets.Dataset.from_list([*map(as_lists, weighted_rows(column))])
     assert_same(train_with(trainer), train_plainly(name, column))
+
+
+class _Naming(Trainer):
+    """Names the inputs of its model, as many notebooks do."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        names = ("input_ids", "attention_mask", "labels")
+        outputs = model(**{name: inputs[name] for name in names}, num_items_in_batch=num_items_in_batch)
+        return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+
+@EITHER_COLUMN
+def test_columns_need_not_be_named_in_a_compute_loss_of_ones_own(column, tmp_path):
+    loss = {"criterion": CRITERIA.get(column, "ntl_was")}
+    trainer = number_aware_trainer(cases.llama(), tmp_path, loss=loss, cls=_Naming)
+    trainer.train_dataset = weighted_rows(column)
+    assert_same(train_with(trainer), train_plainly("llama", column))
 
 
 def on_two(_rank, folder, column):

@@ -656,7 +656,7 @@ def test_a_loss_function_that_is_assigned_afterwards_is_an_error(tmp_path):
 
 def test_a_model_that_answers_can_be_copied(tmp_path):
     handle = handle_of(number_aware_trainer(cases.llama(), tmp_path))
-    answering = Answering(handle, cases.llama())
+    answering = Answering(handle, cases.llama(), {})
     assert copy.copy(answering).model is answering.model
 
 
