@@ -292,6 +292,7 @@ class ReportCallback(Callback):
 
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
         try:
+            _check_keys(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]))
             read_contrasts(contrasts)
             check_margin(config.margin)
             _check_metric(config.minimize)

@@ -89,6 +89,7 @@ def run(
     data = config.dataset_args.read()
     model, answers = identify(config, data)
     trained, checkpoint = find_start(config, folder, model)
+    started_from = None if config.training_args.do_only_eval else config.model_args.model_name_or_path
     if trained is not None:
         before = read_trained(trained)
         if before is not None:
@@ -98,8 +99,10 @@ def run(
             log.info(f"{folder} is finished already")
             return done, False
         if before is not None:
+            started_from = before["settings"]["model_args"]["model_name_or_path"]
             log.info(f"evaluating {config.label}, by the loss that it was trained with")
-        data, left_out = leave_out_trained(data, trained)
+    for known in (trained, started_from):  # both may have learned answers of these test sets
+        data, left_out = (data, []) if known is None else leave_out_trained(data, Path(known).expanduser())
         for line in left_out:
             log.warning(line)
     trainer, asked = prepare(config, arguments, data, None if trained is not None else model)

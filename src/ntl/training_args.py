@@ -65,6 +65,7 @@ class TrainingArgs(Settings):
     disable_tqdm: bool | None = setting(None, "null: progress bars only in a terminal", "nothing")
 
 
+EXPECTED = {bool: "true or false", int: "a whole number", float: "a number"}
 NOT_OF_TRANSFORMERS = ("trial", "special_name", "do_only_eval", "overwrite_output_dir")
 # Further arguments of transformers that change nothing of a run.
 INCIDENTAL = (
@@ -87,8 +88,9 @@ def trainer_arguments(settings: TrainingArgs, folder: Path) -> Any:
     hints = get_type_hints(Seq2SeqTrainingArguments)
     for key, value in given.items():  # whose types transformers does not check: any text would be true
         kinds = {hints[key], *get_args(hints[key])}
-        if isinstance(value, str) and str not in kinds and kinds & {bool, int, float}:
-            expected = "true or false" if bool in kinds else "a number"
+        is_text = isinstance(value, str) and str not in kinds and kinds & {bool, int, float}
+        if is_text or (isinstance(value, float) and int in kinds and float not in kinds):
+            expected = next(name for kind, name in EXPECTED.items() if kind in kinds)
             raise UserError(f"training_args.{key}={value}; expected {expected}.")
     best = given["metric_for_best_model"]
     if given["greater_is_better"] is None and best is not None:

@@ -278,6 +278,7 @@ INVALID = [
     ("training_args.bf16=maybe", "training_args.bf16"),
     ("training_args.load_best_model_at_end=true training_args.eval_strategy=no", "Save strategy"),
     ("training_args.warmup_steps=many", "training_args.warmup_steps"),
+    ("training_args.gradient_accumulation_steps=2.5", "gradient_accumulation_steps"),
     ("training_args.metric_for_best_model=interval_coverage", "greater_is_better"),
     ("evaluation.beamz=1", "beams"),
     ("evaluation.interval=1", "interval"),

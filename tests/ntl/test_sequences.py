@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from runs import compare, main, results, state, train, written
+from runs import compare, main, predictions, results, state, train, written
 from tolerances import approx
 from transformers import Trainer
 
@@ -183,6 +183,25 @@ def test_questions_that_a_model_was_trained_on_are_left_out_of_other_evaluations
         drawn = 60 if name == "larger" else 8
         assert 0 < left <= drawn
         assert ("left out of test" in capsys.readouterr().out) == (left < drawn)
+
+
+def test_questions_that_a_runs_model_was_trained_on_before_are_left_out_of_its_evaluations(capsys):
+    assert run("loss=ce") == 0
+    trained = {row.question for row in _data().train}
+    more = ["model_args.model_name_or_path=run", "model_args.config_overrides=null"]
+    second = [*more, "training_args.output_dir=second", "dataset_args.data_seed=1"]
+    assert run(*second) == 0
+    assert "left out of test" in capsys.readouterr().out
+    assert run(*second, "evaluation.name=again", "evaluation.samples=8") == 0
+    alone = [more[1], "model_args.model_name_or_path=second", "training_args.output_dir=null"]
+    alone += ["training_args=eval", "dataset_args.data_seed=1", "evaluation.name=alone"]
+    assert train("study.yaml", *alone) == 0
+    asked = [
+        [row["question"] for test in ("validation", "test") for row in predictions("second", test, name)]
+        for name in ("test", "again", "alone")
+    ]
+    assert asked[0] == asked[1] == asked[2]
+    assert not trained & {*asked[0]}
 
 
 def _data():
