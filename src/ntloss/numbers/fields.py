@@ -30,8 +30,8 @@ _IN_BRACKETS = re.compile(
     r"""(?=[\s"'`*_]*[:=\uff1a\uff1d])"""
 )
 _FAR = 32  # characters of these marks
-# The end of a row of a table: the names above a table are those of columns.
-_ROW_ENDS = re.compile(r"\|[ \t]*\n")
+# Gaps at the beginning of a list.
+_FIRST_GAPS = re.compile(r"(?<=[\[(])(?:\s*(?:null|None|NaN|nan)\s*,)+")
 # Between two numbers of a list, which may hold lists and gaps.
 _BETWEEN = re.compile(r"[\s,()\[\]]*(?:,\s*(?:null|None|NaN|nan)[\s,()\[\]]*)*")
 _WORD = re.compile(r"\w")
@@ -103,12 +103,13 @@ def _behind_names(text: str, names: Sequence[str], numbers: Iterable[tuple[int, 
             further = _IN_BRACKETS.match(text, end)
             field_at[end if further is None else further.end()] = match[0]
     found: list[FieldNumber] = []
+    filled = _FIRST_GAPS.sub(lambda gaps: " " * len(gaps[0]), text)
     depth = 0  # brackets that are open since the name of the last field
     for start, end in numbers:
-        marks = _MARKS_BEFORE.search(text, max(0, start - _FAR), start)
+        marks = _MARKS_BEFORE.search(filled, max(0, start - _FAR), start)
         begins = start if marks is None else marks.start()
         behind = [place for place in range(start, begins - 1, -1) if place in field_at]
-        if behind and not _ROW_ENDS.search(text, behind[0], start):
+        if behind and not _is_in_head(text, behind[0], start):
             found.append(FieldNumber(field_at[behind[0]], start, end))
             depth = _depth(text[behind[0] : start])
         elif depth and _BETWEEN.fullmatch(text, found[-1].end, start):
@@ -118,6 +119,13 @@ def _behind_names(text: str, names: Sequence[str], numbers: Iterable[tuple[int, 
         else:
             depth = 0
     return found
+
+
+def _is_in_head(text: str, end: int, start: int) -> bool:
+    """Return whether a name that ends before a number is one of those above a table, which are of columns."""
+    line_ends = text.find("\n", end, start)
+    line = text[text.rfind("\n", 0, end) + 1 : line_ends].strip()
+    return line_ends >= 0 and ("|" in line or "\t" in line)
 
 
 def _depth(text: str, before: int = 0) -> int:

@@ -35,7 +35,8 @@ from ntloss.numbers.magnitudes import OTHER_MAGNITUDES
 
 _AGAIN = rf"{SIGN}?(?:{CURRENCY}{SPACE}?)?[.]?{D}"  # another number begins
 _MORE = rf"{SIGN}?(?:{CURRENCY}{SPACE}?)?\.?"  # what of it may be written so far
-_POWER = rf"{SPACE}?\^{SPACE}?[({{]?"
+_POWER = rf"{SPACE}?\^{SPACE}?(?:[({{]{SPACE}?)?"
+_TIMES = rf"{SPACE}?[*\u00d7·⋅]{SPACE}?"
 _OPERATOR = "[/\u2044\u2215\uff0f\u00d7÷·⋅∙±]"
 _UNIT = rf"(?:{SPACE}?[%‰]|{SPACE}?€|{CURRENCY}|[°.{PRIMES}{QUOTES}]{{1,2}})"
 # Between the parts of a time, a length, or code.
@@ -109,7 +110,7 @@ _JOINS = [
     (rf"{_UNIT}?{DASH}{CURRENCY}?{D}", rf"{_UNIT}?(?:{DASH}(?:\\|{CURRENCY})?)?"),
     (rf"{SPACE}?[⁺⁻₊₋]?{OTHER_DIGIT}", rf"{SPACE}?[⁺⁻₊₋]?"),  # 2½, 10²
     ("\ufe0f?\u20e3", "\ufe0f?"),  # keycaps
-    (rf"{SPACE}?(?:[√π]|\\(?:{_ROOTS})(?![A-Za-z])|\*?sqrt\()", rf"{SPACE}?\\(?:{_begins(_ROOTS)})?"),  # 2π
+    (rf"{SPACE}?(?:[√π]|\\(?:{_ROOTS})(?![A-Za-z]))", rf"{SPACE}?\\(?:{_begins(_ROOTS)})?"),  # 2π
     ("(?<=0)(?:[xX][0-9A-Fa-f]|[bBoO][0-7])", "[xXbBoO]"),  # 0xFF
     # 5 thousand 200; 3 thousandths
     (rf"(?:{_AFTER_COUNTED}){SPACE}(?:and{SPACE})?{D}", rf"{SPACE}(?:an?|and{SPACE}?)?"),
@@ -145,7 +146,8 @@ _QUANTITIES = (
     ("dollars?|euros?|pounds?|rupees?|francs?", "cents?|pence|paise|centimes?"),
     ("degrees?|deg|°", "minutes?|arcminutes?", "seconds?"),
     ("gallons?|gal", "quarts?|qt", "pints?|pt", "cups?", "tablespoons?|tbsp", "teaspoons?|tsp"),
-    ("年|년", "[个個ヶ개]?(?:月|월)", "[日号號天일]", "小?[时時]間?|[点點]|시간?", "分[钟鐘]?|분", "秒|초"),
+    ("年|년", "[个個箇ヶケヵカか개]?(?:月|월)", "[日天일]|[号號](?![楼樓线線店门門院])",
+     "[个個]?小?[时時]間?|[点點]|시간?", "分[钟鐘]?|분", "秒|초"),
 )  # fmt: skip
 _SMALLER_UNIT = "|".join(
     rf"(?:{large})(?:\.?(?:(?<=[a-z]{{3}}),)?{SPACE}(?:and{SPACE})?)?{D}+(?:[.,]{D}+)?"
@@ -176,6 +178,7 @@ _JOINED_BY_WORDS = re.compile(
             rf"(?:{SPACE}?%|{SPACE}percent){SPACE}of{SPACE}(?:the{SPACE})?{_AGAIN}",  # 20% of 50
             # 1 in 5, but not 1 in 2020
             rf"(?<=(?<![\d.,])[1-9]){SPACE}in{SPACE}(?:every{SPACE})?(?!(?:19|20){D}{D}\b){D}",
+            rf"(?:{_TIMES}|{SPACE}?)sqrt\(",  # 2 * sqrt(3)
             rf"{SPACE}point{SPACE}(?:zero|oh|one|two|three|four|five|six|seven|eight|nine)\b",
             rf"{SPACE}and{SPACE}(?:{_AND})\b",  # 3 and a half, 5 and 20 cents
             rf"{SPACE}?-?(?:{_SMALLER_UNIT})",
@@ -190,7 +193,9 @@ _JOINED_BY_WORDS = re.compile(
 )
 _JOINED_BY_AND = re.compile(rf"(?:{_UNIT}|{SPACE}?[^\W\d]{{1,12}})?{SPACE}(?:and|und|et|y){SPACE}{_AGAIN}")
 _BETWEEN = re.compile(rf"(?i:between|zwischen|entre){SPACE}{CURRENCY}?$")
-_WORD_AFTER = re.compile(rf"(?:{_UNIT}|-)?{SPACE}?[^\W\d]|{SPACE}?[°%]|[{PRIMES}{QUOTES}]{SPACE}")
+_WORD_AFTER = re.compile(
+    rf"(?:{_UNIT}|-)?{SPACE}?[^\W\d]|{_TIMES}sqrt|{SPACE}?[°%]|[{PRIMES}{QUOTES}]{SPACE}"
+)
 _WORD_BEHIND = re.compile(rf"[{SPACES}-]?([^\W\d_][^\s0-9,.;:!?)\]}}\"'/{CURRENCIES}-]*)")
 # Magnitudes that are not in the table of those that are read.
 UNREAD = OTHER_MAGNITUDES | {
@@ -221,7 +226,8 @@ _UNREAD_MONEY_BEGUN = re.compile(rf"{SPACE}?(?i:{_begins(_TRADERS)})")
 # What stands before a number and makes it a part of something else: a fraction, a power, a root.
 JOINED_BEFORE = re.compile(
     rf"(?<={OTHER_DIGIT})|(?<=[√π±^/\u2044\u2215\uff0f])|(?<=/{SPACE})|(?<=[\^\}}\]]\{{)|(?<=\^\()|(?<=frac)"
-    r"|(?<=sqrt)|(?<=sqrt[ ({\[])|(?<=\\pm)|(?<=\\pm\s)|(?<=\bout of )|(?<=\(of )|(?<=[\s($€£],)|(?<=\A,)"
+    r"|(?<=sqrt)|(?<=sqrt[ ({\[])|(?<=sqrt[({\[] )|(?<=\^[({] )"
+    r"|(?<=\\pm)|(?<=\\pm\s)|(?<=\bout of )|(?<=\(of )|(?<=[\s($€£],)|(?<=\A,)"
 )
 _FAR = 16  # characters before a number in which a sign can stand apart
 # `minus 5`, `= - 5`, `-AUD 5`, but not the operator of `7 minus 5`.

@@ -106,8 +106,7 @@ def parse_number(
     if of is not None:
         if isinstance(of, bool) or not 0 < as_float(of) < math.inf:
             raise ValueError(f"of={of!r}: expected a finite number above 0, the largest score of a scale")
-        # A space, so that the score of `(4/5)` is no negative amount.
-        text = _of_scale(float(of)).sub(lambda found: found["fraction"] or " ", text)
+        text = _of_scale(float(of)).sub(_without_scale, text)
     number = _find_number(text, which, thousands)
     return None if number is None else as_value(number)
 
@@ -166,6 +165,14 @@ def _of_scale(largest: float) -> re.Pattern[str]:
         rf"(?:[/\u2044\u2215\uff0f]|\b(?i:{_OF})\b)\s*(?:\*\*)?{number}"
         rf"(?![.,]?[0-9]|\s*[/\u2044\u2215\uff0f])(?(open)\)?)|\\[dt]?frac\{{(?P<fraction>[0-9.]+)\}}\{{{number}\}}"
     )
+
+
+def _without_scale(found: re.Match[str]) -> str:
+    """Return the score of a LaTeX fraction, and nothing of what is written after a score."""
+    if found["fraction"]:
+        return found["fraction"]
+    # `(4/5)` would become `(4)`, as accountants write -4.
+    return " " if found.string[found.end() : found.end() + 1] == ")" else ""
 
 
 def as_float(number: Any) -> float:

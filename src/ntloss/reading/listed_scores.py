@@ -33,10 +33,11 @@ _NAMED = re.compile(
 _SCALE = re.compile(r"(?i)(?:/|out of|\bof|\bto|[-\u2013\u2014])\s*$")
 # "a score of 4" and "Score - 4", but not "8 points of 10".
 _SCORE_OF = re.compile(r"(?i)(?:scor|rat(?:e|ing)|grad)\w*[\"'*_]*\s*(?:of|[-\u2013\u2014])[\s\"'*_(\[]*$")
-# What ends the thoughts before an answer, of models whose server does not set them apart.
-_THOUGHTS_END = re.compile(
-    r"</(?:\w+:)?(?:think|thinking|thought|reasoning)>|\[/THINK\]|<\|channel\|>final<\|message\|>"
-)
+# What begins and ends the thoughts before an answer, of models whose server does not set them apart.
+_THOUGHT = r"(?:\w+:)?(?:think|thinking|thought|reasoning)"
+_THOUGHTS_BEGIN = re.compile(rf"\s*(?:<{_THOUGHT}>|\[THINK\]|(?:<\|start\|>\w+)?<\|channel\|>(?!final)\w+)")
+_THOUGHTS_END = re.compile(rf"</{_THOUGHT}>|\[/THINK\]|<\|channel\|>final<\|message\|>")
+_QUOTED = ("{", "[{", '"', "`")  # the beginning of an answer in JSON, which may quote anything
 _SCALE_BEGINS = re.compile(r"(?i)\s*(?:to|[-\u2013\u2014])\s*\d")
 
 
@@ -246,7 +247,9 @@ def _warn(first: _Position, found: ScoreReading, of_text: Mapping[str, Any]) -> 
 
 def _place_of_score(text: str, values: Mapping[Any, float], after: str | None) -> int | None:
     """Return where the score begins in an answer; None if it holds none."""
-    first = max((thought.end() for thought in _THOUGHTS_END.finditer(text)), default=0)
+    first = _behind_thoughts(text)
+    if first is None:
+        return None
     if after is not None:
         if after not in text[first:]:
             return None
@@ -270,6 +273,23 @@ def _place_of_score(text: str, values: Mapping[Any, float], after: str | None) -
     named = [place for place in places if _NAMED.search(text[:place])]
     found = named or places
     return found[-1] if found else None
+
+
+def _behind_thoughts(text: str) -> int | None:
+    """Return where the answer begins behind what the model has thought; None if it has not ended that.
+
+    Some templates of chats write what begins the thoughts, so that the model only ends them.
+    """
+    place = 0
+    ends = _THOUGHTS_END.search(text)
+    if ends and not (text.lstrip().startswith(_QUOTED) or _THOUGHTS_BEGIN.search(text, 0, ends.start())):
+        place = ends.end()
+    while begins := _THOUGHTS_BEGIN.match(text, place):
+        ends = _THOUGHTS_END.search(text, begins.end())
+        if ends is None:
+            return None
+        place = ends.end()
+    return place
 
 
 def _clean(token: str) -> str:

@@ -17,6 +17,8 @@ between 5 kg and 10 kg | between 5% and 10% | from 3 km to 5 km | 20 Euro bis 30
 5 Tsd. | 3 Mia | 5 tenths | 5 백만 | 3십억 | $5 grand | $5 mil | 7 Milliarden | 5 milliards
 45.00 CR | 3 billiard
 6.02D23 | 1D5 | 1.5 e5 | 1e5kg | 负3 | 零下5度 | minus 7 | negative 3 | 4m EUR | 3B USD | 5 lac | 3 dozen
+5 sqrt(2) | 5*sqrt(2) | 2 × sqrt(3) | sqrt( 2 ) | 2^( 3) | 10^{ 6} | 0.(3)
+2024年5月3日 | 3小时30分 | 3个小时30分钟 | 1年3か月 | 1年3カ月
 """
 WHOLE = {
     "42 m2": 42, "3 cm3": 3, "9 g of H2SO4": 9, "2.5 W/m2": 2.5, "4 mg/dL": 4, "1990[a]": 1990, "100[2]": 100,
@@ -26,6 +28,7 @@ WHOLE = {
     "5 m and": 5, "10€": 10, "5 percent of it": 5,
     "1 point": 1, "3 points to 4 others": 4, "6'": 6, "0.123 4.5": 4.5, "5 to the left": 5, "at 10 m": 10,
     "2 minutes to the station": 2, "5 tenants": 5, "10 of them": 10, "백 5": 5, "1.5 x": 1.5,
+    "2024年3号楼": 3, "**5** 3": 3, "**5**(3 of us)": 3,
 }  # fmt: skip
 
 

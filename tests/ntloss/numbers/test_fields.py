@@ -24,8 +24,12 @@ def found(text, fields, **options):
         ('{"boxes": [[12, 34], [5, 6]], "n": 2}', ["boxes"],
          [("boxes", "12"), ("boxes", "34"), ("boxes", "5"), ("boxes", "6")]),
         ('{"scores": [4, null, 3]}', ["scores"], [("scores", "4"), ("scores", "3")]),
+        ('{"scores": [null, 3, null, 4]}', ["scores"], [("scores", "3"), ("scores", "4")]),
         ('["scores"]: [4, 5], [6]', ["scores"], [("scores", "4"), ("scores", "5")]),
         ("| price | size |\n|---|---|\n| 12.50 | 3 |", ["price", "size"], []),  # the names of columns
+        ("price | size\r\n--|--\r\n12.50 | 3", ["price", "size"], []),
+        ("price\tsize\n12.50\t3", ["price", "size"], []),
+        ('{\n\t"price":\n\t\t12.50\n}', ["price"], [("price", "12.50")]),
         ("| price | 12.50 |\n| size | 3 |", ["price", "size"], [("price", "12.50"), ("size", "3")]),
         ("scores (4, 5), then 6", ["scores"], [("scores", "4"), ("scores", "5")]),
         ("Clarity: 4, 12 apples", ["Clarity"], [("Clarity", "4")]),

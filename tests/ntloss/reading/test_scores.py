@@ -374,6 +374,10 @@ def test_a_list_without_levels_or_with_levels_in_other_letters_is_a_warning(top,
         (["8", " points of ", "10"], 8, None),
         (["<think>", "Score: ", "3", "?</think>", "7"], 7, None),  # as servers without a parser write it
         (["Score: ", "3", "?[/THINK]", "A score of ", "7"], 7, "of "),
+        (["<think>", "3", "?</think><think>", "4", "?</think>", "7"], 7, None),
+        (["<|channel|>analysis<|message|>", "3", "?<|channel|>final<|message|>", "7"], 7, None),
+        (["<score>", "7", "</score><reasoning>good</reasoning>"], 7, None),  # a reason after the score
+        (['{"score": ', "7", ', "why": "no </think>"}'], 7, None),
     ],
 )
 def test_the_score_of_a_response_is_found(answer, score, after):
@@ -382,6 +386,12 @@ def test_the_score_of_a_response_is_found(answer, score, after):
     for response in ({"choices": [{"logprobs": {"content": content}}]}, SimpleNamespace(choices=[choice])):
         found = scores_from_response(response, range(1, 11), after=after)
         assert found.mean == approx(score)
+
+
+def test_thoughts_that_have_not_ended_hold_no_score():
+    content = [position(token, **{token: 1.0}) for token in ("<think>", "Score: ", "3", "?")]
+    with pytest.warns(UnlikelyNumberWarning):
+        assert math.isnan(scores_from_response({"choices": [{"logprobs": {"content": content}}]}).mean)
 
 
 def test_a_sign_before_the_score_is_a_part_of_it_where_levels_are_negative():
