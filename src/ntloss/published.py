@@ -23,12 +23,12 @@ from ntloss.engine.targets import REDUCTIONS, LabelOptions, check_choice, check_
 from ntloss.engine.terms import NumberTerm, read_distribution
 from ntloss.numbers.alphabet import as_value, with_ascii_sign
 from ntloss.numbers.grammar import LARGEST
-from ntloss.numbers.texts import texts_of_tokenizer
 from ntloss.numbers.vocabulary import (
     NumberToken,
     NumberVocabulary,
     make_vocabulary,
     missing_digits,
+    texts_within,
     warn_once,
 )
 
@@ -43,7 +43,7 @@ def _published_vocabulary(
 
     Warn once of number tokens that are not among the chosen ones.
     """
-    texts = texts_of_tokenizer(tokenizer)
+    texts = texts_within(tokenizer, vocab_size)
     kept: list[NumberToken] = []
     marked: list[NumberToken] = []
     longer: list[NumberToken] = []

@@ -132,6 +132,8 @@ class TokenTexts:
 
     def within(self, vocab_size: int) -> TokenTexts:
         """Return the texts of the tokens whose ids are below a number."""
+        if self.vocab_size <= vocab_size:
+            return self
         decoded, parts = (
             {i: text for i, text in known.items() if i < vocab_size} for known in (self.decoded, self.parts)
         )

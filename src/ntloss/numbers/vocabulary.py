@@ -29,6 +29,7 @@ _BEFORE = "".join([" ", *SIGNS])  # what a number token may begin with
 LONG_NUMBER = "1234567"  # more digits than a token has
 _FREQUENT = ("10", "42", "365", "2019")  # which some vocabularies have, although they split others
 TOKENS = ("digits", "numbers")
+_MOST_UNKNOWN = 16  # numbers among the tokens that a tokenizer has and the model has not
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,7 @@ class NumberVocabulary:
 
     def __post_init__(self) -> None:
         check_thousands(self.thousands)
-        if not isinstance(self.vocab_size, int) or isinstance(self.vocab_size, bool):
-            raise TypeError(
-                f"vocab_size: expected an int, the width of the model's logits, given {self.vocab_size!r}"
-            )
+        _check_size(self.vocab_size)
         if not self.tokens:
             raise ValueError(
                 f"no number token among {self.vocab_size:,} tokens. Expected at least one token whose text "
@@ -127,10 +125,7 @@ class NumberVocabulary:
             )
         ids = sorted([*self.token_ids, *self.point_ids, *self.sign_ids])
         if ids[0] < 0 or ids[-1] >= self.vocab_size:
-            raise ValueError(
-                f"token id {ids[0] if ids[0] < 0 else ids[-1]} is outside of a vocabulary of "
-                f"{self.vocab_size:,} tokens. Pass vocab_size=<width of the model's logits>."
-            )
+            raise _outside(ids[0] if ids[0] < 0 else ids[-1], self.vocab_size)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -208,7 +203,9 @@ class NumberVocabulary:
             tokens: "digits" for the ten ASCII digits, "numbers" for every token whose text is a number (`42`,
                 `3.14`, `.5`, `1e3`, `007`), both with the tokenizer's markers (`▁4`, `Ġ4`, `##4`). Default:
                 "digits" if the tokenizer writes 1234567 digit by digit, otherwise "numbers".
-            vocab_size: width of the model's logits, which is often padded. Default: the tokenizer's size.
+            vocab_size: width of the model's logits, which is often padded. Default: the tokenizer's size. A
+                few tokens of numbers may be beyond it, such as one that was added to the tokenizer alone: the
+                model does not write them, so they are left out.
             thousands: the separator of thousands in texts and labels, see `parse_numbers`: `""` where commas
                 and spaces always separate numbers, as in `[120,340]`. Default: each text decides.
 
@@ -217,14 +214,15 @@ class NumberVocabulary:
 
         Raises:
             TypeError: `tokenizer` is not a tokenizer, or `vocab_size` is not an int.
-            ValueError: no token is a number, a digit has no token with `tokens="digits"`, the id of a number
-                token is outside of `vocab_size`, or `thousands` is no separator.
+            ValueError: no token is a number, a digit has no token with `tokens="digits"`, `vocab_size` leaves
+                no token for a digit, a point or a minus, or leaves out more than 16 numbers, or `thousands`
+                is no separator.
         """
         if tokens not in (None, *TOKENS):
             raise ValueError(
                 f"tokens={tokens!r}: expected 'digits', 'numbers', or None to let the tokenizer decide"
             )
-        texts = texts_of_tokenizer(tokenizer)
+        texts = texts_within(tokenizer, vocab_size)
         found = find_number_tokens(texts)
         if tokens is None:
             tokens = choose_tokens(texts, found)
@@ -318,7 +316,7 @@ class NumberVocabulary:
         """
         pairs = levels.items() if isinstance(levels, Mapping) else [(level, level) for level in levels]
         names = {str(level).strip() if isinstance(level, str) else f"{level:.15g}": v for level, v in pairs}
-        texts = texts_of_tokenizer(tokenizer)
+        texts = texts_within(tokenizer, vocab_size)
         found: dict[int, NumberToken] = {}
         several = []
         for name, value in names.items():
@@ -401,7 +399,7 @@ def make_vocabulary(
     """Make a vocabulary of number tokens, and of the other tokens that stand in numbers."""
     marks = sorted(texts.decoded.items())
     signs = {i: text.removeprefix(" ") for i, text in marks}  # a sign may follow a space; a point may not
-    made = NumberVocabulary(
+    return NumberVocabulary(
         vocab_size=vocab_size,
         tokens=tuple(tokens),
         point_ids=tuple(i for i, text in marks if text == POINT),
@@ -411,12 +409,42 @@ def make_vocabulary(
         thousands=thousands,
         _texts=texts,
     )
-    if texts.vocab_size <= vocab_size:
-        return made
-    # A tokenizer may have tokens that the model does not have, such as one for images.
+
+
+def texts_within(tokenizer: Any, vocab_size: int | None) -> TokenTexts:
+    """Return the texts of a tokenizer's tokens that the model has: a few may have been added to it alone.
+
+    Raise a ValueError if others are missing, too, for then it is `vocab_size` that is wrong.
+    """
+    texts = texts_of_tokenizer(tokenizer)
+    if vocab_size is None:
+        return texts
+    _check_size(vocab_size)
     known = texts.within(vocab_size)
-    pieces = {i: text for i, text in made.pieces.items() if i < vocab_size}
-    return replace(made, pieces=pieces, letter_ids=known.letter_ids, _texts=known)
+    if lost := _characters_of(texts) - _characters_of(known):
+        raise _outside(
+            max(i for i, text in texts.decoded.items() if text.removeprefix(" ") in lost), vocab_size
+        )
+    unknown = [token for token in find_number_tokens(texts) if token.token_id >= vocab_size]
+    if len(unknown) > _MOST_UNKNOWN:
+        raise _outside(unknown[-1].token_id, vocab_size)
+    return known
+
+
+def _characters_of(texts: TokenTexts) -> set[str]:
+    return {text.removeprefix(" ") for text in texts.decoded.values()} & {*DIGITS, POINT, "-"}
+
+
+def _check_size(vocab_size: Any) -> None:
+    if not isinstance(vocab_size, int) or isinstance(vocab_size, bool):
+        raise TypeError(f"vocab_size: expected an int, the width of the model's logits, given {vocab_size!r}")
+
+
+def _outside(token_id: int, vocab_size: int) -> ValueError:
+    return ValueError(
+        f"token id {token_id} is outside of a vocabulary of {vocab_size:,} tokens. Pass vocab_size=<width of "
+        "the model's logits>."
+    )
 
 
 def count_digits_of(tokens: Iterable[NumberToken], used: Mapping[int, int]) -> int:

@@ -139,6 +139,23 @@ class TestVocabSize:
         with pytest.raises(ValueError, match="vocab_size"):
             NumberVocabulary.from_tokenizer(tokenizer, vocab_size=needed - 1)
 
+    @pytest.mark.parametrize("tokens", [None, "numbers"])
+    @pytest.mark.parametrize("kind", ["qwen_like", "gemma_like", "llama_3_like"])
+    def test_leaves_out_tokens_that_only_the_tokenizer_has(self, kind, tokens):
+        tokenizer = getattr(tiny_tokenizers, kind)()
+        size = len(tokenizer)
+        before = NumberVocabulary.from_tokenizer(tokenizer, tokens)
+        tokenizer.add_tokens(["8888", "\u2212", "\u20ac\u20ac"])
+        after = NumberVocabulary.from_tokenizer(tokenizer, tokens, vocab_size=size)
+        for name in ("tokens", "point_ids", "sign_ids", "pieces", "vocab_size"):
+            assert getattr(after, name) == getattr(before, name)
+
+    def test_that_leaves_out_many_numbers_is_an_error(self):
+        tokenizer = tiny_tokenizers.llama_3_like()  # whose groups of digits come last
+        for tokens in (None, "numbers"):
+            with pytest.raises(ValueError, match="vocab_size"):
+                NumberVocabulary.from_tokenizer(tokenizer, tokens, vocab_size=len(tokenizer) - 100)
+
     @pytest.mark.parametrize("size", ["12", 12.5, None, 0, -3])
     def test_must_be_a_positive_int(self, size):
         with pytest.raises((TypeError, ValueError), match="vocab_size"):

@@ -253,11 +253,13 @@ def test_the_vocabulary_of_a_tokenizer_is_made_once_until_it_grows(monkeypatch):
     assert len(made) == 2
 
 
-def test_tokens_that_the_model_does_not_have_are_not_read():
-    tokenizer = tiny.qwen_like()
+@pytest.mark.parametrize("kind", ["qwen_like", "gemma_like", "llama_3_like"])
+def test_tokens_that_the_model_does_not_have_are_not_read(kind):
+    tokenizer = getattr(tiny, kind)()
     model = make_model("llama", len(tokenizer))
     before = read_number(model, tokenizer, "a", max_digits=2), read_scores(model, tokenizer, "a")
-    tokenizer.add_tokens(["88", "€€"])  # as some have tokens of images, which a head without images has not
+    # As some have tokens of images, which a head without images has not.
+    tokenizer.add_tokens(["88", "8888", "\u2212", "+", "€€"])
     after = read_number(model, tokenizer, "a", max_digits=2), read_scores(model, tokenizer, "a")
     assert [str(reading) for reading in after] == [str(reading) for reading in before]
 
