@@ -30,7 +30,8 @@ class Answering:
     Args:
         handle: a `NumberAware`, which holds the loss, and the sums of a running evaluation.
         model: the trainer's model, with its wrappers.
-        inputs: those of the trainer's step. What the loss alone reads of them may be missing in a call.
+        inputs: those of the trainer's step. What the loss alone reads of them may be missing in a call with
+            the step's labels; it does not belong to other labels, such as those of reordered rows.
 
     Attributes:
         num_items: the trainer's count of the labels of a step, for a trainer that does not pass it on.
@@ -38,7 +39,9 @@ class Answering:
     """
 
     def __init__(self, handle: Any, model: Any, inputs: Mapping[str, Any]) -> None:
-        self.handle, self.model, self.inputs = handle, model, inputs
+        self.handle, self.model = handle, model
+        self.labels = inputs.get("labels")
+        self.columns = {name: inputs[name] for name in (*IN_BATCH, NUMBERS) if name in inputs}
         self.num_items: Tensor | int | None = None
         self.loss: Tensor | None = None
 
@@ -49,11 +52,14 @@ class Answering:
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         """Call the model. With labels, its outputs begin with the loss; for an SFTTrainer, see `_for_sft`."""
-        columns = {name: self.inputs[name] for name in (*IN_BATCH, NUMBERS) if name in self.inputs}
-        handle, given = self.handle, {**columns, **given}
+        handle = self.handle
         inputs = {name: value for name, value in given.items() if name not in _OF_LOSS}
         if given.get("labels") is None:
             return self.model(*args, **inputs)
+        if self._are_own(given["labels"]):
+            given = {**self.columns, **given}
+        else:
+            given.pop(NUMBERS, None)  # the loss finds those of other labels
         is_sft = given.get("fused_lm_head", False)
         num_items = self._num_items(given)
         model = without_wrappers(self.model)
@@ -83,6 +89,11 @@ class Answering:
                 f"{trainer}.compute_loss calls the model {did}, so its loss has no number term: leave the "
                 "labels in the inputs, and use outputs.loss in place of a loss of the logits"
             )
+
+    def _are_own(self, labels: Tensor) -> bool:
+        """Whether labels of a call are those of the step, whose columns then belong to them."""
+        own = self.labels
+        return labels is own or (own is not None and torch.equal(labels, own.to(labels.device)))
 
     def _compute(
         self, model: Any, args: Any, inputs: Any, labels: Tensor, beside: dict[str, Any], is_sft: bool

@@ -237,7 +237,9 @@ class NumberAware:
             check_names(inputs)
             self._log_first(inputs)
             note_prompts(self.trainer, inputs.get("input_ids"))
-        if not isinstance(model, Answering):
+        if isinstance(model, Answering):  # of `prediction_step`
+            inputs = {**inputs, **model.columns}
+        else:
             model = Answering(self, model, inputs)
         model.num_items = num_items_in_batch
         # By name, as trainers call it: a subclass may take them in another order, or as **kwargs.
@@ -253,11 +255,11 @@ class NumberAware:
 
         A `Seq2SeqTrainer` that generates calls this method and not `compute_loss`.
         """
+        inputs = self.trainer._prepare_inputs(inputs)  # so that the labels are those of the model's calls
+        answering = Answering(self, model, inputs)
         # `generate` does not know them.
-        columns = {name: inputs[name] for name in (*IN_BATCH, NUMBERS) if name in inputs}
-        inputs = {name: value for name, value in inputs.items() if name not in columns}
-        columns = self.trainer._prepare_inputs(columns) if columns else columns
-        return self._own("prediction_step")(Answering(self, model, columns), inputs, *args, **kwargs)
+        inputs = {name: value for name, value in inputs.items() if name not in answering.columns}
+        return self._own("prediction_step")(answering, inputs, *args, **kwargs)
 
     def evaluation_loop(
         self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any

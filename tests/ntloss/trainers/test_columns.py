@@ -99,6 +99,38 @@ def test_columns_need_not_be_named_in_a_compute_loss_of_ones_own(column, tmp_pat
     assert_same(train_with(trainer), train_plainly("llama", column))
 
 
+class _Reversing(Trainer):
+    """Reverses the rows of a batch, with the columns that it names."""
+
+    names = ("input_ids", "attention_mask", "labels")
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        given = {name: inputs[name].flip(0) for name in self.names}
+        outputs = model(**given, num_items_in_batch=num_items_in_batch)
+        return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+
+class _ReversingWeights(_Reversing):
+    names = (*_Reversing.names, "number_weights")
+
+
+@pytest.mark.parametrize("cls", [_Reversing, _ReversingWeights])
+@pytest.mark.parametrize("criterion", ["ntl_was", number_level, "ntil"])
+def test_other_labels_have_numbers_and_weights_of_their_own(criterion, cls, tmp_path):
+    rows = weighted_rows("number_weights")
+    names = ("input_ids", "attention_mask", "labels")
+    plain_rows = [{name: row[name] for name in names} for row in rows]
+    found = []
+    for kind, own in ((Trainer, rows if cls is _ReversingWeights else plain_rows), (cls, rows)):
+        trainer = number_aware_trainer(cases.llama(), tmp_path, loss={"criterion": criterion}, cls=kind)
+        metrics = trainer.evaluate(own)
+        loss, gradients = cases.gradients(trainer, **trainer.data_collator(own[:ROWS]))
+        found.append((loss.item(), metrics["eval_loss"], gradients))
+    (usual, usual_evaluated, expected), (loss, evaluated, gradients) = found
+    assert (loss, evaluated) == approx((usual, usual_evaluated))
+    assert_close(gradients, expected, TRAINED)
+
+
 def on_two(_rank, folder, column):
     options = {"ddp_backend": "gloo", **cases.split(2, 2)}
     loss = {"criterion": CRITERIA.get(column, "ntl_was")}
