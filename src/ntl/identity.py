@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Identity = Mapping[str, Any]
 """The settings and digests of a model or of an evaluation, by key."""
 DATA, ASKED = "data", "evaluation.data"
-TRAINED_QUESTIONS = "trained_questions.npy"  # in a run's folder: hashes of the questions of its training rows
+TRAINED_QUESTIONS = "trained_questions.npy"  # in a run's folder: see `learned_questions`
 REPLACE = "Pass another training_args.output_dir, or training_args.overwrite_output_dir=true to replace it."
 # Schedules that do not depend on the number of steps.
 OPEN_ENDED = ("constant", "constant_with_warmup", "reduce_lr_on_plateau")
@@ -100,8 +100,32 @@ def hash_questions(examples: Any) -> np.ndarray:
     return hash_array(questions, categorize=False)
 
 
-def leave_out_trained(data: TaskData, model: Path) -> tuple[TaskData, list[str]]:
-    """Leave out questions that a model of the lab was trained on, if it is evaluated on other data.
+def learned_questions(model: str | Path | None) -> np.ndarray:
+    """Return the hashes of the questions that a model, and those that it started from, were trained on.
+
+    There are none of a new model (None), and of one that is not of the lab.
+    """
+    import numpy as np
+
+    folder = Path(model or "").expanduser()
+    # A checkpoint is in the folder of its run.
+    files = [
+        file for file in (folder / TRAINED_QUESTIONS, folder.parent / TRAINED_QUESTIONS) if file.is_file()
+    ]
+    if model is None or read_trained(folder) is None or not files:
+        return np.empty(0, np.uint64)
+    found: np.ndarray = np.load(files[0])
+    return found
+
+
+def leave_out_learned(data: TaskData, model: str | Path | None, is_own: bool) -> tuple[TaskData, list[str]]:
+    """Leave out the questions that a model has learned, see `learned_questions`.
+
+    Args:
+        data: The data of an evaluation.
+        model: Folder of the model, or None.
+        is_own: Whether the model is, or will be, trained on these data. Then only those questions are left
+            out that are not among the data's own training rows.
 
     Returns:
         The data, and a sentence for each set from which questions were left out.
@@ -113,21 +137,21 @@ def leave_out_trained(data: TaskData, model: Path) -> tuple[TaskData, list[str]]
 
     import numpy as np
 
-    trained = read_trained(model)
-    # A checkpoint is in the folder of its run.
-    files = [file for file in (model / TRAINED_QUESTIONS, model.parent / TRAINED_QUESTIONS) if file.is_file()]
-    if trained is None or not files or trained["identity"][DATA] == data.digest:
+    known = learned_questions(model)
+    if is_own and len(known):
+        known = np.setdiff1d(known, hash_questions(data.train))
+    if not len(known):
         return data, []
-    known, parts, said = np.load(files[0]), {}, []
+    parts, said = {}, []
     for name, examples in data.parts.items():
         is_known = np.isin(hash_questions(examples), known)
         parts[name] = kept = _without(examples, is_known) if is_known.any() else examples
         if is_known.all():
-            raise UserError(f"{model} was trained on every question of the {name} set; expected others.")
+            raise UserError(f"{model} has learned every question of the {name} set; expected others.")
         if is_known.any():
             said.append(
-                f"left out of {name}: {is_known.sum():,} of {len(is_known):,} questions, which {model} was "
-                f"trained on; {len(kept):,} are left"
+                f"left out of {name}: {is_known.sum():,} of {len(is_known):,} questions, which {model} has "
+                f"learned; {len(kept):,} are left"
             )
     validation = parts.pop("validation")
     return replace(data, validation=validation, tests=parts), said

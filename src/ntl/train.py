@@ -35,12 +35,14 @@ from ntl.evaluate import (
 )
 from ntl.identity import (
     ASKED,
+    DATA,
     TRAINED_QUESTIONS,
     Identity,
     check_same,
     hash_questions,
     identify,
-    leave_out_trained,
+    learned_questions,
+    leave_out_learned,
 )
 from ntl.losses import AUTO, Mode, choose_widths, library_options
 from ntl.training_args import trainer_arguments
@@ -89,7 +91,8 @@ def run(
     data = config.dataset_args.read()
     model, answers = identify(config, data)
     trained, checkpoint = find_start(config, folder, model)
-    started_from = None if config.training_args.do_only_eval else config.model_args.model_name_or_path
+    start: str | Path | None = config.model_args.model_name_or_path
+    is_own = True
     if trained is not None:
         before = read_trained(trained)
         if before is not None:
@@ -99,12 +102,11 @@ def run(
             log.info(f"{folder} is finished already")
             return done, False
         if before is not None:
-            started_from = before["settings"]["model_args"]["model_name_or_path"]
             log.info(f"evaluating {config.label}, by the loss that it was trained with")
-    for known in (trained, started_from):  # both may have learned answers of these test sets
-        data, left_out = (data, []) if known is None else leave_out_trained(data, Path(known).expanduser())
-        for line in left_out:
-            log.warning(line)
+        start, is_own = trained, before is not None and model[DATA] == data.digest
+    data, left_out = leave_out_learned(data, start, is_own)
+    for line in left_out:
+        log.warning(line)
     trainer, asked = prepare(config, arguments, data, None if trained is not None else model)
 
     PartialState().wait_for_everyone()  # no process writes before all have passed their checks
@@ -112,10 +114,11 @@ def run(
         on_start()
     if trained is None:
         if arguments.should_save:
+            learned = np.concatenate([hash_questions(data.train), learned_questions(start)])
             if config.training_args.overwrite_output_dir:
                 clear(folder)
             folder.mkdir(parents=True, exist_ok=True)
-            np.save(folder / TRAINED_QUESTIONS, np.unique(hash_questions(data.train)))
+            np.save(folder / TRAINED_QUESTIONS, np.unique(learned))
         PartialState().wait_for_everyone()
         train(trainer, checkpoint)
     elif (trained / STATE).is_file():
