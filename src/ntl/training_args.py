@@ -89,9 +89,12 @@ def trainer_arguments(settings: TrainingArgs, folder: Path) -> Any:
     for key, value in given.items():  # whose types transformers does not check: any text would be true
         kinds = {hints[key], *get_args(hints[key])}
         is_text = isinstance(value, str) and str not in kinds and kinds & {bool, int, float}
-        if is_text or (isinstance(value, float) and int in kinds and float not in kinds):
+        is_counted = isinstance(value, float) and int in kinds and float not in kinds
+        if is_text or (is_counted and not value.is_integer()):
             expected = next(name for kind, name in EXPECTED.items() if kind in kinds)
-            raise UserError(f"training_args.{key}={value}; expected {expected}.")
+            raise UserError(f"training_args.{key}={value!r}; expected {expected}.")
+        if is_counted:
+            given[key] = int(value)
     best = given["metric_for_best_model"]
     if given["greater_is_better"] is None and best is not None:
         given["greater_is_better"] = find_metric(best).higher_is_better
