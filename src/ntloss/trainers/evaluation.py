@@ -23,9 +23,8 @@ class EvaluationMeans:
     def __init__(self, trainer: Any, loss: NTLCrossEntropyLoss) -> None:
         self.trainer, self.loss = trainer, loss
         # Of both terms, of cross-entropy at all labels, and of the routers' loss; then what the first and the
-        # second are divided by.
-        self._sums = torch.zeros(6, dtype=torch.float64)
-        self._has_batches = False  # with labels, which may all be ignored
+        # second are divided by, and the number of batches with labels, which may all be ignored.
+        self._sums = torch.zeros(7, dtype=torch.float64)
 
     def add(
         self, labels: Tensor, beside: Mapping[str, Any], terms: LossTerms, ce: Tensor, routers: Tensor | None
@@ -34,7 +33,6 @@ class EvaluationMeans:
 
         `ce` is cross-entropy at all labels, also where the number term replaces it.
         """
-        self._has_batches = True
         names = ("loss_weights", "sequence_ids", "number_weights", "numbers")
         items, numbers = self.loss.normalizers(labels, *(beside[name] for name in names))
         if self.loss.normalize_by == "items" or self.loss.mode == "replace":
@@ -44,7 +42,15 @@ class EvaluationMeans:
         # A mean over numbers was multiplied by the batch's share of the items.
         of_numbers = numbers * torch.where(items > 0, of_items / items, 0)
         routers = items.new_zeros(()) if routers is None else routers * items
-        found = (terms.ce * of_items, terms.ntl * of_numbers, ce * of_items, routers, items, numbers)
+        found = (
+            terms.ce * of_items,
+            terms.ntl * of_numbers,
+            ce * of_items,
+            routers,
+            items,
+            numbers,
+            torch.ones(()),
+        )
         self._sums += torch.stack([each.detach().sum().to("cpu", torch.float64) for each in found])
 
     def means(self) -> dict[str, float]:
@@ -55,9 +61,9 @@ class EvaluationMeans:
         device = self.trainer.args.device
         sums = self._sums.to(device, torch.float32 if device.type == "mps" else torch.float64)
         found = self.trainer.accelerator.reduce(sums, reduction="sum").tolist()
-        rest, ntl, ce, routers, items, numbers = found
+        rest, ntl, ce, routers, items, numbers, batches = found
         if not items:
-            return dict.fromkeys(("loss", "ce", "ntl"), math.nan) if self._has_batches else {}
+            return dict.fromkeys(("loss", "ce", "ntl"), math.nan) if batches else {}
         ntl = ntl / numbers if numbers else 0.0
         return {
             "loss": (rest + routers) / items + float(self.loss.weight) * ntl,

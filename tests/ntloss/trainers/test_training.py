@@ -41,6 +41,7 @@ from ntloss.numbers import LabelNumbers
 from ntloss.reading import UnlikelyNumberWarning, read_number
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.answering import Answering
+from ntloss.trainers.evaluation import EvaluationMeans
 from ntloss.trainers.number_aware import handle_of
 from ntloss.trainers.share import FirstBatches, NumberLabelsMissingWarning
 
@@ -470,6 +471,21 @@ def test_an_evaluation_without_a_label_that_counts_is_nan_as_that_of_stock(way, 
     metrics = trainer.evaluate(rows)
     assert all(np.isnan(metrics[f"eval_{term}"]) for term in ("loss", "ce", "ntl"))
     assert np.isnan(cases.trainer_for(cases.llama(), tmp_path).evaluate(rows)["eval_loss"])
+
+
+def without_batches_on_two(rank, folder):
+    trainer = number_aware_trainer(cases.llama(), folder, ddp_backend="gloo", **cases.split(1, 2))
+    handle = handle_of(trainer)
+    handle.sums = EvaluationMeans(trainer, handle.loss)
+    if rank == 0:
+        trainer.compute_loss(trainer.model.eval(), cases.stack(cases.samples()[2:4]))
+    return handle.sums.means()
+
+
+def test_a_process_without_a_batch_has_the_metrics_of_the_others(tmp_path):
+    for means in results_of(without_batches_on_two, (tmp_path,), tmp_path):
+        assert [*means] == ["loss", "ce", "ntl"]
+        assert np.isnan([*means.values()]).all()
 
 
 @EITHER_WAY
