@@ -90,7 +90,7 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
 
     Args:
         command: Name of the command.
-        arguments: Options and overrides of Hydra. The path of a YAML file, if it comes first or behind -m, is
+        arguments: Options and overrides of Hydra. The path of a YAML file, if it comes first or after -m, is
             a study, a configuration whose `defaults` begin with that of the command. With `--help`, the keys
             of the groups that are chosen are printed, or else Hydra's page of the command.
 
@@ -307,7 +307,7 @@ class ReportCallback(Callback):
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Report the runs, without those that have no results; name these and exit with 1."""
-        from ntl.report import FILES, report
+        from ntl.report import remove_report, report
 
         folder = Path(config.hydra.sweep.dir)
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
@@ -319,8 +319,7 @@ class ReportCallback(Callback):
         except UserError as error:
             print(f"no report: {error}", file=sys.stderr)
             is_reported = False
-            for file in FILES:  # an earlier report is not that of this sweep
-                (folder / "report" / file).unlink(missing_ok=True)
+            remove_report(folder / "report")  # an earlier one is not that of this sweep
         if failed:
             for run in failed:
                 print(f"{run} has no results: its train.log says why", file=sys.stderr)
@@ -340,7 +339,12 @@ def _check_metric(name: str) -> None:
 
 
 def _check_folder(settings: DictConfig, config: DictConfig) -> None:
-    """Exit, with a UserError as the cause, if a folder of Hydra, its key `dir`, cannot be written to."""
+    """Exit, with a UserError as the cause, if no folder is given, or it cannot be written to.
+
+    Args:
+        settings: Hydra's settings of a run or a sweep, whose `dir` is the folder.
+        config: All settings.
+    """
     try:
         folder, given = Path(settings.dir), (config.get("training_args") or {}).get("output_dir")
     except OmegaConfBaseException:
@@ -382,7 +386,7 @@ def _name_jobs_by(overrides: Sequence[str]) -> list[str]:
         parsed = OverridesParser.create().parse_overrides([*overrides])
     except HydraException:
         return []  # Hydra will explain it
-    _check_repeats(parsed)
+    _check_runs_differ(parsed)
     left_out = [
         f"'{override.key_or_group}'"
         for override in parsed
@@ -391,8 +395,8 @@ def _name_jobs_by(overrides: Sequence[str]) -> list[str]:
     return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(left_out)}]"]
 
 
-def _check_repeats(overrides: Sequence[Override]) -> None:
-    """Raise a UserError if a swept key has a value twice, or is the folder of the sweep."""
+def _check_runs_differ(overrides: Sequence[Override]) -> None:
+    """Raise a UserError if runs of a sweep would have one folder, or the sweep several."""
     for override in overrides:
         if override.key_or_group == "training_args.output_dir" and override.is_sweep_override():
             raise UserError(

@@ -73,8 +73,8 @@ def run(
         config: The settings.
         folder: Folder of the run.
         target: Folder of the evaluation.
-        on_start: Called once by the writing process when the command is not refused, unless the folder holds
-            a finished run, which stays as it was made.
+        on_start: Called once by the writing process, after all checks and before anything is written. It is
+            not called if the folder holds a finished run, whose configuration stays.
 
     Returns:
         Maps each test set, and the validation set, to its metrics; and whether anything was done for that.

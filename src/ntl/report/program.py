@@ -112,3 +112,9 @@ def report(
         figures = draw_figures(table, output)
     print(text)
     print(f"Wrote {', '.join([*files, *figures])} in {output}")
+
+
+def remove_report(folder: Path) -> None:
+    """Remove the tables of a report from its folder, if there are any."""
+    for file in FILES:
+        (folder / file).unlink(missing_ok=True)
