@@ -82,6 +82,19 @@ def in_texts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def reads_parts(source: Any, options: Mapping[str, Any]) -> bool:
+    """Whether a chat template reads contents in parts: whether it writes one part as it writes the text."""
+    from jinja2 import TemplateError  # transformers needs it for templates
+
+    chats: list[Any] = [[{"role": "user", "content": "x"}]]
+    chats.append(in_parts(chats[0]))
+    try:
+        text, parts = (source.apply_chat_template(chat, tokenize=False, **options) for chat in chats)
+    except (TemplateError, TypeError):  # it takes a list for a text
+        return False
+    return bool(text == parts)
+
+
 def process(
     processor: Any,
     texts: Sequence[str],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from ntloss.reading.images import (
     in_texts,
     is_processor,
     process,
+    reads_parts,
     tokenizer_of,
     with_images,
 )
@@ -28,6 +29,7 @@ from ntloss.reading.results import UnlikelyNumberWarning
 from ntloss.reading.torch_model import Readable, TorchModel
 
 Messages = Sequence[Mapping[str, Any]]
+_Turns = Callable[[Messages], list[Any]]
 AUTO = "auto"
 PLAIN_PROMPTS = "number_prompts_are_plain"
 """The entry of a model's configuration that says that it was trained on prompts without a chat template."""
@@ -117,7 +119,8 @@ def write_prompts(
         options = dict(template_options or {})
         if template not in (AUTO, "default"):
             options["chat_template"] = template
-        written = [_of_chat(source, chat, prefill, options) for chat in chats]
+        in_turns = _writer_of_turns(source, chats, options)
+        written = [_of_chat(source, chat, prefill, options, in_turns) for chat in chats]
         return [each._replace(images=tuple(own)) for each, own in zip(written, seen, strict=True)], single
     if prompt is None or system is not None or template_options:
         raise ValueError(
@@ -150,9 +153,20 @@ def _is_trained_on_plain(model: Any) -> bool:
     return isinstance(model, TorchModel) and getattr(model.inner.config, PLAIN_PROMPTS, False) is True
 
 
-def _of_chat(source: Any, chat: list[Mapping[str, Any]], prefill: str, options: Mapping[str, Any]) -> Prompt:
+def _writer_of_turns(source: Any, chats: Sequence[Messages], options: Mapping[str, Any]) -> _Turns:
+    """Return how turns are given to a chat template: as they are if it reads contents in parts by itself."""
+    if is_processor(source):
+        return in_parts
+    contents = [turn.get("content") for chat in chats for turn in chat]
+    if any(isinstance(content, list | tuple) for content in contents) and reads_parts(source, options):
+        return list
+    return in_texts
+
+
+def _of_chat(
+    source: Any, chat: Sequence[Mapping[str, Any]], prefill: str, options: Mapping[str, Any], in_turns: _Turns
+) -> Prompt:
     """Write a conversation with the assistant's turn left open after the prefill."""
-    in_turns = in_parts if is_processor(source) else in_texts
     if chat[-1]["role"] == "assistant" and not chat[-1].get("tool_calls"):
         *chat, last = chat
         begun = in_texts([last])[0].get("content") or ""

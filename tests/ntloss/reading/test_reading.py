@@ -190,6 +190,22 @@ def test_a_chat_template_leaves_the_assistants_turn_open(seen, given, read):
     assert found.rstrip() == read
 
 
+@pytest.mark.parametrize("between", ["", " and "])
+def test_a_chat_template_that_reads_parts_writes_them_as_in_training(seen, between):
+    tokenizer = tiny.qwen_like()
+    tokenizer.chat_template = (
+        "{% for m in messages %}<{{ m['role'] }}>{% if m['content'] is string %}{{ m['content'] }}{% else %}"
+        f"{{% for c in m['content'] %}}{{{{ c['text'] }}}}{{% if not loop.last %}}{between}{{% endif %}}"
+        "{% endfor %}{% endif %}</>{% endfor %}"
+    )
+    turn = {"role": "user", "content": [{"type": "text", "text": "q "}, {"type": "text", "text": "r"}]}
+    model = make_model("llama", len(tokenizer))
+    for prefill in ("", "a "):
+        read_number(model, tokenizer, messages=[turn], prefill=prefill, max_digits=2)
+        found = tokens_of(tokenizer, seen[-1][0][0]).replace("|", "").replace("Ġ", " ")
+        assert found.startswith(tokenizer.apply_chat_template([turn], tokenize=False))
+
+
 @pytest.mark.parametrize(
     "answer", ["{{ raise_exception('only users speak') if m['role'] == 'assistant' }}", "<{{ m['role'] }}>"]
 )
