@@ -197,6 +197,8 @@ def test_ratings_become_the_shares_of_raters():
         ([[4], []], LEVELS, "item 1"),
         ([{4: 0}], LEVELS, "item 0"),
         ([{4: -1, 5: 2}], LEVELS, "item 0"),
+        ([{4: math.inf, 5: 2}], LEVELS, "item 0"),
+        ([{4: math.nan, 5: 2}], LEVELS, "item 0"),
         ([[6]], LEVELS, "6"),
         ([[4]], FORMS, "2 tokens"),
         ([[2.5]], LEVELS, "2.5"),
@@ -208,8 +210,9 @@ def test_ratings_are_values_of_one_token(ratings, vocabulary, said):
 
 
 def test_each_item_has_ratings_of_its_own():
-    with pytest.raises(TypeError, match="item 0"):
-        soft_labels_of([4, 5], LEVELS)
+    for given in ([4, 5], torch.tensor([4, 5]), pd.Series([4, 5])):
+        with pytest.raises(TypeError, match="item 0"):
+            soft_labels_of(given, LEVELS)
 
 
 IDS, WEIGHTS = torch.tensor([[4, 6], [8, 0]]), torch.tensor([[0.5, 0.5], [1.0, 0.0]])

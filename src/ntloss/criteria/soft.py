@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -58,7 +59,8 @@ def soft_labels_of(
 
     Args:
         ratings: the ratings of each item, such as `[[4, 4, 5], [1, 2]]`, or how many raters gave each,
-            `[{4: 2, 5: 1}, {1: 1, 2: 1}]`; items may have different numbers of raters.
+            `[{4: 2, 5: 1}, {1: 1, 2: 1}]`; items may have different numbers of raters. A table of pandas has
+            a row for each item. Counts of pandas are a dict: `item.value_counts().to_dict()`.
         vocabulary: has one token for each rating that was given.
         dtype: of the weights. Default: float32.
 
@@ -69,7 +71,8 @@ def soft_labels_of(
 
     Raises:
         TypeError: the ratings of an item are no list and no mapping.
-        ValueError: an item has no rating, or one that no token, or more than one, has as its value.
+        ValueError: an item has no rating, its counts are not finite, or no token, or more than one, has one
+            of its ratings as its value.
 
     Example:
         >>> from ntloss import NumberVocabulary
@@ -82,7 +85,7 @@ def soft_labels_of(
     for token in vocabulary.tokens:
         tokens.setdefault(token.value, []).append(token.token_id)
     rows: list[list[tuple[int, float]]] = []
-    for item, given in enumerate(ratings.to_numpy() if hasattr(ratings, "to_numpy") else ratings):
+    for item, given in enumerate(rows_of(ratings)):
         counts: dict[float, float] = {}
         for rating, count in counted(given, f"ratings: item {item}"):
             counts[as_float(rating)] = counts.get(as_float(rating), 0) + count
@@ -101,15 +104,26 @@ def soft_labels_of(
     return pad_pairs(rows, dtype)
 
 
+def rows_of(ratings: Any) -> list[Any]:
+    """Return the ratings of each item; of a table, its rows."""
+    return list(ratings.to_numpy() if hasattr(ratings, "to_numpy") else ratings)
+
+
+def is_one_rating(ratings: Any) -> bool:
+    """Whether this is a rating, maybe a tensor of one, and not those of several raters."""
+    is_text = isinstance(ratings, str | bytes)
+    return is_text or not isinstance(ratings, Iterable) or getattr(ratings, "ndim", 1) == 0
+
+
 def counted(ratings: Any, name: str) -> list[tuple[Any, float]]:
     """Return ratings with how many raters gave each, of a list 1 each; a TypeError or ValueError for none."""
-    if isinstance(ratings, (str, bytes)) or not isinstance(ratings, Iterable):
+    if is_one_rating(ratings):
         raise TypeError(
             f"{name}: expected the ratings of each item, such as [[4, 4, 5], [1, 2]], given {ratings!r}"
         )
     pairs = [*ratings.items()] if isinstance(ratings, Mapping) else [(rating, 1) for rating in ratings]
-    if not all(count >= 0 for _, count in pairs) or not sum(count for _, count in pairs) > 0:
-        raise ValueError(f"{name} has none, {ratings!r}: expected one or more, such as [4, 4, 5]")
+    if not all(count >= 0 for _, count in pairs) or not 0 < sum(count for _, count in pairs) < math.inf:
+        raise ValueError(f"{name}: given {ratings!r}, expected one or more raters, such as [4, 4, 5]")
     return [(rating, count) for rating, count in pairs if count]
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ntloss.criteria.soft import counted
+from ntloss.criteria.soft import counted, is_one_rating, rows_of
 from ntloss.numbers.parsing import as_float
 from ntloss.reading.scores import ScoreReading, summarize
 
@@ -61,7 +61,8 @@ def compare_with_ratings(
     Args:
         scores: what `read_scores` or `scores_from_logprobs` returned for each row, with the same levels.
         ratings: the level that each row was given, or the levels that several raters gave it, such as
-            `[4, [4, 5, 5], 2]`, or how many gave each, `{4: 1, 5: 2}`.
+            `[4, [4, 5, 5], 2]`, or how many gave each, `{4: 1, 5: 2}`, a dict. A table of pandas has a row
+            for each.
         values: level to its value, for levels that are words. Default: the levels are numbers.
         bins: number of bins of the calibration error. Default: 10.
 
@@ -175,7 +176,7 @@ def with_temperature(
 
 def _tables(scores: Sequence[ScoreReading], ratings: Ratings) -> tuple[list[Any], Tensor, Tensor]:
     """Return the levels, and `[rows, levels]` of their probabilities and of the shares of ratings."""
-    scores, ratings = list(scores), list(ratings)
+    scores, ratings = list(scores), rows_of(ratings)
     if not scores or len(scores) != len(ratings):
         raise ValueError(f"{len(scores)} scores and {len(ratings)} ratings: expected as many, one or more")
     levels = [*scores[0].probabilities]
@@ -185,8 +186,7 @@ def _tables(scores: Sequence[ScoreReading], ratings: Ratings) -> tuple[list[Any]
             raise ValueError(
                 f"row {row} has the levels {[*score.probabilities]}: expected those of all, {levels}"
             )
-        is_one = isinstance(given, str) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0
-        of_raters = counted([given] if is_one else given, f"ratings of row {row}")
+        of_raters = counted([given] if is_one_rating(given) else given, f"ratings of row {row}")
         if unknown := [rating for rating, _ in of_raters if rating not in levels]:
             raise ValueError(f"ratings of row {row}: {given!r} with {unknown}: expected some of {levels}")
         probs.append([*score.probabilities.values()])

@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import pytest
 import torch
 from tolerances import OF_DRAWN_ROWS, ONE_COMPUTATION, approx, assert_close
@@ -52,6 +53,10 @@ def test_several_raters_count_as_the_mean_over_each():
         assert getattr(of_two, name) == approx(sum(getattr(each, name) for each in of_each) / 2)
     assert compare_with_ratings(scores, [{1: 3, 4: 3}] * 5) == of_two
     assert compare_with_ratings(scores, torch.tensor([1] * 5)) == of_each[0]
+    assert compare_with_ratings(scores, pd.Series([1] * 5)) == of_each[0]
+    raters = pd.DataFrame({"a": [1] * 5, "b": [4] * 5})  # a column each
+    assert compare_with_ratings(scores, raters) == of_two
+    assert fit_temperature(scores, raters) == approx(fit_temperature(scores, [[1, 4]] * 5))
 
 
 def test_a_certain_judge_has_its_absolute_error_as_ranked_probability_score():
