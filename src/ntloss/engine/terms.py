@@ -78,10 +78,12 @@ class NumberTerm(nn.Module):
         self.finds_numbers = not {*OF_NUMBERS}.isdisjoint(self.reads)
         has_digits = any(t.kind if "cells" in self.reads else t.digits for t in vocabulary.tokens)
         if self.criterion is not None and self.finds_numbers and not has_digits:
+            of_numbers = ", ".join(name for name in self.reads if name in OF_NUMBERS)
             raise ValueError(
-                f"criterion {name_of(self.criterion)} reads whole numbers, which tokens of digits write, but "
-                f"no number token is one (such as {vocabulary.tokens[0].text!r}): expected a criterion that "
-                "compares the values of single tokens, such as crps or gaussian_smoothing"
+                f"criterion {name_of(self.criterion)} reads {of_numbers}, known only of numbers that tokens "
+                f"such as '4' or '12' write, but no number token is like these (the first is "
+                f"{vocabulary.tokens[0].text!r}): expected a criterion that compares values of single "
+                "tokens, such as crps or gaussian_smoothing"
             )
         self.reads_mass = not _OF_MASS.isdisjoint(self.reads)
         self.gradient_reads_mass = (

@@ -173,7 +173,7 @@ def test_what_is_no_criterion_is_an_error(given, error, names):
 @pytest.mark.parametrize("criterion", [lambda probs: probs.sum(), lambda probs: None])
 def test_one_loss_for_each_position_is_expected(criterion):
     case = make_case(5)
-    with pytest.raises(ValueError, match="returned"):
+    with pytest.raises(ValueError, match="criterion"):
         NTLCrossEntropyLoss(NUMBERS, criterion)(case.logits(), case.labels)
 
 
@@ -295,14 +295,23 @@ def test_a_module_may_be_a_criterion_with_options():
     assert_close(twice(case.logits(), case.labels).ntl, 2 * once)
 
 
+def of_sigma(probs, values, number_sigma):
+    return (probs @ values) * number_sigma
+
+
 def test_criteria_on_whole_numbers_need_tokens_of_digits():
     words = replace(
         DIGITS,
         tokens=tuple(replace(token, text=f"level {chr(97 + i)}") for i, token in enumerate(DIGITS.tokens)),
     )
     decimals = NumberVocabulary.from_mapping({i: i / 10 for i in range(1, 10)}, vocab_size=12)
-    for vocabulary, criterion in ((words, HLGauss(1.0)), (words, "number_level"), (decimals, HLGauss(1.0))):
-        with pytest.raises(ValueError, match="whole numbers"):
+    for vocabulary, criterion, reads in (
+        (words, HLGauss(1.0), "digits"),
+        (words, "number_level", "numbers"),
+        (words, of_sigma, "number_sigma"),
+        (decimals, HLGauss(1.0), "digits"),
+    ):
+        with pytest.raises(ValueError, match=reads):
             NTLCrossEntropyLoss(vocabulary, criterion)
     NTLCrossEntropyLoss(words, "crps")
     NTLCrossEntropyLoss(decimals, "number_level")
