@@ -56,6 +56,8 @@ HALF_PRECISION = 2.0**-5
 HALF_PRECISION_GRADIENT = 3 * 2.0**-4
 # What a small model has learned by heart against what it was taught.
 LEARNED = 0.1
+# Of the share of numbers whose rare texts are sampled: which ones are may turn on one rounding.
+SAMPLED_TEXTS = 0.02
 # A distribution function of numbers, which adds up probabilities of tokens after several passes of a model.
 DISTRIBUTION = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2.0**-4}
 # Probabilities of llama.cpp, whose cache of keys and values is float16, against torch's in float32.
