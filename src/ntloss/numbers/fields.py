@@ -30,10 +30,10 @@ _IN_BRACKETS = re.compile(
     r"""(?=[\s"'`*_]*[:=\uff1a\uff1d])"""
 )
 _FAR = 32  # characters of these marks
-# Gaps at the beginning of a list.
-_FIRST_GAPS = re.compile(r"(?<=[\[(])(?:\s*(?:null|None|NaN|nan)\s*,)+")
+_GAP = "(?:null|None|NaN|nan)"
+_FIRST_GAPS = re.compile(rf"(?<=[\[(])(?:\s*{_GAP}\s*,)+")  # at the beginning of a list
 # Between two numbers of a list, which may hold lists and gaps.
-_BETWEEN = re.compile(r"[\s,()\[\]]*(?:,\s*(?:null|None|NaN|nan)[\s,()\[\]]*)*")
+_BETWEEN = re.compile(rf"[\s,()\[\]]*(?:,\s*{_GAP}[\s,()\[\]]*)*")
 _WORD = re.compile(r"\w")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,28 +58,27 @@ def images_of(chat: Sequence[Mapping[str, Any]]) -> list[Any]:
 def in_parts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return turns whose contents are lists of parts, which templates of processors expect."""
 
-    def parts(content: str) -> list[dict[str, str]]:
-        return [{"type": "text", "text": content}]
+    def parts(content: Any) -> Any:
+        return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
-    return [
-        {**turn, "content": parts(content)} if isinstance(content := turn.get("content"), str) else {**turn}
-        for turn in chat
-    ]
+    return _with_contents(chat, parts)
 
 
 def in_texts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return turns whose contents are texts, which templates of tokenizers expect, a line for each part."""
 
-    def text(content: Sequence[Any]) -> Any:
+    def text(content: Any) -> Any:
+        if not isinstance(content, list | tuple):
+            return content
         texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in content]
         return "\n".join(texts) if all(isinstance(each, str) for each in texts) else content
 
-    return [
-        {**turn, "content": text(content)}
-        if isinstance(content := turn.get("content"), list | tuple)
-        else {**turn}
-        for turn in chat
-    ]
+    return _with_contents(chat, text)
+
+
+def _with_contents(chat: Sequence[Mapping[str, Any]], rewrite: Callable[[Any], Any]) -> list[dict[str, Any]]:
+    """Return turns with their contents rewritten; one that calls a tool may have none."""
+    return [{**turn, "content": rewrite(turn["content"])} if "content" in turn else {**turn} for turn in chat]
 
 
 def reads_parts(source: Any, options: Mapping[str, Any]) -> bool:
