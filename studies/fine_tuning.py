@@ -180,8 +180,7 @@ class FineTuning:
         """Run the model on texts of token ids.
 
         Returns:
-            The last states of all texts, `[tokens, width]`, one text after the other; and where each text
-            ends in them, `[texts]`.
+            The last states of all texts, `[tokens, width]`, and where each text ends in them, `[texts]`.
         """
         # One row of all texts: where positions start again, attention starts anew, and nothing is padded.
         lengths = torch.tensor([len(text) for text in texts])
