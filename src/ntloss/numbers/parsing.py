@@ -81,8 +81,8 @@ def parse_number(
             single number; white space, a currency, `%` and a point may stand around it), or a function of
             the text.
         thousands: see `parse_numbers`; no effect on a function.
-        of: the largest score of a scale: `8/10`, `8 (out of 10)` and `\frac{8}{10}` are then 8 with `of=10`.
-            Default: None, a ratio is no number. No effect on a function.
+        of: the largest score of a scale: `8/10`, `8 (out of 10)` and `\frac{8}{10}` are then 8 with `of=10`,
+            and so is `(8)`. Default: None, a ratio is no number, and `(8)` is -8. No effect on a function.
 
     Returns:
         The number. None if there is none, or if it is a part of something else: of `1/2`, `2019-05-01`,
@@ -106,7 +106,7 @@ def parse_number(
     if of is not None:
         if isinstance(of, bool) or not 0 < as_float(of) < math.inf:
             raise ValueError(f"of={of!r}: expected a finite number above 0, the largest score of a scale")
-        text = _of_scale(float(of)).sub(_without_scale, text)
+        text = _of_scale(float(of)).sub(_without_scale, _IN_PARENTHESES.sub(r"\1 ", text))
     number = _find_number(text, which, thousands)
     return None if number is None else as_value(number)
 
@@ -156,6 +156,10 @@ _OF = (
 )
 
 
+# No score is an amount, and accountants write -8 as `(8)`, but not as `(8 )`.
+_IN_PARENTHESES = re.compile(r"((?<![\w.])\([0-9]+(?:\.[0-9]+)?)(?=\))")
+
+
 @functools.lru_cache(maxsize=32)
 def _of_scale(largest: float) -> re.Pattern[str]:
     """Find what is written after a score of a scale, such as `/10`, or the score of a LaTeX fraction."""
@@ -171,7 +175,7 @@ def _without_scale(found: re.Match[str]) -> str:
     """Return the score of a LaTeX fraction, and nothing of what is written after a score."""
     if found["fraction"]:
         return found["fraction"]
-    # `(4/5)` would become `(4)`, as accountants write -4.
+    # `(4/5)` would become `(4)`.
     return " " if found.string[found.end() : found.end() + 1] == ")" else ""
 
 

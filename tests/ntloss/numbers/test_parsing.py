@@ -89,6 +89,7 @@ def test_whole_accepts_only_texts_that_are_a_single_number(text, number):
         ("8/10", 8), ("Score: 8/10.", 8), ("8 / 10", 8), ("8 out of 10", 8), ("**8**/10", 8),
         ("8.5/10.0", 8.5),
         ("\\frac{8}{10}", 8), ("7", 7), ("9 of 10, so 9/10", 9), ("8/100", None), ("1/8/10", None),
+        ("(8)", 8), ("**(8.5)**", 8.5), ("8.25(4)", None),
         ("(8/10)", 8), ("8 (out of 10)", 8), ("8 stars out of 10", 8), ("8 on a scale of 1 to 10", 8),
         ("8/10/2019", None), ("8/10,000", None), ("7-8/10", None), ("none", None),
         ("7/10-8/10", None), ("8/10*2", None), ("8/10:30", None),
