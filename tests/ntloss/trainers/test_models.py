@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import trainer_cases as cases
 import transformers
 import vision_cases
-from tolerances import ONE_COMPUTATION, VALUE_TOLERANCE, approx, assert_close
+from tolerances import GRADIENT_OF_MODEL, ONE_COMPUTATION, VALUE_TOLERANCE, approx, assert_close
 from trainer_cases import DIGITS, VOCAB, batch, gradients, number_aware_trainer
 
 from ntloss import NTLCrossEntropyLoss, NTLoss, NumberVocabulary, number_level
@@ -186,7 +186,7 @@ def test_models_that_see_have_their_own_loss_plus_the_number_term(kind, way, tmp
         trainer = number_aware_trainer(model, tmp_path, way, {"weight": weight, "vocabulary": digits})
         loss, found = gradients(trainer, **inputs, labels=labels)
         assert_close(loss, expected)
-        assert_close(found, wanted)
+        assert_close(found, wanted, GRADIENT_OF_MODEL)
 
 
 def test_labels_that_are_already_shifted_are_not_shifted_again(way, tmp_path):
