@@ -7,11 +7,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from tolerances import TRAINED_BY_ADAM, approx
 
-torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("tokenizers")
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
 pytest.importorskip("hydra")
+import tokenizers
+import torch
+import transformers
+
+from ntl.report.contrasts import compare_rows, read_contrasts
+from ntl.report.runs import read_runs
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -128,13 +137,15 @@ def made_run(seed, arm="ce", good_step=2):
 
 def test_weights_are_chosen_by_each_rule_and_intervals_calibrated_by_validation_rows(study):
     results = study("results")
-    rows = [*results.rows_of_metrics([made_run(27)])]
-    found = {(row["rule"], row["metric"]): row["value"] for row in rows}
-    assert [found[rule, "step"] for rule in results.RULES] == [3, 2, 2]
-    assert found["median", "median_mae"] == 3
-    assert found["median", "greedy_mae"] == (27 + 21) / 2
-    assert (found["median", "width"], found["median", "calibrated_width"]) == (2, 0)  # all rows are 10
-    assert (found["last", "coverage"], found["last", "calibrated_coverage"]) == (0, 1)
+    rows = results.rows_of_metrics([made_run(27)])
+    found = {(test, metric): value for _, _, _, test, metric, value in rows}
+    last, by_median = results.RULES["last"], results.RULES["median"]
+    assert [found[test, "chosen_step"] for test in results.RULES.values()] == [3, 2, 2]
+    assert found[by_median, "median_mae"] == 3
+    assert found[by_median, "mae"] == (27 + 21) / 2
+    # all validation rows are 10
+    assert (found[by_median, "interval_width"], found[by_median, "calibrated_width"]) == (2, 0)
+    assert (found[last, "interval_coverage"], found[last, "calibrated_coverage"]) == (0, 1)
 
 
 def test_packs_grow_and_keep_what_the_outputs_lack(study, tmp_path, capsys):
@@ -147,12 +158,33 @@ def test_packs_grow_and_keep_what_the_outputs_lack(study, tmp_path, capsys):
             for arm, step in (("ce", 2), ("hl_gauss", 3)):
                 (outputs / f"{arm}{seed}.json").write_text(json.dumps(made_run(seed, arm, step)))
         results.main(["--outputs", str(outputs), "--results", str(tmp_path)])
-    assert "| sentiment | HL-Gauss | 27, 28, 29 | 9 |" in capsys.readouterr().out
-    contrasts = pd.read_csv(tmp_path / "contrasts_decide.csv")
-    by_rule = contrasts[(contrasts["metric"] == "median_mae") & (contrasts["minus"] == "ce")]
-    assert by_rule["seeds"].tolist() == [3, 3]
+    assert "| sentiment | hl_gauss | 27, 28, 29 | 9 |" in capsys.readouterr().out
+    plan = yaml.safe_load((ROOT / "studies/all_layers/contrasts.yaml").read_text("utf-8"))
+    found, _ = compare_rows(read_runs([tmp_path])[0], read_contrasts(plan["contrasts"]), plan["margin"])
+    medians = found[found["of"] == "hl_gauss, median"]
+    assert medians["seeds"].tolist() == [3, 3]
     # HL-Gauss is right after the last step and cross-entropy is not; at the best step, both are.
-    assert by_rule["percent"].tolist() == [approx(-100 * (7 - 3) / 7, scale=100), 0]
+    assert medians["percent"].tolist() == [approx(-100 * (7 - 3) / 7, scale=100), 0]
+
+
+def test_what_is_no_part_of_the_answer_stands_apart(study, tmp_path):
+    results, outputs = study("results"), tmp_path / "outputs"
+    outputs.mkdir()
+    more = {
+        "tuned": {"seed": 12},
+        "rate": {"rate": 1e-3},
+        "pilot": {"seed": 24},
+        "rows": {"train_rows": 2400},
+    }
+    for name, change in more.items():
+        (outputs / f"{name}.json").write_text(json.dumps({**made_run(27), **change}))
+    results.main(["--outputs", str(outputs), "--results", str(tmp_path)])
+    table = read_runs([tmp_path])[0]
+    own = table[table["row"] == "ce"]
+    found = {*own[["dataset", "seed"]].itertuples(index=False, name=None)}
+    assert found == {("sentiment, seeds of the pilot", 24), ("sentiment, 2400 rows", 27)}
+    # The models of the study of ten epochs stand beside runs on their rows alone.
+    assert {*table[table["row"] == "encoder"]["dataset"]} == {"sentiment, seeds of the pilot"}
 
 
 def test_calls_are_read_back_if_they_have_the_fields_and_numbers(study):

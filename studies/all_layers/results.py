@@ -1,53 +1,37 @@
-"""Merge runs into the pack, choose weights by each rule, test the planned contrasts, and print tables.
+"""Merge runs into the pack, choose weights by each rule, and write their measures for `ntl report`.
 
     python -m studies.all_layers.results                 # runs of outputs/all_layers and the pack
     python -m studies.all_layers.results --rates         # what the tuning seeds choose
+    ntl report studies/all_layers/results --into studies/all_layers/results/README.md
 
 The pack, `runs.jsonl.xz`, holds one run a line, with everything that was read. Runs in the pack that the
-folder of outputs lacks stay there, so that the study can be made in pieces and on several machines.
+folder of outputs lacks stay there, so that the study can be made in pieces and on several machines. The
+measures of the runs at the chosen rates are `metrics.csv.xz`, with a test set for each rule, and beside them
+the errors of the models of the study of ten epochs on the same rows.
 """
 
 import argparse
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from ntl.metrics import crps
-from ntl.report.contrasts import compare_rows, read_contrasts
-from ntl.report.tables import contrast_columns, markdown_table
 from ntl.scores import SPACED, SPACED_LEVELS
 from ntloss.reading import interval_margin, widen
-from studies.all_layers.train import ARMS, CHOSEN, COMMON, FOLDER
-from studies.packs import merge, write
+from studies.all_layers.train import ARMS, CHOSEN, COMMON, FOLDER, TABLES
+from studies.packs import long_table, merge, write
 
-TUNING = (12, 13)
+TUNING, PILOT, DECIDE = (12, 13), range(24, 27), range(27, 36)
+"""Seeds: those that choose rates, those whose test rows the pilot looked at, and those that decide."""
 COVERAGE = 0.9
-COMPARED = ("of", "minus", "metric", "test")
 KEY = ("table", "arm", "seed", "rate", "train_rows")
-NAMES = {
-    "ce": "cross-entropy", "hl_gauss": "HL-Gauss", "jittered": "jittered labels", "ntl_was": "NTL-WAS",
-    "label_smoothing": "label smoothing", "head": "regression head",
-    "upper_ce": "cross-entropy, upper layers", "upper_hl_gauss": "HL-Gauss, upper layers",
-    "upper_head": "regression head, upper layers", "encoder": "MiniLM, fine-tuned",
-}  # fmt: skip
 OTHERS = {"upper_ce": "ce", "upper_hl_gauss": "hl_gauss", "upper_head": "head", "encoder": "encoder"}
 """Models of the study of ten epochs, which have the same rows: the name here, and there."""
-SHOWN = {
-    "greedy": "greedy_mae", "CRPS": "crps", "inside 90 %": "coverage", "width": "width",
-    "calibrated: inside": "calibrated_coverage", "width, calibrated": "calibrated_width",
-    "stopped after": "step",
-}  # fmt: skip
-SHARES = ("coverage", "calibrated_coverage")
-RULES = {
-    "last": "after the last step",
-    "median": "lowest validation error of the median",
-    "crps": "lowest validation CRPS",
-}
+RULES = {"last": "last weights", "median": "lowest error of the median", "crps": "lowest CRPS"}
+"""How weights are chosen by the validation rows, and what the test set is called then."""
 
 
 class Reading(NamedTuple):
@@ -74,45 +58,56 @@ class Reading(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Merge, choose, test, print."""
+    """Merge, choose, measure, and print which runs are there."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--outputs", type=Path, default=Path("outputs/all_layers"))
     parser.add_argument("--results", type=Path, default=Path("studies/all_layers/results"))
     parser.add_argument("--rates", action="store_true", help="print what the tuning seeds choose, and end")
-    parser.add_argument(
-        "--train-size", type=int, help="runs with so many training rows; default: the study's"
-    )
     given = parser.parse_args(arguments)
     runs = merge(given.results / "runs.jsonl.xz", given.outputs, KEY)
-    metrics = pd.DataFrame(rows_of_metrics(runs))
     if given.rates:
         print(tried_rates(runs))
         return
-    plan = yaml.safe_load((FOLDER / "contrasts.yaml").read_text("utf-8"))
-    print(what_is_there(metrics, plan))
-    if metrics.empty:
-        return
-    metrics.to_csv(given.results / "metrics.csv.xz", index=False, lineterminator="\n")
-    figures = pd.concat([with_chosen_rates(metrics, given.train_size), of_other_models()])
-    for name, seeds in plan["seeds"].items():
-        own = figures[figures["seed"].isin(seeds)]
-        print(f"\n## Seeds {seeds[0]} to {seeds[-1]} ({name})\n")
-        print("\n\n".join(tables_of(own)))
-        found = contrasts(own, plan)
-        if len(found):
-            of_size = "" if given.train_size is None else f"_{given.train_size}_rows"
-            write(found, given.results / f"contrasts_{name}{of_size}.csv")
-            print("", markdown_table(contrast_columns(found)), sep="\n")
+    reported = [run for run in runs if is_reported(run)]
+    print(what_is_there(reported))
+    if reported:
+        rows = [*rows_of_metrics(reported), *rows_of_others(reported)]
+        write(long_table(rows), given.results / "metrics.csv.xz")
 
 
-def rows_of_metrics(runs: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield one row for each run, rule and metric, of the test rows."""
+def is_reported(run: Mapping[str, Any]) -> bool:
+    """Whether a run has a seed of the report and the rate that was chosen for its arm and table."""
+    return run["seed"] in (*PILOT, *DECIDE) and run["rate"] == CHOSEN[run["table"]].get(run["arm"])
+
+
+def dataset_of(run: Mapping[str, Any]) -> str:
+    """Name the table of a run; the seeds of the pilot and other numbers of training rows are apart."""
+    pilot = ", seeds of the pilot" if run["seed"] in PILOT else ""
+    rows = f", {run['train_rows']} rows" if run["train_rows"] > COMMON["train_size"] else ""
+    return f"{run['table']}{rows}{pilot}"
+
+
+def rows_of_metrics(runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, int, str, str, float]]:
+    """Yield dataset, arm, seed, rule, metric and value of the test rows of each run under each rule."""
     for run in runs:
-        for rule in RULES:
+        for rule, test in RULES.items():
             chosen = chosen_by(run, rule)
-            validation, test = (reading(run, chosen, part) for part in ("validation", "test"))
-            for metric, value in {**measures(validation, test), "step": chosen["step"]}.items():
-                yield {**{name: run[name] for name in KEY}, "rule": rule, "metric": metric, "value": value}
+            found = measures(*(reading(run, chosen, part) for part in ("validation", "test")))
+            for metric, value in {**found, "chosen_step": chosen["step"]}.items():
+                yield dataset_of(run), run["arm"], run["seed"], test, metric, value
+
+
+def rows_of_others(runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, int, str, str, float]]:
+    """Yield the same of the models of the study of ten epochs, for the seeds of the runs on each table."""
+    packed = pd.read_csv(FOLDER.parent / "ten_epochs/results/metrics.csv.xz")
+    packed = packed[(packed["test"] == "test") & packed["metric"].isin(["mae", "median_mae"])]
+    own = [run for run in runs if run["train_rows"] <= COMMON["train_size"]]
+    for table, seed, dataset in sorted({(run["table"], run["seed"], dataset_of(run)) for run in own}):
+        of_rows = packed[(packed["dataset"] == table) & (packed["seed"] == seed)]
+        for name, there in OTHERS.items():
+            for found in of_rows[of_rows["row"] == there].itertuples():
+                for test in RULES.values():
+                    yield dataset, name, seed, test, found.metric, found.value
 
 
 def reading(run: Mapping[str, Any], point: Mapping[str, Any], part: str) -> Reading:
@@ -140,24 +135,28 @@ def error(found: Reading, rule: str = "median") -> float:
 
 
 def measures(validation: Reading, test: Reading) -> dict[str, float]:
-    """Measure the test rows; the validation rows calibrate the intervals (split conformal)."""
+    """Measure the test rows; the validation rows calibrate the intervals (split conformal).
+
+    Returns:
+        Measures by the names of `ntl.metrics.registry`. A head has `mae` alone, and a calibrated interval.
+    """
     lower, median, upper = test.interval
     ends = validation.interval
     margin = interval_margin(ends[0].tolist(), ends[2].tolist(), validation.truths.tolist(), COVERAGE)
     low, high = (end.numpy() for end in widen(lower.tolist(), median.tolist(), upper.tolist(), margin))
     found = {
-        "median_mae": error(test),
+        "mae": float(np.abs(test.answers - test.truths).mean()),
         "calibrated_coverage": inside(low, high, test.truths),
         "calibrated_width": float((high - low).mean()),
     }
     if test.quantiles is None:
         return found
     return found | {
-        "greedy_mae": float(np.abs(test.answers - test.truths).mean()),
+        "median_mae": error(test),
         "mean_mae": float(np.abs(test.spaced.mean(-1) - test.truths).mean()),
         "crps": error(test, "crps"),
-        "coverage": inside(lower, upper, test.truths),
-        "width": float((upper - lower).mean()),
+        "interval_coverage": inside(lower, upper, test.truths),
+        "interval_width": float((upper - lower).mean()),
     }
 
 
@@ -182,99 +181,17 @@ def tried_rates(runs: Iterable[Mapping[str, Any]]) -> str:
     return found.assign(chosen=np.where(found["mean"] == best, "chosen", "")).to_string(float_format="%.3f")
 
 
-def with_chosen_rates(metrics: pd.DataFrame, train_size: int | None) -> pd.DataFrame:
-    """Return the runs at the rate that was chosen for their arm and table, with as many training rows."""
-    chosen = pd.Series({(table, arm): rate for table, arms in CHOSEN.items() for arm, rate in arms.items()})
-    rates = chosen.reindex(pd.MultiIndex.from_frame(metrics[["table", "arm"]])).to_numpy()
-    rows = metrics["train_rows"]
-    fits = rows <= COMMON["train_size"] if train_size is None else rows == train_size
-    return metrics[(metrics["rate"] == rates) & fits]
-
-
-def of_other_models() -> pd.DataFrame:
-    """Return the errors of the models of the study of ten epochs on the same rows, under each rule."""
-    packed = pd.read_csv(FOLDER.parent / "ten_epochs/results/metrics.csv.xz")
-    parts = []
-    for name, there in OTHERS.items():
-        metric = "median_mae" if there in ("ce", "hl_gauss") else "mae"
-        is_test = (packed["test"] == "test") & (packed["metric"] == metric)
-        own = packed[(packed["row"] == there) & is_test]
-        own = own.rename(columns={"dataset": "table"})[["table", "seed", "value"]]
-        parts += [own.assign(arm=name, metric="median_mae", rule=rule) for rule in RULES]
-    return pd.concat(parts)
-
-
-def what_is_there(metrics: pd.DataFrame, plan: Mapping[str, Any]) -> str:
+def what_is_there(runs: Iterable[Mapping[str, Any]]) -> str:
     """Write which seeds each arm has on each table, and how many it lacks."""
-    have = set() if metrics.empty else {*metrics[["table", "arm", "seed"]].itertuples(index=False, name=None)}
-    wanted = [*plan["seeds"]["decide"], *plan["seeds"]["pilot"]]
+    own = [run for run in runs if run["train_rows"] <= COMMON["train_size"]]
+    have = {(run["table"], run["arm"], run["seed"]) for run in own}
+    wanted = [*DECIDE, *PILOT]
     lines = ["| table | arm | seeds | missing |", "| --- | --- | --- | ---: |"]
-    for table in plan["tables"]:
+    for table in TABLES:
         for arm in ARMS:
             done = sorted(seed for seed in wanted if (table, arm, seed) in have)
-            lines.append(
-                f"| {table} | {NAMES[arm]} | {', '.join(map(str, done))} | {len(wanted) - len(done)} |"
-            )
+            lines.append(f"| {table} | {arm} | {', '.join(map(str, done))} | {len(wanted) - len(done)} |")
     return "\n".join(lines)
-
-
-def tables_of(figures: pd.DataFrame) -> Iterator[str]:
-    """Write a Markdown table for each rule and table: the median's error by seed, then means of the rest."""
-    for rule, title in RULES.items():
-        for table in dict.fromkeys(figures["table"]):
-            own = figures[(figures["rule"] == rule) & (figures["table"] == table)]
-            trained = own[~own["arm"].isin(OTHERS)]
-            if trained.empty:
-                continue
-            seeds = sorted(trained["seed"].unique())
-            own = own[own["seed"].isin(seeds)]
-            wide = own.pivot_table(index="arm", columns=["metric", "seed"], values="value")
-            heads = [f"{table}, {title}", *map(str, seeds), "mean", *SHOWN]
-            lines = [f"| {' | '.join(heads)} |", f"| --- {'| ---: ' * (len(heads) - 1)}|"]
-            for arm in [name for name in NAMES if name in wide.index]:
-                errors = wide.loc[arm, "median_mae"].reindex(seeds)
-                means = {m: wide.loc[arm, m].mean() if m in wide.columns else np.nan for m in SHOWN.values()}
-                cells = [*map(written, errors), written(errors.mean())]
-                cells += [written(value, metric) for metric, value in means.items()]
-                lines.append(f"| {NAMES[arm]} | {' | '.join(cells)} |")
-            yield "\n".join(lines)
-
-
-def written(value: float, metric: str = "") -> str:
-    """Write a figure; nothing where there is none."""
-    if not np.isfinite(value):
-        return ""
-    if metric in SHARES:
-        return f"{value:.0%}".replace("%", " %")
-    return f"{value:.0f}" if metric == "step" else f"{value:.3f}" if abs(value) < 1 else f"{value:.2f}"
-
-
-def contrasts(figures: pd.DataFrame, plan: Mapping[str, Any]) -> pd.DataFrame:
-    """Test the planned contrasts that at least two seeds allow: see `ntl.report.contrasts.compare_rows`.
-
-    Returns:
-        A row for each contrast, rule (`test`) and table (`dataset`); `p_holm` is corrected over the family.
-        Rows of several tables are means over those that share two seeds or more, and are not corrected.
-    """
-    table = figures.rename(columns={"table": "dataset", "arm": "row", "rule": "test"})
-    table = table.assign(name=table["row"], questions="")
-    tables = [name for name in plan["tables"] if name in {*table["dataset"]}]
-
-    def test(planned: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-        found, _ = compare_rows(table, read_contrasts(planned), plan["margin"])
-        return found[found["seeds"] > 1] if len(found) else found
-
-    parts = []
-    for family, planned in plan["families"].items():
-        ruled = [{**each, "test": rule} for each, rule in itertools.product(planned, plan["rules"])]
-        single = test([{**each, "dataset": name} for each in ruled for name in tables])
-        parts.append(single)
-        for each in ruled if len(single) else ():
-            own = single[(single[[*COMPARED]] == [*map(each.get, COMPARED)]).all(axis=1)]
-            if len(own) > 1:
-                parts.append(test([{**each, "dataset": [*own["dataset"]]}]).assign(p_holm=np.nan, verdict=""))
-        parts = [part.assign(family=family) if "family" not in part else part for part in parts]
-    return pd.concat(parts)
 
 
 if __name__ == "__main__":
