@@ -180,7 +180,8 @@ class FineTuning:
         """Run the model on texts of token ids.
 
         Returns:
-            The last states of all texts, `[tokens, width]`, and where each text ends in them, `[texts]`.
+            The last states of all texts, and of padding if there is any, `[tokens, width]`; and for each text
+            the place after its last token, `[texts]`.
         """
         # One row of all texts: where positions start again, attention starts anew, and nothing is padded.
         lengths = torch.tensor([len(text) for text in texts])

@@ -1,5 +1,6 @@
 """Studies that train all layers: runs are made once and go on, and packs are merged and measured."""
 
+import argparse
 import importlib
 import json
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from tolerances import TRAINED_BY_ADAM, approx
+from tolerances import TRAINED_BY_ADAM, approx, assert_close
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("torch")
@@ -167,7 +168,7 @@ def test_packs_grow_and_keep_what_the_outputs_lack(study, tmp_path, capsys):
     assert medians["percent"].tolist() == [approx(-100 * (7 - 3) / 7, scale=100), 0]
 
 
-def test_what_is_no_part_of_the_answer_stands_apart(study, tmp_path):
+def test_other_seeds_rates_and_numbers_of_rows_have_names_of_their_own(study, tmp_path):
     results, outputs = study("results"), tmp_path / "outputs"
     outputs.mkdir()
     more = {
@@ -180,11 +181,27 @@ def test_what_is_no_part_of_the_answer_stands_apart(study, tmp_path):
         (outputs / f"{name}.json").write_text(json.dumps({**made_run(27), **change}))
     results.main(["--outputs", str(outputs), "--results", str(tmp_path)])
     table = read_runs([tmp_path])[0]
-    own = table[table["row"] == "ce"]
-    found = {*own[["dataset", "seed"]].itertuples(index=False, name=None)}
-    assert found == {("sentiment, seeds of the pilot", 24), ("sentiment, 2400 rows", 27)}
+    own = table[table["row"].str.startswith("ce")]
+    assert {*own[["dataset", "row", "seed"]].itertuples(index=False, name=None)} == {
+        ("sentiment, seeds of the pilot", "ce", 24),
+        ("sentiment, 2400 rows", "ce", 27),
+        ("sentiment", "ce at 0.001", 27),
+    }
     # The models of the study of ten epochs stand beside runs on their rows alone.
-    assert {*table[table["row"] == "encoder"]["dataset"]} == {"sentiment, seeds of the pilot"}
+    others = {*table[table["row"] == "encoder"]["dataset"]}
+    assert others == {"sentiment", "sentiment, seeds of the pilot"}
+
+
+def test_padded_calls_have_the_states_of_packed_ones(study, tiny):
+    train = study("train", "fields")
+    run = train.Run(argparse.Namespace(model=str(tiny), device="cpu", products="float32"), "ce", 0)
+    texts = [[5, 6, 7], [8], [9, 10, 11, 12]]
+    (padded, ends), (packed, ends_of_packed) = (
+        run.hidden_states(texts),
+        train.FineTuning.hidden_states(run, texts),
+    )
+    for text, end, other in zip(texts, ends, ends_of_packed, strict=True):
+        assert_close(padded[end - len(text) : end], packed[other - len(text) : other])
 
 
 def test_calls_are_read_back_if_they_have_the_fields_and_numbers(study):

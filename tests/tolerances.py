@@ -44,8 +44,8 @@ OF_DRAWN_ROWS = 0.03
 OTHER_TOKENS = 0.04
 # A float32 gradient that is a difference of almost equal terms.
 DIFFERENCE_IN_GRADIENT = 3e-5
-# Gradients of a whole model, two passes of which have another rounding in each layer.
-GRADIENT_OF_MODEL = 1e-4
+# Float32 gradients of all parameters of a model by two paths: each layer adds its rounding.
+GRADIENT_OF_MODEL = 5e-5
 # A float64 result that cancellation leaves fewer digits of.
 CANCELLATION = 1e-9
 # Float32 losses of logits in the thousands: a value, and a gradient in units of the largest that a position

@@ -6,8 +6,8 @@
 
 The pack, `runs.jsonl.xz`, holds one run a line, with everything that was read. Runs in the pack that the
 folder of outputs lacks stay there, so that the study can be made in pieces and on several machines. The
-measures of the runs at the chosen rates are `metrics.csv.xz`, with a test set for each rule, and beside them
-the errors of the models of the study of ten epochs on the same rows.
+measures are `metrics.csv.xz`, with a test set for each rule, and beside them the errors of the models of the
+study of ten epochs on the same rows.
 """
 
 import argparse
@@ -68,40 +68,46 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.rates:
         print(tried_rates(runs))
         return
-    reported = [run for run in runs if is_reported(run)]
+    reported = [run for run in runs if run["seed"] in (*PILOT, *DECIDE)]
     print(what_is_there(reported))
     if reported:
         rows = [*rows_of_metrics(reported), *rows_of_others(reported)]
         write(long_table(rows), given.results / "metrics.csv.xz")
 
 
-def is_reported(run: Mapping[str, Any]) -> bool:
-    """Whether a run has a seed of the report and the rate that was chosen for its arm and table."""
-    return run["seed"] in (*PILOT, *DECIDE) and run["rate"] == CHOSEN[run["table"]].get(run["arm"])
+def row_of(run: Mapping[str, Any]) -> str:
+    """Name the arm of a run, and its learning rate if another one was chosen for the arm and table."""
+    chosen = run["rate"] == CHOSEN[run["table"]].get(run["arm"])
+    return run["arm"] if chosen else f"{run['arm']} at {run['rate']:g}"
+
+
+def has_usual_rows(run: Mapping[str, Any]) -> bool:
+    """Whether a run has as many training rows as those of its table have if nothing else is asked for."""
+    return run["train_rows"] == (COMMON | TABLES[run["table"]])["train_size"]
 
 
 def dataset_of(run: Mapping[str, Any]) -> str:
     """Name the table of a run; the seeds of the pilot and other numbers of training rows are apart."""
     pilot = ", seeds of the pilot" if run["seed"] in PILOT else ""
-    rows = f", {run['train_rows']} rows" if run["train_rows"] > COMMON["train_size"] else ""
+    rows = "" if has_usual_rows(run) else f", {run['train_rows']} rows"
     return f"{run['table']}{rows}{pilot}"
 
 
 def rows_of_metrics(runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, int, str, str, float]]:
-    """Yield dataset, arm, seed, rule, metric and value of the test rows of each run under each rule."""
+    """Yield dataset, row, seed, rule, metric and value of the test rows of each run under each rule."""
     for run in runs:
         for rule, test in RULES.items():
             chosen = chosen_by(run, rule)
             found = measures(*(reading(run, chosen, part) for part in ("validation", "test")))
             for metric, value in {**found, "chosen_step": chosen["step"]}.items():
-                yield dataset_of(run), run["arm"], run["seed"], test, metric, value
+                yield dataset_of(run), row_of(run), run["seed"], test, metric, value
 
 
 def rows_of_others(runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, int, str, str, float]]:
-    """Yield the same of the models of the study of ten epochs, for the seeds of the runs on each table."""
+    """Yield such rows of the models of the study of ten epochs, for the seeds of the runs on each table."""
     packed = pd.read_csv(FOLDER.parent / "ten_epochs/results/metrics.csv.xz")
     packed = packed[(packed["test"] == "test") & packed["metric"].isin(["mae", "median_mae"])]
-    own = [run for run in runs if run["train_rows"] <= COMMON["train_size"]]
+    own = [run for run in runs if has_usual_rows(run)]
     for table, seed, dataset in sorted({(run["table"], run["seed"], dataset_of(run)) for run in own}):
         of_rows = packed[(packed["dataset"] == table) & (packed["seed"] == seed)]
         for name, there in OTHERS.items():
@@ -183,8 +189,7 @@ def tried_rates(runs: Iterable[Mapping[str, Any]]) -> str:
 
 def what_is_there(runs: Iterable[Mapping[str, Any]]) -> str:
     """Write which seeds each arm has on each table, and how many it lacks."""
-    own = [run for run in runs if run["train_rows"] <= COMMON["train_size"]]
-    have = {(run["table"], run["arm"], run["seed"]) for run in own}
+    have = {(run["table"], row_of(run), run["seed"]) for run in runs if has_usual_rows(run)}
     wanted = [*DECIDE, *PILOT]
     lines = ["| table | arm | seeds | missing |", "| --- | --- | --- | ---: |"]
     for table in TABLES:

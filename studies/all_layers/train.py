@@ -59,7 +59,7 @@ TABLES: dict[str, dict[str, Any]] = {
         "file": "data/freesolv.csv",
         "target": "energy",
         "prompt": "{name}, {smiles}\nHydration free energy: ",
-        "train_size": None,
+        "train_size": 342,
     },
 }
 TRIED = (1e-4, 3e-4, 1e-3)  # learning rates

@@ -65,6 +65,7 @@ class Run(FineTuning):
     def hidden_states(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Run the model on padded texts, which is faster than one long row if their lengths are close."""
         tokens = pad_sequence([torch.tensor(text) for text in texts], batch_first=True)
+        # No mask: what is before the padding does not see it.
         states = self.model.model(input_ids=tokens.to(self.device), use_cache=False).last_hidden_state
         ends = torch.tensor([row * tokens.shape[1] + len(text) for row, text in enumerate(texts)])
         return states.flatten(0, 1), ends.to(self.device)

@@ -82,7 +82,8 @@ def parse_number(
             the text.
         thousands: see `parse_numbers`; no effect on a function.
         of: the largest score of a scale: `8/10`, `8 (out of 10)` and `\frac{8}{10}` are then 8 with `of=10`,
-            and so is `(8)`. Default: None, a ratio is no number, and `(8)` is -8. No effect on a function.
+            and so is `(8)`, unless `which="whole"`. Default: None, a ratio is no number, and `(8)` is -8. No
+            effect on a function.
 
     Returns:
         The number. None if there is none, or if it is a part of something else: of `1/2`, `2019-05-01`,
@@ -156,7 +157,7 @@ _OF = (
 )
 
 
-# No score is an amount, and accountants write -8 as `(8)`, but not as `(8 )`.
+# A space makes `(8)` a plain 8: accountants write -8 like that, and no score is an amount.
 _IN_PARENTHESES = re.compile(r"((?<![\w.])\([0-9]+(?:\.[0-9]+)?)(?=\))")
 
 
@@ -175,7 +176,7 @@ def _without_scale(found: re.Match[str]) -> str:
     """Return the score of a LaTeX fraction, and nothing of what is written after a score."""
     if found["fraction"]:
         return found["fraction"]
-    # `(4/5)` would become `(4)`.
+    # `(4/5)` would become `(4)`, which is -4.
     return " " if found.string[found.end() : found.end() + 1] == ")" else ""
 
 
