@@ -327,13 +327,18 @@ def test_a_model_is_not_replaced_by_what_is_trained_from_it(capsys):
     assert Path("run/model.safetensors").read_bytes() == before
 
 
+def trained_for(folder):
+    """Seconds of training, not rounded to tenths: a quick processor needs less for a step."""
+    return state(folder)["stateful_callbacks"]["Clock"]["attributes"]["seconds"]
+
+
 def test_a_run_is_trained_longer_where_its_rate_does_not_depend_on_the_steps(capsys):
     constant = ["loss=ce", "training_args.lr_scheduler_type=constant", "training_args.warmup_steps=0"]
     assert run(*constant) == 0
-    first = written("run")
+    first = trained_for("run")
     assert run(*constant, "training_args.max_steps=4") == 0
     assert written("run")["steps"] == 4
-    assert written("run")["seconds"] > first["seconds"]
+    assert trained_for("run") > first
     assert train("study.yaml", "training_args.output_dir=whole", *constant, "training_args.max_steps=4") == 0
     assert results("run")["test"]["mae"] == approx(results("whole")["test"]["mae"])
     assert run(*constant, "training_args.max_steps=3") == 2
@@ -356,7 +361,7 @@ def test_the_seconds_of_a_continued_run_are_those_of_all_processes(monkeypatch):
         assert run(*saved) == 130
     assert run(*saved) == 0
     assert 1000 <= written("run")["seconds"] < 1100  # rounded
-    assert state("run")["stateful_callbacks"]["Clock"]["attributes"]["seconds"] > 1000
+    assert trained_for("run") > 1000
     assert state("run")["global_step"] == 2
 
 
