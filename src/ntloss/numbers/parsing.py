@@ -107,7 +107,7 @@ def parse_number(
     if of is not None:
         if isinstance(of, bool) or not 0 < as_float(of) < math.inf:
             raise ValueError(f"of={of!r}: expected a finite number above 0, the largest score of a scale")
-        text = _of_scale(float(of)).sub(_without_scale, _IN_PARENTHESES.sub(r"\1 ", text))
+        text = _IN_PARENTHESES.sub(r"\1 ", _of_scale(float(of)).sub(_without_scale, text))
     number = _find_number(text, which, thousands)
     return None if number is None else as_value(number)
 
@@ -174,10 +174,7 @@ def _of_scale(largest: float) -> re.Pattern[str]:
 
 def _without_scale(found: re.Match[str]) -> str:
     """Return the score of a LaTeX fraction, and nothing of what is written after a score."""
-    if found["fraction"]:
-        return found["fraction"]
-    # `(4/5)` would become `(4)`, which is -4.
-    return " " if found.string[found.end() : found.end() + 1] == ")" else ""
+    return found["fraction"] or ""
 
 
 def as_float(number: Any) -> float:
