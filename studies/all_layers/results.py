@@ -28,8 +28,8 @@ TUNING, PILOT, DECIDE = (12, 13), range(24, 27), range(27, 36)
 """Seeds: those that choose rates, those whose test rows the pilot looked at, and those that decide."""
 COVERAGE = 0.9
 KEY = ("table", "arm", "seed", "rate", "train_rows")
-OTHERS = {"upper_ce": "ce", "upper_hl_gauss": "hl_gauss", "upper_head": "head", "encoder": "encoder"}
-"""Models of the study of ten epochs, which have the same rows: the name here, and there."""
+OTHERS = {"ce": "upper_ce", "hl_gauss": "upper_hl_gauss", "head": "upper_head", "encoder": "encoder"}
+"""Models of the study of ten epochs, which have the same rows: the name there, and here."""
 RULES = {"last": "last weights", "median": "lowest error of the median", "crps": "lowest CRPS"}
 """How weights are chosen by the validation rows, and what the test set is called then."""
 
@@ -106,14 +106,12 @@ def rows_of_metrics(runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, st
 def rows_of_others(runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, int, str, str, float]]:
     """Yield such rows of the models of the study of ten epochs, for the seeds of the runs on each table."""
     packed = pd.read_csv(FOLDER.parent / "ten_epochs/results/metrics.csv.xz")
-    packed = packed[(packed["test"] == "test") & packed["metric"].isin(["mae", "median_mae"])]
-    own = [run for run in runs if has_usual_rows(run)]
-    for table, seed, dataset in sorted({(run["table"], run["seed"], dataset_of(run)) for run in own}):
-        of_rows = packed[(packed["dataset"] == table) & (packed["seed"] == seed)]
-        for name, there in OTHERS.items():
-            for found in of_rows[of_rows["row"] == there].itertuples():
-                for test in RULES.values():
-                    yield dataset, name, seed, test, found.metric, found.value
+    asked = (packed["test"] == "test") & packed["metric"].isin(["mae", "median_mae"])
+    datasets = {(run["table"], run["seed"]): dataset_of(run) for run in runs if has_usual_rows(run)}
+    for found in packed[asked & packed["row"].isin(OTHERS)].itertuples():
+        if dataset := datasets.get((found.dataset, found.seed)):
+            for test in RULES.values():
+                yield dataset, OTHERS[found.row], found.seed, test, found.metric, found.value
 
 
 def reading(run: Mapping[str, Any], point: Mapping[str, Any], part: str) -> Reading:
