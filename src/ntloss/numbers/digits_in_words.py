@@ -30,7 +30,14 @@ _IN_WORD = (
 )
 _POWERS = "|".join(
     [
-        *(rf"(?<=[A-Za-z]{begins})" for begins in (r"\^", rf"\^{SIGN}", r"\^\{", rf"\^\{{{SIGN}", r"\*\*")),
+        # m^2, m^{-2}, \mathrm{m}^2, m<sup>2</sup>
+        *(
+            rf"(?<=[A-Za-z]{ends}{begins}{sign})"
+            for ends in ("", r"\}")
+            for begins in (r"\^", r"\^\{", "<su[bp]>")
+            for sign in ("", SIGN)
+        ),
+        r"(?<=[A-Za-z]\*\*)",
         rf"(?<=\b(?:kg|cm|mm|km|nm|mL|ml|Pa|Hz){HYPHEN})(?=[1-4](?!\w))",  # kg-1, as physicists write it
         rf"(?<=\bmol{HYPHEN})(?=[1-4](?!\w))",
         rf"(?<=[\w.%)\"\]]\[)(?={D}{{1,3}}\])",  # notes and indices, 42,000[1]
@@ -38,6 +45,6 @@ _POWERS = "|".join(
 )
 # The grammar's groups `sign` and `money` have matched before it, if they match.
 PART = (
-    rf"(?<=[\w^{{\[*\-\u2010\u2011\u2212])(?=[0-9])"
-    rf"(?:(?:{_POWERS}){D}+|(?(sign)(?!)|(?(money)(?!)|{_IN_WORD})))"
+    rf"(?<=[\w^{{\[*>\-\u2010\u2011\u2212])(?=[0-9])"
+    rf"(?:(?:{_POWERS}){D}+(?:\.{D}+)?|(?(sign)(?!)|(?(money)(?!)|{_IN_WORD})))"
 )

@@ -34,6 +34,7 @@ _GAP = "(?:null|None|NaN|nan)"
 _FIRST_GAPS = re.compile(rf"(?<=[\[(])(?:\s*{_GAP}\s*,)+")  # at the beginning of a list
 # Between two numbers of a list, which may hold lists and gaps.
 _BETWEEN = re.compile(rf"[\s,()\[\]]*(?:,\s*{_GAP}[\s,()\[\]]*)*")
+_CSV_HEAD = re.compile(r"[^:=\d]*[,;][^:=\d]*:?")
 _WORD = re.compile(r"\w")
 
 
@@ -109,7 +110,7 @@ def _behind_names(text: str, names: Sequence[str], numbers: Iterable[tuple[int, 
         marks = _MARKS_BEFORE.search(filled, max(0, start - _FAR), start)
         begins = start if marks is None else marks.start()
         behind = [place for place in range(start, begins - 1, -1) if place in field_at]
-        if behind and not _is_in_head(text, behind[0], start):
+        if behind and not _is_in_head(text, behind[0], start, either):
             found.append(FieldNumber(field_at[behind[0]], start, end))
             depth = _depth(text[behind[0] : start])
         elif depth and _BETWEEN.fullmatch(text, found[-1].end, start):
@@ -121,11 +122,14 @@ def _behind_names(text: str, names: Sequence[str], numbers: Iterable[tuple[int, 
     return found
 
 
-def _is_in_head(text: str, end: int, start: int) -> bool:
+def _is_in_head(text: str, end: int, start: int, either: re.Pattern[str]) -> bool:
     """Return whether a name that ends before a number is one of those above a table, which are of columns."""
     line_ends = text.find("\n", end, start)
+    if line_ends < 0:
+        return False
     line = text[text.rfind("\n", 0, end) + 1 : line_ends].strip()
-    return line_ends >= 0 and ("|" in line or "\t" in line)
+    is_csv = _CSV_HEAD.fullmatch(line) is not None and len(either.findall(line)) > 1
+    return is_csv or "|" in line or "\t" in line
 
 
 def _depth(text: str, before: int = 0) -> int:

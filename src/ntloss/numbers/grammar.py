@@ -83,6 +83,7 @@ _NEAR_DIGIT = rf"(?=[{re.escape(''.join(SIGNS) + CURRENCIES + SPACES)}A-Z\\.,{{}
 _DIGIT = re.compile(D)
 _BEFORE_WHOLE = re.compile(r"\s*")
 _AFTER_WHOLE = re.compile(rf"(?:{_NO_CENTS})?\s*(?:{CURRENCY}|{CODE}|\\?%|percent)?\.?\s*")
+_UNSEPARATED = re.compile("[0-9.]*")  # a body that no comma or space divides
 _TOKEN_LEAD = re.compile(f" ?{SIGN}?")
 GOES_ON = re.compile(rf"[.,]?{D}|{OTHER_DIGIT}")
 """What makes another number of a level that it stands directly after: `0`, `.5`, `½`."""
@@ -250,7 +251,7 @@ def _matches(text: str, thousands: str | None) -> list[tuple[re.Match[str], bool
     while (digit := next_digit(text, at)) and (match := next_number(text, max(at, digit.start() - _LEAD))):
         at = match.end()
         body = match["body"]
-        if thousands is None and not (body is None or body.isdecimal() or PLAIN.fullmatch(body)):
+        if thousands is None and not (body is None or body.isdecimal() or _UNSEPARATED.fullmatch(body)):
             lists = lists or Lists(text)
             if end := lists.end_of(match):
                 start = match.start()
@@ -352,7 +353,11 @@ def read_prefix(text: str, thousands: str | None = None, before: str = "") -> Pr
         return Prefix(None, False, begun)
     number, joined = match, joined_until(whole, match, thousands) > 0
     open_ = begun or may_be_joined(whole, match)
-    if thousands is None and not PLAIN.fullmatch(match["body"]) and (end := Lists(whole).end_of(match)):
+    if (
+        thousands is None
+        and not _UNSEPARATED.fullmatch(match["body"])
+        and (end := Lists(whole).end_of(match))
+    ):
         number = _rules("").leading.match(whole, at, end) or match
         open_ = open_ or UNFINISHED.fullmatch(whole, end) is not None
         joined = True

@@ -32,12 +32,13 @@ from ntloss.numbers.alphabet import (
     D,
 )
 from ntloss.numbers.magnitudes import OTHER_MAGNITUDES
+from ntloss.numbers.scales import OF, POINT_SCALE
 
 _AGAIN = rf"{SIGN}?(?:{CURRENCY}{SPACE}?)?[.]?{D}"  # another number begins
 _MORE = rf"{SIGN}?(?:{CURRENCY}{SPACE}?)?\.?"  # what of it may be written so far
 _POWER = rf"{SPACE}?\^{SPACE}?(?:[({{]{SPACE}?)?"
 _TIMES = rf"{SPACE}?[*\u00d7·⋅]{SPACE}?"
-_OPERATOR = "[/\u2044\u2215\uff0f\u00d7÷·⋅∙±]"
+_OPERATOR = "[/\u2044\u2215\uff0f\u00d7÷·⋅∙±\u2213]"
 _UNIT = rf"(?:{SPACE}?[%‰]|{SPACE}?€|{CURRENCY}|[°.{PRIMES}{QUOTES}]{{1,2}})"
 # Between the parts of a time, a length, or code.
 _MIDDLE = f":\u2236\uff1a_hH{APOSTROPHES}\u00b4`{PRIMES}"
@@ -49,6 +50,7 @@ _THAI = "พัน|หมื่น|แสน|ล้าน"  # thousand, ten thou
 _OF_THOUSAND = "克米瓦卡赫帕焦伏字分"  # after 千, a unit: kilogram, kilometer
 _FULL_WIDTH = "\uff0c\u066c\u066b\uff0e"  # separators and points, also of Arabic
 _PRODUCTS, _ROOTS = "times|cdot|div|pm", "sqrt|pi"  # of LaTeX
+_REPEATED = "overline|bar|dot|widehat"  # over digits that repeat, in LaTeX
 _COUNTED = "hundred|thousand|million|billion|trillion|lakh|crore"
 _ORDINALS = "|".join(word + end for word in MAGNITUDE_WORDS for end in ("s", "ths"))  # and plurals
 _AFTER_COUNTED = "|".join(f"(?<=(?i:{word}{s}))" for word in _COUNTED.split("|") for s in ("", "s"))
@@ -62,10 +64,10 @@ def _begins(words: str) -> str:
 # What follows a number and makes it a part of something else, up to the first digit of that; and what of it
 # may be written so far.
 _JOINS = [
-    # 1/2, 3 · 10, 5 ± 1
+    # 1/2, 3 · 10, 5 ± 1, 5 +/- 1, 5 (+- 1)
     (
-        rf"{SPACE}?(?:{_OPERATOR}|\+/-|\\(?:{_PRODUCTS})\b){SPACE}?{OPEN}?{_AGAIN}",
-        rf"{SPACE}?(?:{_OPERATOR}|\+(?:/-?)?|\\(?:{_begins(_PRODUCTS)})?){SPACE}?{OPEN}?{_MORE}",
+        rf"{SPACE}?{OPEN}?(?:{_OPERATOR}|\+/?-|\\(?:{_PRODUCTS})\b){SPACE}?{OPEN}?{_AGAIN}",
+        rf"{SPACE}?{OPEN}?(?:{_OPERATOR}|\+/?-?|\\(?:{_begins(_PRODUCTS)})?){SPACE}?{OPEN}?{_MORE}",
     ),
     # 2*3, 10 ** 5, 10^5, 10^(-3), 3 x 4
     (
@@ -73,8 +75,11 @@ _JOINS = [
         rf"(?:\*\*?|[\u2217\u2022]|{SPACE}\*\*?{SPACE}?|{_POWER}|{SPACE}?[xX]{SPACE}?){_MORE}",
     ),
     (rf"{SPACE}{D}+/{D}", rf"{SPACE}{D}+/?"),  # 1 1/2
-    # 1.234(5), which is 1.234 ± 0.005, and 5(2); 0.(3) and 0.\overline{3}, whose decimals go on
-    (rf"\.?\({D}+\)|\.?\\overline\{{{D}", rf"\.?\({D}*|\.?\\(?:{_begins('overline')})?\{{?"),
+    # 1.234(5), which is 1.234 ± 0.005, and 5(2); 0.(3), 0.\overline{3} and 0.\bar 3, whose decimals go on
+    (
+        rf"\.?\({D}+\)|\.?\\(?:{_REPEATED}){SPACE}?\{{?{D}",
+        rf"\.?\({D}*|\.?\\(?:{_begins(_REPEATED)})?{SPACE}?\{{?",
+    ),
     # 12:30, 12h30, 1.2.3, 5..10, 5…10, \frac{1}{2}, and groups that nobody writes
     (
         rf"(?:[{_MIDDLE}{HIDDEN}]|(?:[.,]{{1,3}}|…)[{HIDDEN}]?|\}}\{{|\{{,\}}|,\\!|\\[!,;: ]){D}",
@@ -106,8 +111,8 @@ _JOINS = [
         rf"{SPACE}?[{_UNTIL}~]{SPACE}?{D}|{SPACE}?(?:{_UNTIL_WORDS}){SPACE}?{D}",
         rf"{SPACE}?(?:[{_UNTIL}~]|{_begins(_UNTIL_WORDS)})?{SPACE}?",
     ),
-    # 3-5, 3%-5%, $3-$5, 20°-25°
-    (rf"{_UNIT}?{DASH}{CURRENCY}?{D}", rf"{_UNIT}?(?:{DASH}(?:\\|{CURRENCY})?)?"),
+    # 3-5, 3%-5%, $3-$5, 20°-25°, -5--3
+    (rf"{_UNIT}?{DASH}{SIGN}?{CURRENCY}?{D}", rf"{_UNIT}?(?:{DASH}{SIGN}?(?:\\|{CURRENCY})?)?"),
     (rf"{SPACE}?[⁺⁻₊₋]?{OTHER_DIGIT}", rf"{SPACE}?[⁺⁻₊₋]?"),  # 2½, 10²
     ("\ufe0f?\u20e3", "\ufe0f?"),  # keycaps
     (rf"{SPACE}?(?:[√π]|\\(?:{_ROOTS})(?![A-Za-z]))", rf"{SPACE}?\\(?:{_begins(_ROOTS)})?"),  # 2π
@@ -138,8 +143,13 @@ _TAIL = re.compile("|".join(begun for _, begun in _JOINS))
 
 # From large to small units, of which two make one quantity: 1 hour 30 minutes.
 _QUANTITIES = (
-    ("years?|yrs?|y", "months?|mos?", "weeks?|wks?|w", "days?|d", "hours?|hrs?|h|Stunden?|heures?|horas?",
-     "minutes?|mins?|m|Minuten?|minutos?", "seconds?|secs?|s"),
+    ("years?|yrs?|y|Jahre?n?|ans|años|anni|anos|лет|года?",
+     "months?|mos?|Monate?n?|mois|meses|mesi|месяц(?:\u0430|ев)?",
+     "weeks?|wks?|w|Wochen?|semaines?|semanas?|settimane?|недел[иья]",
+     "days?|d|Tage?n?|jours?|días?|dias?|giorn[io]|дн(?:я|ей)|день",
+     "hours?|hrs?|h|Stunden?|Std|heures?|horas?|or[ae]|час(?:\u0430|ов)?",
+     "minutes?|mins?|m|Min|Minuten?|minutos?|minut[io]|минут[аы]?",
+     "seconds?|secs?|s|Sek|Sekunden?|secondes?|segundos?"),
     ("miles?|mi", "yards?|yds?", "feet|foot|ft", r"inch(?:es)?|ins?"),
     ("kilomet(?:er|re)s?|km", "met(?:er|re)s?|m", "centimet(?:er|re)s?|cm", "millimet(?:er|re)s?|mm"),
     ("tons?|tonnes?|t", "stones?|st", "pounds?|lbs?", "ounces?|oz", "kilograms?|kg", "grams?|g"),
@@ -155,26 +165,35 @@ _SMALLER_UNIT = "|".join(
     for units in _QUANTITIES
     for i, large in enumerate(units[:-1])
 )
-_ALL = rf"every|each|the|all|a{SPACE}(?:possible|(?:total|maximum){SPACE}of)"
-_OF = (
-    rf"(?:(?:\w{{1,12}}{SPACE})?out{SPACE})?of(?:{SPACE}(?:{_ALL}))?|on{SPACE}a{SPACE}scale{SPACE}(?:of|to)"
-    r"|over|through|thru|till?|until|versus|vs\.?|per|point"
+_TO = "to|or|bis|à|до|a|tot|do|till?"
+_RATIO = (
+    rf"(?:\w{{1,12}}{SPACE})?(?:{OF})|(?:out{SPACE})?of{SPACE}(?:every|each|all)"
+    r"|over|through|thru|until|versus|vs\.?|per|point"
 )
+_HOURS = "hours?|hrs?|h|heures?|horas?|Stunden?|Std\\.?|час(?:\u0430|ов)?|[eE]uros?|feet|foot|ft"
 _FRACTION = r"half|third|quarter|fourth|fifth|two[ -]thirds|three[ -]quarters"
 _AND = (
     rf"(?:(?:an?|one){SPACE})?(?:{_FRACTION})"
     rf"|{D}+(?:/{D}|{SPACE}(?:cents|pence|(?:ten|hundred|thousand)ths))"
+)
+_BELOW_ZERO = (
+    rf"below{SPACE}(?:zero|freezing)|unter{SPACE}null|sous{SPACE}zéro|bajo{SPACE}cero"
+    rf"|sotto{SPACE}(?:lo{SPACE})?zero"
 )
 _THE_POWER = rf"power(?:{SPACE}of)?(?:{SPACE}{_AGAIN})?|\w+(?:th|rd|nd|st)"
 _JOINED_BY_WORDS = re.compile(
     "|".join(
         (
             rf"°?[A-Za-z]{{1,3}}{DASH}{CURRENCY}?{D}",  # 3kg-5kg
-            rf"(?:{_UNIT}|-)?{SPACE}(?i:to|or|bis|à|до){SPACE}{_AGAIN}",  # 18 to 25 percent
+            rf"(?:{_UNIT}|-)?{SPACE}(?i:{_TO}){SPACE}{_AGAIN}",  # 18 to 25 percent
+            rf"{DASH}(?i:to|or){DASH}{D}",  # 5-to-10
+            rf"{SPACE}?\\text\{{{SPACE}?(?i:{_TO}|and|{OF}){SPACE}?\}}{SPACE}?{_AGAIN}",  # 5 \text{{ to }} 10
             # 18 percent to 25 percent, 5 kg or 6 kg
             rf"{SPACE}?(?P<unit>[^\W\d_]+|%|°[CF]?){SPACE}(?i:to|or|bis|à|oder|ou){SPACE}{_AGAIN}[{DIGITS}.,]*"
             rf"{SPACE}?(?P=unit)(?!\w)",
-            rf"{SPACE}(?i:{_OF}){SPACE}{_AGAIN}",  # 3 out of 5, 7 on a scale of 10, 3 vs. 4
+            # 3 out of 5, 7 on a scale of 10, 3 vs. 4
+            rf"\*{{0,2}}[{SPACES}-](?i:{_RATIO})\*{{0,2}}[{SPACES}-]{_AGAIN}",
+            rf"{SPACE}on{SPACE}an?{SPACE}{D}+(?i:{POINT_SCALE})",  # 4 on a 5-point scale
             rf"(?:{SPACE}?%|{SPACE}percent){SPACE}of{SPACE}(?:the{SPACE})?{_AGAIN}",  # 20% of 50
             # 1 in 5, but not 1 in 2020
             rf"(?<=(?<![\d.,])[1-9]){SPACE}in{SPACE}(?:every{SPACE})?(?!(?:19|20){D}{D}\b){D}",
@@ -183,18 +202,25 @@ _JOINED_BY_WORDS = re.compile(
             rf"{SPACE}and{SPACE}(?:{_AND})\b",  # 3 and a half, 5 and 20 cents
             rf"{SPACE}?-?(?:{_SMALLER_UNIT})",
             # 1 hour 30, 1m 80
-            rf"(?:{SPACE}?(?:hours?|hrs?|h|feet|foot|ft)|m){SPACE}{D}{D}?(?!\d|[.,]{D}|{SPACE}?[A-Za-z%])",
+            rf"(?:{SPACE}?(?:{_HOURS})|m){SPACE}{D}{D}?(?!\d|[.,]{D}|{SPACE}?[A-Za-z%])",
             rf"(?:min|m|ft){D}{D}(?!{D})",  # 1m80
             rf"[{PRIMES}{QUOTES}]{SPACE}{D}{D}?{SPACE}?[{PRIMES}{QUOTES}]",  # 5' 7"
             # 5 squared, 2 to the 3rd
-            rf"{SPACE}(?:squared|cubed|to{SPACE}the{SPACE}(?:{_THE_POWER})|(?:degrees{SPACE})?below{SPACE}zero)\b",
+            rf"{SPACE}(?:squared|cubed|to{SPACE}the{SPACE}(?:{_THE_POWER}))\b",
+            rf"{SPACE}?(?:°?[CF]?|degrees(?:{SPACE}\w+)?){SPACE}(?:{_BELOW_ZERO})\b",  # 5 °C below zero
+            rf"<su[bp]>{SIGN}?{D}|_\{{{D}",  # 10<sup>3</sup>, 1010_{{2}}
         )
     )
 )
-_JOINED_BY_AND = re.compile(rf"(?:{_UNIT}|{SPACE}?[^\W\d]{{1,12}})?{SPACE}(?:and|und|et|y){SPACE}{_AGAIN}")
-_BETWEEN = re.compile(rf"(?i:between|zwischen|entre){SPACE}{CURRENCY}?$")
+_JOINED_BY_AND = re.compile(
+    rf"(?:{_UNIT}|{SPACE}?[^\W\d]{{1,12}})?{SPACE}(?:and|und|et|y|e|och|og|en|и){SPACE}{_AGAIN}"
+)
+_BETWEEN = re.compile(
+    rf"(?i:between|zwischen|entre|tra|fra|mellan|mellem|mellom|tussen|между){SPACE}{CURRENCY}?$"
+)
 _WORD_AFTER = re.compile(
-    rf"(?:{_UNIT}|-)?{SPACE}?[^\W\d]|{_TIMES}sqrt|{SPACE}?[°%]|[{PRIMES}{QUOTES}]{SPACE}"
+    rf"(?:{_UNIT}|{DASH})?{SPACE}?[^\W\d]|{_TIMES}sqrt|{SPACE}?[°%]|[{PRIMES}{QUOTES}]{SPACE}"
+    rf"|{SPACE}?\\text|<su|_\{{|\*+{SPACE}"
 )
 _WORD_BEHIND = re.compile(rf"[{SPACES}-]?([^\W\d_][^\s0-9,.;:!?)\]}}\"'/{CURRENCIES}-]*)")
 # Magnitudes that are not in the table of those that are read.
@@ -207,7 +233,7 @@ UNREAD = OTHER_MAGNITUDES | {
     )
     for end in ("", "s", "n", "en")
 }
-_AFTER = (CODES, _TRADERS, _ACCOUNTS, _UNTIL_WORDS, _THAI, _PRODUCTS, _ROOTS, "x|e|h|overline")
+_AFTER = (CODES, _TRADERS, _ACCOUNTS, _UNTIL_WORDS, _THAI, _PRODUCTS, _ROOTS, _REPEATED, "x|e|h")
 WORDS = frozenset(
     [
         *UNREAD,
@@ -217,7 +243,7 @@ WORDS = frozenset(
     ]
 )
 """The words after a number that a model may be writing, in lower case."""
-MARKS_AFTER = f"{_UNTIL}{_OF_THOUSAND}{_FULL_WIDTH}\u00b4`;"
+MARKS_AFTER = f"{_UNTIL}{_OF_THOUSAND}{_FULL_WIDTH}\u00b4`;\u2213"
 """Marks after a number that stand nowhere else in numbers."""
 _UNREAD_BEGUN = frozenset(word[:i] for word in UNREAD for i in range(1, len(word) + 1))
 _UNREAD_MONEY = re.compile(rf"{SPACE}?(?i:{_TRADERS})(?!\w)")
@@ -225,7 +251,8 @@ _UNREAD_MONEY_BEGUN = re.compile(rf"{SPACE}?(?i:{_begins(_TRADERS)})")
 
 # What stands before a number and makes it a part of something else: a fraction, a power, a root.
 JOINED_BEFORE = re.compile(
-    rf"(?<={OTHER_DIGIT})|(?<=[√π±^/\u2044\u2215\uff0f])|(?<=/{SPACE})|(?<=[\^\}}\]]\{{)|(?<=\^\()|(?<=frac)"
+    rf"(?<={OTHER_DIGIT})|(?<=[√π±\u2213^/\u2044\u2215\uff0f])|(?<=[/±\u2213]{SPACE})|(?<=[\^\}}\]_]\{{)"
+    rf"|(?<=\^\()|(?<=frac)|(?<=<su[bp]>)|(?<=\+/-)|(?<=\+/-{SPACE})|(?<=\+-{SPACE})|(?<=\+)(?=-)"
     r"|(?<=sqrt)|(?<=sqrt[ ({\[])|(?<=sqrt[({\[] )|(?<=\^[({] )"
     r"|(?<=\\pm)|(?<=\\pm\s)|(?<=\bout of )|(?<=\(of )|(?<=[\s($€£],)|(?<=\A,)"
 )
@@ -234,9 +261,10 @@ _FAR = 16  # characters before a number in which a sign can stand apart
 _SIGN_APART = re.compile(
     rf"(?:(?<![0-9)\]}}%]{SPACE})(?<![\w-])(?i:minus|negative|минус|eksi)\s+"
     rf"|(?:[负負]|零下|氷点下|マイナス|마이너스|영하){SPACE}?"
-    rf"|[=:{CURRENCIES}]{SPACE}?[{re.escape(MINUSES)}]{SPACE}"
+    rf"|(?:[=:{{{CURRENCIES}]|\b{CODE}){SPACE}?[{re.escape(MINUSES)}]{SPACE}"
     rf"|(?<![\w)\]}}%])[{re.escape(MINUSES)}](?:[A-Z]{{2,3}}|{ABBREVIATIONS})\.?{SPACE}?)$"
 )
+_ARROW = re.compile(f"[={re.escape(MINUSES)}]+>")
 # The last characters of all that `_SIGN_APART` finds.
 _ENDS_OF_SIGNS = frozenset(f"{MINUSES}.ABCDEFGHIJKLMNOPQRSTUVWXYZeiskrptzł\u0441\u0421č负負下点スス스하m")
 
@@ -282,5 +310,5 @@ def follows_sign(text: str, start: int) -> bool:
 
 def is_only_a_minus(before: str) -> bool:
     """Whether nothing stands before the first number of a text but a minus: its sign, or a bullet."""
-    line = before.lstrip()
+    line = _ARROW.sub("", before.lstrip())
     return "\n" not in line and any(c in MINUSES for c in line) and re.search(r"\w", line) is None

@@ -10,10 +10,11 @@ _ITEM = rf"{SIGN}?(?:{D}+(?:\.{D}*)?|\.{D}+)(?:[eE][+-]?{D}+)?"
 # Tags of HTML, of answers and of chats, whose text is no list.
 _OTHER_TAGS = (
     r"(?:\w*(?:answer|result|response|output|solution|number|value|score|total|amount|price|cost|count|think"
+    r"|estimat|predict|forecast|guess|rating|population|year|salary|revenue|quantity|percent"
     r"|reason|assistant|user|human|system|turn|im_|header|message|text|eot|eos|bos|begin_of|end_of|start_of"
     r"|tool|observation|extra_id)\w*"
-    "|a|abbr|ans|b|bdi|big|blockquote|body|button|caption|center|cite|code|data|dd|del|dfn|div|dt|em|end"
-    "|figcaption|final|font|h[1-6]|i|ins|kbd|label|li|mark|mask|meter|nobr|option|p|pad|pre|q|s|samp|sep"
+    "|a|abbr|ans|b|bdi|big|blockquote|body|br|button|caption|center|cite|code|data|dd|del|dfn|div|dt|em|end"
+    "|figcaption|final|font|h[1-6]|hr|i|img|ins|kbd|label|li|mark|mask|meter|nobr|option|p|pad|pre|q|s|samp|sep"
     "|small|span|start|strike"
     "|strong|sub|sup|summary|td|th|time|title|tr|tt|u|unk|var)"
 )

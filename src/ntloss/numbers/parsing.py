@@ -13,8 +13,9 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from ntloss.numbers.alphabet import as_value
+from ntloss.numbers.alphabet import APOSTROPHES, MAGNITUDE_WORDS, SPACE, SPACES, as_value
 from ntloss.numbers.grammar import find_in_text, find_whole
+from ntloss.numbers.scales import FRACTION_BARS, OF, POINT_SCALE
 
 Which = str | Callable[[str], float | None]
 WHICH = ("last", "first", "after", "whole")
@@ -107,7 +108,7 @@ def parse_number(
     if of is not None:
         if isinstance(of, bool) or not 0 < as_float(of) < math.inf:
             raise ValueError(f"of={of!r}: expected a finite number above 0, the largest score of a scale")
-        text = _IN_PARENTHESES.sub(r"\1 ", _of_scale(float(of)).sub(_without_scale, text))
+        text = _IN_PARENTHESES.sub(r"\1 ", _scale_ending_at(float(of)).sub(_without_scale, text))
     number = _find_number(text, which, thousands)
     return None if number is None else as_value(number)
 
@@ -150,31 +151,34 @@ def check_which(which: Which) -> None:
         raise ValueError(f"which={which!r}: expected one of {', '.join(WHICH)}, or a function of the text")
 
 
-# Between a score and the end of its scale.
-_OF = (
-    "(?:out )?of(?: an?(?: possible| total of| maximum of)?)?|von|sur|de"
-    "|on a scale (?:of|from) [01](?: to |-)"
-)
-
-
 # A space makes `(8)` a plain 8: accountants write -8 like that, and no score is an amount.
 _IN_PARENTHESES = re.compile(r"((?<![\w.])\([0-9]+(?:\.[0-9]+)?)(?=\))")
+_MARKUP = r"(?:[*_`$]{1,3}|</?\w{1,8}>)?"
+# What would make another number of a score if its scale did not stand between them.
+_GOES_ON = re.compile(rf"[{SPACES}{APOSTROPHES}]?[0-9]|[{SPACES}-]?(?i:{'|'.join(MAGNITUDE_WORDS)})s?(?!\w)")
+_MIXED = re.compile(rf"(?<![0-9.,{FRACTION_BARS}])[0-9]+{SPACE}+[0-9]+$")  # 1 3/4
 
 
 @functools.lru_cache(maxsize=32)
-def _of_scale(largest: float) -> re.Pattern[str]:
-    """Find what is written after a score of a scale, such as `/10`, or the score of a LaTeX fraction."""
-    number = rf"{re.escape(f'{largest:.15g}')}(?:\.0+)?"
+def _scale_ending_at(largest: float) -> re.Pattern[str]:
+    """Find what is written after a score of a scale, such as `/10`, or a score and its scale in LaTeX."""
+    number = rf"(?:{re.escape(f'{largest:.15g}')}|{re.escape(f'{largest:,.15g}')})(?:\.0+)?"
+    no_more = rf"(?![.,]?[0-9]|\s*[{FRACTION_BARS}]|[eE][0-9+-]|(?:th|rd)s?\b)"
     return re.compile(
-        rf"(?<=[0-9])(?:\*\*)?(?:\s*(?i:stars?|points?|pts)\b)?\s*(?P<open>\()?"
-        rf"(?:[/\u2044\u2215\uff0f]|\b(?i:{_OF})\b)\s*(?:\*\*)?{number}"
-        rf"(?![.,]?[0-9]|\s*[/\u2044\u2215\uff0f])(?(open)\)?)|\\[dt]?frac\{{(?P<fraction>[0-9.]+)\}}\{{{number}\}}"
+        rf"(?<=[0-9]){_MARKUP}(?:\s*(?i:stars?|points?|pts|marks?)\b)?(?:\s*(?P<open>\()?|-)"
+        rf"(?:(?:[{FRACTION_BARS}]|\b(?i:{OF})(?:\b-?|(?<=[-\u2013]))){_MARKUP}\s*{_MARKUP}{number}{no_more}"
+        rf"|on an? {number}(?i:{POINT_SCALE}))(?(open)\)?)"
+        rf"|(?<![0-9])\\[dt]?frac\{{(?P<fraction>[0-9.]+)\}}\{{{number}\}}"
     )
 
 
 def _without_scale(found: re.Match[str]) -> str:
-    """Return the score of a LaTeX fraction, and nothing of what is written after a score."""
-    return found["fraction"] or ""
+    """Return the score of a fraction in LaTeX; of what follows a score, nothing, or the end of a line."""
+    if found["fraction"]:
+        return found["fraction"]
+    if _MIXED.search(found.string, max(0, found.start() - 24), found.start()):
+        return found[0]
+    return "\n" if _GOES_ON.match(found.string, found.end()) else ""
 
 
 def as_float(number: Any) -> float:

@@ -47,6 +47,9 @@ def found(text, fields, **options):
         ("温度\uff1a12.5、【湿度】80", ["温度", "湿度"], [("温度", "12.5"), ("湿度", "80")]),
         ("a: 1, a: 2", ["a"], [("a", "1"), ("a", "2")]),
         ("no number here, clarity:", ["clarity"], []),
+        ("size;price\n4;5", ["size", "price"], []),
+        ("size, price:\n4, 5", ["size", "price"], []),
+        ("size: 4, price:\n5", ["size", "price"], [("size", "4"), ("price", "5")]),
         ("", ["clarity"], []),
     ],
 )  # fmt: skip

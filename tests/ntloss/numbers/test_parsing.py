@@ -19,7 +19,7 @@ PIECES = [
     "bn", "e5", "{,}", "\\,", "\\!", "1/2", " and ", "ths", " thousand", "°", "kg", "π", "\\sqrt", "\u20e3",
     "USD", "h", "_", "}", "m2", "CO2", "D+05",
     ".e+05", "\u2009", " of ", " to ", "Milliarden", "mm", "CR",
-    "<box>", "</box>", '"', "|", "\n",
+    "<box>", "</box>", '"', "|", "\n", "\\bar{", "+-", "\u2213",
 ]  # fmt: skip
 BEFORE = [
     "", "it is ", "x", "bbox_", "GPT-", "n-", "m^", "共", "\\times", "[", "(", "{", "<box>", "\\boxed{",
@@ -93,11 +93,22 @@ def test_whole_accepts_only_texts_that_are_a_single_number(text, number):
         ("(8/10)", 8), ("8 (out of 10)", 8), ("8 stars out of 10", 8), ("8 on a scale of 1 to 10", 8),
         ("8/10/2019", None), ("8/10,000", None), ("7-8/10", None), ("none", None),
         ("7/10-8/10", None), ("8/10*2", None), ("8/10:30", None),
+        ("8 out of max 10", 8), ("8 out of a maximum of 10", 8), ("8-out-of-10", 8),
+        ("8 on a 10-point scale", 8), ("8 on a scale from one to 10", 8), ("8 on a scale of 1 - 10", 8),
+        ("**8 out of** 10", 8), ("`8`/10", 8),
+        ("$8$/10", 8), ("<b>8</b>/10", 8), ("8 marks out of 10", 8), ("8 из 10", 8), ("8 su 10", 8),
+        # The scale is no part of a number that follows it, nor the score one of another number.
+        ("8/10 100% sure", 100), ("8/10 500 reviews", 500), ("8/10 million", 8), ("7/10 8/10", 8),
+        ("8/10e3", None), ("3\\frac{8}{10}", None), ("1 8/10 cups", None), ("8/10ths", None),
     ],
 )  # fmt: skip
 def test_a_score_of_a_scale_may_be_written_as_a_ratio(text, score):
     assert parse_number(text, of=10) == score
     assert parse_number(text, "whole", of=10) in (score, None)
+
+
+def test_the_largest_score_of_a_scale_may_have_separators():
+    assert parse_number("850/1,000", of=1000) == parse_number("850/1000", of=1000) == 850
 
 
 @pytest.mark.parametrize("of", [0, -1, math.nan, math.inf, True])
