@@ -120,7 +120,7 @@ class NumberFormat:
             >>> NumberFormat.of([7, -12.5, "120"]).write(7)
             '+007.0'
         """
-        if isinstance(numbers, str):
+        if isinstance(numbers, str) or not isinstance(numbers, Iterable):
             raise TypeError(f"numbers={numbers!r}: expected several, such as ['7', '12.5']")
         parsed = [_parse(text) for text in numbers]
         if not parsed:
@@ -194,9 +194,16 @@ class NumberFormat:
         return (np.log10(numbers) if self.log else numbers).round(self.decimals) + 0.0
 
     def write_array(self, answers: Array | Sequence[float]) -> list[str]:
-        """Write answers as texts of one width, rounded."""
+        """Write answers as texts of one width, rounded.
+
+        Raises:
+            ValueError: one does not fit, even rounded, or is no finite number.
+        """
         sign = "+" if self.signed else ""
-        return [f"{number:{sign}0{len(self.slots)}.{self.decimals}f}" for number in self.scaled(answers)]
+        texts = [f"{number:{sign}0{len(self.slots)}.{self.decimals}f}" for number in self.scaled(answers)]
+        for text in texts:
+            self.write(text)
+        return texts
 
     def unscaled(self, numbers: Array) -> Array:
         """Return the answers that written numbers stand for; of logarithms, with four significant digits."""

@@ -106,9 +106,10 @@ def parse_number(
     if callable(which):
         return which(text)
     if of is not None:
-        if isinstance(of, bool) or not 0 < as_float(of) < math.inf:
+        if isinstance(of, bool | str) or not 0 < as_float(of) < math.inf:
             raise ValueError(f"of={of!r}: expected a finite number above 0, the largest score of a scale")
-        text = _IN_PARENTHESES.sub(r"\1 ", _scale_ending_at(float(of)).sub(_without_scale, text))
+        if isinstance(text, str):
+            text = _IN_PARENTHESES.sub(r"\1 ", _scale_ending_at(float(of)).sub(_without_scale, text))
     number = _find_number(text, which, thousands)
     return None if number is None else as_value(number)
 

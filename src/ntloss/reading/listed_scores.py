@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ntloss.callers import warn_caller
-from ntloss.numbers.grammar import GOES_ON, find_in_text
+from ntloss.numbers.grammar import GOES_ON
 from ntloss.reading.results import UnlikelyNumberWarning
+from ntloss.reading.score_places import level_of, place_of_score
 from ntloss.reading.scores import MOST_NONE, Levels, ScoreReading, level_values, summarize, text_of_level
 
 _LARGEST_SUM = 1.01  # of probabilities, which APIs round
@@ -25,20 +26,6 @@ _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud
 _TOKENS = ("token", "text", "decoded_token")
 _LOG_PROBS = ("logprob", "log_probability", "logProbability")
 _TOPS = ("top_logprobs", "top_tokens", "candidates")
-# What a score stands after, and what the end of its scale stands after.
-_NAMED = re.compile(
-    r"(?i)(?:scor|rat(?:e|ing)|grad|mark|point)\w*[\"'*_]*(?:\s*\([^()\n]*\))?[\"'*_]*\s*"
-    r"(?:[:=\u2013\u2014-]|is|of|as)?[\s\"'*_(\[]*$"
-)
-_SCALE = re.compile(r"(?i)(?:/|out of|\bof|\bto|[-\u2013\u2014])\s*$")
-# "a score of 4" and "Score - 4", but not "8 points of 10".
-_SCORE_OF = re.compile(r"(?i)(?:scor|rat(?:e|ing)|grad)\w*[\"'*_]*\s*(?:of|[-\u2013\u2014])[\s\"'*_(\[]*$")
-# What begins and ends the thoughts before an answer, of models whose server does not set them apart.
-_THOUGHT = r"(?:\w+:)?(?:think|thinking|thought|reasoning)"
-_THOUGHTS_BEGIN = re.compile(rf"\s*(?:<{_THOUGHT}>|\[THINK\]|(?:<\|start\|>\w+)?<\|channel\|>(?!final)\w+)")
-_THOUGHTS_END = re.compile(rf"</{_THOUGHT}>|\[/THINK\]|<\|channel\|>final<\|message\|>")
-_QUOTED = ("{", "[{", '"', "`")  # the beginning of an answer in JSON, which may quote anything
-_SCALE_BEGINS = re.compile(r"(?i)\s*(?:to|[-\u2013\u2014])\s*\d")
 
 
 def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> ScoreReading:
@@ -76,6 +63,8 @@ def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> Sco
         (4.11, 0.05)
     """
     values = level_values(levels)
+    if top_logprobs is None:
+        raise TypeError("top_logprobs=None: ask the API for them by logprobs=True, top_logprobs=20")
     return _scores(_positions(top_logprobs), values)
 
 
@@ -124,7 +113,7 @@ def scores_from_response(
         )
     tokens = [_clean(str(_get(entry, _TOKENS))) for entry in content]
     text = "".join(tokens)
-    start = _place_of_score(text, values, after)
+    start = place_of_score(text, _levels_by_text(values), after)
     if start is None:
         warn_caller(
             f"the answer {text[-80:]!r} holds none of the levels: its score is NaN", UnlikelyNumberWarning
@@ -163,6 +152,11 @@ class _Position(NamedTuple):
 
 def _scores(positions: list[_Position], values: Mapping[Any, float]) -> ScoreReading:
     of_text = _levels_by_text(values)
+
+    def level_in(text: str) -> Any:
+        name = level_of(text, of_text)
+        return None if name is None else of_text[name]
+
     shares = dict.fromkeys(values, 0.0)
     other = left_out = 0.0
 
@@ -175,10 +169,10 @@ def _scores(positions: list[_Position], values: Mapping[Any, float]) -> ScoreRea
             part, text = mass * share, (before + token).strip()
             # What follows is only known of the token that was written.
             is_known = token == positions[position].written and position + 1 < len(positions)
-            ended = of_text.get(earlier)  # the level that is written, if the token is no part of it
+            ended = level_in(earlier)  # the level that is written, if the token is no part of it
             behind = "" if ended is None or before[-1:].isspace() else token
             is_number = ended is not None and earlier[-1].isdigit()
-            level = of_text.get(text)
+            level = level_in(text)
             begins = any(name.startswith(text) and name != text for name in of_text)
             # The point of `4.5`, or that of a sentence.
             is_point = is_number and behind in tuple(_POINTS)
@@ -192,16 +186,17 @@ def _scores(positions: list[_Position], values: Mapping[Any, float]) -> ScoreRea
             elif level is not None:
                 shares[level] += part
             elif (GOES_ON.match(behind) if is_number else _goes_on(earlier, behind)) or (
-                earlier[-1:] in tuple(_POINTS) and earlier[:-1] in of_text and GOES_ON.match(token)
+                earlier[-1:] in tuple(_POINTS) and level_in(earlier[:-1]) is not None and GOES_ON.match(token)
             ):
                 other += part
-            elif ended is not None or (ended := of_text.get(earlier.rstrip(_POINTS))) is not None:
+            elif ended is not None or (ended := level_in(earlier.rstrip(_POINTS))) is not None:
                 shares[ended] += part
             else:
                 other += part
         rest = mass * max(1 - listed, 0.0)
-        if earlier in of_text and not any(name.startswith(earlier) and name != earlier for name in of_text):
-            shares[of_text[earlier]] += rest
+        ended = level_in(earlier)
+        if ended is not None and not any(name.startswith(earlier) and name != earlier for name in of_text):
+            shares[ended] += rest
         else:
             left_out += rest
 
@@ -212,8 +207,9 @@ def _scores(positions: list[_Position], values: Mapping[Any, float]) -> ScoreRea
 
 
 def _levels_by_text(values: Mapping[Any, float]) -> dict[str, Any]:
-    """Return levels by their texts; beside negative ones, positive ones may have a sign, too."""
+    """Return levels by their texts; beside negative ones, positive ones may have a sign, too; `.5` is 0.5."""
     of_text = {text_of_level(level): level for level in values}
+    of_text |= {text[1:]: level for text, level in of_text.items() if text.startswith("0.")}
     if any(text.startswith("-") for text in of_text):
         of_text |= {f"+{text}": level for text, level in of_text.items() if text[0].isdigit()}
     return of_text
@@ -243,53 +239,6 @@ def _warn(first: _Position, found: ScoreReading, of_text: Mapping[str, Any]) -> 
             "position at which the score is written, or the response to scores_from_response",
             UnlikelyNumberWarning,
         )
-
-
-def _place_of_score(text: str, values: Mapping[Any, float], after: str | None) -> int | None:
-    """Return where the score begins in an answer; None if it holds none."""
-    first = _behind_thoughts(text)
-    if first is None:
-        return None
-    if after is not None:
-        if after not in text[first:]:
-            return None
-        first = text.rindex(after) + len(after)
-    places = []
-    numbers_of = _levels_by_text(values)
-    for number in find_in_text(text):
-        plain = number.plain.removeprefix("-") if text[number.start] not in "-\u2212" else number.plain
-        if plain in numbers_of and not _SCALE_BEGINS.match(text, number.end):
-            start = text.index(plain.removeprefix("-")[0], number.start)
-            start -= plain.startswith("-") or (f"+{plain}" in numbers_of and text[start - 1 : start] == "+")
-            if _SCORE_OF.search(text[:start]) or not _SCALE.search(text[:start]):
-                places.append(start)
-    # Longer words first, so that `good` is not found in `very good`.
-    words = sorted((word for word in numbers_of if not word[-1].isdigit()), key=len, reverse=True)
-    either = "|".join(map(re.escape, words)) or "(?!)"
-    places += [match.start() for match in re.finditer(rf"(?<!\w)(?:{either})(?!\w)", text)]
-    places = sorted(place for place in places if place >= first)
-    if after is not None:
-        return places[0] if places else None
-    named = [place for place in places if _NAMED.search(text[:place])]
-    found = named or places
-    return found[-1] if found else None
-
-
-def _behind_thoughts(text: str) -> int | None:
-    """Return where the answer begins behind what the model has thought; None if it has not ended that.
-
-    Some templates of chats write what begins the thoughts, so that the model only ends them.
-    """
-    place = 0
-    ends = _THOUGHTS_END.search(text)
-    if ends and not (text.lstrip().startswith(_QUOTED) or _THOUGHTS_BEGIN.search(text, 0, ends.start())):
-        place = ends.end()
-    while begins := _THOUGHTS_BEGIN.match(text, place):
-        ends = _THOUGHTS_END.search(text, begins.end())
-        if ends is None:
-            return None
-        place = ends.end()
-    return place
 
 
 def _clean(token: str) -> str:

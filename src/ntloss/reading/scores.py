@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -81,8 +81,8 @@ def read_scores(
 
     A level is written if the answer begins with its tokens, as the tokenizer writes them, and not with those
     of a longer level (`10` after the `1` of both), nor with another number: `10`, `4.5` and `2024` are none
-    of the levels 1 to 5. Levels of one token each take one pass of the model, numbers two more for what
-    follows them, and any further tokens one each.
+    of the levels 1 to 5, and `4.0` is 4, whatever follows the zero. Levels of one token each take one pass of
+    the model, numbers two more for what follows them, and any further tokens one each.
 
     Args:
         model: a causal or encoder-decoder model of transformers, in evaluation mode; or a server of
@@ -155,7 +155,8 @@ class Marks(NamedTuple):
 
     digits: list[int]  # that begin with a digit
     points: list[int]  # a decimal point or comma alone
-    decimals: list[int]  # a point or comma and digits
+    decimals: list[int]  # a point or comma and digits, but not zeros alone
+    zeros: list[int]  # of the digits, those that are zeros alone, which change nothing after a point
 
     @classmethod
     def of(cls, vocabulary: NumberVocabulary) -> Marks:
@@ -164,7 +165,8 @@ class Marks(NamedTuple):
         return cls(
             [i for i, text in texts if GOES_ON.match(text) and text[0] not in _POINTS],
             [i for i, text in texts if text in tuple(_POINTS)],
-            [i for i, text in texts if GOES_ON.match(text) and text[0] in _POINTS],
+            [i for i, text in texts if GOES_ON.match(text) and text[0] in _POINTS and text[1:].strip("0")],
+            [i for i, text in texts if text and not text.strip("0")],
         )
 
 
@@ -184,7 +186,8 @@ def level_probabilities(
     asked = torch.tensor(sorted(own_ids.union(*marks)), device=root.device)
     column = {int(token): i for i, token in enumerate(asked)}
     goes_on = [column[i] for i in (*marks.digits, *marks.decimals)]
-    digits, points = [column[i] for i in marks.digits], {i: column[i] for i in marks.points}
+    decimals = [column[i] for i in marks.digits if i not in marks.zeros]
+    points = {i: column[i] for i in marks.points}
     numbers = [{level.token_ids for level in each if level.is_number} for each in levels]
     masses: list[dict[tuple[int, ...], float]] = [{(): 1.0} for _ in levels]
     others: list[dict[tuple[int, ...], float]] = [{} for _ in levels]  # what becomes another number
@@ -192,7 +195,8 @@ def level_probabilities(
     last, depth = root, 0
     while nodes:
         shares = last.next_tokens(asked).exp()
-        of_digits, of_more, listed = shares[:, digits].sum(-1), shares[:, goes_on].sum(-1), shares.tolist()
+        of_decimals, of_more = shares[:, decimals].sum(-1), shares[:, goes_on].sum(-1)
+        listed = shares.tolist()
         depth += 1
         following: dict[tuple[int, tuple[int, ...]], int] = {}
         for i, (row, begun) in enumerate(nodes):
@@ -205,7 +209,7 @@ def level_probabilities(
                     if masses[row][path] > _LEAST_FOLLOWED:
                         following[row, path] = i
             if begun[-1:] and begun[-1] in points and begun[:-1] in numbers[row]:
-                others[row][begun[:-1]] += mass * float(of_digits[i])
+                others[row][begun[:-1]] += mass * float(of_decimals[i])
             for ids in (level.token_ids for level in levels[row]):
                 if len(ids) >= depth and ids[: depth - 1] == begun:
                     path = ids[:depth]
@@ -256,6 +260,8 @@ def summarize(
 
 def level_values(levels: Levels) -> dict[Any, float]:
     """Return the levels with their values; a level that is a text of a number has the number's value."""
+    if not isinstance(levels, Iterable):
+        raise TypeError(f"levels={levels!r}: expected two or more scores, such as range(1, 6)")
     pairs = levels.items() if isinstance(levels, Mapping) else [(level, level) for level in levels]
     values: dict[Hashable, float] = {}
     for level, value in pairs:

@@ -111,7 +111,7 @@ def test_the_largest_score_of_a_scale_may_have_separators():
     assert parse_number("850/1,000", of=1000) == parse_number("850/1000", of=1000) == 850
 
 
-@pytest.mark.parametrize("of", [0, -1, math.nan, math.inf, True])
+@pytest.mark.parametrize("of", [0, -1, math.nan, math.inf, True, "5"])
 def test_a_scale_ends_at_a_number_above_0(of):
     with pytest.raises(ValueError, match="of="):
         parse_number("8/10", of=of)
@@ -128,8 +128,9 @@ def test_the_option_which_may_be_a_function_and_unknown_names_are_errors():
 
 @pytest.mark.parametrize("given", [None, 5, b"5"])
 def test_what_is_no_text_is_a_type_error(given):
-    with pytest.raises(TypeError, match="expected a text"):
-        parse_number(given)
+    for of in (None, 10):
+        with pytest.raises(TypeError, match="expected a text"):
+            parse_number(given, of=of)
 
 
 @quick

@@ -62,14 +62,15 @@ def test_levels_are_exact_and_another_number_is_none(kind):
 
 
 def probability_of(level, behind, tokenizer):
-    """That a model writes a level token by token, and behind it neither a digit nor a point and a digit."""
+    """That a model writes a level token by token, and then neither a digit nor a point and a digit but 0."""
     words = tokenizer.get_vocab()
     digits = [i for word, i in words.items() if word.isdigit()]
     ids = tokenizer.encode(level)
     share = math.exp(sum(behind(ids[:n])[ids[n]] for n in range(len(ids))))
     other = sum(math.exp(behind(ids)[i]) for i in digits)
     if "." in words:
-        other += sum(math.exp(behind(ids)[words["."]] + behind([*ids, words["."]])[i]) for i in digits)
+        decimals = [i for i in digits if i != words["0"]]
+        other += sum(math.exp(behind(ids)[words["."]] + behind([*ids, words["."]])[i]) for i in decimals)
     return share * (1 - other)
 
 
@@ -101,6 +102,15 @@ def test_a_model_that_writes_another_number_writes_no_level(answer):
     write_always(model, tokenizer.encode("How a?")[-1:] + ids)
     scores = read_scores(model, tokenizer, "How a?", levels=range(1, 6))
     assert scores.none == approx(1.0)
+
+
+def test_a_level_may_be_written_with_a_zero_after_its_point():
+    tokenizer = tokenizer_of([*WORDS[:-1], ".", "end"])
+    model = model_of(tokenizer)
+    write_always(
+        model, tokenizer.encode("How a?")[-1:] + tokenizer.convert_tokens_to_ids(["4", ".", "0", "end"])
+    )
+    assert read_scores(model, tokenizer, "How a?", levels=range(1, 6)).probabilities[4] == approx(1.0)
 
 
 def write_always(model, chain):
@@ -140,8 +150,9 @@ def test_words_have_values_and_may_share_their_beginning():
 def test_levels_may_be_texts_of_numbers():
     found = scores_from_logprobs(logs(_1=0.75, _2=0.25), ["1", "2"])
     assert (found.probabilities["1"], found.mean) == approx((0.75, 1.25))
-    with pytest.raises(TypeError, match="levels"):
-        scores_from_logprobs(logs(_1=1.0), ["good", "bad"])
+    for levels in (["good", "bad"], 5):
+        with pytest.raises(TypeError, match="levels"):
+            scores_from_logprobs(logs(_1=1.0), levels)
 
 
 @pytest.mark.parametrize("kind", ["llama", "t5"])
@@ -255,6 +266,21 @@ def position(written, **shares):
             0,
         ),
         ([position("4", _4=1.0), position(".", **{".": 1.0})], range(1, 6), {4: 1.0}, 0, 0),
+        # Zeros after the point change nothing.
+        (
+            [position("4", _4=0.6, _5=0.4), position(".", **{".": 1.0}), position("0", _0=0.5, _7=0.5)],
+            range(1, 6),
+            {4: 0.3, 5: 0.4},
+            0.3,
+            0,
+        ),
+        (
+            [position(".", **{".": 0.5, "1": 0.5}), position("50", _50=0.5, _5=0.25, _4=0.25)],
+            [0, 0.5, 1],
+            {0.5: 0.375, 1: 0.5},
+            0.125,
+            0,
+        ),
         # White space ends a level, whatever follows it.
         (
             [position("1", _1=0.6, _9=0.4), position("0", **{"0": 0.5, "\n": 0.5})],
@@ -378,6 +404,26 @@ def test_a_list_without_levels_or_with_levels_in_other_letters_is_a_warning(top,
         (["<|channel|>analysis<|message|>", "3", "?<|channel|>final<|message|>", "7"], 7, None),
         (["<score>", "7", "</score><reasoning>good</reasoning>"], 7, None),  # a reason after the score
         (['{"score": ', "7", ', "why": "no </think>"}'], 7, None),
+        # Words that hold a name of a score, lists of points, and the end of a scale are none.
+        (["Score: ", "4", ". It demonstrates ", "3", " strengths and generated ", "2", " errors."], 4, None),
+        (["Rating: ", "4", "\nStrengths: accurate\n", "1", ". good\nKey points:\n", "2", ". clear"], 4, None),
+        (["Score: ", "4", ". It misses point ", "3", "."], 4, None),
+        (['{"score": ', "4", ', "max_score": ', "5", "}"], 4, None),
+        (["Score: ", "4", " (max score ", "5", ")"], 4, None),
+        (["Bewertung: ", "4", " von ", "5"], 4, None),
+        (["我给", "4", "分\uff0c满分", "5", "分"], 4, None),
+        (["I rate this ", "4", " on a ", "5", "-point scale."], 4, None),
+        (["Rate ", "1", " - ", "10", ": ", "4"], 4, None),
+        # Markup between the name and the score.
+        (["<score>", "4", "</score><confidence>", "5", "</confidence>"], 4, None),
+        (["The final score is \\boxed{", "4", "}. It has ", "2", " errors"], 4, None),
+        (["Score: `", "4", "`. ", "2", " errors"], 4, None),
+        (["| Score | ", "4", " |\n| Errors | ", "2", " |"], 4, None),
+        (["overallRating → ", "4", ", ", "2", " errors"], 4, None),
+        # A dash before or after a score.
+        (["Clarity: ", "3", "\nOverall - ", "4"], 4, None),
+        (["Overall: ", "4", " - ", "2", " errors"], 4, None),
+        (['{"score": ', "4", ".", "0", "}"], 4, None),
     ],
 )
 def test_the_score_of_a_response_is_found(answer, score, after):
@@ -449,6 +495,7 @@ def test_a_response_without_a_score_is_a_warning_and_without_log_probabilities_a
     ("given", "error"),
     [
         ([], ValueError),
+        (None, TypeError),
         ([{"token": "1"}], TypeError),
         ({"1": 0.0, "2": 0.0}, ValueError),
         (["1"], TypeError),
