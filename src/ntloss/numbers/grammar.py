@@ -7,8 +7,8 @@
 - `find_digits(text)` finds the numbers of a text without what stands around them, for labels.
 
 The grammar's parts are `alphabet` (characters, words and their patterns), `digits_in_words` (digits that are
-no number), `joins` (what makes a number a part of something else), `lists`, and `pieces` (which tokens may be
-parts of a number).
+no number), `joins` (what makes a number a part of something else), `scales`, `lists`, and `pieces` (which
+tokens may be parts of a number).
 
 `docs/numbers.md` has a table of what is read and how, and of what is not.
 """

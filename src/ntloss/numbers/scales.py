@@ -14,7 +14,7 @@ _SMALLEST = rf"(?:[01]|zero|one)(?:{_SPACE}to|{_SPACE}?[-\u2013])"
 OF = (
     rf"(?:out{_SPACE})?of(?:{_SPACE}(?:the|an?))?(?:{_SPACE}{_LARGEST})?"
     rf"|on{_SPACE}an?{_SPACE}scale{_SPACE}(?:of|from|to)(?:{_SPACE}{_SMALLEST})?"
-    "|von(?: maximal)?|sur|de|sobre|su|em|av|z|из"
+    rf"|von(?:{_SPACE}maximal)?|sur|de|sobre|su|em|av|z|из"
 )
 """Words, of several languages and in any case."""
 FRACTION_BARS = "/\u2044\u2215\uff0f"

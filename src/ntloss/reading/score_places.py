@@ -11,30 +11,43 @@ from ntloss.numbers.scales import FRACTION_BARS, OF, POINT_SCALE
 
 _NEAR = 80  # characters before a level in which a name or the beginning of a scale is looked for
 _MARKS = r"[\"'`*_|<>$]*"
-# In English, as a word or a part of a name (`overall_rating`, `finalScore`), and in other languages.
-_NAME = (
-    r"(?:scor[^\W\d]*|(?:(?<![^\W_])|(?<=[a-z])(?=(?-i:[RG])))(?:rat(?:es?|ed|ing)|grad(?:es?|ed|ing))s?(?![^\W\d_])"
-    r"|Bewertung|Punktzahl|puntuación|calificación|punteggio|pontuação|оценка"
-    r"|评分|得分|分数|打分|評分|評価|スコア|점수|평점)"
-)
-# Common words, which name a score at the beginning of a line, and before a colon.
-_POINTS = (
-    r"(?:^|[{,]|\b(?:total|final|overall|full|a)\b)[\s\"'*_#-]*"
-    r"(?:marks?|points?)[\"'*_]*[ \t]*(?:[:=]|\bof\b)"
-)
+# What a score stands after. In English, names are words or parts of a name (`overall_rating`, `finalScore`).
+_NAME = r"""
+    (?: scor[^\W\d]*
+    |   (?:(?<![^\W_])|(?<=[a-z])(?=(?-i:[RG])))(?:rat(?:es?|ed|ings?)|grad(?:es?|ed|ing))(?![^\W\d_])
+    |   Bewertung|Punktzahl|puntuación|calificación|punteggio|pontuação|оценка
+    |   评分|得分|分数|打分|評分|評価|スコア|점수|평점
+    )"""
+# Common words name a score only at the beginning of a line or of a name, and before a colon or "of".
+_POINTS = r"""
+    (?:^|[{,]|\b(?:total|final|overall|full|a)\b)[\s"'*_#-]*(?:marks?|points?)["'*_]*[ \t]*(?:[:=]|\bof\b)"""
 _NAMED = re.compile(
-    rf"(?im)(?:{_NAME}{_MARKS}(?:\s*\([^()\n]*\))?{_MARKS}\s*(?:[:=\u2013\u2014-]>?|\u2192|\b(?:is|of|as)\b)?\s*"
-    rf"|{_POINTS}[ \t]*)[\"'`*_|<>$(\[\s]*?(?:\\boxed\{{)?[\"'`*_$(\[]*\Z"
+    rf"""
+    (?: {_NAME}{_MARKS} (?:\s*\([^()\n]*\))?{_MARKS} \s*(?:[:=\u2013\u2014-]>?|\u2192|\b(?:is|of|as)\b)?
+    |   {_POINTS}(?![ \t]*\n)
+    )
+    [\s"'`*_|<>$(\[]* (?:\\boxed\{{)? ["'`*_$(\[]* \Z
+    """,
+    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
 )
-_UNIT = r"(?:\s*(?:stars?|points?|pts|marks?|Punkten?|分|점))?"
+# The number after it is the largest one of a scale: 4 out of `5`, `"max_score": 5`, `5` in 1 to 5.
 _END_OF_SCALE = re.compile(
-    rf"(?i)(?:[0-9]{_MARKS}{_UNIT}{_MARKS}\s*\(?"
-    rf"(?:[{FRACTION_BARS}]|[ \t]*[-\u2013\u2014]|\b(?:{OF}|to|bis|à)\b)"
-    r"|\bout[ -]of(?: an?)?(?: possible)?|\bscale (?:of|from|to)|scale[\"'*_]*\s*[:=]|满分"
-    r"|(?<![^\W_])max(?:imum)?[ _]?(?:possible[ _]?)?(?:scor\w*|rating|grade|marks?|points?)?"
-    rf"[\"'*_]*\s*(?:[:=]|\b(?:is|of)\b)?){_MARKS}[ \t]*{_MARKS}\Z"
+    rf"""
+    (?: [0-9]{_MARKS} (?:\s*(?:stars?|points?|pts|marks?|Punkten?|分|점))?{_MARKS} \s*\(?
+        (?:[{FRACTION_BARS}]|[ \t]*[-\u2013\u2014]|\b(?:{OF}|to|bis|à)\b)
+    |   \bout[ -]of(?:[ ]an?)?(?:[ ]possible)?
+    |   \bscale[ ](?:of|from|to) | scale["'*_]*\s*[:=]
+    |   (?<![^\W_])max(?:imum)?[ _]?(?:possible[ _]?)?(?:scor\w*|rating|grade|marks?|points?)?["'*_]*\s*
+        (?:[:=]|\b(?:is|of)\b)?
+    |   满分
+    )
+    {_MARKS}[ \t]*{_MARKS}\Z
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
-_BEGIN_OF_SCALE = re.compile(rf"(?i)\s+(?:to|bis|à)\s+[0-9]|[-\u2013\u2014][0-9]|{POINT_SCALE}|分?满分")
+_BEGIN_OF_SCALE = re.compile(
+    rf"\s+(?:to|bis|à)\s+[0-9]|[-\u2013\u2014][0-9]|{POINT_SCALE}|分?满分", re.IGNORECASE
+)
 _SPACED_DASH = re.compile(r"\s[-\u2013\u2014]\s(?P<number>[0-9]+)(?![0-9])")  # 1 - 10, or 4 - 2 errors
 # What begins and ends the thoughts before an answer, of models whose server does not set them apart.
 _THOUGHT = r"(?:\w+:)?(?:think|thinking|thought|reasoning)"
