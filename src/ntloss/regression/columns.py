@@ -40,24 +40,41 @@ class Answers(NamedTuple):
     notes: list[str]
 
 
-def mark_gaps(rows: pd.DataFrame, missing: Iterable[str] = (), numeric: Collection[str] = ()) -> pd.DataFrame:
+def find_numeric(rows: pd.DataFrame, missing: Iterable[str] = ()) -> list[str]:
+    """Return the names of columns that hold numbers, and gaps at most.
+
+    Args:
+        rows: texts.
+        missing: what stands for a gap, in addition to `?`, `n/a` and the like.
+    """
+    gaps = _GAPS | {*map(_normal, missing)}
+    return [name for name in rows.columns if _holds_numbers(rows[name], gaps)]
+
+
+def mark_gaps(
+    rows: pd.DataFrame, missing: Iterable[str] = (), numeric: Collection[str] | None = None
+) -> pd.DataFrame:
     """Return rows with None in place of gaps.
 
     Args:
         rows: texts.
         missing: what stands for a gap in any column.
-        numeric: columns that held numbers before. In these, and in all other columns of numbers, NA, ? and
-            the like stand for gaps, too.
+        numeric: columns in which NA, ? and the like stand for gaps, too. Default: those that hold numbers.
+            Rows that a model reads are marked with the columns of the rows that it learned from, because
+            which ones hold numbers may depend on a single row.
     """
-    return rows.apply(_mark_gaps, missing={*map(_normal, missing)}, numeric=numeric)
+    meant = {*map(_normal, missing)}
+    numeric = find_numeric(rows, meant) if numeric is None else numeric
+    return rows.apply(lambda texts: _without(texts, meant | _GAPS if texts.name in numeric else meant))
 
 
-def _mark_gaps(texts: pd.Series, missing: set[str], numeric: Collection[str]) -> pd.Series:
-    normal = texts.fillna("").map(_normal)
-    texts, is_gap = texts.where(~normal.isin(missing), None), normal.isin(_GAPS | missing)
-    given = texts[~is_gap]
-    holds_numbers = len(given) and pd.to_numeric(given, errors="coerce").notna().all()
-    return texts.where(~is_gap, None) if holds_numbers or texts.name in numeric else texts
+def _without(texts: pd.Series, gaps: set[str]) -> pd.Series:
+    return texts.where(~texts.fillna("").map(_normal).isin(gaps), None)
+
+
+def _holds_numbers(texts: pd.Series, gaps: set[str]) -> bool:
+    given = texts[~texts.fillna("").map(_normal).isin(gaps)]
+    return bool(len(given) and pd.to_numeric(given, errors="coerce").notna().all())
 
 
 def _normal(text: str) -> str:

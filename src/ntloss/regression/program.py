@@ -15,13 +15,14 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from ntloss.regression.columns import Answers, leave_out_summary, mark_gaps, read_answers
+from ntloss.regression.columns import Answers, find_numeric, leave_out_summary, mark_gaps, read_answers
 from ntloss.regression.estimator import CHECKPOINT, RECORD, REFIT, NumberRegressor, check_level
 from ntloss.regression.report import say, show
 from ntloss.regression.tables import Table, find_column, read_table
 
 _YEAR_LAST = r"^\s*(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:\s*|([T ]\d.*))$"
 COMMAND = "command.json"  # what a folder was made from
+FOUND = "found"  # in it: how the table was read
 PREDICTED = ("prediction", "lower", "upper")  # the columns that predict adds
 _SHOWN = 3  # rows
 _OF_FIT = (
@@ -46,7 +47,8 @@ def fit(given: argparse.Namespace) -> int:
     folder = Path(given.output or f"{Path(given.table).name.partition('.')[0]}-{target}").expanduser()
     made_from = _made_from(table.rows, given)
     if (folder / RECORD).exists():
-        if _held(folder) != made_from:
+        held = _held(folder)
+        if {name: held.get(name) for name in made_from} != made_from:
             raise ValueError(
                 f"{folder} holds a model of other rows or options; pass another --output, or delete it"
             )
@@ -54,7 +56,7 @@ def fit(given: argparse.Namespace) -> int:
         say(f"{folder} holds this model already.\n\n{show(model.report_, model.summary_)}")
         return 0
     _check_is_ours(folder)
-    rows, answers = _rows(table, target, given)
+    rows, answers, found = _rows(table, target, given)
     model = NumberRegressor(
         given.model,
         prompt=None if given.prompt is None else given.prompt.replace("\\n", "\n"),
@@ -71,7 +73,7 @@ def fit(given: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\nInterrupted. The same command goes on where {folder} has been left.", file=sys.stderr)
         return 130
-    (folder / COMMAND).write_text(json.dumps(made_from), "utf-8")
+    (folder / COMMAND).write_text(json.dumps({**made_from, FOUND: found}), "utf-8")
     model.save(folder)
     for name in (CHECKPOINT, REFIT):
         (folder / name).unlink(missing_ok=True)
@@ -85,7 +87,7 @@ def predict(given: argparse.Namespace) -> int:
     check_level("--level", given.level)
     table = read_table(given.table, given.separator)
     _check_names(table.rows, given.table)
-    truth, fitted = Answers(np.zeros(0), []), _held(Path(given.folder).expanduser()) or {}
+    truth, fitted = Answers(np.zeros(0), []), _held(Path(given.folder).expanduser())
     missing = [*given.missing, *fitted.get("missing", [])]
     if given.truth is not None:
         column = table.rows[find_column(table.rows, given.truth, "--truth", table.notes)]
@@ -101,7 +103,8 @@ def predict(given: argparse.Namespace) -> int:
     for note in (*table.notes, *truth.notes):
         print(note, file=sys.stderr)
     model.verbose = sys.stderr.isatty()
-    rows = mark_gaps(table.rows, missing, model.questions_.numeric)
+    numeric = fitted.get(FOUND, {}).get("numeric", model.questions_.numeric)
+    rows = mark_gaps(table.rows, missing, numeric)
     calibrated = model.calibration_.covers(given.level)
     asked = ~model.questions_.find_empty(rows)
     levels = [(1 - given.level) / 2, 0.5, (1 + given.level) / 2]
@@ -144,12 +147,13 @@ def _made_from(rows: pd.DataFrame, given: argparse.Namespace) -> dict[str, Any]:
     return {"table": table, **{name: getattr(given, name) for name in _OF_FIT}}
 
 
-def _held(folder: Path) -> Any:
-    """Return what the model in a folder was made from; None if no fit of this command says so."""
+def _held(folder: Path) -> dict[str, Any]:
+    """Return what the model in a folder was made from; nothing if no fit of this command says so."""
     try:
-        return json.loads((folder / COMMAND).read_text("utf-8"))
+        held: dict[str, Any] = json.loads((folder / COMMAND).read_text("utf-8"))
     except (FileNotFoundError, ValueError):
-        return None
+        return {}
+    return held
 
 
 def _check_is_ours(folder: Path) -> None:
@@ -165,13 +169,20 @@ def _check_is_ours(folder: Path) -> None:
         )
 
 
-def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.DataFrame, pd.Series]:
-    """Return the rows with an answer and the answers, and print how they were read."""
+def _rows(
+    table: Table, target: str, given: argparse.Namespace
+) -> tuple[pd.DataFrame, pd.Series, dict[str, Any]]:
+    """Return the rows with an answer, the answers, and what predict needs to read rows like these.
+
+    How they were read is printed.
+    """
     answers = leave_out_summary(table.rows, read_answers(table.rows[target], given.decimal, given.missing))
     for note in (*table.notes, *answers.notes):
         say(f"read            {note}")
     dropped = [find_column(table.rows, name, "--drop") for name in given.drop]
-    rows = mark_gaps(table.rows.drop(columns=target), given.missing)
+    texts = table.rows.drop(columns=target)
+    numeric = find_numeric(texts, given.missing)
+    rows = mark_gaps(texts, given.missing, numeric)
     numbers, kept = pd.Series(answers.numbers, name=target), [c for c in rows.columns if c not in dropped]
     if not kept:
         raise ValueError(f"{given.table} has no column beside {', '.join(map(repr, [target, *dropped]))}")
@@ -193,7 +204,8 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
     elif name := next((name for name in kept if name in times), None):
         say(f"hint            {name!r} holds dates: --sort-by {name} holds out the latest rows")
     known = numbers.notna()
-    return rows.loc[known, kept].reset_index(drop=True), numbers[known].reset_index(drop=True)
+    rows, numbers = rows.loc[known, kept].reset_index(drop=True), numbers[known].reset_index(drop=True)
+    return rows, numbers, {"numeric": numeric}
 
 
 def _as_times(column: pd.Series) -> pd.Series | None:

@@ -169,24 +169,46 @@ def test_a_last_row_with_the_total_is_neither_trained_nor_counted(run, asked):
     assert len(pd.read_csv(io.StringIO(printed))) == 61
 
 
-def test_predict_reads_gaps_and_decimals_as_fit_was_told_to(run, monkeypatch):
+@pytest.fixture
+def written(monkeypatch):
+    """The questions that models are asked."""
+    texts, read = [], program.NumberRegressor._read_texts
+    monkeypatch.setattr(
+        program.NumberRegressor,
+        "_read_texts",
+        lambda self, asked, *options: (texts.extend(asked), read(self, asked, *options))[1],
+    )
+    return texts
+
+
+def test_predict_reads_gaps_and_decimals_as_fit_was_told_to(run, written):
     table, prices = rooms(60)
     table["size"] = table["size"].fillna(-999).astype(int)
     table.assign(price=[f"{1 + price / 1000:.3f}" for price in prices]).to_csv("rooms.csv", index=False)
     options = ("--missing", "-999", "--decimal", ",")
     assert run("fit", "rooms.csv", "--target", "price", *options)[0] == 0
     table[:3].assign(size=["-999", "?", "NA"], price=["1.500", "", "-999"]).to_csv("new.csv", index=False)
-    written, write = [], program.NumberRegressor._read_texts
-    monkeypatch.setattr(
-        program.NumberRegressor,
-        "_read_texts",
-        lambda self, texts, *options: (written.extend(texts), write(self, texts, *options))[1],
-    )
+    written.clear()
     code, printed, complaints = run("predict", "rooms-price", "new.csv", "--truth", "price")
     assert (code, "1 row with a true answer" in complaints) == (0, True)
     assert [", size: unknown, " in text for text in written] == [True] * 3
     predicted = pd.read_csv(io.StringIO(printed))["prediction"][0]
     assert f"{abs(predicted - 1500):.3g};" in complaints
+
+
+def test_the_other_rows_of_a_table_do_not_change_what_predict_reads(run, written):
+    texts, stars = reviews(60)
+    region = ["EU", "1", "NA"] * 20  # where NA is a region, as EU is
+    code = ["007", "042", "?"] * 20  # where ? is a gap, though codes are no numbers
+    pd.DataFrame({"text": texts, "region": region, "code": code, "y": stars}).to_csv("t.csv", index=False)
+    assert run("fit", "t.csv", "--target", "y")[0] == 0
+    written.clear()
+    for others in ("", "b,1,042\n", "b,EU,x\n"):
+        pathlib.Path("new.csv").write_text(f"text,region,code\na,NA,?\n{others}")
+        assert run("predict", "t-y", "new.csv", "--level", "0.5")[0] == 0
+    assert [each for each in written if each.startswith("text: a")] == [
+        "text: a, region: NA, code: unknown, y: "
+    ] * 3
 
 
 @pytest.mark.parametrize("by", [None, "n"])

@@ -356,10 +356,14 @@ def test_gaps_in_a_column_of_numbers_leave_it_one(tmp_path):
     assert mark_gaps(rows).to_dict("list") == {"size": ["3", None, None], "country": ["NA", "NO", "SE"]}
 
 
-def test_gaps_are_marked_in_a_column_that_held_numbers_before():
-    rows = pd.DataFrame({"size": ["NA", "?"], "country": ["NA", "?"]}, dtype=object)
-    assert mark_gaps(rows).equals(rows)
-    assert mark_gaps(rows, numeric=["size"]).to_dict("list") == {"size": [None, None], "country": ["NA", "?"]}
+@pytest.mark.parametrize("cell", ["?", "5"])
+def test_gaps_are_marked_in_a_column_that_held_numbers_before_and_in_no_other(cell):
+    rows = pd.DataFrame({"size": ["NA", "big"], "country": ["NA", cell]}, dtype=object)
+    assert mark_gaps(rows[:1]).equals(rows[:1])
+    assert mark_gaps(rows, numeric=["size"]).to_dict("list") == {
+        "size": [None, "big"],
+        "country": ["NA", cell],
+    }
 
 
 @pytest.mark.parametrize(
