@@ -12,14 +12,14 @@ WORDS = ("bad", "poor", "fair", "good", "great")
 SMALL = {"epochs": 2, "verbose": False, "compare": False, "learning_rate": 3e-3}
 
 
-def save_tiny_model(folder, layers=6):
+def save_tiny_model(folder, layers=6, seed=0):
     """Save a Llama of random weights whose tokens are characters."""
     texts = sorted(pre_tokenizers.ByteLevel.alphabet())
     characters = Tokenizer(models.BPE({text: i for i, text in enumerate(["<end>", *texts])}, []))
     characters.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     characters.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters, eos_token="<end>", pad_token="<end>")
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
     config = LlamaConfig(vocab_size=len(tokenizer), num_hidden_layers=layers, eos_token_id=0, **shape)
     LlamaForCausalLM(config).save_pretrained(folder)

@@ -22,7 +22,7 @@ class Checkpoint:
 
     Args:
         file: its path; the folder is created.
-        depends: what the training depends on: parameters and rows.
+        depends: what the training depends on: parameters, pretrained weights and rows.
 
     Attributes:
         held: the state that the file holds, None if it cannot be used.
@@ -40,7 +40,7 @@ class Checkpoint:
             if held["key"] == self._key:
                 self.held = held
             else:
-                self.refused = "was left by other rows or parameters"
+                self.refused = "was left by other rows, parameters or pretrained weights"
         except FileNotFoundError:
             pass
         except (EOFError, RuntimeError, UnpicklingError):

@@ -30,6 +30,7 @@ from ntloss.regression.report import SELF, Report, Steps, make_table, show, summ
 from ntloss.regression.rows import FEWEST, Numbers, as_answers, as_table, check_rows, choose_rows, divide
 from ntloss.regression.training import RATES, best_epoch, train
 from ntloss.writing import Writer
+from ntloss.writing.weights import digest_of_weights
 
 RECORD = "regressor.json"
 CHECKPOINT, REFIT = "checkpoint.pt", "checkpoint_refit.pt"
@@ -74,7 +75,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         compare: fit simple models, too (default). A folder or name of a sentence encoder, in the format of
             sentence-transformers (which is not needed), adds it with a support vector machine.
         checkpoint: a folder in which an interrupted `fit` leaves its state, and from which the next `fit`
-            with the same rows and parameters goes on. Default: none.
+            with the same rows, parameters and pretrained weights goes on. Default: none.
         verbose: print what is done, and show a bar. Default: True.
         random_state: seed of the split and the order of the rows. Default: 0.
 
@@ -368,6 +369,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         if self.checkpoint is None:
             return None
         used = {**self.get_params(), **dict.fromkeys(_NOT_IN_KEY)}
+        if (weights := digest_of_weights(self.model)) is not None:
+            used["model"] = [self.model, weights]
         return Checkpoint(Path(self.checkpoint).expanduser() / name, [used, *rows])
 
     def _train(

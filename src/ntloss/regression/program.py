@@ -19,6 +19,7 @@ from ntloss.regression.columns import Answers, find_numeric, leave_out_summary, 
 from ntloss.regression.estimator import CHECKPOINT, RECORD, REFIT, NumberRegressor, check_level
 from ntloss.regression.report import say, show
 from ntloss.regression.tables import Table, find_column, read_table
+from ntloss.writing.weights import digest_of_weights
 
 _YEAR_LAST = r"^\s*(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:\s*|([T ]\d.*))$"
 COMMAND = "command.json"  # what a folder was made from
@@ -48,9 +49,10 @@ def fit(given: argparse.Namespace) -> int:
     made_from = _made_from(table.rows, given)
     if (folder / RECORD).exists():
         held = _held(folder)
-        if {name: held.get(name) for name in made_from} != made_from:
+        if not held or any(held.get(name, value) != value for name, value in made_from.items()):
             raise ValueError(
-                f"{folder} holds a model of other rows or options; pass another --output, or delete it"
+                f"{folder} holds a model of other rows, options or weights of --model; pass another "
+                "--output, or delete it"
             )
         model = NumberRegressor.load(folder)
         say(f"{folder} holds this model already.\n\n{show(model.report_, model.summary_)}")
@@ -144,7 +146,9 @@ def _made_from(rows: pd.DataFrame, given: argparse.Namespace) -> dict[str, Any]:
     # The file is not read again: a pipe would be empty.
     content = json.dumps([rows.columns.tolist(), rows.to_numpy().tolist()])
     table = hashlib.sha256(content.encode()).hexdigest()
-    return {"table": table, **{name: getattr(given, name) for name in _OF_FIT}}
+    made_from = {"table": table, **{name: getattr(given, name) for name in _OF_FIT}}
+    weights = digest_of_weights(given.model)
+    return made_from if weights is None else {**made_from, "weights": weights}
 
 
 def _held(folder: Path) -> dict[str, Any]:

@@ -87,6 +87,19 @@ def test_the_same_command_prints_the_report_again_and_another_one_is_refused(run
     assert (code, "--output" in complaint) == (2, True)
 
 
+@pytest.mark.usefixtures("run")
+def test_a_model_of_other_pretrained_weights_is_another_one(tiny):
+    shutil.copytree(tiny, "base")
+    command = ["fit", write_reviews(), "--target", "stars", "--model", "base", "--epochs", "1"]
+    assert main(command) == 0
+    pathlib.Path("base/notes.json").write_text("{}")
+    assert main(command) == 0
+    save_tiny_model("base", seed=1)
+    assert main(command) == 2
+    shutil.rmtree("base")
+    assert main(command) == 0  # nothing says that the weights were others
+
+
 def test_a_table_from_a_pipe_is_told_from_another_one(run):
     codes = []
     for seed in (0, 0, 1):

@@ -391,15 +391,21 @@ def test_a_refit_that_was_stopped_leaves_the_first_model(tiny, monkeypatch, stop
     assert_close(model.predict_interval(texts[:9], 0.8), once.predict_interval(texts[:9], 0.8))
 
 
-def test_a_refit_goes_on_from_the_training_of_a_fit_without_it(tiny, tmp_path, monkeypatch):
+@pytest.fixture
+def checkpoints(monkeypatch):
+    """The checkpoints that fits make."""
     found = []
     monkeypatch.setattr(
         "ntloss.regression.estimator.Checkpoint",
         lambda *given: found.append(Checkpoint(*given)) or found[-1],
     )
+    return found
+
+
+def test_a_refit_goes_on_from_the_training_of_a_fit_without_it(tiny, tmp_path, checkpoints):
     for refit in (False, True):
         make(tiny, refit=refit, checkpoint=tmp_path).fit(*reviews(40))
-    assert [each.held is not None for each in found] == [False, True, False]
+    assert [each.held is not None for each in checkpoints] == [False, True, False]
 
 
 def test_a_checkpoint_of_other_rows_is_not_continued(tiny, tmp_path):
@@ -409,15 +415,17 @@ def test_a_checkpoint_of_other_rows_is_not_continued(tiny, tmp_path):
     assert_close(model.history_, make(tiny).fit(texts, answers[::-1].copy()).history_)
 
 
+def test_a_checkpoint_of_other_pretrained_weights_is_not_continued(tmp_path, checkpoints):
+    for seed in (0, 0, 1):
+        base = save_tiny_model(tmp_path / "base", seed=seed)
+        make(base, epochs=1, checkpoint=tmp_path / "kept").fit(*reviews(40))
+    assert [each.held is not None for each in checkpoints] == [False, True, False]
+
+
 def test_a_checkpoint_of_a_function_is_continued_in_a_new_process_unless_its_source_changes(
-    tiny, tmp_path, monkeypatch
+    tiny, tmp_path, checkpoints
 ):
     texts, answers = reviews(40)
-    found = []
-    monkeypatch.setattr(
-        "ntloss.regression.estimator.Checkpoint",
-        lambda *given: found.append(Checkpoint(*given)) or found[-1],
-    )
 
     def imported(source):  # as in a new process, each import makes another function
         (tmp_path / "own.py").write_text(f"def distance(probs, values, target):\n    return {source}\n")
@@ -430,7 +438,7 @@ def test_a_checkpoint_of_a_function_is_continued_in_a_new_process_unless_its_sou
     square, absolute = "(probs @ values - values[target]).square()", "(probs @ values - values[target]).abs()"
     for source in (square, square, absolute):
         make(tiny, loss=imported(source), checkpoint=tmp_path).fit(texts, answers)
-    assert [each.held is not None for each in found] == [False, True, False]
+    assert [each.held is not None for each in checkpoints] == [False, True, False]
 
 
 def test_too_few_rows_give_numbers_but_no_intervals(tiny):
