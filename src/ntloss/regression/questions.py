@@ -39,6 +39,8 @@ class Questions:
         answer: the name of the number that is asked for.
         plain: whether rows are texts without a name.
         left_out: columns that no question holds, each with the reason.
+        width: number of columns that the rows had, if they had no names, as those of arrays. Columns of
+            another number of them may be others. None: the columns had names.
     """
 
     columns: tuple[str, ...]
@@ -47,6 +49,7 @@ class Questions:
     answer: str
     plain: bool
     left_out: Mapping[str, str] = field(default_factory=dict)
+    width: int | None = None
 
     @classmethod
     def choose(
@@ -71,6 +74,7 @@ class Questions:
         """
         answer = _ANSWER if name is None or name == "" else str(name)
         numeric = tuple(c for c in table.columns if is_numeric(table[c]))
+        width = len(table.columns) if _are_numbered(table) else None
         if prompt is not None:
             columns = tuple(dict.fromkeys(_COLUMN.findall(prompt)))
             if not columns:
@@ -83,7 +87,8 @@ class Questions:
             if answer in columns and answer not in table.columns:
                 raise ValueError(f"prompt={prompt!r}: {{{answer}}} is what is predicted; leave it out")
             _check_columns(columns, table, "prompt names")
-            return cls(columns, tuple(c for c in numeric if c in columns), prompt, answer, plain)
+            named = tuple(c for c in numeric if c in columns)
+            return cls(columns, named, prompt, answer, plain, width=width)
         left_out = {} if len(table.columns) < 2 else _useless(table, numeric, answers)
         kept = tuple(c for c in table.columns if c not in left_out)
         if not kept:
@@ -92,7 +97,7 @@ class Questions:
                 f"X: no column is left to predict from ({reasons}); expected one that differs, or a prompt "
                 "that names the columns"
             )
-        return cls(kept, tuple(c for c in numeric if c in kept), None, answer, plain, left_out)
+        return cls(kept, tuple(c for c in numeric if c in kept), None, answer, plain, left_out, width)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Questions:
@@ -103,12 +108,17 @@ class Questions:
         """Return the columns of the question as a table.
 
         Raises:
-            ValueError: a column is missing.
+            ValueError: a column is missing, or X has no names and another number of columns.
             TypeError: X is neither a table nor texts.
         """
         table, plain = as_table(X)
         if not len(table):
             return pd.DataFrame(columns=[*self.columns])
+        if self.width not in (None, len(table.columns)) and _are_numbered(table) and not _is_frame(X):
+            raise ValueError(
+                f"X has {len(table.columns)} columns, but the model was fitted with {self.width}: expected "
+                "as many, because they have no names"
+            )
         if len(self.columns) == len(table.columns) == 1 and (
             plain or (self.plain and _is_series(X)) or table.columns[0] == column_name(0)
         ):
@@ -137,6 +147,16 @@ class Questions:
 def _is_series(X: Any) -> bool:  # noqa: N803
     """Return whether X is one column, also of polars or Arrow."""
     return isinstance(X, pd.Series) or (hasattr(X, "to_pandas") and not hasattr(X, "columns"))
+
+
+def _is_frame(X: Any) -> bool:  # noqa: N803
+    """Return whether X has names of columns, also of polars, Arrow or datasets."""
+    return hasattr(X, "columns") or hasattr(X, "column_names")
+
+
+def _are_numbered(table: pd.DataFrame) -> bool:
+    """Return whether columns have the names that those of an array get."""
+    return [*table.columns] == [*map(column_name, range(len(table.columns)))]
 
 
 def _check_columns(names: Iterable[str], table: pd.DataFrame, why: str) -> None:

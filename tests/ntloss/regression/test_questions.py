@@ -89,6 +89,19 @@ def test_texts_and_times_of_arrow_are_no_numbers():
     assert [is_numeric(arrow[name]) for name in arrow] == [False, False, True]
 
 
+@pytest.mark.parametrize("prompt", [None, "{x0}: "])
+@pytest.mark.parametrize("make", [np.array, lambda rows: rows])
+def test_columns_without_names_are_as_many_as_in_fit(make, prompt):
+    rows = [[3, 1, 7], [5, 1, 4], [9, 1, 2], [2, 1, 2]]  # of which the second column is left out
+    questions = Questions.choose(as_table(make(rows))[0], ANSWERS, "y", prompt)
+    asked = questions.write(make(rows))
+    for others in ([[0, *row] for row in rows], [row[:2] for row in rows]):
+        with pytest.raises(ValueError, match="columns"):
+            questions.write(make(others))
+    frame = pd.DataFrame(rows)
+    assert questions.write(frame.assign(more=0)) == questions.write(frame[[0, 2]]) == asked
+
+
 def test_columns_of_one_name_are_refused_when_rows_are_predicted():
     twice = pd.DataFrame([["a", 1, 2]], columns=["text", "size", "size"])
     with pytest.raises(ValueError, match="'size'"):
