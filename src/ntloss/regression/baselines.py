@@ -82,7 +82,9 @@ def fit_simple_models(
     columns = {name: column for name, column in numbers.items() if column is not None}
     if columns:
         models[TREES] = lambda: _trees(table, columns, answers, train, held_out, seed)
-    found, failed = {}, {}
+    found, failed = dict[str, Baseline](), dict[str, str]()
+    if encoder is not None and not words:
+        failed[ENCODER] = "no column holds texts"
     for name, predict in models.items():
         start = time.perf_counter()
         try:

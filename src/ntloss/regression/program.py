@@ -33,6 +33,7 @@ _OF_FIT = (
     "train",
     "refit",
     "scale",
+    "compare",
     "drop",
     "sort_by",
     "decimal",

@@ -64,6 +64,14 @@ def test_texts_without_words_have_no_ridge_and_are_fitted(tmp_path, capsys):
     assert "ridge on words" in model.fit(*reviews(40)).report_.index
 
 
+def test_an_encoder_is_left_out_with_a_reason_where_no_column_holds_texts(folder, tmp_path_factory, capsys):
+    tiny = save_tiny_model(tmp_path_factory.mktemp("tiny"))
+    rows = np.arange(120).reshape(60, 2) % 31
+    model = make(tiny, epochs=1, compare=folder, verbose=True).fit(rows, rows.sum(1))
+    assert "sentence encoder and SVR" not in model.report_.index
+    assert "left out        sentence encoder and SVR" in capsys.readouterr().out
+
+
 def test_columns_with_pandas_own_gaps_are_fitted_by_trees_as_others(tmp_path):
     table, prices = rooms(60)
     table["rooms"] = [None if i % 7 == 0 else i % 5 for i in range(60)]

@@ -80,8 +80,9 @@ def test_the_same_command_prints_the_report_again_and_another_one_is_refused(run
     assert code == 0
     summary = next(line for line in first.splitlines() if line.startswith("On "))
     assert summary in again
-    code, _, complaint = run("fit", "reviews.csv", "--target", "stars", "--scale", "log")
-    assert (code, "--output" in complaint) == (2, True)
+    for option in (("--scale", "log"), ("--compare", "encoder")):
+        code, _, complaint = run("fit", "reviews.csv", "--target", "stars", *option)
+        assert (code, "--output" in complaint) == (2, True)
     write_reviews(seed=1)
     code, _, complaint = run("fit", "reviews.csv", "--target", "stars")
     assert (code, "--output" in complaint) == (2, True)
