@@ -25,6 +25,7 @@ _MIDNIGHT = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]00:00:00")
 # A column numbers the rows if it begins at 0 to 2 and ends at this many times their number: some may be
 # left out.
 _MOST_PER_ROW = 1.5
+_MOST_GAPS = 0.1  # share of the rows in a column that is the answer in another form
 _UNNAMED = ("", "Unnamed: 0")  # the index of a frame in a CSV file, and as pandas reads it
 
 
@@ -175,11 +176,10 @@ def _useless(table: pd.DataFrame, numeric: Iterable[str], answers: Numbers) -> d
             found[name] = "it is the same in all rows"
         elif name in numeric:
             numbers = as_floats(table[name])
-            with np.errstate(all="ignore"):  # answers of 0 alone, or too large ones, are refused later
-                times = numbers @ answers / (answers @ answers)
-            if np.array_equal(numbers, answers):
+            times = _ratio(numbers, answers)
+            if times == 1:
                 found[name] = "it equals the answer"
-            elif times and np.allclose(numbers, times * answers, rtol=1e-9, atol=0):
+            elif times:
                 found[name] = f"it is {times:.6g} times the answer"
             elif (
                 _are_labels(numbers) and numbers.min() <= 2 and numbers.max() <= _MOST_PER_ROW * len(numbers)
@@ -187,9 +187,33 @@ def _useless(table: pd.DataFrame, numeric: Iterable[str], answers: Numbers) -> d
                 found[name] = "it numbers the rows"
             elif _are_labels(numbers) and name in _UNNAMED:
                 found[name] = "it has no name, and different whole numbers as an index has"
-        elif all(parse_number(cell, "whole") == answer for cell, answer in zip(column, answers, strict=True)):
+        elif _is_copy(column, answers):
             found[name] = "it equals the answer"
     return found
+
+
+def _ratio(numbers: Numbers, answers: Numbers) -> float:
+    """Return how many times the answers a column is, in all rows but a few gaps; 0 if it is no multiple."""
+    known = ~np.isnan(numbers)
+    if (~known).sum() > _MOST_GAPS * len(known):
+        return 0.0
+    numbers, answers = numbers[known], answers[known]
+    if np.array_equal(numbers, answers):
+        return 1.0
+    with np.errstate(all="ignore"):  # answers of 0 alone, or too large ones, are refused later
+        times = float(numbers @ answers / (answers @ answers))
+        return times if np.allclose(numbers, times * answers, rtol=1e-9, atol=0) else 0.0
+
+
+def _is_copy(cells: Iterable[str], answers: Numbers) -> bool:
+    """Return whether texts hold the answers, in all rows but a few without a number."""
+    spare = _MOST_GAPS * len(answers)
+    for cell, answer in zip(cells, answers, strict=True):
+        number = parse_number(cell, "whole")
+        spare -= number is None
+        if spare < 0 or number not in (None, answer):
+            return False
+    return True
 
 
 def _are_labels(numbers: Numbers) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from ntloss.numbers import NumberFormat
 from ntloss.numbers.format import far_out
+from ntloss.regression.columns import mark_gaps
 from ntloss.regression.program import _as_times, _errors
 from ntloss.regression.questions import Questions
 from ntloss.regression.report import Report, summarize
@@ -145,6 +146,16 @@ def test_a_table_without_a_column_that_differs_is_refused_by_name():
 def test_columns_that_are_the_answer_in_another_form_are_left_out(cells):
     questions = choose(copy=cells, text=["a", "b", "c", "d"])
     assert (questions.columns, {*questions.left_out}) == (("text",), {"copy"})
+
+
+@pytest.mark.parametrize("write", [float, "{:.0f}".format, "${:.2f}".format, lambda n: 100 * n])
+@pytest.mark.parametrize("gap", [None, "?"])
+@pytest.mark.parametrize(("gaps", "is_left_out"), [(3, True), (4, False)])
+def test_a_few_gaps_do_not_hide_a_copy_of_the_answer(write, gap, gaps, is_left_out):
+    answers = np.arange(30.0) ** 2
+    table = pd.DataFrame({"copy": [gap] * gaps + [write(n) for n in answers[gaps:]], "text": [*"ab"] * 15})
+    table = mark_gaps(table.astype(object).map(lambda cell: cell if cell is None else str(cell)))
+    assert ("copy" in Questions.choose(table, answers).left_out) == is_left_out
 
 
 def test_a_prompt_that_names_the_answer_is_refused():
