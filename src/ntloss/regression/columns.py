@@ -34,10 +34,17 @@ _SHOWN = 60  # characters of a cell
 
 
 class Answers(NamedTuple):
-    """Numbers of a column, NaN where there is nothing, and sentences about how they were read."""
+    """Numbers of a column, NaN where there is nothing, and how they were read.
+
+    Attributes:
+        numbers: `[rows]`.
+        notes: sentences about how they were read.
+        decimal: the mark before decimals; None if no answer has one, or separators of thousands.
+    """
 
     numbers: NDArray[np.float64]
     notes: list[str]
+    decimal: str | None = None
 
 
 def find_numeric(rows: pd.DataFrame, missing: Iterable[str] = ()) -> list[str]:
@@ -83,7 +90,12 @@ def _normal(text: str) -> str:
     return str(float(text)) if PLAIN.fullmatch(text) else text
 
 
-def read_answers(column: pd.Series, decimal: str | None = None, missing: Iterable[str] = ()) -> Answers:
+def read_answers(
+    column: pd.Series,
+    decimal: str | None = None,
+    missing: Iterable[str] = (),
+    usual: str | None = None,
+) -> Answers:
     """Read the numbers of a column of texts, each by the grammar of `parse_number`.
 
     What one answer leaves open, the other ones decide: `$1,234.50` says that commas separate thousands,
@@ -95,13 +107,16 @@ def read_answers(column: pd.Series, decimal: str | None = None, missing: Iterabl
         decimal: "." or ",", the mark before decimals; the other one then separates thousands. Default: the
             answers decide; numbers that may still be meant in two ways are an error.
         missing: what stands for no answer, in addition to `?`, `n/a` and the like.
+        usual: "." or ",", the mark before decimals of other answers of this kind, which decides what these
+            answers leave open. Default: unknown.
 
     Raises:
         ValueError: some rows hold something else, or may be read in two ways.
 
     Example:
-        >>> read_answers(pd.Series(["$5", "$7.50", "?"], name="y"))
-        Answers(numbers=array([5. , 7.5, nan]), notes=["1 row has no 'y' ('?')", "every 'y' has '$'"])
+        >>> numbers, notes, _ = read_answers(pd.Series(["$5", "$7.50", "?"], name="y"))
+        >>> numbers, notes
+        (array([5. , 7.5, nan]), ["1 row has no 'y' ('?')", "every 'y' has '$'"])
         >>> read_answers(pd.Series(["12.345", "523"]), decimal=",").numbers
         array([12345.,   523.])
     """
@@ -120,7 +135,7 @@ def read_answers(column: pd.Series, decimal: str | None = None, missing: Iterabl
         given = (given.str.lower() == "true").map({True: "1", False: "0"})
     given = _without_scale(given, name, notes)
     found = given.map(_Cell.of)
-    mark = _decimal_mark(found, name, notes) if decimal is None else decimal
+    mark = _decimal_mark(found, name, usual, notes) if decimal is None else decimal
     read = [cell.read(mark) for cell in found]
     is_wrong = [math.isnan(number) for number, _ in read]
     measured = [unit for number, unit in read if not math.isnan(number)]
@@ -146,7 +161,7 @@ def read_answers(column: pd.Series, decimal: str | None = None, missing: Iterabl
         )
     numbers = pd.Series([number for number, _ in read], given.index)
     _note_parentheses(given, name, notes)
-    return Answers(numbers.reindex(texts.index).to_numpy(float), notes)
+    return Answers(numbers.reindex(texts.index).to_numpy(float), notes, mark)
 
 
 class _Cell(NamedTuple):
@@ -207,8 +222,10 @@ class _Cell(NamedTuple):
         return POINT if commas else "," if points else None
 
 
-def _decimal_mark(cells: pd.Series, name: str, notes: list[str]) -> str | None:
-    """Return the mark before decimals that the answers of a column decide; None if they have none.
+def _decimal_mark(cells: pd.Series, name: str, usual: str | None, notes: list[str]) -> str | None:
+    """Return the mark before decimals that the answers of a column decide, or the usual one.
+
+    None: they have neither decimals nor separators of thousands, or commas that may be one or the other.
 
     Raises:
         ValueError: points may be meant in two ways.
@@ -229,6 +246,12 @@ def _decimal_mark(cells: pd.Series, name: str, notes: list[str]) -> str | None:
         return POINT  # what has decimals after a comma will be named
     cells = cells[cells.map(lambda cell: cell.core != "")]
     pointed = cells.map(lambda cell: POINT in cell.core)
+    if usual is not None:
+        if is_open := [cell.text for cell in cells if POINT in cell.core or "," in cell.core]:
+            notes.append(
+                f"in {name!r}, {usual!r} stands before decimals, as in the fitted table ({is_open[0]!r})"
+            )
+        return usual
     if not pointed.any():
         return None
     if pointed.all():
@@ -236,13 +259,12 @@ def _decimal_mark(cells: pd.Series, name: str, notes: list[str]) -> str | None:
             f"the points in {name!r} are read as decimals ({cells.iloc[0].text!r}); if they separate "
             "thousands, pass --decimal ,"
         )
-    else:
-        examples = [cells[pointed].iloc[0].text, cells[~pointed].iloc[0].text]
-        raise ValueError(
-            f"the column {name!r} may be read in two ways: {' and '.join(map(repr, examples))} are thousands "
-            "separated by points, or have decimals. Pass --decimal , for thousands, --decimal . for decimals."
-        )
-    return None
+        return POINT
+    examples = [cells[pointed].iloc[0].text, cells[~pointed].iloc[0].text]
+    raise ValueError(
+        f"the column {name!r} may be read in two ways: {' and '.join(map(repr, examples))} are thousands "
+        "separated by points, or have decimals. Pass --decimal , for thousands, --decimal . for decimals."
+    )
 
 
 def _without_scale(texts: pd.Series, name: str, notes: list[str]) -> pd.Series:
@@ -289,7 +311,7 @@ def leave_out_summary(rows: pd.DataFrame, answers: Answers) -> Answers:
         if np.isclose(numbers[last], others[:-1].sum(), rtol=1e-9, atol=0):
             notes.append(f"left out: row {last + 1} with {numbers[last]:.15g}, the sum of the others")
             numbers[last] = np.nan
-    return Answers(numbers, notes)
+    return answers._replace(numbers=numbers, notes=notes)
 
 
 def _name_of_summary(rows: pd.DataFrame, row: int) -> str | None:

@@ -91,11 +91,13 @@ def predict(given: argparse.Namespace) -> int:
     table = read_table(given.table, given.separator)
     _check_names(table.rows, given.table)
     truth, fitted = Answers(np.zeros(0), []), _held(Path(given.folder).expanduser())
+    in_fit = fitted.get(FOUND, {})
     missing = [*given.missing, *fitted.get("missing", [])]
     if given.truth is not None:
         column = table.rows[find_column(table.rows, given.truth, "--truth", table.notes)]
         if len(column):
-            read = read_answers(column, given.decimal or fitted.get("decimal"), missing)
+            decimal = given.decimal or fitted.get("decimal")
+            read = read_answers(column, decimal, missing, in_fit.get("decimal"))
             truth = leave_out_summary(table.rows, read)
     model = NumberRegressor.load(given.folder)
     if lacking := [name for name in model.questions_.columns if name not in table.rows.columns]:
@@ -106,8 +108,7 @@ def predict(given: argparse.Namespace) -> int:
     for note in (*table.notes, *truth.notes):
         print(note, file=sys.stderr)
     model.verbose = sys.stderr.isatty()
-    numeric = fitted.get(FOUND, {}).get("numeric", model.questions_.numeric)
-    rows = mark_gaps(table.rows, missing, numeric)
+    rows = mark_gaps(table.rows, missing, in_fit.get("numeric", model.questions_.numeric))
     calibrated = model.calibration_.covers(given.level)
     asked = ~model.questions_.find_empty(rows)
     levels = [(1 - given.level) / 2, 0.5, (1 + given.level) / 2]
@@ -210,7 +211,7 @@ def _rows(
         say(f"hint            {name!r} holds dates: --sort-by {name} holds out the latest rows")
     known = numbers.notna()
     rows, numbers = rows.loc[known, kept].reset_index(drop=True), numbers[known].reset_index(drop=True)
-    return rows, numbers, {"numeric": numeric}
+    return rows, numbers, {"numeric": numeric, "decimal": answers.decimal}
 
 
 def _as_times(column: pd.Series) -> pd.Series | None:

@@ -210,6 +210,17 @@ def test_predict_reads_gaps_and_decimals_as_fit_was_told_to(run, written):
     assert f"{abs(predicted - 1500):.3g};" in complaints
 
 
+def test_predict_reads_true_answers_with_the_marks_that_fit_has_found(run):
+    texts, numbers = reviews(60)
+    prices = [f"{1 + number / 100:.3f}" + ",5" * (i % 2) for i, number in enumerate(numbers)]
+    pd.DataFrame({"text": texts, "price": prices}).to_csv("prices.csv", index=False)
+    assert run("fit", "prices.csv", "--target", "price")[0] == 0
+    pd.DataFrame({"text": texts[:1], "price": ["1.500"]}).to_csv("new.csv", index=False)
+    code, printed, complaints = run("predict", "prices-price", "new.csv", "--truth", "price")
+    predicted = pd.read_csv(io.StringIO(printed))["prediction"][0]
+    assert (code, f"{abs(predicted - 1500):.3g};" in complaints) == (0, True)
+
+
 def test_the_other_rows_of_a_table_do_not_change_what_predict_reads(run, written):
     texts, stars = reviews(60)
     region = ["EU", "1", "NA"] * 20  # where NA is a region, as EU is

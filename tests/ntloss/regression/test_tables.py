@@ -222,7 +222,7 @@ def test_a_first_row_that_looks_like_data_is_pointed_out(tmp_path):
 
 @pytest.mark.parametrize("cell", ["-999", "-999.0", " -9.99e2"])
 def test_marks_of_missing_answers_can_be_named_and_numbers_are_compared_by_value(cell):
-    numbers, notes = read_answers(pd.Series([cell, "3"], name="y"), missing=["-999"])
+    numbers, notes, _ = read_answers(pd.Series([cell, "3"], name="y"), missing=["-999"])
     assert np.array_equal(numbers, [np.nan, 3], equal_nan=True)
     assert cell.strip() in notes[0]
     rows = mark_gaps(pd.DataFrame({"x": [cell, "3", None]}, dtype=object), ["-999"])
@@ -382,7 +382,7 @@ def test_gaps_are_marked_in_a_column_that_held_numbers_before_and_in_no_other(ce
 def test_a_last_row_that_sums_up_the_others_is_left_out(name, last, is_left_out, notes):
     rows = pd.DataFrame({"text": [*["a"] * 30, name, "Source: a shop"]})
     numbers = np.array([*range(1, 31), last, np.nan])
-    found, said = leave_out_summary(rows, Answers(numbers, ["read"]))
+    found, said, _ = leave_out_summary(rows, Answers(numbers, ["read"]))
     assert len(said) == 1 + notes
     assert np.isnan(found).tolist() == [*[False] * 30, is_left_out, True]
 
@@ -390,7 +390,7 @@ def test_a_last_row_that_sums_up_the_others_is_left_out(name, last, is_left_out,
 def test_a_total_and_an_average_are_left_out_together():
     rows = pd.DataFrame({"text": [*["a"] * 30, "Total", "Average"]})
     for last in ([465, 15.5], [465, 7]):
-        found, _ = leave_out_summary(rows, Answers(np.array([*range(1, 31), *last], float), []))
+        found, *_ = leave_out_summary(rows, Answers(np.array([*range(1, 31), *last], float), []))
         assert np.isnan(found[30:]).tolist() == [True, last[1] == 15.5]
 
 
@@ -398,7 +398,7 @@ def test_rows_that_only_happen_to_be_the_sum_of_the_others_stay():
     rows = pd.DataFrame({"text": [*["a"] * 30, "Total", "Total"]})
     for numbers in ([1, 2, 3], [*[0] * 30, 5, 5], [*range(29), 7], [*[1, -1] * 14, 1, 1]):
         answers = Answers(np.array(numbers, float), [])
-        found, notes = leave_out_summary(rows[: len(numbers)], answers)
+        found, notes, _ = leave_out_summary(rows[: len(numbers)], answers)
         assert (found.tolist(), notes) == (numbers, [])
 
 
@@ -457,10 +457,27 @@ def test_a_title_with_the_separator_in_it_is_pointed_out(tmp_path, title):
     ],
 )
 def test_answers_are_read_and_what_was_assumed_is_said(texts, decimal, numbers, noted):
-    found, notes = read_answers(pd.Series(texts, name="price"), decimal)
+    found, notes, _ = read_answers(pd.Series(texts, name="price"), decimal)
     assert np.array_equal(found, numbers, equal_nan=True)
     assert bool(notes) == bool(noted)
     assert noted in " ".join(notes)
+
+
+@pytest.mark.parametrize(
+    ("before", "texts", "numbers"),
+    [
+        (["4.776,5", "9.666"], ["9.666", "?"], [9666, np.nan]),
+        (["4.776,5", "9.666"], ["2,512", "523"], [2.512, 523]),
+        (["1.5", "2.345"], ["2.345", "523"], [2.345, 523]),
+        (["2.712", "5.123"], ["2.345", "523"], [2.345, 523]),
+        (["$1,234.50"], ["$1,234"], [1234]),
+        (["1.5", "2.345"], ["2,5", "1,234"], [2.5, 1.234]),  # which decide it themselves
+        (["5", "6"], ["2.345"], [2.345]),
+    ],
+)
+def test_what_answers_leave_open_other_answers_of_their_kind_decide(before, texts, numbers):
+    usual = read_answers(pd.Series(before)).decimal
+    assert np.array_equal(read_answers(pd.Series(texts), usual=usual).numbers, numbers, equal_nan=True)
 
 
 @pytest.mark.parametrize(
