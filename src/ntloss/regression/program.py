@@ -189,10 +189,14 @@ def _rows(
     texts = table.rows.drop(columns=target)
     numeric = find_numeric(texts, given.missing)
     rows = mark_gaps(texts, given.missing, numeric)
+    named = rows.isna() & mark_gaps(texts, numeric=numeric).notna()
     numbers, kept = pd.Series(answers.numbers, name=target), [c for c in rows.columns if c not in dropped]
     if not kept:
         raise ValueError(f"{given.table} has no column beside {', '.join(map(repr, [target, *dropped]))}")
     _check_names(rows[kept], given.table)
+    for name, count in named[kept].sum().items():
+        if count:
+            say(f"read            --missing leaves {count:,} row{'s' * (count > 1)} without {name!r}")
     found = {name: _as_times(rows[name]) for name in rows.columns}
     times = {name: column for name, column in found.items() if column is not None}
     if given.sort_by is not None:

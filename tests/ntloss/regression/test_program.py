@@ -162,6 +162,19 @@ def test_rows_without_an_answer_are_left_out_and_counted(run):
     assert "1 row" in printed
 
 
+def test_cells_of_other_columns_that_missing_leaves_out_are_counted(run):
+    texts, stars = reviews(60)
+    rooms = ["0"] * 20 + ["?"] * 5 + ["2", "3", "4", "5", "6"] * 7
+    table = pd.DataFrame({"text": texts, "rooms": rooms, "id": "0", "stars": stars})
+    table.to_csv("rooms.csv", index=False)
+    options = ("--target", "stars", "--drop", "id")
+    for missing, counted in (((), []), (("--missing", "0"), ["20 rows"])):
+        _, printed, _ = run("fit", "rooms.csv", *options, *missing, "--output", f"m{len(missing)}")
+        said = [line for line in printed.splitlines() if line.startswith("read") and "--missing" in line]
+        assert len(said) == len(counted)
+        assert all("'rooms'" in line and count in line for line, count in zip(said, counted, strict=True))
+
+
 @pytest.fixture
 def asked(monkeypatch):
     """What `ntloss fit` gives to `NumberRegressor.fit`."""
