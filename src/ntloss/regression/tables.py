@@ -177,9 +177,14 @@ def _read_rows(text: str, separator: str | None, notes: list[str]) -> list[list[
     if titles:
         notes.append(_left_out(titles, "line", lines[0].strip(separator + " \r\n")))
     lines = lines[titles:]
-    if comments and lines and _names_columns(comments[-1], lines[0], separator):
-        lines = [comments[-1].lstrip("# \t"), *lines]
-        notes.append(f"the comment {comments[-1].strip()[:_SHOWN]!r} names the columns")
+    if comments and lines and _is_header(comments[-1], lines[0], separator):
+        lines = [comments.pop(), *lines]
+    elif comments and lines and _names_columns(comments[-1], lines[0], separator):
+        names = comments.pop()
+        lines = [names.lstrip("# \t"), *lines]
+        notes.append(f"the comment {names.strip()[:_SHOWN]!r} names the columns")
+    if comments:
+        notes.append(_left_out(len(comments), "line", comments[0].strip()))
     skipped = count - len(lines)
     reader = _reader(lines, separator, strict=True)
     rows: list[list[str]] = []
@@ -217,6 +222,13 @@ def _misfit(number: int, row: Sequence[str], names: Sequence[str], separator: st
 
 def _named(separator: str) -> str:
     return {_BLANKS: "blanks"}.get(separator, repr(separator))
+
+
+def _is_header(comment: str, first: str, separator: str) -> bool:
+    """Return whether what looks like a comment before the first line names a column of numbers `#`."""
+    names = [name.strip() for name in _fields(comment, separator)]
+    is_named = len(names) == len(_fields(first, separator)) > 1 and all(names) and separator != _BLANKS
+    return is_named and names[0] == "#"
 
 
 def _names_columns(comment: str, first: str, separator: str) -> bool:

@@ -126,7 +126,7 @@ def test_titles_and_comments_before_a_table_are_left_out(tmp_path, start):
     (tmp_path / "table.csv").write_text(start + "text,price\na,3\nb,4\nc,5\n")
     table, notes = read_table(tmp_path / "table.csv")
     assert table.columns.tolist() == ["text", "price"]
-    assert bool(notes) == (not start.startswith("#"))
+    assert len(notes) == 1
 
 
 @pytest.mark.parametrize(
@@ -163,6 +163,14 @@ def test_names_in_a_comment_name_the_columns_of_a_table_of_numbers(tmp_path):
         table, notes = read_table(tmp_path / "table.txt")
         assert table.to_dict("list") == {"size": ["1.5", "3", "5"], "price": ["2", "4", "6"]}
         assert any("names" in note for note in notes)
+
+
+@pytest.mark.parametrize("start", ["", "# made by hand\n", "#\tmade\n"])
+def test_a_column_of_row_numbers_is_no_comment(tmp_path, start):
+    (tmp_path / "table.tsv").write_text(f"{start}#\tname\tprice\n1\ta\t3\n2\tb\t4\n")
+    table, notes = read_table(tmp_path / "table.tsv")
+    assert table.to_dict("list") == {"#": ["1", "2"], "name": ["a", "b"], "price": ["3", "4"]}
+    assert any("left out" in note for note in notes) == bool(start)
 
 
 def test_a_header_of_years_is_not_replaced_by_a_comment(tmp_path):
