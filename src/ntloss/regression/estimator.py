@@ -164,7 +164,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             delattr(self, name)
         self.n_features_in_ = len(table.columns)
         self.feature_names_in_ = np.array(table.columns, dtype=object)
-        self.questions_ = Questions.choose(table, answers, getattr(y, "name", None), self.prompt, plain)
+        answer = None if hasattr(y, "columns") else getattr(y, "name", None)  # a column may be called name
+        self.questions_ = Questions.choose(table, answers, answer, self.prompt, plain)
         given = np.flatnonzero(~self.questions_.find_empty(table))
         if len(given) < len(table):
             report.say(f"left out        {len(table) - len(given):,} rows in which nothing is given")
@@ -256,8 +257,10 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             ValueError: a level is out of range, or there were too few held-out rows to calibrate it.
         """
         check_is_fitted(self)
-        if not len(quantiles):
-            raise ValueError("quantiles: expected one or more numbers above 0 and below 1")
+        if np.ndim(quantiles) != 1 or not len(quantiles):
+            raise ValueError(
+                f"quantiles={quantiles!r}: expected a list of one or more numbers above 0 and below 1"
+            )
         for each in quantiles:
             check_level("quantiles", each)
         order = np.argsort(quantiles)

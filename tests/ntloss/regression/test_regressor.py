@@ -256,6 +256,16 @@ def test_a_loss_that_cannot_be_imported_loses_no_model(tiny, tmp_path):
     assert loaded.set_params(loss="crps").fit(texts, answers).predict(texts).shape == (40,)
 
 
+@pytest.mark.filterwarnings("ignore:A column-vector y")
+@pytest.mark.parametrize("name", ["name", "stars"])
+def test_answers_may_be_a_frame_of_one_column_of_any_name(tiny, name):
+    texts, answers = reviews(40)
+    model = make(tiny, epochs=1).fit(texts, pd.DataFrame({name: answers}))
+    assert model.questions_.write(["good"]) == make(tiny, epochs=1).fit(texts, answers).questions_.write(
+        ["good"]
+    )
+
+
 def test_what_is_not_fitted_does_not_predict(tiny):
     with pytest.raises(NotFittedError):
         make(tiny).predict(["good"])
@@ -545,6 +555,7 @@ def test_levels_that_cannot_be_read_are_named(fitted):
     for read, named in (
         (lambda: fitted.predict_interval(["good"], 90), "level"),
         (lambda: fitted.predict_quantiles(["good"], []), "quantiles"),
+        (lambda: fitted.predict_quantiles(["good"], 0.5), "quantiles"),
         (lambda: fitted.predict_distribution(["good"], 0), "points"),
     ):
         with pytest.raises(ValueError, match=named):
