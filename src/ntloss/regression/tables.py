@@ -402,6 +402,8 @@ def _as_texts(column: pd.Series) -> pd.Series:
 
 
 def _as_text(value: Any) -> str | None:
+    if isinstance(value, bytes):  # as some programs write texts to Parquet
+        return value.decode("utf-8", "backslashreplace")
     if isinstance(value, str):
         return str(without_surrogates(value))
     if isinstance(value, Iterable):

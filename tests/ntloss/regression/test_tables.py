@@ -317,6 +317,11 @@ def test_parquet_is_read_as_texts(tmp_path):
     assert table.to_dict("list") == {"size": ["1", None], "n": ["1", "2"]}
 
 
+def test_bytes_of_parquet_are_texts_in_utf_8(tmp_path):
+    pd.DataFrame({"text": ["caf\u00e9".encode(), None, b"\xff"]}).to_parquet(tmp_path / "rows.parquet")
+    assert read_table(tmp_path / "rows.parquet").rows["text"].tolist() == ["caf\u00e9", None, "\\xff"]
+
+
 def test_whole_numbers_of_parquet_keep_their_digits_beside_gaps(tmp_path):
     column = pyarrow.table({"id": pyarrow.array([9007199254740993, None])})
     pyarrow.parquet.write_table(column, tmp_path / "rows.parquet")
