@@ -285,9 +285,16 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
 
         A function as `loss` is saved as `module:function`. One that cannot be imported, such as a lambda, is
         saved as its description: the loaded model predicts, and needs `set_params(loss=...)` before `fit`.
+
+        Raises:
+            ValueError: the folder holds the pretrained model, which would be replaced.
         """
         check_is_fitted(self)
-        path = Path(folder).expanduser()
+        path, pretrained = Path(folder).expanduser(), Path(self.model)
+        if pretrained.is_dir() and path.resolve() == pretrained.resolve():
+            raise ValueError(
+                f"{folder} holds the pretrained model, which would be replaced; save into another folder"
+            )
         path.mkdir(parents=True, exist_ok=True)
         self.writer_.save_pretrained(path)
         record = {

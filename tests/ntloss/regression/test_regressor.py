@@ -235,6 +235,18 @@ def test_saved_and_loaded_it_predicts_the_same(fitted, tmp_path):
     assert_close(copied.predict(texts), fitted.predict(texts))
 
 
+def test_a_model_is_saved_again_where_it_was_but_not_over_the_one_that_it_was_trained_from(tmp_path):
+    base = tmp_path / "base"
+    model = make(save_tiny_model(base), epochs=1).fit(*reviews(40))
+    weights = (base / "model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="base"):
+        model.save(tmp_path / "other/../base")
+    assert (base / "model.safetensors").read_bytes() == weights
+    for _ in range(2):
+        model.save(tmp_path / "saved")
+        model = NumberRegressor.load(tmp_path / "saved")
+
+
 def test_a_loaded_model_is_fitted_again_with_what_it_was_given(tiny, tmp_path):
     texts, answers = reviews(40)
     model = make(tiny, loss=criteria.crps, random_state=np.int64(3), batch_size=np.int64(8))
