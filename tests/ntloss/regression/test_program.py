@@ -88,6 +88,20 @@ def test_the_same_command_prints_the_report_again_and_another_one_is_refused(run
     assert (code, "--output" in complaint) == (2, True)
 
 
+def test_folders_that_say_less_of_their_fit_are_still_read(run):
+    run("fit", write_reviews(), "--target", "stars")
+    command, record = (pathlib.Path("reviews-stars", name) for name in ("command.json", "regressor.json"))
+    held = json.loads(command.read_text())
+    command.write_text(
+        json.dumps({k: v for k, v in held.items() if k not in ("found", "weights", "compare")})
+    )
+    saved = json.loads(record.read_text())
+    del saved["questions"]["width"]
+    record.write_text(json.dumps(saved))
+    assert run("fit", "reviews.csv", "--target", "stars")[0] == 0
+    assert run("predict", "reviews-stars", "reviews.csv", "--truth", "stars")[0] == 0
+
+
 @pytest.mark.usefixtures("run")
 def test_a_model_of_other_pretrained_weights_is_another_one(tiny):
     shutil.copytree(tiny, "base")
