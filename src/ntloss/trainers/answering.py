@@ -124,6 +124,8 @@ class Answering:
                 "unknown whether it multiplies the loss by the number of processes: call "
                 "super().compute_loss(...) in it"
             )
+        if self.model.training and _averages_batches(trainer):
+            return self.num_items / getattr(trainer, "current_gradient_accumulation_steps", 1)
         return self.num_items
 
 
@@ -182,6 +184,13 @@ class FindSigma:
         ids = None if ids is None or torch.as_tensor(ids).shape != labels.shape else torch.as_tensor(ids)
         ids = None if ids is None else sequence_ids_of(ids)
         return sigma_of_labels(labels, self.vocabulary, self.fields, self.by, ids, IGNORED)
+
+
+def _averages_batches(trainer: Any) -> bool:
+    """Whether a trainer's class says that its losses are means of batches, which the trainer averages."""
+    parents = [parent for parent in type(trainer).__mro__ if parent.__module__ == "transformers.trainer"]
+    is_known = any(hasattr(parent, "loss_is_scaled_for_ga") for parent in parents)  # from 5.19 on
+    return is_known and trainer.loss_is_scaled_for_ga is False
 
 
 def _shift(given: Any, fill: float) -> Any:

@@ -305,6 +305,12 @@ class _Simple(Trainer):
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
 
+class _Averaged(_Simple):
+    """Says that its losses are means of batches, as transformers advises from 5.19 on."""
+
+    loss_is_scaled_for_ga = False
+
+
 class _Adding(Trainer):
     """Adds to the loss."""
 
@@ -325,7 +331,7 @@ class _InAnotherOrder(_Simple):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
 
-@pytest.mark.parametrize("kind", [_Simple, _Adding, _WithKeywords, _InAnotherOrder])
+@pytest.mark.parametrize("kind", [_Simple, _Averaged, _Adding, _WithKeywords, _InAnotherOrder])
 def test_a_compute_loss_of_a_subclass_is_called_with_the_number_aware_loss(kind, one, tmp_path):
     trainer = number_aware_trainer(cases.llama(), tmp_path, cls=kind, accumulate=4)
     assert_same(train_with(trainer), one["llama"])
