@@ -212,8 +212,14 @@ def replaces_cross_entropy(criterion: Criterion) -> bool:
 
 
 def is_cross_entropy(criterion: Criterion) -> bool:
-    """Return whether a criterion is cross-entropy with fixed targets: its derivative by `log_mass` is -1."""
-    return isinstance(criterion, HLGauss) or _function(criterion) is gaussian_smoothing
+    """Return whether a criterion is cross-entropy with fixed targets, whose loss is linear in `log_mass`.
+
+    Only then is its gradient known without `log_mass`. A function around it, or a subclass with a `__call__`
+    of its own, may compute anything from the loss, such as its square.
+    """
+    while isinstance(criterion, partial):
+        criterion = criterion.func
+    return criterion is gaussian_smoothing or type(criterion).__call__ is HLGauss.__call__
 
 
 def check_unit(criterion: Criterion, values: tuple[float, ...]) -> None:

@@ -118,6 +118,26 @@ def test_a_criterion_of_ones_own_serves_logits_hidden_states_and_the_compiler(ow
     assert_close(in_turn(loss_fn)(case.logits(), case.labels), wanted)
 
 
+@functools.wraps(gaussian_smoothing)
+def squared_smoothing(*args, **kwargs):
+    return gaussian_smoothing(*args, **kwargs).square()
+
+
+class SquaredGauss(HLGauss):
+    @functools.wraps(HLGauss.__call__)
+    def __call__(self, *args, **kwargs):
+        return super().__call__(*args, **kwargs).square()
+
+
+@pytest.mark.parametrize("own", [squared_smoothing, SquaredGauss(2.0)])
+def test_what_is_computed_from_a_cross_entropy_has_one_gradient_on_both_paths(own):
+    case = make_case(2, 6, bias=False)
+    leaves = case.hidden.requires_grad_(), case.weight.requires_grad_()
+    loss_fn = NTLCrossEntropyLoss(NUMBERS, own)
+    wanted = torch.autograd.grad(loss_fn(case.logits(), case.labels), leaves)
+    assert_close(torch.autograd.grad(loss_fn.from_hidden(*leaves, case.labels), leaves), wanted)
+
+
 def power(probs, values, target, exponent=1.5):
     return (probs * (values - values[target].unsqueeze(-1)).abs() ** exponent).sum(-1)
 
