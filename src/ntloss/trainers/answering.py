@@ -18,7 +18,7 @@ from ntloss.numbers.fields import sigma_of_labels
 from ntloss.numbers.labels import find_numbers
 from ntloss.trainers.chunked import entropy_and_hits, to_device
 from ntloss.trainers.columns import COLUMNS, IN_BATCH, NUMBERS, SOFT_IN_BATCH
-from ntloss.trainers.models import inputs_without_labels, routers_loss, without_wrappers
+from ntloss.trainers.models import added_loss, inputs_without_labels, without_wrappers
 from ntloss.trainers.share import IGNORED
 
 _OF_LOSS = (*IN_BATCH, NUMBERS, "labels", "shift_labels", "num_items_in_batch", "fused_lm_head")
@@ -70,13 +70,13 @@ class Answering:
         beside["num_items_in_batch"] = num_items
         with handle.normalized() if self.model.training else nullcontext():
             outputs, terms, measured, ce = self._compute(model, args, inputs, labels, beside, is_sft)
-        routers = routers_loss(model, outputs)
+        added = added_loss(model, outputs)
         if handle.sums is not None:
-            handle.sums.add(labels, beside, terms, ce, routers)
+            handle.sums.add(labels, beside, terms, ce, added)
         self.loss = terms.loss
         if is_sft:
             return _for_sft(outputs, terms.loss, labels != IGNORED, num_items, measured)
-        outputs["loss"] = terms.loss if routers is None else terms.loss + routers.to(terms.loss.device)
+        outputs["loss"] = terms.loss if added is None else terms.loss + added.to(terms.loss.device)
         outputs.move_to_end("loss", last=False)  # as in stock outputs, of which some trainers take the first
         return outputs if given.get("return_dict") in (None, True) else outputs.to_tuple()
 

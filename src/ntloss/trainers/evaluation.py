@@ -13,7 +13,7 @@ from ntloss import LossTerms, NTLCrossEntropyLoss
 
 
 class EvaluationMeans:
-    """Means of both terms and of a mixture's routers over all labels of an evaluation.
+    """Means of both terms, and of what a model adds, over all labels of an evaluation.
 
     Args:
         trainer: the trainer that evaluates.
@@ -22,12 +22,12 @@ class EvaluationMeans:
 
     def __init__(self, trainer: Any, loss: NTLCrossEntropyLoss) -> None:
         self.trainer, self.loss = trainer, loss
-        # Of both terms, of cross-entropy at all labels, and of the routers' loss; then what the first and the
-        # second are divided by, and the number of batches with labels, which may all be ignored.
+        # Of both terms, of cross-entropy at all labels, and of what the model adds; then what the first two
+        # are divided by, and the number of batches with labels, which may all be ignored.
         self._sums = torch.zeros(7, dtype=torch.float64)
 
     def add(
-        self, labels: Tensor, beside: Mapping[str, Any], terms: LossTerms, ce: Tensor, routers: Tensor | None
+        self, labels: Tensor, beside: Mapping[str, Any], terms: LossTerms, ce: Tensor, added: Tensor | None
     ) -> None:
         """Add a batch: the labels and keywords that the loss was called with, and what it returned.
 
@@ -41,12 +41,12 @@ class EvaluationMeans:
         of_items = items if divisor is None else torch.as_tensor(divisor, device=items.device)
         # A mean over numbers was multiplied by the batch's share of the items.
         of_numbers = numbers * torch.where(items > 0, of_items / items, 0)
-        routers = items.new_zeros(()) if routers is None else routers * items
+        added = items.new_zeros(()) if added is None else added * items
         found = (
             terms.ce * of_items,
             terms.ntl * of_numbers,
             ce * of_items,
-            routers,
+            added,
             items,
             numbers,
             torch.ones(()),
@@ -61,12 +61,12 @@ class EvaluationMeans:
         device = self.trainer.args.device
         sums = self._sums.to(device, torch.float32 if device.type == "mps" else torch.float64)
         found = self.trainer.accelerator.reduce(sums, reduction="sum").tolist()
-        rest, ntl, ce, routers, items, numbers, batches = found
+        rest, ntl, ce, added, items, numbers, batches = found
         if not items:
             return dict.fromkeys(("loss", "ce", "ntl"), math.nan) if batches else {}
         ntl = ntl / numbers if numbers else 0.0
         return {
-            "loss": (rest + routers) / items + float(self.loss.weight) * ntl,
+            "loss": (rest + added) / items + float(self.loss.weight) * ntl,
             "ce": ce / items,
             "ntl": ntl,
         }

@@ -177,6 +177,15 @@ def _names_in_forward(model: Any) -> set[str]:
     return {name for forward in forwards for name in forward.__code__.co_names}
 
 
+def check_loss(model: Any) -> None:
+    """Raise a ValueError if a model adds a loss of its logits where it computes that of its labels."""
+    if getattr(model, "z_loss_coefficient", 0) > 0:  # Bamba
+        raise ValueError(
+            f"{type(model).__name__} adds a z-loss where it computes its own loss, which would be lost: load "
+            "the model with z_loss_coefficient=0"
+        )
+
+
 def inputs_without_labels(model: Any, inputs: dict[str, Any], labels: Tensor) -> dict[str, Any]:
     """Return the inputs of a call that gives the logits of a call with labels.
 
@@ -218,19 +227,28 @@ def _decoder_inputs(model: Any, labels: Tensor) -> Any:
     )
 
 
-def routers_loss(model: Any, outputs: Any) -> Tensor | None:
-    """Return the weighted loss of a mixture's routers, which a call with labels adds; None without one.
+def added_loss(model: Any, outputs: Any) -> Tensor | None:
+    """Return what a model adds to the loss of its labels, from a call without labels; None if nothing.
+
+    It is the weighted loss of a mixture's routers, and what the model returns as its loss without labels.
 
     Raises:
-        ValueError: its weight is unknown.
+        ValueError: the weight of the routers' loss is unknown.
     """
-    found: Tensor | None = outputs.get("aux_loss")
-    if found is None:
-        return None
+    routers: Tensor | None = outputs.get("aux_loss")
+    own: Tensor | None = outputs.get("loss")
+    if routers is not None:
+        routers = _weight_of_routers(model) * routers
+    if own is None or routers is None:
+        return routers if own is None else own
+    return own + routers.to(own.device)
+
+
+def _weight_of_routers(model: Any) -> float:
     for owner in (model, model.config, model.config.get_text_config()):
         for name in _ROUTER_WEIGHTS:
             if isinstance(weight := getattr(owner, name, None), float | int):
-                return weight * found
+                return weight
     raise ValueError(
         f"{type(model).__name__} has a loss of its routers, whose weight is unknown: expected one of "
         f"{', '.join(_ROUTER_WEIGHTS)}. Omit output_router_logits to train without it."

@@ -31,7 +31,14 @@ from ntloss.trainers.columns import (
     has_rows,
 )
 from ntloss.trainers.evaluation import EvaluationMeans
-from ntloss.trainers.models import check_special, note_prompts, shifts_labels, vocabulary_of, without_wrappers
+from ntloss.trainers.models import (
+    check_loss,
+    check_special,
+    note_prompts,
+    shifts_labels,
+    vocabulary_of,
+    without_wrappers,
+)
 from ntloss.trainers.share import IGNORED, number_share, warn_without_numbers
 
 _ROWS = 100  # of the training set, whose labels are looked at before the first step
@@ -115,6 +122,7 @@ def make_number_aware(
             f"criterion={criterion!r} looks at whole numbers, which context parallelism cuts: expected "
             "another criterion, or data or tensor parallelism"
         )
+    check_loss(model)
     shift = shifts_labels(model) if shift is None else shift
     check_dataset(trainer.train_dataset)
     check_dataset(trainer.eval_dataset)

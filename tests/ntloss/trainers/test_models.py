@@ -328,6 +328,33 @@ def test_a_routers_loss_that_is_added_inline_is_an_error(tmp_path):
         gradients(trainer, **batch(), output_router_logits=True)
 
 
+class _Further(transformers.LlamaForCausalLM):
+    """A model with a second loss, which does not need the labels."""
+
+    def forward(self, *args, of_rows, **kwargs):
+        outputs = super().forward(*args, **kwargs)
+        further = (self.model.norm.weight.mean() - 2 * of_rows).square().mean()
+        outputs["loss"] = further if outputs.loss is None else outputs.loss + further
+        return outputs
+
+
+def test_a_second_loss_of_a_model_is_kept(way, tmp_path):
+    model, inputs = _Further(cases.llama().config).train(), {**batch(), "of_rows": torch.ones(4)}
+    expected = model(**inputs).loss
+    trainer = number_aware_trainer(model, tmp_path, way, {"weight": 0.0})
+    assert_close(gradients(trainer, **inputs)[0], expected.detach())
+
+
+@pytest.mark.parametrize("shift", [None, True])
+def test_a_loss_that_a_model_computes_of_its_logits_beside_that_of_labels_is_an_error(shift, tmp_path):
+    model = cases.llama()
+    model.z_loss_coefficient = 0.0  # as Bamba has it
+    number_aware_trainer(model, tmp_path, loss={"shift": shift})
+    model.z_loss_coefficient = 0.1
+    with pytest.raises(ValueError, match="z_loss_coefficient"):
+        number_aware_trainer(model, tmp_path, loss={"shift": shift})
+
+
 def prophet_net():
     sizes = {"hidden_size": 16, "num_encoder_layers": 1, "num_decoder_layers": 1}
     return transformers.ProphetNetForConditionalGeneration(
