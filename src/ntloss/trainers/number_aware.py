@@ -160,6 +160,7 @@ class NumberAware:
         self.head = ChunkedHead(loss, self.plain, chunk_size) if chunked else None
         check_special(loss.vocabulary, trainer.processing_class)
         self._looked: Any = None  # the state of the training whose first labels were looked at
+        self._pending: Any = None  # the state of a training whose update has not called compute_loss yet
         self._note = vars(trainer.model.config).get(PLAIN_PROMPTS)
         self.first_numbers = ""
         self._counts: tuple[Any, Tensor] | None = None  # labels and number terms of the current update
@@ -235,6 +236,8 @@ class NumberAware:
                 "the trainer has a compute_loss_func, which would replace the number-aware loss: to use "
                 "it, call handle.undo()"
             )
+        if self.sums is None:  # else it is a call of an evaluation
+            self._pending = None
         state = self.trainer.state
         self.loss.anneal(state.global_step / state.max_steps if state.max_steps > 0 else 0.0)
         is_first = (
@@ -301,8 +304,19 @@ class NumberAware:
             loss.weight, loss.normalize_by = weight, normalize_by
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the trainer's own method, and count each label by its weight."""
+        """Call the trainer's own method, and count each label by its weight.
+
+        Raises:
+            ValueError: the update before did not call `compute_loss`.
+        """
+        if self._pending is self.trainer.state:
+            raise ValueError(
+                f"{type(self.trainer).__name__}.training_step does not call compute_loss, so its loss has no "
+                "number term: expected loss = self.compute_loss(model, inputs, num_items_in_batch="
+                "num_items_in_batch) in it, in place of a call of the model"
+            )
         batches, count = self._own("get_batch_samples")(*args, **kwargs)
+        self._pending = self.trainer.state if batches else None
         self._counts = None
         if count is None:
             return batches, count

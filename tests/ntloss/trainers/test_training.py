@@ -656,6 +656,35 @@ def test_a_trainer_whose_loss_is_not_the_models_is_an_error(pops, tmp_path):
         trainer.train()
 
 
+class _Evaluate(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_evaluate = True
+
+
+class _OwnStep(Trainer):
+    """Never calls `compute_loss`, unless it is told to."""
+
+    calls = False
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        if self.calls:
+            return super().training_step(model, inputs, num_items_in_batch)
+        loss = model(**inputs).loss
+        loss.backward()
+        return loss.detach()
+
+
+def test_a_training_step_without_compute_loss_is_an_error(one, tmp_path):
+    trainer = number_aware_trainer(cases.llama(), tmp_path, cls=_OwnStep, accumulate=4)
+    trainer.eval_dataset = cases.samples()
+    trainer.add_callback(_Evaluate())  # which calls compute_loss
+    with pytest.raises(ValueError, match="_OwnStep"):
+        trainer.train()
+    trainer.model.load_state_dict(cases.llama().state_dict())
+    trainer.calls = True
+    assert_same(train_with(trainer), one["llama"])
+
+
 @EITHER_WAY
 @EITHER_MODEL
 @pytest.mark.parametrize("returns_dict", [True, False])
