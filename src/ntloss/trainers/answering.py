@@ -70,12 +70,12 @@ class Answering:
         beside["num_items_in_batch"] = num_items
         with handle.normalized() if self.model.training else nullcontext():
             outputs, terms, measured, ce = self._compute(model, args, inputs, labels, beside, is_sft)
-        added = added_loss(model, outputs)
         if handle.sums is not None:
-            handle.sums.add(labels, beside, terms, ce, added)
+            handle.sums.add(labels, beside, terms, ce)
         self.loss = terms.loss
         if is_sft:
             return _for_sft(outputs, terms.loss, labels != IGNORED, num_items, measured)
+        added = added_loss(model, outputs)
         outputs["loss"] = terms.loss if added is None else terms.loss + added.to(terms.loss.device)
         outputs.move_to_end("loss", last=False)  # as in stock outputs, of which some trainers take the first
         return outputs if given.get("return_dict") in (None, True) else outputs.to_tuple()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +13,19 @@ from torch import Tensor
 from ntloss import LossTerms, NTLCrossEntropyLoss
 
 
+class _Sums(NamedTuple):
+    """Sums over the labels of an evaluation; those of a batch are tensors before they are added."""
+
+    ce: Any = 0.0  # cross-entropy, without the labels at which the number term replaces it
+    ntl: Any = 0.0  # the number term before its weight
+    ce_of_all: Any = 0.0  # cross-entropy at all labels
+    items: Any = 0.0  # the labels' weights: what all but the number term are divided by
+    numbers: Any = 0.0  # what the number term is divided by
+    batches: Any = 0.0  # the number of batches with labels, which may all be ignored
+
+
 class EvaluationMeans:
-    """Means of both terms, and of what a model adds, over all labels of an evaluation.
+    """Means of both terms, and of what model and trainer add to them, over all labels of an evaluation.
 
     Args:
         trainer: the trainer that evaluates.
@@ -22,13 +34,10 @@ class EvaluationMeans:
 
     def __init__(self, trainer: Any, loss: NTLCrossEntropyLoss) -> None:
         self.trainer, self.loss = trainer, loss
-        # Of both terms, of cross-entropy at all labels, and of what the model adds; then what the first two
-        # are divided by, and the number of batches with labels, which may all be ignored.
-        self._sums = torch.zeros(7, dtype=torch.float64)
+        self._sums, self._added = _Sums(), 0.0
+        self._own = self._items = 0.0  # the loss and the labels' weights since the last returned loss
 
-    def add(
-        self, labels: Tensor, beside: Mapping[str, Any], terms: LossTerms, ce: Tensor, added: Tensor | None
-    ) -> None:
+    def add(self, labels: Tensor, beside: Mapping[str, Any], terms: LossTerms, ce: Tensor) -> None:
         """Add a batch: the labels and keywords that the loss was called with, and what it returned.
 
         `ce` is cross-entropy at all labels, also where the number term replaces it.
@@ -41,17 +50,17 @@ class EvaluationMeans:
         of_items = items if divisor is None else torch.as_tensor(divisor, device=items.device)
         # A mean over numbers was multiplied by the batch's share of the items.
         of_numbers = numbers * torch.where(items > 0, of_items / items, 0)
-        added = items.new_zeros(()) if added is None else added * items
-        found = (
-            terms.ce * of_items,
-            terms.ntl * of_numbers,
-            ce * of_items,
-            added,
-            items,
-            numbers,
-            torch.ones(()),
-        )
-        self._sums += torch.stack([each.detach().sum().to("cpu", torch.float64) for each in found])
+        sums = (terms.ce * of_items, terms.ntl * of_numbers, ce * of_items, items, numbers, torch.ones(()))
+        found = _Sums(*(each.detach().sum().to("cpu", torch.float64).item() for each in sums))
+        self._sums = _Sums(*map(operator.add, self._sums, found))
+        self._own += terms.loss.item() * found.items
+        self._items += found.items
+
+    def add_returned(self, loss: Tensor) -> None:
+        """Add what a trainer's loss of a batch has beyond the number-aware loss, as a mean over labels."""
+        if self._items:  # else the loss may be NaN
+            self._added += loss.item() * self._items - self._own
+        self._own = self._items = 0.0
 
     def means(self) -> dict[str, float]:
         """Return `loss`, `ce` and `ntl` over all processes, each of which calls this; {} without labels.
@@ -59,15 +68,16 @@ class EvaluationMeans:
         They are NaN, as the loss of stock training is, if all labels are ignored.
         """
         device = self.trainer.args.device
-        sums = self._sums.to(device, torch.float32 if device.type == "mps" else torch.float64)
-        found = self.trainer.accelerator.reduce(sums, reduction="sum").tolist()
-        rest, ntl, ce, added, items, numbers, batches = found
-        if not items:
-            return dict.fromkeys(("loss", "ce", "ntl"), math.nan) if batches else {}
-        ntl = ntl / numbers if numbers else 0.0
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        found = torch.tensor([*self._sums, self._added], dtype=dtype, device=device)
+        *of_labels, added = self.trainer.accelerator.reduce(found, reduction="sum").tolist()
+        sums = _Sums(*of_labels)
+        if not sums.items:
+            return dict.fromkeys(("loss", "ce", "ntl"), math.nan) if sums.batches else {}
+        ntl = sums.ntl / sums.numbers if sums.numbers else 0.0
         return {
-            "loss": (rest + added) / items + float(self.loss.weight) * ntl,
-            "ce": ce / items,
+            "loss": (sums.ce + added) / sums.items + float(self.loss.weight) * ntl,
+            "ce": sums.ce_of_all / sums.items,
             "ntl": ntl,
         }
 

@@ -252,6 +252,8 @@ class NumberAware:
             inputs = {**inputs, **model.columns}
         else:
             model = Answering(self, model, inputs)
+        if self.sums is not None:  # so that the loss is the batch's mean, to which a subclass may add
+            num_items_in_batch = None
         model.num_items = num_items_in_batch
         # By name, as trainers call it: a subclass may take them in another order, or as **kwargs.
         given: dict[str, Any] = {"return_outputs": return_outputs, "num_items_in_batch": num_items_in_batch}
@@ -270,7 +272,10 @@ class NumberAware:
         answering = Answering(self, model, inputs)
         # `generate` does not know them.
         inputs = {name: value for name, value in inputs.items() if name not in answering.columns}
-        return self._own("prediction_step")(answering, inputs, *args, **kwargs)
+        found = self._own("prediction_step")(answering, inputs, *args, **kwargs)
+        if self.sums is not None and isinstance(found[0], Tensor):
+            self.sums.add_returned(found[0])
+        return found
 
     def evaluation_loop(
         self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any

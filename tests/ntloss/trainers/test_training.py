@@ -479,6 +479,24 @@ def test_an_evaluation_without_a_label_that_counts_is_nan_as_that_of_stock(way, 
     assert np.isnan(cases.trainer_for(cases.llama(), tmp_path).evaluate(rows)["eval_loss"])
 
 
+class _Penalty(Trainer):
+    """Adds a constant, and the loss of the first row again."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        first = {name: each[:1] for name, each in inputs.items()}
+        loss = loss + 100 + model(**first).loss
+        return (loss, outputs) if return_outputs else loss
+
+
+@EITHER_WAY
+def test_what_a_subclass_adds_to_the_loss_is_in_the_evaluations(way, tmp_path):
+    rows = cases.samples()[4:ROWS]
+    trainer = number_aware_trainer(cases.llama(), tmp_path, way, cls=_Penalty)
+    first, all_rows = (terms_of(trainer.model, each)["loss"] for each in (rows[:1], rows))
+    assert trainer.evaluate(rows)["eval_loss"] == approx(all_rows + 100 + first)
+
+
 def without_batches_on_two(rank, folder):
     trainer = number_aware_trainer(cases.llama(), folder, ddp_backend="gloo", **cases.split(1, 2))
     handle = handle_of(trainer)
@@ -510,14 +528,21 @@ def test_prediction_and_several_evaluation_sets_have_logits_and_terms(way, tmp_p
     assert "test_ce" not in trainer.predict(unlabelled).metrics
 
 
+class _Constant(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        return (loss + 100, outputs) if return_outputs else loss + 100
+
+
 def evaluate_on_two(_rank, folder):
     # Five rows: the sampler repeats one to give both processes as many.
-    options = {"ddp_backend": "gloo", "per_device_eval_batch_size": 3}
+    options = {"ddp_backend": "gloo", "per_device_eval_batch_size": 3, "cls": _Constant}
     return number_aware_trainer(cases.llama(), folder, **options).evaluate(cases.samples(13)[8:])
 
 
 def test_rows_that_a_distributed_evaluation_repeats_count_once(tmp_path):
     wanted = terms_of(cases.llama(), cases.samples(13)[8:])
+    wanted["loss"] += 100
     for metrics in results_of(evaluate_on_two, (tmp_path,), tmp_path):
         assert {term: metrics[f"eval_{term}"] for term in wanted} == approx(wanted)
 
