@@ -68,7 +68,8 @@ class Answering:
         if handle.sums is not None:
             labels = handle.sums.without_repeated_rows(labels)
         beside["num_items_in_batch"] = num_items
-        with handle.normalized() if self.model.training else nullcontext():
+        is_part = self.model.training and num_items is not None  # of an update
+        with handle.normalized() if is_part else nullcontext():
             outputs, terms, measured, ce = self._compute(model, args, inputs, labels, beside, is_sft)
         if handle.sums is not None:
             handle.sums.add(labels, beside, terms, ce)

@@ -163,7 +163,7 @@ class NumberAware:
         self._pending: Any = None  # the state of a training whose update has not called compute_loss yet
         self._note = vars(trainer.model.config).get(PLAIN_PROMPTS)
         self.first_numbers = ""
-        self._counts: tuple[Any, Tensor] | None = None  # labels and number terms of the current update
+        self._items_per_number: Tensor | None = None  # of the current update
         self.sums: EvaluationMeans | None = None
         trainer._set_signature_columns_if_needed()
         criterion = loss.criterion
@@ -297,12 +297,12 @@ class NumberAware:
     @contextmanager
     def normalized(self) -> Iterator[None]:
         """Let a mean over numbers be that of the whole update, however it is split into batches."""
-        loss, counts = self.loss, self._counts
-        if counts is None or loss.normalize_by == "items" or loss.mode == "replace":
+        loss = self.loss
+        if self._items_per_number is None:
             yield
             return
         weight, normalize_by = loss.weight, loss.normalize_by
-        loss.weight, loss.normalize_by = weight * counts[0] / counts[1].clamp(min=1), "items"
+        loss.weight, loss.normalize_by = weight * self._items_per_number, "items"
         try:
             yield
         finally:
@@ -322,32 +322,28 @@ class NumberAware:
             )
         batches, count = self._own("get_batch_samples")(*args, **kwargs)
         self._pending = self.trainer.state if batches else None
-        self._counts = None
+        self._items_per_number = None
         if count is None:
             return batches, count
-        if self.loss.normalize_by == "numbers":
-            self._counts = count, self._count_numbers(batches)
-        found = torch.zeros(2, device=self.trainer.args.device)  # total weight, and count
+        of_numbers = self.loss.normalize_by == "numbers" and self.loss.mode == "add"
+        found = torch.zeros(3, device=self.trainer.args.device)  # total weight, count, and that of numbers
         for batch in batches:
             labels, beside = align(batch, self.shift)
             counted = labels != IGNORED
             weights = beside["loss_weights"]
             weighed = counted if weights is None else torch.where(counted, weights, 0)
-            found += torch.stack([weighed.sum(), counted.sum()]).to(found)
+            numbers = self._count_numbers(labels, beside) if of_numbers else labels.new_zeros(())
+            found += torch.stack([weighed.sum(), counted.sum(), numbers]).to(found)
         if self.trainer.args.average_tokens_across_devices:  # then the count is that of all ranks
             found = self.trainer.accelerator.reduce(found, reduction="sum")
+        if of_numbers:  # in a ratio, ranks of tensor parallelism may count the same batch
+            self._items_per_number = torch.where(found[2] > 0, found[0] / found[2], 0)
         return batches, count * torch.where(found[1] > 0, found[0] / found[1].clamp(min=1), 1.0)
 
-    def _count_numbers(self, batches: Any) -> Tensor:
-        """Sum what a mean over numbers divides by, over the batches of an update and all ranks."""
-        numbers = torch.zeros((), device=self.trainer.args.device)
-        for batch in batches:
-            labels, beside = align(batch, self.shift)
-            names = ("loss_weights", "sequence_ids", "number_weights")
-            numbers += self.loss.normalizers(labels, *(beside[name] for name in names))[1].to(numbers)
-        if self.trainer.args.average_tokens_across_devices:
-            numbers = self.trainer.accelerator.reduce(numbers, reduction="sum")
-        return numbers
+    def _count_numbers(self, labels: Tensor, beside: Mapping[str, Any]) -> Tensor:
+        """Return what a mean over the numbers of a batch divides by."""
+        names = ("loss_weights", "sequence_ids", "number_weights", "numbers")
+        return self.loss.normalizers(labels, *(beside[name] for name in names))[1]
 
     def _own(self, name: str) -> Any:
         return self._replaced.get(name) or getattr(type(self.trainer), name).__get__(self.trainer)

@@ -428,6 +428,24 @@ def test_a_mean_over_numbers_does_not_depend_on_how_an_update_is_split(way, tmp_
     assert other.differences(whole)[1] > 10 * CLOSE
 
 
+@pytest.mark.parametrize("columns", [{}, {"number_weights": 0.05}, {"loss_weights": 0.3}], ids=str)
+@pytest.mark.parametrize("copies", [1, 2])
+@EITHER_WAY
+def test_a_mean_over_numbers_is_that_of_the_loss_itself(way, copies, columns, tmp_path, monkeypatch):
+    inputs = cases.batch()
+    shape = inputs["labels"].shape
+    weights = {name: torch.full(shape, value) for name, value in columns.items()}
+    options = {"weight": 2.0, "normalize_by": "numbers"}
+    loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=True, **options)
+    expected = loss_fn(cases.llama()(**inputs).logits, inputs["labels"], **weights).detach()
+    trainer = number_aware_trainer(cases.llama(), tmp_path, way, options)
+    # Ranks of tensor parallelism have the same batch, whose labels the trainer counts once.
+    monkeypatch.setattr(trainer.accelerator, "reduce", lambda found, reduction: copies * found)
+    _, count = trainer.get_batch_samples(iter([inputs | weights]), 1, torch.device("cpu"))
+    for given in ({"num_items_in_batch": count}, {}):  # in the update, and in a call that belongs to none
+        assert_close(trainer.compute_loss(trainer.model, inputs | weights, **given).detach(), expected)
+
+
 @EITHER_WAY
 @EITHER_MODEL
 def test_a_step_without_labels_changes_no_weights(name, way, tmp_path):
