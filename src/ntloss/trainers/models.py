@@ -146,6 +146,11 @@ def note_prompts(trainer: Any, input_ids: Tensor | None) -> None:
     setattr(trainer.model.config, PLAIN_PROMPTS, not bool(has_template))
 
 
+def is_masked(model: Any) -> bool:
+    """Whether a model predicts tokens that are masked in its input."""
+    return getattr(model, "loss_type", None) == "ForMaskedLM"
+
+
 def shifts_labels(model: Any) -> bool:
     """Whether a model's position i predicts label i + 1.
 
@@ -160,7 +165,7 @@ def shifts_labels(model: Any) -> bool:
             "expected a language model. If its forward was replaced, pass shift=True if position i predicts "
             "label i + 1, else shift=False."
         )
-    if model.config.is_encoder_decoder or getattr(model, "loss_type", None) == "ForMaskedLM":
+    if model.config.is_encoder_decoder or is_masked(model):
         return False
     if "loss_function" not in names:
         raise ValueError(

@@ -34,6 +34,7 @@ from ntloss.trainers.evaluation import EvaluationMeans
 from ntloss.trainers.models import (
     check_loss,
     check_special,
+    is_masked,
     note_prompts,
     shifts_labels,
     vocabulary_of,
@@ -121,6 +122,12 @@ def make_number_aware(
         raise ValueError(
             f"criterion={criterion!r} looks at whole numbers, which context parallelism cuts: expected "
             "another criterion, or data or tensor parallelism"
+        )
+    if is_masked(model) and loss.finds_numbers:
+        raise ValueError(
+            f"criterion={criterion!r} looks at whole numbers, of which the labels of "
+            f"{type(model).__name__} hold the masked digits only: expected a criterion on single tokens, "
+            "such as ntl_was, crps or gaussian_smoothing"
         )
     check_loss(model)
     shift = shifts_labels(model) if shift is None else shift

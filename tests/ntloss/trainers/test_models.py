@@ -14,7 +14,7 @@ import vision_cases
 from tolerances import GRADIENT_OF_MODEL, ONE_COMPUTATION, VALUE_TOLERANCE, approx, assert_close
 from trainer_cases import DIGITS, VOCAB, batch, gradients, number_aware_trainer
 
-from ntloss import NTLCrossEntropyLoss, NTLoss, NumberVocabulary, number_level
+from ntloss import HLGauss, NTLCrossEntropyLoss, NTLoss, NumberVocabulary, number_level
 from ntloss.numbers import sequence_ids_of
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.chunked import to_device
@@ -343,6 +343,14 @@ def test_a_second_loss_of_a_model_is_kept(way, tmp_path):
     expected = model(**inputs).loss
     trainer = number_aware_trainer(model, tmp_path, way, {"weight": 0.0})
     assert_close(gradients(trainer, **inputs)[0], expected.detach())
+
+
+def test_whole_numbers_of_a_model_that_predicts_masked_digits_are_an_error(tmp_path):
+    # Of the number 1934 with only its 9 masked, the labels hold the number 9.
+    number_aware_trainer(make("Bert"), tmp_path, loss={"criterion": "gaussian_smoothing"})
+    for criterion in (number_level, HLGauss(2.0)):
+        with pytest.raises(ValueError, match="criterion"):
+            number_aware_trainer(make("Bert"), tmp_path, loss={"criterion": criterion})
 
 
 @pytest.mark.parametrize("shift", [None, True])
