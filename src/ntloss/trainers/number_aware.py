@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss import HLGauss, NTLCrossEntropyLoss
+from ntloss.callers import warn_caller
 from ntloss.criteria import Criterion
 from ntloss.criteria.signature import name_of
 from ntloss.numbers import LabelNumbers
@@ -40,7 +41,12 @@ from ntloss.trainers.models import (
     vocabulary_of,
     without_wrappers,
 )
-from ntloss.trainers.share import IGNORED, number_share, warn_without_numbers
+from ntloss.trainers.share import (
+    IGNORED,
+    NumberLabelsMissingWarning,
+    number_share,
+    warn_without_numbers,
+)
 
 _ROWS = 100  # of the training set, whose labels are looked at before the first step
 _NUMBERS = 3  # that are logged then
@@ -357,8 +363,8 @@ class NumberAware:
 
     def _log_first(self, inputs: Mapping[str, Any]) -> None:
         """Log the share of number tokens among the labels of the first rows, and the first numbers."""
-        labels = self._first_labels(inputs)
-        self._check_fields(labels)
+        labels, rows = self._first_labels(inputs)
+        self._check_fields(labels, rows)
         labels = labels[labels != IGNORED]
         share = number_share(labels, self.loss.vocabulary)
         if not share:
@@ -370,35 +376,44 @@ class NumberAware:
             logs |= {"first_numbers": self.first_numbers} if self.first_numbers else {}
         self.trainer.log(logs)
 
-    def _first_labels(self, inputs: Mapping[str, Any]) -> Tensor:
+    def _first_labels(self, inputs: Mapping[str, Any]) -> tuple[Tensor, int | None]:
         """Return the labels of the first rows, one after the other with an ignored one between rows.
 
-        They are those of a batch if the data set is a stream.
+        The second is how many rows these are, None if the data set is a stream: then they are a batch.
         """
         labels: list[Tensor] = []
         loader: Any = self.trainer.callback_handler.train_dataloader
         dataset: Any = getattr(loader, "dataset", None)
-        if has_rows(dataset):
+        rows = min(_ROWS, len(dataset)) if has_rows(dataset) else None
+        if rows is not None:
             with _same_random_numbers():
-                for start in range(0, min(_ROWS, len(dataset)), self.trainer.args.train_batch_size):
+                for start in range(0, rows, self.trainer.args.train_batch_size):
                     end = min(start + self.trainer.args.train_batch_size, len(dataset))
                     batch = loader.collate_fn([dataset[i] for i in range(start, end)])
                     labels.append(torch.as_tensor(batch["labels"]))
         labels = labels or [inputs["labels"]]
-        return torch.cat([F.pad(each, (0, 1), value=IGNORED).reshape(-1) for each in labels])
+        return torch.cat([F.pad(each, (0, 1), value=IGNORED).reshape(-1) for each in labels]), rows
 
-    def _check_fields(self, labels: Tensor) -> None:
-        """Raise a ValueError if none of the first labels has a number of some field."""
+    def _check_fields(self, labels: Tensor, rows: int | None) -> None:
+        """Warn of fields without a number in the first labels; raise a ValueError if that is all of them.
+
+        A batch of a stream may hold no number of any field, such as that of one row.
+        """
         criterion = self.loss.criterion
-        if isinstance(criterion, HLGauss) and criterion.fields:
-            index = fields_of_labels(labels, self.loss.vocabulary, criterion.fields, criterion.by)
-            missing = [name for i, name in enumerate(criterion.fields) if not (index == i).any()]
-            if missing:
-                raise ValueError(
-                    f"the labels of the first rows have no number of {', '.join(missing)}: expected the "
-                    "names of fields as they stand in the answers before their numbers, or another way to "
-                    "find them, HLGauss.for_fields(..., by=...), see ntloss.numbers.find_fields"
-                )
+        if not isinstance(criterion, HLGauss) or not criterion.fields:
+            return
+        index = fields_of_labels(labels, self.loss.vocabulary, criterion.fields, criterion.by)
+        missing = [name for i, name in enumerate(criterion.fields) if not (index == i).any()]
+        message = (
+            f"the labels of the first {'batch' if rows is None else f'{rows} rows'} have no number of "
+            f"{', '.join(missing)}: expected the names of fields as they stand in the answers before their "
+            "numbers, or another way to find them, HLGauss.for_fields(..., by=...), see "
+            "ntloss.numbers.find_fields"
+        )
+        if rows is not None and len(missing) == len(criterion.fields):
+            raise ValueError(message)
+        if missing:
+            warn_caller(message, NumberLabelsMissingWarning)
 
 
 def _written(packed: Tensor, criterion: Criterion | None) -> str:

@@ -22,7 +22,7 @@ def check_options(thousands: str | None = None, **options: Any) -> None:
 
 
 class NumberLabelsMissingWarning(UserWarning):
-    """The labels that were looked at first hold no number tokens."""
+    """The labels that were looked at first hold no number tokens, or no number of a field."""
 
 
 def number_share(labels: Tensor, vocabulary: NumberVocabulary) -> float:

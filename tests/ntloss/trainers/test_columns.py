@@ -13,6 +13,7 @@ from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, SoftTargets, 
 from ntloss.criteria.soft import pad_pairs
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.columns import COLUMNS, WithColumns
+from ntloss.trainers.share import NumberLabelsMissingWarning
 
 datasets = pytest.importorskip("datasets")
 # Criteria that read a column; NTL-WAS reads the weights.
@@ -294,15 +295,37 @@ def test_widths_of_fields_need_no_column(tmp_path):
     assert all(map(torch.isfinite, torch.tensor(losses)))
 
 
-def test_fields_that_no_label_has_are_an_error(tmp_path):
+def trainer_of(texts, folder, fields, is_stream=False):
     tokenizer = padded_tokenizer()
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
-    rows = [{"input_ids": ids, "labels": ids} for ids in tokenizer(["size: 12", "size: 3"])["input_ids"]]
-    trainer = cases.trainer_for(cases.llama(vocab_size=vocabulary.vocab_size), tmp_path, accumulate=8)
+    rows = [{"input_ids": ids, "labels": ids} for ids in tokenizer(texts)["input_ids"]]
+    trainer = cases.trainer_for(cases.llama(vocab_size=vocabulary.vocab_size), folder, accumulate=8)
     trainer.train_dataset, trainer.data_collator = rows, DataCollatorForSeq2Seq(tokenizer)
-    make_number_aware(trainer, HLGauss.for_fields({"size": [3, 12], "dose": [1, 2]}), vocabulary=vocabulary)
+    if is_stream:
+        trainer.train_dataset = datasets.Dataset.from_list(rows).to_iterable_dataset()
+    make_number_aware(trainer, HLGauss.for_fields(fields), vocabulary=vocabulary)
+    return trainer
+
+
+def test_fields_are_an_error_if_the_labels_have_none_of_them(tmp_path):
+    trainer = trainer_of(["size: 12", "size: 3"], tmp_path, {"dose": [1, 2], "Size (m)": [3, 12]})
     with pytest.raises(ValueError, match="dose"):
         trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("texts", "is_stream"),
+    [
+        (["size: 12"] * 100 + ["dose: 3"] * 100, False),
+        (["size: 12", "dose: 3"] * 12, True),
+        (["none"] * 12 + ["size: 12", "dose: 3"] * 6, True),
+    ],
+    ids=["late", "not in the first batch of a stream", "none in the first batch of a stream"],
+)
+def test_training_goes_on_if_a_field_is_not_in_the_first_rows(texts, is_stream, tmp_path):
+    trainer = trainer_of(texts, tmp_path, {"size": [3, 12], "dose": [1, 2]}, is_stream)
+    with pytest.warns(NumberLabelsMissingWarning, match="dose"):
+        assert len(train_with(trainer).losses) == STEPS
 
 
 @pytest.mark.parametrize(
