@@ -21,17 +21,25 @@ class Lora:
         heads: modules of the model that are trained as a whole. Default: none.
 
     Raises:
-        TypeError, ValueError: peft does not know an option, or cannot adapt such a model.
+        TypeError, ValueError: peft does not know an option, or cannot adapt such a model; an option adds more
+            than a product to a layer's weight, as DoRA (`use_dora`) and `lora_bias` do.
 
     Source: Hu et al., "LoRA: Low-rank adaptation of large language models", 2021.
     """
 
     def __init__(self, model: Any, options: Mapping[str, Any], heads: Sequence[nn.Module] = ()) -> None:
         from peft import LoraConfig, LoraModel
+        from peft.tuners.lora import LoraLayer
 
         own = [name for name, module in model.named_modules() if module in heads]
         config = LoraConfig(**{"target_modules": "all-linear", "exclude_modules": own or None, **options})
         self._tuner = LoraModel(model, config, "default")
+        layers = [module for module in self._tuner.modules() if isinstance(module, LoraLayer)]
+        if config.lora_bias or any(layer.lora_variant for layer in layers):
+            raise ValueError(
+                f"options={dict(options)}: expected plain LoRA, whose layers get a product of two matrices "
+                "and nothing else: omit use_dora, lora_bias and other variants"
+            )
         for head in heads:
             head.requires_grad_(True)
 
