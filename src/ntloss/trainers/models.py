@@ -223,13 +223,22 @@ def _decoder_inputs(model: Any, labels: Tensor) -> Any:
     for name in _DERIVE[:2]:
         if hasattr(model, name):
             return getattr(model, name)(labels)
+    ids = [_id_of(model, name) for name in ("pad_token_id", "decoder_start_token_id")]
     for parent in type(model).__mro__:  # M2M100, Whisper, Blenderbot: a function of the module
-        if shift := getattr(sys.modules.get(parent.__module__), _DERIVE[2], None):
-            return shift(labels, model.config.pad_token_id, model.config.decoder_start_token_id)
+        shift = getattr(sys.modules.get(parent.__module__), _DERIVE[2], None)
+        if shift is not None and None not in ids:
+            return shift(labels, *ids)
     raise ValueError(
-        f"{type(model).__name__} has no prepare_decoder_input_ids_from_labels: expected 'decoder_input_ids' "
-        "in the batch, besides the labels"
+        f"{type(model).__name__} has no prepare_decoder_input_ids_from_labels, or its configuration no "
+        "pad_token_id and decoder_start_token_id: expected 'decoder_input_ids' in the batch, besides the "
+        "labels"
     )
+
+
+def _id_of(model: Any, name: str) -> int | None:
+    """Return the id of a special token, by a model's configuration or that of its text model (Florence-2)."""
+    token: int | None = getattr(model.config, name, None)
+    return getattr(model.config.get_text_config(decoder=True), name, None) if token is None else token
 
 
 def added_loss(model: Any, outputs: Any) -> Tensor | None:

@@ -133,6 +133,27 @@ def two_parts(first, second, **options):
     return transformers.EncoderDecoderModel(config).train()
 
 
+def florence_2(**text):
+    """A model whose configuration of texts alone has the ids of its decoder's inputs."""
+    sizes = {"embed_dim": [8] * 4, "num_heads": [2] * 4, "num_groups": [2] * 4, "depths": [1] * 4}
+    config = transformers.Florence2Config(
+        text_config={"model_type": "bart", "vocab_size": VOCAB, "pad_token_id": 0, **_OF_BART, **text},
+        vision_config={**sizes, "projection_dim": 16, "drop_path_rate": 0.0},
+        is_encoder_decoder=True,
+    )
+    torch.manual_seed(0)
+    return transformers.Florence2ForConditionalGeneration(config).train()
+
+
+@pytest.mark.skipif(not hasattr(transformers, "Florence2Config"), reason="this release does not have it")
+def test_the_ids_of_a_decoders_inputs_may_be_those_of_the_text_model(way, tmp_path):
+    trainer, inputs = number_aware_trainer(florence_2(), tmp_path, way, {"weight": 0.0}), batch()
+    assert_close(gradients(trainer, **inputs)[0], florence_2()(**inputs).loss.detach())
+    trainer = number_aware_trainer(florence_2(decoder_start_token_id=None), tmp_path, way)
+    with pytest.raises(ValueError, match="decoder_input_ids"):
+        gradients(trainer, **inputs)
+
+
 def git():
     torch.manual_seed(0)
     sizes = {k: v for k, v in _SIZES.items() if "dropout" not in k}
