@@ -60,6 +60,9 @@ class WithColumns:
     other positions get 0. Rows without weights get 1, without a standard deviation 0, which is the
     criterion's own, and without soft labels none.
 
+    Trainers ask for the class of their collator, and read and set its options. So it has the class of the
+    caller's collator for `isinstance`, and its attributes.
+
     Args:
         collator: the caller's.
         find_numbers: finds the numbers of a batch's labels, in the processes of a data loader; None if the
@@ -75,6 +78,24 @@ class WithColumns:
         find_sigma: Callable[[Mapping[str, Any]], Tensor] | None = None,
     ) -> None:
         self.collator, self.find_numbers, self.find_sigma = collator, find_numbers, find_sigma
+
+    @property  # type: ignore[misc]  # what isinstance asks for, besides type()
+    def __class__(self) -> type:
+        return type(self.collator)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python asks for belongs to this object, such as __deepcopy__
+            raise AttributeError(name)
+        return getattr(self.collator, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("collator", "find_numbers", "find_sigma"):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.collator, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle would find two classes
+        return WithColumns, (self.collator, self.find_numbers, self.find_sigma)
 
     def __call__(self, rows: list[Any]) -> Any:
         """Return the collator's batch, with `[batch, seq]` floats for the columns that rows have.

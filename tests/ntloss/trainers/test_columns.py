@@ -1,5 +1,8 @@
 """The columns of the loss have the same effect however a batch is collated and split."""
 
+import copy
+import pickle
+
 import pytest
 import tiny_tokenizers
 import torch
@@ -254,6 +257,23 @@ def test_a_batch_without_the_columns_or_without_labels_stays_as_it_is():
     rows = [{"input_ids": [1, 2]}]
     assert WithColumns(default_data_collator)(rows).keys() == {"input_ids"}
     assert WithColumns(default_data_collator)([{**rows[0], "loss_weights": [1, 1]}]).keys() == {"input_ids"}
+
+
+def pickled(collator):
+    return pickle.loads(pickle.dumps(collator))
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickled])
+def test_the_callers_collator_keeps_its_class_and_options(again):
+    tokenizer = padded_tokenizer()
+    collator = again(WithColumns(DataCollatorForSeq2Seq(tokenizer)))
+    assert type(collator) is WithColumns
+    assert isinstance(collator, DataCollatorForSeq2Seq)
+    collator.pad_to_multiple_of = 4
+    assert collator.collator.pad_to_multiple_of == collator.pad_to_multiple_of == 4
+    batch = collator([{"input_ids": [5, 6], "labels": [5, 6], "loss_weights": [1.0, 2.0]}])
+    assert batch["loss_weights"].tolist() == [[1.0, 2.0, 0.0, 0.0]]
+    assert not hasattr(collator, "pads")
 
 
 def test_soft_labels_and_widths_are_padded_as_the_labels_are():

@@ -221,3 +221,15 @@ def test_another_objective_of_trl_is_an_error(tmp_path):
     other.compute_loss_func = None
     with pytest.raises(TypeError, match="DPOTrainer"):
         make_number_aware(other)
+
+
+def test_labels_that_trl_refuses_are_refused_with_the_line_too(tmp_path):
+    ids = list(range(20, 26))
+    rows = [{"input_ids": ids, "labels": ids}] * 8
+    masked = datasets.Dataset.from_list([{"input_ids": ids, "completion_mask": [0, 0, 0, 1, 1, 1]}] * 2)
+    trainer = sft(tmp_path, rows=rows, dataset_kwargs={"skip_prepare_dataset": True})
+    with pytest.raises(ValueError, match="labels"):
+        trainer.evaluate(masked)
+    make_number_aware(trainer)
+    with pytest.raises(ValueError, match="labels"):
+        trainer.evaluate(masked)
