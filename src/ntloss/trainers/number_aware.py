@@ -185,6 +185,9 @@ class NumberAware:
             "prediction_step": self.prediction_step,
             "evaluation_loop": self.evaluation_loop,
             "get_batch_samples": self.get_batch_samples,
+            "get_train_dataloader": self.get_train_dataloader,
+            "get_eval_dataloader": self.get_eval_dataloader,
+            "get_test_dataloader": self.get_test_dataloader,
             "data_collator": WithColumns(
                 trainer.data_collator,
                 FindNumbers(loss, shift) if loss.finds_numbers else None,
@@ -306,6 +309,25 @@ class NumberAware:
             if name == "loss" or key not in output.metrics:  # a metric of compute_metrics goes first
                 output.metrics[key] = value
         return output
+
+    def get_train_dataloader(self) -> Any:
+        """Call the trainer's own method, and check the names of columns before it drops unknown ones."""
+        return self._loader_of(self.trainer.train_dataset, "get_train_dataloader")
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """See `get_train_dataloader`."""
+        is_own = eval_dataset is None or isinstance(eval_dataset, str)
+        checked = self.trainer.eval_dataset if is_own else eval_dataset
+        return self._loader_of(checked, "get_eval_dataloader", eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """See `get_train_dataloader`."""
+        return self._loader_of(test_dataset, "get_test_dataloader", test_dataset)
+
+    def _loader_of(self, dataset: Any, name: str, *given: Any) -> Any:
+        with _same_random_numbers():
+            check_dataset(dataset)
+        return self._own(name)(*given)
 
     @contextmanager
     def normalized(self) -> Iterator[None]:

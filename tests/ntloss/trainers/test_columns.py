@@ -204,6 +204,20 @@ def test_a_column_that_is_almost_called_so_is_an_error(where, column, tmp_path):
         train()
 
 
+@pytest.mark.parametrize("call", ["train", "evaluate", "evaluate all", "predict"])
+@pytest.mark.parametrize("kind", ["dataset", "rows"])
+def test_such_a_column_is_an_error_in_rows_that_are_given_later(kind, call, tmp_path):
+    rows = [{**row, "number_weight": torch.ones(LENGTH)} for row in cases.samples()]
+    rows = datasets.Dataset.from_list([*map(as_lists, rows)]) if kind == "dataset" else rows
+    trainer = number_aware_trainer(cases.llama(), tmp_path)
+    trainer.eval_dataset = {"right": cases.samples(), "wrong": rows}
+    if call == "train":
+        trainer.train_dataset = rows
+    given = [rows] if call in ("evaluate", "predict") else []
+    with pytest.raises(ValueError, match="number_weight"):
+        getattr(trainer, call.partition(" ")[0])(*given)
+
+
 # Collators
 
 
