@@ -19,11 +19,10 @@ from ntloss.criteria.signature import (
     requires,
 )
 from ntloss.criteria.soft import check_probabilities
+from ntloss.criteria.targets import MINUS_INFINITY
 from ntloss.engine.readout import COMPUTED_IN, values_are_hidden, without_autocast
 from ntloss.engine.targets import FLOATS, OF_NUMBERS, REDUCTIONS, check_choice, check_weight, given_type
 
-# As in the engine: the probability is still 0, and a difference of two of them is not NaN.
-_MINUS_INFINITY = -1e30
 _INTEGERS = (torch.int64, torch.int32)
 
 
@@ -168,7 +167,7 @@ def _loss_of_one(criterion: Criterion, weight: float | Tensor, given: Mapping[st
 def _loss_of_same(criterion: Criterion, weight: float | Tensor, questions: _Questions) -> Tensor:
     """Compute the loss of questions that all have the same options, `[questions]`."""
     logits, values, target, soft, _ = questions
-    log_probs = torch.log_softmax(F.threshold(logits, _MINUS_INFINITY, _MINUS_INFINITY), -1)
+    log_probs = torch.log_softmax(F.threshold(logits, MINUS_INFINITY, MINUS_INFINITY), -1)
     if target is None:
         assert soft is not None
         target = soft.argmax(-1)

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-# The log-probability of a logit of -inf, which the engine replaces by -1e30 to keep gradients finite.
-_IMPOSSIBLE = -1e29
+# Replaces logits of -inf among the number tokens: the probability is still 0, and the difference of two of
+# them is not NaN, in value or gradient.
+MINUS_INFINITY = -1e30
+_IMPOSSIBLE = MINUS_INFINITY / 10  # what only their log-probabilities are below
 _MOST_TABLES = 8  # of one function and one tensor of values; a width that falls makes more than it needs
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ntloss.criteria import Criterion, HLGauss, make_criterion
 from ntloss.criteria.signature import is_cross_entropy, name_of, option_of, reads_of, requires
+from ntloss.criteria.targets import MINUS_INFINITY
 from ntloss.engine.readout import COMPUTED_IN, Readout, values_are_hidden, without_autocast
 from ntloss.engine.soft import by_value, form_share
 from ntloss.engine.tables import NumberTables
@@ -22,9 +23,6 @@ from ntloss.numbers.vocabulary import NumberVocabulary, warn_once, warn_without_
 # What a criterion may read of the number tokens' probability in the vocabulary.
 _OF_MASS = {"log_mass", "vocab_log_probs"}
 _ROUNDING = 1e-9  # of derivatives that should be the same
-# Replaces logits of -inf among the number tokens: the probability is still 0, and the difference of two of
-# them is not NaN, in value or gradient.
-_MINUS_INFINITY = -1e30
 # Devices on which the number term is compiled.
 COMPILED_ON: tuple[str, ...] = ("cuda", "xpu")
 _compiler_is_missing = False
@@ -293,7 +291,7 @@ def read_distribution(
     """
     dtype = COMPUTED_IN[number_logits.dtype]
     # A clamp whose backward pass is a single operator; so is `hardtanh` below.
-    logits = F.threshold(number_logits.to(dtype), _MINUS_INFINITY, _MINUS_INFINITY)
+    logits = F.threshold(number_logits.to(dtype), MINUS_INFINITY, MINUS_INFINITY)
     shifted: Tensor = logits
     row_max, shifted_lse = (None, None) if normalizer is None else normalizer
     if tables.has_several_forms or "log_mass" in reads:
