@@ -16,7 +16,7 @@ from ntloss.criteria import HLGauss, SoftTargets
 from ntloss.numbers import sequence_ids_of
 from ntloss.numbers.fields import sigma_of_labels
 from ntloss.numbers.labels import find_numbers
-from ntloss.trainers.chunked import entropy_and_hits, to_device
+from ntloss.trainers.chunked import Computed, entropy_and_hits, to_device
 from ntloss.trainers.columns import COLUMNS, IN_BATCH, NUMBERS, SOFT_IN_BATCH
 from ntloss.trainers.models import added_loss, inputs_without_labels, without_wrappers
 from ntloss.trainers.share import IGNORED
@@ -70,7 +70,7 @@ class Answering:
         beside["num_items_in_batch"] = num_items
         is_part = self.model.training and num_items is not None  # of an update
         with handle.normalized() if is_part else nullcontext():
-            outputs, terms, measured, ce = self._compute(model, args, inputs, labels, beside, is_sft)
+            outputs, terms, ce, measured = self._compute(model, args, inputs, labels, beside, is_sft)
         if handle.sums is not None:
             handle.sums.add(labels, beside, terms, ce)
         self.loss = terms.loss
@@ -98,22 +98,22 @@ class Answering:
 
     def _compute(
         self, model: Any, args: Any, inputs: Any, labels: Tensor, beside: dict[str, Any], is_sft: bool
-    ) -> tuple[Any, ...]:
-        """Call the model and the loss; return outputs, terms, an SFTTrainer's measures and all of the ce."""
+    ) -> Computed:
+        """Call the model and the loss."""
         handle = self.handle
         if handle.head is not None and (self.model.training or is_sft):
             given_head = model, self.model, args, inputs, labels, beside, is_sft, handle.sums is not None
-            outputs, terms, measured, ce = handle.head(*given_head)
-        else:
-            outputs = self.model(*args, **{**inputs, "return_dict": True})
-            logits = outputs["logits"][..., -labels.shape[-1] :, :]  # prompts and images may stand before
-            beside = {name: to_device(value, logits.device) for name, value in beside.items()}
-            labels = labels.to(logits.device)
-            terms = handle.loss(logits, labels, **beside)
-            ce = terms.ce if handle.sums is None else handle.plain(logits, labels, **beside).ce
-            rows = logits.detach().flatten(0, -2)
-            measured = entropy_and_hits(labels, rows.shape[-1], rows.__getitem__) if is_sft else None
-        return outputs, terms, measured, ce
+            computed: Computed = handle.head(*given_head)
+            return computed
+        outputs = self.model(*args, **{**inputs, "return_dict": True})
+        logits = outputs["logits"][..., -labels.shape[-1] :, :]  # prompts and images may stand before
+        beside = {name: to_device(value, logits.device) for name, value in beside.items()}
+        labels = labels.to(logits.device)
+        terms = handle.loss(logits, labels, **beside)
+        ce = terms.ce if handle.sums is None else handle.plain(logits, labels, **beside).ce
+        rows = logits.detach().flatten(0, -2)
+        measured = entropy_and_hits(labels, rows.shape[-1], rows.__getitem__) if is_sft else None
+        return Computed(outputs, terms, ce, measured)
 
     def _num_items(self, given: Mapping[str, Any]) -> Any:
         if "num_items_in_batch" in given or self.num_items is None:

@@ -14,6 +14,7 @@ from ntloss.criteria import SoftTargets
 from ntloss.engine.readout import Transform
 from ntloss.engine.sources import rows_for
 from ntloss.trainers.models import find_head
+from ntloss.trainers.share import IGNORED
 
 # Largest logit of the probe that checks a head: large enough for a soft cap to have an effect.
 _PROBE = 50.0
@@ -27,6 +28,15 @@ class HeadTensors(NamedTuple):
     hidden_states: Tensor  # `[..., hidden]`, with the low-rank activations of adapters appended
     lm_head_weight: Tensor  # `[vocab, hidden]`, with their second matrices appended
     bias: Tensor | None  # `[vocab]`
+
+
+class Computed(NamedTuple):
+    """What a call of a model gives, and the loss of its labels."""
+
+    outputs: Any
+    terms: LossTerms
+    ce: Tensor  # cross-entropy at all labels in an evaluation, else that of the terms
+    measured: tuple[Tensor, Tensor] | None  # `entropy_and_hits`, for an SFTTrainer
 
 
 class ChunkedHead:
@@ -53,11 +63,10 @@ class ChunkedHead:
         beside: dict[str, Any],
         measures: bool,
         evaluates: bool,
-    ) -> tuple[Any, LossTerms, Any, Tensor]:
-        """Call the `wrapped` model; return its outputs, the terms, `entropy_and_hits`, and cross-entropy.
+    ) -> Computed:
+        """Call the `wrapped` model, and compute the loss in its head.
 
-        The third is None unless the head `measures`. Where it `evaluates`, the last is cross-entropy at all
-        labels, else that of the terms.
+        The head `measures` what an `SFTTrainer` logs, and `evaluates` cross-entropy at all labels, if asked.
 
         Raises:
             ValueError: the model does not call its head, or does more with its logits than is known.
@@ -86,7 +95,8 @@ class ChunkedHead:
         nothing = outputs["logits"][..., :0, :].sum().to(call.terms.loss)
         outputs["logits"] = None
         ce = call.terms.ce if call.ce is None else call.ce
-        return outputs, call.terms._replace(loss=call.terms.loss + nothing), call.measured, ce
+        terms = call.terms._replace(loss=call.terms.loss + nothing)
+        return Computed(outputs, terms, ce, call.measured)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # the linear loss cannot be traced
     def _in_head(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -175,7 +185,7 @@ def entropy_and_hits(
     `logits_of` maps the indices of some positions to their logits. An `SFTTrainer` logs both.
     """
     labels = labels.reshape(-1)
-    positions = (labels != -100).nonzero().squeeze(-1)
+    positions = (labels != IGNORED).nonzero().squeeze(-1)
     entropy = hits = torch.zeros((), device=labels.device)
     for rows in torch.split(positions, max(rows_for(len(positions), vocab_size, labels.device), 1)):
         log_probs = logits_of(rows).float().log_softmax(-1)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ntloss import LossTerms, NTLCrossEntropyLoss
+from ntloss.trainers.share import IGNORED
 
 
 class _Sums(NamedTuple):
@@ -92,4 +93,4 @@ class EvaluationMeans:
         if own >= len(labels):
             return labels
         repeated = torch.arange(len(labels), device=labels.device) >= own
-        return labels.masked_fill(repeated.unsqueeze(-1), -100)
+        return labels.masked_fill(repeated.unsqueeze(-1), IGNORED)
