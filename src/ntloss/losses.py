@@ -333,13 +333,7 @@ class NTLCrossEntropyLoss(nn.Module):
         if shard is not None:
             check_same_labels(labels, shard.group)
         options = LabelOptions(
-            loss_weights=loss_weights,
-            num_items_in_batch=num_items_in_batch,
-            sequence_ids=sequence_ids,
-            number_weights=number_weights,
-            numbers=numbers,
-            soft_labels=soft_labels,
-            number_sigma=number_sigma,
+            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma
         )
         targets = self._targets(labels, logits, options)
         source = Source(logits.reshape(-1, logits.shape[-1]))
@@ -411,13 +405,7 @@ class NTLCrossEntropyLoss(nn.Module):
         if shard is not None:
             check_same_labels(labels, shard.group)
         options = LabelOptions(
-            loss_weights=loss_weights,
-            num_items_in_batch=num_items_in_batch,
-            sequence_ids=sequence_ids,
-            number_weights=number_weights,
-            numbers=numbers,
-            soft_labels=soft_labels,
-            number_sigma=number_sigma,
+            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma
         )
         targets = self._targets(labels, source.inputs, options)
         hidden = source.inputs.reshape(-1, source.inputs.shape[-1])
@@ -536,13 +524,7 @@ class NTLCrossEntropyLoss(nn.Module):
         tables = self.term.tables
         inputs = torch.empty(*labels.shape, 0, dtype=tables.values.dtype, device=labels.device)
         options = LabelOptions(
-            loss_weights=loss_weights,
-            num_items_in_batch=num_items_in_batch,
-            sequence_ids=sequence_ids,
-            number_weights=number_weights,
-            numbers=numbers,
-            soft_labels=soft_labels,
-            number_sigma=number_sigma,
+            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma
         )
         targets = self._targets(labels, inputs, options)
         of_values = self.term.fixed_target(targets)
@@ -641,13 +623,7 @@ class NTLCrossEntropyLoss(nn.Module):
                 f"log_probs: expected those of candidates(labels), {[*labels.shape, count]}, given {given}"
             )
         options = LabelOptions(
-            loss_weights=loss_weights,
-            num_items_in_batch=num_items_in_batch,
-            sequence_ids=sequence_ids,
-            number_weights=number_weights,
-            numbers=numbers,
-            soft_labels=soft_labels,
-            number_sigma=number_sigma,
+            loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma
         )
         targets = self._targets(labels, log_probs, options)
         flat = log_probs.reshape(-1, count).to(COMPUTED_IN[log_probs.dtype])

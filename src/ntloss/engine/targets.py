@@ -66,7 +66,7 @@ _OF_POSITIONS = Targets._fields.index("number_rows")  # number of the fields tha
 
 
 class LabelOptions(NamedTuple):
-    """What a loss is given beside labels; see `NTLCrossEntropyLoss.forward`."""
+    """What a loss is given beside labels, in the order of the parameters of `NTLCrossEntropyLoss.forward`."""
 
     loss_weights: Tensor | None = None
     num_items_in_batch: Tensor | float | None = None
