@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Identity = Mapping[str, Any]
 """The settings and digests of a model or of an evaluation, by key."""
 DATA, ASKED = "data", "evaluation.data"
+SOURCE = ".source"  # ending of a key that holds the digest of what the setting before it names
 TRAINED_QUESTIONS = "trained_questions.npy"  # in a run's folder: see `learned_questions`
 REPLACE = "Pass another training_args.output_dir, or training_args.overwrite_output_dir=true to replace it."
 # Schedules that do not depend on the number of steps.
@@ -41,15 +42,19 @@ def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, 
     for group, settings in config.plain().items():
         for name, value in settings.items():
             parts[changes(f"{group}.{name}")][f"{group}.{name}"] = value
-    for key in ("loss.criterion", "model_args.own_encoding"):
-        if is_own(parts["model"][key]):
-            parts["model"][f"{key}.source"] = digest_of_source(parts["model"][key])
+    for key in ("dataset_args.load", "loss.criterion", "model_args.own_encoding"):
+        if is_own(parts["model"].get(key)):
+            parts["model"][f"{key}{SOURCE}"] = digest_of_source(parts["model"][key])
     return {**parts["model"], DATA: data.digest}, {**parts["answers"], ASKED: data.digest}
 
 
 def differing(one: Identity, other: Identity) -> list[str]:
-    """Return the keys in which two identities differ."""
-    return [key for key in dict.fromkeys([*one, *other]) if one.get(key) != other.get(key)]
+    """Return the keys in which two identities differ.
+
+    A digest of a file that only one of them has tells nothing: runs of earlier versions lack some.
+    """
+    keys = [key for key in dict.fromkeys([*one, *other]) if one.get(key) != other.get(key)]
+    return [key for key in keys if not key.endswith(SOURCE) or (key in one and key in other)]
 
 
 def check_same(now: Identity, model: Path) -> bool:
@@ -77,8 +82,8 @@ def check_same(now: Identity, model: Path) -> bool:
     key = next((key for key in found if key != DATA), DATA)  # a setting may be why the rows are others
     if key == DATA:
         reason = "before the data changed"
-    elif key.endswith(".source"):
-        reason = f"before the file of {now[key.removesuffix('.source')]} changed"
+    elif key.endswith(SOURCE):
+        reason = f"before the file of {now[key.removesuffix(SOURCE)]} changed"
     else:
         reason = f"with other settings: {key} is {before.get(key)!r} there, {now.get(key)!r} here"
     raise UserError(f"{model} was trained {reason}. {REPLACE}")

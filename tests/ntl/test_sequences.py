@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import sys
 from importlib.machinery import PathFinder
@@ -125,6 +126,32 @@ def test_a_loss_of_ones_own_that_was_edited_is_not_finished(capsys):
     assert sweep(*own) == 1
     assert "edited_loss:mine changed" in capsys.readouterr().err
     assert sweep(*own, "training_args.overwrite_output_dir=true") == 0
+
+
+def test_data_of_ones_own_that_are_scored_in_another_way_are_not_finished(monkeypatch, capsys):
+    data = """
+from ntl.data import Example, TaskData
+
+def sums():
+    rows = [Example(f"{{i}} + 1", str(i + 1)) for i in range(80)]
+    return TaskData(rows[20:], rows[:10], {{"test": rows[10:20]}}, clip={clip})
+"""
+    Path("study.yaml").write_text(
+        re.sub("{file: .*}", "{load: scored_data:sums}", TINY.replace("tabular", "own"))
+    )
+    Path("scored_data.py").write_text(data.format(clip=1e10))
+    assert run("loss=ce") == 0
+    assert run("loss=ce") == 0
+    config = Path("run/config.json")  # of a run of a version that did not record the file
+    trained = config.read_text()
+    without = json.loads(trained)
+    del without["ntl"]["trained"]["identity"]["dataset_args.load.source"]
+    Path("scored_data.py").write_text(data.format(clip=500))
+    monkeypatch.delitem(sys.modules, "scored_data")
+    assert run("loss=ce") == 2
+    assert "scored_data:sums changed" in capsys.readouterr().err
+    config.write_text(json.dumps(without))
+    assert run("loss=ce") == 0
 
 
 @pytest.mark.parametrize(("found_in", "module"), [("flat", "mine_flat"), (".", "dotted.mine_dotted")])

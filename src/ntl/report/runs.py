@@ -32,6 +32,7 @@ PACKED = ["dataset", "row", "name", "seed", "test", "questions", "metric", "valu
 COLUMNS = [*PACKED, "task", "sweep", "job", "trained_on", "folder"]
 CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
 DATA = ("data", "evaluation.data")  # digests of rows, see `ntl.identity`
+SOURCE = ".source"  # ending of a key that holds the digest of what a setting names, see `ntl.identity`
 PACK = "metrics.csv"
 STEP = "validation, step "  # prefix of the test set of a row that was measured during training
 
@@ -156,7 +157,15 @@ def _name_rows(table: pd.DataFrame) -> pd.DataFrame:
     `train_seed`, does not count if it is each run's own.
     """
     settings = [key for key in table if key not in COLUMNS]
-    table[settings] = table[settings].astype(object).fillna("null")
+    table[settings] = table[settings].astype(object)
+    for key in [key for key in settings if key.endswith(SOURCE)]:
+        named = [name for name in ("dataset", key.removesuffix(SOURCE)) if name in table]
+        # Runs of earlier versions lack some digests.
+        same = table.groupby([*named, "row"], dropna=False)[key]
+        table[key] = table[key].fillna(same.transform("first").where(same.transform("nunique") == 1))
+        if (table.groupby(named, dropna=False)[key].nunique(dropna=False) == 1).all():
+            settings.remove(key)  # it tells no more than the setting
+    table[settings] = table[settings].fillna("null")
     rows = [table["dataset"], table["row"]]
     for key in [key for key in settings if key.endswith("_seed")]:
         own = (table[key] == table["seed"].astype(str)).groupby(rows).transform("all")

@@ -57,6 +57,20 @@ def test_an_evaluated_checkpoint_is_a_separate_row(tmp_path):
     assert labels(tmp_path) == {"T5": 1, "T5 (checkpoint=5)": 1, "T5 (checkpoint=7)": 1}
 
 
+def test_runs_with_another_version_of_a_file_are_separate_rows_and_those_without_a_digest_are_not(tmp_path):
+    settings = {"loss": {"criterion": "my:loss"}}
+    for seed, digest in enumerate(("old", "old", None)):
+        identity = {} if digest is None else {"loss.criterion.source": digest}
+        make_run(tmp_path / f"a/{seed}", "T5", seed, settings=settings, identity=identity)
+    make_run(tmp_path / "b", "T5", 0, settings={"loss": {"criterion": None}})
+    assert labels(tmp_path) == {"T5 (criterion=my:loss)": 3, "T5": 1}
+    table, _ = read_runs([tmp_path])
+    assert "loss.criterion.source" not in table
+    changed = {"loss.criterion.source": "new"}
+    make_run(tmp_path / "c", "T5", 0, settings=settings, identity=changed)
+    assert [*labels(tmp_path).values()] == [2, 1, 1, 1]  # the run without a digest is of either version
+
+
 def test_rows_have_the_order_of_the_sweep(tmp_path):
     for job, label in enumerate(("T5", "RT", "A")):
         make_run(tmp_path / label, label, 0, job=job)
