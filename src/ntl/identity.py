@@ -5,8 +5,8 @@ two runs, or two evaluations, are the same compares identities: a command that c
 it finished, a report, a contrast. It consists of two flat dictionaries:
 
     model     each setting that changes what is learned, such as `loss.weight`; `data`, the digest of all
-              rows; and of code that the user wrote, such as a loss, the digest of the file, as
-              `loss.criterion.source`
+              rows; of code that the user wrote, such as a loss, the digest of the file, as
+              `loss.criterion.source`; and such a digest of the weights in a folder from which training starts
     answers   each setting that changes how a trained model is evaluated; and `evaluation.data`, the digest of
               the rows of this evaluation
 """
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Identity = Mapping[str, Any]
 """The settings and digests of a model or of an evaluation, by key."""
 DATA, ASKED = "data", "evaluation.data"
+START = "model_args.model_name_or_path"
 SOURCE = ".source"  # ending of a key that holds the digest of what the setting before it names
 TRAINED_QUESTIONS = "trained_questions.npy"  # in a run's folder: see `learned_questions`
 REPLACE = "Pass another training_args.output_dir, or training_args.overwrite_output_dir=true to replace it."
@@ -38,6 +39,8 @@ OPEN_ENDED = ("constant", "constant_with_warmup", "reduce_lr_on_plateau")
 
 def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the identity of the model that the settings train on the data, and that of its evaluation."""
+    from ntl.encodings.locate import digest_of_weights  # slow: the hub's client
+
     parts: dict[str, dict[str, Any]] = {"model": {}, "answers": {}, "nothing": {}}
     for group, settings in config.plain().items():
         for name, value in settings.items():
@@ -45,13 +48,17 @@ def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, 
     for key in ("dataset_args.load", "loss.criterion", "model_args.own_encoding"):
         if is_own(parts["model"].get(key)):
             parts["model"][f"{key}{SOURCE}"] = digest_of_source(parts["model"][key])
+    start = config.model_args.model_name_or_path
+    if start is not None and (weights := digest_of_weights(start, START)):
+        parts["model"][f"{START}{SOURCE}"] = weights
     return {**parts["model"], DATA: data.digest}, {**parts["answers"], ASKED: data.digest}
 
 
 def differing(one: Identity, other: Identity) -> list[str]:
     """Return the keys in which two identities differ.
 
-    A digest of a file that only one of them has tells nothing: runs of earlier versions lack some.
+    A digest of files that only one of them has tells nothing: runs of earlier versions lack some, and the
+    folder from which a finished run started may be gone.
     """
     keys = [key for key in dict.fromkeys([*one, *other]) if one.get(key) != other.get(key)]
     return [key for key in keys if not key.endswith(SOURCE) or (key in one and key in other)]
@@ -83,7 +90,8 @@ def check_same(now: Identity, model: Path) -> bool:
     if key == DATA:
         reason = "before the data changed"
     elif key.endswith(SOURCE):
-        reason = f"before the file of {now[key.removesuffix(SOURCE)]} changed"
+        what = "the weights in" if key == f"{START}{SOURCE}" else "the file of"
+        reason = f"before {what} {now[key.removesuffix(SOURCE)]} changed"
     else:
         reason = f"with other settings: {key} is {before.get(key)!r} there, {now.get(key)!r} here"
     raise UserError(f"{model} was trained {reason}. {REPLACE}")

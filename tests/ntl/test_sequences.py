@@ -432,6 +432,22 @@ def test_what_a_run_is_called_and_where_it_is_changes_nothing(tmp_path):
         assert identity(change)[0] != identity()[0]
 
 
+def test_a_run_is_not_continued_from_other_weights(capsys):
+    constant = ["loss=ce", "training_args.lr_scheduler_type=constant", "training_args.warmup_steps=0"]
+    base = ["study.yaml", *constant, "training_args.output_dir=base"]
+    assert train(*base) == 0
+    tuned = ["loss=ce", "model_args.model_name_or_path=base", "model_args.config_overrides=null"]
+    assert run(*tuned) == 0
+    shutil.copytree("base", "copy")
+    shutil.rmtree("base")
+    assert run(*tuned) == 0  # it is finished, and needs its start no more
+    shutil.copytree("copy", "base")
+    assert run(*tuned) == 0
+    assert train(*base, "training_args.max_steps=3") == 0
+    assert run(*tuned) == 2
+    assert "base changed" in capsys.readouterr().err
+
+
 def test_an_encoding_of_ones_own_that_was_edited_is_not_finished(capsys):
     encoding = """
 from ntl.encodings.digits import TextEncoding
