@@ -9,6 +9,7 @@ import pandas as pd
 
 from ntl.errors import UserError, unknown_key
 from ntl.metrics.registry import GREEDY, READINGS, find_metric, reading_metric
+from ntl.report.runs import differing_tests
 from ntl.report.statistics import holm, paired_difference
 from ntl.terminal import format_setting
 
@@ -201,8 +202,7 @@ def _values(runs: pd.DataFrame, row: tuple[str, str], test: str, metric: str) ->
 
 def _check_questions(runs: pd.DataFrame, labels: Sequence[str], test: str) -> None:
     """Raise a UserError if runs of one seed answered different questions."""
-    asked = runs[runs["row"].isin(labels) & (runs["test"] == test)]
-    if (asked.groupby("seed")["questions"].nunique() > 1).any():
+    if differing_tests(runs[runs["row"].isin(labels) & (runs["test"] == test)]):
         raise UserError(f"the rows answered different questions on {test}.")
 
 

@@ -5,7 +5,8 @@ The table has a row for each metric of each test set of each run, with the colum
     dataset           the dataset's title
     row, name         the row of a report that the run belongs to, and by which contrasts name its loss
     seed              random seed
-    test, questions   the test set, or `validation, step N` during training; the fingerprint of its questions
+    test, questions   the test set, or `validation, step N` during training; the fingerprint of all its
+                      questions, of which as many are asked as the metric `count` says
     metric, value     a name of `ntl.metrics.registry`; NaN if the metric is undefined
 
 and one for each setting in which runs on one dataset differ, such as `loss.weight`, as text. A pack is this
@@ -212,3 +213,12 @@ def read_curves(table: pd.DataFrame) -> pd.DataFrame:
 def is_step(table: pd.DataFrame) -> pd.Series:
     """Return which rows of a long table were measured during training."""
     return table["test"].str.startswith(STEP)
+
+
+def differing_tests(runs: pd.DataFrame) -> list[str]:
+    """Name the test sets of which runs of one seed answered different questions, or fewer of them."""
+    of_run, runs = ["test", "seed"], runs[~is_step(runs)]
+    sets = runs.groupby(of_run, sort=False)["questions"].nunique()
+    counts = runs[runs["metric"] == "count"].groupby(of_run, sort=False)["value"].nunique()
+    found = {test for differs in (sets > 1, counts > 1) for test, _ in differs.index[differs]}
+    return [test for test in dict.fromkeys(runs["test"]) if test in found]

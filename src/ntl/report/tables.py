@@ -9,7 +9,7 @@ from itertools import product
 import pandas as pd
 
 from ntl.metrics.registry import GREEDY, METRICS, READINGS, find_metric, split_metric
-from ntl.report.runs import is_step
+from ntl.report.runs import differing_tests, is_step
 from ntl.report.statistics import mean_and_interval, paired_difference
 
 NOT_AVAILABLE = "n/a"
@@ -98,7 +98,7 @@ def markdown_report(table: pd.DataFrame, tested: pd.DataFrame, left_out: Sequenc
         for columns, remarks in make_tables(runs):
             parts += [markdown_table(columns), *map(escape_html, remarks)]
         parts += [escape_html(line) for line in _differing_settings(runs)]
-        if differing := _tests_with_different_questions(runs):
+        if differing := differing_tests(runs):
             parts.append(
                 f"The questions differ between runs: {escape_html(', '.join(differing))}. Rows may not be "
                 "comparable."
@@ -217,12 +217,6 @@ def _difference_cells(values: Mapping[str, pd.Series], references: Collection[st
             lower = f"(lower on {found.lower} of {found.pairs})"
             cells.append(f"{round_significant(found.mean, half, signed=True)} {lower}")
     return cells
-
-
-def _tests_with_different_questions(runs: pd.DataFrame) -> list[str]:
-    """Name the test sets of which runs of one seed answered different questions: not comparable."""
-    counts = runs.groupby(["test", "seed"], sort=False)["questions"].nunique()
-    return [*dict.fromkeys(counts[counts > 1].index.get_level_values("test"))]
 
 
 def _differing_settings(runs: pd.DataFrame) -> list[str]:

@@ -103,6 +103,16 @@ def test_a_contrast_that_the_runs_lack_is_named_and_the_others_are_tested(table,
         assert part in line
 
 
+def test_rows_that_answered_another_number_of_questions_are_not_compared(tmp_path):
+    for name, count in (("ce", 8.0), ("ntl_was", 3.0)):
+        for seed in (0, 1):
+            metrics = {"mae": 5.0 + seed, "count": count}
+            make_run(tmp_path / f"{name}{seed}", name, seed, metrics=metrics)
+    tested, (line,) = compare_rows(read_runs([tmp_path])[0], read_contrasts([WAS_MINUS_CE]), 5.0)
+    assert tested.empty
+    assert "ntl_was" in line
+
+
 @pytest.mark.parametrize(
     ("given", "key"),
     [
