@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -34,6 +33,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ntl.config import OF_REPORTS, SECTIONS, changes, find_primary, read_config
 from ntl.data.files import write_atomically
 from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
+from ntl.evaluate import METRICS, read_results
 from ntl.own import find_own_code
 from ntl.terminal import HELP_OPTIONS, print_keys
 from ntl.train import LOSS_TERMS, run
@@ -50,8 +50,8 @@ SHARED = ("train", "compare", "settings")  # files of `conf/` that studies exten
 NO_GROUP = {f"{group}=null": f"~{group}" for group in ("dataset_args", "model_args", "weights", "loss")}
 NO_SWEEP = {"-m", "--multirun", "-h", "--help", "--hydra-help", "-c", "--cfg", "-i", "--info", "--version"}
 HYDRA = ".hydra"  # folder in that of a run, with its configuration
-JOBS = ".jobs"  # folder in that of a sweep, with a file for each job
-STARTED = "started"  # file in it, with the time
+JOBS = ".jobs"  # folder in that of a sweep, with a file for each run
+STARTED = "started"  # file in it, with the time of the latest sweep
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -175,10 +175,11 @@ def task(composed: DictConfig) -> float:
             _write_configuration(composed, path / HYDRA)
         _check_keys(composed)
         config = read_config(composed, settings.runtime.choices.get("loss"))
-        config.job, config.sweep = (0, time.time()) if job is None else (job.number, job.started)
         config.training_args.disable_tqdm = in_sweep or config.training_args.disable_tqdm
         # Hydra's folder of a single evaluation is that of the evaluation itself; see `config.run_folder`.
         is_evaluation = config.training_args.do_only_eval and not in_sweep
+        own = Path(str(config.model_args.model_name_or_path)).expanduser() if is_evaluation else path
+        config.sweep, config.job = first_place(own, (time.time(), 0)) if job is None else job.place
         target = folder if is_evaluation else folder / config.evaluation.name
         metrics, is_new = run(config, folder, target, lambda: _write_configuration(composed, path / HYDRA))
     except Exception as error:
@@ -210,7 +211,11 @@ def task(composed: DictConfig) -> float:
 
 
 class Job:
-    """What became of a run of a sweep: a file beside the runs, for the report of the sweep.
+    """A run of a sweep, and what became of it: a file beside the runs, for the report of the sweep.
+
+    A sweep is one call of `ntl compare` or `ntl train -m`, known by the time when it was started, and a job
+    is the number of a run in it. Reports sort rows by both, and compare with the first. So a run keeps the
+    place that it had at first, when later sweeps name it again, continue it or evaluate it anew.
 
     Args:
         folder: Folder of the run.
@@ -218,26 +223,49 @@ class Job:
     """
 
     def __init__(self, folder: Path, number: int):
-        self.folder, self.number = folder, number
-        self.started = float((folder.parent / JOBS / STARTED).read_text())
+        self.file = folder.parent / JOBS / f"{folder.name}.json"
+        self.latest = _time_of_sweep(folder.parent)
+        before = json.loads(self.file.read_text("utf-8")) if self.file.is_file() else {}
+        known = (before["sweep"], before["job"]) if "sweep" in before else (self.latest, number)
+        self.place = first_place(folder, known)
 
     def write(self, reason: str | None) -> None:
         """Write why there are no results of the run; None if there are."""
-        content = json.dumps({"folder": self.folder.name, "reason": reason})
-        write_atomically(self.folder.parent / JOBS / f"{self.number}.json", content)
+        sweep, job = self.place
+        content = {"sweep": sweep, "job": job, "latest": self.latest, "reason": reason}
+        write_atomically(self.file, json.dumps(content))
+
+
+def first_place(run: Path, default: tuple[float, int]) -> tuple[float, int]:
+    """Return the sweep and the job of the earliest evaluation in a run's folder, or the default before it."""
+    places = [default]
+    for path in run.glob(f"*/{METRICS}"):
+        try:
+            found = read_results(path.parent) or {}
+        except UserError:
+            continue  # somebody else's
+        places += [(found["sweep"], found["job"])] if "sweep" in found else []
+    return min(places)
 
 
 def start_sweep(folder: Path) -> None:
-    """Forget the jobs of earlier sweeps in a folder, and write when this one is started."""
-    shutil.rmtree(folder / JOBS, ignore_errors=True)
-    (folder / JOBS).mkdir(parents=True)
+    """Write when a sweep into a folder is started."""
+    (folder / JOBS).mkdir(parents=True, exist_ok=True)
     (folder / JOBS / STARTED).write_text(repr(time.time()))
+
+
+def _time_of_sweep(folder: Path) -> float:
+    return float((folder / JOBS / STARTED).read_text())
 
 
 def failed_runs(folder: Path) -> dict[Path, str]:
     """Return the runs of the latest sweep in a folder that have no results, with the reasons."""
-    jobs = (json.loads(path.read_text("utf-8")) for path in sorted((folder / JOBS).glob("*.json")))
-    return {folder / job["folder"]: job["reason"] for job in jobs if job["reason"] is not None}
+    found, latest = {}, _time_of_sweep(folder)
+    for path in sorted((folder / JOBS).glob("*.json")):
+        job = json.loads(path.read_text("utf-8"))
+        if job.get("latest") == latest and job["reason"] is not None:
+            found[folder / path.stem] = job["reason"]
+    return found
 
 
 def _check_keys(composed: DictConfig) -> None:

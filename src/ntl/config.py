@@ -52,7 +52,7 @@ class Config:
 
     Args:
         dataset_args, model_args, weights, training_args, loss, evaluation: The groups.
-        job: Number of the run in its sweep.
+        job: Number of the run in its sweep, see `ntl.commands.Job`.
         sweep: When the sweep, or the run alone, was started, in seconds since 1970.
         choice: Hydra's choice of the group `loss`, if known.
         trained_with: The settings of the run that trained the model, if it is only evaluated.

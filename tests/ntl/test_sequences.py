@@ -344,6 +344,23 @@ def test_the_first_loss_of_the_first_sweep_is_what_later_ones_are_compared_with(
     assert next(iter(rows())) == "T5 + NTL-WAS"
 
 
+def test_a_run_keeps_its_place_when_it_is_repeated_or_evaluated_again(monkeypatch):
+    swept = ["loss=ce,ntl_was", "training_args.seed=0"]
+    with monkeypatch.context() as patch:  # the first loss fails at first
+        patch.setattr("ntl.train.add_loss", lambda trainer, config: 1 / (config.loss.criterion is not None))
+        assert sweep(*swept) == 1
+    assert [*rows()] == ["T5 + NTL-WAS"]
+    assert sweep(*swept) == 0
+    assert [*rows()] == ["T5", "T5 + NTL-WAS"]
+    shutil.rmtree("out/loss-ce_seed-0")
+    assert sweep("loss=crps,ce,ntl_was", "training_args.seed=0") == 0
+    assert [*rows()] == ["T5", "T5 + NTL-WAS", "T5 + CRPS"]
+    again = ["training_args=eval", "model_args.model_name_or_path=out/loss-ce_seed-0"]
+    assert train("study.yaml", *again, "model_args.config_overrides=null", "evaluation.samples=8") == 0
+    assert main(["report", "out", "--output", "out/report"]) == 0
+    assert [*rows()] == ["T5", "T5 + NTL-WAS", "T5 + CRPS"]
+
+
 def test_a_model_is_not_replaced_by_what_is_trained_from_it(capsys):
     assert run("loss=ce") == 0
     before = Path("run/model.safetensors").read_bytes()
