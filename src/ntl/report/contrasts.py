@@ -135,7 +135,7 @@ def _sides(runs: pd.DataFrame, contrast: Contrast) -> tuple[pd.Series, pd.Series
     """Return the values of both rows by seed, and the test set."""
     tests = [*dict.fromkeys(runs["test"])]
     test = contrast.test or next((each for each in tests if not each.startswith("validation")), "validation")
-    rows = _find_rows(runs, (contrast.of, contrast.minus))
+    rows = find_rows(runs, (contrast.of, contrast.minus))
     of, minus = (_values(runs, row, test, contrast.metric) for row in rows)
     _check_questions(runs, [label for label, _ in rows], test)
     return of, minus, test
@@ -164,7 +164,7 @@ def _of_dataset(table: pd.DataFrame, name: str | None) -> pd.DataFrame:
     return table[table["dataset"] == name]
 
 
-def _find_rows(runs: pd.DataFrame, given: Sequence[Any]) -> list[tuple[str, str]]:
+def find_rows(runs: pd.DataFrame, given: Sequence[Any]) -> list[tuple[str, str]]:
     """Return the labels and readings of rows; a UserError tells of each that is missing or ambiguous."""
     rows, wrong = [], []
     for each in given:

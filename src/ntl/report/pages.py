@@ -7,11 +7,12 @@ A block of the page is
 
 `study` is a YAML file whose `names` map rows, or the names of their losses, to the names that the page
 shows, in the order of the page. With `columns`, metrics of the registry, a block is a table of means over
-seeds, on `datasets` (by default all) and the test set `test`. With `contrasts: true`, it has the contrasts of
-the study.
+seeds, on `datasets` (by default all) and the test set `test`; a name that several rows have is an error. With
+`contrasts: true`, it has the contrasts of the study.
 """
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,8 +23,9 @@ import yaml  # type: ignore[import-untyped]
 
 from ntl.errors import UserError, unknown_key
 from ntl.metrics.registry import find_metric
-from ntl.report.contrasts import compare_rows, read_contrasts
+from ntl.report.contrasts import compare_rows, find_rows, read_contrasts
 from ntl.report.program import read_study
+from ntl.report.runs import is_step
 from ntl.report.statistics import mean_and_interval
 from ntl.report.tables import contrast_columns, markdown_table, round_significant
 
@@ -61,7 +63,12 @@ def _write(given: str, table: pd.DataFrame) -> str:
     names: Mapping[str, str] = study.get("names", {})
     if not block.contrasts:
         return markdown_table(_means(table, block, names))
-    tested, _ = compare_rows(table, read_contrasts(study.get("contrasts")), study.get("margin", 5.0))
+    planned = read_contrasts(study.get("contrasts"))
+    tested, missing = compare_rows(table, planned, study.get("margin", 5.0))
+    if tested.empty:
+        raise UserError(f"{block.study}: no contrast can be tested. {' '.join(missing)}".rstrip())
+    for line in missing:
+        print(f"ntl report: left out: {line}", file=sys.stderr)
     for side in ("of", "minus"):
         tested[side] = [_named(name, names) for name in tested[side]]
     return markdown_table(contrast_columns(tested))
@@ -74,16 +81,30 @@ def _named(name: str, names: Mapping[str, str]) -> str:
 
 def _means(table: pd.DataFrame, block: Block, names: Mapping[str, str]) -> Any:
     """Make the columns of a table of means with their 95 % confidence intervals over seeds."""
-    datasets = [*(block.datasets or dict.fromkeys(table["dataset"]))]
+    known, test = [*dict.fromkeys(table["dataset"])], block.test or "test"
+    datasets = [*(block.datasets or known)]
+    if unknown := [name for name in datasets if name not in known]:
+        raise unknown_key(f"{START}datasets: ", unknown[0], known)
+    shown = table[table["dataset"].isin(datasets) & (table["test"] == test)]
+    if shown.empty:
+        raise unknown_key(f"{START}test: ", test, [*dict.fromkeys(table["test"][~is_step(table)])])
+    absent = [name for name in names if name not in {*shown["row"], *shown["name"]}]
+    if len(absent) == len(names):
+        raise UserError(
+            f"{block.study}: names has no row of {', '.join(datasets)} on {test}; expected some of: "
+            f"{'; '.join(shown['row'].unique())}."
+        )
+    if absent:
+        print(f"ntl report: {block.study}: no run is named {', '.join(absent)}", file=sys.stderr)
     columns: dict[tuple[str, str], list[str]] = {("", "table"): [], ("", "row"): [], ("", "seeds"): []}
     columns |= {("", find_metric(name).heading): [] for name in block.columns}
-    test = block.test or "test"
     for dataset in datasets:
         runs = table[(table["dataset"] == dataset) & (table["test"] == test)]
         for row, title in names.items():
-            own = runs[(runs["row"] == row) | (runs["name"] == row)]
-            if own.empty:
-                continue
+            if row not in {*runs["row"], *runs["name"]}:
+                continue  # it was trained on others
+            ((label, _),) = find_rows(runs, [row])
+            own = runs[runs["row"] == label]
             cells = [dataset, title, str(own["seed"].nunique())]
             for name in block.columns:
                 mean, half = mean_and_interval(own["value"][own["metric"] == name])

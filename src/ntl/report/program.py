@@ -10,6 +10,7 @@ import yaml  # type: ignore[import-untyped]
 
 from ntl.errors import UserError, describe, writing_to
 
+OUTPUT = Path("outputs/report")
 FILES = ("table.md", "table.tex", "metrics.csv", "contrasts.csv")  # of a report, besides its figures
 
 
@@ -26,21 +27,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "folders", nargs="+", type=Path, help="folders that are or contain runs or a pack; packs"
     )
-    parser.add_argument(
-        "--output", type=Path, default=Path("outputs/report"), help="output folder (default: %(default)s)"
-    )
+    parser.add_argument("--output", type=Path, help=f"output folder (default: {OUTPUT})")
     parser.add_argument(
         "--evaluation", default="test", help="which evaluations, by evaluation.name (default: %(default)s)"
     )
     parser.add_argument("--study", type=Path, help="YAML file with contrasts and margin")
-    parser.add_argument("--into", type=Path, help="page whose tables are written, instead of a report")
+    parser.add_argument(
+        "--into", type=Path, help="page whose tables are written, instead of a report; it names its studies"
+    )
     given = parser.parse_args(arguments)
     if given.into is not None:
+        if unused := [name for name in ("study", "output") if getattr(given, name) is not None]:
+            raise UserError(
+                f"--{unused[0]} is given together with --into, which names studies in the page and writes "
+                "there. Omit one of the two."
+            )
         write_into(given.into, given.folders, given.evaluation)
         return 0
     study = {} if given.study is None else read_study(given.study)
     planned = {key: study[key] for key in ("contrasts", "margin") if key in study}
-    report(given.folders, given.output, given.evaluation, **planned)
+    report(given.folders, given.output or OUTPUT, given.evaluation, **planned)
     return 0
 
 

@@ -44,15 +44,44 @@ def test_a_study_that_cannot_be_used_is_an_error_before_anything_is_written(text
 
 @pytest.mark.parametrize(
     ("given", "named"),
-    [("{columns: [mae]}", "study"), ("{study: mistyped.yaml}", "mistyped.yaml"), ("{sudy: a}", "study")],
+    [
+        ("{columns: [mae]}", "study"),
+        ("{study: mistyped.yaml}", "mistyped.yaml"),
+        ("{sudy: a}", "study"),
+        ("{study: study.yaml, columns: [accuracy], datasets: [arithmetics]}", "arithmetic"),
+        ("{study: study.yaml, columns: [accuracy], test: test}", "interpolate"),
+        ("{study: mistyped_names.yaml, columns: [accuracy], test: interpolate}", "RT"),
+        ("{study: study.yaml, columns: [accuracy], test: interpolate}", "several"),  # runs of two weights
+        ("{study: study.yaml, contrasts: true}", "T6"),
+    ],
 )
-def test_a_block_of_a_page_that_cannot_be_written_is_an_error_and_the_page_stays(given, named, tmp_path):
-    make_run(tmp_path / "runs/a", "T5", 0)
+def test_a_block_of_a_page_that_cannot_be_written_is_an_error_and_the_page_stays(
+    given, named, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.yaml").write_text("{names: {T5: ours}, contrasts: [{of: T6, minus: RT}]}")
+    (tmp_path / "mistyped_names.yaml").write_text("names: {T6: ours}")
+    make_run(tmp_path / "runs/RT", "RT", 0)
+    for weight in (0.3, 0.8):
+        make_run(tmp_path / f"runs/{weight}", "T5", 0, settings={"loss": {"weight": weight}})
     page = tmp_path / "page.md"
     page.write_text(text := f"<!-- report: {given} -->\nold\n<!-- end of report -->\n")
     with pytest.raises(UserError, match=named):
-        report(tmp_path, "--into", page)
+        main([str(tmp_path / "runs"), "--into", str(page)])
     assert page.read_text() == text
+
+
+def test_a_name_of_a_study_without_runs_is_told_and_the_others_are_written(tmp_path, capsys):
+    make_run(tmp_path / "runs/a", "T5", 0, test="test")
+    study, page = tmp_path / "study.yaml", tmp_path / "page.md"
+    study.write_text("{names: {T5: ours, T6: theirs}}")
+    page.write_text(f"<!-- report: {{study: {study}, columns: [accuracy]}} -->\n<!-- end of report -->\n")
+    assert main([str(tmp_path / "runs"), "--into", str(page)]) == 0
+    assert "T6" in capsys.readouterr().err
+    assert "| ours |" in page.read_text()
+    for unused in (["--study", str(study)], ["--output", str(tmp_path / "out")]):
+        with pytest.raises(UserError, match=unused[0]):
+            main([str(tmp_path / "runs"), "--into", str(page), *unused])
 
 
 def test_an_output_that_cannot_be_written_is_an_error(tmp_path):
