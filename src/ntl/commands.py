@@ -30,7 +30,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from ntl.config import OF_REPORTS, SECTIONS, changes, find_primary, read_config
+from ntl.config import SECTIONS, changes, find_primary, read_config, unknown_at_the_top, unread_keys
 from ntl.data.files import write_atomically
 from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
 from ntl.evaluate import METRICS, read_results
@@ -173,7 +173,7 @@ def task(composed: DictConfig) -> float:
             job.write("it is not finished")
         if not (path / HYDRA / "config.yaml").exists():
             _write_configuration(composed, path / HYDRA)
-        _check_keys(composed)
+        _check_keys(composed, settings)
         config = read_config(composed, settings.runtime.choices.get("loss"))
         config.training_args.disable_tqdm = in_sweep or config.training_args.disable_tqdm
         # Hydra's folder of a single evaluation is that of the evaluation itself; see `config.run_folder`.
@@ -268,11 +268,12 @@ def failed_runs(folder: Path) -> dict[Path, str]:
     return found
 
 
-def _check_keys(composed: DictConfig) -> None:
-    """Raise a UserError for a key that nothing reads: of a group, or one that looks like a group's name.
+def _check_keys(composed: DictConfig, settings: DictConfig) -> None:
+    """Raise a UserError for a key that nothing reads, which Hydra adds if `+` stands before it.
 
-    Hydra adds `+GROUP.KEY=VALUE` without a check, and advises it after an unknown key. It also lets a study
-    have keys of its own, such as `rate` for `${rate.${hydra:runtime.choices.loss}}`.
+    Args:
+        composed: The configuration without Hydra's settings.
+        settings: These.
     """
     for group in map(str, composed):
         kind = OmegaConf.get_type(composed, group)
@@ -282,13 +283,9 @@ def _check_keys(composed: DictConfig) -> None:
         for key in map(str, composed[group]):
             if key not in names:
                 raise unknown_key(f"{group}.", key, names)
-    known = list(dict.fromkeys([*(group for group in GROUPS if "@" not in group), *OF_REPORTS]))
-    text = OmegaConf.to_yaml(composed)
-    for key in map(str, composed):
-        if key in known or re.search(rf"\$\{{{re.escape(key)}\W", text):
-            continue
-        if difflib.get_close_matches(key, known, n=1):
-            raise unknown_key("", key, known)
+    text = OmegaConf.to_yaml(composed) + OmegaConf.to_yaml(settings)
+    for key in unread_keys(map(str, composed), text):
+        raise unknown_at_the_top(key)
 
 
 def _write_configuration(composed: DictConfig, folder: Path) -> None:
@@ -320,7 +317,8 @@ class ReportCallback(Callback):
 
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
         try:
-            _check_keys(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"]))
+            without_hydra = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+            _check_keys(without_hydra, config.hydra)
             read_contrasts(contrasts)
             check_margin(config.margin)
             _check_metric(config.minimize)
@@ -442,7 +440,9 @@ def _explain(error: Exception) -> str:
     """Return an error of Hydra or omegaconf in two lines, with a close key or choice."""
     cause = error.__cause__ if error.__cause__ is not None else error
     lines = [line.strip() for line in f"{error}\n{cause}".splitlines() if line.strip()]
-    lines = [line for line in dict.fromkeys(lines) if not line.startswith("object_type=")]
+    # Nothing would read a key that is appended.
+    omitted = ("object_type=", "To append to your config use")
+    lines = [line for line in dict.fromkeys(lines) if not line.startswith(omitted)]
     text = "\n".join(lines)
     known: list[str] = []
     if found := re.search(r"Available options in '[^']*':\n((?:(?!Config search).+\n?)+)", text):
@@ -450,6 +450,8 @@ def _explain(error: Exception) -> str:
         lines = [lines[0], f"Available: {', '.join(known)}"]
     wrong = re.search(r"[Cc]ould not (?:find|override) '(?:[^'\n]*[/.])?([^'/.\n]+)'", text)
     parent = getattr(cause, "parent_node", None)
+    if wrong and wrong[0].endswith(f"override '{wrong[1]}'"):
+        return str(unknown_at_the_top(wrong[1]))
     if wrong and not known and parent is not None:
         known = [str(key) for key in parent]
     elif wrong and not known:

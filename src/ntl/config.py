@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -39,7 +40,7 @@ MODELS = {
     "t5": "T5",
 }  # names in tables, by encoding or family
 # Keys that say how a sweep is reported.
-OF_REPORTS = ("contrasts", "margin", "minimize", "announce")
+OF_REPORTS = ("contrasts", "margin", "minimize", "announce", "names")
 SECTIONS: dict[str, type[Settings]] = {
     "model_args": ModelArgs, "weights": Weights, "training_args": TrainingArgs, "loss": LossSettings,
     "evaluation": Evaluation,
@@ -309,6 +310,35 @@ def changes(key: str) -> Changes:
                 found: Changes = each.metadata["changes"]
                 return found
     return "model"
+
+
+def unread_keys(given: Iterable[str], text: str) -> list[str]:
+    """Return the keys at the top of a configuration that nothing reads.
+
+    A study may have keys of its own, such as `rate` for `${rate.${hydra:runtime.choices.loss}}`.
+
+    Args:
+        given: The keys.
+        text: The configuration as YAML, with its interpolations.
+    """
+    known = {"defaults", "hydra", "dataset_args", *SECTIONS, *OF_REPORTS}
+    return [
+        key
+        for key in given
+        if key not in known and not re.search(rf"\$\{{[^}}]*(?<![\w.]){re.escape(key)}\b", text)
+    ]
+
+
+def unknown_at_the_top(key: str) -> UserError:
+    """Make the error of a key at the top of a configuration, with the key of a group that may be meant."""
+    top = ["dataset_args", *SECTIONS, *OF_REPORTS]
+    kinds = [*(("dataset_args", kind) for kind in DATASETS.values()), *SECTIONS.items()]
+    of_groups = {each.name: f"{group}.{each.name}" for group, kind in kinds for each in fields(kind)}
+    if get_close_matches(key, top, n=1):
+        return unknown_key("", key, top)
+    if near := get_close_matches(key, of_groups, n=1):
+        return UserError(f"{key} is unknown. Did you mean {of_groups[near[0]]}?")
+    return unknown_key("", key, top)
 
 
 def default_jobs(_root_: DictConfig) -> int:

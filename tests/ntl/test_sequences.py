@@ -316,6 +316,14 @@ def test_a_key_that_nothing_reads_is_an_error(group, capsys):
     assert f"{group}?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("plus", ["", "+"])  # Hydra would add the key with it
+def test_a_key_without_its_group_is_an_error_that_names_the_group(plus, capsys):
+    assert run(f"{plus}learning_rate=0.5") == 2
+    message = capsys.readouterr().err
+    assert "training_args.learning_rate" in message
+    assert "+" not in message
+
+
 def test_a_group_that_a_study_leaves_out_has_its_defaults():
     Path("study.yaml").write_text(f"{TINY}weights: null\nloss: null\n")
     assert run() == 0

@@ -87,20 +87,29 @@ def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny,
 
 
 @pytest.mark.parametrize(
-    ("settings", "code"),
+    ("settings", "meant"),
     [
-        ("trainig_args: {max_steps: 3}", 2),
-        ("weight: 0.1\nloss: {weight: '${weight}'}", 0),
-        ("comment: 0.1", 0),
+        ("trainig_args: {max_steps: 3}", "training_args"),
+        ("learning_rate: 0.5", "training_args.learning_rate"),
+        ("seeds: [0, 1]", "training_args.seed"),
+        ("contrast: [{of: ntl_was, minus: ce}]", "contrasts"),
     ],
 )
-def test_a_misspelled_group_of_a_study_is_an_error_and_a_key_of_its_own_is_not(
-    settings, code, tiny, out, capsys
-):
+def test_a_key_of_a_study_that_nothing_reads_is_an_error(settings, meant, tiny, out, capsys):
     write_more(tiny, settings)
-    assert compare(*changed(tiny, "loss=ntl_was")) == code
-    assert ("Did you mean training_args" in capsys.readouterr().err) == bool(code)
-    assert len(finished(out)) == (code == 0)
+    assert compare(*changed(tiny, "loss=ntl_was")) == 2
+    assert f"{meant}?" in capsys.readouterr().err
+    assert finished(out) == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["weight: {ntl_was: 0.1}\nloss: {weight: '${weight.${hydra:runtime.choices.loss}}'}", "names: {}"],
+)
+def test_a_study_may_have_keys_of_its_own_that_others_read(settings, tiny, out):
+    write_more(tiny, settings)
+    assert compare(*changed(tiny, "loss=ntl_was")) == 0
+    assert len(finished(out)) == 1
 
 
 def test_an_unknown_metric_to_minimize_is_refused_before_the_first_run(tiny, out, capsys):

@@ -3,11 +3,13 @@
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from ntl.config import OF_REPORTS, unknown_at_the_top, unread_keys
 from ntl.errors import UserError, describe, writing_to
 
 OUTPUT = Path("outputs/report")
@@ -66,7 +68,7 @@ def read_study(path: Path) -> dict[str, Any]:
     """Read the YAML file of a study.
 
     Raises:
-        UserError: It cannot be read, or holds no settings.
+        UserError: It cannot be read, or holds no settings, or a key that nothing reads.
     """
     try:
         study = yaml.safe_load(path.read_text("utf-8"))
@@ -74,6 +76,10 @@ def read_study(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read ({describe(error)}); expected a YAML file.") from None
     if not isinstance(study, dict):
         raise UserError(f"{path} holds {study!r:.60}; expected settings, such as margin: 5.0.")
+    for key in unread_keys(map(str, study), path.read_text("utf-8")):
+        # Files that a study extends may read other keys of it.
+        if "defaults" not in study or get_close_matches(key, OF_REPORTS):
+            raise UserError(f"{path}: {unknown_at_the_top(key)}")
     return study
 
 

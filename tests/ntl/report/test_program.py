@@ -31,7 +31,20 @@ def test_a_study_declares_contrasts_and_a_margin(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    [None, "contrasts: [", "hello", "", "\xff", "contrasts:", "contrasts: ce", "margin:", "margin: wide"],
+    [
+        *(
+            None,
+            "contrasts: [",
+            "hello",
+            "",
+            "\xff",
+            "contrasts:",
+            "contrasts: ce",
+            "margin:",
+            "margin: wide",
+        ),
+        *("contrast: []", "margins: 3", "defaults: [compare]\ncontrast: []", "seed: 1"),
+    ],
 )
 def test_a_study_that_cannot_be_used_is_an_error_before_anything_is_written(text, tmp_path):
     make_run(tmp_path / "runs/a", "T5", 0)
