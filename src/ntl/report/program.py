@@ -30,9 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "folders", nargs="+", type=Path, help="folders that are or contain runs or a pack; packs"
     )
     parser.add_argument("--output", type=Path, help=f"output folder (default: {OUTPUT})")
-    parser.add_argument(
-        "--evaluation", default="test", help="which evaluations, by evaluation.name (default: %(default)s)"
-    )
+    parser.add_argument("--evaluation", help="which evaluations, by evaluation.name (default: test)")
     parser.add_argument("--study", type=Path, help="YAML file with contrasts and margin")
     parser.add_argument(
         "--into", type=Path, help="page whose tables are written, instead of a report; it names its studies"
@@ -52,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_into(page: Path, folders: Sequence[Path], name: str = "test") -> None:
+def write_into(page: Path, folders: Sequence[Path], name: str | None = None) -> None:
     """Write the tables of a page from runs, see `ntl.report.pages`."""
     from ntl.report.pages import fill_page
     from ntl.report.runs import read_runs
@@ -86,7 +84,7 @@ def read_study(path: Path) -> dict[str, Any]:
 def report(
     folders: Sequence[Path],
     output: Path,
-    name: str = "test",
+    name: str | None = None,
     contrasts: Sequence[Mapping[str, Any]] = (),
     margin: float = 5.0,
     without: Mapping[Path, str] | None = None,
@@ -96,7 +94,7 @@ def report(
     Args:
         folders: Folders to search, see `runs.read_runs`.
         output: Folder for table.md, table.tex, metrics.csv, contrasts.csv and the figures.
-        name: Name of the evaluations, `evaluation.name`.
+        name: Name of the evaluations, see `runs.read_runs`.
         contrasts: What is tested, see `contrasts.Contrast`.
         margin: See `contrasts.compare_rows`.
         without: Folders of runs that are left out, with the reasons.

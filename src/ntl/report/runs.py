@@ -8,11 +8,11 @@ The table has a row for each metric of each test set of each run, with the colum
     test, questions   the test set, or `validation, step N` during training; the fingerprint of all its
                       questions, of which as many are asked as the metric `count` says
     metric, value     a name of `ntl.metrics.registry`; NaN if the metric is undefined
+    task              the kind of the dataset, such as tabular; packs of earlier versions lack it
 
 and one for each setting in which runs on one dataset differ, such as `loss.weight`, as text. A pack is this
 table as a file, `metrics.csv` or `metrics.csv.xz`, without undefined metrics. In memory, the table also has
 
-    task              the kind of the dataset, such as tabular; None in a pack
     sweep, job        when the sweep was started, and the number of the run in it, by which rows are sorted
     trained_on        digest of all rows of the run, see `ntl.identity`
     folder            where the evaluation was read from
@@ -29,7 +29,7 @@ from ntl.errors import UserError, describe
 from ntl.metrics.registry import METRICS, split_metric
 from ntl.terminal import format_setting
 
-PACKED = ["dataset", "row", "name", "seed", "test", "questions", "metric", "value"]
+PACKED = ["dataset", "row", "name", "seed", "test", "questions", "metric", "value"]  # by every pack
 COLUMNS = [*PACKED, "task", "sweep", "job", "trained_on", "folder"]
 CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
 DATA = ("data", "evaluation.data")  # digests of rows, see `ntl.identity`
@@ -39,13 +39,14 @@ STEP = "validation, step "  # prefix of the test set of a row that was measured 
 
 
 def read_runs(
-    folders: Sequence[Path | str], name: str = "test", without: Mapping[Path, str] | None = None
+    folders: Sequence[Path | str], name: str | None = None, without: Mapping[Path, str] | None = None
 ) -> tuple[pd.DataFrame, list[str]]:
     """Read all evaluations of one name in folders and their subfolders, or the packs of folders without any.
 
     Args:
         folders: Folders that are or contain runs, or hold a pack; or files that are packs.
-        name: Name of the evaluations, `evaluation.name`.
+        name: Name of the evaluations, `evaluation.name`. None: `test`, and that of a folder that is an
+            evaluation itself.
         without: Folders of runs that are left out, with the reasons.
 
     Returns:
@@ -56,7 +57,7 @@ def read_runs(
         UserError: A folder does not exist, or nothing was found.
     """
     excluded = {path.resolve(): reason for path, reason in (without or {}).items()}
-    parts, seen = [], set()
+    parts, seen, asked = [], set(), name or "test"
     left_out = [f"{path}: {reason}" for path, reason in (without or {}).items()]
     for folder in map(Path, folders):
         if not folder.exists():
@@ -73,28 +74,28 @@ def read_runs(
                 left_out.append(f"{path} cannot be read ({describe(error)})")
         for run in sorted(path.parent for path in folder.rglob(".hydra")):
             if run.resolve() not in excluded and not any(
-                path.exists() for path in (run / name / "metrics.json", run / "metrics.json")
+                path.exists() for path in (run / asked / "metrics.json", run / "metrics.json")
             ):
-                left_out.append(f"{run} has no finished evaluation named {name}")
+                left_out.append(f"{run} has no finished evaluation named {asked}")
     left_out = [*dict.fromkeys(left_out)]
     if not parts:
         found = "; ".join(left_out) or "Pass output folders of training"
-        raise UserError(
-            f"{', '.join(map(str, folders))}: no finished evaluation named {name}. {found.removesuffix('.')}."
-        )
+        given = ", ".join(map(str, folders))
+        raise UserError(f"{given}: no finished evaluation named {asked}. {found.removesuffix('.')}.")
     table = pd.concat(parts, ignore_index=True)
     table = _without_repeats(_name_rows(table.astype({"value": float})), left_out)
     return table.sort_values(["sweep", "job"], kind="stable", ignore_index=True), left_out
 
 
-def _find(folder: Path, name: str) -> Iterator[tuple[Path, Callable[[Path], pd.DataFrame]]]:
+def _find(folder: Path, name: str | None) -> Iterator[tuple[Path, Callable[[Path], pd.DataFrame]]]:
     """Yield the files of a folder that hold results, with the functions that read them."""
-    evaluations = sorted(folder.glob("metrics.json")) + sorted(folder.rglob(f"{name}/metrics.json"))
-    if evaluations:  # a pack beside them is a report of them
+    own = sorted(folder.glob("metrics.json")) if name in (None, folder.resolve().name) else []
+    if evaluations := own + sorted(folder.rglob(f"{name or 'test'}/metrics.json")):
         yield from ((path, _read_evaluation) for path in evaluations)
         return
     packs = [folder] if folder.is_file() else sorted(folder.glob(f"{PACK}*"))
-    yield from ((path, read_pack) for path in packs)
+    if not any(folder.rglob(".hydra")):  # beside runs, a pack is a report of them
+        yield from ((path, read_pack) for path in packs)
 
 
 def _read_evaluation(path: Path) -> pd.DataFrame:
@@ -142,13 +143,14 @@ def read_pack(path: Path) -> pd.DataFrame:
     if missing := [name for name in PACKED if name not in table]:
         raise LookupError(f"no column {missing[0]}")
     order = pd.factorize(table["row"])[0]
-    return table.assign(task=None, sweep=0.0, job=order, trained_on="", folder=str(path))
+    table["task"] = table.get("task")
+    return table.assign(sweep=0.0, job=order, trained_on="", folder=str(path))
 
 
 def pack(table: pd.DataFrame) -> pd.DataFrame:
     """Return what a pack holds of a long table."""
     settings = [key for key in table if key not in COLUMNS]
-    return table.dropna(subset="value")[[*PACKED, *settings]]
+    return table.dropna(subset="value")[[*PACKED, "task", *settings]]
 
 
 def _name_rows(table: pd.DataFrame) -> pd.DataFrame:

@@ -7,6 +7,7 @@ import pytest
 from report_cases import NUMBERS, add_curve, make_run, report, rows_of
 
 from ntl.errors import UserError
+from ntl.report.program import main
 from ntl.report.runs import read_curves, read_runs
 from ntl.report.tables import make_tables
 
@@ -113,9 +114,13 @@ def test_folders_without_a_finished_run_are_an_error(tmp_path):
 def test_evaluations_are_read_by_name_or_as_a_folder_of_their_own(tmp_path):
     make_run(tmp_path / "a", "T5", 0, 0.5)
     make_run(tmp_path / "a", "T5", 0, 0.9, evaluation="few")
-    for given in ([tmp_path], "few"), ([tmp_path / "a/few"], "test"):
+    for given in ([tmp_path], "few"), ([tmp_path / "a/few"],), ([tmp_path / "a/few"], "few"):
         table, left_out = read_runs(*given)
         assert (table["value"][table["metric"] == "accuracy"].item(), left_out) == (0.9, [])
+    assert main([str(tmp_path), "--output", str(tmp_path)]) == 0  # a pack beside the runs
+    for folder in (tmp_path / "a/few", tmp_path):
+        with pytest.raises(UserError, match="named other"):
+            read_runs([folder], "other")
 
 
 def test_learning_curves_are_those_of_the_trainer(tmp_path):
@@ -128,16 +133,19 @@ def test_learning_curves_are_those_of_the_trainer(tmp_path):
 
 def test_a_report_can_be_read_again(tmp_path):
     for width in (None, 5):
-        metrics = {"accuracy": 0.5, **NUMBERS, "log_mae": None}
+        metrics = {"accuracy": 0.5, **NUMBERS, "log_r2": None, "mae": 2.0}
         settings = {"model_args": {"number_width": width, "number_encoding": "none"}}
+        settings |= {"dataset_args": {"dataset_name": "tabular"}}
         make_run(tmp_path / f"runs/{width}", "T5 + NTL-WAS", 0, metrics=metrics, settings=settings)
     assert report(tmp_path) == 0
     first = (tmp_path / "out/metrics.csv").read_text()
+    shown = (tmp_path / "out/table.md").read_text()
     shutil.move(tmp_path / "out", tmp_path / "again")
     shutil.rmtree(tmp_path / "runs")
     (tmp_path / "again").rename(tmp_path / "runs")
     assert report(tmp_path) == 0
     assert (tmp_path / "out/metrics.csv").read_text() == first
+    assert (tmp_path / "out/table.md").read_text() == shown
 
 
 def test_a_pack_is_a_file_or_stands_in_a_folder_and_needs_its_columns(tmp_path):
