@@ -44,10 +44,14 @@ class NoisyRegression(Sizes, Data):
             `Example.expected` is the answer's median, which minimizes the mean absolute error.
 
         Raises:
-            UserError: The range of the integers includes 0 on a log scale, or has too few questions to hold
-                out for validation and test.
+            UserError: A weight is no number, or the range of the integers includes 0 on a log scale, or has
+                too few questions to hold out for validation and test.
         """
         low, high, weights = self.smallest, self.largest, self.weights
+        if not weights or not all(isinstance(weight, int | float) for weight in weights):
+            raise UserError(
+                f"dataset_args.weights={weights}; expected a number for each integer of a question."
+            )
         if self.log_scale and low < 1:
             raise UserError(
                 f"dataset_args.smallest is {low}; expected at least 1 with dataset_args.log_scale=true, "

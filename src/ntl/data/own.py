@@ -1,6 +1,7 @@
 """Data of the user's own: a function beside the study, which returns the examples."""
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 from ntl.data.task import Data, Example, TaskData
@@ -30,11 +31,19 @@ class Own(Data):
         """Call the function.
 
         Raises:
-            UserError: There is no such function, or it returns something else than examples of texts.
+            UserError: There is no such function, it has other arguments, or it returns something else than
+                examples of texts.
         """
         if self.load is None:
             raise UserError(f"dataset_args=own has no function. Pass {KEY}=module:function.")
-        found = load_own(KEY, self.load)(**self.options)
+        function = load_own(KEY, self.load)
+        try:
+            arguments = signature(function).bind(**self.options)
+        except TypeError as error:
+            raise UserError(
+                f"dataset_args.options={self.options} does not fit {self.load}{signature(function)}: {error}."
+            ) from None
+        found = function(*arguments.args, **arguments.kwargs)
         if not isinstance(found, TaskData):
             raise UserError(
                 f"{KEY}={self.load} returned a {type(found).__name__}; expected ntl.data.TaskData(train, "
