@@ -114,7 +114,8 @@ def run(
         on_start()
     if trained is None:
         if arguments.should_save:
-            learned = np.concatenate([hash_questions(data.train), learned_questions(start)])
+            new = data.train if arguments.max_steps else []
+            learned = np.concatenate([hash_questions(new), learned_questions(start)])
             if config.training_args.overwrite_output_dir:
                 clear(folder)
             folder.mkdir(parents=True, exist_ok=True)

@@ -238,6 +238,14 @@ def test_what_all_models_before_a_run_have_learned_is_left_out_of_its_evaluation
     assert not learned & {*asked[0]}
 
 
+def test_a_model_that_is_not_trained_has_learned_no_question():
+    assert run("loss=ce", "training_args.max_steps=0") == 0
+    other = ["training_args=eval", "model_args.model_name_or_path=run", "training_args.output_dir=null"]
+    other += ["model_args.config_overrides=null", "dataset_args.data_seed=5", "evaluation.name=other"]
+    assert train("study.yaml", *other) == 0
+    assert results("run", "other")["test"]["count"] == 8
+
+
 def _data(*more):
     given = [
         *more,
