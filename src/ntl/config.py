@@ -41,6 +41,7 @@ MODELS = {
 }  # names in tables, by encoding or family
 # Keys that say how a sweep is reported.
 OF_REPORTS = ("contrasts", "margin", "minimize", "announce", "names")
+PADDED, DECODER = "model_args.number_format=padded", "a model_args.family that is not t5"
 SECTIONS: dict[str, type[Settings]] = {
     "model_args": ModelArgs, "weights": Weights, "training_args": TrainingArgs, "loss": LossSettings,
     "evaluation": Evaluation,
@@ -110,6 +111,7 @@ def read_config(given: DictConfig | Mapping[str, Any], choice: str | None = None
         given: What Hydra composed, or what `Config.plain` returned.
         choice: See `Config`.
     """
+    is_composed = isinstance(given, DictConfig)
     if isinstance(given, DictConfig):
         groups = [group for group in ("dataset_args", *SECTIONS) if given.get(group) is not None]
         given = {
@@ -131,6 +133,8 @@ def read_config(given: DictConfig | Mapping[str, Any], choice: str | None = None
     if smoothing := getattr(training, "label_smoothing_factor", 0.0):
         config.loss.label_smoothing = smoothing  # transformers' name
     check_combination(config)
+    if is_composed:  # a model of an earlier version may have been trained with more
+        check_all_are_read(config)
     return config
 
 
@@ -167,13 +171,6 @@ def check_combination(config: Config) -> None:
             f"evaluation.name={config.evaluation.name!r} cannot be the name of a folder beside checkpoints; "
             "expected letters, digits, dots and hyphens."
         )
-    of_padded = {"number_scale": ("plain", args.number_scale), "number_digits": (None, args.number_digits)}
-    for key, (plain, value) in of_padded.items():
-        if args.number_format == "plain" and value != plain:
-            raise UserError(
-                f"model_args.{key}={value} is of padded answers, and model_args.number_format is plain. "
-                f"Pass model_args.{key}={plain or 'null'}, or model_args.number_format=padded."
-            )
     if args.model_name_or_path is not None and args.config_overrides:
         raise UserError(
             f"model_args.config_overrides is {args.config_overrides}, but the shape of "
@@ -222,6 +219,29 @@ def check_combination(config: Config) -> None:
             f"{found[0]} needs a language model that writes numbers in digits, which {name} does not. Omit "
             "it, or pass model_args.number_encoding=none without an encoding of your own."
         )
+
+
+def check_all_are_read(config: Config) -> None:
+    """Raise a UserError for a setting that nothing reads, because of another one."""
+    args, weights, training = config.model_args, config.weights, config.training_args
+    epochs = getattr(training, "num_train_epochs", None)
+    is_padded, has_head = args.number_format == "padded", args.head == "regression"
+    head_loss = "absolute" if args.family == "pretrained" else "squared"  # the default, see `conf/model_args`
+    of_padded = ("number_width", "number_places", "number_digits", "number_scale")
+    unread = {
+        **{key: (getattr(args, key) not in (None, "plain") and not is_padded, PADDED) for key in of_padded},
+        "separator": (args.separator is not None and args.family == "t5", DECODER),
+        "chat_template": (args.chat_template and args.family == "t5", DECODER),
+        "head_loss": (args.head_loss != head_loss and not has_head, "a regression head"),
+    }
+    unread = {f"model_args.{key}": why for key, why in unread.items()}
+    is_whole = weights.train_head and weights.trained_layers is None
+    unread["weights.train_head"] = is_whole, "weights.trained_layers"
+    counts_steps = epochs is not None and training.max_steps != -1
+    unread["training_args.num_train_epochs"] = counts_steps, "training_args.max_steps=-1"
+    for key, (is_unread, needed) in unread.items():
+        if is_unread:
+            raise UserError(f"{key} needs {needed}, and nothing reads it here. Omit it, or pass that.")
 
 
 def read_trained(model: str | Path) -> dict[str, Any] | None:

@@ -306,6 +306,15 @@ INVALID = [
     (f"{PADDED} dataset_args=gsm8k", "number_format"),
     ("training_args.resume_from_checkpoint=true", "resume_from_checkpoint"),
     ("model_args=pretrained", "model_name_or_path"),
+    ("training_args.num_train_epochs=1", "num_train_epochs"),  # beside the number of steps
+    ("model_args.number_width=7", "number_format=padded"),
+    ("model_args.number_scale=log", "number_format=padded"),
+    ("model_args.chat_template=true", "chat_template"),
+    ("model_args.separator=x", "separator"),
+    ("model_args.head_loss=absolute", "head_loss"),
+    ("weights.train_head=true", "trained_layers"),
+    ("dataset_args=noisy_regression dataset_args.weights=[a,b]", "dataset_args.weights"),
+    ("dataset_args=noisy_regression dataset_args.weights=[]", "dataset_args.weights"),
 ]
 
 

@@ -238,11 +238,16 @@ def _columns_of_question(settings: Tabular, known: Sequence[str]) -> list[str]:
     """Return the columns of the question.
 
     Raises:
-        UserError: A setting names a column that the table lacks, or the question contains the target, or no
-            column.
+        UserError: A setting names a column that the table lacks, the question contains the target, or no
+            column, or the columns are given twice.
     """
     key, columns = "columns", settings.columns or [name for name in known if name not in settings.targets]
     if settings.prompt is not None:
+        if settings.columns:
+            raise UserError(
+                "dataset_args.columns is given together with dataset_args.prompt, which names its columns. "
+                "Omit one of the two."
+            )
         key, columns = "prompt", list(dict.fromkeys(_COLUMN.findall(settings.prompt)))
     named = [("target", name) for name in settings.targets] + [(key, name) for name in columns]
     named += [

@@ -29,7 +29,16 @@ from ntl.errors import UserError, describe
 from ntl.metrics.registry import METRICS, split_metric
 from ntl.terminal import format_setting
 
-PACKED = ["dataset", "row", "name", "seed", "test", "questions", "metric", "value"]  # by every pack
+PACKED = [
+    "dataset",
+    "row",
+    "name",
+    "seed",
+    "test",
+    "questions",
+    "metric",
+    "value",
+]  # the columns of every pack
 COLUMNS = [*PACKED, "task", "sweep", "job", "trained_on", "folder"]
 CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
 DATA = ("data", "evaluation.data")  # digests of rows, see `ntl.identity`
