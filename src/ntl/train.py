@@ -89,25 +89,25 @@ def run(
     arguments = trainer_arguments(config.training_args, folder)
     quiet(arguments)
     data = config.dataset_args.read()
-    model, answers = identify(config, data)
-    trained, checkpoint = find_start(config, folder, model)
+    learned, answers = identify(config, data)
+    trained, checkpoint = find_start(config, folder, learned)
     start: str | Path | None = config.model_args.model_name_or_path
     is_own = True
     if trained is not None:
         before = read_trained(trained)
         if before is not None:
-            model, config = before["identity"], as_trained(config, trained, before)
-        identity = {"model": model, "answers": answers}
+            learned, config = before["identity"], as_trained(config, trained, before)
+        identity = {"model": learned, "answers": answers}
         if (done := find_evaluation(config, identity, trained, target)) is not None:
             log.info(f"{folder} is finished already")
             return done, False
         if before is not None:
             log.info(f"evaluating {config.label}, by the loss that it was trained with")
-        start, is_own = trained, before is not None and model[DATA] == data.digest
+        start, is_own = trained, before is not None and learned[DATA] == data.digest
     data, left_out = leave_out_learned(data, start, is_own)
     for line in left_out:
         log.warning(line)
-    trainer, asked = prepare(config, arguments, data, None if trained is not None else model)
+    trainer, asked = prepare(config, arguments, data, None if trained is not None else learned)
 
     PartialState().wait_for_everyone()  # no process writes before all have passed their checks
     if arguments.should_save and trained != folder:
@@ -115,11 +115,11 @@ def run(
     if trained is None:
         if arguments.should_save:
             new = data.train if arguments.max_steps else []
-            learned = np.concatenate([hash_questions(new), learned_questions(start)])
+            questions = np.concatenate([hash_questions(new), learned_questions(start)])
             if config.training_args.overwrite_output_dir:
                 clear(folder)
             folder.mkdir(parents=True, exist_ok=True)
-            np.save(folder / TRAINED_QUESTIONS, np.unique(learned))
+            np.save(folder / TRAINED_QUESTIONS, np.unique(questions))
         PartialState().wait_for_everyone()
         train(trainer, checkpoint)
     elif (trained / STATE).is_file():
@@ -129,13 +129,13 @@ def run(
     if arguments.should_save:
         description = describe_run(config, trainer, asked)
         description["model"] = os.path.relpath(folder if trained is None else trained, target)
-        description["identity"] = {"model": model, "answers": answers}
+        description["identity"] = {"model": learned, "answers": answers}
         write_results(target, description, results)
     log.info(f"Metrics and predictions are in {target}")
     return {test: result.metrics for test, result in results.items()}, True
 
 
-def find_start(config: Config, folder: Path, model: Identity) -> tuple[Path | None, Path | None]:
+def find_start(config: Config, folder: Path, learned: Identity) -> tuple[Path | None, Path | None]:
     """Return the folder of the trained model, which is only evaluated, or the checkpoint to continue from.
 
     Both are None if training starts from the first step.
@@ -143,7 +143,7 @@ def find_start(config: Config, folder: Path, model: Identity) -> tuple[Path | No
     Args:
         config: The settings.
         folder: Folder of the run.
-        model: The identity of the model that the settings train.
+        learned: The identity of the model that the settings train.
 
     Raises:
         UserError: Training would replace the model that it starts from or one that is not the lab's, or the
@@ -164,11 +164,11 @@ def find_start(config: Config, folder: Path, model: Identity) -> tuple[Path | No
                 "another training_args.output_dir."
             )
     replaces = config.training_args.overwrite_output_dir
-    if not replaces and (folder / STATE).is_file() and not check_same(model, folder):
+    if not replaces and (folder / STATE).is_file() and not check_same(learned, folder):
         return folder, None
     checkpoint = find_checkpoint(config, folder)
     if checkpoint is not None:
-        check_same(model, checkpoint)
+        check_same(learned, checkpoint)
     elif not replaces and (folder / STATE).is_file():
         raise UserError(
             f"{folder} holds a model that was trained for fewer steps, without a checkpoint to continue "
@@ -178,7 +178,7 @@ def find_start(config: Config, folder: Path, model: Identity) -> tuple[Path | No
 
 
 def find_evaluation(
-    config: Config, identity: Mapping[str, Identity], model: Path, target: Path
+    config: Config, identity: Mapping[str, Identity], folder_of_model: Path, target: Path
 ) -> dict[str, Metrics] | None:
     """Return the metrics of a finished evaluation, unless it has to be done (again).
 
@@ -188,7 +188,7 @@ def find_evaluation(
     done = read_results(target)
     if done is None:
         return None
-    is_same_model = done.get("model") == os.path.relpath(model, target)
+    is_same_model = done.get("model") == os.path.relpath(folder_of_model, target)
     if not config.training_args.do_only_eval:  # a run replaces what is not its own
         found: dict[str, Metrics] = done["metrics"]
         return found if is_same_model and done["identity"] == identity else None
@@ -200,14 +200,14 @@ def find_evaluation(
     return None
 
 
-def prepare(config: Config, arguments: Any, data: TaskData, model: Identity | None) -> tuple[Any, TaskData]:
+def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | None) -> tuple[Any, TaskData]:
     """Build the model and make the trainer with its loss; check that they fit the data.
 
     Args:
         config: The settings.
         arguments: transformers' arguments.
         data: The examples.
-        model: The identity of the model that is trained; None for one that is only evaluated.
+        learned: The identity of the model that is trained; None for one that is only evaluated.
 
     Returns:
         The trainer, and the data as they are asked, with the examples that stand before a question.
@@ -219,13 +219,13 @@ def prepare(config: Config, arguments: Any, data: TaskData, model: Identity | No
     from ntl.trainer import EncodedRows, HeadTrainer, LabTrainer, XvalTrainer, shard_on_cpus
 
     set_seed(arguments.seed)
-    built = build(config.model_args, config.weights if model is not None else None, arguments.seed)
+    built = build(config.model_args, config.weights if learned is not None else None, arguments.seed)
     if data.note:
         log.info(data.note)
-    if model is not None:
+    if learned is not None:
         built.fit(example.answer for example in data.train)
-        remember(built, config, data, model)
-    rows: dict[str, Any] = {} if model is None else {"train_dataset": EncodedRows(data.train, built)}
+        remember(built, config, data, learned)
+    rows: dict[str, Any] = {} if learned is None else {"train_dataset": EncodedRows(data.train, built)}
     if shots := config.dataset_args.shots:
         data = add_shots(data, shots, built.answer_format.write)
     if empty := [name for name, part in data.parts.items() if not len(part)]:
@@ -237,7 +237,7 @@ def prepare(config: Config, arguments: Any, data: TaskData, model: Identity | No
         kind = XvalTrainer
     if evaluation.quantile_readings:
         check_readings(built, data, evaluation)
-    if model is not None:
+    if learned is not None:
         check_best(arguments, data, evaluation)
 
     shown = list(evenly_spaced(data.validation, evaluation.samples_during_training))
@@ -347,10 +347,10 @@ def add_loss(trainer: Any, config: Config) -> None:
         trainer.evaluated_by = handle, evaluated
 
 
-def remember(built: AnsweringModel, config: Config, data: TaskData, model: Identity) -> None:
+def remember(built: AnsweringModel, config: Config, data: TaskData, learned: Identity) -> None:
     """Write into the model's configuration how it is trained, so that it can be continued and evaluated."""
     trained: dict[str, Any] = {"label": config.label, "name": config.name, "settings": config.plain()}
-    trained["identity"] = dict(model)
+    trained["identity"] = dict(learned)
     if config.loss.options.get("sigma") == AUTO and built.number_ids:
         trained["sigma"] = choose_widths(built.answer_format.write([e.answer for e in data.train]))
     # A new dictionary: copies of the configuration share the old one.
@@ -398,17 +398,17 @@ def find_checkpoint(config: Config, folder: Path) -> Path | None:
     return complete[max(complete)] if complete else None
 
 
-def as_trained(config: Config, model: Path, found: Mapping[str, Any]) -> Config:
+def as_trained(config: Config, folder_of_model: Path, found: Mapping[str, Any]) -> Config:
     """Return how to evaluate a model of the lab: as it was trained, with its own loss.
 
     Args:
         config: The settings of the evaluation.
-        model: Folder of the model.
+        folder_of_model: Folder of the model.
         found: What `read_trained` returns of it.
     """
     given = found["settings"]
     asked = config.plain()
-    own = {**given["model_args"], "model_name_or_path": str(model)}
+    own = {**given["model_args"], "model_name_or_path": str(folder_of_model)}
     own |= {"tokenizer_name_or_path": None, "config_overrides": {}}
     own |= {"number_token_loss": False, "gaussian_label_smoother": False}  # `loss` says it, too
     groups = {**given, "model_args": own, "weights": {}}
