@@ -11,7 +11,7 @@ import yaml
 
 pytest.importorskip("hydra")
 from ntl.commands import compare
-from ntl.evaluate import METRICS
+from ntl.layout import RESULTS
 from ntl.report.contrasts import read_contrasts
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +53,7 @@ def test_a_run_of_a_sweep_has_the_weight_that_was_selected_for_its_loss(tmp_path
     one = ["loss=ntl_was", "training_args.seed=0", "training_args.max_steps=1", "hydra/launcher=basic"]
     overrides = [*sizes, *one, "evaluation.read=[greedy]", f"training_args.output_dir={tmp_path}/out"]
     assert compare([str(ROOT / "studies/small_models/sums.yaml"), *overrides]) == 0
-    (path,) = (tmp_path / "out").glob(f"*/test/{METRICS}")
+    (path,) = (tmp_path / "out").glob(f"*/test/{RESULTS}")
     loss = json.loads(path.read_text())["settings"]["loss"]
     assert (loss["criterion"], loss["weight"], loss["normalize_by"]) == ("ntl_was", 0.1, "numbers")
 

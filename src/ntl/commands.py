@@ -33,7 +33,8 @@ from omegaconf.errors import OmegaConfBaseException
 from ntl.config import SECTIONS, changes, find_primary, read_config, unknown_at_the_top, unread_keys
 from ntl.data.files import write_atomically
 from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
-from ntl.evaluate import METRICS, read_results
+from ntl.evaluate import read_results
+from ntl.layout import HYDRA, JOBS, RESULTS, STARTED
 from ntl.own import find_own_code
 from ntl.terminal import HELP_OPTIONS, print_keys
 from ntl.train import LOSS_TERMS, run
@@ -49,9 +50,6 @@ _STRUCTURED = {*SECTIONS, "dataset_args"} - {"training_args"}  # which has any a
 SHARED = ("train", "compare", "settings")  # files of `conf/` that studies extend
 NO_GROUP = {f"{group}=null": f"~{group}" for group in ("dataset_args", "model_args", "weights", "loss")}
 NO_SWEEP = {"-m", "--multirun", "-h", "--help", "--hydra-help", "-c", "--cfg", "-i", "--info", "--version"}
-HYDRA = ".hydra"  # folder in that of a run, with its configuration
-JOBS = ".jobs"  # folder in that of a sweep, with a file for each run
-STARTED = "started"  # file in it, with the time of the latest sweep
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -239,7 +237,7 @@ class Job:
 def first_place(run: Path, default: tuple[float, int]) -> tuple[float, int]:
     """Return the sweep and the job of the earliest evaluation in a run's folder, or the default before it."""
     places = [default]
-    for path in run.glob(f"*/{METRICS}"):
+    for path in run.glob(f"*/{RESULTS}"):
         try:
             found = read_results(path.parent) or {}
         except UserError:

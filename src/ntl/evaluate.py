@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ntl.data import Example, TaskData, evenly_spaced, single_number
 from ntl.data.files import write_atomically
 from ntl.errors import UserError
+from ntl.layout import PREDICTIONS, RESULTS
 from ntl.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from ntl.models import AnsweringModel
     from ntl.scores import Distribution
 
-METRICS = "metrics.json"  # written last: an evaluation whose folder holds it is finished
-PREDICTIONS = "predictions.jsonl"
 REFERENCE_ANSWERS = 10_000  # training answers whose median is the constant guess
 
 Reading = StrEnum("Reading", "greedy median mean")
@@ -177,7 +176,7 @@ def write_results(folder: Path, description: Mapping[str, Any], results: Mapping
         results: Maps each test set to its metrics, finite or None, and predictions in the test set's order.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / METRICS).unlink(missing_ok=True)
+    (folder / RESULTS).unlink(missing_ok=True)
     lines = (
         json.dumps({"test": test, **prediction.row()}, ensure_ascii=False, allow_nan=False) + "\n"
         for test, result in results.items()
@@ -185,7 +184,7 @@ def write_results(folder: Path, description: Mapping[str, Any], results: Mapping
     )
     write_atomically(folder / PREDICTIONS, "".join(lines))
     content = {**description, "metrics": {test: result.metrics for test, result in results.items()}}
-    write_atomically(folder / METRICS, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_atomically(folder / RESULTS, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:
@@ -195,12 +194,12 @@ def read_results(folder: Path) -> dict[str, Any] | None:
         UserError: The file is not what an evaluation wrote.
     """
     try:
-        content = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+        content = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{folder / METRICS} cannot be read ({error}). Delete it to evaluate again."
+            f"{folder / RESULTS} cannot be read ({error}). Delete it to evaluate again."
         ) from None
     return content if isinstance(content, dict) and "identity" in content else None
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ntl.config import Config, changes, read_trained
 from ntl.errors import UserError
+from ntl.layout import TRAINED_QUESTIONS
 from ntl.own import digest_of_source, is_own
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ Identity = Mapping[str, Any]
 DATA, ASKED = "data", "evaluation.data"
 START = "model_args.model_name_or_path"
 SOURCE = ".source"  # ending of a key that holds the digest of what the setting before it names
-TRAINED_QUESTIONS = "trained_questions.npy"  # in a run's folder: see `learned_questions`
 REPLACE = "Pass another training_args.output_dir, or training_args.overwrite_output_dir=true to replace it."
 # Schedules that do not depend on the number of steps.
 OPEN_ENDED = ("constant", "constant_with_warmup", "reduce_lr_on_plateau")

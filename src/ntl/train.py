@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any
 from ntl.config import Config, read_config, read_trained
 from ntl.errors import UserError, describe
 from ntl.evaluate import (
-    METRICS,
-    PREDICTIONS,
     Evaluation,
     Metrics,
     Result,
@@ -36,7 +34,6 @@ from ntl.evaluate import (
 from ntl.identity import (
     ASKED,
     DATA,
-    TRAINED_QUESTIONS,
     Identity,
     check_same,
     hash_questions,
@@ -44,6 +41,7 @@ from ntl.identity import (
     learned_questions,
     leave_out_learned,
 )
+from ntl.layout import CHECKPOINT, HYDRA, LOG, PREDICTIONS, RESULTS, STATE, TRAINED_QUESTIONS
 from ntl.losses import AUTO, Mode, choose_widths, library_options
 from ntl.training_args import trainer_arguments
 
@@ -52,8 +50,6 @@ if TYPE_CHECKING:
     from ntl.models import AnsweringModel
 
 log = logging.getLogger(__name__)
-STATE = "trainer_state.json"  # transformers' name; in the run's own folder: training has ended
-CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
 # What the lab, transformers and Hydra write into a run's folder, besides evaluations.
 WRITTEN = (
     f"{CHECKPOINT}[0-9]*", STATE, "training_args.bin", "config.json", "generation_config.json",
@@ -454,14 +450,14 @@ def clear(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-    for path in [path.parent for path in folder.glob(f"*/{METRICS}")]:
+    for path in [path.parent for path in folder.glob(f"*/{RESULTS}")]:
         try:
             is_ours = read_results(path) is not None
         except UserError:
             continue  # somebody else's
         if is_ours:
-            for name in (METRICS, PREDICTIONS, "train.log"):
+            for name in (RESULTS, PREDICTIONS, LOG):
                 (path / name).unlink(missing_ok=True)
-            shutil.rmtree(path / ".hydra", ignore_errors=True)
+            shutil.rmtree(path / HYDRA, ignore_errors=True)
             if not any(path.iterdir()):
                 path.rmdir()

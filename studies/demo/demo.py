@@ -32,7 +32,8 @@ from ntl.config import Config, compose_config, read_trained
 from ntl.data import Example, TaskData
 from ntl.data.tabular import write_questions
 from ntl.errors import UserError
-from ntl.evaluate import METRICS, PREDICTIONS, Metrics, read_results
+from ntl.evaluate import Metrics, read_results
+from ntl.layout import PREDICTIONS, RESULTS
 from ntl.metrics.registry import reading_metric
 from ntl.models import build
 from ntl.report.statistics import mean_and_interval
@@ -147,7 +148,7 @@ def printing_rows(config: Config) -> Iterator[None]:
 def finished_runs(config: Config) -> list[tuple[Path, dict[str, Any]]]:
     """List the folders of finished runs, and what their `metrics.json` says, in the order of the sweeps."""
     folder, name = Path(str(config.training_args.output_dir)), config.evaluation.name
-    runs = [(path.parent.parent, read_results(path.parent)) for path in folder.glob(f"*/{name}/{METRICS}")]
+    runs = [(path.parent.parent, read_results(path.parent)) for path in folder.glob(f"*/{name}/{RESULTS}")]
     found = [(run, results) for run, results in runs if results is not None]
     return sorted(found, key=lambda run: (run[1]["sweep"], run[1]["job"]))
 

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 from ntl.__main__ import main
-from ntl.evaluate import METRICS, PREDICTIONS
-from ntl.train import STATE
+from ntl.layout import PREDICTIONS, RESULTS, STATE
 
 
 def train(*arguments):
@@ -18,7 +17,7 @@ def compare(*arguments):
 
 def written(folder, name="test"):
     """Read the whole `metrics.json` of an evaluation."""
-    return json.loads((Path(folder) / name / METRICS).read_text(encoding="utf-8"))
+    return json.loads((Path(folder) / name / RESULTS).read_text(encoding="utf-8"))
 
 
 def results(folder, name="test"):

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tolerances import TRAINED_BY_ADAM, approx, assert_close
 
 from ntl.__main__ import main
-from ntl.train import STATE
+from ntl.layout import STATE
 
 ROOT = Path(__file__).parents[2]
 SAME = ["model_args=vanilla_t5_ntl", "training_args.max_grad_norm=0.5", "evaluation.samples=7"]

@@ -18,8 +18,8 @@ from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED_BY_ADAM, approx,
 
 from ntl.data import evenly_spaced
 from ntl.evaluate import Result
+from ntl.layout import STATE
 from ntl.models import build
-from ntl.train import STATE
 from ntl.trainer import LabTrainer
 from ntloss import NTLoss
 

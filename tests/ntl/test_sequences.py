@@ -17,8 +17,8 @@ from transformers import Trainer
 from ntl.config import compose_config
 from ntl.data import Example, fingerprint
 from ntl.identity import identify
+from ntl.layout import STATE
 from ntl.own import digest_of_source
-from ntl.train import STATE
 
 TINY = """
 defaults: [compare, override dataset_args: tabular, _self_]

@@ -20,9 +20,8 @@ from safetensors.torch import load_file
 from tolerances import TRAINED_BY_ADAM, approx, assert_close, assert_identical
 
 from ntl.config import compose_config, default_jobs, name_run
-from ntl.evaluate import METRICS
+from ntl.layout import RESULTS, STATE
 from ntl.metrics.registry import find_metric
-from ntl.train import STATE
 from ntl.trainer import LabTrainer
 
 COMMAND = "import sys; from ntl.__main__ import main; sys.exit(main())"
@@ -58,7 +57,7 @@ def write_more(tiny, settings):
 
 def finished(folder):
     """Return the names of the finished runs."""
-    return [path.parent.parent.name for path in sorted(folder.glob(f"*/test/{METRICS}"))]
+    return [path.parent.parent.name for path in sorted(folder.glob(f"*/test/{RESULTS}"))]
 
 
 def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny, out, capsys):

@@ -11,9 +11,10 @@ import yaml  # type: ignore[import-untyped]
 
 from ntl.config import OF_REPORTS, unknown_at_the_top, unread_keys
 from ntl.errors import UserError, describe, writing_to
+from ntl.layout import PACK
 
 OUTPUT = Path("outputs/report")
-FILES = ("table.md", "table.tex", "metrics.csv", "contrasts.csv")  # of a report, besides its figures
+FILES = ("table.md", "table.tex", PACK, "contrasts.csv")  # of a report, besides its figures
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -26,6 +26,7 @@ from pathlib import Path
 import pandas as pd
 
 from ntl.errors import UserError, describe
+from ntl.layout import CHECKPOINT, HYDRA, PACK, RESULTS, STATE
 from ntl.metrics.registry import METRICS, split_metric
 from ntl.terminal import format_setting
 
@@ -40,10 +41,8 @@ PACKED = [
     "value",
 ]  # the columns of every pack
 COLUMNS = [*PACKED, "task", "sweep", "job", "trained_on", "folder"]
-CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
 DATA = ("data", "evaluation.data")  # digests of rows, see `ntl.identity`
 SOURCE = ".source"  # ending of a key that holds the digest of what a setting names, see `ntl.identity`
-PACK = "metrics.csv"
 STEP = "validation, step "  # prefix of the test set of a row that was measured during training
 
 
@@ -81,9 +80,9 @@ def read_runs(
                 parts.append(read(path))
             except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
                 left_out.append(f"{path} cannot be read ({describe(error)})")
-        for run in sorted(path.parent for path in folder.rglob(".hydra")):
+        for run in sorted(path.parent for path in folder.rglob(HYDRA)):
             if run.resolve() not in excluded and not any(
-                path.exists() for path in (run / asked / "metrics.json", run / "metrics.json")
+                path.exists() for path in (run / asked / RESULTS, run / RESULTS)
             ):
                 left_out.append(f"{run} has no finished evaluation named {asked}")
     left_out = [*dict.fromkeys(left_out)]
@@ -98,12 +97,12 @@ def read_runs(
 
 def _find(folder: Path, name: str | None) -> Iterator[tuple[Path, Callable[[Path], pd.DataFrame]]]:
     """Yield the files of a folder that hold results, with the functions that read them."""
-    own = sorted(folder.glob("metrics.json")) if name in (None, folder.resolve().name) else []
-    if evaluations := own + sorted(folder.rglob(f"{name or 'test'}/metrics.json")):
+    own = sorted(folder.glob(RESULTS)) if name in (None, folder.resolve().name) else []
+    if evaluations := own + sorted(folder.rglob(f"{name or 'test'}/{RESULTS}")):
         yield from ((path, _read_evaluation) for path in evaluations)
         return
     packs = [folder] if folder.is_file() else sorted(folder.glob(f"{PACK}*"))
-    if not any(folder.rglob(".hydra")):  # beside runs, a pack is a report of them
+    if not any(folder.rglob(HYDRA)):  # beside runs, a pack is a report of them
         yield from ((path, read_pack) for path in packs)
 
 
@@ -129,7 +128,7 @@ def _read_evaluation(path: Path) -> pd.DataFrame:
     ]
     if not rows:
         raise LookupError("no metrics")
-    for step, metric, value in _read_steps(path.parents[1] / "trainer_state.json"):
+    for step, metric, value in _read_steps(path.parents[1] / STATE):
         rows.append({**shared, "test": f"{STEP}{step}", "questions": "", "metric": metric, "value": value})
     if found.get("best_step") is not None:
         rows += [{**row, "metric": "chosen_step", "value": found["best_step"]} for row in rows[:1]]
