@@ -20,7 +20,7 @@ WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-SAMPLED = 4096  # bytes at either end of a tensor that its digest is made from
+SAMPLED = 2**16  # bytes at either end of a tensor that its digest is made from
 TOKENIZERS = ("tokenizer.json", "spiece.model", "tokenizer.model", "vocab.json")
 
 
