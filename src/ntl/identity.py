@@ -39,7 +39,7 @@ OPEN_ENDED = ("constant", "constant_with_warmup", "reduce_lr_on_plateau")
 
 def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the identity of the model that the settings train on the data, and that of its evaluation."""
-    from ntl.encodings.locate import digest_of_weights  # slow: the hub's client
+    from ntl.encodings.locate import source_of_weights  # slow: the hub's client
 
     parts: dict[str, dict[str, Any]] = {"model": {}, "answers": {}, "nothing": {}}
     for group, settings in config.plain().items():
@@ -49,7 +49,7 @@ def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, 
         if is_own(parts["model"].get(key)):
             parts["model"][f"{key}{SOURCE}"] = digest_of_source(parts["model"][key])
     start = config.model_args.model_name_or_path
-    if start is not None and (weights := digest_of_weights(start, START)):
+    if start is not None and (weights := source_of_weights(start, START)):
         parts["model"][f"{START}{SOURCE}"] = weights
     return {**parts["model"], DATA: data.digest}, {**parts["answers"], ASKED: data.digest}
 

@@ -1,16 +1,14 @@
 """Resolve the names of models and tokenizers: a local folder, or a name on the Hugging Face hub."""
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
 
 from huggingface_hub import HfApi, try_to_load_from_cache
 
 from ntl.errors import UserError, describe
+from ntloss.writing.weights import digest_of_weights
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)?")
 _SECONDS = 10.0
@@ -20,7 +18,6 @@ WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-SAMPLED = 2**16  # bytes at either end of a tensor that its digest is made from
 TOKENIZERS = ("tokenizer.json", "spiece.model", "tokenizer.model", "vocab.json")
 
 
@@ -63,38 +60,13 @@ def loading(key: str, name: str | Path, expected: str) -> Iterator[None]:
         raise UserError(f"{key}={name} cannot be loaded ({describe(error)}); expected {expected}.") from error
 
 
-def digest_of_weights(name: str, key: str) -> str | None:
-    """Return a digest of the weights in a local folder, None if there are none, as of a name on the hub.
-
-    Names, shapes and the ends of all tensors count, which training changes, because reading gigabytes at each
-    start would take too long. Dates do not count, so a copy of a folder is the same model.
+def source_of_weights(name: str, key: str) -> str | None:
+    """Return a short digest of the weights in a local folder, None without any, as for a name on the hub.
 
     Args:
         name: A folder, or a name on the hub.
         key: The user's name for this setting, used in error messages.
     """
-    folder = Path(name).expanduser()
-    files = sorted([*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin")])
-    digest = sha256()
-    for path in files:
-        digest.update(f"{path.name} {path.stat().st_size}".encode())
-        with loading(key, name, "complete files of weights"), path.open("rb") as file:
-            for start, end in _parts(file, path):
-                for begin in (start, max(start, end - SAMPLED)):
-                    file.seek(begin)
-                    digest.update(file.read(min(SAMPLED, end - begin)))
-    return digest.hexdigest()[:12] if files else None
-
-
-def _parts(file: BinaryIO, path: Path) -> Iterator[tuple[int, int]]:
-    """Yield where the header and the tensors of a file begin and end; of a pickle, where each MiB does."""
-    if path.suffix == ".safetensors":
-        begin = 8 + int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(begin - 8))
-        yield 0, begin
-        for name in sorted(header.keys() - {"__metadata__"}):
-            start, end = header[name]["data_offsets"]
-            yield begin + start, begin + end
-        return
-    size = path.stat().st_size
-    yield from ((start, min(start + 2**20, size)) for start in range(0, size, 2**20))
+    with loading(key, name, "complete files of weights"):
+        digest = digest_of_weights(name)
+    return None if digest is None else digest[:12]

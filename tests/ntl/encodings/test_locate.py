@@ -1,11 +1,7 @@
-import shutil
-
 import pytest
-import torch
 from model_cases import model_args
-from safetensors.torch import save_file
 
-from ntl.encodings.locate import digest_of_weights
+from ntl.encodings.locate import source_of_weights
 from ntl.errors import UserError
 from ntl.models import build
 
@@ -16,24 +12,7 @@ def test_a_hub_name_fails_at_once_without_access_to_the_hub(monkeypatch):
         build(model_args(checkpoint="someone/some-t5"))
 
 
-@pytest.mark.parametrize(
-    ("file", "save"), [("model.safetensors", save_file), ("pytorch_model.bin", torch.save)]
-)
-def test_a_digest_of_weights_tells_trained_from_copied_ones(file, save, tmp_path):
-    weights = {"embedding": torch.rand(300, 40), "head": torch.rand(3), "norm": torch.rand(40)}
-    folder = tmp_path / "model"
-    folder.mkdir()
-    save(weights, folder / file)
-    before = digest_of_weights(str(folder), "model")
-    shutil.copytree(folder, tmp_path / "copy")
-    assert digest_of_weights(str(tmp_path / "copy"), "model") == before
-    for name in weights:
-        save({**weights, name: weights[name] + 0.1}, folder / file)
-        assert digest_of_weights(str(folder), "model") != before
-
-
-def test_names_on_the_hub_and_damaged_files_have_no_digest(tmp_path):
-    assert digest_of_weights("google-t5/t5-small", "model") is None
+def test_damaged_weights_are_an_error_that_names_the_setting(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"half")
-    with pytest.raises(UserError, match=str(tmp_path)):
-        digest_of_weights(str(tmp_path), "model")
+    with pytest.raises(UserError, match="start"):
+        source_of_weights(str(tmp_path), "start")
