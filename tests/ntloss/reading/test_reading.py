@@ -341,7 +341,7 @@ def test_a_prefill_that_ends_in_a_part_of_the_number_is_an_error(prefill):
 @pytest.mark.parametrize(
     "prefill",
     [
-        *["", " ", "It costs $", "12 + 13 = ", "In 2019. ", "Step 1: ", "x=", "3 - ", "GPT-", "In 2019 a"],
+        *["", " ", "It costs $", "12 + 13 = ", "In 2019. ", "Step 1: ", "x=", "3 - ", "GPT-", "In 2019 I"],
         *["(", "[12, ", "[12,", "(12,", "{"],
     ],
 )
