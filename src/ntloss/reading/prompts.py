@@ -49,6 +49,7 @@ class Prompt(NamedTuple):
         special: whether the tokenizer adds its special tokens, which the text of a chat template has already.
         begun: the part of the answer that is given, which ends the text.
         images: what stands at the text's placeholders of images.
+        plain: whether the answer continues the prompt itself, without a chat template between them.
     """
 
     text: str
@@ -56,6 +57,12 @@ class Prompt(NamedTuple):
     special: bool
     begun: str
     images: tuple[Any, ...] = ()
+    plain: bool = False
+
+    @property
+    def before(self) -> str:
+        """The given text that the number continues: a plain prompt, or the beginning of the answer."""
+        return self.text if self.plain else self.begun
 
 
 def write_prompts(
@@ -131,7 +138,7 @@ def write_prompts(
         return [Prompt(text, prefill, True, prefill) for text in prompts], single
     breaks = ["\n" if prefill and not text[-1].isspace() else "" for text in prompts]
     return [
-        Prompt(text + br + prefill, "", True, prefill, tuple(own))
+        Prompt(text + br + prefill, "", True, prefill, tuple(own), plain=True)
         for text, br, own in zip(prompts, breaks, seen, strict=True)
     ], single
 
@@ -220,15 +227,20 @@ def in_batches(prompts: Sequence[Prompt], model: Readable, most: int = _AT_ONCE)
     yield batch
 
 
-def check_begun(text: str, thousands: str | None) -> None:
-    """Raise a ValueError if the given part of an answer holds a part of the number that is read after it."""
+def check_before(prompt: Prompt, thousands: str | None) -> None:
+    """Raise a ValueError if the text before a number holds a part of that number.
+
+    A plain prompt may end in what joins two numbers, such as `10 : `, because the second is read as it is.
+    """
+    given = prompt.begun.strip() or not prompt.plain
+    name, text = ("prefill", prompt.begun) if given else ("prompt", prompt.text.rpartition("\n")[-1])
     # After a letter, a space comes first.
     numbers = [number for number in find_in_text(f"{text}5", thousands) if number.end > len(text)]
     numbers = numbers or find_in_text(f"{text} 5", thousands)
-    begins = bool(numbers) and numbers[-1].plain == "5" and numbers[-1].alone
+    begins = bool(numbers) and numbers[-1].plain == "5" and bool(numbers[-1].alone or not given)
     if text.rstrip()[-1:] in tuple(DIGITS) or not begins:
         raise ValueError(
-            f"prefill={text!r}: expected the text before the number, given one whose end is a part of a "
+            f"{name}={text!r}: expected the text before the number, given one whose end is a part of a "
             "number. Omit that part. If another number ends there, write a space or a word after its mark."
         )
 

@@ -16,7 +16,7 @@ from ntloss.reading.images import tokenizer_of
 from ntloss.reading.prompts import (
     AUTO,
     Messages,
-    check_begun,
+    check_before,
     check_tokenizer,
     encode_prompts,
     for_images,
@@ -101,8 +101,8 @@ def read_number(
     Raises:
         TypeError: not a model or a tokenizer of transformers, a prompt that is not a text, or both or none of
             prompt and messages.
-        ValueError: levels outside (0, 1), an empty prompt, a prefill that ends in a part of a number or that
-            the chat template has no turn for; see `number_quantiles`.
+        ValueError: levels outside (0, 1), an empty prompt, a prefill or a plain prompt that ends in a part of
+            a number, a prefill that the chat template has no turn for; see `number_quantiles`.
 
     Warns:
         UnlikelyNumberWarning: see `number_quantiles`.
@@ -129,9 +129,9 @@ def read_number(
     written, single = write_prompts(
         readable, processor, prompt, prefill, system, messages, template_options, template, images
     )
-    marks = [thousands_at(each.begun, len(each.begun), thousands) for each in written]
-    for begun, mark in {(each.begun, mark) for each, mark in zip(written, marks, strict=True)}:
-        check_begun(begun, mark)
+    marks = [thousands_at(each.before, len(each.before), thousands) for each in written]
+    for each, mark in zip(written, marks, strict=True):
+        check_before(each, mark)
     readings: dict[int, NumberReading] = {}
     batches = [
         (mark, [i for i in batch if marks[i] == mark])

@@ -145,6 +145,31 @@ def test_a_number_with_too_many_digits_is_left_out_with_a_warning_and_is_never_a
     assert found.ends.item() == approx(0.4)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "answer", "value"),
+    [
+        ("is [", "1,234]", 1.0),
+        ("is [1,", "234,567]", 234.0),
+        ("is [1,\n", "234,567]", 234.0),
+        ("is ", "1,234", 1234.0),
+        ("Rating (0 to 80): ", "1,234", 1234.0),
+        # what joins numbers, or ended one before, changes none
+        ("On a scale of 10 : ", "5", 5.0),
+        ("Width 12\n", "5", 5.0),
+        ("Answers:\n- ", "5", 5.0),
+    ],
+)
+def test_a_plain_prompt_is_the_text_before_the_number(prompt, answer, value):
+    found = read_number(Answers(BYTES, {answer: 1.0}), BYTES, prompt)
+    assert (found.median, found.starts) == (value, approx(1.0))
+
+
+@pytest.mark.parametrize("prompt", ["is -", "is 3.", "is 1", "is 1 ", "In 2019.\nIt is 1,"])
+def test_a_plain_prompt_that_ends_in_a_part_of_the_number_is_an_error(prompt):
+    with pytest.raises(ValueError, match="prompt"):
+        read_number(Answers(BYTES, {"2": 1.0}), BYTES, prompt)
+
+
 ANSWERS = {"3": 0.1, "12": 0.2, "40": 0.4, "-7": 0.1, "99": 0.2}
 
 
