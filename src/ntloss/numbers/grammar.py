@@ -75,6 +75,7 @@ _WORD = rf"(?:(?:{'|'.join(MAGNITUDE_WORDS)})s?)"
 # Plain letters only directly after digits, and only those that are no usual unit; with a currency, all.
 _MAGNITUDE = rf"(?:(?:[{SPACES}-]?(?i:{_WORD})(?!\w))+|[kKM](?!\w))"
 _MONEY = rf"(?:{SPACE}?(?i:[kmbt])(?!\w))"
+_ENDS_IN_CURRENCY = re.compile(rf"{_MONEY_BEFORE}\Z")
 _CURRENCY_BEHIND = re.compile(rf"{CURRENCY}{SPACE}?$")
 # Where a number may begin, which is found much faster than a number: at most these characters stand before
 # its first digit.
@@ -362,6 +363,17 @@ def read_prefix(text: str, thousands: str | None = None, before: str = "") -> Pr
         open_ = open_ or UNFINISHED.fullmatch(whole, end) is not None
         joined = True
     return Prefix(as_value(_plain(number)), joined, open_)
+
+
+def ends_in_currency(text: str) -> bool:
+    """Return whether a number that continues a text is an amount of money: `$5m` is 5 million, `5m` is not.
+
+    Example:
+        >>> ends_in_currency("It costs $"), ends_in_currency("It costs USD "), ends_in_currency("It costs ")
+        (True, True, False)
+    """
+    tail = text[-_LEAD:]
+    return _ENDS_IN_CURRENCY.search(tail) is not None
 
 
 def length_of_prefix(text: str, thousands: str | None = None) -> int:

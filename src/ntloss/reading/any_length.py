@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from ntloss.numbers.alphabet import count_digits
-from ntloss.numbers.grammar import length_of_prefix
 from ntloss.reading.torch_model import Continuations
 from ntloss.reading.writing import Options
 
@@ -119,7 +118,7 @@ def _value(options: Options, text: str, max_digits: int) -> float:
     """
     number = options.read(text)
     is_long = number.open and count_digits(text) > max_digits
-    is_cut = is_long and length_of_prefix(text, options.thousands) < len(text)
+    is_cut = is_long and options.length(text) < len(text)
     return math.nan if is_cut or number.value is None else number.value
 
 

@@ -22,6 +22,7 @@ from ntloss.reading.writing import Options, options_of
 
 MOST_TEXTS = 64
 MAX_DIGITS = 18
+ROWS_PER_PASS = 1024
 _LEAST_START = 0.1
 _MOST_CONTINUING = 0.1
 _LEAST_ENDING = 0.9
@@ -29,7 +30,6 @@ _MOST_DIGITS = 18  # of an int64
 _PASSES = 64  # after which the places where samples start repeat
 
 
-@torch.no_grad()
 def number_quantiles(
     model: Any,
     inputs: Any,
@@ -43,7 +43,7 @@ def number_quantiles(
     thousands: str | None = None,
     most_texts: int = MOST_TEXTS,
     prefix_ids: Sequence[int] = (),
-    rows_per_pass: int = 1024,
+    rows_per_pass: int = ROWS_PER_PASS,
     generator: torch.Generator | None = None,
     past_key_values: Any = None,
 ) -> NumberQuantiles:
@@ -52,7 +52,8 @@ def number_quantiles(
     With a format of fixed width, the model is masked at each step to numbers of that width, and one walk
     finds each quantile exactly (`ntloss.reading.fixed_width`). Without, the texts that the model may write
     are followed until their number has ended (`ntloss.reading.any_length`); spaces and a sign of a currency
-    in front of the number are skipped. Either way the prompt, or the encoder, is run once.
+    in front of the number are skipped. Either way the prompt, or the encoder, is run once. What the prompts
+    end in is not looked at, as `read_number` does: after one that ends in `$`, the 5 of `5m` is no 5 million.
 
     The number of passes is known: at most one for each slot of the format and three more; or for numbers of
     any length, `max_digits` and about ten more, for each group of prompts. Memory holds the keys and values
@@ -114,6 +115,44 @@ def number_quantiles(
         >>> read.values.shape, bool((read.values[:, 0] <= read.values[:, 2]).all())
         (torch.Size([2, 3]), True)
     """
+    return read_quantiles(
+        model,
+        inputs,
+        vocabulary,
+        levels,
+        format,
+        low=low,
+        high=high,
+        max_digits=max_digits,
+        thousands=thousands,
+        most_texts=most_texts,
+        prefix_ids=prefix_ids,
+        rows_per_pass=rows_per_pass,
+        generator=generator,
+        past_key_values=past_key_values,
+    )
+
+
+@torch.no_grad()
+def read_quantiles(
+    model: Any,
+    inputs: Any,
+    vocabulary: NumberVocabulary | Any,
+    levels: float | Sequence[float],
+    format: NumberFormat | None,
+    *,
+    low: float | None,
+    high: float | None,
+    max_digits: int,
+    thousands: str | None,
+    most_texts: int,
+    prefix_ids: Sequence[int],
+    generator: torch.Generator | None,
+    rows_per_pass: int = ROWS_PER_PASS,
+    past_key_values: Any = None,
+    money: bool = False,
+) -> NumberQuantiles:
+    """Read quantiles like `number_quantiles`, of prompts that end in a sign of a currency if `money`."""
     found = as_levels(levels)
     _check_options(format, max_digits, most_texts, rows_per_pass)
     bounds = check_bounds(low, high, format)
@@ -127,7 +166,7 @@ def number_quantiles(
     points = torch.tensor(found, dtype=torch.float64, device=root.device)
 
     def read() -> dict[str, Tensor]:
-        options = options_of(known, thousands, root.device)
+        options = options_of(known, thousands, root.device, money)
         if format is not None:
             return _of_fixed_width(root, known, options, points, format, bounds, rows_per_pass)
         return _of_any_length(root, options, points, bounds, most_texts, max_digits, rows_per_pass, generator)

@@ -9,7 +9,7 @@ import torch
 
 from ntloss.numbers.alphabet import DIGITS
 from ntloss.numbers.format import NumberFormat
-from ntloss.numbers.grammar import find_in_text, read_prefix
+from ntloss.numbers.grammar import ends_in_currency, find_in_text
 from ntloss.numbers.lists import thousands_at
 from ntloss.reading import any_length
 from ntloss.reading.images import tokenizer_of
@@ -34,13 +34,13 @@ from ntloss.reading.quantiles import (
     check_bounds,
     check_format,
     draw_shifts,
-    number_quantiles,
+    read_quantiles,
     texts_of,
     within,
 )
 from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
 from ntloss.reading.torch_model import Continuations, TorchModel
-from ntloss.reading.writing import options_of
+from ntloss.reading.writing import options_of, read_begun
 
 _PLACES = 16  # of one answer that are read at once
 
@@ -132,17 +132,18 @@ def read_number(
     marks = [thousands_at(each.before, len(each.before), thousands) for each in written]
     for each, mark in zip(written, marks, strict=True):
         check_before(each, mark)
+    grammars = [(mark, ends_in_currency(each.before)) for each, mark in zip(written, marks, strict=True)]
     readings: dict[int, NumberReading] = {}
     batches = [
-        (mark, [i for i in batch if marks[i] == mark])
+        (grammar, [i for i in batch if grammars[i] == grammar])
         for batch in in_batches(written, readable)
-        for mark in dict.fromkeys(marks[i] for i in batch)
+        for grammar in dict.fromkeys(grammars[i] for i in batch)
     ]
-    for mark, index in batches:
+    for (mark, money), index in batches:
         some = [written[i] for i in index]
         endings = [number_forms(each.answer or each.text, format) for each in some]
         inputs, prefix_ids = encode_prompts(readable, processor, some, endings)
-        read = number_quantiles(
+        read = read_quantiles(
             model if isinstance(readable, TorchModel) else readable,
             inputs,
             tokenizer,
@@ -155,6 +156,7 @@ def read_number(
             most_texts=most_texts,
             prefix_ids=prefix_ids,
             generator=generator,
+            money=money,
         )
         readings |= {i: read.row(row) for row, i in enumerate(index)}
     return readings[0] if single else [readings[i] for i in range(len(written))]
@@ -239,7 +241,7 @@ def read_numbers(
     ids, ends = encoded["input_ids"], [end for _, end in encoded["offset_mapping"]]
     if not numbers:
         return []
-    lengths, kept, signs = [], [], []
+    lengths, kept, signs, grammars = [], [], [], []
     marks = [thousands_at(answer, start, thousands) for start, _, _ in numbers]
     for (start, end, value), mark in zip(numbers, marks, strict=True):
         length = next(i for i, place in enumerate(ends) if place > first + start)
@@ -247,11 +249,13 @@ def read_numbers(
             length -= 1
         places = [n for n in range(length, len(ids) + 1) if ends[n - 1] < first + end]
         texts = [whole.text[ends[place - 1] : first + end] for place in places]
-        at = next((i for i, text in enumerate(texts) if _is_read_as(text, value, mark)), 0)
+        money = [ends_in_currency(whole.text[first : ends[place - 1]]) for place in places]
+        at = next((i for i, text in enumerate(texts) if _is_read_as(text, value, mark, money[i])), 0)
         lengths.append(places[at])
         kept.append(texts[at])
+        grammars.append((mark, money[at]))
         # The minus of `-US$5` and `($5)` stands before the place.
-        signs.append(-1 if value < 0 < (read_prefix(texts[at], mark).value or 0) else 1)
+        signs.append(-1 if value < 0 < (read_begun(texts[at], mark, money[at]).value or 0) else 1)
     if isinstance(readable, TorchModel):
         inputs: dict[str, Any] = {"input_ids": torch.tensor([ids], device=readable.inner.device)}
         if whole.images:
@@ -268,12 +272,12 @@ def read_numbers(
         some = slice(len(found), len(found) + len(root))
         read: dict[int, NumberReading] = {}
         shares: dict[int, float] = {}
-        for mark in dict.fromkeys(marks[some]):
-            index = [i for i, other in enumerate(marks[some]) if other == mark]
+        for grammar in dict.fromkeys(grammars[some]):
+            index = [i for i, other in enumerate(grammars[some]) if other == grammar]
             after = any_length.numbers_after(
                 root,
                 torch.tensor(index, device=root.device),
-                options_of(vocabulary, mark, root.device),
+                options_of(vocabulary, grammar[0], root.device, grammar[1]),
                 most_texts,
                 max_digits,
                 shifts,
@@ -295,10 +299,10 @@ def read_numbers(
     return found
 
 
-def _is_read_as(text: str, value: float, thousands: str | None) -> bool:
+def _is_read_as(text: str, value: float, thousands: str | None, money: bool) -> bool:
     """Return whether a text that a model writes is read, from its first character on, as ± a value."""
-    read = read_prefix(text, thousands).value
+    read = read_begun(text, thousands, money).value
     if read is None or abs(read) != abs(value):
         return False
     digit = next(i for i, character in enumerate(text) if character in DIGITS)
-    return all(read_prefix(text[:n], thousands).open for n in range(1, digit))
+    return all(read_begun(text[:n], thousands, money).open for n in range(1, digit))

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from ntloss.numbers.alphabet import POINT, with_ascii_sign
-from ntloss.numbers.grammar import Prefix, read_prefix
+from ntloss.numbers.grammar import Prefix, length_of_prefix, read_prefix
 from ntloss.numbers.pieces import characters
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading.torch_model import Continuations
 
 _PART = re.compile("[\udc80-\udcff]+$")
+_MONEY = "$"  # stands for all currencies
 _LETTER = "qq"  # begins no word of a number, as `q` does; stands for all letters
 
 
@@ -35,11 +36,15 @@ class Options:
         vocabulary: the tokens.
         thousands: the separator of thousands, see `parse_numbers`; None if the text decides.
         device: where the results are.
+        money: whether the sign of a currency stands before the text.
     """
 
-    def __init__(self, vocabulary: NumberVocabulary, thousands: str | None, device: torch.device) -> None:
-        self.thousands = thousands
-        self.read = functools.lru_cache(maxsize=2**15)(functools.partial(_read, thousands=thousands))
+    def __init__(
+        self, vocabulary: NumberVocabulary, thousands: str | None, device: torch.device, money: bool = False
+    ) -> None:
+        self.thousands, self.money = thousands, money
+        read = functools.partial(read_begun, thousands=thousands, money=money)
+        self.read = functools.lru_cache(maxsize=2**15)(read)
         tokens = [*vocabulary.pieces.items(), *vocabulary.parts.items()]
         pieces = sorted(tokens, key=lambda piece: _place(piece[1]))
         self.token_ids = torch.tensor([i for i, _ in pieces], device=device)
@@ -57,7 +62,13 @@ class Options:
         """Return which options matter after a text, and which of these keep its number, but open."""
         # Which digits were written makes no difference, except a zero in front; which follow, except zeros.
         key = re.sub("(?<=[0-9])[0-9]", "0", re.sub("[1-9]", "1", text))
-        return _options_after(key, self._patterns, self.thousands)
+        return _options_after(key, self._patterns, self.thousands, self.money)
+
+    def length(self, text: str) -> int:
+        """Return how many characters of a text its number takes, with what stands before it."""
+        if self.money and (length := length_of_prefix(_MONEY + text, self.thousands)):
+            return length - len(_MONEY)
+        return length_of_prefix(text, self.thousands)
 
     def shares(self, last: Continuations, nodes: Tensor, allowed: Tensor) -> Tensor:
         """Return the probabilities of the allowed options after some texts, `[texts, options]`.
@@ -87,34 +98,43 @@ class Options:
 @functools.lru_cache(
     maxsize=2**11
 )  # most of the time of reading a number, and the same for all of its models
-def _options_after(text: str, options: tuple[str, ...], thousands: str | None) -> tuple[Tensor, Tensor]:
+def _options_after(
+    text: str, options: tuple[str, ...], thousands: str | None, money: bool
+) -> tuple[Tensor, Tensor]:
     """Return which options matter after a text, and which of these keep its number, but open."""
-    now = _read(text, thousands)
-    found = {option: _read(text + option, thousands) for option in dict.fromkeys(options)}
+    now = read_begun(text, thousands, money)
+    found = {option: read_begun(text + option, thousands, money) for option in dict.fromkeys(options)}
     changes = torch.tensor([found[option][:2] != now[:2] for option in options])
     matters = torch.tensor([found[option].open for option in options]) | changes
     return matters, matters & ~changes
 
 
-_of_vocabulary: WeakKeyDictionary[NumberVocabulary, dict[tuple[str | None, torch.device], Options]] = (
+_of_vocabulary: WeakKeyDictionary[NumberVocabulary, dict[tuple[str | None, torch.device, bool], Options]] = (
     WeakKeyDictionary()
 )
 
 
-def options_of(vocabulary: NumberVocabulary, thousands: str | None, device: torch.device) -> Options:
+def options_of(
+    vocabulary: NumberVocabulary, thousands: str | None, device: torch.device, money: bool = False
+) -> Options:
     """Return the options of a vocabulary, made once on each device.
 
     Without a separator of `thousands`, the vocabulary's is used.
     """
-    thousands = vocabulary.thousands if thousands is None else thousands
+    key = vocabulary.thousands if thousands is None else thousands, device, money
     made = _of_vocabulary.setdefault(vocabulary, {})
-    if (thousands, device) not in made:
-        made[thousands, device] = Options(vocabulary, thousands, device)
-    return made[thousands, device]
+    if key not in made:
+        made[key] = Options(vocabulary, *key)
+    return made[key]
 
 
-def _read(text: str, thousands: str | None) -> Prefix:
-    """Read a text that may end in a part of a character, whose bytes are surrogates; see `read_prefix`."""
+def read_begun(text: str, thousands: str | None, money: bool = False) -> Prefix:
+    """Read a text that may end in a part of a character, whose bytes are surrogates; see `read_prefix`.
+
+    Of `money`, the sign of a currency stands before it, unless the text cannot continue one (`\\$5`).
+    """
+    if money and (amount := read_begun(_MONEY + text, thousands)).value is not None:
+        return amount
     if text.isascii():
         return read_prefix(text, thousands)
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")

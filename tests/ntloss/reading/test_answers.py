@@ -164,6 +164,35 @@ def test_a_plain_prompt_is_the_text_before_the_number(prompt, answer, value):
     assert (found.median, found.starts) == (value, approx(1.0))
 
 
+@pytest.mark.parametrize(
+    ("before", "answer", "value"),
+    [
+        ("is $", "5m", 5e6),
+        ("is $", " 5 b", 5e9),
+        ("is €", "1.2T", 1.2e12),
+        ("is USD ", "5k", 5e3),
+        ("is $", "-5m", -5e6),
+        # what the sign cannot stand before is read by itself
+        ("is $", "$5", 5.0),
+        ("is $", "  5", 5.0),
+        ("is $", "5 meters", 5.0),
+        ("is $", "37,200,000,000", 3.72e10),
+        ("is ", "5m", 5.0),
+    ],
+)
+def test_a_currency_before_the_number_makes_letters_magnitudes(before, answer, value):
+    model = Answers(BYTES, {answer: 1.0})
+    for given in ((before,), ("?", before)):
+        found = read_number(model, BYTES, *given)
+        assert (found.median, found.starts, found.continues) == (value, approx(1.0), 0.0)
+
+
+def test_each_prompt_is_read_with_the_currency_that_it_ends_in():
+    prompts = ["is $", "it is ", "is $"]
+    found = read_number(Answers(BYTES, {"5m": 1.0}), BYTES, prompts)
+    assert [reading.median for reading in found] == [5e6, 5.0, 5e6]
+
+
 @pytest.mark.parametrize("prompt", ["is -", "is 3.", "is 1", "is 1 ", "In 2019.\nIt is 1,"])
 def test_a_plain_prompt_that_ends_in_a_part_of_the_number_is_an_error(prompt):
     with pytest.raises(ValueError, match="prompt"):
