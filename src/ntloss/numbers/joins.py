@@ -46,7 +46,7 @@ _MONEY_WORDS = "dollar|euro|pounds|rupees|yen|yuan|won|franc|peso"
 _TRADERS = "mm|mil|mill|bil|tril|thou|grand"  # $5mm, $5 mil
 _ACCOUNTS = "CR|DR"
 _UNTIL, _UNTIL_WORDS = "到至", "から|부터|에서"
-_THAI = "พัน|หมื่น|แสน|ล้าน"  # thousand, ten thousand, hundred thousand, million
+THAI = "พัน|หมื่น|แสน|ล้าน"  # thousand, ten thousand, hundred thousand, million
 _OF_THOUSAND = "克米瓦卡赫帕焦伏字分"  # after 千, a unit: kilogram, kilometer
 _FULL_WIDTH = "\uff0c\u066c\u066b\uff0e"  # separators and points, also of Arabic
 _PRODUCTS, _ROOTS = "times|cdot|div|pm", "sqrt|pi"  # of LaTeX
@@ -126,8 +126,8 @@ _JOINS = [
     (r"(?:[BT]|MM)(?!\w)", "[BT]|MM?"),  # billions or bytes
     # magnitudes of Asian languages, but not kilograms and kilometers (千克, 千米)
     (
-        rf"{SPACE}?(?:[万萬億亿兆만억천조]|[십백](?=[만억])|[千百](?![{_OF_THOUSAND}])|{_THAI})",
-        rf"{SPACE}?(?:[千百십백]|{_begins(_THAI)})?",
+        rf"{SPACE}?(?:[万萬億亿兆만억천조]|[십백](?=[만억])|[千百](?![{_OF_THOUSAND}])|{THAI})",
+        rf"{SPACE}?(?:[千百십백]|{_begins(THAI)})?",
     ),
     # 5k USD, 5 m dollars
     (
@@ -233,7 +233,7 @@ UNREAD = OTHER_MAGNITUDES | {
     )
     for end in ("", "s", "n", "en")
 }
-_AFTER = (CODES, _TRADERS, _ACCOUNTS, _UNTIL_WORDS, _THAI, _PRODUCTS, _ROOTS, _REPEATED, "x|e|h")
+_AFTER = (CODES, _TRADERS, _ACCOUNTS, _UNTIL_WORDS, THAI, _PRODUCTS, _ROOTS, _REPEATED, "x|e|h")
 WORDS = frozenset(
     [
         *UNREAD,

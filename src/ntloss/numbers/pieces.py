@@ -19,7 +19,7 @@ from ntloss.numbers.alphabet import (
     SPACES,
     D,
 )
-from ntloss.numbers.joins import MARKS_AFTER, WORDS
+from ntloss.numbers.joins import MARKS_AFTER, THAI, WORDS
 
 SUBWORDS = frozenset(
     word[i:j]
@@ -36,8 +36,12 @@ MARKS = tuple(
     )
 )
 """Characters that may stand in a number, before it, or directly after it."""
+# Of scripts that put no space between words, so that a token may go on: `万元`.
+UNSPACED_MAGNITUDE = f"(?:[{POWERS_OF_CJK}]|{THAI})"
 _PIECE = re.compile(
-    rf"[{re.escape(''.join(MARKS))}]*(?:{D}.*|{OTHER_DIGIT}.*|[eE]{SIGN}?(?:{D}.*)?)?", re.DOTALL
+    rf"[{re.escape(''.join(MARKS))}]*"
+    rf"(?:{D}.*|{OTHER_DIGIT}.*|{UNSPACED_MAGNITUDE}.*|[eE]{SIGN}?(?:{D}.*)?)?",
+    re.DOTALL,
 )
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ntloss.numbers.alphabet import DIGITS, count_digits
-from ntloss.numbers.pieces import SUBWORDS, characters
+from ntloss.numbers.pieces import SUBWORDS, UNSPACED_MAGNITUDE, characters
 
 # SentencePiece's byte fallback: "<0x34>" decodes to "4", but "4" is never encoded to it.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -26,13 +26,13 @@ _PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _OF_BYTE = {b: chr(b) for b in _PRINTABLE}
 _OF_BYTE |= {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in _PRINTABLE)}
 _TO_BYTES = str.maketrans({character: chr(b) for b, character in _OF_BYTE.items()})
-# Tokens are decoded only if they hold a digit, consist of marks in either spelling, or may be a part of a
-# word in a number.
+# Tokens are decoded only if they hold a digit, consist of marks in either spelling, which a magnitude may
+# follow, or may be a part of a word in a number.
 _MARKERS = "▁Ġ#- "
 _SURROGATES = re.compile("[\udc80-\udcff]+")
 _A_DIGIT = re.compile(f"[{DIGITS}]")
 _MAY_BE_BYTES = re.compile("[^\x00-\x7fĠ▁]|^<0x")
-_MARKS_ALONE = re.compile(rf"[▁\n{re.escape(''.join(characters()))}]*")
+_MARKS = re.compile(rf"[▁\n{re.escape(''.join(characters()))}]*(?:{UNSPACED_MAGNITUDE}.*)?", re.DOTALL)
 _LETTER = "[A-Za-z]"
 _BATCH = 1000  # texts; encodings take some fifty times the memory of their texts
 Encode = Callable[[list[str]], Sequence[Sequence[int]]]
@@ -63,7 +63,7 @@ def _may_be_in_number(raw: str) -> bool:
 
 
 def _is_of_number(text: str) -> bool:
-    return text.lstrip(_MARKERS).lower() in SUBWORDS or _MARKS_ALONE.fullmatch(text) is not None
+    return text.lstrip(_MARKERS).lower() in SUBWORDS or _MARKS.fullmatch(text) is not None
 
 
 def _of_bytes(raw: str) -> str | None:

@@ -226,6 +226,11 @@ class TestFromMapping:
         with pytest.raises(ValueError, match="token 0"):
             NumberVocabulary.from_mapping({0: text, 1: "1"}, vocab_size=2)
 
+    def test_tokens_that_begin_with_a_magnitude_may_follow_a_number(self):
+        texts = ["1", "万元", " 億円", "ล้านบาท"]
+        vocabulary = NumberVocabulary.from_mapping(dict(enumerate(texts)), vocab_size=4)
+        assert [*vocabulary.pieces.values()] == texts
+
     def test_minus_zero_is_zero(self):
         vocabulary = NumberVocabulary.from_mapping({0: -0.0, 1: "-0", 2: 0}, vocab_size=3)
         assert vocabulary.distinct_values == (0.0,)

@@ -18,7 +18,23 @@ from ntloss.reading import UnlikelyNumberWarning, number_quantiles, read_number,
 BYTES = byte_level_tokenizer()
 BYT5 = ByT5Tokenizer()
 WORDS = byte_level_tokenizer(
-    *("万", "亿", "½", "²", "—", " trillion", " million", "ion", "\u202f", "\uff12", "10", " 5"),
+    *(
+        "万",
+        "万元",
+        "만원",
+        "千克",
+        "亿",
+        "½",
+        "²",
+        "—",
+        " trillion",
+        " million",
+        "ion",
+        "\u202f",
+        "\uff12",
+        "10",
+        " 5",
+    ),
     *(
         "から",
         "부터",
@@ -46,6 +62,8 @@ def read(shares, tokenizer=BYTES, **options):
     "answer",
     [
         "5万",
+        "5万元",
+        "5 만원",
         "12亿",
         "2½",
         "10²",
@@ -88,7 +106,7 @@ def test_what_makes_a_number_a_part_of_another_is_asked_about(answer, tokenizer)
     assert found.continues.item() == approx(1.0)
 
 
-@pytest.mark.parametrize("answer", ["5万", "2½", "3²", "3—5", "1\uff12"])
+@pytest.mark.parametrize("answer", ["5万", "5万元", "2½", "3²", "3—5", "1\uff12"])
 def test_what_follows_a_number_of_fixed_width_is_asked_about(answer):
     with pytest.warns(UnlikelyNumberWarning):
         found = read({answer: 1.0}, WORDS, format=NumberFormat(1))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.numbers.alphabet import DIGITS, POWERS
+from ntloss.numbers.alphabet import DIGITS, POWERS, POWERS_OF_CJK
 from ntloss.numbers.joins import WORDS
 from ntloss.numbers.pieces import characters, is_piece
 from ntloss.numbers.texts import TokenTexts
@@ -33,12 +33,15 @@ _WORDS = [
 ]
 # Words of more languages and codes of currencies, which make the number a part of another.
 _FURTHER_WORDS = sorted({form for w in WORDS for form in (w, w.title(), w.upper() if len(w) <= 3 else w)})
+# What tokens of Chinese, Japanese and Korean may join with a magnitude, such as `万元`.
+_COUNTED = "元円圆圓块塊人名次年日美件원명년"
 # Texts that hold the tokens of numbers. Digits stand after marks and words, which may join the separator.
 _WRITTEN = [
     [*_NUMBERS, *map(str, range(1900, 2100))],  # some tokenizers have tokens of years
     [mark + digit for mark in _MARKS for digit in DIGITS],
     [f"4{space}{word}{digit}" for word in _WORDS for space in ("", " ") for digit in DIGITS],
     [f"4{space}{word}0" for word in _FURTHER_WORDS for space in ("", " ")],
+    [f"4{magnitude}{counted}" for magnitude in POWERS_OF_CJK for counted in _COUNTED],
     *([mark + number for number in _NUMBERS] for mark in _JOINED),
 ]
 
