@@ -31,7 +31,7 @@ from ntloss.reading.prompts import (
 )
 from ntloss.reading.quantiles import as_readable
 from ntloss.reading.read import read_number
-from ntloss.reading.torch_model import TorchModel
+from ntloss.reading.torch_model import TorchModel, start_token
 
 _RESAMPLES = 10_000
 _IGNORED = -100
@@ -266,8 +266,8 @@ def _answer(
         losses[index] = _losses(model, tokenizer, some, [answers[i] for i in index], inputs, prefix_ids)
         begun = {}
         if has_decoder(readable) and prefix_ids:
-            start = model.generation_config.decoder_start_token_id or model.config.decoder_start_token_id
-            begun = {"decoder_input_ids": inputs["input_ids"].new_tensor([[start, *prefix_ids]] * len(some))}
+            start = [start_token(model), *prefix_ids]
+            begun = {"decoder_input_ids": inputs["input_ids"].new_tensor([start] * len(some))}
         written = model.generate(
             **inputs,
             **begun,
@@ -313,10 +313,12 @@ def _losses(
     labels = ids.new_tensor(
         [[_IGNORED] * before + whole[before:] + [_IGNORED] * (longest - len(whole)) for whole, before in rows]
     )
+    whole_ids = ids.new_tensor([whole + [0] * (longest - len(whole)) for whole, _ in rows])
     if model.config.is_encoder_decoder:
-        logits = model(input_ids=ids, attention_mask=mask, labels=labels.clamp(min=0)).logits
+        start = ids.new_full((len(rows), 1), start_token(model))
+        decoder_ids = torch.cat([start, whole_ids[:, :-1]], dim=-1)
+        logits = model(input_ids=ids, attention_mask=mask, decoder_input_ids=decoder_ids).logits
     else:
-        whole_ids = ids.new_tensor([whole + [0] * (longest - len(whole)) for whole, _ in rows])
         real = ids.new_tensor([[1] * len(whole) + [0] * (longest - len(whole)) for whole, _ in rows])
         logits = model(input_ids=whole_ids, attention_mask=real).logits[:, :-1]
         labels = labels[:, 1:]

@@ -150,7 +150,7 @@ class TorchModel:
             order = (torch.arange(mask.shape[-1], device=mask.device) + leading) % mask.shape[-1]
             tokens, mask = tokens.gather(-1, order), mask.gather(-1, order)
             self.encoded = self.inner.get_encoder()(input_ids=tokens, attention_mask=mask)
-            start = tokens.new_full((len(tokens), 1), _start_token(self.inner))
+            start = tokens.new_full((len(tokens), 1), start_token(self.inner))
             tokens = torch.cat([start, prefix], dim=-1)
         else:
             # Both at once: one synchronization.
@@ -694,7 +694,8 @@ def _check_padding(root: Branch, tokens: Tensor) -> None:
         )
 
 
-def _start_token(model: Any) -> int:
+def start_token(model: Any) -> int:
+    """Return the token that a decoder starts with; a ValueError if none is known."""
     for name in ("decoder_start_token_id", "bos_token_id"):
         for source in (getattr(model, "generation_config", None), model.config):
             if isinstance(start := getattr(source, name, None), int):

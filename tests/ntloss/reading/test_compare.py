@@ -58,6 +58,17 @@ def test_errors_are_those_of_the_readings_and_of_the_true_answers(models, tokeni
         assert errors.cross_entropy == approx(torch.stack(losses).mean().item(), 1e-4)
 
 
+def test_the_cross_entropy_is_that_of_the_answers_after_the_prefill(models, tokenizer):
+    found = compare_answers(models, tokenizer, PROMPTS, TRUTHS, prefill="is", format=TWO_DIGITS)
+    begun = len(tokenizer.encode("is"))
+    for name, model in models.items():
+        losses = []
+        for prompt, truth in zip(PROMPTS, TRUTHS, strict=True):
+            ids, logits = logits_after(model, tokenizer, prompt, f"is{truth:02d}")
+            losses.append(F.cross_entropy(logits[begun:], ids[begun:], reduction="sum"))
+        assert found.models[name].cross_entropy == approx(torch.stack(losses).mean().item(), 1e-4)
+
+
 def test_the_change_is_that_of_the_medians_errors_and_lies_in_its_interval(models, tokenizer):
     found = compare_answers(models, tokenizer, PROMPTS, TRUTHS, format=TWO_DIGITS)
     first, second = found.models.values()
