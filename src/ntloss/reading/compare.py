@@ -6,7 +6,8 @@ The loss of an evaluation cannot tell: under `HLGauss` it falls because the widt
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,7 +64,8 @@ class AnswerErrors:
 
     Args:
         greedy: mean absolute error of the number that greedy decoding writes, over the prompts where it
-            writes one; NaN if it writes none.
+            writes one; NaN if it writes none. A model's own settings of `generate`, such as a penalty for
+            repetitions, have no effect.
         answered: share of the prompts to which greedy decoding writes a number.
         median: mean absolute error of the median.
         mean: mean absolute error of the mean; NaN for a fixed width, whose mean is not read.
@@ -268,14 +270,15 @@ def _answer(
         if has_decoder(readable) and prefix_ids:
             start = [start_token(model), *prefix_ids]
             begun = {"decoder_input_ids": inputs["input_ids"].new_tensor([start] * len(some))}
-        written = model.generate(
-            **inputs,
-            **begun,
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            num_beams=1,
-            pad_token_id=_pad_id(model, tokenizer),
-        )
+        with _without_penalties(model):
+            written = model.generate(
+                **inputs,
+                **begun,
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                num_beams=1,
+                pad_token_id=_pad_id(model, tokenizer),
+            )
         before = 1 + len(prefix_ids) if has_decoder(readable) else inputs["input_ids"].shape[1]
         texts = tokenizer.batch_decode(written[:, before:], skip_special_tokens=True)
         greedy[index] = torch.tensor([_number_of(text, format, thousands) for text in texts]).double()
@@ -324,6 +327,21 @@ def _losses(
         labels = labels[:, 1:]
     each = F.cross_entropy(logits.double().flatten(0, 1), labels.flatten(), reduction="none")
     return each.view(labels.shape).sum(-1).cpu()
+
+
+@contextmanager
+def _without_penalties(model: Any) -> Iterator[None]:
+    """Let a model generate by its probabilities alone: of its settings, only its tokens stay.
+
+    A configuration that is passed to `generate` takes what it does not say from the model's.
+    """
+    settings = model.generation_config
+    names = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+    model.generation_config = type(settings)(**{name: getattr(settings, name) for name in names})
+    try:
+        yield
+    finally:
+        model.generation_config = settings
 
 
 def _pad_id(model: Any, tokenizer: Any) -> int:

@@ -87,6 +87,18 @@ def test_saved_models_answer_as_those_in_memory(models, tokenizer, tmp_path):
     assert found.models["saved"].cross_entropy == approx(found.models["in memory"].cross_entropy)
 
 
+def test_settings_of_generate_do_not_change_greedy_answers(tokenizer):
+    model = make_model("llama", len(tokenizer))
+    prompts, truths = ["1 2 3 4 a\n", "5 6 7\n", "0 0 8\n", "9 9 9 1\n"], [3, 4, 8, 9]
+    before = compare_answers({"a": model}, tokenizer, prompts, truths).models["a"]
+    assert before.answered > 0
+    settings = model.generation_config
+    settings.repetition_penalty, settings.no_repeat_ngram_size = 50.0, 1
+    after = compare_answers({"a": model}, tokenizer, prompts, truths).models["a"]
+    assert (after.greedy, after.answered) == (before.greedy, before.answered)
+    assert model.generation_config is settings
+
+
 def test_answers_without_a_number_are_left_out_of_the_greedy_error(models, tokenizer):
     model = models["seed 0"]
     digits = [tokenizer.convert_tokens_to_ids(digit) for digit in "0123456789"]
