@@ -30,7 +30,7 @@ from ntloss.reading.prompts import (
     number_forms,
     write_prompts,
 )
-from ntloss.reading.quantiles import as_readable
+from ntloss.reading.quantiles import as_readable, check_answer_format
 from ntloss.reading.read import read_number
 from ntloss.reading.torch_model import TorchModel, start_token
 
@@ -159,8 +159,10 @@ def compare_answers(
         The errors of each model and their differences from those of the first, for `print`.
 
     Raises:
-        TypeError: a server, whose greedy answers and likelihoods are not read here, or no mapping of models.
-        ValueError: as many truths as prompts are expected, at least two, each one number.
+        TypeError: a server or prompts with images, whose greedy answers and likelihoods are not read here, or
+            no mapping of models.
+        ValueError: as many truths as prompts are expected, at least two, each one number; a format that
+            writes logarithms.
 
     Example:
         >>> import torch
@@ -179,6 +181,12 @@ def compare_answers(
     """
     if not isinstance(models, Mapping) or not models:
         raise TypeError(f"models: expected models by their names, given {type(models).__name__}")
+    if options.get("images") is not None:
+        raise TypeError(
+            "images: expected none, because greedy answers and cross-entropies are those of texts. Read the "
+            "medians of prompts with images with read_number."
+        )
+    check_answer_format(format)
     answers, numbers = _true_answers(prompts, truths, format, thousands)
     found = {}
     for name, given in models.items():

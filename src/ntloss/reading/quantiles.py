@@ -426,6 +426,16 @@ def check_format(format: Any) -> None:
         )
 
 
+def check_answer_format(format: Any) -> None:
+    """Raise an error for what is no format of numbers, or writes logarithms of the answers."""
+    check_format(format)
+    if format is not None and format.log:
+        raise ValueError(
+            "format: expected one of the answers themselves, given one that writes their logarithms. Read "
+            "these with number_quantiles, whose values format.unscaled turns into answers."
+        )
+
+
 def _check_options(format: NumberFormat | None, max_digits: int, most_texts: int, rows_per_pass: int) -> None:
     check_format(format)
     if min(rows_per_pass, most_texts) < 1 or not 1 <= max_digits <= 300:

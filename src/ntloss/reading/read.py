@@ -31,8 +31,8 @@ from ntloss.reading.quantiles import (
     as_levels,
     as_readable,
     as_vocabulary,
+    check_answer_format,
     check_bounds,
-    check_format,
     draw_shifts,
     read_quantiles,
     texts_of,
@@ -102,7 +102,8 @@ def read_number(
         TypeError: not a model or a tokenizer of transformers, a prompt that is not a text, or both or none of
             prompt and messages.
         ValueError: levels outside (0, 1), an empty prompt, a prefill or a plain prompt that ends in a part of
-            a number, a prefill that the chat template has no turn for; see `number_quantiles`.
+            a number, a prefill that the chat template has no turn for, a format that writes logarithms; see
+            `number_quantiles`.
 
     Warns:
         UnlikelyNumberWarning: see `number_quantiles`.
@@ -124,7 +125,7 @@ def read_number(
     processor, tokenizer = tokenizer, tokenizer_of(tokenizer)
     readable = for_images(as_readable(model), images, messages)
     check_tokenizer(readable, tokenizer)
-    check_format(format)
+    check_answer_format(format)
     with_median = tuple(sorted({*as_levels(levels), 0.5}))
     written, single = write_prompts(
         readable, processor, prompt, prefill, system, messages, template_options, template, images

@@ -20,7 +20,7 @@ from vision_cases import (
 )
 
 from ntloss.numbers import NumberFormat
-from ntloss.reading import number_quantiles, read_number, read_numbers, read_scores
+from ntloss.reading import compare_answers, number_quantiles, read_number, read_numbers, read_scores
 from ntloss.reading.torch_model import TorchModel
 
 transformers = pytest.importorskip("transformers")
@@ -207,6 +207,12 @@ def test_each_coordinate_of_a_point_in_an_image_has_its_own_interval():
         12,
         740,
     ]
+
+
+def test_comparisons_refuse_images_that_only_their_medians_would_see():
+    model, processor = build("Llava"), processor_of("Llava")
+    with pytest.raises(TypeError, match="images"):
+        compare_answers({"a": model}, processor, ["dog?", "a?"], [1, 2], images=[[picture(1)], [picture(2)]])
 
 
 def test_images_need_a_processor_and_one_list_for_each_prompt():
