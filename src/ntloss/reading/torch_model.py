@@ -256,8 +256,9 @@ class TorchModel:
     ) -> Iterator[Branch | Tree]:
         """Run one prompt once, and yield its first `lengths` tokens as prompts, `rows` at a time.
 
-        A cache of attention layers holds every prefix. Other caches are advanced from prefix to prefix, token
-        by token, and one prefix is yielded at a time. A TypeError for an encoder-decoder.
+        A cache of attention layers holds every prefix. Other caches, and those of models that take no
+        positions but count the cache's tokens, are advanced from prefix to prefix, token by token, and one
+        prefix is yielded at a time. A TypeError for an encoder-decoder.
         """
         if self.inner.config.is_encoder_decoder:
             raise TypeError(f"{type(self.inner).__name__}: expected a causal model, given an encoder-decoder")
@@ -265,7 +266,8 @@ class TorchModel:
         further = self._further(inputs, 0)
         logits, cache, moved = self._begin(tokens, mask, None, further, torch.tensor(lengths) - 1)
         self._give_positions()
-        if not _is_attention(cache) or not _holds_all(cache, tokens.shape[-1]):
+        holds_all = _is_attention(cache) and _holds_all(cache, tokens.shape[-1])
+        if not holds_all or "position_ids" not in self.accepted:
             yield from self._steps(tokens, mask, further, lengths)
             return
         seen = torch.arange(tokens.shape[-1], device=tokens.device)

@@ -208,6 +208,23 @@ def test_a_family_that_cannot_be_padded_on_the_left_is_an_error():
     assert_quantile(found.values.item(), 0.5, numbers, DISTRIBUTION[torch.float32])
 
 
+@pytest.mark.parametrize("name", ["MptForCausalLM", "BartForCausalLM", "BloomForCausalLM", "GPT2LMHeadModel"])
+@torch.no_grad()
+def test_what_continues_a_part_of_an_answer_has_the_positions_after_that_part(name):
+    others = {
+        "MptForCausalLM": {"d_model": 16, "n_heads": 2, "n_layers": 2, "max_seq_len": 64},
+        "BartForCausalLM": {**BART, "is_decoder": True, "is_encoder_decoder": False},
+    }
+    model, answer, lengths = make(name, **others.get(name, {})), [3, 4, 5, 10, 2, 7, 6, 11], [2, 4, 7]
+    log_probs = []
+    for root in TorchModel(model).prefixes({"input_ids": torch.tensor([answer])}, lengths, rows=2):
+        rows = root.select(torch.arange(len(root)))
+        written = rows.extend(torch.full((len(root), 1), 5)).extend(torch.full((len(root), 1), 8))
+        log_probs.append(written.next_tokens(torch.arange(12)))
+    plain = [next_token(model, torch.tensor(answer[:length]))([5, 8]) for length in lengths]
+    assert_close(torch.cat(log_probs).exp(), torch.tensor(plain).double().exp(), DISTRIBUTION[torch.float32])
+
+
 def test_models_without_a_cache_are_type_errors():
     recurrent = make(
         "RecurrentGemmaForCausalLM", **{**SIZE, "num_hidden_layers": 3}, lru_width=16, attention_window_size=8
