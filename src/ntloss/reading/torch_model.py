@@ -38,6 +38,8 @@ _KINDS = ("image", "video", "audio")  # of what the placeholders among a prompt'
 _SOUND = ("audio", "input_features", "input_values")
 # Largest total variation between the next token's probabilities of a padded prompt and of the same without.
 _SAME = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
+# Types whose next tokens after a cache are others than those without, in transformers 5.23.
+_WITH_OTHER_CACHES = ("fsmt", "minimax")
 _HALF = (torch.bfloat16, torch.float16)
 _HEAD_ROWS = 8192  # rows of a half-precision head that are converted to float32 at a time
 # Equal texts are merged only if less than this share of them remains, because selecting rows copies caches.
@@ -117,6 +119,11 @@ class TorchModel:
         if model.training:
             raise ValueError(
                 "the model is in training mode, where dropout changes its answers: call model.eval()"
+            )
+        if getattr(self.inner.config, "model_type", None) in _WITH_OTHER_CACHES:
+            raise TypeError(
+                f"{type(self.inner).__name__}: expected a model that writes after its cache what it writes "
+                "without, which this one does not"
             )
         # Replicas on several devices would have to merge their caches.
         self.model = model.module if isinstance(model, nn.DataParallel) else model

@@ -236,6 +236,18 @@ def test_models_without_a_cache_are_type_errors():
         number_quantiles(torch.nn.Linear(1, 1).eval(), batch_of(QUESTIONS), DIGITS, format=NumberFormat(2))
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("MiniMaxForCausalLM", {**SIZE, "head_dim": 8, "num_local_experts": 2}),
+        ("FSMTForConditionalGeneration", {**BART, "src_vocab_size": 12, "tgt_vocab_size": 12}),
+    ],
+)
+def test_models_that_write_otherwise_with_a_cache_are_type_errors(name, options):
+    with pytest.raises(TypeError, match=name):
+        number_quantiles(make(name, **options), batch_of(QUESTIONS[:1]), DIGITS, format=NumberFormat(2))
+
+
 @pytest.mark.parametrize("name", ["LlamaModel", "LlamaForSequenceClassification", "T5Model"])
 def test_a_model_without_a_head_for_tokens_is_a_type_error(name):
     model = make("T5ForConditionalGeneration" if name == "T5Model" else "LlamaForCausalLM")
