@@ -17,6 +17,7 @@ from ntloss.numbers.vocabulary import (
     find_number_tokens,
     make_vocabulary,
     missing_digits,
+    numbers_in_groups,
     writing_of,
 )
 
@@ -106,13 +107,12 @@ def inspect_tokenizer(
     tokens, writes = choose_tokens(known, numbers), writing_of(known)
     used, digits = known.count(texts)
     covered = {name: count_digits_of(some, used) for name, some in sets.items()}
-    groups = "|".join(text.strip() for text in writes) or "nothing that it knows"
     if tokens == "digits":
         how = "Numbers are written digit by digit."
     elif missing := missing_digits(numbers):
         how = f"There is no token for {', '.join(missing)}; {len(numbers):,} tokens are numbers."
     else:
-        how = f"Numbers are written in groups of digits: {LONG_NUMBER} is {groups}."
+        how = _groups(known, writes, len(numbers))
     notes = []
     if not digits:
         notes.append("The text has no digit 0 to 9.")
@@ -133,6 +133,23 @@ def inspect_tokenizer(
         reads={text: tuple(parse_numbers(text, thousands)) for text in LISTS},
         notes=(*notes, *_note_on_spaces(known, writes)),
     )
+
+
+def _groups(known: Any, writes: list[str], count: int) -> str:
+    """Say in which groups numbers are written, by the number that shows it."""
+    number, written = next(numbers_in_groups(known), (LONG_NUMBER, []))
+    if not written:
+        return f"Numbers of several digits are written in none of the {count:,} tokens that are numbers."
+    groups = f"{number} is {_joined(written)}" if len(written) > 1 else f"{number} is one token"
+    if number == LONG_NUMBER:
+        return f"Numbers are written in groups of digits: {groups}."
+    if not writes:
+        return f"Some numbers are tokens: {groups}, but {LONG_NUMBER} is unknown."
+    return f"Some numbers are written in groups of digits: {groups}, but {LONG_NUMBER} is {_joined(writes)}."
+
+
+def _joined(texts: list[str]) -> str:
+    return "|".join(text.strip() for text in texts)
 
 
 def _note_on_spaces(known: Any, writes: list[str]) -> list[str]:

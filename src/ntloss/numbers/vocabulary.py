@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -473,9 +473,17 @@ def writing_of(texts: TokenTexts, number: str = LONG_NUMBER) -> list[str]:
 
 def choose_tokens(texts: TokenTexts, found: Iterable[NumberToken]) -> str:
     """Return "digits" if a tokenizer writes numbers digit by digit and has all ten, otherwise "numbers"."""
-    written = [text for number in (LONG_NUMBER, *_FREQUENT) for text in writing_of(texts, number)]
-    is_digits = bool(written) and all(text.strip() in tuple(DIGITS) for text in written)
+    written = any(writing_of(texts, number) for number in (LONG_NUMBER, *_FREQUENT))
+    is_digits = written and not any(numbers_in_groups(texts))
     return TOKENS[0] if is_digits and not missing_digits(found) else TOKENS[1]
+
+
+def numbers_in_groups(texts: TokenTexts) -> Iterator[tuple[str, list[str]]]:
+    """Yield the numbers that a tokenizer does not write digit by digit, of some, with their tokens' texts."""
+    for number in (LONG_NUMBER, *_FREQUENT):
+        written = writing_of(texts, number)
+        if not all(text.strip() in tuple(DIGITS) for text in written):
+            yield number, written
 
 
 def _text_and_value(token_id: int, given: Any) -> tuple[str, float | None]:

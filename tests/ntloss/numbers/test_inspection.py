@@ -7,7 +7,7 @@ import pytest
 import tiny_tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import normalizers
+from tokenizers import models, normalizers
 
 from ntloss import NumberVocabulary
 from ntloss.numbers import inspect_tokenizer, texts
@@ -77,6 +77,28 @@ def test_the_first_line_is_a_verdict(name, writes, tokens, real_tokenizer):
     assert inspection.coverage["numbers"] == 1
     assert str(inspection).startswith(inspection.verdict)
     assert "HLGauss" in inspection.verdict
+
+
+@pytest.mark.parametrize(
+    ("make", "shown"),
+    [
+        ("llama_3_like", ["1234567", "123|456|7"]),
+        ("byte_level", ["42", "1|2|3|4|5|6|7"]),  # decided by a frequent number
+        ("word_level", ["42", "1234567"]),  # which is unknown
+    ],
+)
+def test_the_verdict_shows_the_number_that_is_written_in_groups(make, shown):
+    verdict = inspect_tokenizer(tiny_tokenizers.MAKES[make]()).verdict
+    assert all(text in verdict for text in shown)
+
+
+def test_a_tokenizer_that_writes_no_number_shows_none():
+    tokenizer = tiny_tokenizers.word_level()
+    words = {word: i for i, word in enumerate(["<unk>", *tiny_tokenizers.DIGITS])}
+    tokenizer.backend_tokenizer.model = models.WordLevel(words, "<unk>")
+    inspection = inspect_tokenizer(tokenizer, "the 1")
+    assert inspection.writes == ()
+    assert "1234567" not in inspection.verdict
 
 
 NOTES: dict[str, tuple[str, str, str]] = {
