@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, model_validator
 
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.share import check_options
+from ntloss.trainers.share import check_keys
 
 try:
     from axolotl.integrations.base import BasePlugin
@@ -43,10 +43,11 @@ class NumberLossArgs(BaseModel):
     ntl_mode: str | None = None
     ntl_label_smoothing: float | None = None
     ntl_thousands: str | None = None
+    ntl_chunked: bool | None = None
 
     @model_validator(mode="after")
     def _check(self) -> NumberLossArgs:
-        check_options(**_options(vars(self)))
+        check_keys(_options(vars(self)))
         return self
 
     @model_validator(mode="before")

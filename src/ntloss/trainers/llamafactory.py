@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.share import check_options
+from ntloss.trainers.share import check_keys
 
 # Options of LLaMA-Factory whose models do not return the logits that a loss needs, or run elsewhere.
 _REFUSED = ("enable_liger_kernel", "use_unsloth", "use_ray")
@@ -23,7 +23,8 @@ def run_exp(args: dict[str, Any], **options: Any) -> None:
 
     Args:
         args: LLaMA-Factory's arguments.
-        options: of `make_number_aware`: weight, criterion, normalize_by, mode, label_smoothing, thousands.
+        options: of `make_number_aware`: weight, criterion, normalize_by, mode, label_smoothing, thousands,
+            chunked.
 
     Raises:
         TypeError, ValueError: an unknown or invalid option; another stage; an argument with another loss.
@@ -32,7 +33,7 @@ def run_exp(args: dict[str, Any], **options: Any) -> None:
     from llamafactory.train.pt import workflow as of_pt
     from llamafactory.train.sft import workflow as of_sft
 
-    check_options(**options)
+    check_keys(options)
     refused = [name for name in _REFUSED if args.get(name)]
     if refused or args.get("stage", "sft") not in ("sft", "pt"):
         raise ValueError(
