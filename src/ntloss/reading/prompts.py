@@ -307,6 +307,9 @@ def encode_prompts(
             encode_before_number(tokenizer, prompt.text, each, prompt.special)
             for prompt, each in zip(prompts, endings, strict=True)
         ]
+    for prompt, row in zip(prompts, rows, strict=True):
+        if not row and not prompt.images:
+            raise ValueError(f"prompt: expected a question, given {prompt.text!r}, which has no tokens")
     if not isinstance(model, TorchModel):
         return rows, prefix_ids
     if prompts[0].images:

@@ -321,6 +321,13 @@ def test_what_cannot_be_read_is_an_error(changed, error, named):
         read_number(**given)
 
 
+@pytest.mark.parametrize("prompt", [" ", [" ", "the a"]])
+def test_a_prompt_of_white_space_alone_has_no_tokens_before_the_number(prompt):
+    tokenizer = tiny.byte_level()
+    with pytest.raises(ValueError, match="prompt: "):
+        read_number(make_model("llama", len(tokenizer)), tokenizer, prompt)
+
+
 @pytest.mark.parametrize(
     "prefill",
     [
