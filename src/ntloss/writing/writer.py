@@ -74,7 +74,8 @@ class Writer:
             vocabulary = NumberVocabulary.from_mapping({i: text for text, i in ids.items()}, width)
             spell = partial(_spell_characters, ids)
         self.vocabulary, self._spell = vocabulary, spell
-        self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        known = (tokenizer.pad_token_id, tokenizer.eos_token_id)
+        self.pad_id = next((i for i in known if i is not None), 0)  # any does: a mask hides it
         self.upper: UpperLayers | None = None
         self.lora: Lora | None = None
         self._hook: RemovableHandle | None = None
