@@ -8,7 +8,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, try_to_load_from_cache
 
 from ntl.errors import UserError, describe
-from ntloss.writing.weights import digest_of_weights
+from ntloss.writing import digest_of_weights
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)?")
 _SECONDS = 10.0

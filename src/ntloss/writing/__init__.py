@@ -9,6 +9,7 @@
 
 from ntloss.writing.lora import Lora
 from ntloss.writing.upper_layers import UpperLayers
+from ntloss.writing.weights import digest_of_weights
 from ntloss.writing.writer import Writer, copy_views, pad_left
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     # the weights that are trained
     "UpperLayers",
     "Lora",
+    "digest_of_weights",
 ]

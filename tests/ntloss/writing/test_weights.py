@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ntloss.writing.weights import digest_of_weights
+from ntloss.writing import digest_of_weights
 
 
 @pytest.mark.parametrize(

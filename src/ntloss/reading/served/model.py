@@ -21,7 +21,9 @@ from ntloss.reading.served.transport import Connection, Request, ServerError
 
 _MOST_PARTS = 32  # requests that a list of token ids may be split into
 _LEAST_SUM, _LARGEST_SUM = 0.99, 1.01  # of a position's probabilities
-_LETTER = "Z"  # stands between the numbers whose tokens make a vocabulary
+# Stands between the texts whose tokens make a vocabulary. No currency and hardly a word has it, because a
+# token that holds it could not be told from two.
+_LETTER = "V"
 _BEGINS_WITH_LETTER = re.compile("[A-Za-z]")
 _NUMBERS = [f"{n:0{width}d}" for width in (1, 2, 3) for n in range(10**width)]
 _JOINED = ".,-/:$"  # marks that tokenizers join with the digits after them
@@ -32,7 +34,11 @@ _WORDS = [
     *["x", "X", "e", "E", r"\times", r"\cdot", r"\div", r"\pm"],
 ]
 # Words of more languages and codes of currencies, which make the number a part of another.
-_FURTHER_WORDS = sorted({form for w in WORDS for form in (w, w.title(), w.upper() if len(w) <= 3 else w)})
+_FURTHER_WORDS = sorted(
+    form
+    for form in {form for w in WORDS for form in (w, w.title(), w.upper() if len(w) <= 3 else w)}
+    if _LETTER not in form
+)
 # What tokens of Chinese, Japanese and Korean may join with a magnitude, such as `万元`.
 _COUNTED = "元円圆圓块塊人名次年日美件원명년"
 # Texts that hold the tokens of numbers. Digits stand after marks and words, which may join the separator.
