@@ -15,7 +15,7 @@ import torch
 from reading_cases import next_token
 
 # Tokens 0 and 1 are PAD and END of the tiny models.
-TEXTS = ["<pad>", "<end>", *"0123456789", ".", ",", "-", " ", "Z", "e", "7 ", "12", " 4", " word"]
+TEXTS = ["<pad>", "<end>", *"0123456789", ".", ",", "-", " ", "V", "e", "7 ", "12", " 4", " word"]
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llamacpp", "openai": "someone"}
 
 

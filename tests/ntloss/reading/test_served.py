@@ -87,11 +87,11 @@ def test_an_answer_that_leaves_out_more_than_a_hundredth_is_an_error(kind, optio
 def test_one_call_reads_a_served_model(kind, serve, model):
     server = serve(kind)
     served = ServedModel(server.url, top=len(TEXTS))
-    found = read_number(served, None, ["Z,", "Z. "], max_digits=2)
+    found = read_number(served, None, ["V,", "V. "], max_digits=2)
     known = {*served.vocabulary().pieces.values()}
     pieces = {i: text for i, text in enumerate(TEXTS) if text in known}
     vocabulary = NumberVocabulary.from_mapping(pieces, vocab_size=len(TEXTS))
-    for reading, text in zip(found, ("Z,", "Z."), strict=True):  # without the space
+    for reading, text in zip(found, ("V,", "V."), strict=True):  # without the space
         prompt = batch_of([server.encode(text)])
         expected = number_quantiles(model, prompt, vocabulary, max_digits=2).row(0)
         assert (reading.low, reading.median, reading.high, reading.starts) == approx(
@@ -104,8 +104,8 @@ def as_tokenizer():
     from transformers import PreTrainedTokenizerFast
 
     words = {text: i for i, text in enumerate(TEXTS) if i > 1 and text.strip()}
-    backend = Tokenizer(models.WordLevel(words, "Z"))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex("[0-9Z.,]"), "isolated")
+    backend = Tokenizer(models.WordLevel(words, "V"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("[0-9V.,]"), "isolated")
     backend.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=backend)
 
@@ -115,19 +115,19 @@ def test_images_go_to_a_servers_route_for_chats(kind, serve, model):
     server = serve(kind)
     served = ServedModel(server.url, top=len(TEXTS))
     # The form server sees an image's data as text before the question.
-    for prefill in ("Z,", ""):
-        found = read_number(served, None, "Z.", prefill, images=[b"7,"], max_digits=1, most_texts=128)
-        prompt = batch_of([server.encode(f"7,Z.{prefill}")])
+    for prefill in ("V,", ""):
+        found = read_number(served, None, "V.", prefill, images=[b"7,"], max_digits=1, most_texts=128)
+        prompt = batch_of([server.encode(f"7,V.{prefill}")])
         known = {*served.vocabulary().pieces.values()}
         pieces = {i: text for i, text in enumerate(TEXTS) if text in known}
         vocabulary = NumberVocabulary.from_mapping(pieces, vocab_size=len(TEXTS))
         expected = number_quantiles(model, prompt, vocabulary, max_digits=1, most_texts=128).row(0)
         # A route for chats names texts, so it also counts "7 ", which is no number token in torch.
         assert found.starts == approx(expected.starts, OTHER_TOKENS)
-    scores = read_scores(served, as_tokenizer(), "Z.", levels=range(1, 6), images=b"7,")
-    in_torch = read_scores(model, as_tokenizer(), "7,Z.", levels=range(1, 6), template=None)
+    scores = read_scores(served, as_tokenizer(), "V.", levels=range(1, 6), images=b"7,")
+    in_torch = read_scores(model, as_tokenizer(), "7,V.", levels=range(1, 6), template=None)
     assert scores.probabilities == approx(in_torch.probabilities, DISTRIBUTION)
-    numbers = read_numbers(served, as_tokenizer(), "Z.", "4 12", images=b"7,", max_digits=2)
+    numbers = read_numbers(served, as_tokenizer(), "V.", "4 12", images=b"7,", max_digits=2)
     assert [number.value for number in numbers] == [4.0, 12.0]
 
 
@@ -145,7 +145,7 @@ def test_scores_of_a_served_model_are_those_of_its_model_in_torch(serve, model):
     tokenizer = as_tokenizer()
     served = ServedModel(serve("vllm").url, check_tokenizer=False)
     for levels in (range(1, 6), range(1, 11)):
-        in_torch, of_server = (read_scores(each, tokenizer, "Z,", levels) for each in (model, served))
+        in_torch, of_server = (read_scores(each, tokenizer, "V,", levels) for each in (model, served))
         expected = [*in_torch.probabilities.values(), in_torch.none]
         assert [*of_server.probabilities.values(), of_server.none] == approx(expected, DISTRIBUTION)
 
@@ -155,7 +155,7 @@ def test_tokens_of_one_text_in_a_servers_list_are_added_up(serve, model):
     server = serve("openai", texts=texts)
     server.as_list = True
     served = ServedModel(server.url, top=len(TEXTS), check_tokenizer=False)
-    found = number_quantiles(served, ["Z"], DIGITS, format=NumberFormat(digits=1))
+    found = number_quantiles(served, ["V"], DIGITS, format=NumberFormat(digits=1))
     log_probs = next_token(model, torch.tensor([16]))([])
     expected = sum(math.exp(p) for text, p in zip(texts, log_probs, strict=True) if text in "0123456789")
     assert_close(found.starts, torch.tensor([expected], dtype=torch.float64), DISTRIBUTION)
@@ -178,7 +178,7 @@ def test_the_servers_own_tokens_make_a_vocabulary(kind, serve, model):
     server = serve(kind)
     served = ServedModel(server.url, top=len(TEXTS))
     if kind == "openai":  # which are known only from its answers
-        read_number(served, None, "Z,", max_digits=2)
+        read_number(served, None, "V,", max_digits=2)
     made = served.vocabulary()
     texts = {token.text for token in made.tokens}
     assert texts >= {*NUMBERS.values()}
@@ -232,7 +232,7 @@ def writing(server, words):
 
     def log_probs(prefix):
         text = prefix if isinstance(prefix, str) else "".join(server.texts[i] for i in prefix)
-        ends = ["Z" + "".join(words[:i]) for i in range(len(words))]
+        ends = ["V" + "".join(words[:i]) for i in range(len(words))]
         following = words[ends.index(text)] if text in ends else "\n"
         return [math.log(0.999 if word == following else 1e-6) for word in server.texts]
 
@@ -241,12 +241,12 @@ def writing(server, words):
 
 @pytest.mark.parametrize(("words", "value", "is_part"), WRITTEN)
 def test_tokens_that_a_server_names_by_their_text_are_read_as_the_grammar_says(serve, words, value, is_part):
-    server = serve("openai", texts=[*dict.fromkeys(["Z", "\n", "7", *words])])
+    server = serve("openai", texts=[*dict.fromkeys(["V", "\n", "7", *words])])
     writing(server, words)
     served = ServedModel(server.url)
     for _ in range(2):  # before its tokens are known, and after
         asked = len(server.prefixes())
-        reading = read_number(served, None, "Z")
+        reading = read_number(served, None, "V")
         assert reading.median == value
         assert reading.starts > 0.99
         assert (reading.continues > 0.9) == is_part
@@ -255,9 +255,9 @@ def test_tokens_that_a_server_names_by_their_text_are_read_as_the_grammar_says(s
 
 
 def test_a_width_is_read_with_all_tokens_that_a_server_names(serve):
-    server = serve("openai", texts=["Z", "\n", "7", "2019"])
+    server = serve("openai", texts=["V", "\n", "7", "2019"])
     writing(server, ["2019"])
-    reading = read_number(ServedModel(server.url), None, "Z", format=NumberFormat(digits=4))
+    reading = read_number(ServedModel(server.url), None, "V", format=NumberFormat(digits=4))
     assert reading.median == 2019
     assert reading.starts > 0.99
 
@@ -266,9 +266,9 @@ def test_a_width_is_read_with_all_tokens_that_a_server_names(serve):
 def test_the_tokens_that_a_server_is_asked_for_are_those_of_the_grammar(serve, words, value, is_part):
     if words in ([" 5", "k", "g"], [" 67", " million", "aires"]):
         pytest.skip("letters are too many to ask for")
-    server = serve("vllm", texts=[*dict.fromkeys(["Z", "\n", *"0123456789", *words])])
+    server = serve("vllm", texts=[*dict.fromkeys(["V", "\n", *"0123456789", *words])])
     writing(server, words)
-    reading = read_number(ServedModel(server.url), None, "Z")
+    reading = read_number(ServedModel(server.url), None, "V")
     assert reading.median == value
     assert (reading.continues > 0.9) == is_part
 
@@ -277,7 +277,7 @@ def test_a_server_is_asked_about_all_numbers_of_a_large_vocabulary(serve, real_t
     vocabulary = NumberVocabulary.from_tokenizer(real_tokenizer("gpt2"))
     server = serve("vllm", texts=[vocabulary.text_of(i) for i in range(vocabulary.vocab_size)])
     writing(server, [" 5", " million"])
-    found = number_quantiles(ServedModel(server.url, check_tokenizer=False), ["Z"], vocabulary, (0.5,))
+    found = number_quantiles(ServedModel(server.url, check_tokenizer=False), ["V"], vocabulary, (0.5,))
     assert found.values.tolist() == [[5e6]]
 
 
@@ -325,7 +325,7 @@ def test_other_answers_are_errors_that_say_what_to_do(serve, model):
     other = serve("openai")
     other.without_logprobs = True
     with pytest.raises(ServerError, match="returned no log-probabilities"):
-        read(ServedModel(other.url), ["Z"])
+        read(ServedModel(other.url), ["V"])
     many = NumberVocabulary.from_mapping({i: i for i in range(128 * 32 + 1)}, vocab_size=5000)
     with pytest.raises(ValueError, match=r"4,097 tokens: expected at most 4,096"):
         number_quantiles(ServedModel(server.url, check_tokenizer=False), [[5]], many)
@@ -390,7 +390,7 @@ def test_inputs_that_are_no_prompts_are_errors(serve):
         number_quantiles(served, [[5]], VOCABULARY, past_key_values=object())
     by_text = ServedModel(serve("openai").url)
     with pytest.raises(ValueError, match=r"prefix_ids: \[21\] are none of a number"):
-        number_quantiles(by_text, ["Z"], VOCABULARY, prefix_ids=[21])
+        number_quantiles(by_text, ["V"], VOCABULARY, prefix_ids=[21])
 
 
 @pytest.mark.parametrize("kind", ["vllm", "openai"])
