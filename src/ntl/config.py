@@ -345,7 +345,7 @@ def unread_keys(given: Iterable[str], text: str) -> list[str]:
     return [
         key
         for key in given
-        if key not in known and not re.search(rf"\$\{{[^}}]*(?<![\w.]){re.escape(key)}\b", text)
+        if key not in known and not re.search(rf"\$\{{(?:[^}}]*[^\w.}}])?\.*{re.escape(key)}\b", text)
     ]
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 import pandas as pd
 
 from ntl.errors import UserError, describe
+from ntl.identity import SOURCE
 from ntl.layout import CHECKPOINT, HYDRA, PACK, RESULTS, STATE
 from ntl.metrics.registry import METRICS, split_metric
 from ntl.terminal import format_setting
@@ -42,7 +43,6 @@ PACKED = [
 ]  # the columns of every pack
 COLUMNS = [*PACKED, "task", "sweep", "job", "trained_on", "folder"]
 DATA = ("data", "evaluation.data")  # digests of rows, see `ntl.identity`
-SOURCE = ".source"  # ending of a key that holds the digest of what a setting names, see `ntl.identity`
 STEP = "validation, step "  # prefix of the test set of a row that was measured during training
 
 

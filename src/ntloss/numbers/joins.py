@@ -32,7 +32,7 @@ from ntloss.numbers.alphabet import (
     D,
 )
 from ntloss.numbers.magnitudes import OTHER_MAGNITUDES
-from ntloss.numbers.scales import OF, POINT_SCALE
+from ntloss.numbers.scales import IN_ENGLISH, IN_OTHERS, POINT_SCALE
 
 _AGAIN = rf"{SIGN}?(?:{CURRENCY}{SPACE}?)?[.]?{D}"  # another number begins
 _MORE = rf"{SIGN}?(?:{CURRENCY}{SPACE}?)?\.?"  # what of it may be written so far
@@ -165,12 +165,13 @@ _SMALLER_UNIT = "|".join(
     for units in _QUANTITIES
     for i, large in enumerate(units[:-1])
 )
-_TO = "to|or|bis|à|до|a|tot|do|till?"
+_TO = "to|or|bis|à|до|a|tot|till?"
 _RATIO = (
-    rf"(?:\w{{1,12}}{SPACE})?(?:{OF})|(?:out{SPACE})?of{SPACE}(?:every|each|all)"
-    r"|over|through|thru|until|versus|vs\.?|per|point"
+    rf"(?:\w{{1,12}}{SPACE}(?=out))?(?:{IN_ENGLISH})|(?:out{SPACE})?of{SPACE}(?:every|each|all)"
+    rf"|(?:{IN_OTHERS})(?!{SPACE}(?:19|20){D}{D}\b)|over|through|thru|until|versus|vs\.?|per|point"
 )
-_HOURS = "hours?|hrs?|h|heures?|horas?|Stunden?|Std\\.?|час(?:\u0430|ов)?|[eE]uros?|feet|foot|ft"
+# Units after which a bare number counts smaller ones: 1 hour 30, 5 Euro 50, 5 ft 7.
+_LARGE_UNITS = "hours?|hrs?|h|heures?|horas?|Stunden?|Std\\.?|час(?:\u0430|ов)?|[eE]uros?|feet|foot|ft"
 _FRACTION = r"half|third|quarter|fourth|fifth|two[ -]thirds|three[ -]quarters"
 _AND = (
     rf"(?:(?:an?|one){SPACE})?(?:{_FRACTION})"
@@ -187,7 +188,8 @@ _JOINED_BY_WORDS = re.compile(
             rf"°?[A-Za-z]{{1,3}}{DASH}{CURRENCY}?{D}",  # 3kg-5kg
             rf"(?:{_UNIT}|-)?{SPACE}(?i:{_TO}){SPACE}{_AGAIN}",  # 18 to 25 percent
             rf"{DASH}(?i:to|or){DASH}{D}",  # 5-to-10
-            rf"{SPACE}?\\text\{{{SPACE}?(?i:{_TO}|and|{OF}){SPACE}?\}}{SPACE}?{_AGAIN}",  # 5 \text{{ to }} 10
+            # 5 \text{ to } 10
+            rf"{SPACE}?\\text\{{{SPACE}?(?i:{_TO}|and|{IN_ENGLISH}){SPACE}?\}}{SPACE}?{_AGAIN}",
             # 18 percent to 25 percent, 5 kg or 6 kg
             rf"{SPACE}?(?P<unit>[^\W\d_]+|%|°[CF]?){SPACE}(?i:to|or|bis|à|oder|ou){SPACE}{_AGAIN}[{DIGITS}.,]*"
             rf"{SPACE}?(?P=unit)(?!\w)",
@@ -202,7 +204,7 @@ _JOINED_BY_WORDS = re.compile(
             rf"{SPACE}and{SPACE}(?:{_AND})\b",  # 3 and a half, 5 and 20 cents
             rf"{SPACE}?-?(?:{_SMALLER_UNIT})",
             # 1 hour 30, 1m 80
-            rf"(?:{SPACE}?(?:{_HOURS})|m){SPACE}{D}{D}?(?!\d|[.,]{D}|{SPACE}?[A-Za-z%])",
+            rf"(?:{SPACE}?(?:{_LARGE_UNITS})|m){SPACE}{D}{D}?(?!\d|[.,]{D}|{SPACE}?[A-Za-z%])",
             rf"(?:min|m|ft){D}{D}(?!{D})",  # 1m80
             rf"[{PRIMES}{QUOTES}]{SPACE}{D}{D}?{SPACE}?[{PRIMES}{QUOTES}]",  # 5' 7"
             # 5 squared, 2 to the 3rd

@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.numbers.format import NumberFormat
+from ntloss.numbers.grammar import ends_in_currency
+from ntloss.numbers.lists import thousands_at
 from ntloss.numbers.parsing import as_float, parse_number
 from ntloss.reading.images import tokenizer_of
 from ntloss.reading.intervals import interval_coverage
@@ -289,14 +291,20 @@ def _answer(
             )
         before = 1 + len(prefix_ids) if has_decoder(readable) else inputs["input_ids"].shape[1]
         texts = tokenizer.batch_decode(written[:, before:], skip_special_tokens=True)
-        greedy[index] = torch.tensor([_number_of(text, format, thousands) for text in texts]).double()
+        numbers = [
+            _number_of(text, each.before, format, thousands) for each, text in zip(some, texts, strict=True)
+        ]
+        greedy[index] = torch.tensor(numbers).double()
     return greedy, losses
 
 
-def _number_of(text: str, format: NumberFormat | None, thousands: str | None) -> float:
+def _number_of(text: str, before: str, format: NumberFormat | None, thousands: str | None) -> float:
     """Return the first number of an answer, or of its first characters of a fixed width; NaN if none."""
     if format is not None:
         text = text.lstrip()[: len(format.slots)]
+    else:  # as `read_number` reads it after this text
+        thousands = thousands_at(before, len(before), thousands)
+        text = f"${text}" if ends_in_currency(before) else text
     number = parse_number(text, "first", thousands)
     return math.nan if number is None else number
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ntloss.callers import warn_caller
-from ntloss.numbers.alphabet import CURRENCIES, DIGITS
+from ntloss.numbers.alphabet import CURRENCIES, DIGITS, SPACES
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import find_in_text
 from ntloss.reading.images import (
@@ -238,7 +238,7 @@ def check_before(prompt: Prompt, thousands: str | None) -> None:
     numbers = [number for number in find_in_text(f"{text}5", thousands) if number.end > len(text)]
     numbers = numbers or find_in_text(f"{text} 5", thousands)
     begins = bool(numbers) and numbers[-1].plain == "5" and bool(numbers[-1].alone or not given)
-    if text.rstrip()[-1:] in tuple(DIGITS) or not begins:
+    if text.rstrip(SPACES + "\n")[-1:] in tuple(DIGITS) or not begins:
         raise ValueError(
             f"{name}={text!r}: expected the text before the number, given one whose end is a part of a "
             "number. Omit that part. If another number ends there, write a space or a word after its mark."

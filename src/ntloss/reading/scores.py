@@ -81,8 +81,9 @@ def read_scores(
 
     A level is written if the answer begins with its tokens, as the tokenizer writes them, and not with those
     of a longer level (`10` after the `1` of both), nor with another number: `10`, `4.5` and `2024` are none
-    of the levels 1 to 5, and `4.0` is 4, whatever follows the zero. Levels of one token each take one pass of
-    the model, numbers two more for what follows them, and any further tokens one each.
+    of the levels 1 to 5. `4.0` is 4, and so is `4.05` where each digit is a token, because what follows the
+    zero is not asked. Levels of one token each take one pass of the model, numbers two more for what follows
+    them, and any further tokens one each.
 
     Args:
         model: a causal or encoder-decoder model of transformers, in evaluation mode; or a server of

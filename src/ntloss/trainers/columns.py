@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from inspect import isroutine
 from typing import Any
 
 import torch
@@ -81,7 +82,7 @@ class WithColumns:
 
     @property  # type: ignore[misc]  # what isinstance asks for, besides type()
     def __class__(self) -> type:
-        return type(self.collator)
+        return WithColumns if isroutine(self.collator) else type(self.collator)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what Python asks for belongs to this object, such as __deepcopy__

@@ -173,7 +173,9 @@ class NumberAware:
         self.head = ChunkedHead(loss, self.plain, chunk_size) if chunked else None
         check_special(loss.vocabulary, trainer.processing_class)
         self._looked: Any = None  # the state of the training whose first labels were looked at
-        self._pending: Any = None  # the state of a training whose update has not called compute_loss yet
+        # The state of a training whose first update has not called compute_loss yet, and of one that has.
+        self._pending: Any = None
+        self._called: Any = None
         self._note = vars(trainer.model.config).get(PLAIN_PROMPTS)
         self.first_numbers = ""
         self._items_per_number: Tensor | None = None  # of the current update
@@ -253,7 +255,7 @@ class NumberAware:
                 "it, call handle.undo()"
             )
         if self.sums is None:  # else it is a call of an evaluation
-            self._pending = None
+            self._pending, self._called = None, self.trainer.state
         state = self.trainer.state
         self.loss.anneal(state.global_step / state.max_steps if state.max_steps > 0 else 0.0)
         is_first = (
@@ -347,7 +349,7 @@ class NumberAware:
         """Call the trainer's own method, and count each label by its weight.
 
         Raises:
-            ValueError: the update before did not call `compute_loss`.
+            ValueError: the first update of a training did not call `compute_loss`.
         """
         if self._pending is self.trainer.state:
             raise ValueError(
@@ -356,7 +358,8 @@ class NumberAware:
                 "num_items_in_batch) in it, in place of a call of the model"
             )
         batches, count = self._own("get_batch_samples")(*args, **kwargs)
-        self._pending = self.trainer.state if batches else None
+        if self._called is not self.trainer.state:
+            self._pending = self.trainer.state if batches else None
         self._items_per_number = None
         if count is None:
             return batches, count

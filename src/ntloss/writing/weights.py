@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-_FILES = ("*.safetensors", "pytorch_model*.bin")  # also of shards and adapters
+_FILES = ("*.safetensors", "pytorch_model*.bin", "adapter_model*.bin")  # also of shards
 _SAMPLED = 2**16  # bytes at each end of a tensor
 _BLOCK = 2**20  # bytes of a pickle, of which the ends are read, too
 
@@ -37,16 +37,17 @@ def digest_of_weights(model: str | Path) -> str | None:
 
 def _parts(file: BinaryIO, path: Path) -> Iterator[tuple[int, int]]:
     """Yield where the header and the tensors of a file begin and end; of a pickle, where each block does."""
+    size = path.stat().st_size
     if path.suffix == ".safetensors":
         begin = 8 + int.from_bytes(file.read(8), "little")
         try:
-            header = json.loads(file.read(begin - 8))
-        except (ValueError, OverflowError) as error:
-            raise ValueError(f"{path} is no complete file of weights") from error
+            header = json.loads(file.read(begin - 8)) if begin <= size else {}
+            places = [header[name]["data_offsets"] for name in sorted(header.keys() - {"__metadata__"})]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            places = []
+        if not places:  # damaged, or a pointer of Git LFS, which stands in place of the file
+            raise ValueError(f"{path} is no complete file of weights")
         yield 0, begin
-        for name in sorted(header.keys() - {"__metadata__"}):
-            start, end = header[name]["data_offsets"]
-            yield begin + start, begin + end
+        yield from ((begin + start, begin + end) for start, end in places)
         return
-    size = path.stat().st_size
     yield from ((start, min(start + _BLOCK, size)) for start in range(0, size, _BLOCK))

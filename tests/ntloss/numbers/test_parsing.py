@@ -100,6 +100,7 @@ def test_whole_accepts_only_texts_that_are_a_single_number(text, number):
         # The scale is no part of a number that follows it, nor the score one of another number.
         ("8/10 100% sure", 100), ("8/10 500 reviews", 500), ("8/10 million", 8), ("7/10 8/10", 8),
         ("8/10e3", None), ("3\\frac{8}{10}", None), ("1 8/10 cups", None), ("8/10ths", None),
+        ("In 2020 8/10", 8), ("Item 2 8 out of 10", 8),
     ],
 )  # fmt: skip
 def test_a_score_of_a_scale_may_be_written_as_a_ratio(text, score):
