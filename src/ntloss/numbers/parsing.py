@@ -157,7 +157,8 @@ _IN_PARENTHESES = re.compile(r"((?<![\w.])\([0-9]+(?:\.[0-9]+)?)(?=\))")
 _MARKUP = r"(?:[*_`$]{1,3}|</?\w{1,8}>)?"
 # What would make another number of a score if its scale did not stand between them.
 _GOES_ON = re.compile(rf"[{SPACES}{APOSTROPHES}]?[0-9]|[{SPACES}-]?(?i:{'|'.join(MAGNITUDE_WORDS)})s?(?!\w)")
-_MIXED = re.compile(rf"(?<![0-9.,{FRACTION_BARS}])[0-9]{{1,2}}{SPACE}[0-9]+[{FRACTION_BARS}]")  # 1 3/4
+_FAR = 24  # characters before the end of a score in which the whole part of a mixed number is looked for
+_MIXED = re.compile(rf"(?<![0-9.,{FRACTION_BARS}])[0-9]{{1,2}}{SPACE}[0-9]+[{FRACTION_BARS}]\Z")  # 1 3/4
 
 
 @functools.lru_cache(maxsize=32)
@@ -177,7 +178,7 @@ def _without_scale(found: re.Match[str]) -> str:
     """Return the score of a fraction in LaTeX; of what follows a score, nothing, or the end of a line."""
     if found["fraction"]:
         return found["fraction"]
-    if any(mixed.end() == found.start() + 1 for mixed in _MIXED.finditer(found.string)):
+    if _MIXED.search(found.string, max(0, found.start() - _FAR), found.start() + 1):
         return found[0]
     return "\n" if _GOES_ON.match(found.string, found.end()) else ""
 

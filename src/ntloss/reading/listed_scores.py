@@ -12,13 +12,20 @@ from ntloss.callers import warn_caller
 from ntloss.numbers.grammar import GOES_ON
 from ntloss.reading.results import UnlikelyNumberWarning
 from ntloss.reading.score_places import level_of, place_of_score
-from ntloss.reading.scores import MOST_NONE, Levels, ScoreReading, level_values, summarize, text_of_level
+from ntloss.reading.scores import (
+    MOST_NONE,
+    POINTS,
+    Levels,
+    ScoreReading,
+    level_values,
+    summarize,
+    text_of_level,
+)
 
 _LARGEST_SUM = 1.01  # of probabilities, which APIs round
 _LEAST_CASE = 0.01  # the probability of levels in other letters from which on a warning names them
 # Marks of tokens that a server has not decoded; and the minus of typography.
 _MARKERS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n", "\u2212": "-"})
-_POINTS = ".,"
 _LETTER = re.compile(r"[^\W\d_]")
 # Thai, Chinese, Japanese and Korean, where words follow each other without a space, or with a particle.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
@@ -175,7 +182,7 @@ def _scores(positions: list[_Position], values: Mapping[Any, float]) -> ScoreRea
             level = level_in(text)
             begins = any(name.startswith(text) and name != text for name in of_text)
             # The point of `4.5`, or that of a sentence.
-            is_point = is_number and behind in tuple(_POINTS)
+            is_point = is_number and behind in tuple(POINTS)
             goes_on = any(name.startswith(before.lstrip() + token) for name in of_text)
             if behind.isspace() and not goes_on:  # no digit or letter follows the level directly
                 shares[ended] += part
@@ -186,10 +193,10 @@ def _scores(positions: list[_Position], values: Mapping[Any, float]) -> ScoreRea
             elif level is not None:
                 shares[level] += part
             elif (GOES_ON.match(behind) if is_number else _goes_on(earlier, behind)) or (
-                earlier[-1:] in tuple(_POINTS) and level_in(earlier[:-1]) is not None and GOES_ON.match(token)
+                earlier[-1:] in tuple(POINTS) and level_in(earlier[:-1]) is not None and GOES_ON.match(token)
             ):
                 other += part
-            elif ended is not None or (ended := level_in(earlier.rstrip(_POINTS))) is not None:
+            elif ended is not None or (ended := level_in(earlier.rstrip(POINTS))) is not None:
                 shares[ended] += part
             else:
                 other += part

@@ -19,12 +19,12 @@ _NAME = r"""
     |   评分|得分|分数|打分|評分|評価|スコア|점수|평점
     )"""
 # Common words name a score only at the beginning of a line or of a name, and before a colon or "of".
-_POINTS = r"""
+_COMMON_NAME = r"""
     (?:^|[{,]|\b(?:total|final|overall|full|a)\b)[\s"'*_#-]*(?:marks?|points?)["'*_]*[ \t]*(?:[:=]|\bof\b)"""
 _NAMED = re.compile(
     rf"""
     (?: {_NAME}{_MARKS} (?:\s*\([^()\n]*\))?{_MARKS} \s*(?:[:=\u2013\u2014-]>?|\u2192|\b(?:is|of|as)\b)?
-    |   {_POINTS}(?![ \t]*\n)
+    |   {_COMMON_NAME}(?![ \t]*\n)
     )
     [\s"'`*_|<>$(\[]* (?:\\boxed\{{)? ["'`*_$(\[]* \Z
     """,

@@ -36,7 +36,7 @@ _MOST_ROWS = 1024  # of levels after all prompts that are run at once
 _LEAST_FOLLOWED = (
     1e-9  # a level that is less likely is not followed further, to see whether it is another number
 )
-_POINTS = ".,"
+POINTS = ".,"
 
 Levels = Sequence[float] | Mapping[str, float]
 
@@ -164,9 +164,9 @@ class Marks(NamedTuple):
         """Find the marks of a vocabulary."""
         texts = vocabulary.texts.items()
         return cls(
-            [i for i, text in texts if GOES_ON.match(text) and text[0] not in _POINTS],
-            [i for i, text in texts if text in tuple(_POINTS)],
-            [i for i, text in texts if GOES_ON.match(text) and text[0] in _POINTS and text[1:].strip("0")],
+            [i for i, text in texts if GOES_ON.match(text) and text[0] not in POINTS],
+            [i for i, text in texts if text in tuple(POINTS)],
+            [i for i, text in texts if GOES_ON.match(text) and text[0] in POINTS and text[1:].strip("0")],
             [i for i, text in texts if text and not text.strip("0")],
         )
 
