@@ -4,7 +4,8 @@
     python examples/trl_sft.py --packing
     python examples/trl_sft.py --lora
 
-It needs TRL 1.15 and Python 3.11. The loss is computed without logits, as the trainer's own.
+It needs TRL 1.15 or newer and Python 3.11 or newer. The loss is computed without logits, as the trainer's
+own.
 """
 
 import argparse

@@ -158,7 +158,8 @@ def test_the_python_blocks_of_a_page_run_in_turn_and_print_what_they_say(page, t
             if expected:
                 words, numbers = parts(line)
                 assert words == parts(expected)[0]
-                assert numbers == approx(parts(expected)[1], SAID, scale=1.0)
+                for number, in_page in zip(numbers, parts(expected)[1], strict=True):
+                    assert number == approx(in_page, SAID, scale=0.1 if in_page < 1 else 1.0)
         CHECKS.get(page, len)(names)
 
 
@@ -215,9 +216,9 @@ def test_pages_say_in_the_same_words_which_loss_is_the_default_and_which_is_reco
     texts = [" ".join((ROOT / page).read_text(encoding="utf-8").split()) for page in pages]
     playground = (ROOT / "docs" / "playground" / "index.html").read_text(encoding="utf-8")
     texts.append(" ".join(re.sub("</?code[^>]*>", "`", playground).split()))
-    start, end = "`make_number_aware(trainer)` alone adds NTL-WAS", "`HLGauss.for_answers(answers)`."
-    (said,) = {text[(at := text.index(start)) : text.index(end, at)] for text in texts}
-    assert len(said) < 250
+    default = "Without a criterion, `make_number_aware(trainer)` adds NTL-WAS, the paper's loss"
+    recommended = "`HLGauss.for_answers(answers)` where near misses count and the answers can be seen"
+    assert all(default in text and recommended in text for text in texts)
 
 
 @pytest.mark.parametrize("page", PAGES)

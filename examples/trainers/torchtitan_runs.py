@@ -1,4 +1,7 @@
-"""torchtitan: python -m torchtitan.train --module examples.trainers.torchtitan_runs --config llama3_8b_ntl"""
+"""torchtitan, in the folder of this file:
+
+python -m torchtitan.train --module torchtitan_runs --config llama3_8b_ntl
+"""
 
 from typing import Any
 

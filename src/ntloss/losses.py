@@ -65,9 +65,10 @@ class NTLCrossEntropyLoss(nn.Module):
     r"""Cross-entropy plus $\lambda$ times a number token loss.
 
     Call it on logits, or call `from_hidden` with the hidden states and the head's weight, which never holds
-    the logits of all tokens. On logits, both terms share one pass, and cost less together than
-    `torch.nn.functional.cross_entropy` alone on the CPU (docs/benchmarks.md); GPUs use Triton kernels
-    (docs/fused_kernels.md). Beyond the logits, it needs one buffer of their size for their gradient.
+    the logits of all tokens. On logits, both terms together take less time on the CPU than
+    `torch.nn.functional.cross_entropy` alone, because they share the few passes of this loss over the logits
+    (docs/benchmarks.md); GPUs use Triton kernels (docs/fused_kernels.md). Beyond the logits, it needs one
+    buffer of their size for their gradient.
 
     The arguments are attributes. `vocabulary` and `criterion` cannot be changed afterwards, because tables
     are computed from them. All other attributes may be assigned at any time, and are checked as in the

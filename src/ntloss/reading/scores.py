@@ -47,7 +47,8 @@ class ScoreReading:
 
     Args:
         probabilities: level to its probability, in the order of their values.
-        mean: the mean of the levels' values, weighted by their probabilities; NaN if these are all 0.
+        mean: the mean of the levels' values, weighted by their probabilities: that of the score, given that
+            the model answers with a level. NaN if these probabilities are all 0.
         median: the lowest value at which the levels have half of their probability.
         none: the probability that the model answers with something else.
         left_out: the probability of what a list of log-probabilities does not say; 0 for a model.

@@ -47,7 +47,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
     `predict` returns the median. A quarter of the rows (at least 50, at most 1,000) is held out. A third of
     them chooses the number of epochs, by the error of the medians; the others, which have chosen nothing,
     calibrate the intervals by split conformal prediction: of new rows from the same source, intervals of
-    level 0.9 hold 90 % of the answers. `report_` compares the model with simple ones on these rows.
+    level 0.9 hold 90 % of the answers in the mean over fits. `report_` compares the model with simple ones on
+    these rows.
 
     Args:
         model: folder or name on the Hugging Face hub of a causal language model that has a token for each

@@ -110,7 +110,7 @@ class Report:
             self.say(f"epochs          {len(history)}, of which number {best} was best on held-out rows")
 
     def intervals(self, calibration: Calibration, level: float, refit: bool) -> None:
-        """Say how many new answers intervals of a level will hold, before a refit if there is one."""
+        """Say how many new answers intervals of a level hold, before a refit if there is one."""
         rows = len(calibration)
         if not calibration.covers(level):
             self.say(f"intervals       none of {level:.0%}: {rows} rows cannot calibrate them")
@@ -119,8 +119,8 @@ class Report:
         few = f", because only {rows} rows calibrate them" if rows < FEW_ROWS else ""
         first = "; this is of the model before it is trained again on all rows" if refit else ""
         self.say(
-            f"intervals       of {level:.0%} will hold {low:.0%} to {high:.0%} of new answers from the same "
-            f"source{few}{first}"
+            f"intervals       of {level:.0%} hold {low:.0%} to {high:.0%} of new answers from the same "
+            f"source in 19 of 20 fits{few}{first}"
         )
 
 
