@@ -228,7 +228,7 @@ def fields_of_labels(
             if ignored:
                 continue
             places = list(run)
-            pieces = [vocabulary.bytes_of(ids[i]) or b"\n" for i in places]
+            pieces = [vocabulary.spelled(ids[i]) or b"\n" for i in places]
             ends_of = list(itertools.accumulate(map(len, pieces)))
             offsets = list(zip([0, *ends_of], ends_of, strict=False))
             # A token may be a part of a character, so tokens and numbers are compared by their bytes.

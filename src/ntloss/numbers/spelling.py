@@ -54,13 +54,7 @@ class Spelling(dict[int, bytes]):
             self.kinds[token.token_id] = token.kind
 
     def __missing__(self, token_id: int) -> bytes:
-        if token_id < 0:
-            spelled = BREAK
-        else:
-            spelled = self._texts.bytes_of(token_id) or _UNKNOWN
-            if token_id not in self._texts.decoded:  # no digits of a text: a special token <loc12>
-                spelled = _ANY_DIGIT.sub(b"x", spelled)
-        return self._add(token_id, spelled)
+        return self._add(token_id, BREAK if token_id < 0 else self._texts.spelled(token_id) or _UNKNOWN)
 
     def _add(self, token_id: int, spelled: bytes) -> bytes:
         digits = len(_ANY_DIGIT.findall(spelled))

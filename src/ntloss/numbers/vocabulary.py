@@ -183,6 +183,10 @@ class NumberVocabulary:
         """What any token writes, maybe a part of a character, in UTF-8, or None where it is unknown."""
         return self._texts.bytes_of(token_id)
 
+    def spelled(self, token_id: int) -> bytes | None:
+        """As `bytes_of`, but with x in place of the digits of special tokens, which are no numbers."""
+        return self._texts.spelled(token_id)
+
     @classmethod
     def from_tokenizer(
         cls,
