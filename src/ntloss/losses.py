@@ -315,8 +315,9 @@ class NTLCrossEntropyLoss(nn.Module):
                 `target_probs`. Where all weights are 0, and at labels of text, the label stays that of
                 `labels`. Cross-entropy becomes that of the distribution. Default: none is soft.
             number_sigma: `[...]`, for `HLGauss`: standard deviation of the target of each number, at its
-                first token; 0 or NaN: the criterion's own. Default: the criterion's own for all; with
-                `HLGauss.for_fields` that of its field, `find_number_sigma(labels)`.
+                first token; 0 or NaN: the criterion's own. Default: the criterion's own for all. With
+                `HLGauss.for_fields`, the default is that of each number's field, `find_number_sigma(labels)`;
+                what is given takes its place, and 0 or NaN is then the label alone, as in cross-entropy.
 
         Returns:
             A scalar, or `[...]` for "none", in float32 or float64. With `return_terms` or `return_lse`, a

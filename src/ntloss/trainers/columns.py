@@ -59,7 +59,7 @@ class WithColumns:
     labels or, without labels, to its `input_ids`. In the batch they stand where the row's tokens do: at the
     start or the end of a row of the batch, or after those of the row before if the collator joins rows. All
     other positions get 0. Rows without weights get 1, without a standard deviation 0, which is the
-    criterion's own, and without soft labels none.
+    criterion's own or that of the number's field, and without soft labels none.
 
     Trainers ask for the class of their collator, and read and set its options. So it has the class of the
     caller's collator for `isinstance`, and its attributes.
@@ -68,8 +68,8 @@ class WithColumns:
         collator: the caller's.
         find_numbers: finds the numbers of a batch's labels, in the processes of a data loader; None if the
             loss does not read them.
-        find_sigma: finds the standard deviations of the numbers by their fields, where the dataset has no
-            column of them; None for criteria without fields.
+        find_sigma: finds the standard deviations of the numbers by their fields, for numbers that have none
+            in a column of the dataset; None for criteria without fields.
     """
 
     def __init__(
@@ -108,14 +108,19 @@ class WithColumns:
         if isinstance(batch, MutableMapping) and batch.get("labels") is not None:
             if self.find_numbers is not None:
                 batch[NUMBERS] = self.find_numbers(batch)
-            if self.find_sigma is not None and batch.get("number_sigma") is None:
-                batch["number_sigma"] = self.find_sigma(batch)
+            if self.find_sigma is not None:
+                of_fields, given = self.find_sigma(batch), batch.get("number_sigma")
+                batch["number_sigma"] = (
+                    of_fields if given is None else torch.where(given > 0, given, of_fields)
+                )
         return batch
 
     def _with_columns(self, rows: list[Any]) -> Any:
         if not rows or not isinstance(rows[0], Mapping):
             return self.collator(rows)
-        given = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
+        # Columns of a table are in each batch, also where none of its rows has a value: accelerate takes the
+        # columns of the first process for those of all.
+        given = [name for name in COLUMNS if any(name in row for row in rows)]
         batch = self.collator([{k: v for k, v in row.items() if k not in COLUMNS} for row in rows])
         if given and batch.get("labels") is not None:
             tokens = [_tokens_of(row) for row in rows]
@@ -159,7 +164,9 @@ def _floats_of(row: Mapping[str, Any], name: str, tokens: Tensor) -> Tensor:
 def _pairs_of(row: Mapping[str, Any], tokens: Tensor) -> list[Any]:
     if row.get(_SOFT) is None:
         return [()] * len(tokens)
-    given = [() if pairs is None else pairs for pairs in row[_SOFT]]
+    # In tables with a format, the pairs of a label are tensors or arrays.
+    given = [pairs.tolist() if hasattr(pairs, "tolist") else pairs or () for pairs in row[_SOFT]]
+    given = [[pair.tolist() if hasattr(pair, "tolist") else pair for pair in pairs] for pairs in given]
     _check_length(_SOFT, (len(given),), tokens)
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pairs in given for pair in pairs):
         raise ValueError(

@@ -15,7 +15,7 @@ from transformers import DataCollatorForSeq2Seq, DataCollatorWithFlattening, Tra
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, SoftTargets, number_level
 from ntloss.criteria.soft import pad_pairs
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.columns import COLUMNS, WithColumns
+from ntloss.trainers.columns import COLUMNS, IN_BATCH, SOFT_IN_BATCH, WithColumns
 from ntloss.trainers.share import NumberLabelsMissingWarning
 
 datasets = pytest.importorskip("datasets")
@@ -301,6 +301,23 @@ def test_soft_labels_and_widths_are_padded_as_the_labels_are():
     assert batch["number_sigma"].tolist() == [[1, 0, 2], [0, 0, 0]]
 
 
+@pytest.mark.parametrize("form", ["torch", "numpy"])
+def test_soft_labels_of_a_formatted_table_are_those_of_its_lists(form):
+    table = datasets.Dataset.from_list(
+        [{"labels": [5, 6], "soft_labels": [[], [[6, 0.5], [7, 0.5]]]}, {"labels": [4], "soft_labels": [[]]}]
+    )
+    rows = [{**row, "labels": row["labels"].tolist()} for row in table.with_format(form)]
+    expected, batch = (WithColumns(pad_with_tokens)(each) for each in (list(table), rows))
+    for name in SOFT_IN_BATCH:
+        assert_close(batch[name], expected[name])
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_column_of_a_table_is_in_each_batch(column):
+    batch = WithColumns(pad_with_tokens)([{"labels": [5, 6], column: None}, {"labels": [4]}])
+    assert ({*IN_BATCH} & {*batch}) == ({*SOFT_IN_BATCH} if column == "soft_labels" else {column})
+
+
 def padded_tokenizer():
     tokenizer = tiny_tokenizers.qwen_like()
     tokenizer.pad_token = "x"
@@ -324,6 +341,10 @@ def test_widths_of_fields_need_no_column(tmp_path):
         0.0688,
         2.475,
     ]
+    of_field = batch["number_sigma"][0]
+    given = torch.where(of_field > 2, 1.5, 0.0)  # another one for the size, none for the dose
+    (row,) = trainer.data_collator([{**rows[0], "number_sigma": given.tolist()}])["number_sigma"]
+    assert_close(row, torch.where(given > 0, given, of_field))
     losses = train_with(trainer).losses
     assert len(losses) == STEPS
     assert all(map(torch.isfinite, torch.tensor(losses)))
