@@ -126,6 +126,19 @@ class TestEveryCriterion:
             assert loss.isfinite().all()
             assert loss.max() < 1000
 
+    def test_logits_of_labels_without_weight_may_be_anything(self, name):
+        case = numbers_case(name)
+        weights = torch.ones(case.labels.shape)
+        weights[0] = 0  # a row, so that no number has some of its tokens left out
+        loss_fn = NTLCrossEntropyLoss(NUMBERS, CRITERIA[name][0], mode="add")
+        found = []
+        for logits in (case.logits(), case.logits()):
+            logits[0] = math.nan if found else logits[0]
+            logits.requires_grad_()
+            loss = loss_fn(logits, case.labels, weights, sequence_ids=case.sequence_ids)
+            found.append((loss, *torch.autograd.grad(loss, logits)))
+        assert_close(found[1], found[0])
+
     @pytest.mark.parametrize("path", PATHS)
     def test_without_numbers_the_term_is_a_zero_that_supports_backward(self, name, path):
         for label in (TEXTS[3], -100):
