@@ -109,7 +109,11 @@ def _reweighed(log_mass: Tensor, criterion: Criterion, worst: float, **read: Any
     mass = log_mass.exp()
     # 1 - mass loses precision where mass is near 1; the gradient of expm1 loses it where mass is far below 1.
     on_text = torch.where(log_mass > -1, -torch.expm1(log_mass), 1 - mass)
-    return mass * criterion(**read) + (1.01 * worst) * on_text
+    loss = criterion(**read)
+    # Another shape would be broadcast; the term refuses it as that of any criterion.
+    if not isinstance(loss, Tensor) or loss.shape != mass.shape:
+        return loss
+    return mass * loss + (1.01 * worst) * on_text
 
 
 class _PublishedLoss(nn.Module):
@@ -310,7 +314,7 @@ class NTLossDotProduct(_PublishedLoss):
     Args:
         tokenizer, vocab_size, digit_level, reweigh, space_prefixed: see `NTLoss`.
         loss_function: `(prediction, target) -> loss`, element by element; it is called with
-            `reduction="none"` if it has that parameter. Default: squared error, NTL-MSE.
+            `reduction="none"` if it has that parameter, or any. Default: squared error, NTL-MSE.
 
     Raises:
         TypeError, ValueError: see `NTLoss`.
@@ -336,7 +340,8 @@ class NTLossDotProduct(_PublishedLoss):
         space_prefixed: bool = False,
     ) -> None:
         self._loss_function = elementwise = loss_function
-        if "reduction" in signature(loss_function).parameters:
+        parameters = signature(loss_function).parameters.values()
+        if any(each.name == "reduction" or each.kind == each.VAR_KEYWORD for each in parameters):
             elementwise = partial(loss_function, reduction="none")
         criterion = partial(_of_expected_value, loss_function=elementwise)
 

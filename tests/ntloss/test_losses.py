@@ -257,6 +257,25 @@ class TestBatches:
         assert loss.isfinite()
 
 
+def test_a_loss_function_of_any_keywords_is_asked_for_each_element(digits, batch):
+    logits, labels = batch(digits.vocab_size, 2, 5)
+
+    def squared(prediction, target, **options):
+        return F.mse_loss(prediction, target, **options)
+
+    found = NTLossDotProduct(digits, loss_function=squared)(logits, labels, reduction="none")
+    assert_close(found, NTLossDotProduct(digits)(logits, labels, reduction="none"))
+
+
+@pytest.mark.parametrize("reweigh", [True, False])
+def test_a_loss_function_that_averages_is_refused(digits, batch, reweigh):
+    def averaged(prediction, target):
+        return (prediction - target).square().mean()
+
+    with pytest.raises(ValueError, match="criterion"):
+        NTLossDotProduct(digits, loss_function=averaged, reweigh=reweigh)(*batch(digits.vocab_size, 2, 5))
+
+
 class TestModule:
     def losses(self, vocabulary):
         return [
