@@ -28,8 +28,8 @@ def made_once(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     The table is computed in float64 and returned in the dtype and on the device of `values`, the tensor that
     a loss passes to its criterion at each call. Under `torch.compile` and `torch.func` the table is part of
-    the graph. Of each `values`, the tables of the last eight options are kept. With a tensor among the
-    options, which may be filled in place, the table is computed at each call.
+    the graph. Of each `values`, the tables of the last eight options are kept. With a tensor or a list among
+    the options, which may be filled in place, the table is computed at each call.
 
     Args:
         function: computes a table from the distinct values (`[values]`, ascending) and options.
@@ -58,7 +58,7 @@ def made_once(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         given = signature.bind(values, *args, **options)
         given.apply_defaults()
         key = tuple(given.arguments.items())[1:]
-        if any(isinstance(option, Tensor) for _, option in key):
+        if any(isinstance(option, (Tensor, list, dict, set)) for _, option in key):
             return function(values.double(), *args, **options).to(values)
         tables: dict[object, Tensor] = tables_of.setdefault(values, {})  # type: ignore[no-untyped-call]
         if key not in tables:

@@ -274,6 +274,17 @@ def test_tables_take_the_keywords_of_their_functions_and_are_bounded():
         table(values)
 
 
+def test_a_list_may_be_an_option_of_a_table():
+    @made_once
+    def scaled(values, factors):
+        return values * torch.as_tensor(factors).to(values)
+
+    factors = [1.0, 2.0]
+    assert scaled(torch.ones(2), factors).tolist() == factors
+    factors[0] = 3.0
+    assert scaled(torch.ones(2), factors).tolist() == factors
+
+
 def test_a_tensor_that_is_filled_in_place_gives_a_new_table():
     values, sigma = torch.arange(5.0), torch.tensor(1.0)
     first = gaussian(values, sigma)
