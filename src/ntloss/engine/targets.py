@@ -23,7 +23,7 @@ DIVISORS = ("items", "numbers")
 # What a criterion reads of the whole number that a label belongs to.
 OF_NUMBERS = ("place", "digits_after", "numbers", "digits", "number_sigma")
 _TINY = torch.finfo(torch.float32).tiny  # a divisor in place of 0
-_Given = TypeVar("_Given", Tensor, Tensor | None)
+_Given = TypeVar("_Given", Tensor, Tensor | None, SoftTargets | None)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -115,9 +115,7 @@ def prepare_targets(
     if shift:
         labels, ignored = shift_left(labels), shift_left(ignored, True)
         loss_weights, number_weights = shift_left(loss_weights), shift_left(number_weights)
-        number_sigma = shift_left(number_sigma)
-        if soft_labels is not None:
-            soft_labels = SoftTargets(*[F.pad(each, (0, 0, 0, 1))[..., 1:, :] for each in soft_labels])
+        number_sigma, soft_labels = shift_left(number_sigma), shift_left(soft_labels)
     if numbers is not None:
         if numbers.shape[:-1] != labels.shape:
             raise ValueError(
@@ -223,11 +221,13 @@ def _divide(weights: Tensor, count: Tensor | float) -> Tensor:
 def shift_left(given: _Given, fill: float = 0) -> _Given:
     """Shift a tensor `[..., seq]` by one position to the left, for causal models; None stays None.
 
-    The last position gets `fill`, so the length stays that of the logits. Raise a ValueError for a tensor
-    without a dimension.
+    The last position gets `fill`, so the length stays that of the logits. Soft labels `[..., seq, K]` get
+    zeros. Raise a ValueError for a tensor without a dimension.
     """
     if given is None:
         return None
+    if isinstance(given, SoftTargets):
+        return SoftTargets(*[F.pad(each, (0, 0, 0, 1))[..., 1:, :] for each in given])
     if given.dim() == 0:
         raise ValueError("shift=True with labels of shape []: expected [..., seq], to shift along seq")
     return F.pad(given, (0, 1), value=fill)[..., 1:]  # in this order, so that empty sequences stay empty

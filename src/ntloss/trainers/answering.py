@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss
 from ntloss.criteria import HLGauss, SoftTargets
+from ntloss.engine.targets import shift_left
 from ntloss.numbers import sequence_ids_of
 from ntloss.numbers.fields import sigma_of_labels
 from ntloss.numbers.labels import find_numbers
@@ -146,11 +146,11 @@ def align(given: Mapping[str, Any], shift: bool) -> tuple[Tensor, dict[str, Any]
     sequence_ids = None
     if position_ids is not None and position_ids.shape == labels.shape:
         sequence_ids = sequence_ids_of(position_ids)
-    if shift:
-        labels, sequence_ids = _shift(labels, IGNORED), _shift(sequence_ids, -1)
-        beside = {name: _shift(column, 0) for name, column in beside.items()}
     ids, weights = (beside.pop(name) for name in SOFT_IN_BATCH)
     beside["soft_labels"] = None if ids is None or weights is None else SoftTargets(ids, weights)
+    if shift:
+        labels, sequence_ids = shift_left(labels, IGNORED), shift_left(sequence_ids, -1)
+        beside = {name: shift_left(column) for name, column in beside.items()}
     labels, numbers = labels if shifted is None else shifted, given.get(NUMBERS)
     if numbers is not None and numbers.shape[:-1] != labels.shape:  # the trainer has cut the labels
         numbers = None
@@ -192,14 +192,6 @@ def _averages_batches(trainer: Any) -> bool:
     parents = [parent for parent in type(trainer).__mro__ if parent.__module__ == "transformers.trainer"]
     is_known = any(hasattr(parent, "loss_is_scaled_for_ga") for parent in parents)  # from 5.19 on
     return is_known and trainer.loss_is_scaled_for_ga is False
-
-
-def _shift(given: Any, fill: float) -> Any:
-    if given is None:
-        return None
-    if given.dim() == 3:  # [batch, seq, K]
-        return F.pad(given, (0, 0, 0, 1), value=fill)[:, 1:]
-    return F.pad(given, (0, 1), value=fill)[..., 1:]
 
 
 def _depends_on(loss: Tensor, part: Tensor) -> bool:
