@@ -116,19 +116,7 @@ def prepare_targets(
         labels, ignored = shift_left(labels), shift_left(ignored, True)
         loss_weights, number_weights = shift_left(loss_weights), shift_left(number_weights)
         number_sigma, soft_labels = shift_left(number_sigma), shift_left(soft_labels)
-    if numbers is not None:
-        if numbers.shape[:-1] != labels.shape:
-            raise ValueError(
-                f"numbers of labels of shape {list(numbers.shape[:-1])}, but labels of shape "
-                f"{list(labels.shape)}: expected numbers=loss_fn.find_numbers(labels) of these labels"
-            )
-        if numbers.dtype != torch.int64 and labels.device.type != "mps":  # floats are in it as their bits
-            raise TypeError(
-                f"numbers: expected what find_numbers returned, torch.int64, given {numbers.dtype}: leave it "
-                "out where a batch is cast"
-            )
-        numbers = without_float64(numbers) if labels.device.type == "mps" else numbers
-        numbers = numbers.to(labels.device).reshape(-1, numbers.shape[-1])
+    numbers = None if numbers is None else _checked_numbers(numbers, labels)
     # `gather` accepts int32 only since torch 2.8.
     labels = labels.reshape(-1).long().masked_fill(ignored.reshape(-1), -1)
     counted = labels >= 0
@@ -139,37 +127,23 @@ def prepare_targets(
         labels = torch.where(target >= 0, tables.token_ids[soft.argmax(-1)], labels)
     has_term = is_number = target >= 0
     of_numbers = "numbers" in reads  # one term for each number, at its first token
+    sigma = None
     if numbers is not None:
         found = LabelNumbers.unpack(numbers)
         is_number = is_number & (found.length > 0)  # the 2 of CO2 is no quantity
         has_term = is_number & (found.starts > 0) if of_numbers else is_number
-
+        if number_sigma is not None:
+            sigma = number_sigma.reshape(-1)[_first_tokens(found)]
     item_weights = counted.to(COMPUTED_IN[inputs.dtype])
     if loss_weights is not None:
         item_weights = torch.where(counted, loss_weights.reshape(-1).to(item_weights), 0)
     factors = None
     if number_weights is not None:
         factors = torch.where(is_number, number_weights.reshape(-1).to(item_weights), 0)
-        if of_numbers:  # a number has the weight of its first token
-            factors = factors[torch.arange(len(factors), device=factors.device) - found.back]
-    share = has_term if factors is None else has_term * factors
-    if reduction == "mean" and num_items_in_batch is not None:
-        item_weights = _divide(item_weights, num_items_in_batch)
-    elif reduction == "mean":  # if their sum is 0, so are the weights
-        item_weights = item_weights / item_weights.sum().clamp(min=_TINY)
-    term_weights = item_weights * share
-    if reduction == "mean" and mode == "add" and normalize_by == "numbers":
-        term_weights = term_weights / term_weights.sum().clamp(min=_TINY)
-        if num_items_in_batch is not None:
-            term_weights = term_weights * item_weights.sum()  # this call's share of the items
-    ce_weights = item_weights
-    if mode == "replace":
-        ce_weights = item_weights.masked_fill(is_number, 0)
-        if factors is not None:
-            ce_weights = torch.where(is_number, item_weights * (1 - factors).clamp(min=0), item_weights)
-    sigma = None
-    if number_sigma is not None and numbers is not None:  # a number has that of its first token
-        sigma = number_sigma.reshape(-1)[torch.arange(len(target), device=labels.device) - found.back]
+        factors = factors[_first_tokens(found)] if of_numbers else factors
+    item_weights, ce_weights, term_weights = _divided_weights(
+        item_weights, is_number, has_term, factors, num_items_in_batch, reduction, mode, normalize_by
+    )
     has_rows = not of_numbers and reads_values(labels)
     return Targets(
         *(labels, target, counted, item_weights, ce_weights, term_weights, numbers, soft, sigma),
@@ -178,6 +152,61 @@ def prepare_targets(
         replaces=mode == "replace",
         is_sum=reduction != "none",
     )
+
+
+def _checked_numbers(numbers: Tensor, labels: Tensor) -> Tensor:
+    """Return the numbers of labels flat, on the labels' device.
+
+    Raise a ValueError if they are those of labels of another shape, and a TypeError if they were cast.
+    """
+    if numbers.shape[:-1] != labels.shape:
+        raise ValueError(
+            f"numbers of labels of shape {list(numbers.shape[:-1])}, but labels of shape "
+            f"{list(labels.shape)}: expected numbers=loss_fn.find_numbers(labels) of these labels"
+        )
+    if numbers.dtype != torch.int64 and labels.device.type != "mps":  # floats are in it as their bits
+        raise TypeError(
+            f"numbers: expected what find_numbers returned, torch.int64, given {numbers.dtype}: leave it "
+            "out where a batch is cast"
+        )
+    numbers = without_float64(numbers) if labels.device.type == "mps" else numbers
+    return numbers.to(labels.device).reshape(-1, numbers.shape[-1])
+
+
+def _first_tokens(found: LabelNumbers) -> Tensor:
+    """Return the index of the first token of each position's number, flat; of text, the position's own."""
+    return torch.arange(len(found.back), device=found.back.device) - found.back
+
+
+def _divided_weights(
+    weights: Tensor,
+    is_number: Tensor,
+    has_term: Tensor,
+    factors: Tensor | None,
+    num_items_in_batch: Tensor | float | None,
+    reduction: str,
+    mode: str,
+    normalize_by: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the weights of positions, of their cross-entropy and of their number terms; divided for a mean.
+
+    `weights` are those of the caller, 0 where a label is ignored; `factors` are the number weights, 0 at
+    text. All are `[positions]`.
+    """
+    if reduction == "mean" and num_items_in_batch is not None:
+        weights = _divide(weights, num_items_in_batch)
+    elif reduction == "mean":  # if their sum is 0, so are the weights
+        weights = weights / weights.sum().clamp(min=_TINY)
+    of_terms = weights * (has_term if factors is None else has_term * factors)
+    if reduction == "mean" and mode == "add" and normalize_by == "numbers":
+        of_terms = of_terms / of_terms.sum().clamp(min=_TINY)
+        if num_items_in_batch is not None:
+            of_terms = of_terms * weights.sum()  # this call's share of the items
+    if mode == "add":
+        return weights, weights, of_terms
+    if factors is None:
+        return weights, weights.masked_fill(is_number, 0), of_terms
+    return weights, torch.where(is_number, weights * (1 - factors).clamp(min=0), weights), of_terms
 
 
 def numbers_of(
