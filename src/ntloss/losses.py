@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imports no compiler yet
 
 from ntloss.criteria import Criterion, HLGauss
+from ntloss.criteria.hl_gauss import fields_of
 from ntloss.criteria.signature import (
     check_compares_distributions,
     check_unit,
@@ -209,6 +210,11 @@ class NTLCrossEntropyLoss(nn.Module):
         """Whether the criterion depends on which tokens form a number, and so on where sequences end."""
         return self.term.finds_numbers
 
+    @property
+    def divides_by_numbers(self) -> bool:
+        """Whether "mean" divides the number term by the total weight of number terms, not by the items."""
+        return self.mode == "add" and self.normalize_by == "numbers"
+
     def find_numbers(self, labels: Tensor, sequence_ids: Tensor | None = None) -> Tensor:
         """Find the numbers of labels, for a criterion on whole numbers: `loss(..., numbers=...)`.
 
@@ -257,11 +263,9 @@ class NTLCrossEntropyLoss(nn.Module):
             >>> NTLCrossEntropyLoss(digits, criterion).find_number_sigma(labels)
             tensor([[11.0000, 11.0000,  0.0000,  0.5500]])
         """
-        criterion = self.criterion
-        if not isinstance(criterion, HLGauss) or not criterion.fields:
+        if (fields := fields_of(self.criterion)) is None:
             return None
-        given = labels, self.vocabulary, criterion.fields, criterion.by, sequence_ids, self.ignore_index
-        return sigma_of_labels(*given)
+        return sigma_of_labels(labels, self.vocabulary, *fields, sequence_ids, self.ignore_index)
 
     def anneal(self, progress: float) -> None:
         """Set the criterion for a share of training: narrow an `HLGauss` whose width falls.
@@ -694,8 +698,8 @@ class NTLCrossEntropyLoss(nn.Module):
         if options.soft_labels is not None and criterion is not None:
             check_compares_distributions(criterion)
         if options.number_sigma is None and isinstance(criterion, HLGauss) and criterion.fields:
-            found = self.find_number_sigma(labels, options.sequence_ids)
-            options = options._replace(number_sigma=None if found is None else found.to(labels.device))
+            sigma = self.find_number_sigma(labels, options.sequence_ids)
+            options = options._replace(number_sigma=None if sigma is None else sigma.to(labels.device))
         if options.number_sigma is not None and criterion is not None and "number_sigma" not in term.reads:
             raise ValueError(
                 f"number_sigma is given, but the criterion has no standard deviation ({self.extra_repr()}): "
@@ -713,7 +717,7 @@ class NTLCrossEntropyLoss(nn.Module):
             ignore_index=self.ignore_index,
             reduction=reduction or self.reduction,
             mode=self.mode,
-            normalize_by=self.normalize_by,
+            divides_by_numbers=self.divides_by_numbers,
             shift=self.shift,
         )
 

@@ -184,7 +184,7 @@ class _PublishedLoss(nn.Module):
             ignore_index=ignore_index,
             reduction=reduction,
             mode="add",
-            normalize_by="numbers",
+            divides_by_numbers=True,
         )
         flat = logits.reshape(-1, logits.shape[-1])
         if self.reweigh:

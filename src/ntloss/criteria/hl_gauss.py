@@ -327,6 +327,11 @@ def _numbers_of(answers: Iterable[float | str], name: str) -> list[float]:
     return numbers
 
 
+def fields_of(criterion: object) -> tuple[dict[str, float], Finder] | None:
+    """Return the fields of `HLGauss.for_fields`, and how their numbers are found; None without fields."""
+    return (criterion.fields, criterion.by) if isinstance(criterion, HLGauss) and criterion.fields else None
+
+
 def _as_sigma(sigma: Any) -> Tensor:
     """Return a standard deviation as a scalar tensor; raise a TypeError or ValueError for anything else."""
     if isinstance(sigma, Tensor) and sigma.dim() == 0 and sigma.is_floating_point():

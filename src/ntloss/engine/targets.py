@@ -88,14 +88,14 @@ def prepare_targets(
     ignore_index: int,
     reduction: str,
     mode: str,
-    normalize_by: str,
+    divides_by_numbers: bool,
     shift: bool = False,
 ) -> Targets:
     """Check labels `[...]`, shift them, find their numbers, and compute the weight of each position.
 
     `inputs`, logits or hidden states `[..., width]`, are asked for their shape, device and dtype only;
-    `reads` and `decimals` are those of the `NumberTerm`, and the keywords those of `NTLCrossEntropyLoss`.
-    Raise a TypeError or ValueError that names what does not fit.
+    `reads` and `decimals` are those of the `NumberTerm`, and the keywords are attributes of
+    `NTLCrossEntropyLoss`. Raise a TypeError or ValueError that names what does not fit.
     """
     loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma = (
         options
@@ -142,7 +142,7 @@ def prepare_targets(
         factors = torch.where(is_number, number_weights.reshape(-1).to(item_weights), 0)
         factors = factors[_first_tokens(found)] if of_numbers else factors
     item_weights, ce_weights, term_weights = _divided_weights(
-        item_weights, is_number, has_term, factors, num_items_in_batch, reduction, mode, normalize_by
+        item_weights, is_number, has_term, factors, num_items_in_batch, reduction, mode, divides_by_numbers
     )
     has_rows = not of_numbers and reads_values(labels)
     return Targets(
@@ -186,7 +186,7 @@ def _divided_weights(
     num_items_in_batch: Tensor | float | None,
     reduction: str,
     mode: str,
-    normalize_by: str,
+    divides_by_numbers: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the weights of positions, of their cross-entropy and of their number terms; divided for a mean.
 
@@ -198,7 +198,7 @@ def _divided_weights(
     elif reduction == "mean":  # if their sum is 0, so are the weights
         weights = weights / weights.sum().clamp(min=_TINY)
     of_terms = weights * (has_term if factors is None else has_term * factors)
-    if reduction == "mean" and mode == "add" and normalize_by == "numbers":
+    if reduction == "mean" and divides_by_numbers:
         of_terms = of_terms / of_terms.sum().clamp(min=_TINY)
         if num_items_in_batch is not None:
             of_terms = of_terms * weights.sum()  # this call's share of the items

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss
-from ntloss.criteria import HLGauss, SoftTargets
+from ntloss.criteria import SoftTargets
 from ntloss.engine.targets import shift_left
 from ntloss.numbers import sequence_ids_of
-from ntloss.numbers.fields import sigma_of_labels
+from ntloss.numbers.fields import Finder, sigma_of_labels
 from ntloss.numbers.labels import find_numbers
 from ntloss.trainers.chunked import Computed, entropy_and_hits, to_device
 from ntloss.trainers.columns import COLUMNS, IN_BATCH, NUMBERS, SOFT_IN_BATCH
@@ -136,16 +136,14 @@ def align(given: Mapping[str, Any], shift: bool) -> tuple[Tensor, dict[str, Any]
     Raises:
         ValueError: columns of weights beside labels that are shifted already.
     """
-    labels, shifted, position_ids = given["labels"], given.get("shift_labels"), given.get("position_ids")
+    labels, shifted = given["labels"], given.get("shift_labels")
     beside = {name: given.get(name) for name in IN_BATCH}
     if shifted is not None and any(weights is not None for weights in beside.values()):
         raise ValueError(
             f"{' and '.join(COLUMNS)} are aligned with labels, but the batch has shift_labels, as with "
             "context parallelism, which splits labels: omit the columns, or shift_labels"
         )
-    sequence_ids = None
-    if position_ids is not None and position_ids.shape == labels.shape:
-        sequence_ids = sequence_ids_of(position_ids)
+    sequence_ids = _sequence_ids(labels, given.get("position_ids"))
     ids, weights = (beside.pop(name) for name in SOFT_IN_BATCH)
     beside["soft_labels"] = None if ids is None or weights is None else SoftTargets(ids, weights)
     if shift:
@@ -155,6 +153,13 @@ def align(given: Mapping[str, Any], shift: bool) -> tuple[Tensor, dict[str, Any]
     if numbers is not None and numbers.shape[:-1] != labels.shape:  # the trainer has cut the labels
         numbers = None
     return labels, {**beside, "sequence_ids": sequence_ids, "numbers": numbers}
+
+
+def _sequence_ids(labels: Tensor, position_ids: Any) -> Tensor | None:
+    """Number the packed sequences of each row by position ids, if there is one for each label."""
+    if position_ids is None or torch.as_tensor(position_ids).shape != labels.shape:
+        return None
+    return sequence_ids_of(torch.as_tensor(position_ids))
 
 
 class FindNumbers:
@@ -176,14 +181,13 @@ class FindNumbers:
 class FindSigma:
     """Finds the standard deviations of a batch's numbers by their fields; it can be pickled, too."""
 
-    def __init__(self, loss: NTLCrossEntropyLoss, criterion: HLGauss) -> None:
-        self.vocabulary, self.fields, self.by = loss.vocabulary, criterion.fields, criterion.by
+    def __init__(self, loss: NTLCrossEntropyLoss, fields: dict[str, float], by: Finder) -> None:
+        self.vocabulary, self.fields, self.by = loss.vocabulary, fields, by
 
     def __call__(self, batch: Mapping[str, Any]) -> Tensor:
         """Return them, `[batch, seq]`, of the labels as they are in the batch."""
-        labels, ids = torch.as_tensor(batch["labels"]), batch.get("position_ids")
-        ids = None if ids is None or torch.as_tensor(ids).shape != labels.shape else torch.as_tensor(ids)
-        ids = None if ids is None else sequence_ids_of(ids)
+        labels = torch.as_tensor(batch["labels"])
+        ids = _sequence_ids(labels, batch.get("position_ids"))
         return sigma_of_labels(labels, self.vocabulary, self.fields, self.by, ids, IGNORED)
 
 

@@ -25,6 +25,15 @@ class _Sums(NamedTuple):
     batches: Any = 0.0  # the number of batches with labels, which may all be ignored
 
 
+def divisors_of(
+    loss: NTLCrossEntropyLoss, labels: Tensor, beside: Mapping[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """Return what a loss divides the cross-entropy of a batch by, and what its number term."""
+    names = ("loss_weights", "sequence_ids", "number_weights", "numbers")
+    items, numbers = loss.normalizers(labels, *(beside[name] for name in names))
+    return items, numbers if loss.divides_by_numbers else items
+
+
 class EvaluationMeans:
     """Means of both terms, and of what model and trainer add to them, over all labels of an evaluation.
 
@@ -43,10 +52,7 @@ class EvaluationMeans:
 
         `ce` is cross-entropy at all labels, also where the number term replaces it.
         """
-        names = ("loss_weights", "sequence_ids", "number_weights", "numbers")
-        items, numbers = self.loss.normalizers(labels, *(beside[name] for name in names))
-        if self.loss.normalize_by == "items" or self.loss.mode == "replace":
-            numbers = items
+        items, numbers = divisors_of(self.loss, labels, beside)
         divisor = beside["num_items_in_batch"]
         of_items = items if divisor is None else torch.as_tensor(divisor, device=items.device)
         # A mean over numbers was multiplied by the batch's share of the items.

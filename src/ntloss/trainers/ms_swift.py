@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.trainers.share import FirstBatches, check_options
+from ntloss.trainers.share import FirstBatches, check_options, progress_of
 
 try:
     from swift.loss import BaseLoss, loss_map
@@ -60,8 +60,7 @@ def register_number_loss(name: str = "ntl", *, thousands: str | None = None, **o
                 self.loss = self._make_loss(outputs.logits.shape[-1])
             if (share := self.first.look(labels, self.loss.vocabulary)) is not None:
                 self.trainer.log({"number_share": share})
-            state = self.trainer.state
-            self.loss.anneal(state.global_step / state.max_steps if state.max_steps > 0 else 0.0)
+            self.loss.anneal(progress_of(self.trainer.state))
             if num_items_in_batch is None:
                 num_items_in_batch = (labels[..., 1:] != self.loss.ignore_index).sum()
             found: Tensor = self.loss(

@@ -16,6 +16,7 @@ from torch import Tensor
 from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.callers import warn_caller
 from ntloss.criteria import Criterion
+from ntloss.criteria.hl_gauss import fields_of
 from ntloss.criteria.signature import name_of
 from ntloss.numbers import LabelNumbers
 from ntloss.numbers.fields import fields_of_labels
@@ -31,7 +32,7 @@ from ntloss.trainers.columns import (
     check_names,
     has_rows,
 )
-from ntloss.trainers.evaluation import EvaluationMeans
+from ntloss.trainers.evaluation import EvaluationMeans, divisors_of
 from ntloss.trainers.models import (
     check_loss,
     check_special,
@@ -45,6 +46,7 @@ from ntloss.trainers.share import (
     IGNORED,
     NumberLabelsMissingWarning,
     number_share,
+    progress_of,
     warn_without_numbers,
 )
 
@@ -181,7 +183,7 @@ class NumberAware:
         self._items_per_number: Tensor | None = None  # of the current update
         self.sums: EvaluationMeans | None = None
         trainer._set_signature_columns_if_needed()
-        criterion = loss.criterion
+        fields = fields_of(loss.criterion)
         ours = {
             "compute_loss": self.compute_loss,
             "prediction_step": self.prediction_step,
@@ -193,7 +195,7 @@ class NumberAware:
             "data_collator": WithColumns(
                 trainer.data_collator,
                 FindNumbers(loss, shift) if loss.finds_numbers else None,
-                FindSigma(loss, criterion) if isinstance(criterion, HLGauss) and criterion.fields else None,
+                None if fields is None else FindSigma(loss, *fields),
             ),
             "model_accepts_loss_kwargs": True,  # so that the trainer counts the labels of a step
             "_signature_columns": [
@@ -257,7 +259,7 @@ class NumberAware:
         if self.sums is None:  # else it is a call of an evaluation
             self._pending, self._called = None, self.trainer.state
         state = self.trainer.state
-        self.loss.anneal(state.global_step / state.max_steps if state.max_steps > 0 else 0.0)
+        self.loss.anneal(progress_of(state))
         is_first = (
             self._looked is not state and self.trainer.model.training and inputs.get("labels") is not None
         )
@@ -363,25 +365,20 @@ class NumberAware:
         self._items_per_number = None
         if count is None:
             return batches, count
-        of_numbers = self.loss.normalize_by == "numbers" and self.loss.mode == "add"
+        of_numbers = self.loss.divides_by_numbers
         found = torch.zeros(3, device=self.trainer.args.device)  # total weight, count, and that of numbers
         for batch in batches:
             labels, beside = align(batch, self.shift)
             counted = labels != IGNORED
             weights = beside["loss_weights"]
             weighed = counted if weights is None else torch.where(counted, weights, 0)
-            numbers = self._count_numbers(labels, beside) if of_numbers else labels.new_zeros(())
+            numbers = divisors_of(self.loss, labels, beside)[1] if of_numbers else labels.new_zeros(())
             found += torch.stack([weighed.sum(), counted.sum(), numbers]).to(found)
         if self.trainer.args.average_tokens_across_devices:  # then the count is that of all ranks
             found = self.trainer.accelerator.reduce(found, reduction="sum")
         if of_numbers:  # in a ratio, ranks of tensor parallelism may count the same batch
             self._items_per_number = torch.where(found[2] > 0, found[0] / found[2], 0)
         return batches, count * torch.where(found[1] > 0, found[0] / found[1].clamp(min=1), 1.0)
-
-    def _count_numbers(self, labels: Tensor, beside: Mapping[str, Any]) -> Tensor:
-        """Return what a mean over the numbers of a batch divides by."""
-        names = ("loss_weights", "sequence_ids", "number_weights", "numbers")
-        return self.loss.normalizers(labels, *(beside[name] for name in names))[1]
 
     def _own(self, name: str) -> Any:
         return self._replaced.get(name) or getattr(type(self.trainer), name).__get__(self.trainer)
@@ -424,18 +421,18 @@ class NumberAware:
 
         A batch of a stream may hold no number of any field, such as that of one row.
         """
-        criterion = self.loss.criterion
-        if not isinstance(criterion, HLGauss) or not criterion.fields:
+        if (found := fields_of(self.loss.criterion)) is None:
             return
-        index = fields_of_labels(labels, self.loss.vocabulary, criterion.fields, criterion.by)
-        missing = [name for i, name in enumerate(criterion.fields) if not (index == i).any()]
+        fields, by = found
+        index = fields_of_labels(labels, self.loss.vocabulary, fields, by)
+        missing = [name for i, name in enumerate(fields) if not (index == i).any()]
         message = (
             f"the labels of the first {'batch' if rows is None else f'{rows} rows'} have no number of "
             f"{', '.join(missing)}: expected the names of fields as they stand in the answers before their "
             "numbers, or another way to find them, HLGauss.for_fields(..., by=...), see "
             "ntloss.numbers.find_fields"
         )
-        if rows is not None and len(missing) == len(criterion.fields):
+        if rows is not None and len(missing) == len(fields):
             raise ValueError(message)
         if missing:
             warn_caller(message, NumberLabelsMissingWarning)

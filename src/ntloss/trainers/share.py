@@ -35,6 +35,11 @@ def check_keys(options: Mapping[str, Any]) -> None:
     check_options(**of_loss)
 
 
+def progress_of(state: Any) -> float:
+    """Return the share of a trainer's steps that are done, 0 before the number of steps is known."""
+    return float(state.global_step / state.max_steps) if state.max_steps > 0 else 0.0
+
+
 class NumberLabelsMissingWarning(UserWarning):
     """The labels that were looked at first hold no number tokens, or no number of a field."""
 

@@ -152,7 +152,7 @@ def test_few_operators_are_dispatched(criterion, forward, backward):
 
 @pytest.mark.parametrize(
     ("criterion", "most"),
-    [("ntl_was", (20, 35)), ({"name": "hl_gauss", "sigma": 2.0}, (25, 40))],
+    [("ntl_was", (21, 36)), ({"name": "hl_gauss", "sigma": 2.0}, (26, 41))],
     ids=str,
 )
 def test_a_reader_follows_few_functions(criterion, most):
