@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, model_validator
 
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.share import check_keys
+from ntloss.trainers.share import check_options
 
 try:
     from axolotl.integrations.base import BasePlugin
@@ -47,7 +47,8 @@ class NumberLossArgs(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> NumberLossArgs:
-        check_keys(_options(vars(self)))
+        of_loss = vars(self) | {"ntl_chunked": None}  # which is how the loss is computed
+        check_options(**_options(of_loss))
         return self
 
     @model_validator(mode="before")

@@ -9,11 +9,13 @@ options of `make_number_aware`; all others are LLaMA-Factory's.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.share import check_keys
+from ntloss.trainers.share import check_options
 
+_OPTIONS = ("weight", "criterion", "normalize_by", "mode", "label_smoothing", "thousands", "chunked")
 # Options of LLaMA-Factory whose models do not return the logits that a loss needs, or run elsewhere.
 _REFUSED = ("enable_liger_kernel", "use_unsloth", "use_ray")
 
@@ -29,11 +31,12 @@ def run_exp(args: dict[str, Any], **options: Any) -> None:
     Raises:
         TypeError, ValueError: an unknown or invalid option; another stage; an argument with another loss.
     """
+    _check_names(options)
+    check_options(**{name: value for name, value in options.items() if name != "chunked"})
     from llamafactory.train import tuner
     from llamafactory.train.pt import workflow as of_pt
     from llamafactory.train.sft import workflow as of_sft
 
-    check_keys(options)
     refused = [name for name in _REFUSED if args.get(name)]
     if refused or args.get("stage", "sft") not in ("sft", "pt"):
         raise ValueError(
@@ -50,6 +53,13 @@ def run_exp(args: dict[str, Any], **options: Any) -> None:
     finally:
         for (module, name), own in zip(places, stock, strict=True):
             setattr(module, name, own)
+
+
+def _check_names(given: Iterable[str], prefix: str = "") -> None:
+    """Raise a TypeError for names that are no options; the user writes each option with this prefix."""
+    expected = [f"{prefix}{name}" for name in _OPTIONS]
+    if unknown := sorted({*given} - {*expected}):
+        raise TypeError(f"{', '.join(unknown)}: expected {', '.join(expected)}")
 
 
 def _number_aware(trainer_class: Any, options: dict[str, Any]) -> Any:
@@ -75,6 +85,7 @@ def main() -> None:
     if not isinstance(args, dict):
         sys.exit("expected a YAML or JSON file with LLaMA-Factory's arguments after `train`")
     ours = {key: args.pop(key) for key in list(args) if key.startswith("ntl_")}
+    _check_names(ours, "ntl_")
     run_exp(args, **{key.removeprefix("ntl_"): value for key, value in ours.items()})
 
 

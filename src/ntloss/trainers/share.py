@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from ntloss.losses import NTLCrossEntropyLoss
 from ntloss.numbers import NumberVocabulary
 
 IGNORED = -100  # label of positions that trainers do not count
-_KEYS = ("weight", "criterion", "normalize_by", "mode", "label_smoothing", "thousands")
 _BATCHES = 10  # after which the absence of numbers is a warning
 
 
@@ -21,18 +19,6 @@ def check_options(thousands: str | None = None, **options: Any) -> None:
     """Raise the errors of a loss with these options, long before a framework makes it for its model."""
     digits = {digit: digit for digit in range(10)}
     NTLCrossEntropyLoss(NumberVocabulary.from_mapping(digits, 10, thousands=thousands), **options)
-
-
-def check_keys(options: Mapping[str, Any]) -> None:
-    """Raise the errors of `make_number_aware` with these options, which are keys of a file after `ntl_`."""
-    of_loss = dict(options)
-    of_loss.pop("chunked", None)  # how the loss is computed, not which
-    if unknown := sorted({*of_loss} - {*_KEYS}):
-        raise TypeError(
-            f"{', '.join(f'ntl_{key}' for key in unknown)}: expected "
-            f"{', '.join(f'ntl_{key}' for key in (*_KEYS, 'chunked'))}"
-        )
-    check_options(**of_loss)
 
 
 def progress_of(state: Any) -> float:

@@ -6,7 +6,6 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from ntloss.trainers import llamafactory
-from ntloss.trainers.share import check_keys
 
 
 @pytest.fixture
@@ -34,7 +33,8 @@ def run(monkeypatch):
 
 
 def test_keys_of_a_file_are_options_of_make_number_aware(run):
-    assert run({"stage": "sft", "ntl_weight": 0.3, "ntl_chunked": True}) == {"weight": 0.3, "chunked": True}
+    options = {"weight": 0.3, "thousands": ",", "chunked": True}
+    assert run({"stage": "sft"} | {f"ntl_{name}": value for name, value in options.items()}) == options
 
 
 def test_an_unknown_key_is_named_as_it_stands_in_the_file(run):
@@ -42,7 +42,11 @@ def test_an_unknown_key_is_named_as_it_stands_in_the_file(run):
         run({"stage": "sft", "ntl_wieght": 0.3})
 
 
-def test_an_invalid_option_is_an_error_before_the_model_is_loaded():
-    check_keys({"criterion": "crps", "thousands": ",", "chunked": False})
+def test_an_unknown_option_is_named_as_it_stands_in_the_call():
+    with pytest.raises(TypeError, match=r"^wieght"):
+        llamafactory.run_exp({"stage": "sft"}, wieght=0.3)
+
+
+def test_an_invalid_option_is_an_error_before_the_model_is_loaded(run):
     with pytest.raises(ValueError, match="crsp"):
-        check_keys({"criterion": "crsp"})
+        run({"stage": "sft", "ntl_criterion": "crsp"})
