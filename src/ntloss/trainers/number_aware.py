@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -174,10 +175,7 @@ class NumberAware:
         self.plain = NTLCrossEntropyLoss(loss.vocabulary, None, label_smoothing=smoothing, return_terms=True)
         self.head = ChunkedHead(loss, self.plain, chunk_size) if chunked else None
         check_special(loss.vocabulary, trainer.processing_class)
-        self._looked: Any = None  # the state of the training whose first labels were looked at
-        # The state of a training whose first update has not called compute_loss yet, and of one that has.
-        self._pending: Any = None
-        self._called: Any = None
+        self._last_training = _Training(None)
         self._note = vars(trainer.model.config).get(PLAIN_PROMPTS)
         self.first_numbers = ""
         self._items_per_number: Tensor | None = None  # of the current update
@@ -256,15 +254,13 @@ class NumberAware:
                 "the trainer has a compute_loss_func, which would replace the number-aware loss: to use "
                 "it, call handle.undo()"
             )
+        training = self._training()
         if self.sums is None:  # else it is a call of an evaluation
-            self._pending, self._called = None, self.trainer.state
-        state = self.trainer.state
-        self.loss.anneal(progress_of(state))
-        is_first = (
-            self._looked is not state and self.trainer.model.training and inputs.get("labels") is not None
-        )
+            training.called = True
+        self.loss.anneal(progress_of(training.state))
+        is_first = not training.looked and self.trainer.model.training and inputs.get("labels") is not None
         if is_first:  # of each training: a search for hyperparameters makes a model for each trial
-            self._looked = state
+            training.looked = True
             check_names(inputs)
             self._log_first(inputs)
             note_prompts(self.trainer, inputs.get("input_ids"))
@@ -353,15 +349,15 @@ class NumberAware:
         Raises:
             ValueError: the first update of a training did not call `compute_loss`.
         """
-        if self._pending is self.trainer.state:
+        training = self._training()
+        if training.began and not training.called:
             raise ValueError(
                 f"{type(self.trainer).__name__}.training_step does not call compute_loss, so its loss has no "
                 "number term: expected loss = self.compute_loss(model, inputs, num_items_in_batch="
                 "num_items_in_batch) in it, in place of a call of the model"
             )
         batches, count = self._own("get_batch_samples")(*args, **kwargs)
-        if self._called is not self.trainer.state:
-            self._pending = self.trainer.state if batches else None
+        training.began = bool(batches)
         self._items_per_number = None
         if count is None:
             return batches, count
@@ -379,6 +375,11 @@ class NumberAware:
         if of_numbers:  # in a ratio, ranks of tensor parallelism may count the same batch
             self._items_per_number = torch.where(found[2] > 0, found[0] / found[2], 0)
         return batches, count * torch.where(found[1] > 0, found[0] / found[1].clamp(min=1), 1.0)
+
+    def _training(self) -> _Training:
+        if self._last_training.state is not self.trainer.state:
+            self._last_training = _Training(self.trainer.state)
+        return self._last_training
 
     def _own(self, name: str) -> Any:
         return self._replaced.get(name) or getattr(type(self.trainer), name).__get__(self.trainer)
@@ -436,6 +437,16 @@ class NumberAware:
             raise ValueError(message)
         if missing:
             warn_caller(message, NumberLabelsMissingWarning)
+
+
+@dataclass
+class _Training:
+    """What is known of one training, which is recognized by the trainer's state."""
+
+    state: Any
+    looked: bool = False  # whether its first labels were looked at
+    began: bool = False  # whether the batches of an update were taken
+    called: bool = False  # whether an update has called compute_loss
 
 
 def _written(packed: Tensor, criterion: Criterion | None) -> str:
