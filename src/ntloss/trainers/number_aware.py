@@ -119,13 +119,14 @@ def make_number_aware(
         >>> trainer.train()  # doctest: +SKIP
     """
     is_sft = check_trainer(trainer)
-    numbers = trainer.processing_class if vocabulary is None else vocabulary
-    if numbers is None:
+    given = trainer.processing_class if vocabulary is None else vocabulary
+    if given is None:
         raise ValueError("the trainer has no processing_class: pass the model's tokenizer as vocabulary")
     model = without_wrappers(trainer.model)
-    numbers = getattr(numbers, "tokenizer", numbers)  # a processor has a tokenizer
-    numbers = vocabulary_of(model, numbers, thousands)
-    loss = NTLCrossEntropyLoss(numbers, criterion, weight, return_terms=True, **options)
+    tokenizer = getattr(given, "tokenizer", given)  # a processor has a tokenizer
+    vocabulary = vocabulary_of(model, tokenizer, thousands)
+    check_special(vocabulary, trainer.processing_class)
+    loss = NTLCrossEntropyLoss(vocabulary, criterion, weight, return_terms=True, **options)
     parallel = getattr(trainer.accelerator, "parallelism_config", None)
     if getattr(parallel, "cp_enabled", False) and loss.finds_numbers:
         raise ValueError(
@@ -174,7 +175,6 @@ class NumberAware:
         smoothing = loss.label_smoothing
         self.plain = NTLCrossEntropyLoss(loss.vocabulary, None, label_smoothing=smoothing, return_terms=True)
         self.head = ChunkedHead(loss, self.plain, chunk_size) if chunked else None
-        check_special(loss.vocabulary, trainer.processing_class)
         self._last_training = _Training(None)
         self._note = vars(trainer.model.config).get(PLAIN_PROMPTS)
         self.first_numbers = ""

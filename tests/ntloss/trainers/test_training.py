@@ -268,7 +268,7 @@ def test_a_template_is_recognized_whose_marks_also_begin_and_end_plain_texts(beg
 
 @pytest.mark.parametrize("name", ["pad", "eos"])
 def test_number_tokens_that_are_special_to_the_tokenizer_are_an_error(name, tmp_path):
-    trainer = cases.trainer_for(cases.llama(), tmp_path)
+    trainer = number_aware_trainer(cases.llama(), tmp_path)  # and stays so
     trainer.processing_class = tokenizer = tokenizer_with(None)
     special = getattr(tokenizer, f"{name}_token_id")
     levels = NumberVocabulary.from_mapping({3: 1.0, special: 10.0}, vocab_size=cases.VOCAB)
