@@ -16,7 +16,7 @@ from ntloss.engine.targets import shift_left
 from ntloss.numbers import sequence_ids_of
 from ntloss.numbers.fields import Finder, sigma_of_labels
 from ntloss.numbers.labels import find_numbers
-from ntloss.trainers.chunked import Computed, entropy_and_hits, to_device
+from ntloss.trainers.chunked import Computed, ModelCall, entropy_and_hits
 from ntloss.trainers.columns import COLUMNS, IN_BATCH, NUMBERS, SOFT_IN_BATCH
 from ntloss.trainers.models import added_loss, inputs_without_labels, without_wrappers
 from ntloss.trainers.share import IGNORED
@@ -65,13 +65,15 @@ class Answering:
         model = without_wrappers(self.model)
         inputs = inputs_without_labels(model, inputs, given["labels"])
         labels, beside = align(given, handle.shift)
-        if handle.sums is not None:
+        evaluates = handle.sums is not None
+        if evaluates:
             labels = handle.sums.without_repeated_rows(labels)
         beside["num_items_in_batch"] = num_items
+        call = ModelCall(model, self.model, args, inputs, labels, beside, is_sft, evaluates)
         is_part = self.model.training and num_items is not None  # of an update
         with handle.normalized() if is_part else nullcontext():
-            outputs, terms, ce, measured = self._compute(model, args, inputs, labels, beside, is_sft)
-        if handle.sums is not None:
+            outputs, terms, ce, measured = self._compute(call)
+        if evaluates:
             handle.sums.add(labels, beside, terms, ce)
         self.loss = terms.loss
         if is_sft:
@@ -96,23 +98,19 @@ class Answering:
         own = self.labels
         return labels is own or (own is not None and torch.equal(labels, own.to(labels.device)))
 
-    def _compute(
-        self, model: Any, args: Any, inputs: Any, labels: Tensor, beside: dict[str, Any], is_sft: bool
-    ) -> Computed:
+    def _compute(self, call: ModelCall) -> Computed:
         """Call the model and the loss."""
         handle = self.handle
-        if handle.head is not None and (self.model.training or is_sft):
-            given_head = model, self.model, args, inputs, labels, beside, is_sft, handle.sums is not None
-            computed: Computed = handle.head(*given_head)
+        if handle.head is not None and (self.model.training or call.measures):
+            computed: Computed = handle.head(call)
             return computed
-        outputs = self.model(*args, **{**inputs, "return_dict": True})
-        logits = outputs["logits"][..., -labels.shape[-1] :, :]  # prompts and images may stand before
-        beside = {name: to_device(value, logits.device) for name, value in beside.items()}
-        labels = labels.to(logits.device)
-        terms = handle.loss(logits, labels, **beside)
-        ce = terms.ce if handle.sums is None else handle.plain(logits, labels, **beside).ce
+        outputs = call.outputs()
+        logits = outputs["logits"][..., -call.labels.shape[-1] :, :]  # prompts and images may stand before
+        call = call.on(logits.device)
+        terms = handle.loss(logits, call.labels, **call.beside)
+        ce = handle.plain(logits, call.labels, **call.beside).ce if call.evaluates else terms.ce
         rows = logits.detach().flatten(0, -2)
-        measured = entropy_and_hits(labels, rows.shape[-1], rows.__getitem__) if is_sft else None
+        measured = entropy_and_hits(call.labels, rows.shape[-1], rows.__getitem__) if call.measures else None
         return Computed(outputs, terms, ce, measured)
 
     def _num_items(self, given: Mapping[str, Any]) -> Any:

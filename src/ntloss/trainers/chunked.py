@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +31,28 @@ class HeadTensors(NamedTuple):
     bias: Tensor | None  # `[vocab]`
 
 
+class ModelCall(NamedTuple):
+    """A call of a model with labels, whose loss is computed outside of it."""
+
+    model: Any  # without its wrappers
+    wrapped: Any  # the model that is called
+    args: tuple[Any, ...]
+    inputs: dict[str, Any]  # keywords of the call, without labels
+    labels: Tensor  # `[batch, seq]`, the label of each position
+    beside: dict[str, Any]  # what else the loss reads, as keywords of its call
+    measures: bool  # whether `entropy_and_hits` is asked for
+    evaluates: bool  # whether cross-entropy at all labels is asked for
+
+    def outputs(self) -> Any:
+        """Call the model."""
+        return self.wrapped(*self.args, **{**self.inputs, "return_dict": True})
+
+    def on(self, device: torch.device) -> ModelCall:
+        """Move the labels, and what the loss reads beside them, to a device."""
+        beside = {name: to_device(value, device) for name, value in self.beside.items()}
+        return self._replace(labels=self.labels.to(device), beside=beside)
+
+
 class Computed(NamedTuple):
     """What a call of a model gives, and the loss of its labels."""
 
@@ -53,32 +76,21 @@ class ChunkedHead:
         self._forward = self._in_head  # one object, so that a compiled model is not compiled again
         self._call: Any = None  # what a call of the model hands to its head
 
-    def __call__(
-        self,
-        model: Any,
-        wrapped: Any,
-        args: tuple[Any, ...],
-        inputs: dict[str, Any],
-        labels: Tensor,
-        beside: dict[str, Any],
-        measures: bool,
-        evaluates: bool,
-    ) -> Computed:
-        """Call the `wrapped` model, and compute the loss in its head.
-
-        The head `measures` what an `SFTTrainer` logs, and `evaluates` cross-entropy at all labels, if asked.
+    def __call__(self, given: ModelCall) -> Computed:
+        """Call the model, and compute the loss in its head.
 
         Raises:
             ValueError: the model does not call its head, or does more with its logits than is known.
         """
+        model = given.model
         transform = transform_of(model.config)
         head = find_head(model)  # an adapter may have wrapped it since the last call
         replaced = vars(head).get("forward")
-        self._call = call = _Call(head, labels, beside, transform, measures, evaluates)
-        call.final_bias = getattr(model, "final_logits_bias", None)  # of BART and similar models
+        bias = getattr(model, "final_logits_bias", None)  # of BART and similar models
+        self._call = call = _HeadCall(given, head, head.forward, transform, bias)
         vars(head)["forward"] = self._forward
         try:
-            outputs = wrapped(*args, **{**inputs, "return_dict": True})
+            outputs = given.outputs()
         finally:
             self._call = None
             del vars(head)["forward"]
@@ -100,22 +112,20 @@ class ChunkedHead:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # the linear loss cannot be traced
     def _in_head(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        call = self._call
+        call: _HeadCall = self._call
         if call.terms is not None:
             return call.own_forward(hidden, *args, **kwargs)
-        count = call.labels.shape[-1]  # prompts and images may stand before
+        count = call.given.labels.shape[-1]  # prompts and images may stand before
         tensors = head_tensors(call.head, hidden[..., -count:, :])
         if call.final_bias is not None:
             final_bias = call.final_bias.reshape(-1).to(hidden)
             tensors = tensors._replace(bias=final_bias if tensors.bias is None else tensors.bias + final_bias)
-        device = tensors.hidden_states.device
-        labels = call.labels.to(device)
-        beside = {name: to_device(value, device) for name, value in call.beside.items()}
-        call.terms = self._terms_of(self.loss, tensors, labels, beside, call.transform)
-        if call.evaluates:
-            call.ce = self._terms_of(self.plain, tensors, labels, beside, call.transform).ce
-        if call.measures:
-            call.measured = _of_hidden(tensors, labels, call.transform)
+        given = call.given.on(tensors.hidden_states.device)
+        call.terms = self._terms_of(self.loss, tensors, given, call.transform)
+        if given.evaluates:
+            call.ce = self._terms_of(self.plain, tensors, given, call.transform).ce
+        if given.measures:
+            call.measured = _of_hidden(tensors, given.labels, call.transform)
         first = hidden[..., :1, :]
         if not self.checked:
             with torch.no_grad():
@@ -129,17 +139,12 @@ class ChunkedHead:
         return logits
 
     def _terms_of(
-        self,
-        loss: NTLCrossEntropyLoss,
-        tensors: HeadTensors,
-        labels: Tensor,
-        beside: dict[str, Any],
-        transform: Transform,
+        self, loss: NTLCrossEntropyLoss, tensors: HeadTensors, given: ModelCall, transform: Transform
     ) -> LossTerms:
         terms: Any = loss.from_hidden(
             **tensors._asdict(),
-            labels=labels,
-            **beside,
+            labels=given.labels,
+            **given.beside,
             softcap=transform.softcap,
             logit_scale=transform.scale,
             chunk_size=self.chunk_size,
@@ -147,25 +152,19 @@ class ChunkedHead:
         return terms  # type: ignore[no-any-return]
 
 
-class _Call:
+@dataclass
+class _HeadCall:
     """What one call of the model hands to its head, and what the head found."""
 
-    def __init__(
-        self,
-        head: nn.Module,
-        labels: Tensor,
-        beside: Any,
-        transform: Transform,
-        measures: bool,
-        evaluates: bool,
-    ) -> None:
-        self.head, self.own_forward, self.labels, self.beside = head, head.forward, labels, beside
-        self.transform, self.measures, self.evaluates = transform, measures, evaluates
-        self.ce: Tensor | None = None
-        self.final_bias: Tensor | None = None
-        self.terms: LossTerms | None = None
-        self.measured: tuple[Tensor, Tensor] | None = None
-        self.probed: Tensor | None = None
+    given: ModelCall
+    head: nn.Module
+    own_forward: Callable[..., Any]  # of the head
+    transform: Transform
+    final_bias: Tensor | None
+    terms: LossTerms | None = None
+    ce: Tensor | None = None
+    measured: tuple[Tensor, Tensor] | None = None
+    probed: Tensor | None = None  # the logits of one position
 
 
 def to_device(value: Any, device: torch.device) -> Any:
