@@ -23,8 +23,8 @@ from ntloss.criteria.signature import (
     replaces_cross_entropy,
 )
 from ntloss.criteria.soft import SoftTargets
+from ntloss.engine.hosted import readout_of_candidates, weighted_tokens
 from ntloss.engine.readout import (
-    COMPUTED_IN,
     Readout,
     Transform,
     Wanted,
@@ -32,7 +32,7 @@ from ntloss.engine.readout import (
     without_autocast,
 )
 from ntloss.engine.shards import Shard, check_same_labels, local_columns
-from ntloss.engine.soft import as_soft_targets, soft_difference, token_weights
+from ntloss.engine.soft import soft_difference
 from ntloss.engine.sources import (
     Source,
     WithGradients,
@@ -527,34 +527,13 @@ class NTLCrossEntropyLoss(nn.Module):
             >>> abs(cross_entropy - loss_fn(log_probs, labels)) < 1e-5
             tensor(True)
         """
-        tables = self.term.tables
-        inputs = torch.empty(*labels.shape, 0, dtype=tables.values.dtype, device=labels.device)
+        inputs = torch.empty(*labels.shape, 0, dtype=self.term.tables.values.dtype, device=labels.device)
         options = LabelOptions(
             loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma
         )
         targets = self._targets(labels, inputs, options)
-        of_values = self.term.fixed_target(targets)
-        terms = targets.number_weights.unsqueeze(-1) * token_weights(of_values, targets.labels, tables)
-        of_numbers = self._weight_in(terms.dtype) * torch.where(
-            targets.number_weights.unsqueeze(-1) != 0, terms, 0
-        )
-        ids = tables.token_ids.expand(of_numbers.shape)
-        ce_weights = (1 - self.label_smoothing) * targets.ce_weights
-        if targets.soft is not None:
-            of_numbers = of_numbers + ce_weights.unsqueeze(-1) * targets.soft
-            ce_weights = ce_weights.masked_fill(targets.target >= 0, 0)
-        # The label is one of the number tokens, or a further token.
-        is_label = ids == targets.labels.unsqueeze(-1)
-        of_numbers = of_numbers + ce_weights.unsqueeze(-1) * is_label
-        further = ce_weights.masked_fill(is_label.any(-1), 0).unsqueeze(-1)
-        ids = torch.cat([targets.labels.clamp(min=0).unsqueeze(-1), ids], -1)
-        weights = torch.cat([further, of_numbers], -1)
-        if self.label_smoothing:
-            vocab_size = self.vocabulary.vocab_size
-            share = self.label_smoothing / vocab_size * targets.ce_weights
-            weights = share.unsqueeze(-1).repeat(1, vocab_size).scatter_add(-1, ids, weights)
-            ids = torch.arange(vocab_size, device=ids.device).expand(weights.shape)
-        flat = as_soft_targets(ids, weights)
+        weight = self._weight_in(targets.number_weights.dtype)
+        flat = weighted_tokens(targets, self.term, weight, self.label_smoothing)
         return SoftTargets(*[each.reshape(*labels.shape, each.shape[-1]) for each in flat])
 
     def candidates(self, labels: Tensor) -> Tensor:
@@ -632,17 +611,7 @@ class NTLCrossEntropyLoss(nn.Module):
             loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma
         )
         targets = self._targets(labels, log_probs, options)
-        flat = log_probs.reshape(-1, count).to(COMPUTED_IN[log_probs.dtype])
-        ids = torch.tensor(self.vocabulary.token_ids, device=flat.device)
-        column = torch.searchsorted(ids, targets.labels.clamp(min=0)).clamp(max=count - 1)
-        column = torch.where(ids[column] == targets.labels, column, 0)  # else the label is the only one
-        nothing = flat.new_zeros(len(flat))
-        readout = Readout(
-            nothing,
-            nothing,
-            flat.gather(-1, column.unsqueeze(-1)).squeeze(-1),
-            flat[:, torch.searchsorted(ids, self.term.tables.token_ids)],
-        )
+        readout = readout_of_candidates(log_probs, targets, self.term)
         return self._result(self._terms(readout, targets), labels, readout, targets)
 
     def normalizers(

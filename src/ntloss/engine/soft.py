@@ -1,4 +1,4 @@
-"""Labels that are distributions over number tokens, and losses as weights of tokens."""
+"""Labels that are distributions over number tokens."""
 
 from __future__ import annotations
 
@@ -102,33 +102,3 @@ def form_share(number_logits: Tensor, logits: Tensor, weights: Tensor, tables: N
     """Average the log of a token's share of its value over soft labels: `form_log_probs`, `[positions]`."""
     share = number_logits.to(logits) - logits.index_select(-1, tables.value_of_label[tables.token_ids])
     return torch.where(weights > 0, weights * share, 0).sum(-1)
-
-
-def token_weights(of_values: Tensor, labels: Tensor, tables: NumberTables) -> Tensor:
-    """Give the weights of values `[positions, values]` to one token each: `[positions, number tokens]`.
-
-    Of several forms of a value, it is the one written as the label is: with as many digits, and a space or
-    none before it.
-    """
-    if not tables.has_several_forms:
-        return of_values
-    tokens = {token.token_id: token for token in tables.vocabulary.tokens}
-    ids = tables.token_ids.tolist()
-    styles = [(tokens[i].starts_number, tokens[i].digits) for i in ids]
-    value_of = tables.value_of_label[tables.token_ids].tolist()
-    first = {value: column for column, value in reversed([*enumerate(value_of)])}
-    columns = []
-    for style in (known := sorted({*styles})):
-        like = {value: c for c, (value, own) in enumerate(zip(value_of, styles, strict=True)) if own == style}
-        columns.append([like.get(value, first[value]) for value in range(len(tables.values))])
-    style_of = dict(zip(ids, map(known.index, styles), strict=True))
-    rows = torch.tensor([style_of.get(label, 0) for label in labels.tolist()], device=labels.device)
-    at = torch.tensor(columns, device=labels.device)[rows]
-    return of_values.new_zeros(len(labels), len(ids)).scatter_add(-1, at, of_values)
-
-
-def as_soft_targets(token_ids: Tensor, weights: Tensor) -> SoftTargets:
-    """Sort tokens `[positions, K]` by their weights, and leave out the places that no position needs."""
-    weights, order = weights.sort(stable=True, dim=-1, descending=True)
-    width = max(1, int((weights != 0).sum(-1).max())) if len(weights) else 1
-    return SoftTargets(token_ids.gather(-1, order)[:, :width], weights[:, :width])
