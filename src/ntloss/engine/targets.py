@@ -17,6 +17,7 @@ from ntloss.engine.tables import NumberTables
 from ntloss.numbers.labels import LabelNumbers, find_numbers, without_float64
 from ntloss.numbers.vocabulary import NumberVocabulary
 
+IGNORED = -100  # label of positions without a loss, the default of torch
 MODES = ("add", "replace")
 REDUCTIONS = ("mean", "sum", "none")
 DIVISORS = ("items", "numbers")

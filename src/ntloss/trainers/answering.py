@@ -12,14 +12,13 @@ from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss
 from ntloss.criteria import SoftTargets
-from ntloss.engine.targets import shift_left
+from ntloss.engine.targets import IGNORED, shift_left
 from ntloss.numbers import sequence_ids_of
 from ntloss.numbers.fields import Finder, sigma_of_labels
 from ntloss.numbers.labels import find_numbers
 from ntloss.trainers.chunked import Computed, ModelCall, entropy_and_hits
 from ntloss.trainers.columns import COLUMNS, IN_BATCH, NUMBERS, SOFT_IN_BATCH
 from ntloss.trainers.models import added_loss, inputs_without_labels, without_wrappers
-from ntloss.trainers.share import IGNORED
 
 _OF_LOSS = (*IN_BATCH, NUMBERS, "labels", "shift_labels", "num_items_in_batch", "fused_lm_head")
 

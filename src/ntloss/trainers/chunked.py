@@ -14,8 +14,8 @@ from ntloss import LossTerms, NTLCrossEntropyLoss
 from ntloss.criteria import SoftTargets
 from ntloss.engine.readout import Transform
 from ntloss.engine.sources import rows_for
+from ntloss.engine.targets import IGNORED
 from ntloss.trainers.models import find_head
-from ntloss.trainers.share import IGNORED
 
 # Largest logit of the probe that checks a head: large enough for a soft cap to have an effect.
 _PROBE = 50.0

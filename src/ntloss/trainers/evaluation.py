@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ntloss import LossTerms, NTLCrossEntropyLoss
-from ntloss.trainers.share import IGNORED
+from ntloss.engine.targets import IGNORED
 
 
 class _Sums(NamedTuple):

@@ -19,6 +19,7 @@ from ntloss.callers import warn_caller
 from ntloss.criteria import Criterion
 from ntloss.criteria.hl_gauss import fields_of
 from ntloss.criteria.signature import name_of
+from ntloss.engine.targets import IGNORED
 from ntloss.numbers import LabelNumbers
 from ntloss.numbers.fields import fields_of_labels
 from ntloss.reading.prompts import PLAIN_PROMPTS
@@ -44,7 +45,6 @@ from ntloss.trainers.models import (
     without_wrappers,
 )
 from ntloss.trainers.share import (
-    IGNORED,
     NumberLabelsMissingWarning,
     number_share,
     progress_of,

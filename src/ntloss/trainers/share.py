@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ntloss.callers import warn_caller
+from ntloss.engine.targets import IGNORED
 from ntloss.losses import NTLCrossEntropyLoss
 from ntloss.numbers import NumberVocabulary
 
-IGNORED = -100  # label of positions that trainers do not count
 _BATCHES = 10  # after which the absence of numbers is a warning
 
 

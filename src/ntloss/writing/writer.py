@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.hooks import RemovableHandle
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ntloss.engine.targets import IGNORED
 from ntloss.numbers import NumberFormat, NumberVocabulary
 from ntloss.reading import UnlikelyNumberWarning, number_quantiles
 from ntloss.reading.prompts import pad
@@ -27,7 +28,6 @@ from ntloss.writing.upper_layers import STATES, UpperLayers
 
 Row = dict[str, Any]
 LONGEST = 256  # tokens of a question; of a longer one, the middle is left out
-_IGNORE = -100  # label of positions without a loss
 _LAYERS = 4  # that are trained by "upper_layers"
 _LORA: dict[str, Any] = {"r": 16, "lora_alpha": 32}
 _TOKENS = 1024  # of a pass without gradients
@@ -162,7 +162,7 @@ class Writer:
             The model's arguments and `labels`, on the CPU.
         """
         longest = 1 + max(len(row["labels"]) for row in rows)
-        labels = [[_IGNORE] * (longest - len(row["labels"])) + row["labels"] for row in rows]
+        labels = [[IGNORED] * (longest - len(row["labels"])) + row["labels"] for row in rows]
         options: dict[str, Any] = {"use_cache": False}
         if "logits_to_keep" in inspect.signature(self.model.forward).parameters:
             options["logits_to_keep"] = longest
