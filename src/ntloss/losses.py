@@ -685,7 +685,7 @@ class NTLCrossEntropyLoss(nn.Module):
             term.decimals,
             ignore_index=self.ignore_index,
             reduction=reduction or self.reduction,
-            mode=self.mode,
+            mode="add" if criterion is None else self.mode,  # without a criterion, nothing replaces anything
             divides_by_numbers=self.divides_by_numbers,
             shift=self.shift,
         )

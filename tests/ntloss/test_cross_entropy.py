@@ -422,6 +422,12 @@ class TestTerms:
         with pytest.raises(ValueError, match=r"weight=.*: expected a finite number, 0 or more, or a scalar"):
             NTLCrossEntropyLoss(NUMBERS, weight=weight)
 
+    @pytest.mark.parametrize("mode", ["add", "replace"])
+    def test_without_a_criterion_it_is_cross_entropy_in_each_mode(self, mode):
+        case = make_case(6)
+        loss = NTLCrossEntropyLoss(NUMBERS, None, mode=mode)(case.logits(), case.labels)
+        assert_close(loss, torch.nn.functional.cross_entropy(case.logits(), case.labels))
+
     def test_the_default_weight_is_0_3_or_1_in_replace_mode(self):
         assert NTLCrossEntropyLoss(NUMBERS).weight == 0.3
         assert NTLCrossEntropyLoss(NUMBERS, mode="replace").weight == 1.0
