@@ -40,6 +40,7 @@ class Answering:
     def __init__(self, handle: Any, model: Any, inputs: Mapping[str, Any]) -> None:
         self.handle, self.model = handle, model
         self.labels = inputs.get("labels")
+        self._version = _version_of(self.labels)
         self.columns = {name: inputs[name] for name in (*IN_BATCH, NUMBERS) if name in inputs}
         self.num_items: Tensor | int | None = None
         self.loss: Tensor | None = None
@@ -59,6 +60,8 @@ class Answering:
             given = {**self.columns, **given}
         else:
             given.pop(NUMBERS, None)  # the loss finds those of other labels
+        if handle.find_sigma is not None and given.get("number_sigma") is None:
+            given["number_sigma"] = handle.find_sigma(given).to(given["labels"].device)
         is_sft = given.get("fused_lm_head", False)
         num_items = self._num_items(given)
         model = without_wrappers(self.model)
@@ -95,7 +98,9 @@ class Answering:
     def _are_own(self, labels: Tensor) -> bool:
         """Whether labels of a call are those of the step, whose columns then belong to them."""
         own = self.labels
-        return labels is own or (own is not None and torch.equal(labels, own.to(labels.device)))
+        if own is None or _version_of(own) != self._version:  # a subclass has changed them in place
+            return False
+        return labels is own or torch.equal(labels, own.to(labels.device))
 
     def _compute(self, call: ModelCall) -> Computed:
         """Call the model and the loss."""
@@ -125,6 +130,11 @@ class Answering:
         if self.model.training and _averages_batches(trainer):
             return self.num_items / getattr(trainer, "current_gradient_accumulation_steps", 1)
         return self.num_items
+
+
+def _version_of(labels: Tensor | None) -> int | None:
+    """Return how often labels were changed in place; None if there are none, or nothing counts it."""
+    return None if labels is None or labels.is_inference() else labels._version
 
 
 def align(given: Mapping[str, Any], shift: bool) -> tuple[Tensor, dict[str, Any]]:

@@ -51,6 +51,7 @@ from ntloss.trainers.share import (
     warn_without_numbers,
 )
 
+_OPTIONS = {"mode", "normalize_by", "label_smoothing"}  # of the loss, which trainers leave to it
 _ROWS = 100  # of the training set, whose labels are looked at before the first step
 _NUMBERS = 3  # that are logged then
 
@@ -119,6 +120,8 @@ def make_number_aware(
         >>> trainer.train()  # doctest: +SKIP
     """
     is_sft = check_trainer(trainer)
+    if unknown := sorted(options.keys() - _OPTIONS):
+        raise TypeError(f"unknown options {', '.join(unknown)}: expected {', '.join(sorted(_OPTIONS))}")
     given = trainer.processing_class if vocabulary is None else vocabulary
     if given is None:
         raise ValueError("the trainer has no processing_class: pass the model's tokenizer as vocabulary")
@@ -164,6 +167,7 @@ class NumberAware:
         shift: whether position i predicts label i + 1.
         head: what computes the loss from hidden states, or None if it is computed from logits.
         sums: the sums of a running evaluation, or None.
+        find_sigma: finds the standard deviations of a batch's numbers by their fields, or None.
         first_numbers: for a criterion on whole numbers, the first three numbers in the labels of the first
             batch as the loss sees them, with the width of an `HLGauss`: "512 ± 143, 340 ± 143, 7 ± 143".
     """
@@ -180,8 +184,9 @@ class NumberAware:
         self.first_numbers = ""
         self._items_per_number: Tensor | None = None  # of the current update
         self.sums: EvaluationMeans | None = None
-        trainer._set_signature_columns_if_needed()
         fields = fields_of(loss.criterion)
+        self.find_sigma = None if fields is None else FindSigma(loss, *fields)
+        trainer._set_signature_columns_if_needed()
         ours = {
             "compute_loss": self.compute_loss,
             "prediction_step": self.prediction_step,
@@ -193,7 +198,7 @@ class NumberAware:
             "data_collator": WithColumns(
                 trainer.data_collator,
                 FindNumbers(loss, shift) if loss.finds_numbers else None,
-                None if fields is None else FindSigma(loss, *fields),
+                self.find_sigma,
             ),
             "model_accepts_loss_kwargs": True,  # so that the trainer counts the labels of a step
             "_signature_columns": [
@@ -298,6 +303,7 @@ class NumberAware:
     ) -> Any:
         """Call the trainer's own loop, and make the metrics of the loss means over all labels of the set."""
         outer, self.sums = self.sums, EvaluationMeans(self.trainer, self.loss)
+        self.plain.label_smoothing = self.loss.label_smoothing  # it may have been assigned
         loop = self._own("evaluation_loop")
         try:
             output = loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)

@@ -114,6 +114,39 @@ class _Reversing(Trainer):
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
 
+class _Editing(Trainer):
+    """Writes other labels, in place or into a copy."""
+
+    in_place = True
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        labels = inputs["labels"] if self.in_place else inputs["labels"].clone()
+        labels[:, 2:4] = 3
+        return super().compute_loss(model, {**inputs, "labels": labels}, *args, **kwargs)
+
+
+def test_labels_that_a_subclass_changes_in_place_are_other_labels(tmp_path):
+    losses = []
+    for in_place in (True, False):
+        cls = type("_Own", (_Editing,), {"in_place": in_place})
+        trainer = number_aware_trainer(cases.llama(), tmp_path, loss={"criterion": HLGauss(20.0)}, cls=cls)
+        losses.append(cases.gradients(trainer, **trainer.data_collator(cases.samples()[:ROWS]))[0])
+    assert losses[0].item() == approx(losses[1].item())
+
+
+def test_reordered_labels_have_the_widths_of_their_fields(tmp_path):
+    criterion = HLGauss.for_fields({"first": [1, 90], "second": [1, 2]}, by="order")
+    rows = [
+        {"input_ids": ids, "attention_mask": [1] * 4, "labels": ids} for ids in ([5, 20, 4, 6], [7, 8, 20, 3])
+    ]
+    rows = [{name: torch.tensor(column) for name, column in row.items()} for row in rows]
+    losses = []
+    for cls in (Trainer, _Reversing):
+        trainer = number_aware_trainer(cases.llama(), tmp_path, loss={"criterion": criterion}, cls=cls)
+        losses.append(cases.gradients(trainer, **trainer.data_collator(rows))[0].item())
+    assert losses[0] == approx(losses[1])
+
+
 class _ReversingWeights(_Reversing):
     names = (*_Reversing.names, "number_weights")
 

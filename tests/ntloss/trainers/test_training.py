@@ -677,6 +677,17 @@ def test_the_cross_entropy_of_an_evaluation_is_that_of_stock_in_each_mode(name, 
         assert metrics["eval_loss"] != approx(expected)
 
 
+def test_the_cross_entropy_of_an_evaluation_is_smoothed_as_the_loss_is(tmp_path):
+    found = []
+    for given in (0.3, None):
+        trainer = cases.trainer_for(cases.llama(), tmp_path)
+        options = {} if given is None else {"label_smoothing": given}
+        handle = make_number_aware(trainer, "crps", vocabulary=cases.DIGITS, **options)
+        handle.loss.label_smoothing = 0.3
+        found.append(trainer.evaluate(cases.samples())["eval_ce"])
+    assert found[1] == approx(found[0])
+
+
 # Subclasses with a `compute_loss` of their own
 
 
@@ -896,5 +907,6 @@ def test_a_model_or_a_trainer_without_a_tokenizer_is_an_error(tmp_path):
         make_number_aware(cases.llama())
     with pytest.raises(ValueError, match="vocabulary"):
         make_number_aware(cases.trainer_for(cases.llama(), tmp_path))
-    with pytest.raises(TypeError, match="wieght"):
-        make_number_aware(cases.trainer_for(cases.llama(), tmp_path), vocabulary=cases.DIGITS, wieght=0.1)
+    for unknown in ({"wieght": 0.1}, {"reduction": "sum"}, {"return_terms": True}):
+        with pytest.raises(TypeError, match=next(iter(unknown))):
+            make_number_aware(cases.trainer_for(cases.llama(), tmp_path), vocabulary=cases.DIGITS, **unknown)
