@@ -42,6 +42,9 @@ MODELS = {
 # Keys that say how a sweep is reported.
 OF_REPORTS = ("contrasts", "margin", "minimize", "announce", "names")
 PADDED, DECODER = "model_args.number_format=padded", "a model_args.family that is not t5"
+# What the other published keys of the loss depend on.
+TERM = "model_args.number_token_loss=true with loss=from_model_args"
+SMOOTHER = "model_args.gaussian_label_smoother=true with loss=from_model_args"
 SECTIONS: dict[str, type[Settings]] = {
     "model_args": ModelArgs, "weights": Weights, "training_args": TrainingArgs, "loss": LossSettings,
     "evaluation": Evaluation,
@@ -234,6 +237,19 @@ def check_all_are_read(config: Config) -> None:
         "chat_template": (args.chat_template and args.family == "t5", DECODER),
         "head_loss": (args.head_loss != head_loss and not has_head, "a regression head"),
     }
+    has_term = args.number_token_loss
+    of_loss = {
+        "number_token_loss_weight": (has_term, TERM),
+        "number_token_loss_with_wasserstein": (has_term, TERM),
+        "number_token_loss_function": (
+            has_term and not args.number_token_loss_with_wasserstein,
+            f"{TERM} without model_args.number_token_loss_with_wasserstein=true",
+        ),
+        "label_smoother_sigma": (args.gaussian_label_smoother, SMOOTHER),
+    }
+    default = ModelArgs()
+    for key, (is_read, needed) in of_loss.items():
+        unread[key] = getattr(args, key) != getattr(default, key) and not is_read, needed
     unread = {f"model_args.{key}": why for key, why in unread.items()}
     is_whole = weights.train_head and weights.trained_layers is None
     unread["weights.train_head"] = is_whole, "weights.trained_layers"

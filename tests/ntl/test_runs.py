@@ -269,6 +269,7 @@ def test_tokens_of_several_digits_are_trained_with_the_papers_losses(tmp_path, c
     assert (by_loss["model_args=vanilla_t5"] != by_loss["model_args=vanilla_t5_ntl"]).any()
 
 
+WAS = "model_args=vanilla_t5_ntl model_args.number_token_loss_with_wasserstein=true"
 INVALID = [
     ("training_args.max_stepz=1", "max_steps"),
     ("training_args.overwrite_output_dir=maybe", "overwrite_output_dir"),
@@ -300,6 +301,11 @@ INVALID = [
     ("model_args.gaussian_label_smoother=true loss.normalize_by=numbers", "loss.normalize_by"),
     ("loss=ce loss.mode=replace", "loss.mode"),
     ("model_args=vanilla_t5_ntl loss.weight=0.5", "loss.weight"),
+    ("loss=ntl_was model_args.number_token_loss_weight=5", "number_token_loss_weight"),
+    ("model_args.number_token_loss_with_wasserstein=true", "number_token_loss_with_wasserstein"),
+    ("loss=ntl_mse model_args.number_token_loss_function=mae", "number_token_loss_function"),
+    (f"{WAS} model_args.number_token_loss_function=mae", "number_token_loss_function"),
+    ("loss=gaussian_smoothing model_args.label_smoother_sigma=3", "label_smoother_sigma"),
     ("model_args=vanilla_t5_regression_head loss.label_smoothing=0.1", "loss.label_smoothing"),
     ("weights.trained_layers=1 weights=lora", "weights.lora"),
     ("model_args=vanilla_t5_regression_head dataset_args=multirc", "number"),
