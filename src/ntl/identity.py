@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ntl.config import Config, changes, read_trained
 from ntl.errors import UserError
 from ntl.layout import TRAINED_QUESTIONS
+from ntl.losses import LossSettings
 from ntl.own import digest_of_source, is_own
 
 if TYPE_CHECKING:
@@ -51,15 +52,34 @@ def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, 
     start = config.model_args.model_name_or_path
     if start is not None and (weights := source_of_weights(start, START)):
         parts["model"][f"{START}{SOURCE}"] = weights
-    return {**parts["model"], DATA: data.digest}, {**parts["answers"], ASKED: data.digest}
+    model = without_unread(parts["model"])
+    return {**model, DATA: data.digest}, {**parts["answers"], ASKED: data.digest}
+
+
+def without_unread(identity: Identity) -> dict[str, Any]:
+    """Return an identity in which settings that nothing reads, because of another one, tell nothing.
+
+    A sweep over losses and weights has several weights of cross-entropy alone, and a study may name the
+    shape of a model from scratch beside a pretrained one. `loss.normalize_by` stays, also of cross-entropy:
+    it divides NTL-WAS, which is reported of such runs.
+    """
+    found = dict(identity)
+    if found.get(START) is not None:
+        found.pop("model_args.config_name", None)
+    if found.get("loss.criterion", "") is None:
+        default = LossSettings()
+        unread = {"loss.weight": default.weight, "loss.options": default.options}
+        found |= {key: value for key, value in unread.items() if key in found}
+    return found
 
 
 def differing(one: Identity, other: Identity) -> list[str]:
     """Return the keys in which two identities differ.
 
     A digest of files that only one of them has tells nothing: runs of earlier versions lack some, and the
-    folder from which a finished run started may be gone.
+    folder from which a finished run started may be gone. They have settings that nothing read, too.
     """
+    one, other = without_unread(one), without_unread(other)
     keys = [key for key in dict.fromkeys([*one, *other]) if one.get(key) != other.get(key)]
     return [key for key in keys if not key.endswith(SOURCE) or (key in one and key in other)]
 

@@ -16,7 +16,7 @@ from transformers import Trainer
 
 from ntl.config import compose_config
 from ntl.data import Example, fingerprint
-from ntl.identity import identify
+from ntl.identity import differing, identify
 from ntl.layout import STATE
 from ntl.own import digest_of_source
 
@@ -463,6 +463,28 @@ def test_what_a_run_is_called_and_where_it_is_changes_nothing(tmp_path):
         "evaluation.samples_during_training=9",
     ):
         assert identity(change)[0] != identity()[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "unread"),
+    [
+        (["loss=ce"], ["loss.weight=0.9", "loss.options={squash: 2.0}"]),
+        (
+            ["model_args.model_name_or_path=base", "model_args.config_overrides=null"],
+            ["model_args.config_name=t5-base"],
+        ),
+    ],
+)
+def test_what_nothing_reads_because_of_another_setting_changes_nothing(given, unread):
+    data = _data()
+    plain, other = (
+        compose_config(["dataset_args=tabular", *given, *more], "compare") for more in ([], unread)
+    )
+    assert identify(other, data) == identify(plain, data)
+    # Runs of earlier versions have such settings in their identity.
+    keys = [key.partition("=")[0] for key in unread]
+    before = {**identify(plain, data)[0], **dict.fromkeys(keys, "other")}
+    assert differing(before, identify(plain, data)[0]) == []
 
 
 def test_a_run_is_not_continued_from_other_weights(capsys):

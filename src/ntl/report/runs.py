@@ -26,7 +26,7 @@ from pathlib import Path
 import pandas as pd
 
 from ntl.errors import UserError, describe
-from ntl.identity import SOURCE
+from ntl.identity import SOURCE, without_unread
 from ntl.layout import CHECKPOINT, HYDRA, PACK, RESULTS, STATE
 from ntl.metrics.registry import METRICS, split_metric
 from ntl.terminal import format_setting
@@ -109,7 +109,7 @@ def _find(folder: Path, name: str | None) -> Iterator[tuple[Path, Callable[[Path
 def _read_evaluation(path: Path) -> pd.DataFrame:
     """Read the `metrics.json` of an evaluation."""
     found = json.loads(path.read_text("utf-8"))
-    identity = {**found["identity"]["model"], **found["identity"]["answers"]}
+    identity = {**without_unread(found["identity"]["model"]), **found["identity"]["answers"]}
     del identity["training_args.seed"]
     # That of a checkpoint comes from its configuration, which transformers writes with sorted keys.
     alike = {key: json.loads(json.dumps(value, sort_keys=True)) for key, value in identity.items()}

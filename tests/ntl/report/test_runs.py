@@ -72,6 +72,13 @@ def test_runs_with_another_version_of_a_file_are_separate_rows_and_those_without
     assert [*labels(tmp_path).values()] == [2, 1, 1, 1]  # the run without a digest is of either version
 
 
+def test_runs_that_differ_in_what_nothing_reads_are_one_row(tmp_path):
+    for seed, shape in enumerate(("t5-small", "t5-base")):
+        settings = {"model_args": {"model_name_or_path": "base", "config_name": shape}}
+        make_run(tmp_path / shape, "T5", seed, settings=settings)
+    assert labels(tmp_path) == {"T5": 2}
+
+
 def test_rows_have_the_order_of_the_sweep(tmp_path):
     for job, label in enumerate(("T5", "RT", "A")):
         make_run(tmp_path / label, label, 0, job=job)
