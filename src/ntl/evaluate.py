@@ -229,7 +229,7 @@ def metric_names(data: TaskData, evaluation: Evaluation) -> list[str]:
     """Return the names of the metrics of answers to the validation set, whose values are not known yet."""
     from ntl.scores import SPACED, Distribution
 
-    example = data.validation[0]
+    example = next((each for each in data.validation if each.ratings), data.validation[0])
     nothing = Distribution([math.nan] * SPACED, *[math.nan] * 5)
     read = nothing if evaluation.quantile_readings else None
     return [*_result([example], [(example.answer, read)], data, evaluation).metrics]
@@ -277,8 +277,9 @@ def _result(
         metrics |= scores.reading_scores(
             found, answers, evaluation.quantile_readings, evaluation.interval, data.clip
         )
-        if all(example.ratings for example in examples):
-            metrics["rater_crps"] = scores.rater_crps(found, [example.ratings for example in examples])
+        if rated := [i for i, example in enumerate(examples) if example.ratings]:
+            ratings = [examples[i].ratings for i in rated]
+            metrics["rater_crps"] = scores.rater_crps([found[i] for i in rated], ratings)
     shown = ("lower", "median", "upper", *(["mean"] if "mean" in evaluation.quantile_readings else []))
     predictions = []
     for example, (text, read) in zip(examples, answered, strict=True):

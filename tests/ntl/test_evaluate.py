@@ -236,6 +236,15 @@ def test_each_reading_has_its_own_metrics_and_the_decoded_numbers_keep_theirs():
     ]
 
 
+def test_rows_without_ratings_are_left_out_of_the_score_by_ratings():
+    built, examples = uniform([("0 10", "5"), ("0 20", "12"), ("0 30", "9")])
+    rated = [examples[1]._replace(ratings=(10.0, 14.0))]
+    alone = score_answers(built, rated, DATA, ALL).metrics["rater_crps"]
+    mixed = score_answers(built, [examples[0], *rated, examples[2]], DATA, ALL).metrics
+    assert mixed["rater_crps"] == approx(alone)
+    assert "rater_crps" not in score_answers(built, examples, DATA, ALL).metrics
+
+
 def test_the_interval_holds_the_requested_share_of_the_distribution():
     built, examples = uniform([("0 10", "5"), ("0 10", "8")])
     half = score_answers(built, examples, DATA, replace(ALL, read=["median"], interval=0.5))

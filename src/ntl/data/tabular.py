@@ -47,7 +47,7 @@ class Tabular(Sizes, Data):
     ratings: str | None = setting(
         None,
         "a column with the numbers of several people, separated by spaces, against which the model's "
-        "distribution is scored",
+        "distribution is scored; rows in which it is empty are left out of this score",
         "answers",
     )
     prompt: str | None = setting(
@@ -131,6 +131,7 @@ class Tabular(Sizes, Data):
         if parts := [f"{count:,} rows {why}" for why, count in left_out.items() if count > 0]:
             notes.append(f"left out: {', '.join(parts)}")
         notes += _rounded(columns, self.significant_digits)
+        notes += _unrated({"validation": validation, "test": test}, self.ratings)
         return TaskData(
             train,
             validation,
@@ -309,6 +310,13 @@ def _examples(table: Mapping[str, Column], questions: Sequence[str], settings: T
         Example(question, answer, ratings=of_people)
         for question, answer, of_people in zip(questions, answers, ratings, strict=True)
     ]
+
+
+def _unrated(parts: Mapping[str, Sequence[Example]], ratings: str | None) -> list[str]:
+    """Say how many of the rows that are answered are left out of the score by ratings."""
+    counts = {name: sum(not example.ratings for example in part) for name, part in parts.items()}
+    found = [f"{count:,} of {len(parts[name]):,} {name} rows" for name, count in counts.items() if count]
+    return [f"without {ratings}: {', '.join(found)}"] if ratings is not None and found else []
 
 
 def _answer(text: str) -> str:

@@ -101,6 +101,14 @@ def test_other_formats_are_read_like_csv(tmp_path, ending):
     assert {e.question: e.answer for e in rows(data)} == {"x,1": "1", "?,2": "2", "é,?": "3"}
 
 
+def test_rows_without_ratings_are_counted(table):
+    text = "a,r,y\n" + "".join(f"{i},{'' if i % 2 else '1 2'},{i}\n" for i in range(8))
+    data = table(text, "columns=[a]", "ratings=r", "validation_size=2", "test_size=3")
+    unrated = sum(not example.ratings for example in data.tests["test"])
+    assert 0 < unrated < 3
+    assert f"{unrated} of 3 test rows" in data.note
+
+
 def test_what_the_reader_assumed_or_left_out_is_noted(tmp_path):
     (tmp_path / "table.jsonl").write_text("".join(f'{{"a": {i}, "b": [1], "y": {i}}}\n' for i in range(3)))
     data = tabular(f"file={tmp_path}/table.jsonl", "target=y", "validation_size=1", "test_size=1")
