@@ -13,7 +13,7 @@ from ntloss.regression.checkpoints import Checkpoint
 from ntloss.writing import Writer
 
 WARM_UP = 0.1  # share of the steps
-PATIENCE = 3  # epochs without a smaller error after which training ends
+PATIENCE = 4  # epochs without a smaller error after which training ends
 RATES = {"upper_layers": 2e-3, "lora": 5e-4, "all": 3e-4}
 _BETAS = (0.9, 0.98)
 
@@ -84,7 +84,7 @@ def train(
 
     try:
         validate_epoch()  # training may have been interrupted in it
-        while step < until and len(history) - best_epoch(history) <= PATIENCE:
+        while step < until and len(history) - best_epoch(history) < PATIENCE:
             epoch, start = divmod(step, per_epoch)
             order = torch.randperm(
                 len(rows), generator=torch.Generator().manual_seed(int(seed + epoch))

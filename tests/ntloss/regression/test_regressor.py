@@ -371,6 +371,12 @@ def test_a_refit_takes_the_chosen_number_of_epochs_and_goes_on_after_an_interrup
     assert_close(model.predict(texts[:9]), whole.predict(texts[:9]), 1e-3)
 
 
+def test_training_ends_after_four_epochs_without_a_smaller_error(tiny, monkeypatch):
+    errors = iter([2.0, 1.0, 3.0, 3.0, 3.0, 3.0, 0.0])
+    monkeypatch.setattr(NumberRegressor, "_error", lambda *_: next(errors))
+    assert make(tiny, epochs=7).fit(*reviews(160)).history_ == [2.0, 1.0, 3.0, 3.0, 3.0, 3.0]
+
+
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_a_fit_that_was_stopped_while_it_validated_makes_up_for_it(tiny, tmp_path, monkeypatch, epoch):
     texts, answers = reviews(160)
