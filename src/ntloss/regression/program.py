@@ -44,7 +44,7 @@ _OF_FIT = (
 
 def fit(given: argparse.Namespace) -> int:
     """Fit a table's column, save the model in a folder, and print what it can do."""
-    table = read_table(given.table, given.separator)
+    table = read_table(given.table, given.separator, "--separator")
     target = find_column(table.rows, given.target, "--target", table.notes)
     folder = Path(given.output or f"{Path(given.table).name.partition('.')[0]}-{target}").expanduser()
     made_from = _made_from(table.rows, given)
@@ -88,7 +88,7 @@ def fit(given: argparse.Namespace) -> int:
 def predict(given: argparse.Namespace) -> int:
     """Write the rows of a table with predictions as CSV; with true answers, print their errors."""
     check_level("--level", given.level)
-    table = read_table(given.table, given.separator)
+    table = read_table(given.table, given.separator, "--separator")
     _check_names(table.rows, given.table)
     truth, fitted = Answers(np.zeros(0), []), _held(Path(given.folder).expanduser())
     in_fit = fitted.get(FOUND, {})

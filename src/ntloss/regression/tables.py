@@ -37,7 +37,11 @@ class Table(NamedTuple):
     notes: list[str]
 
 
-def read_table(file: str | Path, separator: str | None = None) -> Table:
+class _RaggedError(ValueError):
+    """Rows have different numbers of fields, maybe because another separator divides them."""
+
+
+def read_table(file: str | Path, separator: str | None = None, option: str | None = None) -> Table:
     """Read a table: CSV with any separator, JSON (an array, or an object a line), Parquet or Excel.
 
     CSV and JSON may be compressed, as `.csv.gz`, or with another ending that pandas knows.
@@ -46,6 +50,7 @@ def read_table(file: str | Path, separator: str | None = None) -> Table:
         file: its path.
         separator: of the fields of a CSV file, one character; a blank stands for any number of them, and
             `\\t` for a tab. Default: found.
+        option: what names another separator, for the error. Default: nothing does.
 
     Raises:
         OSError: there is no such file, or it may not be read.
@@ -73,7 +78,8 @@ def read_table(file: str | Path, separator: str | None = None) -> Table:
     except Exception as error:  # each format has other errors for damaged files
         if isinstance(error, OSError) and error.filename is not None:
             raise
-        raise ValueError(f"{path}: {str(error) or repr(error)}") from error
+        hint = f"; {option} names another separator" if option and isinstance(error, _RaggedError) else ""
+        raise ValueError(f"{path}: {str(error) or repr(error)}{hint}") from error
     table.columns = pd.Index([str(name).strip() for name in table.columns])
     if twice := [*dict.fromkeys(table.columns[table.columns.duplicated()])]:
         what = "have no name; name" if twice == [""] else f"are called {', '.join(map(repr, twice))}; rename"
@@ -192,7 +198,7 @@ def _read_rows(text: str, separator: str | None, notes: list[str]) -> list[list[
         for row in reader:
             if row and rows and len(row) != len(rows[0]):
                 # pandas would fill such a row with gaps, or take its first field for an index.
-                raise ValueError(_misfit(skipped + reader.line_num, row, rows[0], _named(separator)))
+                raise _RaggedError(_misfit(skipped + reader.line_num, row, rows[0], _named(separator)))
             rows += [row] if row else []
     except csv.Error as error:
         is_open = "unexpected end" in str(error)
@@ -216,7 +222,7 @@ def _misfit(number: int, row: Sequence[str], names: Sequence[str], separator: st
     return (
         f"line {number} has {fields}, the header {len(names)}, where {separator} separates them: "
         f"{row[0][:_SHOWN]!r}. A text that holds {separator} has to be in double quotes, and a title or note "
-        "outside the table has to be deleted; --separator names another separator."
+        "outside the table has to be deleted"
     )
 
 
