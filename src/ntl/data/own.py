@@ -55,6 +55,11 @@ class Own(Data):
                 "rows; expected another name."
             )
         for name, examples in {"train": found.train, **found.parts}.items():
+            if not (hasattr(examples, "__len__") and hasattr(examples, "__getitem__")):
+                raise UserError(
+                    f"{KEY}={self.load} returned a {type(examples).__name__} as {name}; expected a list of "
+                    "ntl.data.Example(question, answer)."
+                )
             for row, each in enumerate(examples):
                 if not isinstance(each, Example) or not all(isinstance(text, str) for text in each[:2]):
                     raise UserError(

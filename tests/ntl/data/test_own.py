@@ -16,6 +16,7 @@ ROWS = [Example("1 + 1 = ", "2")]
         (TaskData(ROWS, [("1 + 1 = ", "2")], {"test": ROWS}), "row 0 of validation"),
         (TaskData(ROWS, ROWS, {"validation": ROWS}), "validation"),
         (TaskData(ROWS, ROWS, {"train": ROWS}), "train"),
+        (TaskData((row for row in ROWS), ROWS, {"test": ROWS}), "train"),
         (ROWS, "TaskData"),
     ],
 )
