@@ -244,10 +244,10 @@ def _columns_of_question(settings: Tabular, known: Sequence[str]) -> list[str]:
     """
     key, columns = "columns", settings.columns or [name for name in known if name not in settings.targets]
     if settings.prompt is not None:
-        if settings.columns:
+        if beside := [other for other in ("columns", "names") if getattr(settings, other)]:
             raise UserError(
-                "dataset_args.columns is given together with dataset_args.prompt, which names its columns. "
-                "Omit one of the two."
+                f"dataset_args.{beside[0]} is given together with dataset_args.prompt, which names its "
+                "columns. Omit one of the two."
             )
         key, columns = "prompt", list(dict.fromkeys(_COLUMN.findall(settings.prompt)))
     named = [("target", name) for name in settings.targets] + [(key, name) for name in columns]

@@ -181,6 +181,7 @@ def test_the_name_of_a_column_may_be_a_number(tmp_path, split_by):
         ("a,y\n1,2\n", ("prompt='{a} has {y}'",), "dataset_args.prompt .*'y'"),
         ("a,y\n1,2\n", ("prompt='Stars: '",), "dataset_args.prompt"),
         ("a,y\n1,2\n", ("prompt='{a}: '", "columns=[a]"), "dataset_args.columns"),
+        ("a,y\n1,2\n", ("prompt='{a}: '", "names=true"), "dataset_args.names"),
         ("a,y\n1,2\n", ("split_by=when",), "dataset_args.split_by .*'when'"),
         ("t,y\n21.11.2026,2\n3,4\n5,6\n", ("split_by=t",), "dataset_args.split_by=t"),
         ("a,r,y\n1,x,2\n3,4,5\n5,6,7\n", ("ratings=r",), "dataset_args.ratings=r"),
