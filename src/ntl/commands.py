@@ -169,8 +169,6 @@ def task(composed: DictConfig) -> float:
         if job is not None:
             _print_into_the_log_alone()
             job.write("it is not finished")
-        if not (path / HYDRA / "config.yaml").exists():
-            _write_configuration(composed, path / HYDRA)
         _check_keys(composed, settings)
         config = read_config(composed, settings.runtime.choices.get("loss"))
         config.training_args.disable_tqdm = in_sweep or config.training_args.disable_tqdm
@@ -287,7 +285,7 @@ def _check_keys(composed: DictConfig, settings: DictConfig) -> None:
 
 
 def _write_configuration(composed: DictConfig, folder: Path) -> None:
-    """Write the files of `.hydra` as Hydra itself does, but for a command that is not refused."""
+    """Write the files of `.hydra` as Hydra itself does, but not for a command that is refused."""
     settings: Any = HydraConfig.instance().cfg
     written = {"config": composed, "hydra": settings, "overrides": settings.hydra.overrides.task}
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ from ntl.data import evenly_spaced
 from ntl.evaluate import Result
 from ntl.layout import STATE
 from ntl.models import build
+from ntl.report.runs import read_runs
 from ntl.trainer import LabTrainer
 from ntloss import NTLoss
 
@@ -333,6 +334,13 @@ def test_an_invalid_setting_is_an_error_with_code_2_and_nothing_is_trained(
     assert named in message
     assert "Traceback" not in message
     assert not (tmp_path / "run/model.safetensors").exists()
+
+
+def test_a_refused_command_leaves_no_run_that_a_report_names(run, tmp_path):
+    assert train(*answer(tmp_path, run, "evaluation.name=other", "dataset_args.data_dir=nowhere")) == 2
+    new = small(tmp_path, f"training_args.output_dir={tmp_path}/run/new", "dataset_args.data_dir=nowhere")
+    assert train(*new) == 2
+    assert read_runs([run])[1] == []
 
 
 def test_diverging_training_is_an_error(tmp_path, capsys):
