@@ -182,7 +182,7 @@ def task(composed: DictConfig) -> float:
         if job is not None:
             log.exception("failed")
             reason = " ".join(str(error).split()) or type(error).__name__
-            job.write(reason)
+            job.write(reason, isinstance(error, UserError))
             print(f"{folder.name} failed: {reason}", file=sys.stderr)
             return worst
         if isinstance(error, UserError):
@@ -225,11 +225,11 @@ class Job:
         known = (before["sweep"], before["job"]) if "sweep" in before else (self.latest, number)
         self.place = first_place(folder, known)
 
-    def write(self, reason: str | None) -> None:
-        """Write why there are no results of the run; None if there are."""
+    def write(self, reason: str | None, is_refused: bool = False) -> None:
+        """Write why there are no results of the run, None if there are, and whether it was refused."""
         sweep, job = self.place
-        content = {"sweep": sweep, "job": job, "latest": self.latest, "reason": reason}
-        write_atomically(self.file, json.dumps(content))
+        content = {"sweep": sweep, "job": job, "latest": self.latest}
+        write_atomically(self.file, json.dumps({**content, "reason": reason, "refused": is_refused}))
 
 
 def first_place(run: Path, default: tuple[float, int]) -> tuple[float, int]:
@@ -254,14 +254,19 @@ def _time_of_sweep(folder: Path) -> float:
     return float((folder / JOBS / STARTED).read_text())
 
 
-def failed_runs(folder: Path) -> dict[Path, str]:
-    """Return the runs of the latest sweep in a folder that have no results, with the reasons."""
-    found, latest = {}, _time_of_sweep(folder)
+def failed_runs(folder: Path) -> tuple[dict[Path, str], bool]:
+    """Return the runs of the latest sweep in a folder that have no results, with the reasons.
+
+    Returns:
+        The reasons; and whether a run failed that was not refused, which the same command continues.
+    """
+    found, continues, latest = {}, False, _time_of_sweep(folder)
     for path in sorted((folder / JOBS).glob("*.json")):
         job = json.loads(path.read_text("utf-8"))
         if job.get("latest") == latest and job["reason"] is not None:
             found[folder / path.stem] = job["reason"]
-    return found
+            continues = continues or not job["refused"]
+    return found, continues
 
 
 def _check_keys(composed: DictConfig, settings: DictConfig) -> None:
@@ -333,7 +338,8 @@ class ReportCallback(Callback):
 
         folder = Path(config.hydra.sweep.dir)
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
-        failed, is_reported = failed_runs(folder), True
+        failed, continues = failed_runs(folder)
+        is_reported = True
         try:
             report(
                 [folder], folder / "report", config.evaluation.name, contrasts, config.margin, without=failed
@@ -342,9 +348,9 @@ class ReportCallback(Callback):
             print(f"no report: {error}", file=sys.stderr)
             is_reported = False
             remove_report(folder / "report")  # an earlier one is not that of this sweep
-        if failed:
-            for run in failed:
-                print(f"{run} has no results: its train.log says why", file=sys.stderr)
+        for each in failed:
+            print(f"{each} has no results: its train.log says why", file=sys.stderr)
+        if continues:
             print(CONTINUES, file=sys.stderr)
         if failed or not is_reported:
             raise SystemExit(1)

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from tolerances import TRAINED_BY_ADAM, approx, assert_close, assert_identical
 
 from ntl.config import compose_config, default_jobs, name_run
+from ntl.errors import CONTINUES
 from ntl.layout import RESULTS, STATE
 from ntl.metrics.registry import find_metric
 from ntl.trainer import LabTrainer
@@ -300,11 +301,19 @@ def test_a_failed_run_does_not_end_the_sweep_and_is_named_at_the_end(tiny, out, 
     )
     assert finished(out) == [succeeded]
     printed = capsys.readouterr().err
-    *_, last_but_one, _ = printed.strip().splitlines()
-    assert failed in last_but_one
+    assert failed in printed.strip().splitlines()[-1]
     assert "of another sweep is not finished" not in printed
     assert "diverged" in (out / failed / "train.log").read_text()
     assert (out / "report/table.md").exists()
+
+
+def test_only_a_sweep_that_the_same_command_continues_says_so(tiny, out, monkeypatch, capsys):
+    wrong = changed(tiny, "loss=ce", "training_args.learning_rate=1e30", "training_args.max_grad_norm=0")
+    assert compare(*wrong) == 1
+    assert CONTINUES not in capsys.readouterr().err
+    monkeypatch.setattr("ntl.train.add_loss", lambda *_: 1 / 0)
+    assert compare(*tiny) == 1
+    assert capsys.readouterr().err.strip().endswith(CONTINUES)
 
 
 def start(command):
