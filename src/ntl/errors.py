@@ -20,12 +20,11 @@ class UserError(Exception):
     """
 
 
-def unknown_key(prefix: str, key: str, known: Collection[str], listed: Collection[str] = ()) -> UserError:
-    """Make the error of an unknown key, with the closest known key or, if none is close, those `listed`."""
+def unknown_key(prefix: str, key: str, known: Collection[str]) -> UserError:
+    """Make the error of an unknown key, with the closest known key or, if none is close, all of them."""
     if near := difflib.get_close_matches(key, known, n=1):
         return UserError(f"{prefix}{key} is unknown. Did you mean {prefix}{near[0]}?")
-    expected = ", ".join(listed or known)
-    return UserError(f"{prefix}{key} is unknown; expected one of: {expected}.")
+    return UserError(f"{prefix}{key} is unknown; expected one of: {', '.join(known)}.")
 
 
 @contextmanager
