@@ -15,7 +15,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ntl.config import SECTIONS, changes, find_primary, read_config, unknown_at_the_top, unread_keys
 from ntl.data.files import write_atomically
 from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
-from ntl.evaluate import read_results
+from ntl.evaluate import Metrics, read_results
 from ntl.layout import HYDRA, JOBS, RESULTS, STARTED
 from ntl.own import find_own_code
 from ntl.terminal import HELP_OPTIONS, print_keys
@@ -158,52 +159,89 @@ def task(composed: DictConfig) -> float:
         undefined. In a sweep, so does a run that fails, and the others go on; its `train.log` says why.
     """
     settings: Any = HydraConfig.get()
-    in_sweep = settings.mode == RunMode.MULTIRUN
-    # Optuna ends the whole search at a NaN.
-    worst = -math.inf if "maximize" in str(settings.sweeper.get("direction")) else math.inf
     path = Path(settings.runtime.output_dir)
     folder = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    job = Job(path, settings.job.num) if in_sweep else None
+    job = Job(path, settings.job.num) if settings.mode == RunMode.MULTIRUN else None
     find_own_code(settings.runtime.cwd)
     try:
         if job is not None:
             _print_into_the_log_alone()
             job.write("it is not finished")
-        _check_keys(composed, settings)
-        config = read_config(composed, settings.runtime.choices.get("loss"))
-        config.training_args.disable_tqdm = in_sweep or config.training_args.disable_tqdm
-        # Hydra's folder of a single evaluation is that of the evaluation itself; see `config.run_folder`.
-        is_evaluation = config.training_args.do_only_eval and not in_sweep
-        own = Path(str(config.model_args.model_name_or_path)).expanduser() if is_evaluation else path
-        config.sweep, config.job = first_place(own, (time.time(), 0)) if job is None else job.place
-        target = folder if is_evaluation else folder / config.evaluation.name
-        metrics, is_new = run(config, folder, target, lambda: _write_configuration(composed, path / HYDRA))
+        metrics, is_new = _start(composed, folder, job)
     except Exception as error:
         if job is not None:
             log.exception("failed")
             reason = " ".join(str(error).split()) or type(error).__name__
             job.write(reason, isinstance(error, UserError))
             print(f"{folder.name} failed: {reason}", file=sys.stderr)
-            return worst
-        if isinstance(error, UserError):
-            raise SystemExit(2) from error  # Hydra prints all overrides above other errors
-        raise
+            return _worst(settings)
+        with _exiting():
+            raise
     if job is not None:
         job.write(None)
         if composed.announce:
             print(f"{folder.name} {'is finished' if is_new else 'was finished already'}", file=sys.stderr)
-    measured = metrics["validation"]
-    is_search = in_sweep and not str(settings.sweeper._target_).endswith(".BasicSweeper")
-    if is_search and composed.minimize not in (*measured, *LOSS_TERMS):
+    return _value_for_search(composed.minimize, metrics["validation"], settings)
+
+
+def _start(composed: DictConfig, folder: Path, job: Job | None) -> tuple[dict[str, Metrics], bool]:
+    """Read the settings of a run, and do what is left of it, see `ntl.train.run`.
+
+    Args:
+        composed: The settings.
+        folder: The folder that Hydra chose.
+        job: The run's place in its sweep; None for a single run.
+    """
+    settings: Any = HydraConfig.get()
+    _check_keys(composed, settings)
+    config = read_config(composed, settings.runtime.choices.get("loss"))
+    training = config.training_args
+    training.disable_tqdm = job is not None or training.disable_tqdm
+    if job is not None:
+        config.sweep, config.job = job.place
+    else:
+        # Hydra's folder of a single evaluation is that of the evaluation itself; see `config.run_folder`.
+        model = Path(str(config.model_args.model_name_or_path)).expanduser()
+        config.sweep, config.job = first_place(model if training.do_only_eval else folder, (time.time(), 0))
+    target = folder if training.do_only_eval and job is None else folder / config.evaluation.name
+    return run(config, folder, target, lambda: _write_configuration(composed, folder / HYDRA))
+
+
+def _worst(settings: Any) -> float:
+    """Return the worst value of a search. Optuna ends the whole search at a NaN."""
+    return -math.inf if "maximize" in str(settings.sweeper.get("direction")) else math.inf
+
+
+def _value_for_search(name: str, measured: Metrics, settings: Any) -> float:
+    """Return the validation metric that a sweeper minimizes; the worst value if it is undefined.
+
+    Args:
+        name: The metric.
+        measured: The metrics of the validation set.
+        settings: Hydra's. If they are of a search, the metric has to be measured.
+    """
+    is_search = settings.mode == RunMode.MULTIRUN and not settings.sweeper._target_.endswith(".BasicSweeper")
+    if is_search and name not in (*measured, *LOSS_TERMS):
         # The other runs of the search would lack it, too. A cause would be lost between processes.
         print(
-            f"minimize={composed.minimize} is not measured on the validation set; expected one of: "
-            f"{', '.join(measured)}.",
+            f"minimize={name} is not measured on the validation set; expected one of: {', '.join(measured)}.",
             file=sys.stderr,
         )
         raise SystemExit(2)
-    value = measured.get(composed.minimize)
-    return worst if value is None else value
+    value = measured.get(name)
+    return _worst(settings) if value is None else value
+
+
+@contextmanager
+def _exiting() -> Iterator[None]:
+    """Exit at a UserError, which is the cause of the exit.
+
+    Hydra prints all overrides above other errors of a run, and only warns of those of a callback.
+    """
+    try:
+        yield
+    except UserError as error:
+        raise SystemExit(2) from error
 
 
 class Job:
@@ -317,14 +355,12 @@ class ReportCallback(Callback):
         from ntl.report.contrasts import check_margin, read_contrasts
 
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
-        try:
+        with _exiting():
             without_hydra = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
             _check_keys(without_hydra, config.hydra)
             read_contrasts(contrasts)
             check_margin(config.margin)
             _check_metric(config.minimize)
-        except UserError as error:
-            raise SystemExit(2) from error  # Hydra only warns of other errors in a callback
         _check_folder(config.hydra.sweep, config)
         folder = config.hydra.sweep.dir
         start_sweep(Path(folder))
@@ -377,7 +413,7 @@ def _check_folder(settings: DictConfig, config: DictConfig) -> None:
         folder, given = Path(settings.dir), (config.get("training_args") or {}).get("output_dir")
     except OmegaConfBaseException:
         return  # Hydra will explain it
-    try:
+    with _exiting():
         if given == "":  # a variable of the shell that is not set
             raise UserError(
                 "training_args.output_dir is empty; expected a folder, or null for one below outputs/."
@@ -386,8 +422,6 @@ def _check_folder(settings: DictConfig, config: DictConfig) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             if not os.access(folder, os.W_OK):
                 raise PermissionError(13, "Permission denied")
-    except UserError as error:
-        raise SystemExit(2) from error
 
 
 def _print_choices(command: str, overrides: Sequence[str]) -> bool:
