@@ -131,8 +131,8 @@ class Calibration:
             ValueError: there are too few rows for this quantile.
         """
         if quantile == 0.5:
-            return float(((self.below + self.upto) / 2).quantile(0.5))
-        if quantile < 0.5:
+            level = float(((self.below + self.upto) / 2).quantile(0.5))
+        elif quantile < 0.5:
             level = -conformal_score(-self.upto, 1 - quantile)
         else:
             # The quantile at a level is the smallest number whose probability reaches it.

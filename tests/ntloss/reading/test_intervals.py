@@ -110,6 +110,12 @@ def test_impossible_input_is_an_error(given, message):
         interval_margin(*given)
 
 
+def test_levels_of_answers_that_a_model_holds_for_impossible_are_in_order():
+    impossible = torch.full((40,), 1e-12, dtype=torch.float64)
+    calibration = Calibration(impossible, impossible)
+    assert calibration.level(0.05) <= calibration.level(0.5) <= calibration.level(0.95)
+
+
 def test_calibrated_levels_hold_their_share_of_new_numbers_of_an_overconfident_model():
     generator = torch.Generator().manual_seed(0)
     below = torch.rand(2000, 2, dtype=torch.float64, generator=generator)
