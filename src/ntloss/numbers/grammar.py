@@ -53,7 +53,7 @@ from ntloss.numbers.joins import (
     joined_until,
     may_be_joined,
 )
-from ntloss.numbers.lists import UNFINISHED, Lists
+from ntloss.numbers.lists import Lists
 
 SEPARATORS = (",", " ", ".", "'", "")
 """Separators of thousands that can be required, and none. With "." the decimal point is a comma."""
@@ -319,7 +319,7 @@ def find_whole(text: str, thousands: str | None = None) -> str | None:
     return plain if around else None
 
 
-def read_prefix(text: str, thousands: str | None = None, before: str = "") -> Prefix:
+def read_prefix(text: str, thousands: str | None = None) -> Prefix:
     """Read the beginning of a text that is still being written.
 
     Spaces and a sign of a currency may stand before the number. What a token would change is seen from
@@ -328,8 +328,8 @@ def read_prefix(text: str, thousands: str | None = None, before: str = "") -> Pr
 
     Args:
         text: what has been written so far, from where the number may begin.
-        thousands: the separator of thousands, see `parse_numbers`. Default: the text decides.
-        before: what stands before the number: `1` is no number after `x`, and in a list in `[1,234]`.
+        thousands: the separator of thousands, see `parse_numbers`. Default: the text decides. After a text
+            that may have begun a list, it is `thousands_at` the end of that text.
 
     Returns:
         The number so far, and what may become of it.
@@ -347,22 +347,13 @@ def read_prefix(text: str, thousands: str | None = None, before: str = "") -> Pr
         '1/' 1.0 False True
         '1/2' 1.0 True False
     """
-    rules, whole, at = _rules(thousands), before + text, len(before)
-    match = rules.leading.match(whole, at)
-    begun = rules.begun.fullmatch(whole, at) is not None
+    rules = _rules(thousands)
+    match = rules.leading.match(text)
+    begun = rules.begun.fullmatch(text) is not None
     if match is None or match["part"] is not None:
         return Prefix(None, False, begun)
-    number, joined = match, joined_until(whole, match, thousands) > 0
-    open_ = begun or may_be_joined(whole, match)
-    if (
-        thousands is None
-        and not _UNSEPARATED.fullmatch(match["body"])
-        and (end := Lists(whole).end_of(match))
-    ):
-        number = _rules("").leading.match(whole, at, end) or match
-        open_ = open_ or UNFINISHED.fullmatch(whole, end) is not None
-        joined = True
-    return Prefix(as_value(_plain(number)), joined, open_)
+    joined = joined_until(text, match, thousands) > 0
+    return Prefix(as_value(_plain(match)), joined, begun or may_be_joined(text, match))
 
 
 def ends_in_currency(text: str) -> bool:

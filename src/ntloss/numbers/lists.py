@@ -22,13 +22,13 @@ _TAG = rf"<\|?(?i:(?!{_OTHER_TAGS}\b)[a-z][\w.-]*)(?:\s[^<>]*)?\|?>"
 _CENTS = rf"\(\s*{SIGN}?[1-9]{D}{{0,2}}(?:(?:,{D}{{3}})+\.{D}{D}|(?:[. ]{D}{{3}})+,{D}{D})\s*\)"
 _BLANK = r"[ \t\r\n]"  # other spaces do not separate numbers
 # What may be written of the next number of a list.
-UNFINISHED = re.compile(rf"{_BLANK}*(?:[,;:|]{_BLANK}*)?(?:{SIGN}?\.?|[eE][+-]?|\\[a-z]*)\s*\Z")
+_UNFINISHED = re.compile(rf"{_BLANK}*(?:[,;:|]{_BLANK}*)?(?:{SIGN}?\.?|[eE][+-]?|\\[a-z]*)\s*\Z")
 # What begins a list, its numbers, which a comma or a space separates, and what ends it.
 _LIST = re.compile(
     rf"(?:(?P<open>(?!{_CENTS})\(|(?<![\w}}\]^])\{{|\[|{_TAG})|[)\]}}\"'],){_BLANK}*"
     rf"(?P<items>{_ITEM}(?:{_BLANK}*[,;:|]{_BLANK}*{_ITEM}|{_BLANK}+{_ITEM})*)"
     rf"(?:{_BLANK}*(?:[,;]{_BLANK}*)?(?:(?:\\right)?\\?(?:[)}}]|\](?!\())|<)"
-    rf"|{_BLANK}*,{_BLANK}*[(\[{{\"'.…]|(?(open){UNFINISHED.pattern}|(?!)))"
+    rf"|{_BLANK}*,{_BLANK}*[(\[{{\"'.…]|(?(open){_UNFINISHED.pattern}|(?!)))"
 )
 _LIST_BEGINS = re.compile(r"[(\[{>)\]}\"'](?:(?<=[(\[{>])|(?=,))")
 _LONGEST_TAG = 64

@@ -169,6 +169,9 @@ def test_a_number_with_too_many_digits_is_left_out_with_a_warning_and_is_never_a
         ("is [", "1,234]", 1.0),
         ("is [1,", "234,567]", 234.0),
         ("is [1,\n", "234,567]", 234.0),
+        ("is <box>", "1 234</", 1.0),
+        ("is (", "1,234 people", 1234.0),
+        ("is \\boxed{", "1,234} ", 1234.0),
         ("is ", "1,234", 1234.0),
         ("Rating (0 to 80): ", "1,234", 1234.0),
         # what joins numbers, or ended one before, changes none
