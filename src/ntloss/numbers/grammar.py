@@ -235,14 +235,14 @@ def _words_of(magnitude: str) -> list[str]:
     return [word if word in POWERS else word.removesuffix("s") for word in words]
 
 
-def find_digits(text: str, thousands: str | None = None) -> Iterator[tuple[int, int, str, re.Match[str]]]:
-    """Find all numbers of a text; yield start, end and `plain` of each, as in `Written`, and its match.
+def find_digits(text: str, thousands: str | None) -> Iterator[tuple[int, str]]:
+    """Find all numbers of a text; yield the start and `plain` of each, as in `Written`.
 
     Labels need no more, and what stands around a number takes several times as long to look at.
     """
     for match, _ in _matches(text, thousands):
         if match.lastgroup != "part":
-            yield match.start(), match.end(), _plain(match), match
+            yield match.start(), _plain(match)
 
 
 def _matches(text: str, thousands: str | None) -> list[tuple[re.Match[str], bool]]:
@@ -306,7 +306,7 @@ def find_in_text(text: str, thousands: str | None = None) -> list[Written]:
     return found
 
 
-def find_whole(text: str, thousands: str | None = None) -> str | None:
+def find_whole(text: str, thousands: str | None) -> str | None:
     """Return the number that a text is, as `float` reads it; None if it is anything else.
 
     White space, a currency, a percent sign and a point may stand around it.

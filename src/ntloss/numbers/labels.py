@@ -144,7 +144,7 @@ def find_numbers(
             pieces[i] = BREAK + pieces[i]
     text = b"".join([*pieces, BREAK]).decode(errors="surrogateescape")  # parts of characters are surrogates
     found = array("q")
-    for start, _, plain, _ in find_digits(text, vocabulary.thousands):
+    for start, plain in find_digits(text, vocabulary.thousands):
         found.extend(_measure(start, plain))
     packed = ids.new_zeros(*shape, len(LabelNumbers._fields))
     if found:

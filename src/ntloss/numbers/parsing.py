@@ -10,7 +10,6 @@ import functools
 import math
 import re
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from ntloss.numbers.alphabet import APOSTROPHES, MAGNITUDE_WORDS, SPACE, SPACES, as_value
@@ -114,27 +113,7 @@ def parse_number(
     return None if number is None else as_value(number)
 
 
-def exact_number(given: Any, which: Which = "last") -> Any:
-    """Return one number of a text so that `==` compares all of its digits, and all else as it is.
-
-    It is a Decimal, or a text if its exponent is too large for one; see `parse_number` for `which`.
-
-    Example:
-        >>> exact_number("It is 1" + "0" * 400) == 10**400
-        True
-    """
-    if not isinstance(given, str):
-        return given
-    if callable(which):
-        return which(given)
-    number = _find_number(given, which)
-    try:
-        return None if number is None else Decimal(number)
-    except InvalidOperation:  # an exponent that Decimal cannot hold
-        return number
-
-
-def _find_number(text: str, which: str, thousands: str | None = None) -> str | None:
+def _find_number(text: str, which: str, thousands: str | None) -> str | None:
     check_which(which)
     if which == "whole":
         return find_whole(text, thousands)
