@@ -17,8 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.numbers.format import NumberFormat
-from ntloss.numbers.grammar import ends_in_currency
-from ntloss.numbers.lists import thousands_at
 from ntloss.numbers.parsing import as_float, parse_number
 from ntloss.reading.images import tokenizer_of
 from ntloss.reading.intervals import interval_coverage
@@ -35,6 +33,7 @@ from ntloss.reading.prompts import (
 from ntloss.reading.quantiles import as_readable, check_answer_format
 from ntloss.reading.read import read_number
 from ntloss.reading.torch_model import TorchModel, start_token
+from ntloss.reading.writing import Before
 
 _RESAMPLES = 10_000
 _IGNORED = -100
@@ -303,8 +302,8 @@ def _number_of(text: str, before: str, format: NumberFormat | None, thousands: s
     if format is not None:
         text = text.lstrip()[: len(format.slots)]
     else:  # as `read_number` reads it after this text
-        thousands = thousands_at(before, len(before), thousands)
-        text = f"${text}" if ends_in_currency(before) else text
+        thousands, money = Before.of(before, thousands)
+        text = f"${text}" if money else text
     number = parse_number(text, "first", thousands)
     return math.nan if number is None else number
 

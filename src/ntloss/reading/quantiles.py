@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,7 +18,7 @@ from ntloss.reading import any_length, fixed_width
 from ntloss.reading.images import tokenizer_of
 from ntloss.reading.results import NumberQuantiles, UnlikelyNumberWarning
 from ntloss.reading.torch_model import Branch, Continuations, Readable, TorchModel
-from ntloss.reading.writing import Options, options_of
+from ntloss.reading.writing import Before, Options, options_of
 
 MOST_TEXTS = 64
 MAX_DIGITS = 18
@@ -119,18 +119,60 @@ def number_quantiles(
         model,
         inputs,
         vocabulary,
-        levels,
+        as_levels(levels),
         format,
-        low=low,
-        high=high,
-        max_digits=max_digits,
-        thousands=thousands,
-        most_texts=most_texts,
-        prefix_ids=prefix_ids,
-        rows_per_pass=rows_per_pass,
-        generator=generator,
-        past_key_values=past_key_values,
+        Limits.checked(low, high, max_digits, most_texts, rows_per_pass, format),
+        Before(thousands),
+        prefix_ids,
+        generator,
+        past_key_values,
     )
+
+
+Bounds = tuple[float | None, float | None]
+
+
+class Limits(NamedTuple):
+    """What is read of the numbers that a model may write, and how much is run for it.
+
+    Args:
+        bounds: the lowest and the highest number, inclusive; None where there is no bound.
+        max_digits, most_texts, rows_per_pass: see `number_quantiles`.
+    """
+
+    bounds: Bounds
+    max_digits: int
+    most_texts: int
+    rows_per_pass: int
+
+    @classmethod
+    def checked(
+        cls,
+        low: float | None,
+        high: float | None,
+        max_digits: int,
+        most_texts: int,
+        rows_per_pass: int = ROWS_PER_PASS,
+        format: NumberFormat | None = None,
+    ) -> Limits:
+        """Check the options of a reading, in a format if there is one; a ValueError names those at fault."""
+        check_format(format)
+        if min(rows_per_pass, most_texts) < 1 or not 1 <= max_digits <= 300:
+            raise ValueError(
+                f"rows_per_pass={rows_per_pass}, most_texts={most_texts}, max_digits={max_digits}: expected "
+                "rows_per_pass and most_texts of 1 or more, and max_digits from 1 to 300"
+            )
+        if format is not None and format.digits + format.decimals > _MOST_DIGITS:
+            raise ValueError(
+                f"digits={format.digits}, decimals={format.decimals}: expected at most {_MOST_DIGITS} in "
+                "total"
+            )
+        return cls(_check_bounds(low, high, format), max_digits, most_texts, rows_per_pass)
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether some numbers are out of range."""
+        return any(bound is not None for bound in self.bounds)
 
 
 @torch.no_grad()
@@ -138,24 +180,15 @@ def read_quantiles(
     model: Any,
     inputs: Any,
     vocabulary: NumberVocabulary | Any,
-    levels: float | Sequence[float],
+    levels: tuple[float, ...],
     format: NumberFormat | None,
-    *,
-    low: float | None,
-    high: float | None,
-    max_digits: int,
-    thousands: str | None,
-    most_texts: int,
+    limits: Limits,
+    before: Before,
     prefix_ids: Sequence[int],
     generator: torch.Generator | None,
-    rows_per_pass: int = ROWS_PER_PASS,
     past_key_values: Any = None,
-    money: bool = False,
 ) -> NumberQuantiles:
-    """Read quantiles like `number_quantiles`, of prompts that end in a sign of a currency if `money`."""
-    found = as_levels(levels)
-    _check_options(format, max_digits, most_texts, rows_per_pass)
-    bounds = check_bounds(low, high, format)
+    """Read quantiles like `number_quantiles`, of prompts whose end decides what is `before` the numbers."""
     readable = as_readable(model, past_key_values)
     known = as_vocabulary(vocabulary, readable)
     texts = texts_of(known)
@@ -163,13 +196,13 @@ def read_quantiles(
     _check_width(root, known)
     if format is None or format.signed:
         _warn_of_space(inputs, prefix_ids, known)
-    points = torch.tensor(found, dtype=torch.float64, device=root.device)
+    points = torch.tensor(levels, dtype=torch.float64, device=root.device)
 
     def read() -> dict[str, Tensor]:
-        options = options_of(known, thousands, root.device, money)
+        options = options_of(known, before, root.device)
         if format is not None:
-            return _of_fixed_width(root, known, options, points, format, bounds, rows_per_pass)
-        return _of_any_length(root, options, points, bounds, most_texts, max_digits, rows_per_pass, generator)
+            return _of_fixed_width(root, known, options, points, format, limits)
+        return _of_any_length(root, options, points, limits, generator)
 
     fields = read()
     # Some servers name their tokens only in answers. With these, it is read again.
@@ -177,9 +210,9 @@ def read_quantiles(
         known = grown
         texts |= texts_of(known)
         fields = read()
-    _warn(root, known, format, max_digits, bounds, fields)
+    _warn(root, known, format, limits, fields)
     passes, rows = root.counts
-    return NumberQuantiles(found, **fields, passes=passes, rows=rows)
+    return NumberQuantiles(levels, **fields, passes=passes, rows=rows)
 
 
 def as_levels(given: float | Sequence[float]) -> tuple[float, ...]:
@@ -201,22 +234,14 @@ def as_readable(model: Any, past: Any = None) -> Readable:
     return cast(Readable, model)
 
 
-Bounds = tuple[float | None, float | None]
-
-
-def any_of(bounds: Bounds) -> bool:
-    """Return whether there is a bound."""
-    return any(bound is not None for bound in bounds)
-
-
-def check_bounds(low: float | None, high: float | None, format: NumberFormat | None = None) -> Bounds:
+def _check_bounds(low: float | None, high: float | None, format: NumberFormat | None) -> Bounds:
     """Return the bounds of a range as floats; a ValueError if no number can be in it."""
     bounds = (None if low is None else as_float(low), None if high is None else as_float(high))
     least = -math.inf if bounds[0] is None else bounds[0]
     most = math.inf if bounds[1] is None else bounds[1]
     if not least <= most:
         raise ValueError(f"low={low}, high={high}: expected two numbers, the first not above the second")
-    if format is not None and any_of(bounds):
+    if format is not None and bounds != (None, None):
         largest = 10**format.digits - 10.0**-format.decimals
         smallest = -largest if format.signed else 0.0
         step = 10.0**format.decimals
@@ -278,12 +303,10 @@ def _of_any_length(
     root: Continuations,
     options: Options,
     levels: Tensor,
-    bounds: Bounds,
-    most_texts: int,
-    max_digits: int,
-    rows_per_pass: int,
+    limits: Limits,
     generator: torch.Generator | None,
 ) -> dict[str, Tensor]:
+    bounds, max_digits, most_texts, rows_per_pass = limits
     shifts = draw_shifts(generator)
     prompts = torch.split(torch.arange(len(root), device=root.device), max(1, rows_per_pass // most_texts))
     parts = []
@@ -301,24 +324,23 @@ def _of_fixed_width(
     options: Options,
     levels: Tensor,
     format: NumberFormat,
-    bounds: Bounds,
-    rows_per_pass: int,
+    limits: Limits,
 ) -> dict[str, Tensor]:
     # What is said of a format is measured along the digits of the median.
     half = levels.new_full((1,), 0.5)
     points, columns = torch.unique(torch.cat([half, levels]), return_inverse=True)
     prompts = torch.arange(len(root), device=root.device)
     shares = points.expand(len(root), -1)
-    if any_of(bounds):
+    if limits.has_bounds:
         # The quantiles of the numbers in the range are others of all numbers.
         ends = [
             torch.cat(
                 [
                     fixed_width.share_below(root, vocabulary, options, format, rows, bound, includes)
-                    for rows in torch.split(prompts, rows_per_pass)
+                    for rows in torch.split(prompts, limits.rows_per_pass)
                 ]
             )
-            for bound, includes in zip(bounds, (False, True), strict=True)
+            for bound, includes in zip(limits.bounds, (False, True), strict=True)
         ]
         below, in_range = ends[0][:, None], (ends[1] - ends[0])[:, None]
         shares = torch.where(in_range > 0, below + points * in_range, torch.nan)
@@ -329,18 +351,20 @@ def _of_fixed_width(
             shares.flatten()[rows],
             points[rows % len(points)] == 0.5,
         )
-        for rows in torch.split(walks, rows_per_pass)
+        for rows in torch.split(walks, limits.rows_per_pass)
     ]
     found, starts, fits, continues = (
         torch.cat(column).view(len(root), len(points)) for column in zip(*parts, strict=True)
     )
-    found = torch.where(shares.isnan(), torch.nan, found.clamp(*bounds) if any_of(bounds) else found)
+    if limits.has_bounds:
+        found = found.clamp(*limits.bounds)
+    found = torch.where(shares.isnan(), torch.nan, found)
     values, median = found[:, columns[1:]], columns[0]
     unknown = torch.full_like(values[:, 0], torch.nan)
     return {
         **{"values": values, "lower": values, "upper": values, "mean": unknown, "mean_error": unknown},
         "starts": starts[:, median],
-        "ends": (fits * (1 - continues))[:, median] * (ends[1] - ends[0] if any_of(bounds) else 1),
+        "ends": (fits * (1 - continues))[:, median] * (ends[1] - ends[0] if limits.has_bounds else 1),
         "continues": continues[:, median],
     }
 
@@ -349,8 +373,7 @@ def _warn(
     root: Continuations,
     vocabulary: NumberVocabulary,
     format: NumberFormat | None,
-    max_digits: int,
-    bounds: Bounds,
+    limits: Limits,
     read: Mapping[str, Tensor],
 ) -> None:
     starts, continues = read["starts"], read["continues"]
@@ -372,10 +395,14 @@ def _warn(
     ends = read["ends"] / (1 - continues).clamp(min=1e-9) if format is not None else read["ends"]
     if bool((lost := likely & ~(ends >= _LEAST_ENDING)).any()):
         share = float((1 - ends.nan_to_num())[lost].max())
-        if any_of(bounds):
-            what, advice = f"outside of low={bounds[0]}, high={bounds[1]}", "they are left out"
+        if limits.has_bounds:
+            low, high = limits.bounds
+            what, advice = f"outside of low={low}, high={high}", "they are left out"
         elif format is None:
-            what, advice = f"of more than {max_digits} digits", "they are left out, pass a larger max_digits"
+            what, advice = (
+                f"of more than {limits.max_digits} digits",
+                "they are left out, pass a larger max_digits",
+            )
         else:
             what = f"of fewer digits than {format}"
             advice = (
@@ -433,19 +460,6 @@ def check_answer_format(format: Any) -> None:
         raise ValueError(
             "format: expected one of the answers themselves, given one that writes their logarithms. Read "
             "these with number_quantiles, whose values format.unscaled turns into answers."
-        )
-
-
-def _check_options(format: NumberFormat | None, max_digits: int, most_texts: int, rows_per_pass: int) -> None:
-    check_format(format)
-    if min(rows_per_pass, most_texts) < 1 or not 1 <= max_digits <= 300:
-        raise ValueError(
-            f"rows_per_pass={rows_per_pass}, most_texts={most_texts}, max_digits={max_digits}: expected "
-            "rows_per_pass and most_texts of 1 or more, and max_digits from 1 to 300"
-        )
-    if format is not None and format.digits + format.decimals > _MOST_DIGITS:
-        raise ValueError(
-            f"digits={format.digits}, decimals={format.decimals}: expected at most {_MOST_DIGITS} in total"
         )
 
 

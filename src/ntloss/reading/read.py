@@ -28,11 +28,11 @@ from ntloss.reading.prompts import (
 from ntloss.reading.quantiles import (
     MAX_DIGITS,
     MOST_TEXTS,
+    Limits,
     as_levels,
     as_readable,
     as_vocabulary,
     check_answer_format,
-    check_bounds,
     draw_shifts,
     read_quantiles,
     texts_of,
@@ -40,7 +40,7 @@ from ntloss.reading.quantiles import (
 )
 from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
 from ntloss.reading.torch_model import Continuations, TorchModel
-from ntloss.reading.writing import options_of, read_begun
+from ntloss.reading.writing import Before, options_of, read_begun
 
 _PLACES = 16  # of one answer that are read at once
 
@@ -126,21 +126,21 @@ def read_number(
     readable = for_images(as_readable(model), images, messages)
     check_tokenizer(readable, tokenizer)
     check_answer_format(format)
+    limits = Limits.checked(low, high, max_digits, most_texts, format=format)
     with_median = tuple(sorted({*as_levels(levels), 0.5}))
     written, single = write_prompts(
         readable, processor, prompt, prefill, system, messages, template_options, template, images
     )
-    marks = [thousands_at(each.before, len(each.before), thousands) for each in written]
-    for each, mark in zip(written, marks, strict=True):
-        check_before(each, mark)
-    grammars = [(mark, ends_in_currency(each.before)) for each, mark in zip(written, marks, strict=True)]
+    befores = [Before.of(each.before, thousands) for each in written]
+    for each, before in zip(written, befores, strict=True):
+        check_before(each, before.thousands)
     readings: dict[int, NumberReading] = {}
     batches = [
-        (grammar, [i for i in batch if grammars[i] == grammar])
+        (before, [i for i in batch if befores[i] == before])
         for batch in in_batches(written, readable)
-        for grammar in dict.fromkeys(grammars[i] for i in batch)
+        for before in dict.fromkeys(befores[i] for i in batch)
     ]
-    for (mark, money), index in batches:
+    for before, index in batches:
         some = [written[i] for i in index]
         endings = [number_forms(each.answer or each.text, format) for each in some]
         inputs, prefix_ids = encode_prompts(readable, processor, some, endings)
@@ -150,14 +150,10 @@ def read_number(
             tokenizer,
             with_median,
             format,
-            low=low,
-            high=high,
-            max_digits=max_digits,
-            thousands=mark,
-            most_texts=most_texts,
-            prefix_ids=prefix_ids,
-            generator=generator,
-            money=money,
+            limits,
+            before,
+            prefix_ids,
+            generator,
         )
         readings |= {i: read.row(row) for row, i in enumerate(index)}
     return readings[0] if single else [readings[i] for i in range(len(written))]
@@ -222,7 +218,7 @@ def read_numbers(
     processor, tokenizer = tokenizer, tokenizer_of(tokenizer)
     readable = for_images(as_readable(model), images, messages)
     check_tokenizer(readable, tokenizer)
-    low, high = check_bounds(low, high)
+    limits = Limits.checked(low, high, max_digits, most_texts)
     if not getattr(tokenizer, "is_fast", False):
         raise TypeError(
             f"tokenizer: expected a fast tokenizer of transformers, given {type(tokenizer).__name__}, which "
@@ -251,13 +247,13 @@ def read_numbers(
             length -= 1
         places = [n for n in range(length, len(ids) + 1) if ends[n - 1] < first + end]
         texts = [whole.text[ends[place - 1] : first + end] for place in places]
-        money = [ends_in_currency(whole.text[first : ends[place - 1]]) for place in places]
-        at = next((i for i, text in enumerate(texts) if _is_read_as(text, value, mark, money[i])), 0)
+        befores = [Before(mark, ends_in_currency(whole.text[first : ends[place - 1]])) for place in places]
+        at = next((i for i, text in enumerate(texts) if _is_read_as(text, value, befores[i])), 0)
         lengths.append(places[at])
         kept.append(texts[at])
-        grammars.append((mark, money[at]))
+        grammars.append(befores[at])
         # The minus of `-US$5` and `($5)` stands before the place.
-        signs.append(-1 if value < 0 < (read_begun(texts[at], mark, money[at]).value or 0) else 1)
+        signs.append(-1 if value < 0 < (read_begun(texts[at], befores[at]).value or 0) else 1)
     if isinstance(readable, TorchModel):
         inputs: dict[str, Any] = {"input_ids": torch.tensor([ids], device=readable.inner.device)}
         if whole.images:
@@ -279,16 +275,16 @@ def read_numbers(
             after = any_length.numbers_after(
                 root,
                 torch.tensor(index, device=root.device),
-                options_of(vocabulary, grammar[0], root.device, grammar[1]),
-                most_texts,
-                max_digits,
+                options_of(vocabulary, grammar, root.device),
+                limits.most_texts,
+                limits.max_digits,
                 shifts,
                 [kept[some][i] for i in index],
             )
             factors = torch.tensor([signs[some][i] for i in index], device=root.device)[after.questions]
-            values = within(after.values * factors + 0.0, low, high)  # with one zero
+            values = within(after.values * factors + 0.0, *limits.bounds)  # with one zero
             after = after._replace(values=values)
-            fields = any_length.summarize(after, points.to(root.device), low, high)
+            fields = any_length.summarize(after, points.to(root.device), *limits.bounds)
             passes, run = root.counts
             of_mark = NumberQuantiles(with_median, **fields, passes=passes, rows=run)
             for row, i in enumerate(index):
@@ -301,10 +297,10 @@ def read_numbers(
     return found
 
 
-def _is_read_as(text: str, value: float, thousands: str | None, money: bool) -> bool:
+def _is_read_as(text: str, value: float, before: Before) -> bool:
     """Return whether a text that a model writes is read, from its first character on, as ± a value."""
-    read = read_begun(text, thousands, money).value
+    read = read_begun(text, before).value
     if read is None or abs(read) != abs(value):
         return False
     digit = next(i for i, character in enumerate(text) if character in DIGITS)
-    return all(read_begun(text[:n], thousands, money).open for n in range(1, digit))
+    return all(read_begun(text[:n], before).open for n in range(1, digit))

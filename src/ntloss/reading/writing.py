@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from ntloss.numbers.alphabet import POINT, with_ascii_sign
-from ntloss.numbers.grammar import Prefix, length_of_prefix, read_prefix
+from ntloss.numbers.grammar import Prefix, ends_in_currency, length_of_prefix, read_prefix
+from ntloss.numbers.lists import thousands_at
 from ntloss.numbers.pieces import characters
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading.torch_model import Continuations
@@ -23,6 +25,23 @@ from ntloss.reading.torch_model import Continuations
 _PART = re.compile("[\udc80-\udcff]+$")
 _MONEY = "$"  # stands for all currencies
 _LETTER = "qq"  # begins no word of a number, as `q` does; stands for all letters
+
+
+class Before(NamedTuple):
+    """What the text before a number decides of it.
+
+    Args:
+        thousands: the separator of thousands, see `parse_numbers`. Default: None, the number decides.
+        money: whether the text ends in a sign of a currency, after which `5m` is 5 million. Default: False.
+    """
+
+    thousands: str | None = None
+    money: bool = False
+
+    @classmethod
+    def of(cls, text: str, thousands: str | None) -> Before:
+        """Find what a text decides of the number after it, given the separator of thousands in the text."""
+        return cls(thousands_at(text, len(text), thousands), ends_in_currency(text))
 
 
 class Options:
@@ -34,17 +53,13 @@ class Options:
 
     Args:
         vocabulary: the tokens.
-        thousands: the separator of thousands, see `parse_numbers`; None if the text decides.
+        before: what stands before the text.
         device: where the results are.
-        money: whether the sign of a currency stands before the text.
     """
 
-    def __init__(
-        self, vocabulary: NumberVocabulary, thousands: str | None, device: torch.device, money: bool = False
-    ) -> None:
-        self.thousands, self.money = thousands, money
-        read = functools.partial(read_begun, thousands=thousands, money=money)
-        self.read = functools.lru_cache(maxsize=2**15)(read)
+    def __init__(self, vocabulary: NumberVocabulary, before: Before, device: torch.device) -> None:
+        self.before = before
+        self.read = functools.lru_cache(maxsize=2**15)(functools.partial(read_begun, before=before))
         tokens = [*vocabulary.pieces.items(), *vocabulary.parts.items()]
         pieces = sorted(tokens, key=lambda piece: _place(piece[1]))
         self.token_ids = torch.tensor([i for i, _ in pieces], device=device)
@@ -62,13 +77,14 @@ class Options:
         """Return which options matter after a text, and which of these keep its number, but open."""
         # Which digits were written makes no difference, except a zero in front; which follow, except zeros.
         key = re.sub("(?<=[0-9])[0-9]", "0", re.sub("[1-9]", "1", text))
-        return _options_after(key, self._patterns, self.thousands, self.money)
+        return _options_after(key, self._patterns, self.before)
 
     def length(self, text: str) -> int:
         """Return how many characters of a text its number takes, with what stands before it."""
-        if self.money and (length := length_of_prefix(_MONEY + text, self.thousands)):
+        thousands, money = self.before
+        if money and (length := length_of_prefix(_MONEY + text, thousands)):
             return length - len(_MONEY)
-        return length_of_prefix(text, self.thousands)
+        return length_of_prefix(text, thousands)
 
     def shares(self, last: Continuations, nodes: Tensor, allowed: Tensor) -> Tensor:
         """Return the probabilities of the allowed options after some texts, `[texts, options]`.
@@ -98,42 +114,40 @@ class Options:
 @functools.lru_cache(
     maxsize=2**11
 )  # most of the time of reading a number, and the same for all of its models
-def _options_after(
-    text: str, options: tuple[str, ...], thousands: str | None, money: bool
-) -> tuple[Tensor, Tensor]:
+def _options_after(text: str, options: tuple[str, ...], before: Before) -> tuple[Tensor, Tensor]:
     """Return which options matter after a text, and which of these keep its number, but open."""
-    now = read_begun(text, thousands, money)
-    found = {option: read_begun(text + option, thousands, money) for option in dict.fromkeys(options)}
+    now = read_begun(text, before)
+    found = {option: read_begun(text + option, before) for option in dict.fromkeys(options)}
     changes = torch.tensor([found[option][:2] != now[:2] for option in options])
     matters = torch.tensor([found[option].open for option in options]) | changes
     return matters, matters & ~changes
 
 
-_of_vocabulary: WeakKeyDictionary[NumberVocabulary, dict[tuple[str | None, torch.device, bool], Options]] = (
+_of_vocabulary: WeakKeyDictionary[NumberVocabulary, dict[tuple[Before, torch.device], Options]] = (
     WeakKeyDictionary()
 )
 
 
-def options_of(
-    vocabulary: NumberVocabulary, thousands: str | None, device: torch.device, money: bool = False
-) -> Options:
+def options_of(vocabulary: NumberVocabulary, before: Before, device: torch.device) -> Options:
     """Return the options of a vocabulary, made once on each device.
 
-    Without a separator of `thousands`, the vocabulary's is used.
+    Without a separator of thousands before the number, the vocabulary's is used.
     """
-    key = vocabulary.thousands if thousands is None else thousands, device, money
+    if before.thousands is None:
+        before = before._replace(thousands=vocabulary.thousands)
     made = _of_vocabulary.setdefault(vocabulary, {})
-    if key not in made:
-        made[key] = Options(vocabulary, *key)
-    return made[key]
+    if (before, device) not in made:
+        made[before, device] = Options(vocabulary, before, device)
+    return made[before, device]
 
 
-def read_begun(text: str, thousands: str | None, money: bool = False) -> Prefix:
+def read_begun(text: str, before: Before) -> Prefix:
     """Read a text that may end in a part of a character, whose bytes are surrogates; see `read_prefix`.
 
-    Of `money`, the sign of a currency stands before it, unless the text cannot continue one (`\\$5`).
+    Of money, the sign of a currency stands before it, unless the text cannot continue one (`\\$5`).
     """
-    if money and (amount := read_begun(_MONEY + text, thousands)).value is not None:
+    thousands, money = before
+    if money and (amount := read_begun(_MONEY + text, Before(thousands))).value is not None:
         return amount
     if text.isascii():
         return read_prefix(text, thousands)

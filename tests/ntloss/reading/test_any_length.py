@@ -14,7 +14,7 @@ from ntloss.numbers import parse_numbers
 from ntloss.reading import number_quantiles
 from ntloss.reading.any_length import Numbers, numbers_after, summarize
 from ntloss.reading.torch_model import TorchModel
-from ntloss.reading.writing import options_of
+from ntloss.reading.writing import Before, options_of
 
 QUESTIONS = [[3, 4, 5], [10, 2, 3, 7, 6, 11, 4], [8]]
 LEVELS = (0.05, 0.3, 0.5, 0.95)
@@ -64,7 +64,7 @@ def test_the_estimated_probability_of_a_number_is_at_most_1():
 
 def test_samples_are_fair_and_their_bounds_hold():
     model = make_model("llama", SPELLINGS.vocab_size).double()
-    options, few = options_of(SPELLINGS, None, CPU), 6
+    options, few = options_of(SPELLINGS, Before(), CPU), 6
     for question in QUESTIONS[:2]:
         exact, starts, _ = any_length(next_token(model, torch.tensor(question)), SPELLINGS, 2)
         total = sum(exact.values())

@@ -485,6 +485,12 @@ def test_an_answer_without_numbers_has_none_and_other_models_are_errors():
     assert [number.value for number in numbers] == [7.0, 12.0]
 
 
+@pytest.mark.parametrize("changed", [{"max_digits": 0}, {"max_digits": 400}, {"most_texts": 0}])
+def test_options_of_reading_the_numbers_of_an_answer_are_in_their_range(changed):
+    with pytest.raises(ValueError, match=next(iter(changed))):
+        read_numbers(make_model("llama", 14), by_characters(), "ab", "7", **changed)
+
+
 @pytest.mark.parametrize("make", [tiny.byte_level, tiny.sentence_piece, tiny.word_piece])
 def test_every_token_has_a_text_for_messages(make):
     tokenizer = make()
