@@ -19,7 +19,8 @@ from torch import Tensor
 
 from ntloss.callers import warn_caller
 from ntloss.numbers.alphabet import DIGITS, POINT, SIGNS, count_digits
-from ntloss.numbers.grammar import LARGEST, SIGNED, check_thousands, value_of_token
+from ntloss.numbers.grammar import LARGEST, check_thousands, value_of_token
+from ntloss.numbers.levels import Levels, level_values, text_of_level
 from ntloss.numbers.parsing import as_float
 from ntloss.numbers.pieces import is_piece
 from ntloss.numbers.spelling import Spelling
@@ -288,9 +289,7 @@ class NumberVocabulary:
         return make_vocabulary(known, sorted(found, key=lambda token: token.token_id), vocab_size, thousands)
 
     @classmethod
-    def from_levels(
-        cls, tokenizer: Any, levels: Iterable[Any] | Mapping[Any, float], vocab_size: int | None = None
-    ) -> NumberVocabulary:
+    def from_levels(cls, tokenizer: Any, levels: Levels, vocab_size: int | None = None) -> NumberVocabulary:
         """List the levels of a score as number tokens, to train a judge that answers with one of them.
 
         Each level is one token, with and without a space before it. A digit that is no level is no number
@@ -307,8 +306,9 @@ class NumberVocabulary:
 
         Raises:
             TypeError: `tokenizer` is not a tokenizer, or a level has no value.
-            ValueError: fewer than two levels, or one that the tokenizer writes with several tokens, such as
-                10 with most tokenizers, or with a token that stands for unknown texts.
+            ValueError: fewer than two levels, one whose value is not finite, or one that the tokenizer writes
+                with several tokens, such as 10 with most tokenizers, or with a token that stands for unknown
+                texts.
 
         Example:
             >>> from tokenizers import Tokenizer, models
@@ -318,8 +318,7 @@ class NumberVocabulary:
             >>> NumberVocabulary.from_levels(tokenizer, range(1, 6)).values
             (1.0, 2.0, 3.0, 4.0, 5.0)
         """
-        pairs = levels.items() if isinstance(levels, Mapping) else [(level, level) for level in levels]
-        names = {str(level).strip() if isinstance(level, str) else f"{level:.15g}": v for level, v in pairs}
+        names = {text_of_level(level): value + 0.0 for level, value in level_values(levels).items()}
         texts = texts_within(tokenizer, vocab_size)
         found: dict[int, NumberToken] = {}
         several = []
@@ -332,17 +331,13 @@ class NumberVocabulary:
                         f"levels: the tokenizer writes {name!r} and {found[i].text.strip()!r} with the same "
                         f"token, {i}"
                     )
-                is_text = isinstance(value, str) and SIGNED.fullmatch(value.strip())
-                number = as_float(float(value) if is_text else value) + 0.0
-                found[i] = NumberToken(i, texts.text_of(i) or name, number)
+                found[i] = NumberToken(i, texts.text_of(i) or name, value)
         if several:
             raise ValueError(
                 f"levels: the tokenizer has no token of its own for {', '.join(map(repr, several))}. "
                 "Expected levels of one token each: use 0 to 9, or letters with their values, such as "
                 "{'A': 1, 'B': 2}"
             )
-        if len(names) < 2:
-            raise ValueError(f"levels={levels!r}: expected two or more different scores, such as range(1, 6)")
         size = texts.vocab_size if vocab_size is None else vocab_size
         return make_vocabulary(texts, [found[i] for i in sorted(found)], size)
 

@@ -10,17 +10,10 @@ from typing import Any, NamedTuple
 
 from ntloss.callers import warn_caller
 from ntloss.numbers.grammar import GOES_ON
+from ntloss.numbers.levels import Levels, level_values, text_of_level
 from ntloss.reading.results import UnlikelyNumberWarning
 from ntloss.reading.score_places import level_of, place_of_score
-from ntloss.reading.scores import (
-    MOST_NONE,
-    POINTS,
-    Levels,
-    ScoreReading,
-    level_values,
-    summarize,
-    text_of_level,
-)
+from ntloss.reading.scores import MOST_NONE, POINTS, ScoreReading, summarize
 
 _LARGEST_SUM = 1.01  # of probabilities, which APIs round
 _LEAST_CASE = 0.01  # the probability of levels in other letters from which on a warning names them

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from ntloss.callers import warn_caller
-from ntloss.numbers.grammar import GOES_ON, SIGNED
-from ntloss.numbers.parsing import as_float
+from ntloss.numbers.grammar import GOES_ON
+from ntloss.numbers.levels import Levels, level_values, text_of_level
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading.images import tokenizer_of
 from ntloss.reading.prompts import (
@@ -37,8 +37,6 @@ _LEAST_FOLLOWED = (
     1e-9  # a level that is less likely is not followed further, to see whether it is another number
 )
 POINTS = ".,"
-
-Levels = Sequence[float] | Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -258,37 +256,6 @@ def summarize(
             median = values[level]
     none = max(1 - total, 0.0) if none is None else none
     return ScoreReading({level: shares[level] for level in order}, mean, median, none, left_out)
-
-
-def level_values(levels: Levels) -> dict[Any, float]:
-    """Return the levels with their values; a level that is a text of a number has the number's value."""
-    if not isinstance(levels, Iterable):
-        raise TypeError(f"levels={levels!r}: expected two or more scores, such as range(1, 6)")
-    pairs = levels.items() if isinstance(levels, Mapping) else [(level, level) for level in levels]
-    values: dict[Hashable, float] = {}
-    for level, value in pairs:
-        try:
-            is_text = isinstance(value, str) and SIGNED.fullmatch(value.strip())
-            values[level] = as_float(float(value) if is_text else value)
-        except TypeError:
-            raise TypeError(
-                f"levels: expected numbers, such as range(1, 6), or words with their values, such as "
-                f"{{'yes': 1, 'no': 0}}; given {value!r}"
-            ) from None
-    texts = {text_of_level(level) for level in values}
-    if (
-        len(values) < 2
-        or len(texts) < len(values)
-        or "" in texts
-        or not all(map(math.isfinite, values.values()))
-    ):
-        raise ValueError(f"levels={levels!r}: expected two or more different scores, such as range(1, 6)")
-    return values
-
-
-def text_of_level(level: Any) -> str:
-    """Return how a level is written."""
-    return level.strip() if isinstance(level, str) else f"{level:.15g}"
 
 
 def _levels_after(model: Any, tokenizer: Any, prompt: Prompt, levels: Sequence[str]) -> list[Level]:
