@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ntloss.numbers.alphabet import DIGITS
 from ntloss.numbers.format import NumberFormat
-from ntloss.numbers.grammar import ends_in_currency, find_in_text
+from ntloss.numbers.grammar import Written, ends_in_currency, find_in_text
 from ntloss.numbers.lists import thousands_at
+from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading import any_length
 from ntloss.reading.images import tokenizer_of
 from ntloss.reading.prompts import (
     AUTO,
     Messages,
+    Prompt,
     check_before,
     check_tokenizer,
     encode_prompts,
@@ -39,8 +42,8 @@ from ntloss.reading.quantiles import (
     within,
 )
 from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
-from ntloss.reading.torch_model import Continuations, TorchModel
-from ntloss.reading.writing import Before, options_of, read_begun
+from ntloss.reading.torch_model import Continuations, Readable, TorchModel
+from ntloss.reading.writing import Before, Options, options_of, read_begun
 
 _PLACES = 16  # of one answer that are read at once
 
@@ -135,11 +138,7 @@ def read_number(
     for each, before in zip(written, befores, strict=True):
         check_before(each, before.thousands)
     readings: dict[int, NumberReading] = {}
-    batches = [
-        (before, [i for i in batch if befores[i] == before])
-        for batch in in_batches(written, readable)
-        for before in dict.fromkeys(befores[i] for i in batch)
-    ]
+    batches = [each for batch in in_batches(written, readable) for each in _by(befores, batch).items()]
     for before, index in batches:
         some = [written[i] for i in index]
         endings = [number_forms(each.answer or each.text, format) for each in some]
@@ -233,74 +232,131 @@ def read_numbers(
     if not whole.text.endswith(answer):
         raise ValueError("answer: the chat template changes it. Leave out the white space around it.")
     vocabulary = as_vocabulary(tokenizer, readable)
-    first = len(whole.text) - len(answer)
-    numbers = [(each.start, each.end, each.value) for each in find_in_text(answer, thousands)]
     encoded = tokenizer(whole.text, add_special_tokens=whole.special, return_offsets_mapping=True)
-    ids, ends = encoded["input_ids"], [end for _, end in encoded["offset_mapping"]]
-    if not numbers:
+    tokens = _Tokens(encoded["input_ids"], [end for _, end in encoded["offset_mapping"]])
+    places = _places_of(answer, whole.text, tokens, vocabulary, thousands)
+    if not places:
         return []
-    lengths, kept, signs, grammars = [], [], [], []
-    marks = [thousands_at(answer, start, thousands) for start, _, _ in numbers]
-    for (start, end, value), mark in zip(numbers, marks, strict=True):
-        length = next(i for i, place in enumerate(ends) if place > first + start)
+    shifts, found = draw_shifts(generator), list[WrittenNumber]()
+    lengths = [place.length for place in places]
+    for root in _roots_of(readable, processor, whole, tokens, lengths, vocabulary):
+        some = places[len(found) : len(found) + len(root)]
+        read: dict[int, tuple[float, NumberReading]] = {}
+        for before, index in _by([place.before for place in some], range(len(some))).items():
+            options, group = options_of(vocabulary, before, root.device), [some[i] for i in index]
+            read |= zip(
+                index, _read_at(root, index, group, options, with_median, limits, shifts), strict=True
+            )
+        for i, (number, *_) in enumerate(some):
+            text = answer[number.start : number.end]
+            found.append(WrittenNumber(text, number.start, number.value, *read[i]))
+    return found
+
+
+def _by(keys: Sequence[Before], index: Iterable[int]) -> dict[Before, list[int]]:
+    """Return the indices of each key, in the order in which these come."""
+    groups: dict[Before, list[int]] = {}
+    for i in index:
+        groups.setdefault(keys[i], []).append(i)
+    return groups
+
+
+class _Place(NamedTuple):
+    """Where a number of an answer is read."""
+
+    number: Written
+    length: int  # how many tokens stand before it
+    text: str  # what is written from there to the end of the number
+    before: Before
+
+    @property
+    def sign(self) -> int:
+        """-1 if the minus of the number stands before the place, as that of `-US$5` and `($5)`; else 1."""
+        return -1 if self.number.value < 0 < (read_begun(self.text, self.before).value or 0) else 1
+
+    def is_read(self) -> bool:
+        """Return whether the text is read, from its first character on, as the number or its opposite."""
+        read = read_begun(self.text, self.before).value
+        if read is None or abs(read) != abs(self.number.value):
+            return False
+        digit = next(i for i, character in enumerate(self.text) if character in DIGITS)
+        return all(read_begun(self.text[:n], self.before).open for n in range(1, digit))
+
+
+class _Tokens(NamedTuple):
+    ids: list[int]
+    ends: list[int]  # where each ends in the text
+
+
+def _places_of(
+    answer: str, text: str, tokens: _Tokens, vocabulary: NumberVocabulary, thousands: str | None
+) -> list[_Place]:
+    """Return where the numbers of an answer, with which a text ends, are read: between two of its tokens."""
+    ids, ends = tokens
+    first = len(text) - len(answer)
+    found = []
+    for number in find_in_text(answer, thousands):
+        mark = thousands_at(answer, number.start, thousands)
+        length = next(i for i, end in enumerate(ends) if end > first + number.start)
         while length > 1 and vocabulary.pieces.get(ids[length - 1]) == " ":  # ` -5` has no token of a space
             length -= 1
-        places = [n for n in range(length, len(ids) + 1) if ends[n - 1] < first + end]
-        texts = [whole.text[ends[place - 1] : first + end] for place in places]
-        befores = [Before(mark, ends_in_currency(whole.text[first : ends[place - 1]])) for place in places]
-        at = next((i for i, text in enumerate(texts) if _is_read_as(text, value, befores[i])), 0)
-        lengths.append(places[at])
-        kept.append(texts[at])
-        grammars.append(befores[at])
-        # The minus of `-US$5` and `($5)` stands before the place.
-        signs.append(-1 if value < 0 < (read_begun(texts[at], befores[at]).value or 0) else 1)
+        last = first + number.end
+        places = [
+            _Place(number, n, text[end:last], Before(mark, ends_in_currency(text[first:end])))
+            for n in range(length, len(ids) + 1)
+            if (end := ends[n - 1]) < last
+        ]
+        found.append(next((place for place in places if place.is_read()), places[0]))
+    return found
+
+
+def _roots_of(
+    readable: Readable,
+    processor: Any,
+    whole: Prompt,
+    tokens: _Tokens,
+    lengths: list[int],
+    vocabulary: NumberVocabulary,
+) -> Iterator[Continuations]:
+    """Run a text, and return what may follow each of these numbers of its tokens, several at once."""
+    ids, ends = tokens
     if isinstance(readable, TorchModel):
         inputs: dict[str, Any] = {"input_ids": torch.tensor([ids], device=readable.inner.device)}
         if whole.images:
             inputs, (added,) = process_prompts(readable, processor, [whole], [ids])
             lengths = [length + added for length in lengths]
-        roots: Iterator[Continuations] = readable.prefixes(inputs, lengths, _PLACES)
-    else:
-        in_chat = getattr(readable, "is_chat", False)
-        prompts = [whole.text[: ends[n - 1]] if in_chat else ids[:n] for n in lengths]
-        roots = iter([readable.continuations(prompts, texts_of(vocabulary))])
-    shifts, points = draw_shifts(generator), torch.tensor(with_median, dtype=torch.float64)
-    found: list[WrittenNumber] = []
-    for root in roots:
-        some = slice(len(found), len(found) + len(root))
-        read: dict[int, NumberReading] = {}
-        shares: dict[int, float] = {}
-        for grammar in dict.fromkeys(grammars[some]):
-            index = [i for i, other in enumerate(grammars[some]) if other == grammar]
-            after = any_length.numbers_after(
-                root,
-                torch.tensor(index, device=root.device),
-                options_of(vocabulary, grammar, root.device),
-                limits.most_texts,
-                limits.max_digits,
-                shifts,
-                [kept[some][i] for i in index],
-            )
-            factors = torch.tensor([signs[some][i] for i in index], device=root.device)[after.questions]
-            values = within(after.values * factors + 0.0, *limits.bounds)  # with one zero
-            after = after._replace(values=values)
-            fields = any_length.summarize(after, points.to(root.device), *limits.bounds)
-            passes, run = root.counts
-            of_mark = NumberQuantiles(with_median, **fields, passes=passes, rows=run)
-            for row, i in enumerate(index):
-                own = (after.questions == row) & ~after.values.isnan()
-                share = after.weights[own & (after.values == numbers[some][i][2])].sum()
-                shares[i] = float(share / after.weights[own].sum())
-                read[i] = of_mark.row(row)
-        for i, (start, end, value) in enumerate(numbers[some]):
-            found.append(WrittenNumber(answer[start:end], start, value, shares[i], read[i]))
-    return found
+        return readable.prefixes(inputs, lengths, _PLACES)
+    in_chat = getattr(readable, "is_chat", False)
+    prompts = [whole.text[: ends[n - 1]] if in_chat else ids[:n] for n in lengths]
+    return iter([readable.continuations(prompts, texts_of(vocabulary))])
 
 
-def _is_read_as(text: str, value: float, before: Before) -> bool:
-    """Return whether a text that a model writes is read, from its first character on, as ± a value."""
-    read = read_begun(text, before).value
-    if read is None or abs(read) != abs(value):
-        return False
-    digit = next(i for i, character in enumerate(text) if character in DIGITS)
-    return all(read_begun(text[:n], before).open for n in range(1, digit))
+def _read_at(
+    root: Continuations,
+    rows: list[int],
+    places: Sequence[_Place],
+    options: Options,
+    levels: tuple[float, ...],
+    limits: Limits,
+    shifts: Tensor,
+) -> Iterator[tuple[float, NumberReading]]:
+    """Read numbers at these places, rows of `root`: the probability of each number, and the reading."""
+    after = any_length.numbers_after(
+        root,
+        torch.tensor(rows, device=root.device),
+        options,
+        limits.most_texts,
+        limits.max_digits,
+        shifts,
+        [place.text for place in places],
+    )
+    signs = torch.tensor([place.sign for place in places], device=root.device)[after.questions]
+    values = within(after.values * signs + 0.0, *limits.bounds)  # with one zero
+    points = torch.tensor(levels, dtype=torch.float64, device=root.device)
+    fields = any_length.summarize(after._replace(values=values), points, *limits.bounds)
+    passes, run = root.counts
+    quantiles = NumberQuantiles(levels, **fields, passes=passes, rows=run)
+    for row, place in enumerate(places):
+        own = (after.questions == row) & ~values.isnan()
+        share = after.weights[own & (values == place.number.value)].sum() / after.weights[own].sum()
+        yield float(share), quantiles.row(row)
