@@ -210,7 +210,9 @@ def read_quantiles(
         known = grown
         texts |= texts_of(known)
         fields = read()
-    _warn(root, known, format, limits, fields)
+    _warn_of_starts(root, known, format, fields["starts"])
+    _warn_of_others(format, limits, fields)
+    _warn_of_more(format, fields)
     passes, rows = root.counts
     return NumberQuantiles(levels, **fields, passes=passes, rows=rows)
 
@@ -369,64 +371,77 @@ def _of_fixed_width(
     }
 
 
-def _warn(
-    root: Continuations,
-    vocabulary: NumberVocabulary,
-    format: NumberFormat | None,
-    limits: Limits,
-    read: Mapping[str, Tensor],
+def likeliest_after(root: Continuations, row: int, vocabulary: NumberVocabulary) -> tuple[str | None, str]:
+    """Return the text of the likeliest token after a row, None if unknown, and how messages show it."""
+    token = root.likeliest(row)  # of some servers, its text
+    text = vocabulary.text_of(token) if isinstance(token, int) else token
+    return text, f"token {token}" if text is None else repr(text)
+
+
+def _warn_of_starts(
+    root: Continuations, vocabulary: NumberVocabulary, format: NumberFormat | None, starts: Tensor
 ) -> None:
+    """Warn if the model hardly begins a number."""
+    rare = starts < _LEAST_START
+    if not bool(rare.any()):
+        return
+    row = int(starts.argmin())
+    text, shown = likeliest_after(root, row, vocabulary)
+    skip = ""
+    if format is not None and text is not None and not any(c.isalnum() or c in "+-.," for c in text):
+        skip = f", or pass prefix_ids=tokenizer.encode({shown}, add_special_tokens=False)"
+    warn_caller(
+        f"after {int(rare.sum())} of {len(starts)} prompts the model hardly writes such a number (with "
+        f"probability {float(starts[row]):.2g} after one, where {shown} is likeliest): "
+        f"end the prompt where the number begins, such as with the first words of the answer{skip}",
+        UnlikelyNumberWarning,
+    )
+
+
+def _warn_of_others(format: NumberFormat | None, limits: Limits, read: Mapping[str, Tensor]) -> None:
+    """Warn if the model writes numbers that are not read."""
     starts, continues = read["starts"], read["continues"]
-    if bool((rare := starts < _LEAST_START).any()):
-        row = int(starts.argmin())
-        token = root.likeliest(row)  # of some servers, its text
-        text = vocabulary.text_of(token) if isinstance(token, int) else token
-        shown = f"token {token}" if text is None else repr(text)
-        skip = ""
-        if format is not None and text is not None and not any(c.isalnum() or c in "+-.," for c in text):
-            skip = f", or pass prefix_ids=tokenizer.encode({shown}, add_special_tokens=False)"
-        warn_caller(
-            f"after {int(rare.sum())} of {len(starts)} prompts the model hardly writes such a number (with "
-            f"probability {float(starts[row]):.2g} after one, where {shown} is likeliest): "
-            f"end the prompt where the number begins, such as with the first words of the answer{skip}",
-            UnlikelyNumberWarning,
-        )
-    likely = starts >= _LEAST_START
     ends = read["ends"] / (1 - continues).clamp(min=1e-9) if format is not None else read["ends"]
-    if bool((lost := likely & ~(ends >= _LEAST_ENDING)).any()):
-        share = float((1 - ends.nan_to_num())[lost].max())
-        if limits.has_bounds:
-            low, high = limits.bounds
-            what, advice = f"outside of low={low}, high={high}", "they are left out"
-        elif format is None:
-            what, advice = (
-                f"of more than {limits.max_digits} digits",
-                "they are left out, pass a larger max_digits",
-            )
-        else:
-            what = f"of fewer digits than {format}"
-            advice = (
-                "a width is forced on it, pass a format with the digits of its numbers, or format=None for "
-                "numbers of any length"
-            )
-        warn_caller(
-            f"after {int(lost.sum())} of {len(starts)} prompts the model writes numbers {what} (with "
-            f"probability {share:.2g} for one): {advice}",
-            UnlikelyNumberWarning,
+    lost = (starts >= _LEAST_START) & ~(ends >= _LEAST_ENDING)
+    if not bool(lost.any()):
+        return
+    share = float((1 - ends.nan_to_num())[lost].max())
+    if limits.has_bounds:
+        low, high = limits.bounds
+        what, advice = f"outside of low={low}, high={high}", "they are left out"
+    elif format is None:
+        what = f"of more than {limits.max_digits} digits"
+        advice = "they are left out, pass a larger max_digits"
+    else:
+        what = f"of fewer digits than {format}"
+        advice = (
+            "a width is forced on it, pass a format with the digits of its numbers, or format=None for "
+            "numbers of any length"
         )
-    further = likely & (continues > _MOST_CONTINUING)
-    if bool(further.any()):
-        what = (
-            "with what is not read, such as a fraction, a range or a product, so it is only a part"
-            if format is None
-            else "with further digits, a point or thousands: pass a format of more digits or decimals, or "
-            "format=None for numbers of any length"
-        )
-        warn_caller(
-            f"after {int(further.sum())} of {len(starts)} prompts the number goes on (with probability "
-            f"{float(continues[further].max()):.2g} for one) {what}",
-            UnlikelyNumberWarning,
-        )
+    warn_caller(
+        f"after {int(lost.sum())} of {len(starts)} prompts the model writes numbers {what} (with "
+        f"probability {share:.2g} for one): {advice}",
+        UnlikelyNumberWarning,
+    )
+
+
+def _warn_of_more(format: NumberFormat | None, read: Mapping[str, Tensor]) -> None:
+    """Warn if the number that is read is only a part of what the model writes."""
+    starts, continues = read["starts"], read["continues"]
+    further = (starts >= _LEAST_START) & (continues > _MOST_CONTINUING)
+    if not bool(further.any()):
+        return
+    what = (
+        "with what is not read, such as a fraction, a range or a product, so it is only a part"
+        if format is None
+        else "with further digits, a point or thousands: pass a format of more digits or decimals, or "
+        "format=None for numbers of any length"
+    )
+    warn_caller(
+        f"after {int(further.sum())} of {len(starts)} prompts the number goes on (with probability "
+        f"{float(continues[further].max()):.2g} for one) {what}",
+        UnlikelyNumberWarning,
+    )
 
 
 def _warn_of_space(inputs: Any, prefix_ids: Sequence[int], vocabulary: NumberVocabulary) -> None:

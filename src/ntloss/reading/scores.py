@@ -27,7 +27,7 @@ from ntloss.reading.prompts import (
     in_batches,
     write_prompts,
 )
-from ntloss.reading.quantiles import as_readable, as_vocabulary
+from ntloss.reading.quantiles import as_readable, as_vocabulary, likeliest_after
 from ntloss.reading.results import UnlikelyNumberWarning
 from ntloss.reading.torch_model import Continuations
 
@@ -276,8 +276,7 @@ def _warn(
 ) -> None:
     rare = [i for i, reading in enumerate(readings) if reading.none > MOST_NONE]
     if rare:
-        token = root.likeliest(rare[0])
-        text = vocabulary.text_of(token) if isinstance(token, int) else token
+        text, shown = likeliest_after(root, rare[0], vocabulary)
         if any(level.is_number and level.text == (text or "").strip() for level in levels[rare[0]]):
             advice = (
                 "digits or a point follow the level. If you have trained the model, end its labels with the "
@@ -287,7 +286,6 @@ def _warn(
             advice = "end the prompt or prefill where the score begins"
         warn_caller(
             f"after {len(rare)} of {len(readings)} prompts the model hardly answers with a level (with "
-            f"probability {1 - readings[rare[0]].none:.2g} after one, where "
-            f"{f'token {token}' if text is None else repr(text)} is likeliest): {advice}",
+            f"probability {1 - readings[rare[0]].none:.2g} after one, where {shown} is likeliest): {advice}",
             UnlikelyNumberWarning,
         )
