@@ -88,6 +88,8 @@ _UNSEPARATED = re.compile("[0-9.]*")  # a body that no comma or space divides
 _TOKEN_LEAD = re.compile(f" ?{SIGN}?")
 GOES_ON = re.compile(rf"[.,]?{D}|{OTHER_DIGIT}")
 """What makes another number of a level that it stands directly after: `0`, `.5`, `½`."""
+POINTS = ".,"
+"""What may be a decimal point after a level: a point or a comma."""
 PLAIN = re.compile(rf"{D}+(?:\.{D}+)?")
 """A number in plain digits, without its sign."""
 SIGNED = re.compile(rf"[+-]?{PLAIN.pattern}")

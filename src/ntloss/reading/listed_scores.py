@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 from ntloss.callers import warn_caller
-from ntloss.numbers.grammar import GOES_ON
+from ntloss.numbers.grammar import GOES_ON, POINTS
 from ntloss.numbers.levels import Levels, level_values, text_of_level
 from ntloss.reading.results import UnlikelyNumberWarning
 from ntloss.reading.score_places import level_of, place_of_score
-from ntloss.reading.scores import MOST_NONE, POINTS, ScoreReading, summarize
+from ntloss.reading.scores import MOST_NONE, ScoreReading, summarize
 
 _LARGEST_SUM = 1.01  # of probabilities, which APIs round
 _LEAST_CASE = 0.01  # the probability of levels in other letters from which on a warning names them
@@ -150,60 +151,85 @@ class _Position(NamedTuple):
     shares: list[tuple[str, float]]
 
 
+class _Fate(Enum):
+    """What the probability of a listed token counts for, if it is no level's."""
+
+    OTHER = "another answer"
+    LEFT_OUT = "unknown"
+    FOLLOW = "what follows the token decides"
+
+
 def _scores(positions: list[_Position], values: Mapping[Any, float]) -> ScoreReading:
     of_text = _levels_by_text(values)
-
-    def level_in(text: str) -> Any:
-        name = level_of(text, of_text)
-        return None if name is None else of_text[name]
-
-    shares = dict.fromkeys(values, 0.0)
-    other = left_out = 0.0
-
-    def follow(position: int, before: str, mass: float) -> None:
-        nonlocal other, left_out
-        earlier = before.strip()  # a level may have ended here, or another number may go on
-        listed = 0.0
-        for token, share in positions[position].shares:
-            listed += share
-            part, text = mass * share, (before + token).strip()
-            # What follows is only known of the token that was written.
-            is_known = token == positions[position].written and position + 1 < len(positions)
-            ended = level_in(earlier)  # the level that is written, if the token is no part of it
-            behind = "" if ended is None or before[-1:].isspace() else token
-            is_number = ended is not None and earlier[-1].isdigit()
-            level = level_in(text)
-            begins = any(name.startswith(text) and name != text for name in of_text)
-            # The point of `4.5`, or that of a sentence.
-            is_point = is_number and behind in tuple(POINTS)
-            goes_on = any(name.startswith(before.lstrip() + token) for name in of_text)
-            if behind.isspace() and not goes_on:  # no digit or letter follows the level directly
-                shares[ended] += part
-            elif is_known and (begins or level is not None or is_point):
-                follow(position + 1, before + token, part)
-            elif (begins or (is_point and token != positions[position].written)) and text:
-                left_out += part
-            elif level is not None:
-                shares[level] += part
-            elif (GOES_ON.match(behind) if is_number else _goes_on(earlier, behind)) or (
-                earlier[-1:] in tuple(POINTS) and level_in(earlier[:-1]) is not None and GOES_ON.match(token)
-            ):
-                other += part
-            elif ended is not None or (ended := level_in(earlier.rstrip(POINTS))) is not None:
-                shares[ended] += part
-            else:
-                other += part
-        rest = mass * max(1 - listed, 0.0)
-        ended = level_in(earlier)
-        if ended is not None and not any(name.startswith(earlier) and name != earlier for name in of_text):
-            shares[ended] += rest
-        else:
-            left_out += rest
-
-    follow(0, "", 1.0)
+    shares: dict[Any, float] = dict.fromkeys([*values, _Fate.OTHER, _Fate.LEFT_OUT], 0.0)
+    for fate, share in _fates(positions, of_text):
+        shares[fate] += share
+    other, left_out = shares.pop(_Fate.OTHER), shares.pop(_Fate.LEFT_OUT)
     found = summarize(shares, values, other, left_out)
     _warn(positions[0], found, of_text)
     return found
+
+
+def _fates(
+    positions: list[_Position], of_text: Mapping[str, Any], before: str = "", mass: float = 1.0
+) -> Iterator[tuple[Any, float]]:
+    """Yield what each listed token counts for, a level or a fate, and its probability.
+
+    `before` is what stands before the first position since the score's place, and `mass` its probability.
+    """
+    (written, shares), *following = positions
+    listed = 0.0
+    for token, share in shares:
+        listed += share
+        fate = _fate_of(token, before, of_text, token == written, bool(following))
+        if fate is _Fate.FOLLOW:
+            yield from _fates(following, of_text, before + token, mass * share)
+        else:
+            yield fate, mass * share
+    ended = _level_in(before.strip(), of_text)
+    is_end = ended is not None and not _begins_level(before.strip(), of_text)
+    yield ended if is_end else _Fate.LEFT_OUT, mass * max(1 - listed, 0.0)
+
+
+def _fate_of(token: str, before: str, of_text: Mapping[str, Any], is_written: bool, has_next: bool) -> Any:
+    """Return what a listed token counts for: a level, or a fate.
+
+    What follows is only known of the token that was written, and if its position `has_next`.
+    """
+    # A level may have ended before the token, or another number may go on.
+    earlier, text = before.strip(), (before + token).strip()
+    ended, level = _level_in(earlier, of_text), _level_in(text, of_text)
+    behind = "" if ended is None or before[-1:].isspace() else token
+    if behind.isspace() and not any(name.startswith(before.lstrip() + token) for name in of_text):
+        return ended  # no digit or letter follows the level directly
+    begins = _begins_level(text, of_text)
+    is_number = ended is not None and earlier[-1].isdigit()
+    is_point = is_number and behind in tuple(POINTS)  # that of `4.5`, or of a sentence
+    if is_written and has_next and (begins or level is not None or is_point):
+        return _Fate.FOLLOW
+    if text and (begins or (is_point and not is_written)):
+        return _Fate.LEFT_OUT
+    if level is not None:
+        return level
+    if (GOES_ON.match(behind) is not None) if is_number else _goes_on(earlier, behind):
+        return _Fate.OTHER
+    if (
+        earlier[-1:] in tuple(POINTS)
+        and GOES_ON.match(token)
+        and _level_in(earlier[:-1], of_text) is not None
+    ):
+        return _Fate.OTHER
+    ended = _level_in(earlier.rstrip(POINTS), of_text) if ended is None else ended
+    return _Fate.OTHER if ended is None else ended
+
+
+def _level_in(text: str, of_text: Mapping[str, Any]) -> Any:
+    name = level_of(text, of_text)
+    return None if name is None else of_text[name]
+
+
+def _begins_level(text: str, of_text: Mapping[str, Any]) -> bool:
+    return any(name.startswith(text) and name != text for name in of_text)
 
 
 def _levels_by_text(values: Mapping[Any, float]) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from ntloss.callers import warn_caller
-from ntloss.numbers.grammar import GOES_ON
+from ntloss.numbers.grammar import GOES_ON, POINTS
 from ntloss.numbers.levels import Levels, level_values, text_of_level
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading.images import tokenizer_of
@@ -36,7 +36,6 @@ _MOST_ROWS = 1024  # of levels after all prompts that are run at once
 _LEAST_FOLLOWED = (
     1e-9  # a level that is less likely is not followed further, to see whether it is another number
 )
-POINTS = ".,"
 
 
 @dataclass(frozen=True)
@@ -182,6 +181,23 @@ def level_probabilities(
     root: Continuations, levels: Sequence[Sequence[Level]], marks: Marks
 ) -> list[list[float]]:
     """Return the probability of each level after each row of `root`, given the levels of each."""
+    return [
+        _without_longer(of_levels, *found)
+        for of_levels, found in zip(levels, _walk(root, levels, marks), strict=True)
+    ]
+
+
+_Masses = dict[tuple[int, ...], float]  # the probability of tokens
+
+
+def _walk(
+    root: Continuations, levels: Sequence[Sequence[Level]], marks: Marks
+) -> Iterator[tuple[_Masses, _Masses]]:
+    """Follow the levels after each row of `root`, all at once.
+
+    Return the probability that a row begins with the tokens of a level, or with some of them, and by level
+    the probability that another number follows from there.
+    """
     own_ids = {i for each in levels for level in each for i in level.token_ids}
     asked = torch.tensor(sorted(own_ids.union(*marks)), device=root.device)
     column = {int(token): i for i, token in enumerate(asked)}
@@ -189,8 +205,8 @@ def level_probabilities(
     decimals = [column[i] for i in marks.digits if i not in marks.zeros]
     points = {i: column[i] for i in marks.points}
     numbers = [{level.token_ids for level in each if level.is_number} for each in levels]
-    masses: list[dict[tuple[int, ...], float]] = [{(): 1.0} for _ in levels]
-    others: list[dict[tuple[int, ...], float]] = [{} for _ in levels]  # what becomes another number
+    masses: list[_Masses] = [{(): 1.0} for _ in levels]
+    others: list[_Masses] = [{} for _ in levels]
     nodes: list[tuple[int, tuple[int, ...]]] = [(row, ()) for row in range(len(levels))]
     last, depth = root, 0
     while nodes:
@@ -222,24 +238,24 @@ def level_probabilities(
             tokens = torch.tensor([[begun[-1]] for _, begun in following], device=root.device)
             last = last.select(parents).extend(tokens)
         nodes = [*following]
-    found = []
-    for of_levels, mass_of, other in zip(levels, masses, others, strict=True):
-        ids_of = [level.token_ids for level in of_levels]
-        own = {ids: mass_of[ids] - other.get(ids, 0.0) for ids in ids_of}
-        # What a longer level has, a shorter one has not, unless it was left out as another number.
-        for level in sorted(of_levels, key=lambda level: len(level.token_ids), reverse=True):
-            ids = level.token_ids
-            begun_by = [
-                each
-                for each in of_levels
-                if len(each.token_ids) < len(ids) and ids[: len(each.token_ids)] == each.token_ids
-            ]
-            if begun_by:
-                longest = max(begun_by, key=lambda each: len(each.token_ids))
-                if not (longest.is_number and GOES_ON.match(level.text.removeprefix(longest.text))):
-                    own[longest.token_ids] -= mass_of[ids]
-        found.append([max(own[ids], 0.0) for ids in ids_of])
-    return found
+    return zip(masses, others, strict=True)
+
+
+def _without_longer(levels: Sequence[Level], masses: _Masses, others: _Masses) -> list[float]:
+    """Return the probability of each level after a prompt without that of what goes on from there."""
+    own = {ids: masses[ids] - others.get(ids, 0.0) for ids, *_ in levels}
+    # What a longer level has, a shorter one has not, unless it was left out as another number.
+    for ids, text, _ in sorted(levels, key=lambda level: len(level.token_ids), reverse=True):
+        begun_by = [
+            each
+            for each in levels
+            if len(each.token_ids) < len(ids) and ids[: len(each.token_ids)] == each.token_ids
+        ]
+        if begun_by:
+            longest = max(begun_by, key=lambda each: len(each.token_ids))
+            if not (longest.is_number and GOES_ON.match(text.removeprefix(longest.text))):
+                own[longest.token_ids] -= masses[ids]
+    return [max(own[ids], 0.0) for ids, *_ in levels]
 
 
 def summarize(
