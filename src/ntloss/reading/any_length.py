@@ -68,7 +68,7 @@ def numbers_after(
         ended.index_add_(0, owners[index], weights[index])
 
     owners, nodes = torch.arange(count, device=device), rows
-    weights, texts, last, level = torch.ones_like(ended), [""] * count, root, 0
+    weights, texts, last, depth = torch.ones_like(ended), [""] * count, root, 0
     while texts:
         allowed = torch.stack([options.allowed(text) for text in texts]).to(device)
         shares = options.shares(last, nodes, allowed)
@@ -79,7 +79,7 @@ def numbers_after(
         joint = weights[:, None] * shares
         mass = ended.index_add(0, owners, joint.sum(-1))
         is_kept = _leading_to(kept, owners, texts, options, joint)
-        shift = float(shifts[level % len(shifts)])
+        shift = float(shifts[depth % len(shifts)])
         step = _steps(joint, owners, mass / (_FINER * most_texts), most_texts, is_kept)
         joint, resampled = _resample(joint, owners, step, shift, is_kept)
         noise += (resampled / mass * step / mass).nan_to_num()
@@ -96,7 +96,7 @@ def numbers_after(
             owners, weights = owners[index], weights[index]
             last = last.select(nodes[parents[index]]).extend(options.token_ids[chosen[index]][:, None])
             nodes = torch.arange(len(follow), device=device)
-        texts, level = [texts[i] for i in follow], level + 1
+        texts, depth = [texts[i] for i in follow], depth + 1
     texts = [text for _, of_part, _ in parts for text in of_part]
     read = [(_value(options, text, max_digits), options.read(text).joined) for text in texts]
     values = torch.tensor([value for value, _ in read], dtype=torch.float64, device=device)

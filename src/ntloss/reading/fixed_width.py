@@ -45,7 +45,7 @@ class _Spellings(NamedTuple):
     nodes: Tensor  # row, in what was run so far, of all but the last token
 
 
-class _Level(NamedTuple):
+class _Depth(NamedTuple):
     """The spellings that end before a slot, and the tokens that may follow."""
 
     slot: int
@@ -71,19 +71,19 @@ _made: WeakKeyDictionary[
 
 
 def _tables(
-    numbers: NumberFormat, vocabulary: NumberVocabulary, device: torch.device
+    format: NumberFormat, vocabulary: NumberVocabulary, device: torch.device
 ) -> list[SlotTokens | None]:
     of_vocabulary = _made.setdefault(vocabulary, {})
-    if (numbers, device) not in of_vocabulary:
-        of_vocabulary[numbers, device] = numbers.tables(vocabulary, device)
-    return of_vocabulary[numbers, device]
+    if (format, device) not in of_vocabulary:
+        of_vocabulary[format, device] = format.tables(vocabulary, device)
+    return of_vocabulary[format, device]
 
 
 def walk(
     root: Continuations,
     vocabulary: NumberVocabulary,
     options: Options,
-    numbers: NumberFormat,
+    format: NumberFormat,
     questions: Tensor,
     points: Tensor,
     rated: Tensor,
@@ -93,14 +93,14 @@ def walk(
     `questions`, `[walks]`, are the rows of `root` that the walks continue, and `rated`, `[walks]`, says along
     which it is measured whether the number has the format's digits.
     """
-    return _walk(root, vocabulary, options, numbers, questions, points, rated)[0]
+    return _walk(root, vocabulary, options, format, questions, points, rated)[0]
 
 
 def share_below(
     root: Continuations,
     vocabulary: NumberVocabulary,
     options: Options,
-    numbers: NumberFormat,
+    format: NumberFormat,
     questions: Tensor,
     bound: float | None,
     included: bool,
@@ -112,19 +112,19 @@ def share_below(
     whole = torch.full((len(questions),), float(included), dtype=torch.float64, device=questions.device)
     if bound is None or math.isinf(bound):
         return whole if bound is None or (bound > 0) == included else 1 - whole
-    step = Decimal(1).scaleb(-numbers.decimals)
+    step = Decimal(1).scaleb(-format.decimals)
     number = Decimal(repr(bound)).quantize(step, ROUND_FLOOR if included else ROUND_CEILING)
-    largest = 10**numbers.digits - step
-    smallest = -largest if numbers.signed else Decimal(0)
+    largest = 10**format.digits - step
+    smallest = -largest if format.signed else Decimal(0)
     if not smallest <= number <= largest:
         return torch.full_like(whole, float(number > largest))
-    text = numbers.write(f"{number:f}")
-    if number == 0 and numbers.signed and not included:  # the first zero
+    text = format.write(f"{number:f}")
+    if number == 0 and format.signed and not included:  # the first zero
         text = "-" + text[1:]
-    codes = [slot.index(character) for slot, character in zip(numbers.slots, text, strict=True)]
+    codes = [slot.index(character) for slot, character in zip(format.slots, text, strict=True)]
     forced = torch.tensor(codes, device=questions.device)
     none = torch.zeros_like(questions, dtype=torch.bool)
-    _, below, at = _walk(root, vocabulary, options, numbers, questions, whole, none, forced)
+    _, below, at = _walk(root, vocabulary, options, format, questions, whole, none, forced)
     return (below + at if included else below).clamp(max=1)
 
 
@@ -132,7 +132,7 @@ def _walk(
     root: Continuations,
     vocabulary: NumberVocabulary,
     options: Options,
-    numbers: NumberFormat,
+    format: NumberFormat,
     questions: Tensor,
     points: Tensor,
     rated: Tensor,
@@ -143,13 +143,13 @@ def _walk(
     Return what `walk` does, and the probabilities of all numbers below the one that is walked to, and of that
     number.
     """
-    slots, tables = numbers.slots, _tables(numbers, vocabulary, root.device)
+    slots, tables = format.slots, _tables(format, vocabulary, root.device)
     if isinstance(root, Branch):
         prompts, index = torch.unique(questions, return_inverse=True)
         if (tree := root.tree(prompts)) is not None:
             root, questions = tree, index
-    written, tokens, starts, run = _begin(root, vocabulary, numbers, tables[0], questions)
-    levels = list[_Level]()
+    written, tokens, starts, run = _begin(root, vocabulary, format, tables[0], questions)
+    depths = list[_Depth]()
     remaining, mantissa = points, torch.zeros_like(questions)
     negative = dead = torch.zeros_like(rated)
     below, at = torch.zeros_like(points), torch.ones_like(points)
@@ -159,13 +159,13 @@ def _walk(
             if slot:
                 last, nodes, run, written = _evaluate(root, run, questions, written)
                 tokens = last.next_tokens(entries.token_ids)[nodes]
-            levels.append(_level(slot, entries, written, tokens))
-        if not levels:
+            depths.append(_depth_of(slot, entries, written, tokens))
+        if not depths:
             break  # no row has a number to write
         weights = torch.zeros(len(points), CODES, dtype=torch.float64, device=points.device)
-        for level in levels:
-            by_code = level.log_joint.exp() @ level.entries.one_hot[slot - level.slot]
-            weights.index_add_(0, level.spellings.rows, by_code)
+        for depth in depths:
+            by_code = depth.log_joint.exp() @ depth.entries.one_hot[slot - depth.slot]
+            weights.index_add_(0, depth.spellings.rows, by_code)
         descending = negative if slots[0] == SIGN else None
         if forced is None:
             chosen, remaining, weight = choose(weights, remaining, descending)
@@ -178,10 +178,10 @@ def _walk(
             negative = chosen == MINUS
         elif kind == DIGITS:
             mantissa = 10 * mantissa + chosen
-        levels, written, one_longer = _write(levels, slot, chosen, torch.where(dead, 0, weight.log()))
+        depths, written, one_longer = _write(depths, slot, chosen, torch.where(dead, 0, weight.log()))
         if not one_longer and not isinstance(run, Tree):
             run = None
-    values = mantissa.double() / 10**numbers.decimals
+    values = mantissa.double() / 10**format.decimals
     values = torch.where(negative, -values, values) + 0.0  # -0.0 is 0.0
     values = torch.where(dead, math.nan, values)
     fits, continues = torch.zeros(2, len(points), dtype=torch.float64, device=points.device)
@@ -190,7 +190,7 @@ def _walk(
     if len(written.rows):
         last, nodes, run, written = _evaluate(root, run, questions, written)
         fits.index_add_(0, written.rows, (written.log_weights + written.log_masses).exp())
-        texts = {row: f"{values[row]:.{numbers.decimals}f}" for row in written.rows.tolist()}
+        texts = {row: f"{values[row]:.{format.decimals}f}" for row in written.rows.tolist()}
         further = _continuing(root, run, options, questions, written, last, nodes, texts)
         continues.index_add_(0, written.rows, written.log_weights.exp() * further)
     fits, continues = (torch.where(rated, found, math.nan) for found in (fits, continues))
@@ -210,7 +210,7 @@ def _share_of(weights: Tensor, chosen: Tensor, descending: Tensor | None) -> tup
 def _begin(
     root: Continuations,
     vocabulary: NumberVocabulary,
-    numbers: NumberFormat,
+    format: NumberFormat,
     entries: SlotTokens | None,
     questions: Tensor,
 ) -> tuple[_Spellings, Tensor, Tensor, Continuations | None]:
@@ -226,7 +226,7 @@ def _begin(
     written = _Spellings(rows, rows[:, None][:, :0], zeros, zeros, questions)
     tokens = root.next_tokens(entries.token_ids)
     begins = tokens.exp().sum(-1)
-    spaces = [i for i, text in vocabulary.pieces.items() if text == " "] if numbers.signed else []
+    spaces = [i for i, text in vocabulary.pieces.items() if text == " "] if format.signed else []
     if not spaces:
         return written, tokens[questions], begins[questions], root
     after = root.next_tokens(torch.tensor(spaces, device=root.device)).exp()
@@ -257,26 +257,26 @@ def _begin(
     return written, tokens[written.nodes], begins[questions], run
 
 
-def _level(slot: int, entries: SlotTokens, spellings: _Spellings, tokens: Tensor) -> _Level:
+def _depth_of(slot: int, entries: SlotTokens, spellings: _Spellings, tokens: Tensor) -> _Depth:
     """Return the tokens that may follow spellings, given their log-probabilities after each."""
     log_total = tokens.logsumexp(-1)
     log_joint = (spellings.log_weights - log_total)[:, None] + tokens
     log_joint = torch.where(log_total[:, None] > -math.inf, log_joint, -math.inf)
     if slot:
         spellings = spellings._replace(log_masses=spellings.log_masses + log_total)
-    return _Level(slot, entries, spellings, log_joint)
+    return _Depth(slot, entries, spellings, log_joint)
 
 
 def _write(
-    levels: list[_Level], slot: int, chosen: Tensor, log_weight: Tensor
-) -> tuple[list[_Level], _Spellings, bool]:
+    depths: list[_Depth], slot: int, chosen: Tensor, log_weight: Tensor
+) -> tuple[list[_Depth], _Spellings, bool]:
     """Keep the tokens that match the choice.
 
-    Return the levels that reach beyond the slot, the spellings that end there, and whether the last pass ran
+    Return the depths that reach beyond the slot, the spellings that end there, and whether the last pass ran
     all but the last token of each of these.
     """
     kept, made, one_longer = [], [], True
-    for start, entries, old, log_joint in levels:
+    for start, entries, old, log_joint in depths:
         fits = entries.codes[:, slot - start] == chosen[old.rows][:, None]
         log_joint = torch.where(fits, log_joint - log_weight[old.rows][:, None], -math.inf)
         ended = entries.lengths == slot + 1 - start
@@ -290,7 +290,7 @@ def _write(
         one_longer &= start == slot or not len(index)
         going_on = log_joint.masked_fill(ended, -math.inf)
         if bool((going_on > -math.inf).any()):
-            kept.append(_Level(start, entries, old, going_on))
+            kept.append(_Depth(start, entries, old, going_on))
     longest = max(part.tokens.shape[-1] for part in made)
     made = [
         part._replace(tokens=F.pad(part.tokens, (longest - part.tokens.shape[-1], 0), value=-1))
