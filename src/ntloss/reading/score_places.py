@@ -20,39 +20,54 @@ _NAME = r"""
     )"""
 # Common words name a score only at the beginning of a line or of a name, and before a colon or "of".
 _COMMON_NAME = r"""
-    (?:^|[{,]|\b(?:total|final|overall|full|a)\b)[\s"'*_#-]*(?:marks?|points?)["'*_]*[ \t]*(?:[:=]|\bof\b)"""
+    (?:^|[{,]|\b(?:total|final|overall|full|a)\b)
+    [\s"'*_#-]*(?:marks?|points?)["'*_]*[ \t]*(?:[:=\uff1a\uff1d]|\bof\b)"""
+# What may stand between the name of a score and its colon: (1-5), [1-5], from 1 to 5, out of 10.
+_SCALE = rf"""
+    (?: \s*[(\[\uff08][^()\[\]\uff08\uff09\n]*[)\]\uff09]
+    |   \s+(?: (?:on[ ]an?[ ]scale[ ])?(?:from|of)[ ][0-9]+(?:[ ]to[ ]|[ ]?[-\u2013][ ]?)[0-9]+
+            |   out[ ]of[ ][0-9]+
+            |   on[ ]an?[ ]\w+{POINT_SCALE}
+            )(?=\s*[:=])
+    )"""
 _NAMED = re.compile(
     rf"""
-    (?: {_NAME}{_MARKS} (?:\s*\([^()\n]*\))?{_MARKS} \s*(?:[:=\u2013\u2014-]>?|\u2192|\b(?:is|of|as)\b)?
+    (?: {_NAME}{_MARKS} {_SCALE}?{_MARKS}
+        \s*(?:[:=\uff1a\uff1d\u2013\u2014-]>?|\u2192|\b(?:is|of|as)\b|[为為是はが])?
     |   {_COMMON_NAME}(?![ \t]*\n)
     )
-    [\s"'`*_|<>$(\[]* (?:\\boxed\{{)? ["'`*_$(\[]* \Z
+    [\s"'`*_|<>$(\[\uff08]* (?:\\boxed\{{)? ["'`*_$(\[]* \Z
     """,
     re.IGNORECASE | re.MULTILINE | re.VERBOSE,
 )
-# The number after it is the largest one of a scale: 4 out of `5`, `"max_score": 5`, `5` in 1 to 5.
+_UNIT = r"(?:scor\w*|rating|grade|marks?|points?)"
+# The number after it is an end of a scale: 4 out of `5`, `"max_score": 5`, `5` in 1 to 5.
 _END_OF_SCALE = re.compile(
     rf"""
     (?: [0-9]{_MARKS} (?:\s*(?:stars?|points?|pts|marks?|Punkten?|分|점))?{_MARKS} \s*\(?
         (?:[{FRACTION_BARS}]|[ \t]*[-\u2013\u2014]|\b(?:{OF}|to|bis|à)\b)
     |   \bout[ -]of(?:[ ]an?)?(?:[ ]possible)?
-    |   \bscale[ ](?:of|from|to) | scale["'*_]*\s*[:=]
-    |   (?<![^\W_])max(?:imum)?[ _]?(?:possible[ _]?)?(?:scor\w*|rating|grade|marks?|points?)?["'*_]*\s*
-        (?:[:=]|\b(?:is|of)\b)?
-    |   满分
+    |   \bscale[ ](?:of|from|to) | (?<!point[ -])scale["'*_]*\s*[:=]
+    |   (?<![^\W_])(?:max(?:imum)?|min(?:imum)?(?=["'*_]*\s*[:=]|[ _]?{_UNIT}))[ _]?(?:possible[ _]?)?{_UNIT}?
+        ["'*_]*\s*(?:[:=]|\b(?:is|of)\b)?
+    |   (?:scor|rating|grade)[^\W\d_]*?[ _-]?(?:min|max|range|scale)(?:imum)?["'*_]*\s*[:=]?\s*[\[(]?
+        (?:[0-9.]+\s*,\s*)?
+    |   满分|滿分|満点|만점
     )
     {_MARKS}[ \t]*{_MARKS}\Z
     """,
     re.IGNORECASE | re.VERBOSE,
 )
 _BEGIN_OF_SCALE = re.compile(
-    rf"\s+(?:to|bis|à)\s+[0-9]|[-\u2013\u2014][0-9]|{POINT_SCALE}|分?满分", re.IGNORECASE
+    rf"\s+(?:to|bis|à)\s+[0-9]|[-\u2013\u2014][0-9]|{POINT_SCALE}|[分点點점]?\s?(?:满分|滿分|満点|만점)",
+    re.IGNORECASE,
 )
 _SPACED_DASH = re.compile(r"\s[-\u2013\u2014]\s(?P<number>[0-9]+)(?![0-9])")  # 1 - 10, or 4 - 2 errors
 # What begins and ends the thoughts before an answer, of models whose server does not set them apart.
 _THOUGHT = r"(?:\w+:)?(?:think|thinking|thought|reasoning)"
 _THOUGHTS_BEGIN = re.compile(rf"\s*(?:<{_THOUGHT}>|\[THINK\]|(?:<\|start\|>\w+)?<\|channel\|>(?!final)\w+)")
 _THOUGHTS_END = re.compile(rf"</{_THOUGHT}>|\[/THINK\]|<\|channel\|>final<\|message\|>")
+_CLOSING_TAG = re.compile(r"</[\w-]+>")
 _QUOTED = ("{", "[{", '"', "`")  # the beginning of an answer in JSON, which may quote anything
 
 
@@ -75,6 +90,8 @@ def place_of_score(text: str, levels: Mapping[str, Any], after: str | None) -> i
         if after not in text[first:]:
             return None
         first = text.rindex(after) + len(after)
+    # The end of a tag is no name of what follows it.
+    text = _CLOSING_TAG.sub(lambda tag: " " * len(tag[0]), text)
     # Longer words first, so that `good` is not found in `very good`.
     words = sorted((word for word in levels if not word[-1].isdigit()), key=len, reverse=True)
     either = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)") if words else None
