@@ -28,6 +28,9 @@ _IN_WORD = (
     rf"(?:(?<={_LETTER}){_NO_WORD}|(?<={_LETTER}_)|(?<={_LETTER}__)|(?<={_LETTER}_\{{)"
     rf"|(?:(?<=[A-Z]{HYPHEN})|(?<=(?<!\w)[a-z]{HYPHEN})){_NO_RANGE}){D}+(?:[._]{D}+)*"
 )
+_UNITS = "kg|cm|mm|dm|km|nm|mg|mL|ml|dL|Pa|Hz|ha|ms|eV|kJ|yr|mol|bar|min"
+# Of a unit: 5 min-1, but not 5 min-1 h, which is a range.
+_EXPONENT = rf"(?=[1-4](?!\w|[.,]{D}| ?(?:{_UNITS}|[smhdgtKJWNLMVACg%°])(?![\w\-\u2212])))"
 _POWERS = "|".join(
     [
         # m^2, m^{-2}, \mathrm{m}^2, m<sup>2</sup>
@@ -38,8 +41,10 @@ _POWERS = "|".join(
             for sign in ("", SIGN)
         ),
         r"(?<=[A-Za-z]\*\*)",
-        rf"(?<=\b(?:kg|cm|mm|km|nm|mL|ml|Pa|Hz){HYPHEN})(?=[1-4](?!\w))",  # kg-1, as physicists write it
-        rf"(?<=\bmol{HYPHEN})(?=[1-4](?!\w))",
+        *(rf"(?<=\b{unit}{HYPHEN}){_EXPONENT}" for unit in _UNITS.split("|")),  # kg-1, as physicists write it
+        # K-1 after another power: kg-1 K-1, m3 s-1
+        *(rf"(?<=[A-Za-z]{sign}[1-4] [A-Za-z]{HYPHEN}){_EXPONENT}" for sign in ("", HYPHEN)),
+        rf"(?<={D} [shdmKLMgV]{HYPHEN})(?=1){_EXPONENT}",  # 5 s-1
         rf"(?<=[\w.%)\"\]]\[)(?={D}{{1,3}}\])",  # notes and indices, 42,000[1]
     ]
 )

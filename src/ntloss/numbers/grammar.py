@@ -45,6 +45,7 @@ from ntloss.numbers.alphabet import (
     with_ascii_sign,
 )
 from ntloss.numbers.digits_in_words import PART
+from ntloss.numbers.emphasis import without_emphasis
 from ntloss.numbers.joins import (
     JOINED_BEFORE,
     follows_sign,
@@ -284,6 +285,9 @@ def find_in_text(text: str, thousands: str | None = None) -> list[Written]:
     """
     if not isinstance(text, str):
         raise TypeError(f"text={text!r}: expected a text, such as 'It is 42.'")
+    if shown := without_emphasis(text):
+        numbers = find_in_text(shown.text, thousands)
+        return [each._replace(start=shown.start(each.start), end=shown.end(each.end)) for each in numbers]
     found: list[Written] = []
     joined_to, first, last = 0, len(text) - len(text.lstrip()), len(text.rstrip())
     for match, in_list in _matches(text, thousands):
@@ -298,6 +302,8 @@ def find_in_text(text: str, thousands: str | None = None) -> list[Written]:
         # Accountants write negative amounts in parentheses. In sentences, only a currency tells them.
         if text[max(0, start - 1) : start] == "(" and text[end : end + 1] == ")":
             currency = _CURRENCY_BEHIND.search(text, max(0, start - 4), start - 1)
+            if text[end + 1 : end + 2] == "$":  # $(5)$ of LaTeX
+                currency = None
             if match["money"] or currency or (start - 1 == first and end + 1 == last):
                 start, end = currency.start() if currency else start - 1, end + 1
                 plain = plain if match["sign"] or match["inner"] else f"-{plain}"

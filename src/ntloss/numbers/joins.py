@@ -19,6 +19,7 @@ from ntloss.numbers.alphabet import (
     DASH,
     DIGITS,
     HIDDEN,
+    HYPHEN,
     MAGNITUDE_WORDS,
     MINUSES,
     OPEN,
@@ -36,6 +37,8 @@ from ntloss.numbers.scales import IN_ENGLISH, IN_OTHERS, POINT_SCALE
 
 _AGAIN = rf"{SIGN}?(?:{CURRENCY}{SPACE}?)?[.]?{D}"  # another number begins
 _MORE = rf"{SIGN}?(?:{CURRENCY}{SPACE}?)?\.?"  # what of it may be written so far
+_MONEY = rf"(?:[A-Z]{{1,3}}(?=\\?[{CURRENCIES}])|{CODE}{SPACE}?|(?:{ABBREVIATIONS})\.?{SPACE}?)"
+_AMOUNT = rf"(?:{_MONEY})?{_AGAIN}"  # also US$5, USD 5, Rs. 5
 _POWER = rf"{SPACE}?\^{SPACE}?(?:[({{]{SPACE}?)?"
 _TIMES = rf"{SPACE}?[*\u00d7·⋅]{SPACE}?"
 _OPERATOR = "[/\u2044\u2215\uff0f\u00d7÷·⋅∙±\u2213]"
@@ -43,7 +46,7 @@ _UNIT = rf"(?:{SPACE}?[%‰]|{SPACE}?€|{CURRENCY}|[°.{PRIMES}{QUOTES}]{{1,2}}
 # Between the parts of a time, a length, or code.
 _MIDDLE = f":\u2236\uff1a_hH{APOSTROPHES}\u00b4`{PRIMES}"
 _MONEY_WORDS = "dollar|euro|pounds|rupees|yen|yuan|won|franc|peso"
-_TRADERS = "mm|mil|mill|bil|tril|thou|grand"  # $5mm, $5 mil
+_TRADERS = "mm|mil|mill|bil|tril|thou|grand|crs?|l"  # $5mm, $5 mil, ₹5 Cr, ₹5 L
 _ACCOUNTS = "CR|DR"
 _UNTIL, _UNTIL_WORDS = "到至", "から|부터|에서"
 THAI = "พัน|หมื่น|แสน|ล้าน"  # thousand, ten thousand, hundred thousand, million
@@ -85,6 +88,8 @@ _JOINS = [
         rf"(?:[{_MIDDLE}{HIDDEN}]|(?:[.,]{{1,3}}|…)[{HIDDEN}]?|\}}\{{|\{{,\}}|,\\!|\\[!,;: ]){D}",
         rf"[{_MIDDLE}{HIDDEN}]|(?:[.,]{{1,3}}|…)[{HIDDEN}]?|\}}\{{?|\{{,?\}}?|,(?:\\!?)?|\\[!,;: ]?",
     ),
+    # -5…-3, -5...-3, -5:-3
+    (rf"(?:[:\u2236\uff1a…]|\.{{2,3}}){SIGN}{D}", rf"(?:[:\u2236\uff1a…]|\.{{1,3}}){SIGN}?"),
     # 90° 30'
     (
         rf"°{SPACE}?{D}{D}?(?:\.{D}+)?{SPACE}?[{PRIMES}{QUOTES}]",
@@ -141,6 +146,7 @@ _SEPARATED = re.compile(rf",{SIGN}?\.?{D}")  # where commas do nothing else
 _JOINED = re.compile("|".join(full for full, _ in _JOINS))
 _TAIL = re.compile("|".join(begun for _, begun in _JOINS))
 
+_ANDS = "and|und|et|y|e|och|og|en|и"
 # From large to small units, of which two make one quantity: 1 hour 30 minutes.
 _QUANTITIES = (
     ("years?|yrs?|y|Jahre?n?|ans|años|anni|anos|лет|года?",
@@ -153,15 +159,16 @@ _QUANTITIES = (
     ("miles?|mi", "yards?|yds?", "feet|foot|ft", r"inch(?:es)?|ins?"),
     ("kilomet(?:er|re)s?|km", "met(?:er|re)s?|m", "centimet(?:er|re)s?|cm", "millimet(?:er|re)s?|mm"),
     ("tons?|tonnes?|t", "stones?|st", "pounds?|lbs?", "ounces?|oz", "kilograms?|kg", "grams?|g"),
-    ("dollars?|euros?|pounds?|rupees?|francs?", "cents?|pence|paise|centimes?"),
+    ("dollars?|[eE]uros?|pounds?|rupees?|francs?|zł|złot(?:y|ych|e)|\u0440\u0443\u0431(?:л(?:\u044c|я|ей))?",
+     "[cC]ents?|pence|paise|centimes?|céntimos?|centavos?|centesim[io]|gr|grosz[ye]?|коп|копе(?:ек|йк[аи])"),
     ("degrees?|deg|°", "minutes?|arcminutes?", "seconds?"),
     ("gallons?|gal", "quarts?|qt", "pints?|pt", "cups?", "tablespoons?|tbsp", "teaspoons?|tsp"),
     ("年|년", "[个個箇ヶケヵカか개]?(?:月|월)", "[日天일]|[号號](?![楼樓线線店门門院])",
      "[个個]?小?[时時]間?|[点點]|시간?", "分[钟鐘]?|분", "秒|초"),
 )  # fmt: skip
 _SMALLER_UNIT = "|".join(
-    rf"(?:{large})(?:\.?(?:(?<=[a-z]{{3}}),)?{SPACE}(?:and{SPACE})?)?{D}+(?:[.,]{D}+)?"
-    rf"{SPACE}?(?:{'|'.join(units[i + 1 :])})(?![^\W\d{UNSPACED}])"
+    rf"(?:{large})(?:\.?(?:(?<=[a-z]{{3}}),)?{SPACE}(?:(?:{_ANDS}){SPACE})?)?{D}+(?:[.,]{D}+)?"
+    rf"{SPACE}?(?:{'|'.join(units[i + 1 :])})(?![^\W\d{UNSPACED}]|{HYPHEN}[1-4](?!\w))"
     for units in _QUANTITIES
     for i, large in enumerate(units[:-1])
 )
@@ -169,14 +176,23 @@ _TO = "to|or|bis|à|до|a|tot|till?"
 _RATIO = (
     rf"(?:\w{{1,12}}{SPACE}(?=out))?(?:{IN_ENGLISH})|(?:out{SPACE})?of{SPACE}(?:every|each|all)"
     rf"|(?:{IN_OTHERS})(?!{SPACE}(?:19|20){D}{D}\b)|over|through|thru|until|versus|vs\.?|per|point"
+    rf"|give{SPACE}or{SPACE}take"
 )
 # Units after which a bare number counts smaller ones: 1 hour 30, 5 Euro 50, 5 ft 7.
-_LARGE_UNITS = "hours?|hrs?|h|heures?|horas?|Stunden?|Std\\.?|час(?:\u0430|ов)?|[eE]uros?|feet|foot|ft"
-_FRACTION = r"half|third|quarter|fourth|fifth|two[ -]thirds|three[ -]quarters"
+_LARGE_UNITS = "hours?|hrs?|h|heures?|horas?|Stunden?|Std\\.?|час(?:\u0430|ов)?|[eE]uros?|feet|foot|ft|Uhr"
+_FRACTION = r"half|third|quarter|fourth|fifth|(?:two|three|four)[ -](?:third|quarter|fourth|fifth)s"
 _AND = (
-    rf"(?:(?:an?|one){SPACE})?(?:{_FRACTION})"
+    rf"(?:(?:an?|one)[{SPACES}-])?(?:{_FRACTION})"
     rf"|{D}+(?:/{D}|{SPACE}(?:cents|pence|(?:ten|hundred|thousand)ths))"
 )
+# 2 hours and a half, 2 heures et demie; 2時間半.
+_HALF = rf"an?{SPACE}half|demie?|medi[ao]|mezz[ao]|meia|meio"
+_UNSPACED_HALF = (
+    "(?:[个個]?(?:年|月|周|週|小?[时時]間?|[点點日天])|[か个個ヶケヵカ]月|週間|[个個]|분|시간?|년) ?(?:半|반)"
+    "(?![径徑島岛球])"
+)
+_CLOSED = rf"[)}}\]$*_`{QUOTES}»]{{1,3}}"  # a bracket or a mark that ends with the number
+_THIN = rf"(?:{SPACE}|~|\\[,;: ])?"  # a space of LaTeX
 _BELOW_ZERO = (
     rf"below{SPACE}(?:zero|freezing)|unter{SPACE}null|sous{SPACE}zéro|bajo{SPACE}cero"
     rf"|sotto{SPACE}(?:lo{SPACE})?zero"
@@ -186,7 +202,10 @@ _JOINED_BY_WORDS = re.compile(
     "|".join(
         (
             rf"°?[A-Za-z]{{1,3}}{DASH}{CURRENCY}?{D}",  # 3kg-5kg
-            rf"(?:{_UNIT}|-)?{SPACE}(?i:{_TO}){SPACE}{_AGAIN}",  # 18 to 25 percent
+            rf"{_UNIT}?{DASH}{_MONEY}{_AGAIN}",  # US$5-US$10
+            # 5 kg-7 kg
+            rf"{SPACE}(?P<same>[^\W\d_]+?|%|°[CF]?)s?{DASH}{_AGAIN}[{DIGITS}.,]*{SPACE}?(?P=same)s?(?!\w)",
+            rf"(?:{_UNIT}|-)?{SPACE}(?i:{_TO}){SPACE}{_AMOUNT}",  # 18 to 25 percent
             rf"{DASH}(?i:to|or){DASH}{D}",  # 5-to-10
             # 5 \text{ to } 10
             rf"{SPACE}?\\text\{{{SPACE}?(?i:{_TO}|and|{IN_ENGLISH}){SPACE}?\}}{SPACE}?{_AGAIN}",
@@ -201,12 +220,20 @@ _JOINED_BY_WORDS = re.compile(
             rf"(?<=(?<![\d.,])[1-9]){SPACE}in{SPACE}(?:every{SPACE})?(?!(?:19|20){D}{D}\b){D}",
             rf"(?:{_TIMES}|{SPACE}?)sqrt\(",  # 2 * sqrt(3)
             rf"{SPACE}point{SPACE}(?:zero|oh|one|two|three|four|five|six|seven|eight|nine)\b",
-            rf"{SPACE}and{SPACE}(?:{_AND})\b",  # 3 and a half, 5 and 20 cents
+            rf"[{SPACES}-]and[{SPACES}-](?:{_AND})\b",  # 3 and a half, 5 and 20 cents
+            rf"{SPACE}?{_UNSPACED_HALF}",
             rf"{SPACE}?-?(?:{_SMALLER_UNIT})",
             # 1 hour 30, 1m 80
             rf"(?:{SPACE}?(?:{_LARGE_UNITS})|m){SPACE}{D}{D}?(?!\d|[.,]{D}|{SPACE}?[A-Za-z%])",
             rf"(?:min|m|ft){D}{D}(?!{D})",  # 1m80
             rf"[{PRIMES}{QUOTES}]{SPACE}{D}{D}?{SPACE}?[{PRIMES}{QUOTES}]",  # 5' 7"
+            # 10 to the 6
+            rf"(?<=(?<!{D})10){SPACE}to{SPACE}the{SPACE}(?:(?:minus|negative){SPACE})?{SIGN}?{D}",
+            rf"{SPACE}?\\(?:over|choose)\b{SPACE}?\{{?{_AGAIN}",  # {{1 \over 2}}
+            rf"{_CLOSED}{SPACE}?(?:\\text\{{{SPACE}?)?(?i:{_COUNTED})s?\b",  # (5) million
+            rf"{_THIN}\\(?:text|mathrm)\{{{SPACE}?(?i:{_COUNTED})s?\b",  # 5\text{{ million}}
+            # 5 \text{{ hours }} 30 \text{{ minutes}}
+            rf"{_THIN}\\text\{{[^{{}}]{{1,20}}\}}{_THIN}{D}+{_THIN}\\text\{{",
             # 5 squared, 2 to the 3rd
             rf"{SPACE}(?:squared|cubed|to{SPACE}the{SPACE}(?:{_THE_POWER}))\b",
             rf"{SPACE}?(?:°?[CF]?|degrees(?:{SPACE}\w+)?){SPACE}(?:{_BELOW_ZERO})\b",  # 5 °C below zero
@@ -215,14 +242,16 @@ _JOINED_BY_WORDS = re.compile(
     )
 )
 _JOINED_BY_AND = re.compile(
-    rf"(?:{_UNIT}|{SPACE}?[^\W\d]{{1,12}})?{SPACE}(?:and|und|et|y|e|och|og|en|и){SPACE}{_AGAIN}"
+    rf"(?:{_UNIT}|{SPACE}?[^\W\d]{{1,12}})?{SPACE}"
+    rf"(?:(?:{_ANDS}){SPACE}(?:{_AMOUNT}|(?P<half>{_HALF})\b)|(?P<halves>\u0441{SPACE}половиной))"
 )
 _BETWEEN = re.compile(
-    rf"(?i:between|zwischen|entre|tra|fra|mellan|mellem|mellom|tussen|между){SPACE}{CURRENCY}?$"
+    rf"(?i:between|zwischen|entre|tra|fra|mellan|mellem|mellom|tussen|между){SPACE}(?:{_MONEY})?{CURRENCY}?$"
 )
 _WORD_AFTER = re.compile(
     rf"(?:{_UNIT}|{DASH})?{SPACE}?[^\W\d]|{_TIMES}sqrt|{SPACE}?[°%]|[{PRIMES}{QUOTES}]{SPACE}"
-    rf"|{SPACE}?\\text|<su|_\{{|\*+{SPACE}"
+    rf"|{_THIN}\\(?:text|mathrm|over|choose)|<su|_\{{|\*+{SPACE}|-and-|{DASH}?{CURRENCY}"
+    rf"|{_CLOSED}{SPACE}?(?:[^\W\d]|\\text)"
 )
 _WORD_BEHIND = re.compile(rf"[{SPACES}-]?([^\W\d_][^\s0-9,.;:!?)\]}}\"'/{CURRENCIES}-]*)")
 # Magnitudes that are not in the table of those that are read.
@@ -231,7 +260,7 @@ UNREAD = OTHER_MAGNITUDES | {
     for word in (
         *(f"{number}illion" for number in ("quadr", "quint", "sext", "sept", "oct", "non", "dec", "z")),
         *("billiard", "billiarde", "trilliard", "trillione", "quadrillione", "lac", "tsd", "mia"),
-        *("tenth", "dozen", "score", "gross"),
+        *("tenth", "dozen", "score", "gross", "mds"),
     )
     for end in ("", "s", "n", "en")
 }
@@ -250,11 +279,13 @@ MARKS_AFTER = f"{_UNTIL}{_OF_THOUSAND}{_FULL_WIDTH}\u00b4`;\u2213"
 _UNREAD_BEGUN = frozenset(word[:i] for word in UNREAD for i in range(1, len(word) + 1))
 _UNREAD_MONEY = re.compile(rf"{SPACE}?(?i:{_TRADERS})(?!\w)")
 _UNREAD_MONEY_BEGUN = re.compile(rf"{SPACE}?(?i:{_begins(_TRADERS)})")
+_ABBREVIATED = re.compile(rf"\b(?:{ABBREVIATIONS})\.?{SPACE}?$")
 
 # What stands before a number and makes it a part of something else: a fraction, a power, a root.
 JOINED_BEFORE = re.compile(
     rf"(?<={OTHER_DIGIT})|(?<=[√π±\u2213^/\u2044\u2215\uff0f])|(?<=[/±\u2213]{SPACE})|(?<=[\^\}}\]_]\{{)"
     rf"|(?<=\^\()|(?<=frac)|(?<=<su[bp]>)|(?<=\+/-)|(?<=\+/-{SPACE})|(?<=\+-{SPACE})|(?<=\+)(?=-)"
+    r"|(?<=frac\{)|(?<=frac )|(?<=frac[0-9]\{)|(?<=frac\{[0-9]\})|(?<=frac [0-9] )"
     r"|(?<=sqrt)|(?<=sqrt[ ({\[])|(?<=sqrt[({\[] )|(?<=\^[({] )"
     r"|(?<=\\pm)|(?<=\\pm\s)|(?<=\bout of )|(?<=\(of )|(?<=[\s($€£],)|(?<=\A,)"
 )
@@ -290,8 +321,14 @@ def joined_by_words_until(text: str, match: re.Match[str]) -> int:
     if _WORD_AFTER.match(text, end) is None:
         return 0
     joined = _JOINED_BY_WORDS.match(text, end)
+    if joined is None and (money := _UNREAD_MONEY.match(text, end)):
+        joined = money if _ABBREVIATED.search(text, max(0, match.start() - _FAR), match.start()) else None
     if joined is None and (among := _JOINED_BY_AND.match(text, end)):
-        joined = among if _BETWEEN.search(text, max(0, match.start() - _FAR), match.start()) else None
+        joined = (
+            among
+            if among.lastgroup or _BETWEEN.search(text, max(0, match.start() - _FAR), match.start())
+            else None
+        )
     return 0 if joined is None else joined.end()
 
 

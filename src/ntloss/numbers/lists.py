@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ntloss.numbers.alphabet import SIGN, D
+from ntloss.numbers.alphabet import CURRENCIES, SIGN, D
 
 _ITEM = rf"{SIGN}?(?:{D}+(?:\.{D}*)?|\.{D}+)(?:[eE][+-]?{D}+)?"
 # Tags of HTML, of answers and of chats, whose text is no list.
@@ -19,13 +19,16 @@ _OTHER_TAGS = (
     "|strong|sub|sup|summary|td|th|time|title|tr|tt|u|unk|var)"
 )
 _TAG = rf"<\|?(?i:(?!{_OTHER_TAGS}\b)[a-z][\w.-]*)(?:\s[^<>]*)?\|?>"
-_CENTS = rf"\(\s*{SIGN}?[1-9]{D}{{0,2}}(?:(?:,{D}{{3}})+\.{D}{D}|(?:[. ]{D}{{3}})+,{D}{D})\s*\)"
+_GROUPS = rf"\(\s*{SIGN}?[1-9]{D}{{0,2}}"
+_CENTS = rf"{_GROUPS}(?:(?:,{D}{{3}})+\.{D}{D}|(?:[. ]{D}{{3}})+,{D}{D})\s*\)"
+# An amount after its currency, $(1,234), but not the pair $(1,234)$ of LaTeX.
+_AMOUNT = rf"(?:(?<=[{CURRENCIES}])|(?<=[{CURRENCIES}] )){_GROUPS}(?:,{D}{{3}})+(?:\.{D}+)?\s*\)(?!\s?\$)"
 _BLANK = r"[ \t\r\n]"  # other spaces do not separate numbers
 # What may be written of the next number of a list.
 _UNFINISHED = re.compile(rf"{_BLANK}*(?:[,;:|]{_BLANK}*)?(?:{SIGN}?\.?|[eE][+-]?|\\[a-z]*)\s*\Z")
 # What begins a list, its numbers, which a comma or a space separates, and what ends it.
 _LIST = re.compile(
-    rf"(?:(?P<open>(?!{_CENTS})\(|(?<![\w}}\]^])\{{|\[|{_TAG})|[)\]}}\"'],){_BLANK}*"
+    rf"(?:(?P<open>(?!{_CENTS}|{_AMOUNT})\(|(?<![\w}}\]^])\{{|\[|{_TAG})|[)\]}}\"'],){_BLANK}*"
     rf"(?P<items>{_ITEM}(?:{_BLANK}*[,;:|]{_BLANK}*{_ITEM}|{_BLANK}+{_ITEM})*)"
     rf"(?:{_BLANK}*(?:[,;]{_BLANK}*)?(?:(?:\\right)?\\?(?:[)}}]|\](?!\())|<)"
     rf"|{_BLANK}*,{_BLANK}*[(\[{{\"'.…]|(?(open){_UNFINISHED.pattern}|(?!)))"

@@ -146,17 +146,17 @@ def _scale_ending_at(largest: float) -> re.Pattern[str]:
     number = rf"(?:{re.escape(f'{largest:.15g}')}|{re.escape(f'{largest:,.15g}')})(?:\.0+)?"
     no_more = rf"(?![.,]?[0-9]|\s*[{FRACTION_BARS}]|[eE][0-9+-]|(?:th|rd)s?\b)"
     return re.compile(
-        rf"(?<=[0-9]){_MARKUP}(?:\s*(?i:stars?|points?|pts|marks?)\b)?(?:\s*(?P<open>\()?|-)"
-        rf"(?:(?:[{FRACTION_BARS}]|\b(?i:{OF})(?:\b-?|(?<=[-\u2013]))){_MARKUP}\s*{_MARKUP}{number}{no_more}"
+        rf"(?<=[0-9]){_MARKUP}(?:\\[,;:])?(?:\s*(?i:stars?|points?|pts|marks?)\b)?(?:\s*(?P<open>\()?|-)"
+        rf"(?:(?:[{FRACTION_BARS}]|\b(?i:{OF})(?:\b-?|(?<=[-\u2013]))){_MARKUP}(?:\\[,;:])?\s*{_MARKUP}{number}{no_more}"
         rf"|on an? {number}(?i:{POINT_SCALE}))(?(open)\)?)"
-        rf"|(?<![0-9])\\[dt]?frac\{{(?P<fraction>[0-9.]+)\}}\{{{number}\}}"
+        rf"|(?<![0-9])\\[dt]?frac(?:\{{(?P<fraction>[0-9.]+)\}}|(?P<digit>[0-9]))\{{{number}\}}"
     )
 
 
 def _without_scale(found: re.Match[str]) -> str:
     """Return the score of a fraction in LaTeX; of what follows a score, nothing, or the end of a line."""
-    if found["fraction"]:
-        return found["fraction"]
+    if fraction := found["fraction"] or found["digit"]:
+        return fraction
     if _MIXED.search(found.string, max(0, found.start() - _FAR), found.start() + 1):
         return found[0]
     return "\n" if _GOES_ON.match(found.string, found.end()) else ""
