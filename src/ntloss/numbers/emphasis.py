@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from ntloss.numbers.alphabet import CURRENCY, DIGITS, SIGN, D
 
-# Around nothing but a number. Next to a word or a digit, asterisks may be operators, as in 2**3**4. After a
-# minus and a space, the number may be an item of a list; before another number or a bracket, it stands alone.
+# Around nothing but a number. Next to a word or a digit, asterisks may be operators, as in 2**3**4; after a
+# minus and a space, the number may be an item of a list; and marks keep it apart from another number, as in
+# 1 **200** and `5`,`6`.
 _EMPHASIS = re.compile(
-    rf"(?<![\w*`])(?<!{SIGN} )(?P<mark>\*{{1,3}}|`|<(?P<tag>b|strong|i|em)>)"
+    rf"(?<![\w*`,.])(?<![{DIGITS}] )(?<!{SIGN} )(?P<mark>\*{{1,3}}|`|<(?P<tag>b|strong|i|em)>)"
     rf"(?={SIGN}?(?:{CURRENCY})?\.?{D})(?P<number>{SIGN}?(?:{CURRENCY})?[{DIGITS}.,]*{D}%?)"
-    rf"(?(tag)</(?P=tag)>|(?P=mark))(?!\w|\s?[({DIGITS}])"
+    rf"(?(tag)</(?P=tag)>|(?P=mark))(?!\w|\s?[({DIGITS}]|,[*`<])"
 )
 
 
