@@ -45,6 +45,9 @@ class Targets(NamedTuple):
     # if no label is soft. `labels` are then the likeliest tokens.
     soft: Tensor | None
     sigma: Tensor | None  # standard deviation that is given for each label's number, if any
+    # bool, for a criterion that looks at several positions: True where neither the position nor its number
+    # has a weight, so that its logits are not read; None if no position has a weight of its own.
+    left_out: Tensor | None
     # `[number terms]`, indices of the positions whose number term has weight. None if the term of every
     # position is computed: where shapes must be static (on accelerators, under `torch.compile` and
     # `torch.func`), and for criteria that look at several positions.
@@ -146,8 +149,11 @@ def prepare_targets(
         item_weights, is_number, has_term, factors, num_items_in_batch, reduction, mode, divides_by_numbers
     )
     has_rows = not of_numbers and reads_values(labels)
+    left_out = None
+    if of_numbers and numbers is not None and loss_weights is not None:
+        left_out = (item_weights == 0) & (term_weights == 0)[_first_tokens(found)]
     return Targets(
-        *(labels, target, counted, item_weights, ce_weights, term_weights, numbers, soft, sigma),
+        *(labels, target, counted, item_weights, ce_weights, term_weights, numbers, soft, sigma, left_out),
         number_rows=term_weights.nonzero().squeeze(-1) if has_rows else None,
         token_ids=tables.token_ids if reads or soft is not None else tables.token_ids[:0],
         replaces=mode == "replace",

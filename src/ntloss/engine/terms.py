@@ -159,10 +159,10 @@ class NumberTerm(nn.Module):
         else:
             # The logits of other positions may be NaN. A criterion on whole numbers reads all tokens of a
             # number whose first token has a weight, and may read its neighbors.
-            weightless = out = weights == 0
-            if "numbers" in self.reads and packed is not None:
-                first = torch.arange(len(weights), device=weights.device) - LabelNumbers.unpack(packed).back
-                out = ~targets.counted | ((targets.item_weights == 0) & weightless[first])
+            weightless = weights == 0
+            out = ~targets.counted if "numbers" in self.reads else weightless
+            if targets.left_out is not None:
+                out = out | targets.left_out
             target, number_logits = target.clamp(min=0), number_logits.masked_fill(out.unsqueeze(-1), 0)
             if self.reads_mass:
                 row_max, shifted_lse = row_max.masked_fill(out, 0), shifted_lse.masked_fill(out, 0)

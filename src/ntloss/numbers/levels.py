@@ -27,13 +27,10 @@ def level_values(levels: Levels) -> dict[Any, float]:
                 f"levels: expected numbers, such as range(1, 6), or words with their values, such as "
                 f"{{'yes': 1, 'no': 0}}; given {value!r}"
             ) from None
+    if not all(map(math.isfinite, values.values())):
+        raise ValueError(f"levels={levels!r}: expected finite values")
     texts = {text_of_level(level) for level in values}
-    if (
-        len(values) < 2
-        or len(texts) < len(values)
-        or "" in texts
-        or not all(map(math.isfinite, values.values()))
-    ):
+    if len(values) < 2 or len(texts) < len(values) or "" in texts:
         raise ValueError(f"levels={levels!r}: expected two or more different scores, such as range(1, 6)")
     return values
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ntloss.engine.targets import IGNORED
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.parsing import as_float, parse_number
 from ntloss.reading.images import tokenizer_of
@@ -36,7 +37,6 @@ from ntloss.reading.torch_model import TorchModel, start_token
 from ntloss.reading.writing import Before
 
 _RESAMPLES = 10_000
-_IGNORED = -100
 
 
 class Change(NamedTuple):
@@ -329,7 +329,7 @@ def _losses(
         rows.append((whole, before))
     longest = max(len(whole) for whole, _ in rows)
     labels = ids.new_tensor(
-        [[_IGNORED] * before + whole[before:] + [_IGNORED] * (longest - len(whole)) for whole, before in rows]
+        [[IGNORED] * before + whole[before:] + [IGNORED] * (longest - len(whole)) for whole, before in rows]
     )
     whole_ids = ids.new_tensor([whole + [0] * (longest - len(whole)) for whole, _ in rows])
     if model.config.is_encoder_decoder:

@@ -16,6 +16,7 @@ from ntloss.criteria.soft import pad_pairs
 
 # Columns of numbers, one for each label: what a row without the column has.
 _DEFAULTS = {"loss_weights": 1.0, "number_weights": 1.0, "number_sigma": 0.0}
+_WEIGHTS = ("loss_weights", "number_weights")
 _SOFT = "soft_labels"  # a list of pairs of token and weight for each label
 COLUMNS = (*_DEFAULTS, _SOFT)
 # What the loss reads of a batch. Soft labels are two tensors, `[batch, seq, K]`.
@@ -118,9 +119,12 @@ class WithColumns:
     def _with_columns(self, rows: list[Any]) -> Any:
         if not rows or not isinstance(rows[0], Mapping):
             return self.collator(rows)
-        # Columns of a table are in each batch, also where none of its rows has a value: accelerate takes the
-        # columns of the first process for those of all.
-        given = [name for name in COLUMNS if any(name in row for row in rows)]
+        # Columns of weights are in each batch, also where none of its rows has a value: accelerate takes the
+        # columns of the first process for those of all. The others may be empty beside a loss that has no use
+        # for them.
+        given = [
+            n for n in COLUMNS if any(row.get(n) is not None or (n in row and n in _WEIGHTS) for row in rows)
+        ]
         batch = self.collator([{k: v for k, v in row.items() if k not in COLUMNS} for row in rows])
         if given and batch.get("labels") is not None:
             tokens = [_tokens_of(row) for row in rows]

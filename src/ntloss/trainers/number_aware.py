@@ -87,8 +87,9 @@ def make_number_aware(
     A dataset may have columns with an entry for each of a row's labels (unshifted). `loss_weights` weighs a
     token in the whole loss, and `number_weights` in the number term alone; both are 0 or more. With
     `mode="replace"`, `number_weights` are at most 1. `number_sigma` is the standard deviation of a number for
-    `HLGauss`, at its first token, and 0 for the criterion's own. `soft_labels` are pairs of token and weight
-    for a label that is a distribution (`SoftTargets.pairs()`), and an empty list for others.
+    `HLGauss`, at its first token, and 0 for the criterion's own or that of its field. `soft_labels` are pairs
+    of token and weight for a label that is a distribution (`SoftTargets.pairs()`), and an empty list for
+    others.
 
     Args:
         trainer: a `Trainer` or `Seq2SeqTrainer` of transformers, an `SFTTrainer` of TRL, or a subclass. A

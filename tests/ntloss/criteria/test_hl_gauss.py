@@ -31,7 +31,7 @@ def targets_of(criterion, labels, vocabulary=DIGITS, dtype=torch.float64):
     row = torch.tensor([encode(labels) if isinstance(labels, str) else labels])
     term = NTLCrossEntropyLoss(vocabulary, criterion).term
     logits = torch.zeros(*row.shape, vocabulary.vocab_size, dtype=dtype)
-    options = {"ignore_index": -100, "reduction": "mean", "mode": "replace", "normalize_by": "items"}
+    options = {"ignore_index": -100, "reduction": "mean", "mode": "replace", "divides_by_numbers": False}
     targets = prepare_targets(row, logits, LabelOptions(), term.tables, term.reads, term.decimals, **options)
     numbers = LabelNumbers.unpack(targets.numbers)
     return criterion.targets(
