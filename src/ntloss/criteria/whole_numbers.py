@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ntloss.criteria.tokens import ntl_was
-from ntloss.numbers.labels import LabelNumbers
+from ntloss.numbers.labels import LabelNumbers, first_tokens
 
 # In units of a number's last digit, as in the published package.
 _EPSILON = torch.finfo(torch.float32).eps
@@ -119,15 +119,10 @@ def ntil(
 
 def _mean_over_digits(loss: Tensor, numbers: LabelNumbers) -> Tensor:
     """Average the loss over the tokens of each number; the mean stands at the number's first token."""
-    is_digit, first = numbers.length > 0, _first(numbers)
+    is_digit, first = numbers.length > 0, first_tokens(numbers)
     nothing = torch.zeros_like(loss)
     count = nothing.scatter_add(0, first, is_digit.to(loss))
     return nothing.scatter_add(0, first, torch.where(is_digit, loss, 0)) / count.clamp(min=1)
-
-
-def _first(numbers: LabelNumbers) -> Tensor:
-    """Return the position of the first token of each position's number."""
-    return torch.arange(len(numbers.back), device=numbers.back.device) - numbers.back
 
 
 def log_ratio(predicted: Tensor, true: Tensor, place: Tensor, numbers: LabelNumbers, addend: float) -> Tensor:
@@ -144,7 +139,7 @@ def log_ratio(predicted: Tensor, true: Tensor, place: Tensor, numbers: LabelNumb
 
 def _log_sum(digits: Tensor, place: Tensor, numbers: LabelNumbers, addend: float) -> tuple[Tensor, Tensor]:
     # log(sum + addend) as a logarithm and an integer power of ten. Positions outside of numbers add 0.
-    is_number, first = numbers.length > 0, _first(numbers)
+    is_number, first = numbers.length > 0, first_tokens(numbers)
     places = torch.where(is_number, place, 0).to(digits.dtype)
     magnitude = torch.where(is_number, digits.detach().log10() + places, -math.inf)
     exponent = torch.full_like(digits, math.log10(addend)).detach()

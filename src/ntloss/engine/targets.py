@@ -14,7 +14,7 @@ from ntloss.criteria.soft import SoftTargets
 from ntloss.engine.readout import COMPUTED_IN, values_are_hidden
 from ntloss.engine.soft import check_soft_labels, soft_weights
 from ntloss.engine.tables import NumberTables
-from ntloss.numbers.labels import LabelNumbers, find_numbers, without_float64
+from ntloss.numbers.labels import LabelNumbers, find_numbers, first_tokens, without_float64
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 IGNORED = -100  # label of positions without a loss, the default of torch
@@ -137,21 +137,21 @@ def prepare_targets(
         is_number = is_number & (found.length > 0)  # the 2 of CO2 is no quantity
         has_term = is_number & (found.starts > 0) if of_numbers else is_number
         if number_sigma is not None:
-            sigma = number_sigma.reshape(-1)[_first_tokens(found)]
+            sigma = number_sigma.reshape(-1)[first_tokens(found)]
     item_weights = counted.to(COMPUTED_IN[inputs.dtype])
     if loss_weights is not None:
         item_weights = torch.where(counted, loss_weights.reshape(-1).to(item_weights), 0)
     factors = None
     if number_weights is not None:
         factors = torch.where(is_number, number_weights.reshape(-1).to(item_weights), 0)
-        factors = factors[_first_tokens(found)] if of_numbers else factors
+        factors = factors[first_tokens(found)] if of_numbers else factors
     item_weights, ce_weights, term_weights = _divided_weights(
         item_weights, is_number, has_term, factors, num_items_in_batch, reduction, mode, divides_by_numbers
     )
     has_rows = not of_numbers and reads_values(labels)
     left_out = None
     if of_numbers and numbers is not None and loss_weights is not None:
-        left_out = (item_weights == 0) & (term_weights == 0)[_first_tokens(found)]
+        left_out = (item_weights == 0) & (term_weights == 0)[first_tokens(found)]
     return Targets(
         *(labels, target, counted, item_weights, ce_weights, term_weights, numbers, soft, sigma, left_out),
         number_rows=term_weights.nonzero().squeeze(-1) if has_rows else None,
@@ -178,11 +178,6 @@ def _checked_numbers(numbers: Tensor, labels: Tensor) -> Tensor:
         )
     numbers = without_float64(numbers) if labels.device.type == "mps" else numbers
     return numbers.to(labels.device).reshape(-1, numbers.shape[-1])
-
-
-def _first_tokens(found: LabelNumbers) -> Tensor:
-    """Return the index of the first token of each position's number, flat; of text, the position's own."""
-    return torch.arange(len(found.back), device=found.back.device) - found.back
 
 
 def _divided_weights(

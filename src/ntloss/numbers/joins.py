@@ -229,10 +229,10 @@ _JOINED_BY_WORDS = re.compile(
             rf"[{PRIMES}{QUOTES}]{SPACE}{D}{D}?{SPACE}?[{PRIMES}{QUOTES}]",  # 5' 7"
             # 10 to the 6
             rf"(?<=(?<!{D})10){SPACE}to{SPACE}the{SPACE}(?:(?:minus|negative){SPACE})?{SIGN}?{D}",
-            rf"{SPACE}?\\(?:over|choose)\b{SPACE}?\{{?{_AGAIN}",  # {{1 \over 2}}
+            rf"{SPACE}?\\(?:over|choose)\b{SPACE}?\{{?{_AGAIN}",  # {1 \over 2}
             rf"{_CLOSED}{SPACE}?(?:\\text\{{{SPACE}?)?(?i:{_COUNTED})s?\b",  # (5) million
-            rf"{_THIN}\\(?:text|mathrm)\{{{SPACE}?(?i:{_COUNTED})s?\b",  # 5\text{{ million}}
-            # 5 \text{{ hours }} 30 \text{{ minutes}}
+            rf"{_THIN}\\(?:text|mathrm)\{{{SPACE}?(?i:{_COUNTED})s?\b",  # 5\text{ million}
+            # 5 \text{ hours } 30 \text{ minutes}
             rf"{_THIN}\\text\{{[^{{}}]{{1,20}}\}}{_THIN}{D}+{_THIN}\\text\{{",
             # 5 squared, 2 to the 3rd
             rf"{SPACE}(?:squared|cubed|to{SPACE}the{SPACE}(?:{_THE_POWER}))\b",

@@ -155,6 +155,11 @@ def find_numbers(
     return packed
 
 
+def first_tokens(numbers: LabelNumbers) -> Tensor:
+    """Return the position of the first token of each position's number, `[positions]`; of text, its own."""
+    return torch.arange(len(numbers.back), device=numbers.back.device) - numbers.back
+
+
 def without_float64(packed: Tensor) -> Tensor:
     """Return packed numbers whose floats are float32, for Apple's GPUs, which have no float64."""
     return LabelNumbers.unpack(packed.cpu()).pack(torch.float32) if packed.dtype == torch.int64 else packed

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from ntloss.numbers.alphabet import POINT, with_ascii_sign
-from ntloss.numbers.texts import TokenTexts
+from ntloss.numbers.texts import ASCII_DIGIT, TokenTexts
 
 BREAK = b"\0"
 """What stands in no text, in place of labels that are ignored, and between rows."""
 # In place of tokens whose text is unknown. A digit of another script is no letter, which would make a word of
 # the digits after it, but keeps a point from being the beginning of a number.
 _UNKNOWN = BREAK + "\u0660".encode()
-_ANY_DIGIT = re.compile(rb"[0-9]")
 
 
 class Spelling(dict[int, bytes]):
@@ -57,7 +55,7 @@ class Spelling(dict[int, bytes]):
         return self._add(token_id, BREAK if token_id < 0 else self._texts.spelled(token_id) or _UNKNOWN)
 
     def _add(self, token_id: int, spelled: bytes) -> bytes:
-        digits = len(_ANY_DIGIT.findall(spelled))
+        digits = len(ASCII_DIGIT.findall(spelled))
         if digits and spelled[:1] == b" " and spelled[1:2].isdigit():
             spelled = b"\n" + spelled[1:]
         self[token_id] = spelled

@@ -30,7 +30,7 @@ _TO_BYTES = str.maketrans({character: chr(b) for b, character in _OF_BYTE.items(
 # follow, or may be a part of a word in a number.
 _MARKERS = "▁Ġ#- "
 _SURROGATES = re.compile("[\udc80-\udcff]+")
-_ANY_DIGIT = re.compile(rb"[0-9]")
+ASCII_DIGIT = re.compile(rb"[0-9]")
 _A_DIGIT = re.compile(f"[{DIGITS}]")
 _MAY_BE_BYTES = re.compile("[^\x00-\x7fĠ▁]|^<0x")
 _MARKS = re.compile(rf"[▁\n{re.escape(''.join(characters()))}]*(?:{UNSPACED_MAGNITUDE}.*)?", re.DOTALL)
@@ -151,7 +151,7 @@ class TokenTexts:
     def spelled(self, token_id: int) -> bytes | None:
         """As `bytes_of`, but with x for the digits of special tokens, which are no numbers: `<|12|>`."""
         written = self.bytes_of(token_id)
-        return written if written is None or token_id in self.decoded else _ANY_DIGIT.sub(b"x", written)
+        return written if written is None or token_id in self.decoded else ASCII_DIGIT.sub(b"x", written)
 
     def text_of(self, token_id: int) -> str | None:
         """Return the text of any token, for messages; None where it is unknown."""
