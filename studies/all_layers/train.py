@@ -103,14 +103,25 @@ class Run(FineTuning):
     Args:
         given: The command line.
         table, arm, seed, rate: Which run it is.
+        steps: Number of steps, after which alone the model is read. None: ten epochs, and the model is read
+            after every second of them.
     """
 
-    def __init__(self, given: argparse.Namespace, table: str, arm: str, seed: int, rate: float):
+    def __init__(
+        self,
+        given: argparse.Namespace,
+        table: str,
+        arm: str,
+        seed: int,
+        rate: float,
+        steps: int | None = None,
+    ):
         task = rows_of(table, seed, given.train_size).read()
         train, *held_out = ([*part] for part in (task.train, task.validation, task.tests["test"]))
-        steps = EPOCHS * (len(train) // BATCH)
-        every = steps // COMPARED
-        super().__init__(given, seed, rate, len(train), steps, range(every, steps + 1, every))
+        all_steps = EPOCHS * (len(train) // BATCH)
+        every = all_steps // COMPARED
+        compared = range(every, all_steps + 1, every) if steps is None else [steps]
+        super().__init__(given, seed, rate, len(train), steps or all_steps, compared)
         self.which = {"table": table, "arm": arm, "seed": seed}
         self.held_out = dict(zip(("validation", "test"), held_out, strict=True))
         self.prompts = self.tokenizer([row.question for row in train])["input_ids"]

@@ -1,0 +1,49 @@
+"""Fine-tune all layers of SmolLM2 for several numbers of steps, with a learning rate that falls to zero at the last.
+
+    python -m studies.schedules.train --seeds 12 13                 # tuning: every number of steps and rate
+    python -m studies.schedules.train --seeds 27 28 29 30 31 32     # the setting that the tuning seeds chose
+
+How runs are stopped, continued and shared between processes: studies/fine_tuning.py.
+"""
+
+import argparse
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from studies.all_layers.train import TRIED, Run
+from studies.fine_tuning import FineTuning, make_runs, parser_of
+from studies.packs import merge
+from studies.schedules.results import ARMS, KEY, RESULTS, STEPS, TABLES, TUNING, chosen_settings
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make the runs that are missing: all settings on tuning seeds, the chosen ones on others."""
+    parser = parser_of(__doc__, "outputs/schedules")
+    parser.add_argument("--tables", nargs="+", default=TABLES, choices=TABLES)
+    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
+    given = parser.parse_args(arguments)
+    make_runs(given, planned(given))
+
+
+def planned(given: argparse.Namespace) -> Iterator[tuple[str, Callable[[], FineTuning]]]:
+    """Yield the name of each run and what makes it."""
+    for seed, arm, table in itertools.product(given.seeds, given.arms, given.tables):
+        for steps, rate in settings_of(given.outputs, table, arm, seed):
+            name = f"{table}-{arm}-{seed}-{steps}-{rate:.0e}"
+            yield name, functools.partial(Run, given, table, arm, seed, rate, steps)
+
+
+def settings_of(outputs: Path, table: str, arm: str, seed: int) -> list[tuple[int, float]]:
+    """Return the numbers of steps and rates of a seed's runs."""
+    if seed in TUNING:
+        return [*itertools.product(STEPS, TRIED)]
+    chosen = chosen_settings(merge(RESULTS / "runs.jsonl.xz", outputs, KEY))
+    if (table, arm) not in chosen:
+        raise SystemExit(f"{table}, {arm}: tuning runs are missing; make those of the seeds {TUNING} first.")
+    return [chosen[table, arm]]
+
+
+if __name__ == "__main__":
+    main()
