@@ -1,7 +1,7 @@
 """Merge runs into the pack, choose steps and rates by the tuning seeds, and write measures for `ntl report`.
 
-    python -m studies.schedules.results                  # runs of outputs/schedules and the pack
-    ntl report studies/schedules/results --into studies/schedules/results/README.md
+python -m studies.schedules.results                  # runs of outputs/schedules and the pack
+ntl report studies/schedules/results --into studies/schedules/results/README.md
 """
 
 import argparse
@@ -43,7 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def tuning_errors(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return the validation error of the median: a row for each table, arm, steps and rate, a column a seed."""
+    """Tabulate the validation error of the median.
+
+    Returns:
+        One row for each table, arm, number of steps and rate, and one column for each tuning seed.
+    """
     rows = [{**run, "error": error(_read(run)[0])} for run in runs if run["seed"] in TUNING]
     columns = ["table", "arm", "steps", "rate", "seed", "error"]
     return pd.DataFrame(rows, columns=columns).pivot(index=columns[:4], columns="seed", values="error")

@@ -1,4 +1,4 @@
-"""Fine-tune all layers of SmolLM2 for several numbers of steps, with a learning rate that falls to zero at the last.
+"""Fine-tune all layers of SmolLM2 for several numbers of steps; the learning rate falls to zero at the last.
 
     python -m studies.schedules.train --seeds 12 13                 # tuning: every number of steps and rate
     python -m studies.schedules.train --seeds 27 28 29 30 31 32     # the setting that the tuning seeds chose
@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__, "outputs/schedules")
     parser.add_argument("--tables", nargs="+", default=TABLES, choices=TABLES)
     parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
+    parser.set_defaults(train_size=None)  # which Run takes from the study of all layers
     given = parser.parse_args(arguments)
     make_runs(given, planned(given))
 
