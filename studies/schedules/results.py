@@ -19,6 +19,7 @@ RESULTS = Path(__file__).parent / "results"
 TABLES, ARMS = ("sentiment", "places"), ("ce", "hl_gauss", "jittered")
 STEPS = (74, 148, 222, 370)
 TUNING, DECIDE = (12, 13), range(27, 33)
+FINALISTS = 3  # settings of the first tuning seed that the second one tries, too
 KEY = ("table", "arm", "seed", "steps", "rate")
 
 
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     runs = merge(given.results / "runs.jsonl.xz", given.outputs, KEY)
     print(tuning_errors(runs).to_string(float_format="%.2f"))
-    for (table, arm), (steps, rate) in chosen_settings(runs).items():
+    for (table, arm), [(steps, rate)] in chosen_settings(runs).items():
         print(f"{table}, {arm}: {steps} steps at {rate:g}")
     decided = [run for run in runs if run["seed"] in DECIDE]
     if decided:
@@ -53,19 +54,39 @@ def tuning_errors(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).pivot(index=columns[:4], columns="seed", values="error")
 
 
-def chosen_settings(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[int, float]]:
-    """Choose the steps and the rate with the lowest mean error of the tuning seeds.
+def best_settings(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """Return the settings that the second tuning seed tries: the best of the first seed.
 
     Returns:
-        Steps and rate for each table and arm of which all tuning runs are there.
+        Steps and rates for each table and arm of which all runs of the first tuning seed are there.
     """
-    errors = tuning_errors(runs)
-    complete = errors.dropna() if {*TUNING} <= {*errors.columns} else errors.iloc[:0]
-    means = complete.mean(axis=1)
+    errors = _by_setting(runs, TUNING[:1])
     return {
-        which: means[which].idxmin()
-        for which, count in means.groupby(level=["table", "arm"]).size().items()
-        if count == len(STEPS) * len(TRIED)
+        which: found.nsmallest(FINALISTS).index.tolist()
+        for which, found in errors.items()
+        if len(found) == len(STEPS) * len(TRIED)
+    }
+
+
+def chosen_settings(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """Choose the steps and the rate with the lowest mean error of both tuning seeds.
+
+    Returns:
+        One setting for each table and arm of which all tuning runs are there.
+    """
+    best, errors = best_settings(runs), _by_setting(runs, TUNING)
+    return {
+        which: errors[which][settings].nsmallest(1).index.tolist()
+        for which, settings in best.items()
+        if {*settings} <= {*errors.get(which, pd.Series(dtype=float)).index}
+    }
+
+
+def _by_setting(runs: Iterable[Mapping[str, Any]], seeds: Sequence[int]) -> dict[Any, pd.Series]:
+    """Return the mean error of each setting that all of some seeds have, for each table and arm."""
+    errors = tuning_errors(runs).reindex(columns=[*seeds]).dropna().mean(axis=1)
+    return {
+        which: found.droplevel(["table", "arm"]) for which, found in errors.groupby(level=["table", "arm"])
     }
 
 

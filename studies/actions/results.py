@@ -1,0 +1,113 @@
+"""Merge runs into the pack, choose rates by the tuning seeds, and write costs and planned contrasts.
+
+python -m studies.actions.results                    # runs of outputs/actions and the pack
+"""
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from ntl.report.statistics import holm, paired_difference
+from studies.packs import merge, write
+
+RESULTS = Path(__file__).parent / "results"
+ARMS = (
+    *("ce", "jittered", "label_smoothing", "ntl_was", "ntl_mse", "crps"),
+    *("hl_gauss_rule", "hl_gauss", "tokens", "head"),
+)
+RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+CURVE = (250, 500, 1000, 2000, 4000)
+TUNED_AT = {250: 500, 500: 500, 1000: 500, 2000: 4000, 4000: 4000}
+"""Whose tuning runs choose the rate of runs of so many steps."""
+TUNING = (100, 101)
+KEY = ("environment", "arm", "pairs", "steps", "rate", "seed")
+HOW = {"head": "greedy"}  # how an arm's actions are read; others by the median
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Merge, choose, and write the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--outputs", type=Path, default=Path("outputs/actions"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args(arguments)
+    runs = merge(given.results / "runs.jsonl.xz", given.outputs, KEY)
+    for (environment, arm, steps), rate in chosen_rates(runs).items():
+        print(f"{environment}, {arm}, {steps} steps: {rate:g}")
+    costs = table_of(run for run in runs if run["seed"] not in TUNING)
+    if len(costs):
+        write(costs, given.results / "costs.csv")
+        print(curve(costs).to_string(float_format="%.2f"))
+        write(contrasts(costs), given.results / "contrasts.csv")
+
+
+def table_of(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Tabulate the cost of each run, and the logarithm of its ratio to the expert's."""
+    rows = [
+        {
+            **{name: run[name] for name in KEY},
+            "reading": reading,
+            "cost": cost,
+            "expert": run["expert"],
+            "log_ratio": float(np.log2(cost / run["expert"])),
+        }
+        for run in runs
+        for reading, cost in run["costs"].items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def chosen_rates(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], float]:
+    """Choose the rate with the lowest mean log ratio of the tuning seeds, of which all runs are there.
+
+    Returns:
+        The rate for each environment, arm and number of steps.
+    """
+    table = table_of(run for run in runs if run["seed"] in TUNING and run["pairs"] == 600)
+    if table.empty:
+        return {}
+    read = table["reading"] == table["arm"].map(HOW).fillna("median")
+    which = ["environment", "arm", "steps"]
+    groups = table[read].groupby(which)
+    return {
+        key: group.groupby("rate")["log_ratio"].mean().idxmin()
+        for key, group in groups
+        if len(group) == len(RATES) * len(TUNING)
+    }
+
+
+def curve(costs: pd.DataFrame) -> pd.DataFrame:
+    """Tabulate the geometric mean of the ratio to the expert's cost: rows of arms, columns of steps."""
+    index = ["environment", "pairs", "arm", "reading"]
+    return 2 ** costs.pivot_table(index=index, columns="steps", values="log_ratio")
+
+
+def contrasts(costs: pd.DataFrame) -> pd.DataFrame:
+    """Test the planned contrasts that have runs; Holm's correction counts all that were planned."""
+    plan = yaml.safe_load((Path(__file__).parent / "contrasts.yaml").read_text("utf-8"))["contrasts"]
+    rows = []
+    for each in plan:
+        of, minus = (_values(costs, each, arm) for arm in (each["of"], each["minus"]))
+        if found := paired_difference(of, minus):
+            rows.append({**each, "seeds": found.pairs, "mean": found.mean, "half": found.half, "p": found.p})
+    tested = pd.DataFrame(rows)
+    if len(tested):
+        untested = pd.Series([1.0] * (len(plan) - len(tested)))
+        tested["p_holm"] = holm(pd.concat([tested["p"], untested], ignore_index=True))[: len(tested)]
+    return tested
+
+
+def _values(costs: pd.DataFrame, contrast: Mapping[str, Any], arm: str) -> pd.Series:
+    """Return the log ratios of an arm by seed."""
+    asked = {"environment": contrast["environment"], "steps": contrast["steps"], "pairs": 600, "arm": arm}
+    asked["reading"] = HOW.get(arm, "median")
+    chosen = costs[(costs[[*asked]] == pd.Series(asked)).all(axis=1)]
+    return chosen.set_index("seed")["log_ratio"]
+
+
+if __name__ == "__main__":
+    main()
