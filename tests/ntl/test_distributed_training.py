@@ -1,3 +1,5 @@
+"""Runs do not depend on how a batch is split: by accumulation, and at night over processes."""
+
 import shutil
 from pathlib import Path
 
@@ -54,7 +56,9 @@ def sharded(tmp_path_factory):
     return folder, train(folder, "fsdp", *OFTEN)
 
 
-@pytest.mark.parametrize("split", ["accumulated", "ddp", "fsdp"])
+@pytest.mark.parametrize(
+    "split", ["accumulated", *(pytest.param(each, marks=pytest.mark.slow) for each in ("ddp", "fsdp"))]
+)
 def test_losses_weights_and_metrics_do_not_depend_on_how_a_batch_is_split(
     split, reference, request, tmp_path
 ):
@@ -68,6 +72,7 @@ def test_losses_weights_and_metrics_do_not_depend_on_how_a_batch_is_split(
         assert metrics[test]["loss"] == approx(expected["loss"], TRAINED_BY_ADAM, scale=1)
 
 
+@pytest.mark.slow
 def test_a_sharded_run_continues_to_the_same_weights(sharded, tmp_path):
     folder, (_, whole, _) = sharded
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)

@@ -205,6 +205,7 @@ def evaluate_on_rank(rank):
     return built.asked, result, score_answers(built, EXAMPLES[:1], NUMBERS, DECODING)
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_results_as_one(tmp_path):
     (asked, result, alone), (other_asked, *others) = results_of(evaluate_on_rank, (), tmp_path)
     # Five questions in three batches of two: the second rank repeats one to keep in step, and does not count

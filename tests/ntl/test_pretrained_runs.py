@@ -42,7 +42,10 @@ def small(tmp_path, llama, *more, steps=4):
     ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    ["head with lora", *(pytest.param(each, marks=pytest.mark.slow) for each in ("layers", "lora", "head"))],
+)
 def test_a_killed_run_continues_to_the_same_weights_which_transformers_loads(kind, tmp_path, llama, capsys):
     steps = [*KINDS[kind], "training_args.save_steps=2", "training_args.eval_steps=2"]
     steps += ["training_args.load_best_model_at_end=false"]

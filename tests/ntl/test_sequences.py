@@ -401,7 +401,9 @@ def trained_for(folder):
 
 def test_a_run_is_trained_longer_where_its_rate_does_not_depend_on_the_steps(finished, capsys):
     config = Path("run/config.json")
-    constant, linear = (config.read_text().replace('"constant"', f'"{kind}"') for kind in ("constant", "linear"))
+    constant, linear = (
+        config.read_text().replace('"constant"', f'"{kind}"') for kind in ("constant", "linear")
+    )
     assert constant != linear
     config.write_text(linear)
     assert run("loss=ce", "training_args.lr_scheduler_type=linear", "training_args.max_steps=4") == 2

@@ -121,7 +121,7 @@ def test_an_unknown_metric_to_minimize_is_refused_before_the_first_run(tiny, out
 
 
 @needs_optuna
-@pytest.mark.parametrize("launcher", ["basic", "local"])
+@pytest.mark.parametrize("launcher", ["basic", pytest.param("local", marks=pytest.mark.slow)])
 def test_a_metric_that_the_runs_do_not_measure_ends_a_search(launcher, tiny, out, capfd):
     study, *kept = changed(
         tiny, "loss=ntl_was", "loss.weight=choice(0.1,0.2,0.3)", f"hydra/launcher={launcher}"
@@ -154,6 +154,7 @@ def test_rows_are_in_the_order_of_the_losses_and_differences_are_relative_to_the
     assert [row.split(" | ")[0] for row in rows[1:3]] == ["| T5 + NTL-WAS", "| T5"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["submitit_local", "ray"])
 def test_processes_of_other_launchers_give_the_metrics_of_one_process(launcher, tiny, tmp_path, out):
     plugin = {"submitit_local": "submitit"}.get(launcher, launcher)
@@ -174,6 +175,7 @@ def run_command(arguments, **options):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_processes_find_own_data_encodings_and_losses_and_give_the_metrics_of_one_process(
     tiny, tmp_path, out, monkeypatch, capsys
 ):
@@ -208,7 +210,7 @@ def test_processes_find_own_data_encodings_and_losses_and_give_the_metrics_of_on
 
 
 @needs_optuna
-@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+@pytest.mark.parametrize("direction", ["maximize", pytest.param("minimize", marks=pytest.mark.slow)])
 def test_optuna_searches_for_the_weight_with_the_best_validation_metric(direction, tiny, out):
     search = ["hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=1", "loss=ntl_was"]
     search += ["loss.weight=choice(0.1,-1,2)", "minimize=loss", "hydra.sweeper.sampler.seed=1"]
@@ -340,6 +342,7 @@ def send(process, number, reached):
     return printed
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_continues_to_the_metrics_of_an_undisturbed_one(tiny, tmp_path, out):
     write_more(
         tiny,

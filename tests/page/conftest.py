@@ -11,6 +11,12 @@ SERVER = "http://playground.test/"  # answered from the disk
 PAGE = (PLAYGROUND / "index.html").as_uri()
 
 
+def pytest_itemcollected(item):
+    """Leave what needs a browser to `make test-site`."""
+    if "browser" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.site)
+
+
 def find_chromium():
     """Path of an installed Chromium, or of the one that the environment variable CHROMIUM names."""
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)

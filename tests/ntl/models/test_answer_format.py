@@ -9,7 +9,6 @@ from model_cases import (
     GREEDY,
     QUESTIONS,
     make,
-    overfit,
     rows_of,
     saved,
 )
@@ -19,7 +18,6 @@ from ntl.data import Example, TaskData
 from ntl.encodings.digits import TextEncoding, load_tokenizer, split_digits
 from ntl.errors import UserError
 from ntl.evaluate import Evaluation, score_answers
-from ntl.models import IGNORE
 from ntl.models.answer_format import FormatProcessor
 from ntl.models.language_model import number_tokens
 from ntloss.numbers import NumberFormat
@@ -83,41 +81,6 @@ def padded(shape="t5-tiny", answers=ANSWERS, **settings):
     built = make(shape, family=SHAPES[shape], number_format="padded", **settings)
     built.fit(answers)
     return built
-
-
-@functools.cache
-def trained(shape):
-    return overfit(padded(shape), steps=200, learning_rate=1e-3)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_labels_are_padded_and_answers_plain(shape):
-    built = trained(shape)
-    labels = [[i for i in row["labels"] if i != IGNORE] for row in rows_of(built)]
-    has_end = SHAPES[shape] == "t5"
-    assert {len(row) for row in labels} == {len("+9801.0") + has_end}
-    assert built.encoding.decode(labels)[2:4] == ["+0001.5", "-0015.0"]
-    assert built.answer(built.model, QUESTIONS, *GREEDY) == ANSWERS
-    assert built.answer(built.model, QUESTIONS, *BEAMS) == ANSWERS
-
-
-@pytest.mark.parametrize("generation", [GREEDY, BEAMS])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_model_that_would_write_four_digits_writes_three_in_a_format_of_three(
-    shape, generation, monkeypatch
-):
-    built = trained(shape)
-    ntl = built.model.config.ntl
-    monkeypatch.setattr(built.model.config, "ntl", {**ntl, "number_format": "plain"})
-    free = built.answer(built.model, QUESTIONS, *generation)
-    assert all(len(text) >= len("+0002.0") for text in free)  # a decoder has not learned where to stop
-    monkeypatch.setattr(built.model.config, "ntl", {**ntl, "number_width": 3})
-    tokens = []
-    decode = built.encoding.decode
-    monkeypatch.setattr(built.encoding, "decode", lambda rows: tokens.extend(rows) or decode(rows))
-    masked = built.answer(built.model, QUESTIONS, *generation)
-    assert [len(text) for text in decode(tokens)] == [len("+002.0")] * len(masked)
-    assert all(NumberFormat(3, 1, True).fits(text) for text in masked)
 
 
 @pytest.mark.parametrize("beams", [1, 4])

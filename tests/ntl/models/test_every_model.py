@@ -1,4 +1,10 @@
-"""What holds for every model: saving and loading, and batches with nothing to learn."""
+"""What holds for every model: it learns to answer, also after saving, and batches with nothing to learn.
+
+Only a model that has learned its answers shows that they are read as they are written, so each of the seven
+kinds is overfitted once.
+"""
+
+import functools
 
 import pytest
 from model_cases import (
@@ -17,20 +23,23 @@ from model_cases import (
 from tolerances import LEARNED, approx
 
 from ntl.models import IGNORE
+from ntloss.numbers import NumberFormat
 from ntloss.numbers.parsing import parse_number
 
 DECODER = {"family": "decoder_only"}
 XVAL, HEAD = {"encoding": "xval"}, {"head": "regression"}
+PADDED = {"number_format": "padded"}
 # Shape, settings, and whether answers are text instead of numbers that a head computes.
 MODELS = {
-    "t5": ("t5-tiny", {}, True),
+    "t5": ("t5-tiny", PADDED, True),
     "rt": ("t5-tiny", {"encoding": "rt"}, True),
     "xval": ("t5-tiny", XVAL, False),
     "head": ("t5-tiny", HEAD, False),
-    "llama": ("llama-tiny", DECODER, True),
-    "mamba": ("mamba-tiny", DECODER, True),
+    "llama": ("llama-tiny", DECODER | PADDED, True),
+    "mamba": ("mamba-tiny", DECODER | PADDED, True),
     "gpt2": (GPT2, DECODER, True),
 }
+FIXED_WIDTH = [name for name, (_, settings, _) in MODELS.items() if "number_format" in settings]
 
 
 def fitted(name):
@@ -40,10 +49,15 @@ def fitted(name):
     return built
 
 
+@functools.cache
+def overfitted(name):
+    return overfit(fitted(name), until=0.01 if MODELS[name][2] else 0.0)  # of a mean squared error
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_an_overfitted_model_still_answers_correctly_after_saving_and_loading(name, tmp_path):
     _, settings, writes = MODELS[name]
-    built = overfit(fitted(name))
+    built = overfitted(name)
     for generation in (GREEDY, BEAMS) if writes else (GREEDY,):
         answers = built.answer(built.model, QUESTIONS, *generation)
         if writes:
@@ -58,6 +72,33 @@ def test_an_overfitted_model_still_answers_correctly_after_saving_and_loading(na
     if name == "head":  # the statistics of a finished run are kept
         other.fit(["1000"])
         assert other.model.config.ntl == built.model.config.ntl
+
+
+@pytest.mark.parametrize("name", FIXED_WIDTH)
+def test_labels_are_padded(name):
+    built = overfitted(name)
+    labels = [[i for i in row["labels"] if i != IGNORE] for row in rows_of(built)]
+    assert {len(row) for row in labels} == {len("+9801.0") + (name == "t5")}  # with its end
+    assert built.encoding.decode(labels)[2:4] == ["+0001.5", "-0015.0"]
+
+
+@pytest.mark.parametrize("generation", [GREEDY, BEAMS])
+@pytest.mark.parametrize("name", FIXED_WIDTH)
+def test_a_model_that_would_write_four_digits_writes_three_in_a_format_of_three(
+    name, generation, monkeypatch
+):
+    built = overfitted(name)
+    ntl = built.model.config.ntl
+    monkeypatch.setattr(built.model.config, "ntl", {**ntl, "number_format": "plain"})
+    free = built.answer(built.model, QUESTIONS, *generation)
+    assert all(len(text) >= len("+0002.0") for text in free)  # a decoder has not learned where to stop
+    monkeypatch.setattr(built.model.config, "ntl", {**ntl, "number_width": 3})
+    tokens = []
+    decode = built.encoding.decode
+    monkeypatch.setattr(built.encoding, "decode", lambda rows: tokens.extend(rows) or decode(rows))
+    masked = built.answer(built.model, QUESTIONS, *generation)
+    assert [len(text) for text in decode(tokens)] == [len("+002.0")] * len(masked)
+    assert all(NumberFormat(3, 1, True).fits(text) for text in masked)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "head" not in name])

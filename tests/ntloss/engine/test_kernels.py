@@ -1,6 +1,7 @@
 """The Triton kernels: on a GPU, and on the CPU in Triton's interpreter."""
 
 import importlib
+import itertools
 import os
 import subprocess
 import sys
@@ -53,11 +54,25 @@ def predictions(tmp_path_factory):
         del sys.modules["kernel_instructions"]
 
 
+COMPILED = [
+    *itertools.product(
+        ("read_rows", "write_rows"), ("A100", "H100", "B200", "MI300X"), ("bf16", "fp32"), (None, 30.0)
+    )
+]
+# Each value once.
+BY_DAY = [
+    ("read_rows", "A100", "bf16", None),
+    ("write_rows", "H100", "bf16", None),
+    ("read_rows", "B200", "fp32", 30.0),
+    ("write_rows", "MI300X", "fp32", 30.0),
+]
+
+
 # The interpreter accepts programs that the compiler rejects.
-@pytest.mark.parametrize("softcap", [None, 30.0])
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-@pytest.mark.parametrize("gpu", ["A100", "H100", "B200", "MI300X"])
-@pytest.mark.parametrize("name", ["read_rows", "write_rows"])
+@pytest.mark.parametrize(
+    ("name", "gpu", "dtype", "softcap"),
+    [*BY_DAY, *(pytest.param(*case, marks=pytest.mark.slow) for case in COMPILED if case not in BY_DAY)],
+)
 def test_kernels_compiled_for_a_gpu_are_as_lean_as_the_page_says(name, gpu, dtype, softcap, predictions):
     device = next(each for each in predictions.GPUS if each.name == gpu)
     count = predictions.count(name, device, dtype, softcap, mean=softcap is not None)
@@ -72,6 +87,7 @@ def test_kernels_compiled_for_a_gpu_are_as_lean_as_the_page_says(name, gpu, dtyp
         assert count.issued <= (0.5 if gpu in ("A100", "H100") else 0.75)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["A100", "H100", "B200"])
 def test_kernels_for_rows_at_any_address_spill_nothing(gpu, predictions):
     device = next(each for each in predictions.GPUS if each.name == gpu)
@@ -81,6 +97,7 @@ def test_kernels_for_rows_at_any_address_spill_nothing(gpu, predictions):
             assert predictions.count(name, device, "bf16", **options).spilled == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["fp16", "fp64"])
 @pytest.mark.parametrize("gpu", ["H100", "MI300X"])
 def test_kernels_compile_for_logits_of_other_dtypes(gpu, dtype, predictions):
@@ -91,6 +108,7 @@ def test_kernels_compile_for_logits_of_other_dtypes(gpu, dtype, predictions):
         assert compiled.asm["cubin" if device.target.backend == "cuda" else "hsaco"]
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_for_each_kernel(predictions, monkeypatch, capsys):
     monkeypatch.setattr(predictions, "GPUS", predictions.GPUS[:1])
     predictions.main([])

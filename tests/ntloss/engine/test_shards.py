@@ -25,19 +25,23 @@ from ntloss.engine.readout import Operators, Wanted
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="needs gloo"
 )
-WORLDS = (2, 4)
+WORLDS = (2, pytest.param(4, marks=pytest.mark.slow))
 TRIALS = parallel_worker.trials()
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    results = {}
-    for world in WORLDS:
-        folder = tmp_path_factory.mktemp(f"world{world}")
-        run_job(parallel_worker.main, (world, str(folder)), world)
-        ranks = range(world)
-        results[world] = [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in ranks]
-    return results
+    """What each rank of a number of processes has computed, by that number."""
+
+    class Jobs(dict):
+        def __missing__(self, world):
+            folder = tmp_path_factory.mktemp(f"world{world}")
+            run_job(parallel_worker.main, (world, str(folder)), world)
+            ranks = range(world)
+            self[world] = [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in ranks]
+            return self[world]
+
+    return Jobs()
 
 
 def whole(name, parts):
@@ -129,6 +133,7 @@ def test_data_parallel_ranks_add_up_to_one_batch(kind, world, jobs):
         assert_close(rank[kind]["hidden"], hidden[index])
 
 
+@pytest.mark.slow
 def test_process_groups_and_two_dimensional_meshes_are_supported(jobs):
     ranks = [rank["groups of two"] for rank in jobs[4]]
     for first in (0, 2):

@@ -176,6 +176,7 @@ def on_two(_rank, folder, column):
     return train_with(trainer)
 
 
+@pytest.mark.slow
 @EITHER_COLUMN
 def test_two_processes_train_the_weights_of_a_plain_loop(column, tmp_path):
     for trained in results_of(on_two, (tmp_path, column), tmp_path):

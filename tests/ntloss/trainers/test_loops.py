@@ -52,6 +52,7 @@ WAYS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 4])
 @pytest.mark.parametrize("way", WAYS)
 def test_two_processes_train_the_weights_of_one(way, accumulate, of_two, expected):

@@ -110,6 +110,7 @@ def on_two(_rank, folder):
     return trained(number_aware_sft(folder, rows=UNEVEN, **split))
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_same_weights(tmp_path):
     of_two = results_of(on_two, (tmp_path,), tmp_path)
     assert_same_training(of_two[0], trained(number_aware_sft(tmp_path, rows=UNEVEN)))

@@ -346,6 +346,7 @@ def simple_on_two(_rank, folder):
         trainer.train()
 
 
+@pytest.mark.slow
 def test_a_compute_loss_without_counts_is_an_error_in_several_processes(tmp_path):
     results_of(simple_on_two, (tmp_path,), tmp_path)
 
@@ -524,6 +525,7 @@ def without_batches_on_two(rank, folder):
     return handle.sums.means()
 
 
+@pytest.mark.slow
 def test_a_process_without_a_batch_has_the_metrics_of_the_others(tmp_path):
     for means in results_of(without_batches_on_two, (tmp_path,), tmp_path):
         assert [*means] == ["loss", "ce", "ntl"]
