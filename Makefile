@@ -8,23 +8,42 @@ PUBLISHED := .published
 MODELS := .models
 ARGS ?=
 
-.PHONY: demo test test-slow test-oldest test-trainers install lint format bench docs docs-serve release-check published model \
+.PHONY: demo test check check-tests test-slow test-site test-oldest test-trainers install lint format bench docs docs-serve release-check published model \
 	serve-model data clean
 
 demo: $(MODELS)/smollm2 data/sentiment.csv  ## fine-tune a small language model with several losses, and read its answers
 	$(BIN)/python studies/demo/demo.py $(ARGS)
 
-# One thread per process: two processes of two threads each take three times as long on two cores.
-test: $(INSTALLED) published model  ## all tests, but for those of `make test-slow`
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+# One thread per process: two processes of two threads each take three times as long on two cores. The tests of a
+# file stay together, because they share what is trained for them.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+TOGETHER := -n 2 --dist loadfile
 
-test-slow: $(INSTALLED) published model  ## tests that take a minute of a core each: more cases of what `make test` covers
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow $(ARGS)
+test: $(INSTALLED) published model  ## all tests, but for those of `make test-slow` and `make test-site`
+	$(PYTEST) $(TOGETHER) -m "not slow and not site" $(ARGS)
+
+# The first call of mypy takes most of a minute, on the core that the tests leave.
+check: $(INSTALLED)  ## lint and the tests that take a minute: no network, no browser, no pretrained model
+	@$(MAKE) --no-print-directory -j 2 lint check-tests
+
+CHECKED := tests/ntloss/numbers tests/ntloss/criteria tests/ntloss/test_splitting.py tests/ntloss/test_losses.py \
+	tests/ntloss/test_options.py tests/ntloss/test_number_weights.py tests/ntloss/engine/test_targets.py \
+	tests/ntloss/reading/test_fixed_width.py tests/ntloss/reading/test_scores.py tests/ntloss/writing \
+	tests/ntloss/regression/test_tables.py tests/ntloss/regression/test_questions.py tests/ntl/data tests/ntl/encodings \
+	tests/ntl/metrics tests/ntl/report src
+check-tests: $(INSTALLED)
+	$(PYTEST) -q -m "not slow and not site and not pretrained" $(CHECKED) $(ARGS)
+
+test-slow: $(INSTALLED) published model  ## more cases of what `make test` covers, processes, long pages
+	$(PYTEST) $(TOGETHER) -m "slow and not site" $(ARGS)
+
+test-site: $(INSTALLED)  ## what needs a browser: docs/playground, and the built site; they skip without Chromium
+	$(PYTEST) $(TOGETHER) -m site tests/page $(ARGS)
 
 # The oldest torch that its index has for all machines brings several GB of CUDA packages. TRL is left out: the
 # oldest release that is supported needs Python 3.11. With an older Python: make test-oldest PYTHON=python3.10
 test-oldest: $(OLDEST)/.installed  ## the library and its trainers, with the oldest supported releases
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 -m "not slow" tests/ntloss src/ntloss tests/test_examples.py \
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest $(TOGETHER) -m "not slow" tests/ntloss src/ntloss tests/test_examples.py \
 		--ignore=src/ntloss/regression --ignore=tests/ntloss/regression $(ARGS)
 
 # Each in an environment of its own: 10 GB and an hour in all. TRAINER=torchtitan tests one.

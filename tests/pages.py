@@ -3,7 +3,9 @@
 `python tests/pages.py` runs README's.
 """
 
+import ast
 import copy
+import importlib
 import io
 import os
 import re
@@ -28,6 +30,14 @@ def blocks(page):
 
 def snippets(page):
     return [text for language, text in blocks(page) if language == "python"]
+
+
+def check_code(code):
+    """Check that a program compiles, and that the names that it imports of ntloss exist."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "ntloss":
+            module = importlib.import_module(node.module)
+            assert not [name.name for name in node.names if not hasattr(module, name.name)], ast.unparse(node)
 
 
 @contextmanager

@@ -25,7 +25,10 @@ EXAMPLES = {
 LINE = re.compile(r"^ *(before|after): loss ([\d.]+), CE ([\d.]+), NTL ([\d.]+)$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (EXAMPLES[name][1] > 1)) for name in EXAMPLES],
+)
 def test_both_loss_terms_decrease_in_every_example(name, tmp_path):
     needed, processes, arguments = EXAMPLES[name]
     for module in needed:

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from form_server import TEXTS, serving
-from pages import ROOT, blocks, run_page, snippets, tiny_pair, write_reviews
+from pages import ROOT, blocks, check_code, run_page, snippets, tiny_pair, write_reviews
 from reading_cases import make_model
 from tolerances import SAID, approx
 
@@ -24,7 +24,7 @@ OF_SMOLLM2 = {
     "README.md",
     *(f"docs/{name}.md" for name in ("quickstart", "uncertainty", "chat_models", "scores")),
 }
-SLOW = {"docs/uncertainty.md"}  # reads numbers of any length from SmolLM2 for a minute
+SLOW = {f"docs/{name}.md" for name in ("uncertainty", "chat_models", "scores")}  # read much from SmolLM2
 RUN = [
     pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
     for page in PAGES
@@ -161,6 +161,11 @@ def test_the_python_blocks_of_a_page_run_in_turn_and_print_what_they_say(page, t
                 for number, in_page in zip(numbers, parts(expected)[1], strict=True):
                     assert number == approx(in_page, SAID, scale=0.1 if in_page < 1 else 1.0)
         CHECKS.get(page, len)(names)
+
+
+@pytest.mark.parametrize("page", sorted(SLOW))
+def test_the_python_blocks_of_a_long_page_compile_and_import_what_exists(page):
+    check_code("\n".join(snippets(page)))
 
 
 def test_the_blocks_of_the_page_on_training_run_in_turn_and_their_losses_see_the_numbers(tmp_path):

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pages import check_code
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
@@ -85,6 +86,11 @@ def test_a_short_run_has_the_kinds_of_outputs_that_are_saved():
     for before, after in zip(saved, run, strict=True):
         kinds = [kinds_of(cell) for cell in (before, after)]
         assert kinds[0] == kinds[1], f"{AGAIN}:\n{after.source}"
+
+
+def test_the_cells_compile_and_import_what_exists():
+    code = "\n".join(cell.source for cell in code_cells(read()))
+    check_code("\n".join(line for line in code.splitlines() if line.strip()[:1] not in ("%", "!")))
 
 
 def test_the_saved_outputs_are_of_this_code():

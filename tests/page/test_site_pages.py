@@ -60,7 +60,6 @@ def build(folder):
     return folder / "build" / "site"
 
 
-@pytest.mark.slow
 def test_pages_are_whole_on_a_desktop_and_on_a_phone(browser, tmp_path):
     pytest.importorskip("zensical", reason="the site's generator is not installed")
     site = build(tmp_path)
