@@ -49,7 +49,7 @@ class WrittenAnswers:
                 "trained with model_args.number_format=padded. Train it first, or choose another one."
             )
         digits, decimals, signed = (ntl[key] for key in FORMAT_KEYS)
-        return NumberFormat(digits, decimals, signed, log=self.is_log, whole=bool(ntl.get(WHOLE)))
+        return NumberFormat(digits, decimals, signed)
 
     def fit(self, answers: Iterable[str]) -> None:
         """Choose the format of padded training answers, or check that that of an earlier run fits them."""
@@ -79,8 +79,10 @@ class WrittenAnswers:
         if self.is_log or digits is not None:
             if places is None:
                 numbers = np.array([self._number(answer) for answer in answers])
+                from ntloss.regression.formats import AnswerFormat  # slow: scikit-learn
+
                 scale = "log" if self.is_log else "plain"
-                places = NumberFormat.for_answers(numbers, scale, digits or 3).decimals
+                places = AnswerFormat.choose(numbers, scale, digits or 3).numbers.decimals
                 self._config.ntl = {**ntl, "number_places": places}
             texts = [self._scaled(answer) for answer in answers]
         found = NumberFormat.of(texts, ntl.get("number_width"), places)
@@ -131,15 +133,20 @@ class WrittenAnswers:
         if (form := self.number_format) is None:
             return [*texts]
         numbers = [form.read(text.strip()) for text in texts]
-        if not form.log:
+        if not self.is_log:
             return [*map(format_number, numbers)]
-        return [format_number(x) for x in form.unscaled(np.array(numbers, dtype=float)).tolist()]
+        return [format_number(x) for x in self._powers(form, np.array(numbers, dtype=float)).tolist()]
 
     def unscaled(self, numbers: Tensor) -> Tensor:
         """Return the answers that written numbers stand for."""
-        if (form := self.number_format) is None or not form.log:
+        if (form := self.number_format) is None or not self.is_log:
             return numbers
-        return torch.from_numpy(form.unscaled(numbers.cpu().numpy())).to(numbers)
+        return torch.from_numpy(self._powers(form, numbers.cpu().numpy())).to(numbers)
+
+    def _powers(self, form: NumberFormat, logarithms: np.ndarray) -> np.ndarray:
+        from ntloss.regression.formats import AnswerFormat  # slow: scikit-learn
+
+        return AnswerFormat(form, log=True, whole=bool(self._config.ntl.get(WHOLE))).unscaled(logarithms)
 
     def outwards(self, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Move the ends of intervals outwards to numbers that the format can write, or to its last one."""
@@ -148,7 +155,7 @@ class WrittenAnswers:
         if self.is_log:
             lower, upper = (np.log10(np.maximum(end, sys.float_info.min)) for end in (lower, upper))
         lower, upper = writable_ends(form, lower, upper)
-        return form.unscaled(lower), form.unscaled(upper)
+        return (self._powers(form, lower), self._powers(form, upper)) if self.is_log else (lower, upper)
 
     def processor(self, prompt_length: int) -> "FormatProcessor | None":
         """Make the logits processor that keeps answers in the format, after a prompt of so many tokens."""

@@ -14,7 +14,6 @@ from torch import Tensor
 from ntloss.callers import warn_caller
 from ntloss.criteria.targets import cross_entropy
 from ntloss.numbers.fields import Finder
-from ntloss.numbers.format import spreads_widely
 from ntloss.numbers.labels import LabelNumbers
 from ntloss.numbers.parsing import as_float, parse_number
 
@@ -123,8 +122,8 @@ class HLGauss:
             ValueError: fewer than two different numbers, or one that is no finite number.
 
         Warns:
-            UserWarning: the answers have a long tail and spread over two orders of magnitude, for which
-                `NumberRegressor` writes logarithms.
+            UserWarning: the answers are above 0 and spread over two orders of magnitude, and half of them are
+                smaller than the first sigma.
 
         Example:
             >>> criterion = HLGauss.for_answers([10, 20, 30, 40])
@@ -137,12 +136,13 @@ class HLGauss:
         """
         numbers = _numbers_of(answers, "answers")
         start = _START * statistics.pstdev(numbers)
-        if spreads_widely(numbers):
+        low, half, high = min(numbers), statistics.median(numbers), max(numbers)
+        if 0 < 100 * low <= high and half < start:
             warn_caller(
-                f"The answers range from {min(numbers):g} to {max(numbers):g}, so one sigma, {start:.3g} at "
-                f"first and {_END * start:.3g} at last, is too wide for the small ones. Train on logarithms, "
-                "as NumberRegressor does for such answers, or make the width a share of each number: "
-                "HLGauss(0.0, relative=0.1).",
+                f"The answers range from {low:g} to {high:g}, and half of them are below {half:g}, for which "
+                f"one sigma, {start:.3g} at first and {_END * start:.3g} at last, is too wide. Train on "
+                "logarithms, as NumberRegressor does for such answers, or make the width a share of each "
+                "number: HLGauss(0.0, relative=0.1).",
                 UserWarning,
             )
         return cls((start, _END * start), **options)

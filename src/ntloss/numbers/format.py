@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,20 +24,11 @@ from ntloss.numbers.grammar import SIGNED
 from ntloss.numbers.parsing import as_float
 from ntloss.numbers.vocabulary import NumberVocabulary
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[np.float64]]
-
 # Characters of a slot of the sign; a character's index in its slot is its code, below CODES.
 SIGN = "-+"
 MINUS = 0
 CODES = 10
 PLUS = ("optional", "written")
-SCALES = ("plain", "log")
-_MOST_DIGITS = 15  # that a float64 tells apart
-_FAR = 10  # interquartile ranges outside the quartiles from which a number is far out
-_APART = 10  # times the largest other answer, from which large ones are errors and no tail
 
 
 class SlotTokens(NamedTuple):
@@ -53,17 +44,12 @@ class SlotTokens(NamedTuple):
 class NumberFormat:
     """How numbers are written with one width, padded with zeros.
 
-    A format writes texts with all their digits (`write`), or float64 arrays, which it rounds (`write_array`,
-    which needs numpy).
-
     Args:
         digits: digits before the point, 1 or more.
         decimals: digits after the point. Default: 0, no point.
         signed: whether numbers begin with a sign. Default: False, no number is negative.
         plus: "optional" (default) if a number without a sign is positive where numbers have signs, or
             "written" for a model that writes each sign.
-        log: whether the number that is written is the logarithm to base 10. Default: False.
-        whole: with `log`, whether the numbers themselves are whole. Default: False.
 
     Raises:
         TypeError: digits or decimals are not whole numbers.
@@ -79,8 +65,6 @@ class NumberFormat:
     decimals: int = 0
     signed: bool = False
     plus: str = field(default="optional", repr=False)
-    log: bool = field(default=False, repr=False)
-    whole: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("digits", "decimals"):
@@ -134,97 +118,6 @@ class NumberFormat:
         for most, of_numbers in zip(needed, counts, strict=True):
             found.write(f"{parsed[of_numbers.index(most)]:f}")
         return found
-
-    @classmethod
-    def for_answers(cls, answers: Array, scale: str | None = None, significant: int = 3) -> NumberFormat:
-        """Choose the smallest format that keeps so many digits of the answers' standard deviation.
-
-        Answers that are far out, such as typing errors, take no part in the standard deviation. Those that
-        are also ten times as large as all others take none in the choice of the scale.
-
-        Args:
-            answers: `[rows]`, float64, numbers that differ.
-            scale: "plain" or "log". Default: logarithms if the answers are above 0, have a long tail and
-                spread over two orders of magnitude or more.
-            significant: digits of the standard deviation. Default: 3.
-
-        Raises:
-            ValueError: the answers are all equal, have no logarithm, or need more than 15 digits.
-
-        Example:
-            >>> import numpy as np
-            >>> form = NumberFormat.for_answers(np.array([1.5, -20, 30.0]))
-            >>> form, form.write_array(np.array([1.5, -20]))
-            (NumberFormat(digits=2, decimals=1, signed=True), ['+01.5', '-20.0'])
-        """
-        import numpy as np
-
-        if scale not in (None, *SCALES):
-            raise ValueError(f"scale={scale!r}: expected one of {SCALES}, or None to choose by the answers")
-        if answers.min() == answers.max():
-            raise ValueError(
-                f"y: all {len(answers)} answers are {answers[0]:g}; expected answers that differ"
-            )
-        log = spreads_widely(answers) if scale is None else scale == "log"
-        if log and answers.min() <= 0:
-            raise ValueError(
-                f"scale='log': the answer {answers.min():g} has no logarithm; expected numbers above 0, or "
-                "scale='plain'"
-            )
-        written = np.log10(answers) if log else answers
-        with np.errstate(all="ignore"):  # powers of very large or small answers, which are refused below
-            spread = written[~far_out(written)].std() or written.std()
-        if not 0 < spread < math.inf:
-            raise _too_long(answers, log)
-        places = max(0, significant - 1 - math.floor(math.log10(spread)))
-        needed = (d for d in range(places) if np.array_equal(written.round(d), written))
-        places = next(needed, places)
-        written = written.round(places)
-        digits = max(1, len(f"{abs(written).max():.0f}"), len(f"{math.floor(abs(written).max())}"))
-        if digits + places > _MOST_DIGITS:
-            raise _too_long(answers, log)
-        whole = bool(np.array_equal(answers.round(), answers))
-        return cls(digits, places, bool((written < 0).any()), "written", log, whole)
-
-    def scaled(self, answers: Array | Sequence[float]) -> Array:
-        """Return the numbers that are written for answers, rounded, float64."""
-        import numpy as np
-
-        numbers = np.asarray(answers, dtype=float)
-        return (np.log10(numbers) if self.log else numbers).round(self.decimals) + 0.0
-
-    def write_array(self, answers: Array | Sequence[float]) -> list[str]:
-        """Write answers as texts of one width, rounded.
-
-        Raises:
-            ValueError: one does not fit, even rounded, or is no finite number.
-        """
-        sign = "+" if self.signed else ""
-        texts = [f"{number:{sign}0{len(self.slots)}.{self.decimals}f}" for number in self.scaled(answers)]
-        for text in texts:
-            self.write(text)
-        return texts
-
-    def unscaled(self, numbers: Array) -> Array:
-        """Return the answers that written numbers stand for; of logarithms, with four significant digits."""
-        import numpy as np
-
-        if not self.log:
-            return numbers
-        answers = np.array([float(f"{10.0**number:.4g}") for number in numbers.flat]).reshape(numbers.shape)
-        return answers.round() if self.whole else answers
-
-    def describe(self) -> str:
-        """Say in words how numbers are written.
-
-        Example:
-            >>> NumberFormat(digits=2, decimals=1, signed=True).describe()
-            'a sign, 2 digits and 1 decimal'
-        """
-        text = f"{self.digits} digits" if self.digits > 1 else "1 digit"
-        if self.decimals:
-            text += f" and {self.decimals} decimal{'s' * (self.decimals > 1)}"
-        return f"{'the logarithm to base 10, ' * self.log}{'a sign, ' * self.signed}{text}"
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -393,67 +286,3 @@ def _count_digits(number: Decimal) -> tuple[int, int]:
     """Return how many digits a number needs before the point, at least one, and after it."""
     whole, _, decimals = f"{number.copy_abs():f}".partition(".")
     return len(whole), len(decimals.rstrip("0"))
-
-
-def _too_long(answers: Array, log: bool) -> ValueError:
-    advice = "" if log or answers.min() <= 0 else ", or pass scale='log'"
-    return ValueError(
-        f"y: {'logarithms of ' * log}answers from {answers.min():g} to {answers.max():g} need more than "
-        f"{_MOST_DIGITS} digits. Predict another unit, or the difference from a constant{advice}."
-    )
-
-
-def far_out(answers: Array) -> Any:
-    """Return which answers are so far from the others that they may be errors.
-
-    They are more than ten interquartile ranges outside the quartiles, or the smallest or largest number, in
-    several rows, is as far from the quartiles of the other ones, such as -999 in each third row.
-
-    Example:
-        >>> import numpy as np
-        >>> far_out(np.array([2.4, 2.6, 3.0, 3.1, 3.5, 1e7]))
-        array([False, False, False, False, False,  True])
-    """
-    return _is_far_out(torch.as_tensor(answers, dtype=torch.float64)).numpy()
-
-
-def _is_far_out(answers: Tensor) -> Tensor:
-    found = _far_from(answers, answers)
-    for end in (answers.min(), answers.max()):
-        others = answers[answers != end]
-        if 0 < len(others) < len(answers) - 1:
-            found |= (answers == end) & _far_from(others, answers)
-    return found
-
-
-def _far_from(others: Tensor, answers: Tensor) -> Tensor:
-    low, high = others.quantile(torch.tensor([0.25, 0.75], dtype=others.dtype))
-    margin = _FAR * (high - low)
-    found: Tensor = ((answers < low - margin) | (answers > high + margin)) & (margin > 0)
-    return found
-
-
-def spreads_widely(answers: Array | Sequence[float]) -> bool:
-    """Return whether answers are positive, skewed to the right, and spread over two orders of magnitude.
-
-    Answers that are far out, and ten times as large as all others, are taken for typing errors or marks of
-    gaps, and do not count. The large ones of a long tail have neighbors.
-
-    Example:
-        >>> spreads_widely([1, 20, 30, 400, 50_000.0]), spreads_widely([1, 2, 3.0])
-        (True, False)
-    """
-    numbers = torch.as_tensor(answers, dtype=torch.float64)
-    far = _is_far_out(numbers)
-    if far.any() and numbers[far].min() > _APART * numbers[~far].max():
-        numbers = numbers[~far]
-    if numbers.min() <= 0 or numbers.max() < 100 * numbers.min():
-        return False
-    ordered = numbers.sort().values
-    low, high = ordered[[round(share * (len(ordered) - 1)) for share in (0.01, 0.99)]]
-    return bool(high > 100 * low and _skew(numbers) > 1 and abs(_skew(numbers.log())) < _skew(numbers))
-
-
-def _skew(numbers: Tensor) -> float:
-    away = numbers - numbers.mean()
-    return float((away**3).mean() / (away**2).mean() ** 1.5)

@@ -31,7 +31,7 @@ from ntloss.reading.prompts import (
     number_forms,
     write_prompts,
 )
-from ntloss.reading.quantiles import as_readable, check_answer_format
+from ntloss.reading.quantiles import as_readable, check_format
 from ntloss.reading.read import read_number
 from ntloss.reading.torch_model import TorchModel, start_token
 from ntloss.reading.writing import Before
@@ -187,7 +187,7 @@ def compare_answers(
             "images: expected none, because greedy answers and cross-entropies are those of texts. Read the "
             "medians of prompts with images with read_number."
         )
-    check_answer_format(format)
+    check_format(format)
     answers, numbers = _true_answers(prompts, truths, format, thousands)
     found = {}
     for name, given in models.items():

@@ -468,16 +468,6 @@ def check_format(format: Any) -> None:
         )
 
 
-def check_answer_format(format: Any) -> None:
-    """Raise an error for what is no format of numbers, or writes logarithms of the answers."""
-    check_format(format)
-    if format is not None and format.log:
-        raise ValueError(
-            "format: expected one of the answers themselves, given one that writes their logarithms. Read "
-            "these with number_quantiles, whose values format.unscaled turns into answers."
-        )
-
-
 def _check_width(root: Continuations, vocabulary: NumberVocabulary) -> None:
     width = root.logits.shape[-1] if isinstance(root, Branch) else vocabulary.vocab_size
     if width != vocabulary.vocab_size:

@@ -35,7 +35,7 @@ from ntloss.reading.quantiles import (
     as_levels,
     as_readable,
     as_vocabulary,
-    check_answer_format,
+    check_format,
     draw_shifts,
     read_quantiles,
     texts_of,
@@ -128,7 +128,7 @@ def read_number(
     processor, tokenizer = tokenizer, tokenizer_of(tokenizer)
     readable = for_images(as_readable(model), images, messages)
     check_tokenizer(readable, tokenizer)
-    check_answer_format(format)
+    check_format(format)
     limits = Limits.checked(low, high, max_digits, most_texts, format=format)
     with_median = tuple(sorted({*as_levels(levels), 0.5}))
     written, single = write_prompts(

@@ -25,6 +25,7 @@ from ntloss.reading.intervals import Calibration
 from ntloss.regression.baselines import Baseline, fit_simple_models
 from ntloss.regression.calibration import calibrate
 from ntloss.regression.checkpoints import Checkpoint, as_json
+from ntloss.regression.formats import AnswerFormat
 from ntloss.regression.questions import Questions
 from ntloss.regression.report import SELF, Report, Steps, make_table, show, summarize
 from ntloss.regression.rows import FEWEST, Numbers, as_answers, as_table, check_rows, choose_rows, divide
@@ -173,7 +174,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             check_rows(table.iloc[given], answers[given], "rows in which something is given")
         used = given[choose_rows(len(given), self.max_rows, self.shuffle, self.random_state)]
         table, answers, weights = table.iloc[used].reset_index(drop=True), answers[used], weights[used]
-        self.format_ = NumberFormat.for_answers(answers, self.scale)
+        self.format_ = AnswerFormat.choose(answers, self.scale)
         texts = self.questions_.write(table)
         training, choosing, calibrating = parts = divide(len(texts))
         if np.ptp(self.format_.scaled(answers[training])) == 0:
@@ -191,7 +192,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             report.simple_models(simple, failed, answers[asked])
         start = time.perf_counter()
         self.writer_ = writer = self._load()
-        rows = writer.encode(writer.prompts(texts), self.format_.write_array(answers))
+        rows = writer.encode(writer.prompts(texts), self.format_.write(answers))
         report.rows(texts, parts, len(given) - len(texts), self.max_rows)
         report.questions(self.questions_.left_out, rows)
         report.answers(self.format_, answers, texts[0])
@@ -328,7 +329,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             record = json.loads(file.read_text("utf-8"))
             self = cls(**record["parameters"])
             self.questions_ = Questions.from_dict(record["questions"])
-            self.format_ = NumberFormat(**record["format"])
+            form = record["format"]
+            self.format_ = AnswerFormat(NumberFormat(**form["numbers"]), form["log"], form["whole"])
             self.calibration_ = Calibration(
                 *(torch.tensor(each, dtype=torch.float64) for each in record["calibration"])
             )
@@ -338,7 +340,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{file} is damaged, so the model has to be fitted again: {error!r}") from error
         self.n_features_in_ = len(self.feature_names_in_)
-        self.writer_ = Writer.from_pretrained(file.parent, self.format_)
+        self.writer_ = Writer.from_pretrained(file.parent, self.format_.numbers)
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -369,7 +371,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
 
     def _load(self) -> Writer:
         """Load the pretrained model, and prepare the weights that are trained."""
-        writer = Writer.from_pretrained(self.model, self.format_)
+        writer = Writer.from_pretrained(self.model, self.format_.numbers)
         with torch.random.fork_rng():
             torch.manual_seed(self.random_state)
             writer.adapt(self.train)

@@ -14,9 +14,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
-from ntloss.numbers.format import NumberFormat, far_out
 from ntloss.reading.intervals import Calibration, conformal_score
 from ntloss.regression.baselines import Baseline
+from ntloss.regression.formats import AnswerFormat, far_out
 from ntloss.regression.rows import Numbers, Parts
 from ntloss.regression.training import best_epoch
 from ntloss.writing.writer import LONGEST, Row
@@ -83,11 +83,11 @@ class Report:
         for name, why in left_out.items():
             self.say(f"left out        the column {name!r}: {why}")
 
-    def answers(self, form: NumberFormat, answers: Numbers, question: str) -> None:
+    def answers(self, form: AnswerFormat, answers: Numbers, question: str) -> None:
         """Show the first question with its answer, and say how answers are written."""
         if len(question) > _SHOWN:
             question = f"{question[: _SHOWN // 2]} ... {question[-_SHOWN // 2 :]}"
-        self.say(f"example         {question!r} -> {form.write_array(answers[:1])[0]!r}")
+        self.say(f"example         {question!r} -> {form.write(answers[:1])[0]!r}")
         self.say(f"answers         {form.describe()}")
         if (is_far := _find_errors(answers, form)).any():
             others, far = answers[~is_far], answers[is_far]
@@ -219,14 +219,16 @@ def _bootstrapped_gain(better: Numbers, worse: Numbers) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _find_errors(answers: Numbers, form: NumberFormat) -> NDArray[np.bool_]:
+def _find_errors(answers: Numbers, form: AnswerFormat) -> NDArray[np.bool_]:
     """Return which answers may be errors: those that are far from the others as they are written.
 
     A 0 in several rows is none: counts and amounts are often 0. The other answers are compared without it.
 
     Example:
+        >>> from ntloss.numbers import NumberFormat
         >>> answers = np.array([0, 0, 0, 10_000, 10_010, 10_020, 10_030, -999])
-        >>> answers[_find_errors(answers, NumberFormat(digits=5, signed=True))]
+        >>> form = AnswerFormat(NumberFormat(digits=5, signed=True))
+        >>> answers[_find_errors(answers, form)]
         array([-999])
     """
     compared = (answers != 0) | (np.count_nonzero(answers) == len(answers) - 1)

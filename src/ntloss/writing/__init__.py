@@ -1,7 +1,7 @@
 """Causal language models that are trained to write numbers: rows and batches, and the weights that change.
 
-    writer = Writer(model, tokenizer, NumberFormat.for_answers(answers))
-    rows = writer.encode(writer.prompts(questions), writer.form.write_array(answers))
+    writer = Writer(model, tokenizer, NumberFormat.of(answers))
+    rows = writer.encode(writer.prompts(questions), [writer.form.write(answer) for answer in answers])
     logits = writer.logits(writer.collate(rows[:16]))
 
 `NumberRegressor` is trained by it, and so are the decoder-only models of the lab.

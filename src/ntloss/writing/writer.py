@@ -54,7 +54,7 @@ class Writer:
     Example:
         >>> form = NumberFormat(digits=2, decimals=1)
         >>> writer = Writer(model, tokenizer, form)  # doctest: +SKIP
-        >>> writer.encode(writer.prompts(["Great!\\nStars: "]), form.write_array([4.5]))  # doctest: +SKIP
+        >>> writer.encode(writer.prompts(["Great!\\nStars: "]), [form.write(4.5)])  # doctest: +SKIP
     """
 
     def __init__(

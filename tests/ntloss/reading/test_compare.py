@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import tiny_tokenizers as tiny
 import torch
@@ -11,7 +10,7 @@ from reading_cases import make_model
 from tolerances import approx
 
 from ntloss.numbers import NumberFormat
-from ntloss.reading import compare_answers, number_quantiles, read_number
+from ntloss.reading import compare_answers, number_quantiles
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
 PROMPTS, TRUTHS = ["a\n", "the a\n", "a a a\n"], [12, 7, 55]
@@ -137,14 +136,6 @@ def test_a_text_is_a_truth_that_is_read_and_scored_as_it_is_written(models, toke
 def test_truths_are_one_number_for_each_prompt(models, tokenizer, prompts, truths, message):
     with pytest.raises(ValueError, match=message):
         compare_answers(models, tokenizer, prompts, truths)
-
-
-def test_a_format_of_logarithms_is_an_error(models, tokenizer):
-    format = NumberFormat.for_answers(np.array([1.5, 20, 300, 5000]), scale="log")
-    with pytest.raises(ValueError, match="format"):
-        compare_answers(models, tokenizer, PROMPTS, TRUTHS, format=format)
-    with pytest.raises(ValueError, match="format"):
-        read_number(models["seed 0"], tokenizer, PROMPTS, format=format)
 
 
 def test_models_have_names_and_are_no_servers(models, tokenizer):

@@ -42,7 +42,7 @@ def test_predictions_are_numbers_of_the_answers_format(fitted):
     texts, _ = reviews(30, seed=1)
     predicted = fitted.predict(texts)
     assert predicted.shape == (30,)
-    assert fitted.format_.write_array(predicted) == [f"{number:04.1f}" for number in predicted]
+    assert fitted.format_.write(predicted) == [f"{number:04.1f}" for number in predicted]
 
 
 def test_intervals_hold_their_share_of_new_answers(fitted):
@@ -72,7 +72,7 @@ def test_calibration_reads_the_distribution_of_the_walks(tiny, fitted, shift):
         fitted, answers = make(tiny, epochs=2).fit(known, numbers + shift), answers + shift
     writer = fitted.writer_
     prompts = writer.prompts(fitted.questions_.write(texts))
-    calibration = calibrate(writer, writer.encode(prompts, fitted.format_.write_array(answers)))
+    calibration = calibrate(writer, writer.encode(prompts, fitted.format_.write(answers)))
     read = writer.quantiles(prompts, [(i + 0.5) / 200 for i in range(200)])
     assert abs((read < answers[:, None]).mean(1) - calibration.below.numpy()).max() <= 0.005
     assert abs((read <= answers[:, None]).mean(1) - calibration.upto.numpy()).max() <= 0.005
@@ -87,7 +87,7 @@ def test_signed_decimals_logarithms_and_all_ways_to_train(tiny, options):
     model = make(tiny, **options).fit(texts, answers)
     assert np.isfinite(model.predict_interval(texts[:5], 0.5)).all()
     if not options:
-        assert (model.format_.signed, model.format_.decimals) == (True, 2)
+        assert (model.format_.numbers.signed, model.format_.numbers.decimals) == (True, 2)
 
 
 def test_states_of_frozen_layers_are_what_the_whole_model_computes(tiny):
@@ -95,7 +95,7 @@ def test_states_of_frozen_layers_are_what_the_whole_model_computes(tiny):
     writer = model.writer_
     writer.adapt("upper_layers")
     texts, answers = reviews(10, seed=5)
-    rows = writer.encode(writer.prompts(model.questions_.write(texts)), model.format_.write_array(answers))
+    rows = writer.encode(writer.prompts(model.questions_.write(texts)), model.format_.write(answers))
     with torch.no_grad():
         whole = writer.logits(writer.collate(rows))
         assert writer.upper.keep_states(rows, writer.collate)
@@ -110,8 +110,8 @@ def test_fit_is_repeatable_and_does_not_touch_global_random_numbers(tiny):
     first = model.fit(texts, answers).predict(texts)
     assert torch.equal(torch.get_rng_state(), before)
     assert_close(model.fit(texts, answers).predict(texts), first)
-    assert not model.format_.signed
-    assert model.fit(texts, -answers).format_.signed
+    assert not model.format_.numbers.signed
+    assert model.fit(texts, -answers).format_.numbers.signed
 
 
 def test_scikit_learn_clones_it_and_sets_its_parameters(tiny):
