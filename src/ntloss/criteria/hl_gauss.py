@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping
 from numbers import Real
@@ -23,6 +24,7 @@ _WIDEST, _NARROWEST = 1e12, 1e-37
 # Of the answers' standard deviation, where sigma starts; and of that start, where it ends.
 _START, _END = 0.55, 1 / 8
 _MANY_CALLS = 100  # with a gradient, without `anneal`
+_PADDED = re.compile(r"[^0-9.,]*0[0-9]")
 
 
 class HLGauss:
@@ -60,7 +62,8 @@ class HLGauss:
             value. A loss moves the tensor to its device.
         relative: standard deviation as a share of the label's magnitude, for long tails. It adds to sigma as
             an independent error: the variance is $\sigma^2 + (relative \cdot y)^2$. Default: 0.
-        leading_zeros: answers are padded to one width, so the first digit may be 0. Default: False.
+        leading_zeros: answers are padded to one width, so the first digit may be 0. Default: False;
+            `for_answers` and `for_fields` see it from texts such as `"007"`.
         decimals: a point between two digits belongs to their number. Default: True.
 
     Raises:
@@ -110,7 +113,8 @@ class HLGauss:
     def for_answers(cls, answers: Iterable[float | str], **options: Any) -> HLGauss:
         """Make the criterion with the sigma that suits training answers and falls during training.
 
-        It falls from 0.55 of their standard deviation to an eighth of that, with `anneal`.
+        It falls from 0.55 of their standard deviation to an eighth of that, with `anneal`. If a text begins
+        with a 0 before another digit, as in `["00326", "00400"]`, `leading_zeros` is set.
 
         Args:
             answers: the answers of the training data, two or more that differ: numbers, or texts such as
@@ -134,7 +138,7 @@ class HLGauss:
             >>> round(sigma, 3)
             0.769
         """
-        numbers = _numbers_of(answers, "answers")
+        numbers, padded = _numbers_of(answers, "answers")
         start = _START * statistics.pstdev(numbers)
         low, half, high = min(numbers), statistics.median(numbers), max(numbers)
         if 0 < 100 * low <= high and half < start:
@@ -145,7 +149,7 @@ class HLGauss:
                 "number: HLGauss(0.0, relative=0.1).",
                 UserWarning,
             )
-        return cls((start, _END * start), **options)
+        return cls((start, _END * start), **{"leading_zeros": padded, **options})
 
     @classmethod
     def for_fields(
@@ -173,12 +177,12 @@ class HLGauss:
         """
         if not answers:
             raise ValueError("answers: expected the numbers of at least one field, {'room_size': [0.2, 0.4]}")
-        made = cls((1.0, _END), **options)  # shares of the standard deviations of fields
+        found = {name: _numbers_of(given, f"answers of {name}") for name, given in answers.items()}
+        padded = any(is_padded for _, is_padded in found.values())
+        # Sigma is a share of the standard deviations of fields.
+        made = cls((1.0, _END), **{"leading_zeros": padded, **options})
         made.by = by
-        made.fields = {
-            name: _START * statistics.pstdev(_numbers_of(given, f"answers of {name}"))
-            for name, given in answers.items()
-        }
+        made.fields = {name: _START * statistics.pstdev(numbers) for name, (numbers, _) in found.items()}
         return made
 
     @property
@@ -306,11 +310,11 @@ class HLGauss:
         return f"HLGauss({', '.join(options)})"
 
 
-def _numbers_of(answers: Iterable[float | str], name: str) -> list[float]:
-    """Return the numbers of training answers, two or more that differ; or raise a ValueError."""
+def _numbers_of(answers: Iterable[float | str], name: str) -> tuple[list[float], bool]:
+    """Return the numbers of training answers, two or more that differ, and whether zeros pad their texts."""
     if isinstance(answers, str) or not isinstance(answers, Iterable):
         raise TypeError(f"{name}: expected numbers, such as [12, 7.5], given {answers!r}")
-    numbers = []
+    numbers, padded = [], False
     for row, answer in enumerate(answers):
         found = parse_number(answer, "whole") if isinstance(answer, str) else as_float(answer)
         if found is None or not math.isfinite(found):
@@ -319,12 +323,13 @@ def _numbers_of(answers: Iterable[float | str], name: str) -> list[float]:
                 "one for parse_number(text, 'whole'), such as '$1,234.50'"
             )
         numbers.append(found)
+        padded |= isinstance(answer, str) and _PADDED.match(answer) is not None
     if len({*numbers}) < 2:
         raise ValueError(
             f"{name}: expected at least two different numbers, given {len(numbers)}: "
             f"{', '.join(map(str, numbers[:5]))}. Pass sigma yourself: HLGauss(sigma=1.0)."
         )
-    return numbers
+    return numbers, padded
 
 
 def fields_of(criterion: object) -> tuple[dict[str, float], Finder] | None:

@@ -210,6 +210,25 @@ class TestSigma:
         )
 
     @pytest.mark.parametrize(
+        ("answers", "are_padded"),
+        [
+            (["00326", "00400"], True),
+            (["-007", "+012"], True),
+            (["$05.50", "12"], True),
+            (iter(["100", "007"]), True),
+            (["326", "400"], False),
+            (["0.05", ".05", "0"], False),
+            (["1,005", "10"], False),
+            ([326, 400], False),
+        ],
+    )
+    def test_zeros_that_pad_texts_are_seen(self, answers, are_padded):
+        answers = [*answers]
+        assert HLGauss.for_answers(answers).leading_zeros == are_padded
+        assert HLGauss.for_fields({"size": answers, "other": [1, 2]}).leading_zeros == are_padded
+        assert not HLGauss.for_answers(answers, leading_zeros=False).leading_zeros
+
+    @pytest.mark.parametrize(
         ("answers", "expected"), [([2, 3, 5, 30, 400, 9000], 1), ([*range(1, 1001)], 0), ([-5, 3, 9000], 0)]
     )
     def test_answers_that_spread_widely_are_a_warning(self, answers, expected):
