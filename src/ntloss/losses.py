@@ -146,7 +146,7 @@ class NTLCrossEntropyLoss(nn.Module):
         self.term = NumberTerm(as_vocabulary(vocabulary), criterion)
         replaces = False
         if self.criterion is not None:
-            check_unit(self.criterion, self.vocabulary.distinct_values)
+            check_unit(self.criterion, self.vocabulary)
             replaces = replaces_cross_entropy(self.criterion)
         self.mode = mode or ("replace" if replaces else "add")
         self.ignore_index = ignore_index

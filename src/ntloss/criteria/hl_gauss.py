@@ -17,6 +17,7 @@ from ntloss.criteria.targets import cross_entropy
 from ntloss.numbers.fields import Finder
 from ntloss.numbers.labels import LabelNumbers
 from ntloss.numbers.parsing import as_float, parse_number
+from ntloss.numbers.vocabulary import VALUE
 
 # In widths of a cell; beyond the widest, the target is uniform to rounding, and the narrowest has a scale
 # that float32 can hold.
@@ -53,7 +54,9 @@ class HLGauss:
 
     The target covers numbers with the label's length and sign. A first digit of 0 is left out of numbers
     above 9, unless the label itself begins with one. A token with a point or an exponent of its own (`3.14`,
-    `1e3`) keeps cross-entropy.
+    `1e3`) keeps cross-entropy. A token that is given by value (`NumberVocabulary.from_mapping`) is a number
+    of its own, whose target is that of `gaussian_smoothing`: $q_v \propto \exp(-(v - y)^2 / 2\sigma^2)$ over
+    all tokens that are given by value.
 
     Args:
         sigma: standard deviation of the target, in the unit of the numbers: a float, a scalar tensor, or the
@@ -236,9 +239,10 @@ class HLGauss:
         values: Tensor,
         target: Tensor,
         digits: LabelNumbers,
-        cells: Tensor,
+        cells: Tensor | None,
         form_log_probs: Tensor | None = None,
         number_sigma: Tensor | None = None,
+        own_values: Tensor | None = None,
     ) -> Tensor:
         """Compute the loss of each position: `[positions]`; see `ntloss.criteria.READABLE`."""
         learns = vocab_log_probs.requires_grad and not torch.compiler.is_compiling()
@@ -250,7 +254,7 @@ class HLGauss:
                     "call loss_fn.anneal(steps done / all steps) before each step, or pass a single sigma.",
                     UserWarning,
                 )
-        targets = self.targets(values, target, digits, cells, number_sigma)
+        targets = self.targets(values, target, digits, cells, number_sigma, own_values)
         return cross_entropy(targets, vocab_log_probs, form_log_probs)
 
     def targets(
@@ -258,10 +262,14 @@ class HLGauss:
         values: Tensor,
         target: Tensor,
         digits: LabelNumbers,
-        cells: Tensor,
+        cells: Tensor | None,
         number_sigma: Tensor | None = None,
+        own_values: Tensor | None = None,
     ) -> Tensor:
         """Compute the target of each position, given the true digits before it: `[positions, values]`."""
+        scale = self._inverse_width(digits, number_sigma).to(values).unsqueeze(-1)
+        if cells is None:  # all tokens are given by value
+            return _gaussian_targets(values, target, scale)
         magnitudes = values.abs()
         steps = magnitudes - magnitudes[target].unsqueeze(-1)  # in units of the token's last digit, as below
         below, above = digits.below.to(steps).unsqueeze(-1), digits.above.to(steps).unsqueeze(-1)
@@ -273,7 +281,6 @@ class HLGauss:
         # Differences of erf are precise around 0, those of erfc in the tail, those of the distribution
         # function nowhere. All masses are twice as large. An infinite scale would make NaN of an edge at 0,
         # the largest one puts all mass there.
-        scale = self._inverse_width(digits, number_sigma).to(steps).unsqueeze(-1)
         near, far = near * scale, far * scale
         around, tail = torch.erf(far) - torch.erf(near), torch.erfc(near) - torch.erfc(far)
         masses = torch.where(near > 0.5, tail, around)
@@ -283,7 +290,11 @@ class HLGauss:
         # which has no neighbors.
         least = torch.finfo(masses.dtype).tiny
         masses = masses.scatter(-1, target.unsqueeze(-1), least, reduce="add")
-        return masses / masses.sum(-1, keepdim=True)
+        of_digits = masses / masses.sum(-1, keepdim=True)
+        if own_values is None:
+            return of_digits
+        of_values = _gaussian_targets(values, target, scale, own_values)
+        return torch.where((digits.kind == VALUE).unsqueeze(-1), of_values, of_digits)
 
     def _inverse_width(self, digits: LabelNumbers, number_sigma: Tensor | None) -> Tensor:
         r"""Compute $1 / (\sqrt 2 \sigma)$ of each target, in units of the token's last digit, float64."""
@@ -308,6 +319,12 @@ class HLGauss:
         options += [f"relative={self.relative:g}"] * bool(self.relative)
         options += ["leading_zeros=True"] * self.leading_zeros + ["decimals=False"] * (not self.decimals)
         return f"HLGauss({', '.join(options)})"
+
+
+def _gaussian_targets(values: Tensor, target: Tensor, scale: Tensor, among: Tensor | None = None) -> Tensor:
+    r"""Compute Gaussians over all values, or among some, `[positions, values]`, of $1 / (\sqrt 2 \sigma)$."""
+    exponents = -((values - values[target].unsqueeze(-1)) * scale).square()
+    return torch.softmax(exponents if among is None else exponents.masked_fill(~among, -math.inf), -1)
 
 
 def _numbers_of(answers: Iterable[float | str], name: str) -> tuple[list[float], bool]:

@@ -25,6 +25,7 @@ from ntloss.criteria.tokens import (
     smoothed_wasserstein,
 )
 from ntloss.criteria.whole_numbers import ntil, number_level
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 Criterion = Callable[..., Tensor]
 
@@ -52,7 +53,10 @@ READABLE = {
     "number_sigma": "`[positions]`, standard deviation that is given for the label's number, NaN or 0 where "
     "none is; None if none is given at all",
     "cells": "`[2, kinds, values]`, bool, `cells[0, digits.kind]` says which values have a token of the "
-    "label's length and sign, and `cells[1]` leaves out those with a leading 0",
+    "label's length and sign, and `cells[1]` leaves out those with a leading 0; None if all tokens are given "
+    "by value",
+    "own_values": "`[values]`, bool, which values are those of tokens that are given by value, each a number "
+    "of its own; None if there are none",
 }
 # Criteria by name, for configuration files.
 CRITERIA: dict[str, Criterion | type[HLGauss]] = {
@@ -222,17 +226,31 @@ def is_cross_entropy(criterion: Criterion) -> bool:
     return criterion is gaussian_smoothing or type(criterion).__call__ is HLGauss.__call__
 
 
-def check_unit(criterion: Criterion, values: tuple[float, ...]) -> None:
+def check_unit(criterion: Criterion, vocabulary: NumberVocabulary) -> None:
     """Raise a ValueError if a loss in the unit of the values would outweigh cross-entropy."""
-    largest = max(map(abs, values))
+    largest = max(map(abs, vocabulary.distinct_values))
     unbounded = _function(criterion) in _IN_UNITS_OF_VALUES and option_of(criterion, "squash") is None
-    if unbounded and largest > _LARGEST_UNIT:
-        raise ValueError(
-            f"criterion {name_of(criterion)} is measured in the unit of the tokens' values, here up to "
-            f"{largest:,.0f}, and would outweigh cross-entropy. Use HLGauss.for_answers(answers) or another "
-            "bounded criterion (dist2, number_level, ntl_was with squash=2.0), or a vocabulary of digits: "
-            "NumberVocabulary.from_tokenizer(tokenizer, tokens='digits')."
+    if not unbounded or largest <= _LARGEST_UNIT:
+        return
+    given = [token.value for token in vocabulary.value_tokens]
+    if any(abs(value) > _LARGEST_UNIT for value in given):
+        low, high = min(given), max(given)
+        extent = high - low or abs(high)
+        value = f"(value - {low:.15g})".replace("- -", "+ ") if low else "value"
+        advice = (
+            f"Divide the values by their range: {value} / {extent:.15g}. Or use HLGauss(sigma=...) or "
+            "another bounded criterion (dist2, ntl_was with squash=2.0)."
         )
+    else:
+        advice = (
+            "Use HLGauss.for_answers(answers) or another bounded criterion (dist2, number_level, ntl_was "
+            "with squash=2.0), or a vocabulary of digits: NumberVocabulary.from_tokenizer(tokenizer, "
+            "tokens='digits')."
+        )
+    raise ValueError(
+        f"criterion {name_of(criterion)} is measured in the unit of the tokens' values, here up to "
+        f"{largest:,.0f}, and would outweigh cross-entropy. {advice}"
+    )
 
 
 def _function(criterion: Any) -> Any:

@@ -74,7 +74,7 @@ class NumberTerm(nn.Module):
             warn_without_point(vocabulary)
         self.tables = NumberTables(vocabulary, cells="cells" in self.reads)
         self.finds_numbers = not {*OF_NUMBERS}.isdisjoint(self.reads)
-        has_digits = any(t.kind if "cells" in self.reads else t.digits for t in vocabulary.tokens)
+        has_digits = any(t.kind or (t.digits and "cells" not in self.reads) for t in vocabulary.tokens)
         if self.criterion is not None and self.finds_numbers and not has_digits:
             of_numbers = ", ".join(name for name in self.reads if name in OF_NUMBERS)
             raise ValueError(
@@ -201,7 +201,7 @@ class NumberTerm(nn.Module):
         """Return what a criterion may read of the labels, floats in the dtype of the log-probabilities."""
         numbers = None if packed is None else LabelNumbers.unpack(packed)
         given = {"target": target, "numbers": numbers, "digits": numbers, "cells": self.tables.cells}
-        given |= {"number_sigma": sigma, "target_probs": None}
+        given |= {"own_values": self.tables.own_values, "number_sigma": sigma, "target_probs": None}
         if soft is not None:
             given["target_probs"] = by_value(soft, self.tables).to(like)
         elif self._requires_target_probs:

@@ -183,6 +183,7 @@ class NumberFormat:
         texts = [
             (t.token_id, with_ascii_sign(t.text.removeprefix(" ")), t.starts_number)
             for t in vocabulary.tokens
+            if not t.is_value
         ]
         texts += [(i, SIGN[factor > 0], True) for i, factor in vocabulary.sign_ids.items()]
         texts += [(i, POINT, False) for i in vocabulary.point_ids]

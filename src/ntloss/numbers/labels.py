@@ -11,6 +11,7 @@ to the tokens whose characters it is. All of this happens on the CPU, where labe
   truncated number is the number that its remaining digits form.
 - A sign is no part of a number here: the number of `-3` is 3, and the sign is a token, or a part of one.
 - Without `decimals`, a decimal point or comma ends a number: `12.5` is 12 and 5.
+- A token that is given by value is a number of its own, and ends the number before it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor
 from ntloss.numbers.alphabet import POINT
 from ntloss.numbers.grammar import find_digits
 from ntloss.numbers.spelling import BREAK, Spelling
-from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.numbers.vocabulary import VALUE, NumberVocabulary
 
 # A digit further on changes a sum by less than the rounding of float64.
 _DIGITS_AFTER = 20
@@ -42,7 +43,8 @@ class LabelNumbers(NamedTuple):
     token, so they are precise in numbers of any length.
 
     Args:
-        length: number of digits of the token in its number; 0 for text, and for digits of no number.
+        length: number of digits of the token in its number, 1 for a token that is given by value; 0 for text,
+            and for digits of no number.
         place: power of ten that the token's value counts, 0 for units, 1 for tens, -1 for tenths: a number is
             the sum of `value * 10**place` over its tokens.
         after: number of digits of the number after this token.
@@ -152,7 +154,20 @@ def find_numbers(
         digits = _digits_of(torch.frombuffer(found, dtype=torch.int64).view(-1, 4), text, token, decimals)
         at, numbers = _by_token(digits, ids, spelling, decimals)
         packed.view(-1, packed.shape[-1])[at - at // (seq + 1)] = numbers.pack()
+    if spelling.magnitudes is not None:
+        at = ((ids >= 0) & (spelling.kinds[ids] == VALUE)).nonzero().squeeze(-1)
+        packed.view(-1, packed.shape[-1])[at - at // (seq + 1)] = _values_of(ids[at], spelling.magnitudes)
     return packed
+
+
+def _values_of(token_ids: Tensor, magnitudes: Tensor) -> Tensor:
+    """Return the numbers of tokens that are given by value, packed: one token each, in units."""
+    nothing, one = torch.zeros_like(token_ids), torch.ones_like(token_ids)
+    half = torch.full(token_ids.shape, 0.5, dtype=torch.float64)
+    return LabelNumbers(
+        length=one, place=nothing, after=nothing, back=nothing, starts=one, leads=nothing,
+        kind=one * VALUE, unit=2 * half, below=half, above=half, magnitude=magnitudes[token_ids],
+    ).pack()  # fmt: skip
 
 
 def first_tokens(numbers: LabelNumbers) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ class Spelling(dict[int, bytes]):
     """What each token writes, in UTF-8: a token is looked up when it is first asked for.
 
     Tokens that begin with a space and a digit begin with a line break instead, because they begin a number.
+    Those that are given by value write what stands in no text, so that nothing beside them joins over them.
 
     Args:
         tokens: the number tokens, of `NumberToken`.
@@ -32,18 +33,27 @@ class Spelling(dict[int, bytes]):
         points: `[vocab]`, digits after the point of a number token's own, 2 for `3.14`.
         powers: `[vocab]`, exponent of a number token's own, 3 for `1e3`.
         kinds: `[vocab]`, `NumberToken.kind`.
+        magnitudes: `[vocab]`, float64, absolute values of the tokens that are given by value; None if there
+            are none.
         digit_counts: `[1 + vocab]`, digits in what each token writes that was looked up, after a 0 for labels
             that are ignored, whose id is -1.
     """
 
-    def __init__(self, tokens: Iterable[Any], texts: TokenTexts, vocab_size: int) -> None:
+    def __init__(self, tokens: Sequence[Any], texts: TokenTexts, vocab_size: int) -> None:
         super().__init__()
         self._texts = texts
         with torch.device("cpu"), torch.inference_mode(False):
             self.is_number = torch.zeros(vocab_size, dtype=torch.bool)
             self.points, self.powers, self.kinds = torch.zeros(3, vocab_size, dtype=torch.int64)
             self.digit_counts = torch.zeros(1 + vocab_size, dtype=torch.int64)
+            has_values = any(token.is_value for token in tokens)
+            self.magnitudes = torch.zeros(vocab_size, dtype=torch.float64) if has_values else None
         for token in tokens:
+            if token.is_value and self.magnitudes is not None:
+                self[token.token_id] = BREAK
+                self.kinds[token.token_id] = token.kind
+                self.magnitudes[token.token_id] = abs(token.value)
+                continue
             self._add(token.token_id, token.text.encode())
             mantissa, _, power = with_ascii_sign(token.text).lower().partition("e")
             self.is_number[token.token_id] = True

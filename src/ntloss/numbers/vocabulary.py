@@ -31,6 +31,7 @@ LONG_NUMBER = "1234567"  # more digits than a token has
 _FREQUENT = ("10", "42", "365", "2019")  # which some vocabularies have, although they split others
 TOKENS = ("digits", "numbers")
 _MOST_UNKNOWN = 16  # numbers among the tokens that a tokenizer has and the model has not
+VALUE = 1  # the `NumberToken.kind` of a token that is given by value
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,15 @@ class NumberToken:
         token_id: its id in the vocabulary.
         text: what it decodes to in the middle of a text, including a leading space (`" 4"`).
         value: the number.
+        is_value: whether the token is given by its value, such as a coordinate, a time, a bin or a score. It
+            is a number of its own, whatever stands beside it, and its text is none. Default: False, its text
+            is a number, or a part of one.
     """
 
     token_id: int
     text: str
     value: float
+    is_value: bool = False
 
     @property
     def digits(self) -> int:
@@ -55,16 +60,21 @@ class NumberToken:
     @property
     def is_digit(self) -> bool:
         """True for a single ASCII digit, with or without a leading space."""
-        return self.text.removeprefix(" ") in tuple(DIGITS)
+        return not self.is_value and self.text.removeprefix(" ") in tuple(DIGITS)
 
     @property
     def is_whole(self) -> bool:
         """True without a point or an exponent of its own, which would make the token a number by itself."""
-        return self.text.lstrip(_BEFORE).isdigit()
+        return not self.is_value and self.text.lstrip(_BEFORE).isdigit()
 
     @property
     def kind(self) -> int:
-        """Length and sign in one number: twice its digits, 1 more below zero; 0 unless it `is_whole`."""
+        """Length and sign in one number: twice its digits, 1 more below zero; 0 unless it `is_whole`.
+
+        It is 1 for a token that is given by its value.
+        """
+        if self.is_value:
+            return VALUE
         return 2 * self.digits + (self.value < 0) if self.is_whole else 0
 
     @property
@@ -143,6 +153,11 @@ class NumberVocabulary:
         """The distinct values, in ascending order: `4`, `▁4` and `04` have the same value."""
         return tuple(sorted(set(self.values)))
 
+    @functools.cached_property
+    def value_tokens(self) -> tuple[NumberToken, ...]:
+        """The number tokens that are given by value, each a number of its own."""
+        return tuple(token for token in self.tokens if token.is_value)
+
     @property
     def is_digits(self) -> bool:
         """Whether all number tokens are single digits."""
@@ -150,6 +165,7 @@ class NumberVocabulary:
 
     def __repr__(self) -> str:
         kind = "digit" if self.is_digits else "number"
+        kind = "value" if len(self.value_tokens) == len(self.tokens) else kind
         smallest, largest = (f"{self.distinct_values[i]:.15g}" for i in (0, -1))
         thousands = "" if self.thousands is None else f", thousands={self.thousands!r}"
         return (
@@ -254,9 +270,14 @@ class NumberVocabulary:
     ) -> NumberVocabulary:
         """List the number tokens directly, for any tokenizer.
 
+        A token that is given by value is a number of its own, whatever stands beside it: a coordinate, a
+        time, an action, a bin. One that is given by text is a part of written numbers: `"4"` and `"2"` side
+        by side are 42. The ten values 0 to 9, without others and without texts of digits, are the digits.
+
         Args:
-            mapping: token id to its value, or to its decoded text: a number (`"4"`, `" 4"`), a decimal point,
-                a sign, or another of the `pieces` of a number. Omit all other tokens.
+            mapping: token id to its value, a float or an int; or to its decoded text: a number (`"4"`,
+                `" 4"`), a decimal point, a sign, or another of the `pieces` of a number. Omit all other
+                tokens.
             vocab_size: width of the model's logits.
             encode: function from a text to its token ids; needed only by `coverage`.
             thousands: see `from_tokenizer`.
@@ -273,6 +294,8 @@ class NumberVocabulary:
         Example:
             >>> NumberVocabulary.from_mapping({7: 0.5, 8: "12"}, vocab_size=10).values
             (0.5, 12.0)
+            >>> NumberVocabulary.from_mapping({400 + i: i for i in range(1000)}, vocab_size=1500)
+            NumberVocabulary(1,000 value tokens of 1,500, values 0 to 999)
         """
         if not isinstance(mapping, Mapping):
             raise TypeError(f"expected a mapping {{token_id: value or text}}, given {type(mapping).__name__}")
@@ -281,9 +304,15 @@ class NumberVocabulary:
         for token_id, given in mapping.items():
             if not isinstance(token_id, int) or isinstance(token_id, bool):
                 raise TypeError(f"token ids are ints; given {token_id!r} as a key of the mapping")
-            texts[token_id], value = _text_and_value(token_id, given)
+            text, value = _text_and_value(token_id, given)
+            by_value = not isinstance(given, str)
             if value is not None:
-                found.append(NumberToken(token_id, texts[token_id], value))
+                found.append(NumberToken(token_id, text, value, by_value))
+            if not by_value:
+                texts[token_id] = text
+        if {t.value for t in found if t.is_value} == {*range(10)} and not any(t.is_digit for t in found):
+            found = [replace(token, is_value=False) for token in found]
+            texts |= {token.token_id: token.text for token in found}
         encode_all = cannot_encode if encode is None else functools.partial(encode_each, encode)
         known = TokenTexts(texts, dict.fromkeys(texts, True), vocab_size, encode=encode_all)
         return make_vocabulary(known, sorted(found, key=lambda token: token.token_id), vocab_size, thousands)
@@ -292,8 +321,8 @@ class NumberVocabulary:
     def from_levels(cls, tokenizer: Any, levels: Levels, vocab_size: int | None = None) -> NumberVocabulary:
         """List the levels of a score as number tokens, to train a judge that answers with one of them.
 
-        Each level is one token, with and without a space before it. A digit that is no level is no number
-        token.
+        Each level is one token, with and without a space before it, and is a number of its own. A digit that
+        is no level is no number token. Tokens that stand for values, such as `<loc0123>`, are levels, too.
 
         Args:
             tokenizer: see `from_tokenizer`.
@@ -331,7 +360,7 @@ class NumberVocabulary:
                         f"levels: the tokenizer writes {name!r} and {found[i].text.strip()!r} with the same "
                         f"token, {i}"
                     )
-                found[i] = NumberToken(i, texts.text_of(i) or name, value)
+                found[i] = NumberToken(i, texts.text_of(i) or name, value, is_value=True)
         if several:
             raise ValueError(
                 f"levels: the tokenizer has no token of its own for {', '.join(map(repr, several))}. "

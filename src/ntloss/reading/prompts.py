@@ -13,6 +13,7 @@ from ntloss.callers import warn_caller
 from ntloss.numbers.alphabet import CURRENCIES, DIGITS, SPACES
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import find_in_text
+from ntloss.numbers.vocabulary import NumberToken
 from ntloss.reading.images import (
     as_lists,
     as_messages,
@@ -251,6 +252,12 @@ def number_forms(text: str, format: NumberFormat | None) -> list[str]:
         return [*DIGITS, "-5", "+5"] if format.signed else [*DIGITS]
     currency = [] if text.rstrip()[-1:] in tuple(CURRENCIES) else ["$5"]
     return [*DIGITS, "-5", ".5", *currency]
+
+
+def value_forms(tokens: Sequence[NumberToken], tokenizer: Any) -> list[str]:
+    """Return texts of tokens that are values, one for each way in which they begin, and an empty one."""
+    texts = [t.text if tokenizer is None else tokenizer.decode([t.token_id]) for t in tokens]
+    return ["", *{text.strip()[:1]: text.strip() for text in texts}.values()]
 
 
 def encode_before(tokenizer: Any, text: str, endings: Sequence[str], special: bool) -> list[int]:

@@ -68,7 +68,8 @@ def number_quantiles(
             causal model are padded on the left, inputs of an encoder on either side. See the server for what
             it takes.
         vocabulary: the number tokens. Fixed width: those that may be written. Any length: all its `pieces`,
-            because the model may write them. A tokenizer stands for its vocabulary.
+            because the model may write them; if it has tokens that are given by value, one of these is the
+            number, and its distribution is exact. A tokenizer stands for its vocabulary.
         levels: a level or several, each above 0 and below 1. Default: the median and a 90 % interval.
         format: the fixed width in which numbers are written. Default: none, numbers of any length as
             `parse_numbers` reads them.
@@ -194,11 +195,14 @@ def read_quantiles(
     texts = texts_of(known)
     root = readable.continuations(inputs, texts, prefix_ids)
     _check_width(root, known)
-    if format is None or format.signed:
+    is_value = format is None and bool(known.value_tokens)
+    if not is_value and (format is None or format.signed):
         _warn_of_space(inputs, prefix_ids, known)
     points = torch.tensor(levels, dtype=torch.float64, device=root.device)
 
     def read() -> dict[str, Tensor]:
+        if is_value:
+            return _of_values(root, known, points, limits.bounds)
         options = options_of(known, before, root.device)
         if format is not None:
             return _of_fixed_width(root, known, options, points, format, limits)
@@ -299,6 +303,24 @@ def draw_shifts(generator: torch.Generator | None) -> Tensor:
     """Draw where the samples of each pass start, with seed 0 by default."""
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     return torch.rand(_PASSES, generator=generator, dtype=torch.float64)
+
+
+def _of_values(
+    root: Continuations, vocabulary: NumberVocabulary, levels: Tensor, bounds: Bounds
+) -> dict[str, Tensor]:
+    """Read the number of one token, of those that are given by value."""
+    tokens, device = vocabulary.value_tokens, root.device
+    shares = root.next_tokens(torch.tensor([token.token_id for token in tokens], device=device)).exp()
+    values = torch.tensor([token.value for token in tokens], dtype=torch.float64, device=device)
+    numbers = any_length.Numbers(
+        questions=torch.arange(len(root), device=device).repeat_interleave(len(tokens)),
+        values=within(values.repeat(len(root)), *bounds),
+        weights=shares.flatten(),
+        joined=torch.zeros(shares.numel(), dtype=torch.bool, device=device),
+        texts=[],
+        noise=shares.new_zeros(len(root)),
+    )
+    return any_length.summarize(numbers, levels, *bounds)
 
 
 def _of_any_length(

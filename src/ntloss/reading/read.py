@@ -26,6 +26,7 @@ from ntloss.reading.prompts import (
     in_batches,
     number_forms,
     process_prompts,
+    value_forms,
     write_prompts,
 )
 from ntloss.reading.quantiles import (
@@ -67,6 +68,7 @@ def read_number(
     thousands: str | None = None,
     most_texts: int = MOST_TEXTS,
     generator: torch.Generator | None = None,
+    vocabulary: NumberVocabulary | None = None,
 ) -> Any:
     """Read the number with which a model answers a prompt, or each of several.
 
@@ -97,6 +99,8 @@ def read_number(
             transformers takes what its processor takes, such as images of Pillow; a server files, addresses
             and images of Pillow. Images may also stand in `messages`, as `{"type": "image", "image": image}`.
         low, high, max_digits, thousands, most_texts, generator: see `number_quantiles`.
+        vocabulary: the number tokens, where tokens are values, such as coordinates: the number is then one of
+            them. Default: those of the tokenizer.
 
     Returns:
         A `NumberReading` for one prompt, a list of them for several.
@@ -105,7 +109,7 @@ def read_number(
         TypeError: not a model or a tokenizer of transformers, a prompt that is not a text, or both or none of
             prompt and messages.
         ValueError: levels outside (0, 1), an empty prompt, a prefill or a plain prompt that ends in a part of
-            a number, a prefill that the chat template has no turn for, a format that writes logarithms; see
+            a number, a prefill that the chat template has no turn for; see
             `number_quantiles`.
 
     Warns:
@@ -135,18 +139,23 @@ def read_number(
         readable, processor, prompt, prefill, system, messages, template_options, template, images
     )
     befores = [Before.of(each.before, thousands) for each in written]
+    values = () if format is not None or vocabulary is None else vocabulary.value_tokens
     for each, before in zip(written, befores, strict=True):
-        check_before(each, before.thousands)
+        if not values:
+            check_before(each, before.thousands)
     readings: dict[int, NumberReading] = {}
     batches = [each for batch in in_batches(written, readable) for each in _by(befores, batch).items()]
     for before, index in batches:
         some = [written[i] for i in index]
-        endings = [number_forms(each.answer or each.text, format) for each in some]
+        endings = [
+            value_forms(values, tokenizer) if values else number_forms(each.answer or each.text, format)
+            for each in some
+        ]
         inputs, prefix_ids = encode_prompts(readable, processor, some, endings)
         read = read_quantiles(
             model if isinstance(readable, TorchModel) else readable,
             inputs,
-            tokenizer,
+            tokenizer if vocabulary is None else vocabulary,
             with_median,
             format,
             limits,

@@ -31,13 +31,14 @@ OPTIONS = {"hl_gauss": {"sigma": 2.0}}
 
 def everything(
     probs, log_probs, logits, vocab_log_probs, log_mass, form_log_probs, values,
-    target, target_probs, place, digits_after, numbers, digits, cells, number_sigma,
+    target, target_probs, place, digits_after, numbers, digits, cells, number_sigma, own_values,
 ):  # fmt: skip
     """Read all that there is."""
     shape = len(target), len(values)
     assert probs.shape == log_probs.shape == logits.shape == vocab_log_probs.shape == shape
     assert torch.equal(target_probs.argmax(-1), target)
     assert cells.shape[-1] == len(values)
+    assert own_values is None
     assert len(log_mass) == len(place) == len(digits_after) == len(numbers.starts) == len(digits.length)
     return torch.zeros_like(log_mass)
 
@@ -335,7 +336,7 @@ def test_criteria_on_whole_numbers_need_tokens_of_digits():
         DIGITS,
         tokens=tuple(replace(token, text=f"level {chr(97 + i)}") for i, token in enumerate(DIGITS.tokens)),
     )
-    decimals = NumberVocabulary.from_mapping({i: i / 10 for i in range(1, 10)}, vocab_size=12)
+    decimals = NumberVocabulary.from_mapping({i: f"0.{i}" for i in range(1, 10)}, vocab_size=12)
     for vocabulary, criterion, reads in (
         (words, HLGauss(1.0), "digits"),
         (words, "number_level", "numbers"),
