@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, model_validator
 
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.share import check_options
+from ntloss.trainers.share import check_options, given_vocabulary
 
 try:
     from axolotl.integrations.base import BasePlugin
@@ -33,6 +33,8 @@ _OTHER_LOSSES = (
 class NumberLossArgs(BaseModel):
     """Keys of axolotl's YAML file: `ntl_` and an option of `make_number_aware`.
 
+    `ntl_vocabulary` is the `module:function` of a function that makes the number tokens from the tokenizer.
+
     Raises:
         ValueError: an invalid option, or a key with another loss.
     """
@@ -43,6 +45,7 @@ class NumberLossArgs(BaseModel):
     ntl_mode: str | None = None
     ntl_label_smoothing: float | None = None
     ntl_thousands: str | None = None
+    ntl_vocabulary: str | None = None
     ntl_chunked: bool | None = None
 
     @model_validator(mode="after")
@@ -72,7 +75,9 @@ class NumberLoss(BasePlugin):  # type: ignore[misc]
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
         """Make the trainer number-aware."""
-        make_number_aware(trainer, **_options(cfg))
+        options = _options(cfg)
+        vocabulary = given_vocabulary(options.pop("vocabulary", None), trainer.processing_class)
+        make_number_aware(trainer, vocabulary=vocabulary, **options)
 
 
 def _options(cfg: Any) -> dict[str, Any]:

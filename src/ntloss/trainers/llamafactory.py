@@ -13,9 +13,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.share import check_options
+from ntloss.trainers.share import check_options, given_vocabulary
 
-_OPTIONS = ("weight", "criterion", "normalize_by", "mode", "label_smoothing", "thousands", "chunked")
+_OPTIONS = (
+    *("weight", "criterion", "normalize_by", "mode", "label_smoothing"),
+    *("thousands", "vocabulary", "chunked"),
+)
 # Options of LLaMA-Factory whose models do not return the logits that a loss needs, or run elsewhere.
 _REFUSED = ("enable_liger_kernel", "use_unsloth", "use_ray")
 
@@ -26,7 +29,8 @@ def run_exp(args: dict[str, Any], **options: Any) -> None:
     Args:
         args: LLaMA-Factory's arguments.
         options: of `make_number_aware`: weight, criterion, normalize_by, mode, label_smoothing, thousands,
-            chunked.
+            chunked, and vocabulary, also as the `module:function` of a function that makes it from the
+            tokenizer.
 
     Raises:
         TypeError, ValueError: an unknown or invalid option; another stage; an argument with another loss.
@@ -65,7 +69,10 @@ def _check_names(given: Iterable[str], prefix: str = "") -> None:
 def _number_aware(trainer_class: Any, options: dict[str, Any]) -> Any:
     def make(*args: Any, **kwargs: Any) -> Any:
         trainer = trainer_class(*args, **kwargs)
-        make_number_aware(trainer, **options)
+        given = dict(options)
+        if "vocabulary" in given:
+            given["vocabulary"] = given_vocabulary(given["vocabulary"], trainer.processing_class)
+        make_number_aware(trainer, **given)
         return trainer
 
     return make

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.trainers.share import FirstBatches, check_options, progress_of
+from ntloss.trainers.share import FirstBatches, check_options, given_vocabulary, progress_of
 
 try:
     from swift.loss import BaseLoss, loss_map
@@ -22,7 +22,13 @@ except ImportError as missing:
     raise ImportError("ntloss.trainers.ms_swift needs ms-swift 4.6: " + str(missing)) from missing
 
 
-def register_number_loss(name: str = "ntl", *, thousands: str | None = None, **options: Any) -> None:
+def register_number_loss(
+    name: str = "ntl",
+    *,
+    thousands: str | None = None,
+    vocabulary: NumberVocabulary | str | None = None,
+    **options: Any,
+) -> None:
     """Make cross-entropy + λ · number term a `--loss_type` of ms-swift.
 
     It takes ms-swift's unshifted labels, trimmed logits (`logits_to_keep`), `loss_scale` (as the weight of a
@@ -31,13 +37,15 @@ def register_number_loss(name: str = "ntl", *, thousands: str | None = None, **o
     Args:
         name: the new loss type. Default: "ntl".
         thousands: the separator of thousands in labels, see `parse_numbers`. Default: each text decides.
+        vocabulary: the number tokens, such as coordinates that are given by value, or `"module:function"` of
+            a function that makes them from the tokenizer. Default: those of the tokenizer.
         options: of `NTLCrossEntropyLoss`: weight, criterion, normalize_by, mode, label_smoothing.
 
     Raises:
         TypeError, ValueError: an unknown or invalid option; when training starts, sequence parallelism, or
             packed rows with a criterion on whole numbers.
     """
-    check_options(thousands, **options)
+    check_options(thousands, vocabulary, **options)
 
     class NumberLoss(BaseLoss):  # type: ignore[misc]
         def __init__(self, args: Any, trainer: Any) -> None:
@@ -75,10 +83,12 @@ def register_number_loss(name: str = "ntl", *, thousands: str | None = None, **o
                     f"sequence_parallel_size={template.sequence_parallel_size}: ms-swift replaces logits by "
                     "its own loss of each token there; expected 1 with --loss_type ntl"
                 )
-            vocabulary = NumberVocabulary.from_tokenizer(
-                template.tokenizer, vocab_size=vocab_size, thousands=thousands
-            )
-            loss = NTLCrossEntropyLoss(vocabulary, **options, shift=True)
+            numbers = given_vocabulary(vocabulary, template.tokenizer)
+            if numbers is None:
+                numbers = NumberVocabulary.from_tokenizer(
+                    template.tokenizer, vocab_size=vocab_size, thousands=thousands
+                )
+            loss = NTLCrossEntropyLoss(numbers, **options, shift=True)
             if loss.finds_numbers and template.padding_free:
                 raise ValueError(
                     "this criterion looks at whole numbers, and packed rows join the last number of a text "

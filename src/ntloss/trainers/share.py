@@ -1,7 +1,8 @@
-"""Whether a loss sees numbers: the share of number tokens among labels, said at the start of training."""
+"""What the plug-ins share: their options, and whether a loss sees numbers among the first labels."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -15,10 +16,35 @@ from ntloss.numbers import NumberVocabulary
 _BATCHES = 10  # after which the absence of numbers is a warning
 
 
-def check_options(thousands: str | None = None, **options: Any) -> None:
+def check_options(
+    thousands: str | None = None, vocabulary: NumberVocabulary | str | None = None, **options: Any
+) -> None:
     """Raise the errors of a loss with these options, long before a framework makes it for its model."""
-    digits = {digit: digit for digit in range(10)}
-    NTLCrossEntropyLoss(NumberVocabulary.from_mapping(digits, 10, thousands=thousands), **options)
+    if thousands is not None and vocabulary is not None:
+        raise ValueError(
+            f"thousands={thousands!r}: omit it beside vocabulary, which has a separator of its own"
+        )
+    if isinstance(vocabulary, str):
+        _function(vocabulary)
+    if not isinstance(vocabulary, NumberVocabulary):
+        digits = {digit: digit for digit in range(10)}
+        vocabulary = NumberVocabulary.from_mapping(digits, 10, thousands=thousands)
+    NTLCrossEntropyLoss(vocabulary, **options)
+
+
+def given_vocabulary(given: NumberVocabulary | str | None, tokenizer: Any) -> NumberVocabulary | None:
+    """Return the vocabulary that a user gave, for configuration files as `"module:function"`.
+
+    The function gets the tokenizer and returns its vocabulary.
+    """
+    return _function(given)(tokenizer) if isinstance(given, str) else given
+
+
+def _function(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise ValueError(f"vocabulary={name!r}: expected 'module:function', a function of the tokenizer")
+    return getattr(import_module(module), attribute)
 
 
 def progress_of(state: Any) -> float:

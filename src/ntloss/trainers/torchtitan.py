@@ -21,7 +21,7 @@ from ntloss.criteria import HLGauss, make_criterion
 from ntloss.criteria.signature import reads_of
 from ntloss.engine.targets import OF_NUMBERS
 from ntloss.tokenizer_loading import load_tokenizer
-from ntloss.trainers.share import FirstBatches
+from ntloss.trainers.share import FirstBatches, check_options, given_vocabulary
 
 try:
     import spmd_types as spmd
@@ -39,17 +39,21 @@ class NumberLoss(BaseLoss):  # type: ignore[misc]
 
     @dataclasses.dataclass(kw_only=True, slots=True)
     class Config(BaseLoss.Config):  # type: ignore[misc]
-        """Folder of the tokenizer, width of the logits, λ, the criterion (a name or mapping), thousands."""
+        """Folder of the tokenizer, width of the logits, λ, criterion (a name or mapping), number tokens."""
 
         tokenizer: str
         global_vocab_size: int | None = None
         weight: float | None = None
         criterion: Any = "ntl_was"  # for tokenizers that write single digits
         thousands: str | None = None  # separator in labels, see `parse_numbers`
+        vocabulary: Any = None  # a `NumberVocabulary`, or "module:function" of a function of the tokenizer
 
     def __init__(self, config: Config, *, compile_config: Any = None) -> None:
+        check_options(config.thousands, config.vocabulary, criterion=config.criterion, weight=config.weight)
         tokenizer, size = load_tokenizer(config.tokenizer), config.global_vocab_size
-        numbers = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=size, thousands=config.thousands)
+        numbers = given_vocabulary(config.vocabulary, tokenizer)
+        if numbers is None:
+            numbers = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=size, thousands=config.thousands)
         criterion = make_criterion(config.criterion)
         if isinstance(criterion, HLGauss) and criterion.schedule is not None:
             raise ValueError(
