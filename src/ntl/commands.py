@@ -35,7 +35,7 @@ from ntl.config import SECTIONS, changes, find_primary, read_config, unknown_at_
 from ntl.data.files import write_atomically
 from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
 from ntl.evaluate import Metrics, read_results
-from ntl.layout import HYDRA, JOBS, RESULTS, STARTED
+from ntl.layout import HYDRA, JOBS, RESULTS
 from ntl.own import find_own_code
 from ntl.terminal import HELP_OPTIONS, print_keys
 from ntl.train import LOSS_TERMS, run
@@ -50,6 +50,7 @@ GROUPS = (
 _STRUCTURED = {*SECTIONS, "dataset_args"} - {"training_args"}  # which has any argument of transformers
 SHARED = ("train", "compare", "settings")  # files of `conf/` that studies extend
 NO_GROUP = {f"{group}=null": f"~{group}" for group in ("dataset_args", "model_args", "weights", "loss")}
+SWEEP = "NTL_SWEEP"  # variable in which the runs of a sweep find when it was started
 NO_SWEEP = {"-m", "--multirun", "-h", "--help", "--hydra-help", "-c", "--cfg", "-i", "--info", "--version"}
 
 
@@ -161,7 +162,8 @@ def task(composed: DictConfig) -> float:
     settings: Any = HydraConfig.get()
     path = Path(settings.runtime.output_dir)
     folder = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    job = Job(path, settings.job.num) if settings.mode == RunMode.MULTIRUN else None
+    is_sweep = settings.mode == RunMode.MULTIRUN
+    job = Job(path, settings.job.num, float(settings.job.env_set[SWEEP])) if is_sweep else None
     find_own_code(settings.runtime.cwd)
     try:
         if job is not None:
@@ -254,13 +256,14 @@ class Job:
     Args:
         folder: Folder of the run.
         number: Its number in the sweep.
+        sweep: When the sweep was started.
     """
 
-    def __init__(self, folder: Path, number: int):
+    def __init__(self, folder: Path, number: int, sweep: float):
         self.file = folder.parent / JOBS / f"{folder.name}.json"
-        self.latest = _time_of_sweep(folder.parent)
+        self.latest = sweep
         before = json.loads(self.file.read_text("utf-8")) if self.file.is_file() else {}
-        known = (before["sweep"], before["job"]) if "sweep" in before else (self.latest, number)
+        known = (before["sweep"], before["job"]) if "sweep" in before else (sweep, number)
         self.place = first_place(folder, known)
 
     def write(self, reason: str | None, is_refused: bool = False) -> None:
@@ -282,26 +285,18 @@ def first_place(run: Path, default: tuple[float, int]) -> tuple[float, int]:
     return min(places)
 
 
-def start_sweep(folder: Path) -> None:
-    """Write when a sweep into a folder is started."""
-    (folder / JOBS).mkdir(parents=True, exist_ok=True)
-    (folder / JOBS / STARTED).write_text(repr(time.time()))
+def failed_runs(folder: Path, sweep: float) -> tuple[dict[Path, str], bool]:
+    """Return the runs of a sweep into a folder that have no results, with the reasons.
 
-
-def _time_of_sweep(folder: Path) -> float:
-    return float((folder / JOBS / STARTED).read_text())
-
-
-def failed_runs(folder: Path) -> tuple[dict[Path, str], bool]:
-    """Return the runs of the latest sweep in a folder that have no results, with the reasons.
+    Another sweep may work in the same folder at the same time.
 
     Returns:
         The reasons; and whether a run failed that was not refused, which the same command continues.
     """
-    found, continues, latest = {}, False, _time_of_sweep(folder)
+    found, continues = {}, False
     for path in sorted((folder / JOBS).glob("*.json")):
         job = json.loads(path.read_text("utf-8"))
-        if job.get("latest") == latest and job["reason"] is not None:
+        if job.get("latest") == sweep and job["reason"] is not None:
             found[folder / path.stem] = job["reason"]
             continues = continues or not job["refused"]
     return found, continues
@@ -363,10 +358,12 @@ class ReportCallback(Callback):
             _check_metric(config.minimize)
         _check_folder(config.hydra.sweep, config)
         folder = config.hydra.sweep.dir
-        start_sweep(Path(folder))
+        Path(folder, JOBS).mkdir(exist_ok=True)
+        self.sweep = time.time()
         with read_write(config):  # the runs have one folder, also those of a sweep over datasets
             given = QuotedString(folder, Quote.single).with_quotes()
-            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={given}")
+            shared = [f"hydra.sweep.dir={given}", f"+hydra.job.env_set.{SWEEP}='{self.sweep!r}'"]
+            config.hydra.overrides.hydra += shared
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Report the runs, without those that have no results; name these and exit with 1."""
@@ -374,7 +371,7 @@ class ReportCallback(Callback):
 
         folder = Path(config.hydra.sweep.dir)
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
-        failed, continues = failed_runs(folder)
+        failed, continues = failed_runs(folder, self.sweep)
         is_reported = True
         try:
             report(

@@ -4,11 +4,12 @@ A run's identity is written when it is trained, into the configuration of its mo
 two runs, or two evaluations, are the same compares identities: a command that continues a run, one that finds
 it finished, a report, a contrast. It consists of two flat dictionaries:
 
-    model     each setting that changes what is learned, such as `loss.weight`; `data`, the digest of all
-              rows; of code that the user wrote, such as a loss, the digest of the file, as
-              `loss.criterion.source`; and such a digest of the weights in a folder from which training starts
-    answers   each setting that changes how a trained model is evaluated; and `evaluation.data`, the digest of
-              the rows of this evaluation
+    model     each setting that changes what is learned, such as `loss.weight`; `data`, the digest of what the
+              rows are drawn from, and `rows`, that of all rows; `code`, the digest of this version of the lab
+              and of ntloss; and, as `loss.criterion.source`, digests of what settings name: code that the
+              user wrote, the shape of a model, and the files of a model or a tokenizer
+    answers   each setting that changes how a trained model is evaluated; and `evaluation.data`,
+              `evaluation.rows` and `evaluation.code`, the same digests of this evaluation
 """
 
 from __future__ import annotations
@@ -19,28 +20,34 @@ from typing import TYPE_CHECKING, Any
 
 from ntl.config import Config, changes, read_trained
 from ntl.errors import UserError
-from ntl.layout import TRAINED_QUESTIONS
+from ntl.layout import JOBS, LEARNED_ROWS
 from ntl.losses import LossSettings
-from ntl.own import digest_of_source, is_own
+from ntl.own import digest_of_code, digest_of_source, is_own
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ntl.data import Example, TaskData
+    from ntl.data import TaskData
 
 Identity = Mapping[str, Any]
 """The settings and digests of a model or of an evaluation, by key."""
-DATA, ASKED = "data", "evaluation.data"
+DATA, ROWS, CODE = "data", "rows", "code"
+OF_ANSWERS = "evaluation."  # before these keys in the identity of an evaluation
+ASKED = f"{OF_ANSWERS}{ROWS}"
 START = "model_args.model_name_or_path"
+SHAPE, TOKENIZER = "model_args.config_name", "model_args.tokenizer_name_or_path"
 SOURCE = ".source"  # ending of a key that holds the digest of what the setting before it names
 REPLACE = "Pass another training_args.output_dir, or training_args.overwrite_output_dir=true to replace it."
+# What is named if nothing else differs.
+CHANGED = {DATA: "data", ROWS: "data", CODE: "code of the lab or of ntloss"}
 # Schedules that do not depend on the number of steps.
 OPEN_ENDED = ("constant", "constant_with_warmup", "reduce_lr_on_plateau")
 
 
 def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the identity of the model that the settings train on the data, and that of its evaluation."""
-    from ntl.encodings.locate import source_of_weights  # slow: the hub's client
+    from ntl.encodings.locate import digest_of_files  # slow: the hub's client
+    from ntl.models.source import digest_of_shape
 
     parts: dict[str, dict[str, Any]] = {"model": {}, "answers": {}, "nothing": {}}
     for group, settings in config.plain().items():
@@ -49,11 +56,15 @@ def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, 
     for key in ("dataset_args.load", "loss.criterion", "model_args.own_encoding"):
         if is_own(parts["model"].get(key)):
             parts["model"][f"{key}{SOURCE}"] = digest_of_source(parts["model"][key])
-    start = config.model_args.model_name_or_path
-    if start is not None and (weights := source_of_weights(start, START)):
-        parts["model"][f"{START}{SOURCE}"] = weights
-    model = without_unread(parts["model"])
-    return {**model, DATA: data.digest}, {**parts["answers"], ASKED: data.digest}
+    args = config.model_args
+    named = {START: args.model_name_or_path, TOKENIZER: args.tokenizer_name_or_path}
+    digests = {key: digest_of_files(name, key) for key, name in named.items() if name is not None}
+    if args.model_name_or_path is None:
+        digests[SHAPE] = digest_of_shape(args.config_name)
+    parts["model"] |= {f"{key}{SOURCE}": digest for key, digest in digests.items() if digest is not None}
+    found = {DATA: data.source or data.digest, ROWS: data.digest, CODE: digest_of_code()}
+    of_answers = {f"{OF_ANSWERS}{key}": digest for key, digest in found.items()}
+    return {**without_unread(parts["model"]), **found}, {**parts["answers"], **of_answers}
 
 
 def without_unread(identity: Identity) -> dict[str, Any]:
@@ -106,12 +117,12 @@ def check_same(now: Identity, model: Path) -> bool:
         return True
     if not found:
         return False
-    key = next((key for key in found if key != DATA), DATA)  # a setting may be why the rows are others
-    if key == DATA:
-        reason = "before the data changed"
+    # A setting may be why the rows are others.
+    key = next((key for key in found if key not in CHANGED), next(key for key in CHANGED if key in found))
+    if key in CHANGED:
+        reason = f"before the {CHANGED[key]} changed"
     elif key.endswith(SOURCE):
-        what = "the weights in" if key == f"{START}{SOURCE}" else "the file of"
-        reason = f"before {what} {now[key.removesuffix(SOURCE)]} changed"
+        reason = f"before the files of {now[key.removesuffix(SOURCE)]} changed"
     else:
         reason = f"with other settings: {key} is {before.get(key)!r} there, {now.get(key)!r} here"
     raise UserError(f"{model} was trained {reason}. {REPLACE}")
@@ -124,44 +135,77 @@ def _can_be_longer(before: Identity, now: Identity) -> bool:
     return 0 < before[key] < now[key] and is_open and now["loss.criterion"] != "hl_gauss"
 
 
-def hash_questions(examples: Any) -> np.ndarray:
-    """Hash the question of each example, as 64-bit integers."""
+def check_siblings(now: Identity, run: Path) -> None:
+    """Check that a run of a sweep has the data and the code of the runs beside it, with which it is averaged.
+
+    Raises:
+        UserError: A run beside it with the same settings of its data was trained before either changed.
+    """
+    if not (run.parent / JOBS).is_dir():
+        return
+
+    def of_data(identity: Identity) -> dict[str, Any]:
+        return {
+            k: v for k, v in identity.items() if k.startswith("dataset_args.") and not k.endswith("_seed")
+        }
+
+    for path in sorted(run.parent.glob("*/config.json")):
+        trained = read_trained(path.parent) if path.parent != run else None
+        if trained is None or of_data(trained["identity"]) != of_data(now):
+            continue
+        for key in (DATA, CODE):
+            if trained["identity"].get(key) != now[key]:
+                raise UserError(
+                    f"{path.parent}, beside it, was trained before the {CHANGED[key]} changed. {REPLACE}"
+                )
+        return  # the others were compared with this one
+
+
+def hash_rows(examples: Any) -> np.ndarray:
+    """Hash what each example is known by, as 64-bit integers, `[examples, keys]`."""
     import numpy as np
     from pandas.util import hash_array  # slow
 
-    questions = np.array([example.question for example in examples], object)
-    return hash_array(questions, categorize=False)
+    known_by = [example.known_by or (example.question,) for example in examples]
+    most = max(map(len, known_by), default=0)
+    padded = [each + each[:1] * (most - len(each)) for each in known_by]
+    keys = np.array(padded, object).reshape(len(padded), most)
+    return hash_array(keys.ravel(), categorize=False).reshape(keys.shape)
 
 
-def learned_questions(model: str | Path | None) -> np.ndarray:
-    """Return the hashes of the questions that a model, and those that it started from, were trained on.
+def learned_rows(model: str | Path | None) -> np.ndarray:
+    """Return the hashes of the rows that a model, and those that it started from, were trained on.
 
     There are none of a new model (None), and of one that is not of the lab.
+
+    Raises:
+        UserError: The list of a model of the lab is not beside its weights.
     """
     import numpy as np
 
-    folder = Path(model or "").expanduser()
-    # A checkpoint is in the folder of its run.
-    files = [
-        file for file in (folder / TRAINED_QUESTIONS, folder.parent / TRAINED_QUESTIONS) if file.is_file()
-    ]
-    if model is None or read_trained(folder) is None or not files:
+    if model is None or read_trained(model) is None:
         return np.empty(0, np.uint64)
-    found: np.ndarray = np.load(files[0])
+    file = Path(model).expanduser() / LEARNED_ROWS
+    if not file.is_file():
+        raise UserError(
+            f"{model} lacks {LEARNED_ROWS}, so it is not known which rows it has learned. Copy this "
+            "file, too, from the folder of the run or of the checkpoint."
+        )
+    found: np.ndarray = np.load(file)
     return found
 
 
 def leave_out_learned(data: TaskData, model: str | Path | None, is_own: bool) -> tuple[TaskData, list[str]]:
-    """Leave out the questions that a model has learned, see `learned_questions`.
+    """Leave out the rows that a model has learned, see `learned_rows`.
 
     Args:
         data: The data of an evaluation.
         model: Folder of the model, or None.
-        is_own: Whether the model is, or will be, trained on these data. Then only those questions are left
-            out that are not among the data's own training rows.
+        is_own: Whether the model is, or will be, trained on these data. Then only those rows are left out
+            that are not among the data's own training rows.
 
     Returns:
-        The data, and a sentence for each set from which questions were left out.
+        The data, and a sentence for each set from which rows were left out.
 
     Raises:
         UserError: None is left.
@@ -170,25 +214,23 @@ def leave_out_learned(data: TaskData, model: str | Path | None, is_own: bool) ->
 
     import numpy as np
 
-    known = learned_questions(model)
+    known = learned_rows(model)
     if is_own and len(known):
-        known = np.setdiff1d(known, hash_questions(data.train))
+        known = np.setdiff1d(known, hash_rows(data.train))
     if not len(known):
         return data, []
     parts, said = {}, []
     for name, examples in data.parts.items():
-        is_known = np.isin(hash_questions(examples), known)
-        parts[name] = kept = _without(examples, is_known) if is_known.any() else examples
+        is_known = np.isin(hash_rows(examples), known).max(axis=1, initial=False)
+        parts[name] = examples
         if is_known.all():
-            raise UserError(f"{model} has learned every question of the {name} set; expected others.")
+            raise UserError(f"{model} has learned every row of the {name} set; expected others.")
         if is_known.any():
+            pairs = zip(examples, is_known, strict=True)
+            parts[name] = kept = [example for example, is_learned in pairs if not is_learned]
             said.append(
-                f"left out of {name}: {is_known.sum():,} of {len(is_known):,} questions, which {model} has "
+                f"left out of {name}: {is_known.sum():,} of {len(is_known):,} rows, which {model} has "
                 f"learned; {len(kept):,} are left"
             )
     validation = parts.pop("validation")
     return replace(data, validation=validation, tests=parts), said
-
-
-def _without(examples: Any, left_out: np.ndarray) -> list[Example]:
-    return [example for example, is_out in zip(examples, left_out, strict=True) if not is_out]

@@ -33,15 +33,16 @@ from ntl.evaluate import (
 )
 from ntl.identity import (
     ASKED,
-    DATA,
+    ROWS,
     Identity,
     check_same,
-    hash_questions,
+    check_siblings,
+    hash_rows,
     identify,
-    learned_questions,
+    learned_rows,
     leave_out_learned,
 )
-from ntl.layout import CHECKPOINT, HYDRA, LOG, PREDICTIONS, RESULTS, STATE, TRAINED_QUESTIONS
+from ntl.layout import CHECKPOINT, HYDRA, LEARNED_ROWS, LOG, PREDICTIONS, RESULTS, STATE
 from ntl.losses import AUTO, Mode, choose_widths, library_options
 from ntl.training_args import trainer_arguments
 
@@ -54,7 +55,7 @@ log = logging.getLogger(__name__)
 WRITTEN = (
     f"{CHECKPOINT}[0-9]*", STATE, "training_args.bin", "config.json", "generation_config.json",
     "model*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "chat_template.jinja", "runs/*/events.out.tfevents.*", TRAINED_QUESTIONS,
+    "special_tokens_map.json", "chat_template.jinja", "runs/*/events.out.tfevents.*", LEARNED_ROWS,
 )  # fmt: skip
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
 LOSS_TERMS = ("loss", "ce", "ce_numbers", "ce_text", "ntl", "perplexity")
@@ -99,7 +100,7 @@ def run(
             return done, False
         if before is not None:
             log.info(f"evaluating {config.label}, by the loss that it was trained with")
-        start, is_own = trained, before is not None and learned[DATA] == data.digest
+        start, is_own = trained, before is not None and learned[ROWS] == data.digest
     data, left_out = leave_out_learned(data, start, is_own)
     for line in left_out:
         log.warning(line)
@@ -109,13 +110,12 @@ def run(
     if arguments.should_save and trained != folder:
         on_start()
     if trained is None:
+        new = hash_rows(data.train if arguments.max_steps else [])
+        trainer.learned = np.union1d(new, learned_rows(start)).astype(np.uint64)
         if arguments.should_save:
-            new = data.train if arguments.max_steps else []
-            questions = np.concatenate([hash_questions(new), learned_questions(start)])
             if config.training_args.overwrite_output_dir:
                 clear(folder)
             folder.mkdir(parents=True, exist_ok=True)
-            np.save(folder / TRAINED_QUESTIONS, np.unique(questions))
         PartialState().wait_for_everyone()
         train(trainer, checkpoint)
     elif (trained / STATE).is_file():
@@ -160,6 +160,8 @@ def find_start(config: Config, folder: Path, learned: Identity) -> tuple[Path | 
                 "another training_args.output_dir."
             )
     replaces = config.training_args.overwrite_output_dir
+    if not replaces:
+        check_siblings(learned, folder)
     if not replaces and (folder / STATE).is_file() and not check_same(learned, folder):
         return folder, None
     checkpoint = find_checkpoint(config, folder)

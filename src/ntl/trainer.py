@@ -8,8 +8,10 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from accelerate import PartialState
@@ -31,6 +33,7 @@ from transformers.trainer_callback import ExportableState
 from ntl.data import Example
 from ntl.errors import UserError
 from ntl.evaluate import Result
+from ntl.layout import LEARNED_ROWS
 from ntl.models import IGNORE, AnsweringModel
 from ntl.scores import describe_metrics, finite_or_none
 from ntloss import NTLCrossEntropyLoss
@@ -91,6 +94,8 @@ class LabTrainer(Trainer):
 
     Attributes:
         result: Metrics and predictions of the last evaluation.
+        learned: Hashes of the rows that it is trained on, which are saved with the model, see
+            `ntl.identity.learned_rows`.
         evaluated_by: The handle of a number-aware trainer with the loss of its evaluations; None if they have
             the loss that is minimized.
     """
@@ -126,6 +131,7 @@ class LabTrainer(Trainer):
         self.clock = Clock()
         self.add_callback(self.clock)
         self.result = Result({}, [])
+        self.learned = np.empty(0, np.uint64)
         self.evaluated_by: tuple[NumberAware, NTLCrossEntropyLoss] | None = None
 
     def get_eval_dataloader(self, eval_dataset=None):
@@ -191,6 +197,7 @@ class LabTrainer(Trainer):
 
     def _save(self, output_dir=None, state_dict=None):
         super()._save(output_dir, state_dict if self.built.lora is None else self.built.lora.weights())
+        np.save(Path(output_dir or str(self.args.output_dir), LEARNED_ROWS), self.learned)
 
     def save_model(self, output_dir=None, _internal_call=False):
         """Save the full weights, which all processes gather if the model is sharded."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from ntl.data.files import SPLIT_FILES, Layout, Plan, Prepare, load_files, read_pairs
 from ntl.data.mathematics_dataset import ARCHIVE, DIFFICULTIES, find_archive
-from ntl.data.task import Data, Example, TaskData
+from ntl.data.task import BY_SETTINGS, Data, Example, TaskData
 from ntl.errors import UserError
 from ntl.settings import setting
 
@@ -73,7 +73,7 @@ class Arithmetic(Data):
         splits = [f"train-{difficulty}" for difficulty in DIFFICULTIES]
         validation = [e for split in splits for e in draw(split, "validation_per_difficulty")]
         train = [e for split in splits for e in draw(split, "train_per_difficulty", hold_out=False)]
-        return TaskData(train, validation, tests)
+        return TaskData(train, validation, tests, source=BY_SETTINGS)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from ntl.data.task import Data, Example, TaskData
+from ntl.data.task import Data, Example, TaskData, fingerprint
 from ntl.errors import UserError, describe
 from ntl.settings import Settings, setting
 
@@ -234,13 +234,15 @@ class Layout(NamedTuple):
         of_file = {file: self.read(find(file)) for file in dict.fromkeys(self.files.values())}
         splits = {split: of_file[file] for split, file in self.files.items()}
         train, validation = splits.pop("train"), splits.pop("validation")
+        source = None
         if train is validation:
             groups = list(dict.fromkeys(map(self.group, train)))
             count = max(1, round(settings.validation_share * len(groups)))
             chosen = set(random.Random(settings.split_seed).sample(groups, count))
             validation = [example for example in train if self.group(example) in chosen]
             train = [example for example in train if self.group(example) not in chosen]
-        return TaskData(train, validation, splits)
+            source = "".join(map(fingerprint, of_file.values()))
+        return TaskData(train, validation, splits, source=source)
 
 
 def load_files(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ntl.data.task import Data, Example, Sizes, TaskData
+from ntl.data.task import BY_SETTINGS, Data, Example, Sizes, TaskData
 from ntl.errors import UserError
 from ntl.settings import setting
 
@@ -71,7 +71,7 @@ class NoisyRegression(Sizes, Data):
         validation = _draw(self, self.validation_size, rng, frozenset())
         seen = frozenset(example.question for example in (*test, *validation))
         train = _draw(self, self.train_size, rng, seen)
-        return TaskData(train, validation, {"test": test})
+        return TaskData(train, validation, {"test": test}, source=BY_SETTINGS)
 
 
 def _draw(

@@ -10,12 +10,13 @@ import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ntl.data.task import Data, Example, Sizes, TaskData, format_number
+from ntl.data.task import Data, Example, Sizes, TaskData, fingerprint, format_number
 from ntl.errors import UserError
 from ntl.settings import setting
 
@@ -124,7 +125,7 @@ class Tabular(Sizes, Data):
                 f"{self.file} has no row with a value of {' and '.join(self.targets)}; expected some."
             )
         columns = {name: table[name] for name in names}
-        examples = _examples(table, write_questions(columns, self), self)
+        examples = _examples(table, names, write_questions(columns, self), self)
         missing = len(whole[self.targets[0]]) - len(examples)
         left_out = {f"without {' or '.join(self.targets)}": missing}
         train, validation, test = _split(table, examples, self, left_out)
@@ -141,6 +142,7 @@ class Tabular(Sizes, Data):
             columns=names,
             clip=None,
             note="; ".join(notes) or None,
+            source=_digest(table, examples, self),
         )
 
 
@@ -294,22 +296,39 @@ def _with_targets(table: Mapping[str, Column], settings: Tabular) -> dict[str, C
     return {name: [texts[i] for i in kept] for name, texts in table.items()}
 
 
-def _examples(table: Mapping[str, Column], questions: Sequence[str], settings: Tabular) -> list[Example]:
+def _examples(
+    table: Mapping[str, Column], columns: Sequence[str], questions: Sequence[str], settings: Tabular
+) -> list[Example]:
     targets = zip(*(table[target] for target in settings.targets), strict=True)
     answers = [SEPARATOR.join(_answer(text or "") for text in row) for row in targets]
-    if settings.ratings is None:
-        return list(map(Example, questions, answers))
+    known_by = zip(_cells(table, columns), _cells(table, [*table]), strict=True)
+    ratings: Sequence[tuple[float, ...]] = [()] * len(questions)
     try:
-        ratings = [tuple(map(float, (text or "").split())) for text in table[settings.ratings]]
+        if settings.ratings is not None:
+            ratings = [tuple(map(float, (text or "").split())) for text in table[settings.ratings]]
     except ValueError as error:
         raise UserError(
             f"dataset_args.ratings={settings.ratings} names a column with other values ({error}); expected "
             "numbers, separated by spaces."
         ) from None
     return [
-        Example(question, answer, ratings=of_people)
-        for question, answer, of_people in zip(questions, answers, ratings, strict=True)
+        Example(question, answer, ratings=of_people, known_by=cells)
+        for question, answer, of_people, cells in zip(questions, answers, ratings, known_by, strict=True)
     ]
+
+
+def _cells(table: Mapping[str, Column], names: Sequence[str]) -> list[str]:
+    """Write the cells of each row with the names of their columns, in the order of the names."""
+    names = sorted({*names})
+    return [
+        repr([*zip(names, row, strict=True)]) for row in zip(*(table[name] for name in names), strict=True)
+    ]
+
+
+def _digest(table: Mapping[str, Column], examples: Sequence[Example], settings: Tabular) -> str:
+    """Digest all rows from which a seed draws, with the columns that divide them."""
+    divided_by = [table[name] for name in (settings.split_by, settings.group_by) if name is not None]
+    return sha256(f"{fingerprint(examples)}{divided_by}".encode()).hexdigest()
 
 
 def _unrated(parts: Mapping[str, Sequence[Example]], ratings: str | None) -> list[str]:

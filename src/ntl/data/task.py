@@ -15,6 +15,7 @@ from ntl.errors import UserError
 from ntl.settings import Settings, setting
 
 PAPERS_CLIP = 1e10
+BY_SETTINGS = "generated"  # the source of rows that the settings alone determine
 Mode = StrEnum("Mode", "dataset_comparison")
 
 
@@ -27,12 +28,15 @@ class Example(NamedTuple):
             words.
         expected: The answer without noise, or None for tasks without noise.
         ratings: The answers of several people, of which `answer` is a summary; empty if there are none.
+        known_by: What the row is recognized by, however its question is written, such as the cells of a
+            table's row; empty if that is the question.
     """
 
     question: str
     answer: str
     expected: float | None = None
     ratings: tuple[float, ...] = ()
+    known_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class TaskData:
         clip: Largest absolute value of the numbers that errors are computed of, None for no limit. Default:
             the paper's 1e10.
         note: What was left out or rounded when the data were read, or None.
+        source: Digest of what a seed draws the rows from, such as all rows of a table; None if no seed draws
+            them.
     """
 
     train: Sequence[Example]
@@ -64,6 +70,7 @@ class TaskData:
     columns: Sequence[str] = ()
     clip: float | None = PAPERS_CLIP
     note: str | None = None
+    source: str | None = None
 
     @property
     def parts(self) -> dict[str, Sequence[Example]]:

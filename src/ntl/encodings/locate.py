@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 
 from huggingface_hub import HfApi, try_to_load_from_cache
@@ -19,6 +20,10 @@ WEIGHTS = (
     "pytorch_model.bin.index.json",
 )
 TOKENIZERS = ("tokenizer.json", "spiece.model", "tokenizer.model", "vocab.json")
+BESIDE_WEIGHTS = (
+    *TOKENIZERS, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "chat_template.jinja", "config.json", "generation_config.json",
+)  # fmt: skip
 
 
 def locate(name: str | Path, key: str, files: tuple[str, ...], instead: str) -> str:
@@ -60,13 +65,18 @@ def loading(key: str, name: str | Path, expected: str) -> Iterator[None]:
         raise UserError(f"{key}={name} cannot be loaded ({describe(error)}); expected {expected}.") from error
 
 
-def source_of_weights(name: str, key: str) -> str | None:
-    """Return a short digest of the weights in a local folder, None without any, as for a name on the hub.
+def digest_of_files(name: str, key: str) -> str | None:
+    """Return a short digest of the model and the tokenizer in a folder; None of a name on the hub.
 
     Args:
         name: A folder, or a name on the hub.
         key: The user's name for this setting, used in error messages.
     """
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        return None
     with loading(key, name, "complete files of weights"):
-        digest = digest_of_weights(name)
-    return None if digest is None else digest[:12]
+        digest = sha256(str(digest_of_weights(name)).encode())
+        for file in filter(Path.is_file, (folder / each for each in BESIDE_WEIGHTS)):
+            digest.update(f"{file.name}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]

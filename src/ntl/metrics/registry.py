@@ -27,12 +27,14 @@ class Metric:
         higher_is_better: None if neither higher nor lower values are better, as of a count, or of a coverage,
             which is best where it equals the interval's nominal share.
         unit: the log10 unit is that of sign(x)·log10(|x| + 1).
+        in_points: Whether two values are compared in percentage points, and not in per cent of one of them.
     """
 
     name: str
     heading: str
     higher_is_better: bool | None
     unit: str
+    in_points: bool = False
 
 
 METRICS = {
@@ -68,9 +70,9 @@ METRICS = {
         Metric("iou", "IoU", True, "share"),
         Metric("crps", "CRPS", False, "unit of the answers"),
         Metric("rater_crps", "CRPS, ratings", False, "unit of the answers"),
-        Metric("interval_coverage", "coverage", None, "share"),
+        Metric("interval_coverage", "coverage", None, "share", in_points=True),
         Metric("interval_width", "width", None, "unit of the answers"),
-        Metric("calibrated_coverage", "coverage, calibrated", None, "share"),
+        Metric("calibrated_coverage", "coverage, calibrated", None, "share", in_points=True),
         Metric("calibrated_width", "width, calibrated", None, "unit of the answers"),
         Metric("interval_score", "interval score", False, "unit of the answers"),
         Metric("rps", "RPS", False, "levels"),
@@ -121,8 +123,9 @@ def find_metric(name: str) -> Metric:
         UserError: The metric is unknown.
 
     Example:
-        >>> find_metric("eval_median_accuracy")
-        Metric(name='median_accuracy', heading='accuracy of the median', higher_is_better=True, unit='share')
+        >>> found = find_metric("eval_median_accuracy")
+        >>> found.name, found.heading, found.unit
+        ('median_accuracy', 'accuracy of the median', 'share')
     """
     plain = name.removeprefix("eval_")
     of, base = split_metric(plain)
@@ -130,7 +133,7 @@ def find_metric(name: str) -> Metric:
         words = {GREEDY: "", **OF_READING, **OF_REFERENCE}[of]
         return replace(METRICS[base], name=plain, heading=f"{METRICS[base].heading} {words}".strip())
     if percent := re.fullmatch(r"coverage_(\d+)", plain):
-        return Metric(plain, f"coverage of {percent[1]} % intervals", None, "share")
+        return Metric(plain, f"coverage of {percent[1]} % intervals", None, "share", in_points=True)
     if target := re.fullmatch(r"(.+)_mae", plain):
         return Metric(plain, f"MAE of {target[1]}", False, "unit of the answers")
     raise unknown_key("metric ", name, METRICS)

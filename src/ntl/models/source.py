@@ -7,6 +7,7 @@ sufficient to load the model, and a checkpoint is never used with the wrong enco
 
 import json
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,6 +108,11 @@ def get_shape(name: str) -> dict[str, Any]:
             f"the architecture {name!r} is unknown ({describe(error)}); expected one of {', '.join(shapes)}, "
             "or a folder that holds a model's config.json."
         ) from None
+
+
+def digest_of_shape(name: str) -> str:
+    """Return a short digest of the arguments of an architecture, see `get_shape`."""
+    return sha256(json.dumps(get_shape(name), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _scratch_config(settings: ModelArgs, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:

@@ -14,7 +14,6 @@ from ntl.report.statistics import holm, paired_difference
 from ntl.terminal import format_setting
 
 SIGNIFICANT = 0.05
-IN_POINTS = ("interval_coverage", "coverage_")  # metrics whose differences are in percentage points
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Contrast:
         metric: A metric of the report, such as `mae` or `crps`.
         test: A test set. None: the first one that is not the validation set.
         dataset: A dataset. None: the only one. A list: the mean over these datasets, for the seeds that all
-            have, in units of the second row's mean on each.
+            have, in units of the second row's mean on each; of coverages, in shares.
     """
 
     of: Any
@@ -64,7 +63,7 @@ def read_contrasts(given: Any) -> list[Contrast]:
 def compare_rows(
     table: pd.DataFrame, contrasts: Sequence[Contrast], margin: float
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Compute the differences with paired t-tests, corrected for their number by Holm's method.
+    """Compute the differences with paired t-tests, corrected by Holm's method for the number of contrasts.
 
     Args:
         table: The runs, see `ntl.report.runs`.
@@ -76,7 +75,7 @@ def compare_rows(
         in per cent of the second row's mean, or of coverages in percentage points; their 95 % intervals; `p`
         and `p_holm`; and the `verdict`. It says "no effect" only if the 90 % interval lies within the margin,
         which is the test of equivalence by two one-sided t-tests at 5 %. Then one line for each contrast that
-        the runs do not allow, because a row, a dataset or a metric is missing.
+        the runs do not allow, because a row, a dataset or a metric is missing; `p_holm` counts it, too.
 
     Raises:
         UserError: The margin is no number.
@@ -91,25 +90,26 @@ def compare_rows(
     tested = pd.DataFrame(found)
     if tested.empty:
         return tested, missing
-    tested["p_holm"] = holm(tested["p"])
+    tested["p_holm"] = holm(tested["p"], len(contrasts))
     tested["verdict"] = [_verdict(row, margin) for _, row in tested.iterrows()]
     return tested.drop(columns="is_equivalent"), missing
 
 
 def _difference(table: pd.DataFrame, contrast: Contrast, margin: float) -> dict[str, Any]:
     names = contrast.dataset if isinstance(contrast.dataset, list | tuple) else [contrast.dataset]
-    sides, tests = [], []
-    for name in names:
-        of, minus, test = _sides(_of_dataset(table, name), contrast)
-        sides.append((of, minus) if len(names) == 1 else (of / minus.mean(), minus / minus.mean()))
-        tests.append(test)
-    of, minus = (pd.concat(values, axis=1).mean(axis=1, skipna=False) for values in zip(*sides, strict=True))
-    found = paired_difference(of, minus)
-    if found is None:
-        raise UserError(f"no seed has {contrast.metric} on {tests[0]} in both rows.")
-    mean = abs(minus[(of - minus).dropna().index].mean())
-    if contrast.metric.startswith(IN_POINTS) or len(names) > 1:
-        mean = 1.0
+    sides = [_sides(_of_dataset(table, name), contrast) for name in names]
+    columns = [values for of, minus, _ in sides for values in (of, minus)]
+    shared = pd.concat(columns, axis=1, keys=range(len(columns))).dropna()  # of the seeds that all have
+    test = sides[0][-1]
+    if shared.empty:
+        raise UserError(f"no seed has {contrast.metric} on {test} in both rows.")
+    of, minus = (shared.iloc[:, first::2].set_axis(names, axis=1) for first in (0, 1))
+    units = pd.Series(1.0, names) if find_metric(contrast.metric).in_points else minus.mean().abs()
+    if len(names) > 1:
+        of, minus = of / units, minus / units
+    found = paired_difference(of.mean(axis=1), minus.mean(axis=1))
+    assert found is not None  # there are shared seeds
+    mean = 1.0 if len(names) > 1 else float(units.iloc[0])
     if not mean:  # of 0, equal values differ by 0 %
         mean = math.inf if not found.mean and not found.half else math.nan
     percent = found.times(100 / mean)
@@ -118,7 +118,7 @@ def _difference(table: pd.DataFrame, contrast: Contrast, margin: float) -> dict[
         "of": _name(contrast.of),
         "minus": _name(contrast.minus),
         "metric": contrast.metric,
-        "test": tests[0],
+        "test": test,
         "seeds": found.pairs,
         "difference": found.mean,
         "percent": percent.mean,
@@ -146,13 +146,14 @@ def _verdict(row: pd.Series, margin: float) -> str:
         is_higher, is_better = row["difference"] > 0, find_metric(row["metric"]).higher_is_better
         judged = "" if is_better is None else " (better)" if is_higher == is_better else " (worse)"
         return f"{'higher' if is_higher else 'lower'}{judged}"
+    unit = "points" if find_metric(row["metric"]).in_points else "%"
     if row["is_equivalent"]:
-        return f"no effect within ± {margin:g} %"
+        return f"no effect within ± {margin:g} {unit}"
     if row["seeds"] < 2:
         return "one seed"
     if math.isnan(row["percent_lower"]):
         return "no significant difference"
-    return f"no significant difference ({row['percent_lower']:+.1f} to {row['percent_upper']:+.1f} %)"
+    return f"no significant difference ({row['percent_lower']:+.1f} to {row['percent_upper']:+.1f} {unit})"
 
 
 def _of_dataset(table: pd.DataFrame, name: str | None) -> pd.DataFrame:

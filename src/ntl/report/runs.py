@@ -14,7 +14,7 @@ and one for each setting in which runs on one dataset differ, such as `loss.weig
 table as a file, `metrics.csv` or `metrics.csv.xz`, without undefined metrics. In memory, the table also has
 
     sweep, job        when the sweep was started, and the number of the run in it, by which rows are sorted
-    trained_on        digest of all rows of the run, see `ntl.identity`
+    trained_on        digest of what the rows of the run were drawn from, see `ntl.identity`
     folder            where the evaluation was read from
 """
 
@@ -26,7 +26,7 @@ from pathlib import Path
 import pandas as pd
 
 from ntl.errors import UserError, describe
-from ntl.identity import SOURCE, without_unread
+from ntl.identity import CODE, DATA, OF_ANSWERS, ROWS, SOURCE, without_unread
 from ntl.layout import CHECKPOINT, HYDRA, PACK, RESULTS, STATE
 from ntl.metrics.registry import METRICS, split_metric
 from ntl.terminal import format_setting
@@ -42,7 +42,8 @@ PACKED = [
     "value",
 ]  # the columns of every pack
 COLUMNS = [*PACKED, "task", "sweep", "job", "trained_on", "folder"]
-DATA = ("data", "evaluation.data")  # digests of rows, see `ntl.identity`
+# Keys of an identity, also of that of an evaluation.
+DIGESTS = tuple(f"{of}{key}" for key in (DATA, ROWS, CODE) for of in ("", OF_ANSWERS))
 STEP = "validation, step "  # prefix of the test set of a row that was measured during training
 
 
@@ -119,7 +120,7 @@ def _read_evaluation(path: Path) -> pd.DataFrame:
         settings["checkpoint"] = model.name.removeprefix(CHECKPOINT)
     shared = {key: found[key] for key in ("dataset", "name", "seed", "sweep", "job")}
     shared |= {"row": found["label"], "task": found["settings"]["dataset_args"].get("dataset_name")}
-    shared |= {"folder": str(path.parent), "trained_on": settings[DATA[0]], **settings}
+    shared |= {"folder": str(path.parent), "trained_on": settings.get(DATA, ""), **settings}
     questions = found.get("fingerprints") or {}
     rows = [
         {**shared, "test": test, "questions": questions.get(test, "")[:12], "metric": metric, "value": value}
@@ -165,7 +166,8 @@ def _name_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Add to each row's name the settings that distinguish it from others of the same name.
 
     Settings that are equal in all runs on a dataset are dropped. A seed besides the run's, such as
-    `train_seed`, does not count if it is each run's own.
+    `train_seed`, does not count if it is each run's own, and nor do the rows that it draws; but what they are
+    drawn from does.
     """
     settings = [key for key in table if key not in COLUMNS]
     table[settings] = table[settings].astype(object)
@@ -178,15 +180,16 @@ def _name_rows(table: pd.DataFrame) -> pd.DataFrame:
             settings.remove(key)  # it tells no more than the setting
     table[settings] = table[settings].fillna("null")
     rows = [table["dataset"], table["row"]]
+    draws = pd.Series(False, table.index)
     for key in [key for key in settings if key.endswith("_seed")]:
         own = (table[key] == table["seed"].astype(str)).groupby(rows).transform("all")
         # A row with one seed tells nothing by itself.
         several = table["seed"].groupby(rows).transform("nunique") > 1
-        table[key] = table[key].mask(own & (several | own.groupby(table["dataset"]).transform("all")), "null")
-    for key in [key for key in DATA if key in settings]:  # each seed may draw rows of its own
-        of_seed = table[key].groupby([*rows, table["seed"]]).transform("nunique")
-        is_one = of_seed.groupby(rows).transform("max") == 1
-        table[key] = table[key].str[:6].mask(is_one, "null")
+        own &= several | own.groupby(table["dataset"]).transform("all")
+        table[key] = table[key].mask(own, "null")
+        draws |= own & key.startswith("dataset_args.")
+    for key in [key for key in DIGESTS if key in settings]:
+        table[key] = table[key].str[:6].mask(draws & key.endswith(ROWS), "null")
     names = table["row"].copy()
     for (_, row), same in table.groupby(rows, sort=False):
         differs = [key for key in settings if same[key].nunique() > 1]

@@ -81,13 +81,17 @@ def p_value(differences: pd.Series) -> float:
     return float(2 * t.sf(mean / error, len(differences) - 1))
 
 
-def holm(p: pd.Series) -> pd.Series:
-    """Correct p-values for their number (Holm, 1979); unknown ones stay unknown.
+def holm(p: pd.Series, planned: int) -> pd.Series:
+    """Correct p-values for the number of tests that were planned (Holm, 1979); unknown ones stay unknown.
+
+    Tests that were planned and not made count as if they had the largest p-values.
 
     Example:
-        >>> holm(pd.Series([0.01, 0.04, 0.03])).tolist()
+        >>> holm(pd.Series([0.01, 0.04, 0.03]), 3).tolist()
         [0.03, 0.06, 0.06]
+        >>> holm(pd.Series([0.01, 0.03]), 4).tolist()
+        [0.04, 0.09]
     """
     known = p.dropna().sort_values()
-    factors = pd.Series(range(len(known), 0, -1), index=known.index)
+    factors = pd.Series(range(planned, planned - len(known), -1), index=known.index)
     return (known * factors).cummax().clip(upper=1.0).reindex(p.index)

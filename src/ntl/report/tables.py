@@ -29,7 +29,7 @@ UNCERTAINTY_NOTE = (
 )
 CONTRAST_NOTE = (
     "Paired by seed, with 95 % intervals (Student's t); p-values are corrected for the number of contrasts "
-    "(Holm). No effect: the 90 % interval lies within the margin."
+    "that were planned (Holm). No effect: the 90 % interval lies within the margin."
 )
 NAMED = ("loss.criterion", "evaluation.data")  # which labels and tests say
 REFERENCES = {"constant": "constant", "noise": "without noise"}  # rows of what models are compared with
@@ -238,6 +238,7 @@ def contrast_columns(tested: pd.DataFrame) -> Columns:
     for row in tested.to_dict("records"):
         halves = [(row[f"{name}upper"] - row[f"{name}lower"]) / 2 for name in ("", "percent_")]
         width, percent_width = (None if math.isnan(half) else half for half in halves)
+        points = " points" if find_metric(row["metric"]).in_points else ""
         of_dataset = f"{row['dataset']}: " if several else ""
         rows.append(
             {
@@ -248,7 +249,7 @@ def contrast_columns(tested: pd.DataFrame) -> Columns:
                 "per cent": (
                     NOT_AVAILABLE  # the second row's mean is 0
                     if math.isnan(row["percent"])
-                    else round_significant(row["percent"], percent_width, signed=True)
+                    else round_significant(row["percent"], percent_width, signed=True) + points
                 ),
                 "p, Holm": NOT_AVAILABLE if math.isnan(row["p_holm"]) else f"{row['p_holm']:.2g}",
                 "verdict": row["verdict"],

@@ -1,7 +1,7 @@
 import pytest
 from model_cases import model_args
 
-from ntl.encodings.locate import source_of_weights
+from ntl.encodings.locate import digest_of_files
 from ntl.errors import UserError
 from ntl.models import build
 
@@ -15,4 +15,4 @@ def test_a_hub_name_fails_at_once_without_access_to_the_hub(monkeypatch):
 def test_damaged_weights_are_an_error_that_names_the_setting(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"half")
     with pytest.raises(UserError, match="start"):
-        source_of_weights(str(tmp_path), "start")
+        digest_of_files(str(tmp_path), "start")

@@ -24,7 +24,7 @@ def test_the_confidence_interval_uses_students_t():
 
 
 def test_holms_correction_leaves_unknown_p_values_out():
-    corrected = holm(pd.Series([0.04, None, 0.01, 0.03]))
+    corrected = holm(pd.Series([0.04, None, 0.01, 0.03]), 3)
     assert corrected.dropna().to_dict() == approx({0: 0.06, 2: 0.03, 3: 0.06})
 
 
