@@ -32,8 +32,7 @@ commands:
   ntl compare studies/small_models/sums.yaml
   ntl report outputs/mathematics_dataset
 
-`ntl COMMAND --help` shows what matters of each; `ntl --version` prints the version; and
-`eval "$(ntl -sc install=bash)"` installs tab completion."""
+`ntl COMMAND --help` shows what matters of each, and `ntl --version` prints the version."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,11 +73,9 @@ def _run(command: str, arguments: Sequence[str]) -> int:
     if command == "--version":
         print(f"ntl {version('ntloss')}")
         return 0
-    if command == "-sc":
-        command = "complete"
-    if command not in (*COMMANDS, "complete"):
+    if command not in COMMANDS:
         raise unknown_key("ntl ", command, [*COMMANDS, "--help", "--version"])
-    module, function = COMMANDS.get(command, ("ntl.commands", "complete"))
+    module, function = COMMANDS[command]
     try:
         run = getattr(import_module(module), function)
     except ModuleNotFoundError as error:

@@ -38,7 +38,7 @@ from ntl.evaluate import Metrics, read_results
 from ntl.layout import HYDRA, JOBS, RESULTS
 from ntl.own import find_own_code
 from ntl.terminal import HELP_OPTIONS, print_keys
-from ntl.train import LOSS_TERMS, run
+from ntl.train import run
 
 log = logging.getLogger(__name__)
 # Hydra refuses `+` before a key that exists; the paper's commands have it before this one.
@@ -66,23 +66,6 @@ def compare(arguments: Sequence[str]) -> int:
     # A study cannot choose the launcher itself: Hydra reads this group from the command's own file alone.
     added += [] if "hydra/launcher" in given else ["hydra/launcher=local"]
     return run_hydra("compare", [*arguments, *added])
-
-
-def complete(options: Sequence[str]) -> int:
-    """Complete the words of `ntl train` and `ntl compare`, in every shell that Hydra knows.
-
-    Args:
-        options: `install=bash`, whose output a shell evaluates, or what that then asks for.
-    """
-    line, command = os.environ.get("COMP_LINE", ""), "train"
-    if "query" in "".join(options):
-        name, _, words = line.partition(" ")
-        command, space, rest = words.partition(" ")
-        if command not in ("train", "compare") or not space:
-            print(*() if space else ("train", "compare", "report", "prepare"))
-            return 0
-        os.environ["COMP_LINE"] = f"{name} {rest}"
-    return run_hydra(command, ["-sc", *options])
 
 
 def run_hydra(command: str, arguments: Sequence[str]) -> int:
@@ -156,8 +139,8 @@ def task(composed: DictConfig) -> float:
     """Do one run, Hydra's job, in the folder that Hydra chose.
 
     Returns:
-        The validation metric that a sweeper minimizes, which `minimize` names; the worst value if it is
-        undefined. In a sweep, so does a run that fails, and the others go on; its `train.log` says why.
+        The validation metric that chooses checkpoints, which a sweeper such as Optuna can minimize; infinity
+        if it is undefined, and for a run of a sweep that fails, whose `train.log` says why.
     """
     settings: Any = HydraConfig.get()
     path = Path(settings.runtime.output_dir)
@@ -176,14 +159,16 @@ def task(composed: DictConfig) -> float:
             reason = " ".join(str(error).split()) or type(error).__name__
             job.write(reason, isinstance(error, UserError))
             print(f"{folder.name} failed: {reason}", file=sys.stderr)
-            return _worst(settings)
+            return math.inf
         with _exiting():
             raise
     if job is not None:
         job.write(None)
         if composed.announce:
             print(f"{folder.name} {'is finished' if is_new else 'was finished already'}", file=sys.stderr)
-    return _value_for_search(composed.minimize, metrics["validation"], settings)
+    name = str(composed.training_args.get("metric_for_best_model") or "loss").removeprefix("eval_")
+    value = metrics["validation"].get(name)
+    return math.inf if value is None else value
 
 
 def _start(composed: DictConfig, folder: Path, job: Job | None) -> tuple[dict[str, Metrics], bool]:
@@ -207,31 +192,6 @@ def _start(composed: DictConfig, folder: Path, job: Job | None) -> tuple[dict[st
         config.sweep, config.job = first_place(model if training.do_only_eval else folder, (time.time(), 0))
     target = folder if training.do_only_eval and job is None else folder / config.evaluation.name
     return run(config, folder, target, lambda: _write_configuration(composed, folder / HYDRA))
-
-
-def _worst(settings: Any) -> float:
-    """Return the worst value of a search. Optuna ends the whole search at a NaN."""
-    return -math.inf if "maximize" in str(settings.sweeper.get("direction")) else math.inf
-
-
-def _value_for_search(name: str, measured: Metrics, settings: Any) -> float:
-    """Return the validation metric that a sweeper minimizes; the worst value if it is undefined.
-
-    Args:
-        name: The metric.
-        measured: The metrics of the validation set.
-        settings: Hydra's. If they are of a search, the metric has to be measured.
-    """
-    is_search = settings.mode == RunMode.MULTIRUN and not settings.sweeper._target_.endswith(".BasicSweeper")
-    if is_search and name not in (*measured, *LOSS_TERMS):
-        # The other runs of the search would lack it, too. A cause would be lost between processes.
-        print(
-            f"minimize={name} is not measured on the validation set; expected one of: {', '.join(measured)}.",
-            file=sys.stderr,
-        )
-        raise SystemExit(2)
-    value = measured.get(name)
-    return _worst(settings) if value is None else value
 
 
 @contextmanager
@@ -346,7 +306,7 @@ class ReportCallback(Callback):
         _check_folder(config.hydra.run, config)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check the folder, the contrasts, their margin and the metric that a search minimizes."""
+        """Check the folder, the contrasts and their margin."""
         from ntl.report.contrasts import check_margin, read_contrasts
 
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
@@ -355,7 +315,6 @@ class ReportCallback(Callback):
             _check_keys(without_hydra, config.hydra)
             read_contrasts(contrasts)
             check_margin(config.margin)
-            _check_metric(config.minimize)
         _check_folder(config.hydra.sweep, config)
         folder = config.hydra.sweep.dir
         Path(folder, JOBS).mkdir(exist_ok=True)
@@ -387,16 +346,6 @@ class ReportCallback(Callback):
             print(CONTINUES, file=sys.stderr)
         if failed or not is_reported:
             raise SystemExit(1)
-
-
-def _check_metric(name: str) -> None:
-    """Raise a UserError unless an evaluation may have a metric of this name."""
-    from ntl.metrics.registry import METRICS, find_metric  # slow: scipy
-
-    try:
-        find_metric(name)
-    except UserError as error:
-        raise UserError(f"minimize={name}: {error} The metrics are {', '.join(METRICS)}.") from None
 
 
 def _check_folder(settings: DictConfig, config: DictConfig) -> None:

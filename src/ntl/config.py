@@ -40,7 +40,7 @@ MODELS = {
     "t5": "T5",
 }  # names in tables, by encoding or family
 # Keys that say how a sweep is reported.
-OF_REPORTS = ("contrasts", "margin", "minimize", "announce", "names")
+OF_REPORTS = ("contrasts", "margin", "announce", "names")
 PADDED, DECODER = "model_args.number_format=padded", "a model_args.family that is not t5"
 # What the other published keys of the loss depend on.
 TERM = "model_args.number_token_loss=true with loss=from_model_args"
@@ -181,17 +181,18 @@ def check_combination(config: Config) -> None:
         )
     if weights.trained_layers is not None and weights.lora:
         raise UserError("weights.trained_layers is given together with weights.lora. Omit one of the two.")
-    readings, sharded = config.evaluation.quantile_readings, bool(getattr(training, "fsdp", None))
+    readings = config.evaluation.quantile_readings
     partial = next((key for key in ("trained_layers", "lora") if getattr(weights, key)), None)
     if args.model_name_or_path is None and (args.family == "pretrained" or training.do_only_eval):
         what = "training_args=eval" if training.do_only_eval else "model_args=pretrained"
         raise UserError(
             f"{what} has no model. Pass model_args.model_name_or_path=MODEL: a folder or a name on the hub."
         )
-    if sharded and (partial or readings):
-        # FSDP would shard trained and frozen weights together, and no process has the whole model.
-        other = f"weights.{partial}" if partial else f"evaluation.read=[{','.join(readings)}]"
-        raise UserError(f"{other} is given together with training_args.fsdp. Omit one of the two.")
+    if getattr(training, "fsdp", None):
+        raise UserError(
+            "training_args.fsdp is given, but the lab trains a whole model in each process. Omit it; "
+            "examples/fsdp.py shards a model with the library alone."
+        )
     if weights.head_learning_rate is not None and args.head != "regression":
         raise UserError(
             "weights.head_learning_rate is of a regression head, which this model has not. Omit it, or "

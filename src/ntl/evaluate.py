@@ -25,8 +25,6 @@ from ntl.layout import PREDICTIONS, RESULTS
 from ntl.settings import Settings, setting
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ntl.models import AnsweringModel
     from ntl.scores import Distribution
 
@@ -111,19 +109,16 @@ def score_answers(
     examples: Sequence[Example],
     data: TaskData,
     evaluation: Evaluation,
-    model: nn.Module | None = None,
 ) -> Result:
     """Answer questions with a model and score the answers.
 
-    All processes must call this function with the same examples. All run the same number of batches, because
-    a sharded model needs every process in each forward pass.
+    All processes must call this function with the same examples, of which each answers its share.
 
     Args:
         built: The model, which encodes the questions and decodes the answers.
         examples: Questions and answers.
         data: Task the examples belong to, which decides how answers are compared.
         evaluation: Decoding settings.
-        model: The wrapped model. Default: the model itself.
     """
     from accelerate import PartialState
 
@@ -132,17 +127,14 @@ def score_answers(
     if not examples:
         raise UserError("there are no examples to evaluate; expected at least one. Check the dataset.")
     examples = list(examples)  # may be memory-mapped: read them once
-    model = built.model if model is None else model
     rank, world = PartialState().process_index, PartialState().num_processes
     share = math.ceil(len(examples) / world)
     batches = batches_by_length([len(e.question) for e in examples], min(evaluation.batch_size, share))
-    # A process with fewer batches repeats the last one to keep in step; `_gather` counts it once.
-    rounds = math.ceil(len(batches) / world)
     answers: dict[int, tuple[list[Answer], int]] = {}
-    with evaluation_mode(model):
-        for index in (min(index, len(batches) - 1) for index in range(rank, rounds * world, world)):
+    with evaluation_mode(built.model):
+        for index in range(rank, len(batches), world):
             before = _ill_formed(built) or 0
-            found = _answers(built, model, [examples[i].question for i in batches[index]], evaluation)
+            found = _answers(built, [examples[i].question for i in batches[index]], evaluation)
             answers[index] = found, (_ill_formed(built) or 0) - before
     gathered = _gather(answers)
     answered = {
@@ -222,7 +214,7 @@ def check_readings(built: Any, data: TaskData, evaluation: Evaluation) -> None:
     for example in chain(data.validation, *data.tests.values()):
         single_number(example.answer, read, "pass evaluation.read=[greedy]")
     if example is not None:
-        built.quantiles(built.model, [example.question], SPACED_LEVELS)
+        built.quantiles([example.question], SPACED_LEVELS)
 
 
 def metric_names(data: TaskData, evaluation: Evaluation) -> list[str]:
@@ -240,15 +232,15 @@ def _ill_formed(built: AnsweringModel) -> int | None:
     return getattr(getattr(built, "encoding", None), "ill_formed", None)
 
 
-def _answers(built: Any, model: nn.Module, questions: Sequence[str], evaluation: Evaluation) -> list[Answer]:
+def _answers(built: Any, questions: Sequence[str], evaluation: Evaluation) -> list[Answer]:
     """Answer a batch of questions, and read the distributions of their numbers if a reading needs them."""
     from ntl.scores import SPACED, SPACED_LEVELS, Distribution, interval_levels
 
     given = (evaluation.beams, evaluation.max_new_tokens)
     if not evaluation.quantile_readings:
-        return [(text, None) for text in built.answer(model, questions, *given)]
+        return [(text, None) for text in built.answer(questions, *given)]
     levels = (*SPACED_LEVELS, *interval_levels(evaluation.interval), 0.5)
-    texts, read = built.read(model, questions, *given, levels)
+    texts, read = built.read(questions, *given, levels)
     # Sorted, because rounding may cross two quantiles.
     spaced = read.values[:, :SPACED].sort(-1).values
     mean = spaced.mean(-1)

@@ -117,8 +117,7 @@ def check_same(now: Identity, model: Path) -> bool:
         return True
     if not found:
         return False
-    # A setting may be why the rows are others.
-    key = next((key for key in found if key not in CHANGED), next(key for key in CHANGED if key in found))
+    key = min(found, key=lambda key: key in CHANGED)  # a setting may be why the rows are others
     if key in CHANGED:
         reason = f"before the {CHANGED[key]} changed"
     elif key.endswith(SOURCE):

@@ -214,7 +214,7 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
 
     from ntl.data import add_shots, evenly_spaced
     from ntl.models import build
-    from ntl.trainer import EncodedRows, HeadTrainer, LabTrainer, XvalTrainer, shard_on_cpus
+    from ntl.trainer import EncodedRows, HeadTrainer, LabTrainer, XvalTrainer
 
     set_seed(arguments.seed)
     built = build(config.model_args, config.weights if learned is not None else None, arguments.seed)
@@ -244,15 +244,13 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
         trainer = kind(
             arguments,
             built,
-            lambda model, examples: score_answers(built, examples, data, evaluation, model),
+            lambda examples: score_answers(built, examples, data, evaluation),
             **rows,
         )
     except (RuntimeError, ValueError, ImportError) as error:  # such as a tracker that is not installed
         raise UserError(f"training_args cannot be used: {describe(error)}") from None
     if isinstance(trainer, HeadTrainer):
         trainer.head_rate = config.weights.head_learning_rate
-    if arguments.fsdp_plugin_args is not None:
-        shard_on_cpus(trainer)
     add_loss(trainer, config)
     return trainer, data
 
@@ -294,10 +292,6 @@ def train(trainer: Any, checkpoint: Path | None) -> None:
 
     Without steps, the model is saved as it is. What LoRA has learned is merged into the saved model.
     """
-    from ntl.trainer import shard
-
-    if trainer.is_fsdp_enabled and trainer.accelerator.is_fsdp2:
-        shard(trainer)
     state = {} if checkpoint is None else json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
     # A run that counts epochs takes the number of steps from the checkpoint.
     last = trainer.args.max_steps if trainer.args.max_steps > 0 else state.get("max_steps")

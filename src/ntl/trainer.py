@@ -1,7 +1,6 @@
 """transformers' Trainer, as the lab needs it: its evaluations also answer questions.
 
-`XvalTrainer` and `HeadTrainer` add what their models need. Adapters are saved merged, and models are sharded
-over processes without an accelerator, too.
+`XvalTrainer` and `HeadTrainer` add what their models need. Adapters are saved merged.
 """
 
 import logging
@@ -14,11 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from accelerate import PartialState
-from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-from torch import Tensor, nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 from transformers import (
     EvalPrediction,
     PreTrainedModel,
@@ -88,7 +83,7 @@ class LabTrainer(Trainer):
     Args:
         args: transformers' arguments.
         built: The model.
-        score: Function that answers examples with the (possibly wrapped) model, and scores the answers.
+        score: Function that answers examples with the model, and scores the answers.
         train_dataset: The training examples.
         eval_dataset: The examples of evaluations during training.
 
@@ -106,7 +101,7 @@ class LabTrainer(Trainer):
         self,
         args: TrainingArguments,
         built: AnsweringModel,
-        score: Callable[[nn.Module, Sequence[Example]], Result],
+        score: Callable[[Sequence[Example]], Result],
         train_dataset: EncodedRows | None = None,
         eval_dataset: EncodedRows | None = None,
     ):
@@ -169,7 +164,7 @@ class LabTrainer(Trainer):
         output = super().evaluation_loop(
             dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
         )
-        self.result = self.score(self.model_wrapped, dataloader.dataset.examples)
+        self.result = self.score(dataloader.dataset.examples)
         known = {name: value for name, value in self.result.metrics.items() if value is not None}
         assert output.metrics is not None  # at least the loss
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in known.items()})
@@ -198,13 +193,6 @@ class LabTrainer(Trainer):
     def _save(self, output_dir=None, state_dict=None):
         super()._save(output_dir, state_dict if self.built.lora is None else self.built.lora.weights())
         np.save(Path(output_dir or str(self.args.output_dir), LEARNED_ROWS), self.learned)
-
-    def save_model(self, output_dir=None, _internal_call=False):
-        """Save the full weights, which all processes gather if the model is sharded."""
-        if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
-            self._save(output_dir or self.args.output_dir, state_dict=_full_weights(self.model))
-        else:
-            super().save_model(output_dir, _internal_call)
 
     def _sums(self, outputs: Any, labels: Tensor) -> Tensor:
         """Sum the cross-entropy of each row, and count its labels: of numbers, then of text, `[rows, 4]`."""
@@ -310,44 +298,3 @@ class Bar(ProgressCallback):
         """Show the loss beside the bar."""
         if self.training_bar is not None and "loss" in (logs or {}):
             self.training_bar.set_postfix_str(f"loss {logs['loss']:.4g}")
-
-
-def shard_on_cpus(trainer: LabTrainer) -> None:
-    """Let a trainer shard over CPU processes too, where accelerate would silently replicate the model."""
-    state = trainer.accelerator.state
-    if state.distributed_type == DistributedType.MULTI_CPU:
-        state.fsdp_plugin = FullyShardedDataParallelPlugin(**trainer.args.fsdp_plugin_args)
-        # Set it in both states, as accelerate does when it copies one to the other.
-        state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
-        trainer.is_fsdp_enabled = True
-
-
-def shard(trainer: LabTrainer) -> None:
-    """Shard each layer of a model, and all remaining parameters as one group, and keep accelerate from it.
-
-    That would put the embeddings into a group of their own, which fails for T5, whose stacks share them.
-    """
-    model, plugin = trainer.model, trainer.accelerator.state.fsdp_plugin
-    options = {
-        "reshard_after_forward": plugin.reshard_after_forward,
-        "mp_policy": plugin.mixed_precision_policy or MixedPrecisionPolicy(),
-    }
-    for module in reversed(list(model.modules())):
-        if type(module).__name__ in (model._no_split_modules or ()):
-            fully_shard(module, **options)
-    fully_shard(model, **options)
-    plugin.auto_wrap_policy = None
-
-
-def _full_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Gather the weights of a sharded model; tied ones once.
-
-    accelerate leaves tied weights sharded, and the writing process would wait for the others forever.
-    """
-    tied = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    tied -= {name for name, _ in model.named_parameters()}
-    return {
-        name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu()
-        for name, tensor in model.state_dict().items()
-        if name not in tied
-    }

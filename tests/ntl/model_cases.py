@@ -139,8 +139,8 @@ def assert_the_same(built, other, generation=BEAMS):
     other.model.eval()
     losses = [loss_of(each, rows_of(each)) for each in (other, built)]
     assert_close(*losses, ONE_COMPUTATION, scale=1)  # an overfitted model's loss is almost zero
-    answers = built.answer(built.model, QUESTIONS, *generation)
-    assert_same_answers(other.answer(other.model, QUESTIONS, *generation), answers)
+    answers = built.answer(QUESTIONS, *generation)
+    assert_same_answers(other.answer(QUESTIONS, *generation), answers)
 
 
 def assert_same_answers(found, expected):

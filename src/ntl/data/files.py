@@ -21,7 +21,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from ntl.data.task import Data, Example, TaskData, fingerprint
-from ntl.errors import UserError, describe
+from ntl.errors import UserError
 from ntl.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -217,10 +217,10 @@ class Layout(NamedTuple):
     """The files of a dataset's folder, or of the one around it (`../train.jsonl`), and how to read them.
 
     Args:
-        files: Maps each split (`train`, `validation`, then the tests in order) to its file or, on the hub, to
-            the hub's split. If `train` and `validation` share one, a share of its examples is held out, as
-            the settings `validation_share` and `split_seed` say.
-        read: Returns the examples of a file or of the rows of the hub's split.
+        files: Maps each split (`train`, `validation`, then the tests in order) to its file. If `train` and
+            `validation` share one, a share of its examples is held out, as the settings `validation_share`
+            and `split_seed` say.
+        read: Returns the examples of a file.
         group: Returns an example's group, which is never divided between `train` and `validation`, such as
             the questions about one passage.
     """
@@ -229,9 +229,9 @@ class Layout(NamedTuple):
     read: Callable[[Any], Sequence[Example]] = map_pairs
     group: Callable[[Example], str] = lambda example: example.question
 
-    def load(self, settings: Any, find: Callable[[str], Any] = Path) -> TaskData:
-        """Read all splits; `find` returns what `read` takes: a file's path or the hub's rows."""
-        of_file = {file: self.read(find(file)) for file in dict.fromkeys(self.files.values())}
+    def load(self, settings: Any) -> TaskData:
+        """Read all splits."""
+        of_file = {file: self.read(Path(file)) for file in dict.fromkeys(self.files.values())}
         splits = {split: of_file[file] for split, file in self.files.items()}
         train, validation = splits.pop("train"), splits.pop("validation")
         source = None
@@ -267,28 +267,6 @@ def load_files(
         "dataset_args.data_dir=sample selects the small sample that ships with the lab.",
     )  # fmt: skip
     return layout.load(settings)
-
-
-def load_hub(settings: Any, subset: str, layout: Layout) -> TaskData:
-    """Load a dataset from the Hugging Face hub.
-
-    Args:
-        settings: Settings of the dataset, with `hub`, its name there.
-        subset: Name of the dataset within its repository on the hub.
-        layout: Maps our splits to the hub's, and reads their rows.
-
-    Raises:
-        UserError: The hub cannot be reached or has no such dataset, or a row is malformed.
-    """
-    from datasets import load_dataset  # slow
-
-    try:
-        return layout.load(settings, lambda split: load_dataset(settings.hub, subset, split=split))
-    except (OSError, ValueError, RuntimeError) as error:  # a FormatError is a ValueError
-        raise UserError(
-            f"dataset_args.hub={settings.hub} cannot be loaded from the hub ({describe(error)}); expected "
-            "the official dataset. For local files, pass dataset_args.hub=null dataset_args.data_dir=folder."
-        ) from None
 
 
 def find_layout(key: str, folder: Path, layouts: Sequence[Layout], advice: str) -> Layout:

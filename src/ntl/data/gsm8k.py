@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from ntl.data.files import FormatError, Layout, get_value, load_files, load_hub, read_records
+from ntl.data.files import FormatError, Layout, get_value, load_files, read_records
 from ntl.data.task import Data, Example, Split, TaskData
 from ntl.settings import setting
 
@@ -21,7 +21,6 @@ MARKER = "####"
 PREPARED = {"train": "train_t_clean.jsonl", "validation": "val_t_clean.jsonl", "test": "test_clean.jsonl"}
 OFFICIAL = {"train": "train.jsonl", "validation": "train.jsonl", "test": "test.jsonl"}
 AROUND = {split: f"../{file}" for split, file in OFFICIAL.items()}  # of the published place
-ON_HUB = {"train": "train", "validation": "train", "test": "test"}
 
 _ANNOTATION = re.compile(r"<<[^<>]*>>")
 # A lookbehind follows the first character, because a search for a character is fast.
@@ -41,7 +40,6 @@ class Gsm8k(Split, Data):
         "folder of the paper's files or of the official ones, which may also be in the folder around it; "
         "sample: the small sample that ships with the lab",
     )
-    hub: str | None = setting(None, "dataset of the Hugging Face hub to load instead, such as openai/gsm8k")
     annotations: Annotations = setting(
         Annotations.remove, "what happens to the calculator annotations of the official files, <<48/2=24>>"
     )
@@ -59,13 +57,8 @@ class Gsm8k(Split, Data):
             Training, validation and test problems. With official files, the validation problems are drawn
             from the training file.
         """
-        convert = partial(parse_problem, annotations=self.annotations)
-        if self.hub is not None:
-            on_hub = Layout(ON_HUB, lambda rows: [example for row in rows for example in convert(row)])
-            data = load_hub(self, "main", on_hub)
-        else:
-            read = partial(read_records, convert=convert)
-            data = load_files(self, [Layout(files, read) for files in (PREPARED, OFFICIAL, AROUND)])
+        read = partial(read_records, convert=partial(parse_problem, annotations=self.annotations))
+        data = load_files(self, [Layout(files, read) for files in (PREPARED, OFFICIAL, AROUND)])
         return replace(data, final_answer_marker=MARKER)
 
 

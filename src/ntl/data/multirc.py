@@ -10,10 +10,9 @@ Source: Khashabi et al., "Looking Beyond the Surface", NAACL 2018; Wang et al., 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from typing import Any
 
-from ntl.data.files import Layout, get_value, load_files, load_hub, read_records
+from ntl.data.files import Layout, get_value, load_files, read_records
 from ntl.data.task import Data, Example, Split, TaskData
 from ntl.settings import setting
 
@@ -30,7 +29,6 @@ class Multirc(Split, Data):
         "folder of the paper's files or of SuperGLUE's, which may also be in the folder around it; sample: "
         "the small sample that ships with the lab",
     )
-    hub: str | None = setting(None, "dataset of the Hugging Face hub to load instead, such as aps/super_glue")
     max_new_tokens: int = setting(128, "most tokens of an answer", "answers", least=1)
 
     def read(self) -> TaskData:
@@ -39,10 +37,7 @@ class Multirc(Split, Data):
         Returns:
             The questions, whose answers are not compared as numbers.
         """
-        if self.hub is not None:
-            data = load_hub(self, "multirc", ON_HUB)
-        else:
-            data = load_files(self, [PREPARED, OFFICIAL, AROUND])
+        data = load_files(self, [PREPARED, OFFICIAL, AROUND])
         return replace(data, number_metrics=False)
 
 
@@ -68,12 +63,6 @@ def parse_passage(record: Any) -> list[Example]:
     return [e for question, answers in asked for e in _example(text, question, answers, "text")]
 
 
-def _from_rows(rows: Iterable[Any]) -> list[Example]:
-    """Convert the hub's rows: each holds one answer; consecutive rows hold the answers to one question."""
-    asked = groupby(rows, lambda row: (get_value(row, "paragraph"), get_value(row, "question")))
-    return [e for (text, question), answers in asked for e in _example(text, question, answers, "answer")]
-
-
 def _example(text: str, question: str, answers: Iterable[Any], key: str) -> list[Example]:
     """Return a question's example in a list, which is empty if no answer is correct.
 
@@ -97,4 +86,3 @@ OFFICIAL = Layout(
     _passage_of,
 )
 AROUND = OFFICIAL._replace(files={split: f"../{file}" for split, file in OFFICIAL.files.items()})
-ON_HUB = Layout({"train": "train", "validation": "train", "test": "validation"}, _from_rows, _passage_of)

@@ -19,7 +19,6 @@ from ntl.errors import UserError
 from ntl.models.settings import ModelArgs, Weights
 
 if TYPE_CHECKING:
-    from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from ntloss.writing import Lora, UpperLayers
@@ -33,7 +32,7 @@ class AnsweringModel(Protocol):
     """A model for training and evaluation, with what turns texts into its batches and its output into texts.
 
     Attributes:
-        model: The model itself. Data parallelism wraps it, so `answer` takes the wrapped one as an argument.
+        model: The model itself.
         tokenizer: Its tokenizer.
         number_ids: The tokens that write numbers; empty if it writes none.
         frozen: The layers that are not trained, or None.
@@ -62,9 +61,7 @@ class AnsweringModel(Protocol):
     def collate(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Pad encoded rows into a batch, which includes `labels`: the trainer's data collator."""
 
-    def answer(
-        self, model: nn.Module, questions: Sequence[str], beams: int, max_new_tokens: int
-    ) -> list[str]:
+    def answer(self, questions: Sequence[str], beams: int, max_new_tokens: int) -> list[str]:
         """Answer a batch of questions with texts (a regression head formats its number)."""
 
 

@@ -1,12 +1,11 @@
-"""Padded batches, and models that may be wrapped."""
+"""Padded batches, and models that are evaluated."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
@@ -43,25 +42,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     was_training = model.training
     model.eval()
     try:
-        # no_grad, not inference_mode: training reuses tensors that a sharded model keeps or gathers here.
         with torch.no_grad():
             yield
     finally:
         model.train(was_training)
-
-
-@contextmanager
-def generation_mode(unwrapped: PreTrainedModel, model: nn.Module) -> Iterator[Any]:
-    """Prepare a model, wrapped or not, for generation: evaluation mode and, under FSDP, all parameters."""
-    whole = (
-        FullyShardedDataParallel.summon_full_params(model, writeback=False)
-        if isinstance(model, FullyShardedDataParallel)
-        else nullcontext()
-    )
-    with evaluation_mode(unwrapped), whole:
-        yield unwrapped
-
-
-def is_sharded(unwrapped: PreTrainedModel) -> bool:
-    """Return whether each process holds only a part of a model."""
-    return isinstance(unwrapped, FSDPModule) and torch.distributed.get_world_size() > 1

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from ntl.encodings.digits import TextEncoding
 from ntl.models import Row
-from ntl.models.batches import check_lengths, generation_mode, is_sharded
+from ntl.models.batches import check_lengths, evaluation_mode
 from ntl.models.language_model import LanguageModel
 from ntl.models.prompts import decoder_prompts
 from ntl.models.source import ModelSource
@@ -63,28 +62,27 @@ class DecoderOnly(LanguageModel):
 
     def read(
         self,
-        model: nn.Module,
         questions: Sequence[str],
         beams: int,
         max_new_tokens: int,
         levels: Sequence[float],
     ) -> tuple[list[str], NumberQuantiles]:
         """Answer and find quantiles, if possible with one run of the prompts."""
-        past = self._run_prompts(model, questions) if beams == 1 else None
-        answers = self.answer(model, questions, beams, max_new_tokens, copy.deepcopy(past))
-        return answers, self.quantiles(model, questions, levels, past)
+        past = self._run_prompts(questions) if beams == 1 else None
+        answers = self.answer(questions, beams, max_new_tokens, copy.deepcopy(past))
+        return answers, self.quantiles(questions, levels, past)
 
-    def _run_prompts(self, model: nn.Module, questions: Sequence[str]) -> DynamicCache | None:
+    def _run_prompts(self, questions: Sequence[str]) -> DynamicCache | None:
         """Return the cache of all tokens but the last, if each layer attends to all of them."""
         first = [{"input_ids": prompt[:-1]} for prompt in self.prompts(questions)]
         kinds = {*(getattr(self.model.config, "layer_types", None) or ["full_attention"])}
         accepted = inspect.signature(self.model.forward).parameters
         attends = bool(self.cache_name) and kinds == {"full_attention"}
-        if not any(row["input_ids"] for row in first) or is_sharded(self.model) or not attends:
+        if not any(row["input_ids"] for row in first) or not attends:
             return None
         inputs = pad_left(self.model, first, self.tokenizer.pad_token_id)
         kept = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
-        with generation_mode(self.model, model):
+        with evaluation_mode(self.model):
             device = self.model.device
             given = {name: value.to(device) for name, value in inputs.items()}
             output = self.model(**given, **kept, use_cache=True)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.fsdp import register_fsdp_forward_method
 from transformers import (
     AutoModelForSeq2SeqLM,
     DynamicCache,
@@ -22,7 +21,7 @@ from ntl.encodings.regression_transformer import RegressionTransformerEncoding, 
 from ntl.errors import UserError
 from ntl.models import IGNORE, Row
 from ntl.models.answer_format import WrittenAnswers
-from ntl.models.batches import generation_mode, is_sharded, pad, pad_questions
+from ntl.models.batches import evaluation_mode, pad, pad_questions
 from ntl.models.source import ModelSource, build_model
 from ntl.own import load_own
 from ntloss import NumberVocabulary
@@ -143,50 +142,39 @@ class LanguageModel:
         return self.encoding.encode(questions)
 
     def read(
-        self, model: nn.Module, questions: Texts, beams: int, max_new_tokens: int, levels: Sequence[float]
+        self, questions: Texts, beams: int, max_new_tokens: int, levels: Sequence[float]
     ) -> tuple[list[str], NumberQuantiles]:
         """Answer the questions as `answer` does, and find quantiles as `quantiles` does."""
-        answers = self.answer(model, questions, beams, max_new_tokens)
-        return answers, self.quantiles(model, questions, levels)
+        answers = self.answer(questions, beams, max_new_tokens)
+        return answers, self.quantiles(questions, levels)
 
-    def answer(
-        self, model: nn.Module, questions: Texts, beams: int, max_new_tokens: int, past: Past = None
-    ) -> list[str]:
+    def answer(self, questions: Texts, beams: int, max_new_tokens: int, past: Past = None) -> list[str]:
         """Answer the questions with beam search; see `AnsweringModel.answer`."""
         if not questions:
             return []
         batch = self._pad(self.prompts(questions))
-        # Every forward pass gathers sharded parameters, so all ranks must run the same number of passes.
-        sharded = is_sharded(self.model)
-        if sharded and "generate" not in vars(self.model):
-            # `generate` calls the encoder directly, bypassing the hook that gathers the embeddings.
-            register_fsdp_forward_method(self.model, "generate")
         prompt = 1 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens}
         if (mask := self.answer_format.processor(prompt)) is not None:  # such answers end by themselves
             options = {"max_new_tokens": mask.longest, "logits_processor": [mask]}
         if past is not None:
             options[self.cache_name] = past
-        with generation_mode(self.model, model):
+        with evaluation_mode(self.model):
             tokens = self.model.generate(
                 **{key: value.to(self.model.device) for key, value in batch.items()},
                 **options,
                 num_beams=beams,
                 do_sample=False,
-                synced_gpus=sharded,
             )
         return self.answer_format.read(self.encoding.decode(tokens[:, prompt:].tolist()))
 
-    def quantiles(
-        self, model: nn.Module, questions: Texts, levels: Sequence[float], past: Past = None
-    ) -> NumberQuantiles:
+    def quantiles(self, questions: Texts, levels: Sequence[float], past: Past = None) -> NumberQuantiles:
         """Find quantiles of the number that answers each question, digit by digit."""
         options = {**self.answer_format.quantile_options(), "past_key_values": past}
         batch = self._pad(self.prompts(questions))
         inputs = {key: value.to(self.model.device) for key, value in batch.items()}
-        if not is_sharded(self.model):  # whose ranks need the same number of passes
-            options["rows_per_pass"] = min(MOST_ROWS, 1 + CACHED // batch["input_ids"].shape[1])
-        with generation_mode(self.model, model), warnings.catch_warnings():
+        options["rows_per_pass"] = min(MOST_ROWS, 1 + CACHED // batch["input_ids"].shape[1])
+        with evaluation_mode(self.model), warnings.catch_warnings():
             # `number_mass` reports it.
             warnings.simplefilter("ignore", UnlikelyNumberWarning)
             try:

@@ -20,7 +20,7 @@ from ntl.data import format_number, single_number
 from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
 from ntl.models import Row
-from ntl.models.batches import check_lengths, generation_mode, pad_questions
+from ntl.models.batches import check_lengths, evaluation_mode, pad_questions
 from ntl.models.prompts import decoder_prompts
 from ntl.models.source import ModelSource, build_model
 from ntl.models.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
@@ -116,16 +116,14 @@ class RegressionHead:
         error = self.head_loss(outputs.logits.squeeze(-1).float(), labels, reduction="sum")
         return error / (len(labels) if num_items_in_batch is None else num_items_in_batch)
 
-    def answer(
-        self, model: nn.Module, questions: Sequence[str], beams: int, max_new_tokens: int
-    ) -> list[str]:
+    def answer(self, questions: Sequence[str], beams: int, max_new_tokens: int) -> list[str]:
         """Answer with numbers, formatted as text; see `AnsweringModel.answer`."""
         if not questions:
             return []
         batch = self._pad([{"input_ids": prompt} for prompt in self.prompts(questions)])
-        with generation_mode(self.model, model) as unwrapped:
-            inputs = {name: x.to(unwrapped.device) for name, x in batch.items()}
-            numbers = restore(unwrapped(**inputs).logits.squeeze(-1).float(), unwrapped.config)
+        with evaluation_mode(self.model):
+            inputs = {name: x.to(self.model.device) for name, x in batch.items()}
+            numbers = restore(self.model(**inputs).logits.squeeze(-1).float(), self.model.config)
         return [format_number(number) for number in numbers.cpu().numpy()]
 
     def _pad(self, rows: Sequence[Row]) -> dict[str, Tensor]:

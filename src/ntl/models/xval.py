@@ -7,13 +7,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from transformers import Cache, T5Config, T5ForConditionalGeneration
 from transformers.utils.generic import ModelOutput
 
 from ntl.encodings.number_values import XvalEncoding, embedding_scale, find_values
 from ntl.models import IGNORE, Row
-from ntl.models.batches import generation_mode, pad, pad_questions
+from ntl.models.batches import evaluation_mode, pad, pad_questions
 from ntl.models.source import ModelSource, build_model
 from ntl.models.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
 from ntloss.reading import cache_name
@@ -158,17 +157,15 @@ class Xval:
             "label_numbers": pad([row["label_numbers"] for row in rows], 0.0, dtype=torch.float64),
         }
 
-    def answer(
-        self, model: nn.Module, questions: Sequence[str], beams: int, max_new_tokens: int
-    ) -> list[str]:
+    def answer(self, questions: Sequence[str], beams: int, max_new_tokens: int) -> list[str]:
         """Answer greedily, feeding each predicted number to the next step; see `AnsweringModel.answer`."""
         if not questions:
             return []
         batch = self._questions(*self.encoding.encode(questions))
-        with generation_mode(self.model, model) as unwrapped:
+        with evaluation_mode(self.model):
             rows, values = _generate(
-                unwrapped,
-                {key: value.to(unwrapped.device) for key, value in batch.items()},
+                self.model,
+                {key: value.to(self.model.device) for key, value in batch.items()},
                 max_new_tokens,
             )
         return self.encoding.decode(rows.tolist(), values.cpu().numpy())
@@ -188,8 +185,6 @@ def _generate(model: T5ForXval, questions: dict[str, Tensor], max_new_tokens: in
         values: Predicted numbers `[batch, seq]`, float32.
     """
     config = model.config
-    # Every forward pass gathers sharded parameters, so all ranks must run the same number of passes.
-    may_stop = not isinstance(model, FSDPModule)
     count = len(questions["input_ids"])
     token = questions["input_ids"].new_full((count, 1), config.decoder_start_token_id)
     value = questions["numbers"].new_zeros(count, 1)
@@ -203,7 +198,7 @@ def _generate(model: T5ForXval, questions: dict[str, Tensor], max_new_tokens: in
         tokens.append(token)
         values.append(written)
         ended = ended | (token == config.eos_token_id)
-        if may_stop and bool(ended.all()):
+        if bool(ended.all()):
             break
         value = written.double()
         inputs = {

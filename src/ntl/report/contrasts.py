@@ -3,11 +3,15 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml  # type: ignore[import-untyped]
 
-from ntl.errors import UserError, unknown_key
+from ntl.config import OF_REPORTS, unknown_at_the_top, unread_keys
+from ntl.errors import UserError, describe, unknown_key
 from ntl.metrics.registry import GREEDY, READINGS, find_metric, reading_metric
 from ntl.report.runs import differing_tests
 from ntl.report.statistics import holm, paired_difference
@@ -35,6 +39,25 @@ class Contrast:
     metric: str = "mae"
     test: str | None = None
     dataset: Any = None
+
+
+def read_study(path: Path) -> dict[str, Any]:
+    """Read the YAML file of a study.
+
+    Raises:
+        UserError: It cannot be read, or holds no settings, or a key that nothing reads.
+    """
+    try:
+        study = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{path} cannot be read ({describe(error)}); expected a YAML file.") from None
+    if not isinstance(study, dict):
+        raise UserError(f"{path} holds {study!r:.60}; expected settings, such as margin: 5.0.")
+    for key in unread_keys(map(str, study), path.read_text("utf-8")):
+        # Files that a study extends may read other keys of it.
+        if "defaults" not in study or get_close_matches(key, OF_REPORTS):
+            raise UserError(f"{path}: {unknown_at_the_top(key)}")
+    return study
 
 
 def check_margin(margin: Any) -> None:

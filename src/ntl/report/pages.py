@@ -23,8 +23,7 @@ import yaml  # type: ignore[import-untyped]
 
 from ntl.errors import UserError, unknown_key
 from ntl.metrics.registry import find_metric
-from ntl.report.contrasts import compare_rows, find_rows, read_contrasts
-from ntl.report.program import read_study
+from ntl.report.contrasts import compare_rows, find_rows, read_contrasts, read_study
 from ntl.report.runs import is_step
 from ntl.report.statistics import mean_and_interval
 from ntl.report.tables import contrast_columns, markdown_table, round_significant

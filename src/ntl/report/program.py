@@ -3,18 +3,14 @@
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
-from ntl.config import OF_REPORTS, unknown_at_the_top, unread_keys
-from ntl.errors import UserError, describe, writing_to
+from ntl.errors import UserError, writing_to
 from ntl.layout import PACK
 
 OUTPUT = Path("outputs/report")
-FILES = ("table.md", "table.tex", PACK, "contrasts.csv")  # of a report, besides its figures
+FILES = ("table.md", PACK, "contrasts.csv")  # of a report, besides its figures
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="ntl report",
-        description="Collect finished runs into tables over seeds (Markdown, CSV, LaTeX) and figures.",
+        description="Collect finished runs into tables over seeds (Markdown, CSV) and figures.",
     )
     parser.add_argument(
         "folders", nargs="+", type=Path, help="folders that are or contain runs or a pack; packs"
@@ -45,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         write_into(given.into, given.folders, given.evaluation)
         return 0
+    from ntl.report.contrasts import read_study  # slow: scipy
+
     study = {} if given.study is None else read_study(given.study)
     planned = {key: study[key] for key in ("contrasts", "margin") if key in study}
     report(given.folders, given.output or OUTPUT, given.evaluation, **planned)
@@ -63,25 +61,6 @@ def write_into(page: Path, folders: Sequence[Path], name: str | None = None) -> 
         page.write_text(fill_page(page.read_text("utf-8"), table), encoding="utf-8")
 
 
-def read_study(path: Path) -> dict[str, Any]:
-    """Read the YAML file of a study.
-
-    Raises:
-        UserError: It cannot be read, or holds no settings, or a key that nothing reads.
-    """
-    try:
-        study = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path} cannot be read ({describe(error)}); expected a YAML file.") from None
-    if not isinstance(study, dict):
-        raise UserError(f"{path} holds {study!r:.60}; expected settings, such as margin: 5.0.")
-    for key in unread_keys(map(str, study), path.read_text("utf-8")):
-        # Files that a study extends may read other keys of it.
-        if "defaults" not in study or get_close_matches(key, OF_REPORTS):
-            raise UserError(f"{path}: {unknown_at_the_top(key)}")
-    return study
-
-
 def report(
     folders: Sequence[Path],
     output: Path,
@@ -94,7 +73,7 @@ def report(
 
     Args:
         folders: Folders to search, see `runs.read_runs`.
-        output: Folder for table.md, table.tex, metrics.csv, contrasts.csv and the figures.
+        output: Folder for table.md, metrics.csv, contrasts.csv and the figures.
         name: Name of the evaluations, see `runs.read_runs`.
         contrasts: What is tested, see `contrasts.Contrast`.
         margin: See `contrasts.compare_rows`.
@@ -104,7 +83,7 @@ def report(
     from ntl.report.contrasts import compare_rows, read_contrasts
     from ntl.report.figures import draw_figures
     from ntl.report.runs import pack, read_runs
-    from ntl.report.tables import latex_report, markdown_report
+    from ntl.report.tables import markdown_report
 
     planned = read_contrasts(contrasts)
     table, left_out = read_runs(folders, name, without or {})
@@ -114,7 +93,7 @@ def report(
         print(f"ntl report: left out: {line}", file=sys.stderr)
     text = markdown_report(table, tested, left_out)
     csv = [of.to_csv(index=False, lineterminator="\n") for of in (pack(table), tested) if len(of)]
-    files = dict(zip(FILES, [text, latex_report(table), *csv], strict=False))
+    files = dict(zip(FILES, [text, *csv], strict=False))
     with writing_to(output, "a writable folder", "Choose another output folder."):
         output.mkdir(parents=True, exist_ok=True)
         (output / "contrasts.csv").unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 import html
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 
@@ -109,16 +108,6 @@ def markdown_report(table: pd.DataFrame, tested: pd.DataFrame, left_out: Sequenc
     if left_out:
         parts += ["Left out:", "\n".join(f"- {escape_html(line)}" for line in left_out)]
     return "\n\n".join(parts) + "\n"
-
-
-def latex_report(table: pd.DataFrame) -> str:
-    """Write all tables as LaTeX, each below a comment with its dataset and the lines below it in table.md."""
-    parts = [r"% \usepackage{booktabs}"]
-    for dataset, runs in table.groupby("dataset", sort=False):
-        for columns, remarks in make_tables(runs):
-            parts += [f"% {' '.join(line.split())}" for line in (dataset, *remarks, NOTE)]
-            parts.append(latex_table(columns))
-    return "\n".join(parts)
 
 
 def make_tables(runs: pd.DataFrame) -> list[Table]:
@@ -275,15 +264,6 @@ def escape_html(text: str) -> str:
         'T5 &lt;b&gt;best&lt;/b&gt;'
     """
     return html.escape(" ".join(text.split()), quote=False)
-
-
-def latex_table(columns: Columns) -> str:
-    r"""Write a table as LaTeX with the booktabs package; cells that `**` encloses are bold."""
-    table = pd.DataFrame(columns).style.hide(axis="index").format_index(escape="latex", axis="columns")
-    bold = table.format(lambda cell: re.sub(r"^\*\*(.+)\*\*$", r"\\textbf{\1}", cell), escape="latex")
-    alignment = f"l{'r' * (len(columns) - 1)}"
-    latex: str = bold.to_latex(column_format=alignment, hrules=True, multicol_align="c")
-    return latex
 
 
 def round_significant(value: float, width: float | None = None, signed: bool = False) -> str:

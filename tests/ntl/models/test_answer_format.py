@@ -88,7 +88,7 @@ def padded(shape="t5-tiny", answers=ANSWERS, **settings):
 def test_an_untrained_model_answers_within_the_format(shape, beams):
     built = padded(shape, ["7", "188"])
     generation = (beams, 1)
-    answers = built.answer(built.model, QUESTIONS, *generation)
+    answers = built.answer(QUESTIONS, *generation)
     assert all(NumberFormat(3).fits(answer) for answer in answers)
 
 
@@ -98,7 +98,7 @@ def test_a_model_that_has_diverged_answers_within_the_format(shape, generation):
     built = padded(shape)
     for parameter in built.model.parameters():
         parameter.data.fill_(torch.nan)
-    answers = built.answer(built.model, QUESTIONS, *generation)
+    answers = built.answer(QUESTIONS, *generation)
     assert all(NumberFormat(4, 1, True).fits(answer) for answer in answers)
 
 
@@ -108,7 +108,7 @@ def test_models_with_tokens_of_several_digits_answer_within_the_format(family, e
     shape, tokenizer = ("t5-tiny", "t5") if family == "t5" else ("llama-tiny", "gpt2")
     built = padded(shape, encoding=encoding, tokenizer=tokenizer_like(tokenizer))
     for generation in (GREEDY, BEAMS):
-        answers = built.answer(built.model, QUESTIONS, *generation)
+        answers = built.answer(QUESTIONS, *generation)
         assert all(NumberFormat(4, 1, True).fits(answer) for answer in answers)
 
 
@@ -152,7 +152,7 @@ def test_training_on_answers_outside_an_earlier_format_is_an_error(tmp_path):
 def test_answering_before_fit_is_an_error_with_padded_answers():
     built = make(number_format="padded")
     with pytest.raises(UserError, match="has no number format: it is taken from the training answers"):
-        built.answer(built.model, QUESTIONS, *GREEDY)
+        built.answer(QUESTIONS, *GREEDY)
 
 
 @pytest.mark.parametrize(

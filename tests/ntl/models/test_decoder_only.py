@@ -37,8 +37,8 @@ def test_padding_does_not_change_answers(shape):
     built = overfit(causal(shape), steps=10)
     short = (2, 4)
     questions = ["1", "123 + 456 - 7", "12"]
-    together = built.answer(built.model, questions, *short)
-    assert together == [built.answer(built.model, [q], *short)[0] for q in questions]
+    together = built.answer(questions, *short)
+    assert together == [built.answer([q], *short)[0] for q in questions]
 
 
 @pytest.mark.parametrize("number_format", ["plain", "padded"])
@@ -50,9 +50,9 @@ def test_one_run_of_the_prompts_reads_what_two_runs_do(shape, number_format):
     questions, levels = ["1", "123 + 456 - 7", "", "12"], (0.05, 0.5, 0.95)
     for beams in (1, 2):
         generation = (beams, 4)
-        answers, read = built.read(built.model, questions, *generation, levels)
-        assert answers == built.answer(built.model, questions, *generation)
-        apart = built.quantiles(built.model, questions, levels)
+        answers, read = built.read(questions, *generation, levels)
+        assert answers == built.answer(questions, *generation)
+        apart = built.quantiles(questions, levels)
         # The values themselves may turn on one rounding: number_quantiles has tests of them.
         assert read.values.shape == apart.values.shape
         is_sampled = number_format == "plain"
@@ -66,12 +66,12 @@ def test_prompts_are_run_once_where_attention_is_all_that_a_cache_holds(shape, s
     built.model.register_forward_pre_hook(
         lambda model, args, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True
     )
-    asked = (built.model, ["1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9 = "] * 2, *GREEDY)
+    asked = (["1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9 = "] * 2, *GREEDY)
     built.read(*asked, (0.5,))
     together = sum(seen)
     seen.clear()
     built.answer(*asked)
-    built.quantiles(*asked[:2], (0.5,))
+    built.quantiles(asked[0], (0.5,))
     assert together <= share * sum(seen)
 
 
@@ -85,7 +85,7 @@ def test_reading_quantiles_holds_fewer_rows_the_longer_the_prompts_are(monkeypat
     levels = tuple((k + 0.5) / 100 for k in range(100))
     largest = []
     for question in ("1 + 2 = ", "1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9 = "):
-        built.quantiles(built.model, [question], levels)
+        built.quantiles([question], levels)
         largest.append(max(seen[1:]))  # after the pass of the prompt
         seen.clear()
     assert largest[1] < largest[0] < len(levels) / 2
@@ -97,7 +97,7 @@ def test_the_end_is_learned_only_where_answers_have_no_fixed_width(number_format
     built.fit(ANSWERS)
     end = built.tokenizer.eos_token_id
     assert {labels[-1] == end for labels in built.encode(QUESTIONS, ANSWERS)["labels"]} == {ends}
-    assert all(built.answer(built.model, QUESTIONS, *GREEDY)) or ends
+    assert all(built.answer(QUESTIONS, *GREEDY)) or ends
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -172,9 +172,9 @@ def test_a_model_with_a_byte_level_tokenizer_is_the_same_after_saving_and_loadin
 @pytest.mark.parametrize("shape", SHAPES)
 def test_beam_search_gives_the_same_answers_with_and_without_a_cache(shape):
     built = overfit(causal(shape), steps=10)
-    cached = built.answer(built.model, QUESTIONS, *BEAMS)
+    cached = built.answer(QUESTIONS, *BEAMS)
     built.model.generation_config.use_cache = False
-    assert built.answer(built.model, QUESTIONS, *BEAMS) == cached
+    assert built.answer(QUESTIONS, *BEAMS) == cached
 
 
 def test_raft_s_expectation_trains_a_decoder():

@@ -59,7 +59,7 @@ def test_an_overfitted_model_still_answers_correctly_after_saving_and_loading(na
     _, settings, writes = MODELS[name]
     built = overfitted(name)
     for generation in (GREEDY, BEAMS) if writes else (GREEDY,):
-        answers = built.answer(built.model, QUESTIONS, *generation)
+        answers = built.answer(QUESTIONS, *generation)
         if writes:
             assert answers == ANSWERS
         else:

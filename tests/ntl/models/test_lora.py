@@ -76,6 +76,6 @@ def test_a_regression_head_is_trained_as_a_whole():
     built.fit(ANSWERS)
     trained = {name for name, weight in built.model.named_parameters() if weight.requires_grad}
     assert {name for name in trained if "lora_" not in name} == {"score.weight"}
-    before = built.answer(built.model, QUESTIONS, *GREEDY)
+    before = built.answer(QUESTIONS, *GREEDY)
     overfit(built, steps=20, learning_rate=0.01)
-    assert built.answer(built.model, QUESTIONS, *GREEDY) != before
+    assert built.answer(QUESTIONS, *GREEDY) != before

@@ -34,7 +34,7 @@ def test_answers_are_standardized_by_the_training_answers():
     with torch.no_grad():
         built.model.head.weight.zero_()
         built.model.head.bias.fill_(0.5)
-    assert built.answer(built.model, ["a"], *GREEDY) == ["2.5"]
+    assert built.answer(["a"], *GREEDY) == ["2.5"]
     loss = loss_of(built, rows_of(built, ["a", "b"], ["1", "3"]))
     assert loss.item() == approx((1.5**2 + 0.5**2) / 2)
 
@@ -75,15 +75,15 @@ def test_a_decoder_reads_the_last_token_of_a_prompt_padded_or_not(head_loss):
     built = overfit(decoder(head_loss=head_loss), steps=10)
     # The states of the frozen layers are padded on the left, too.
     assert built.collate(rows_of(built))["attention_mask"][:, -1].all()
-    together = [float(text) for text in built.answer(built.model, QUESTIONS, *GREEDY)]
-    alone = [float(built.answer(built.model, [question], *GREEDY)[0]) for question in QUESTIONS]
+    together = [float(text) for text in built.answer(QUESTIONS, *GREEDY)]
+    alone = [float(built.answer([question], *GREEDY)[0]) for question in QUESTIONS]
     assert together == approx(alone)
     assert len({round(number, 3) for number in together}) == len(QUESTIONS)
 
 
 def test_an_untrained_decoder_answers_with_the_mean():
     built = decoder(["1", "5"], log_scale=False)
-    assert built.answer(built.model, QUESTIONS[:2], *GREEDY) == ["3", "3"]
+    assert built.answer(QUESTIONS[:2], *GREEDY) == ["3", "3"]
 
 
 @pytest.mark.parametrize(("head_loss", "error"), [("squared", 1.0), ("squared", 4.0), ("absolute", 2.0)])

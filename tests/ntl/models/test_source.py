@@ -41,9 +41,7 @@ def test_an_encoder_decoder_other_than_t5_is_trained_saved_and_loaded(tmp_path):
     assert gradients.isfinite().all()
     other = saved(built, tmp_path / "run", {"family": "pretrained"})
     assert_identical(other.model.state_dict(), built.model.state_dict())
-    assert other.answer(other.model, QUESTIONS[:2], *GREEDY) == built.answer(
-        built.model, QUESTIONS[:2], *GREEDY
-    )
+    assert other.answer(QUESTIONS[:2], *GREEDY) == built.answer(built.model, QUESTIONS[:2], *GREEDY)
 
 
 def test_a_model_that_is_not_there_is_an_error_with_advice():

@@ -54,7 +54,7 @@ def test_the_loss_is_the_mean_of_cross_entropy_and_standardized_squared_error():
 def test_generation_feeds_predicted_numbers_back():
     built = overfit(xval(), steps=30)
     question = "1 + 1"
-    text = built.answer(built.model, [question], *GREEDY)[0]
+    text = built.answer([question], *GREEDY)[0]
     # Teacher-forced with its own answer, the model predicts the same answer.
     batch = built.collate(rows_of(built, [question], [text]))
     built.model.eval()
@@ -68,8 +68,8 @@ def test_generation_feeds_predicted_numbers_back():
 
 def test_answers_do_not_depend_on_the_batch():
     built = overfit(xval(), steps=30)
-    together = built.answer(built.model, QUESTIONS, *GREEDY)
-    alone = [built.answer(built.model, [q], *GREEDY)[0] for q in QUESTIONS]
+    together = built.answer(QUESTIONS, *GREEDY)
+    alone = [built.answer([q], *GREEDY)[0] for q in QUESTIONS]
     numbers = [[parse_number(text) for text in texts] for texts in (together, alone)]
     assert numbers[0] == approx(numbers[1], TRAINED_BY_ADAM, scale=1)
 
@@ -88,7 +88,7 @@ def test_under_bfloat16_autocast_numbers_keep_their_precision():
     built = xval()
     with torch.autocast("cpu", torch.bfloat16):
         loss = loss_of(built, rows_of(built))
-        answers = built.answer(built.model, QUESTIONS, *GREEDY)
+        answers = built.answer(QUESTIONS, *GREEDY)
     assert loss.dtype == torch.float32
     assert len(answers) == len(QUESTIONS)
 

@@ -6,7 +6,7 @@ from tolerances import approx
 from ntl.report.contrasts import compare_rows
 from ntl.report.runs import read_runs
 from ntl.report.statistics import holm, mean_and_interval
-from ntl.report.tables import latex_table, markdown_report
+from ntl.report.tables import markdown_report
 
 TABULAR = {"dataset_args": {"dataset_name": "tabular"}}
 
@@ -152,15 +152,3 @@ def test_texts_of_a_foreign_run_are_shown_as_they_are(tmp_path):
     assert "<" not in text
     assert "| T5 &lt;img src=x onerror=alert(1)&gt; \\| $a$ and $\\b$ # x |" in text
     assert "## &lt;b&gt;d" in text
-
-
-def test_latex_names_are_escaped_and_titles_span_their_columns():
-    columns = {
-        ("", "row"): ["T5_1 & 50 %"],
-        ("arithmetic__mul", "MAE"): ["**0.5 ± n/a**"],
-        ("arithmetic__mul", "R²"): ["a\\b"],
-    }
-    text = latex_table(columns)
-    assert r" & \multicolumn{2}{c}{arithmetic\_\_mul} \\" in text
-    assert r"T5\_1 \& 50 \% & \textbf{0.5 ± n/a} & a\textbackslash b \\" in text
-    assert r"\begin{tabular}{lrr}" in text
