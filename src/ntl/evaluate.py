@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ntl.data import Example, TaskData, evenly_spaced, single_number
+from ntl.data import PAPERS_CLIP, Example, TaskData, evenly_spaced, single_number
 from ntl.data.files import write_atomically
 from ntl.errors import UserError
 from ntl.layout import PREDICTIONS, RESULTS
@@ -259,6 +259,7 @@ def _result(
     metrics: Metrics = {"count": len(examples)}
     if data.number_metrics:
         metrics |= scores.number_scores(texts, answers, data.clip)
+        metrics |= scores.paper_scores(texts, answers) if data.clip == PAPERS_CLIP else {}
     if data.targets:
         metrics |= scores.target_scores(texts, answers, data.targets)
     metrics |= scores.text_scores(texts, answers)

@@ -67,6 +67,34 @@ def number_scores(texts: Sequence[str], answers: Sequence[str], clip: float | No
     }
 
 
+def paper_scores(texts: Sequence[str], answers: Sequence[str]) -> Scores:
+    """Score the last number of each text as the paper's code does.
+
+    It clips predictions to ±10¹⁰, and leaves the true numbers as they are. So a model that is right in every
+    digit is wrong by these metrics where the true number is larger.
+
+    Returns:
+        `paper_accuracy`, the share of texts whose number is close to the true one by `np.isclose`; and
+        `paper_log_mae`, the mean error of sign(x)·log10(|x| + 1) over the texts with a number. None if no
+        answer holds a number.
+
+    Example:
+        >>> scores = paper_scores(["100000000000", "no idea", "7"], ["100000000000", "5", "7"])
+        >>> [round(score, 4) for score in scores.values()]
+        [0.3333, 0.5]
+    """
+    pairs = [(last_number(text), last_number(answer)) for text, answer in zip(texts, answers, strict=True)]
+    asked = [(math.nan if p is None else p, t) for p, t in pairs if t is not None]
+    predicted, true = np.array(asked, dtype=float).reshape(-1, 2).T
+    predicted = predicted.clip(-PAPERS_CLIP, PAPERS_CLIP)
+    errors = np.abs(np.subtract(*(np.sign(x) * np.log10(np.abs(x) + 1) for x in (predicted, true))))
+    valid = ~np.isnan(errors)
+    return {
+        "paper_accuracy": float(np.isclose(predicted, true).mean()) if asked else None,
+        "paper_log_mae": finite_or_none(float(errors[valid].mean())) if valid.any() else None,
+    }
+
+
 def target_scores(
     texts: Sequence[str], answers: Sequence[str], targets: Sequence[str]
 ) -> dict[str, float | None]:

@@ -12,11 +12,21 @@ from ntl.scores import (
     exact_share,
     final_answer_scores,
     number_scores,
+    paper_scores,
     rater_crps,
     reading_scores,
     reference_scores,
     target_scores,
 )
+
+
+def test_a_model_that_is_always_right_is_not_so_by_the_papers_clipping_of_predictions():
+    answers = ["12", "-300000000000", "1e12", "7.5"]
+    by_paper, ours = paper_scores(answers, answers), number_scores(answers, answers)
+    assert by_paper == {"paper_accuracy": 0.5, "paper_log_mae": approx((math.log10(30) + 2) / 4)}
+    assert (ours["accuracy"], ours["log_mae"]) == (1, 0)
+    assert paper_scores(["", "2"], ["1", "2"]) == {"paper_accuracy": 0.5, "paper_log_mae": 0}
+    assert paper_scores([], []) == paper_scores(["2"], ["two"]) == dict.fromkeys(by_paper)
 
 
 def test_a_close_number_is_accurate_but_not_exact():
