@@ -21,13 +21,12 @@ import torch
 from measure import Contender, time_interleaved
 from transformers import Trainer
 
-from ntl.config import Config, compose_config
 from ntl.data import TaskData
 from ntl.identity import identify
 from ntl.models import build
-from ntl.train import add_loss, remember
-from ntl.trainer import EncodedRows, LabTrainer, XvalTrainer
-from ntl.training_args import trainer_arguments
+from ntl.run import add_loss, remember
+from ntl.settings import Config, compose_config
+from ntl.trainer import EncodedRows, LabTrainer, XvalTrainer, trainer_arguments
 
 LOSSES = (
     "ntl_was", "crps", "ntl_mse", "ntl_mae", "ntl_huber", "gaussian_smoothing", "hl_gauss", "dist2",

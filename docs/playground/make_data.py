@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from ntl.config import compose_config
 from ntl.encodings.digits import character_tokenizer, split_digits
+from ntl.settings import compose_config
 from ntloss import NumberVocabulary
 from ntloss.numbers import inspect_tokenizer
 

@@ -31,14 +31,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from ntl.config import SECTIONS, changes, find_primary, read_config, unknown_at_the_top, unread_keys
 from ntl.data.files import write_atomically
 from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
 from ntl.evaluate import Metrics, read_results
 from ntl.layout import HYDRA, JOBS, RESULTS
 from ntl.own import find_own_code
+from ntl.run import run
+from ntl.settings import SECTIONS, changes, find_primary, read_config, unknown_at_the_top, unread_keys
 from ntl.terminal import HELP_OPTIONS, print_keys
-from ntl.train import run
 
 log = logging.getLogger(__name__)
 # Hydra refuses `+` before a key that exists; the paper's commands have it before this one.
@@ -172,7 +172,7 @@ def task(composed: DictConfig) -> float:
 
 
 def _start(composed: DictConfig, folder: Path, job: Job | None) -> tuple[dict[str, Metrics], bool]:
-    """Read the settings of a run, and do what is left of it, see `ntl.train.run`.
+    """Read the settings of a run, and do what is left of it, see `ntl.run.run`.
 
     Args:
         composed: The settings.

@@ -12,8 +12,6 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +20,7 @@ from ntl.data import PAPERS_CLIP, Example, TaskData, evenly_spaced, single_numbe
 from ntl.data.files import write_atomically
 from ntl.errors import UserError
 from ntl.layout import PREDICTIONS, RESULTS
-from ntl.settings import Settings, setting
+from ntl.settings import Evaluation
 
 if TYPE_CHECKING:
     from ntl.models import AnsweringModel
@@ -30,48 +28,9 @@ if TYPE_CHECKING:
 
 REFERENCE_ANSWERS = 10_000  # training answers whose median is the constant guess
 
-Reading = StrEnum("Reading", "greedy median mean")
 Metrics = dict[str, float | None]
 Answer = tuple[str, "Distribution | None"]
 """An answer's text and, if a reading needs it, the distribution of its number."""
-
-
-@dataclass
-class Evaluation(Settings):
-    """How answers are decoded and scored."""
-
-    group = "evaluation."
-
-    name: str = setting(
-        "test", "folder of the results, in that of the run; evaluating again replaces them", "nothing"
-    )
-    beams: int = setting(4, "number of beams of the beam search; xVal has one", "answers", least=1)
-    max_new_tokens: int = setting(
-        64, "most new tokens of an answer; by default those of the dataset", "answers", least=1
-    )
-    batch_size: int = setting(
-        64, "questions at once; by default training_args.per_device_eval_batch_size", "nothing", least=1
-    )
-    samples: int | None = setting(None, "examples of each test set; null: all", "answers", least=1)
-    samples_during_training: int | None = setting(
-        500,
-        "validation examples at each evaluation, by which checkpoints and rates are chosen; null: all",
-        least=1,
-    )
-    read: list[Reading] = setting(
-        [Reading.greedy],
-        "how a number is read from the model's distribution; greedy is always included, and all that a "
-        "regression head has",
-        "answers",
-    )
-    interval: float = setting(
-        0.9, "share of the distribution between the lower and the upper quantile", "answers", is_share=True
-    )
-
-    @property
-    def quantile_readings(self) -> tuple[str, ...]:
-        """The readings besides `greedy`, which need quantiles of the model's distribution."""
-        return tuple(str(name) for name in Reading if name in self.read and name != "greedy")
 
 
 class Prediction(NamedTuple):
@@ -265,6 +224,8 @@ def _result(
     metrics |= scores.text_scores(texts, answers)
     if data.final_answer_marker is not None:
         metrics |= scores.final_answer_scores(texts, answers, data.final_answer_marker)
+    for name in evaluation.metrics:
+        metrics[name] = scores.own_score(name, texts, answers)
     if evaluation.quantile_readings:
         found = [read for _, read in answered if read is not None]
         metrics |= scores.reading_scores(

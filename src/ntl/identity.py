@@ -18,11 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ntl.config import Config, changes, read_trained
 from ntl.errors import UserError
 from ntl.layout import JOBS, LEARNED_ROWS
-from ntl.losses import LossSettings
 from ntl.own import digest_of_code, digest_of_source, is_own
+from ntl.settings import Config, LossSettings, changes, read_trained
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,6 +55,8 @@ def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, 
     for key in ("dataset_args.load", "loss.criterion", "model_args.own_encoding"):
         if is_own(parts["model"].get(key)):
             parts["model"][f"{key}{SOURCE}"] = digest_of_source(parts["model"][key])
+    for name in config.evaluation.metrics:
+        parts["answers"][f"{name}{SOURCE}"] = digest_of_source(name)
     args = config.model_args
     named = {START: args.model_name_or_path, TOKENIZER: args.tokenizer_name_or_path}
     digests = {key: digest_of_files(name, key) for key, name in named.items() if name is not None}

@@ -14,9 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ntl.data import PAPERS_CLIP, Example, format_number
+from ntl.errors import UserError
 from ntl.metrics import crps, interval_metrics, number_metrics
 from ntl.metrics.numeric import exact_value
 from ntl.metrics.registry import RIGHT, reading_metric
+from ntl.own import load_own
 from ntl.protocol import last_number, numbers_of
 
 ERRORS = ("mae", "log_mae")
@@ -212,6 +214,14 @@ def text_scores(texts: Sequence[str], answers: Sequence[str]) -> Scores:
         "bleu": BLEU(effective_order=True).corpus_score(list(texts), [list(answers)]).score,
         **{name: sum(row[name].fmeasure for row in rouge) / len(rouge) for name in scorer.rouge_types},
     }
+
+
+def own_score(name: str, texts: Sequence[str], answers: Sequence[str]) -> float | None:
+    """Score texts with a metric of the user's own, `module:function`; None if it is undefined."""
+    value = load_own("evaluation.metrics", name)(list(texts), list(answers))
+    if value is not None and not isinstance(value, int | float | np.number):
+        raise UserError(f"evaluation.metrics={name} returned {value!r:.80}; expected a number, or None.")
+    return None if value is None else finite_or_none(float(value))
 
 
 def final_answer(text: str, marker: str) -> str | None:

@@ -1,67 +1,722 @@
-"""How settings are declared: dataclasses beside the code that they configure, each field with its help."""
+"""The settings of a run: the groups with their keys, how they are read, and which fit each other.
 
-import copy
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, TypeVar
+Datasets declare theirs beside their data, see `ntl.data`. Hydra refuses unknown keys, wrong types and wrong
+choices, `Settings` values out of their range, and `check` what cannot work, or what nothing reads, although
+each value is valid. The files in `conf/` set other defaults.
+"""
 
-from omegaconf import MISSING, OmegaConf
+from __future__ import annotations
 
-from ntl.errors import UserError
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from enum import StrEnum
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
-Changes = Literal["model", "answers", "nothing"]
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import MISSING, DictConfig, OmegaConf
 
+from ntl.data import DATASETS, Data
+from ntl.declare import Changes, Settings, read_settings, setting
+from ntl.errors import UserError, unknown_key
 
-def setting(
-    default: Any,
-    help: str,
-    changes: Changes = "model",
-    *,
-    least: float | None = None,
-    is_share: bool = False,
-) -> Any:
-    """Declare a field of a settings class.
+Family = StrEnum("Family", "t5 decoder_only pretrained")
+NumberEncoding = StrEnum("NumberEncoding", "none none_regression_head rt xval")
+TokenizerType = StrEnum("TokenizerType", "digits auto")
+AnswerWidth = StrEnum("AnswerWidth", "plain padded")
+AnswerScale = StrEnum("AnswerScale", "plain log")
+HeadLoss = StrEnum("HeadLoss", "squared absolute")
+LossFunction = StrEnum("LossFunction", "mse mae huber")
+Mode = StrEnum("Mode", "add replace")
+NormalizeBy = StrEnum("NormalizeBy", "numbers items")
+Reading = StrEnum("Reading", "greedy median mean")
+Number = int | float  # a whole number stays as it was given
 
-    Args:
-        default: Its default. A list or a dictionary is copied for each instance.
-        help: What it means; `ntl train GROUP=NAME --help` prints it beside the value.
-        changes: What depends on the value: the `model` that is learned; the `answers` of a trained model
-            alone; or `nothing` of a run, as of a path, a log, or a size of batches that are evaluated.
-        least: The smallest value.
-        is_share: Whether the value lies between 0 and 1, and is neither.
-    """
-    metadata = {"help": help, "changes": changes, "least": least, "is_share": is_share}
-    if isinstance(default, list | dict):
-        return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+AUTO = "auto"  # value of loss.options.sigma that leaves the width to the training answers
+OF_MODEL = "from_model_args"  # value of loss.criterion that leaves the loss to model_args
+# Keys of `model_args` by which the paper's commands choose a loss.
+PUBLISHED = (
+    "number_token_loss", "number_token_loss_weight", "number_token_loss_with_wasserstein",
+    "number_token_loss_function", "gaussian_label_smoother", "label_smoother_sigma",
+)  # fmt: skip
+OF_FUNCTION = {None: "ntl_mse", "mse": "ntl_mse", "mae": "ntl_mae", "huber": "ntl_huber"}
+# The paper's Gaussian smoothing together with its smoothed Wasserstein loss.
+SMOOTHED = "ntl.losses:gaussian_and_wasserstein"
+# Names in tables.
+TITLES = {
+    "ntl_was": "NTL-WAS", "crps": "CRPS", "gaussian_smoothing": "Gaussian smoothing",
+    "smoothed_wasserstein": "smoothed NTL-WAS", "hl_gauss": "HL-Gauss", "dist2": "DIST2", "del_loss": "DEL",
+    "smmd": "SMMD", "ntil": "NTIL", "number_level": "number-level NTL", "ntl_mse": "NTL-MSE",
+    "ntl_mae": "NTL-MAE", "raft": "RAFT", "ntl_huber": "NTL-Huber",
+    SMOOTHED: "Gaussian smoothing + smoothed NTL-WAS",
+}  # fmt: skip
+# Further arguments of transformers that change nothing of a run.
+INCIDENTAL = (
+    "use_cpu", "dataloader_num_workers", "dataloader_pin_memory", "run_name", "logging_dir",
+    "logging_strategy",
+)  # fmt: skip
 
 
 @dataclass
-class Settings:
-    """Base of the settings classes: a value out of its range raises a UserError."""
+class ModelArgs(Settings):
+    """Which model to use, and how it reads and writes numbers: by default T5 with digits as tokens."""
 
-    group: ClassVar[str] = ""
-    """What stands before a key on the command line, such as `loss.`."""
+    group = "model_args."
 
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            value, least = getattr(self, each.name), each.metadata.get("least")
-            if not isinstance(value, int | float):
-                continue
-            if least is not None and value < least:
-                raise UserError(f"{self.group}{each.name}={value}; expected at least {least}.")
-            if each.metadata.get("is_share") and not 0 < value < 1:
-                raise UserError(f"{self.group}{each.name}={value}; expected a share above 0 and below 1.")
+    name: str = setting(
+        "vanilla_t5", "a name for the model, which is part of the name of the output folder", "nothing"
+    )
+    family: Family = setting(
+        Family.t5, "the kind of model; pretrained: what the model's own configuration says"
+    )
+    number_encoding: NumberEncoding = setting(NumberEncoding.none, "how numbers are encoded, if not as text")
+    own_encoding: str | None = setting(
+        None,
+        "an encoding of your own for T5, module:function, in place of number_encoding; the module is a file "
+        "in the folder of the command, see docs/lab.md",
+    )
+    tokenizer_type: TokenizerType = setting(
+        TokenizerType.digits, "digits: each digit is a token; auto: the tokenizer is left as it is"
+    )
+    number_format: AnswerWidth = setting(
+        AnswerWidth.plain,
+        "padded: answers have one length, with leading zeros, signs and decimals, and are decoded as such; a "
+        "regression head writes no text, and ignores this",
+    )
+    number_width: int | None = setting(
+        None, "padded: digits before the point; null: as many as the training answers need"
+    )
+    number_places: int | None = setting(None, "padded: digits after the point; null: as many as are needed")
+    number_digits: int | None = setting(
+        None,
+        "padded: how precisely answers are written; 3 keeps three significant digits of their standard "
+        "deviation; null: all digits",
+        least=1,
+    )
+    number_scale: AnswerScale = setting(
+        AnswerScale.plain, "padded; log: the answers' logarithms to base 10 are written"
+    )
+    model_name_or_path: str | None = setting(
+        "google-t5/t5-small", "a folder or a name on the hub; null: trained from scratch, with config_name"
+    )
+    tokenizer_name_or_path: str | None = setting(
+        None, "null: the model's; from scratch, the small one that ships with the lab"
+    )
+    config_name: str = setting(
+        "t5-small",
+        "the shape of a model from scratch: one that ships with the lab, or a folder with config.json",
+    )
+    config_overrides: dict[str, Any] | None = setting(
+        {}, "changes of this shape, such as {dropout_rate: 0.0}"
+    )
+    separator: str | None = setting(
+        None,
+        "text between question and answer of a decoder-only model; null: a line break, unless the question "
+        "ends in white space; with chat_template, the beginning of the assistant's turn, and null is nothing",
+    )
+    chat_template: bool = setting(False, "of instruct models: the question is the user's turn")
+    head_loss: HeadLoss = setting(
+        HeadLoss.squared, "error that a regression head minimizes, on standardized numbers"
+    )
+    log_scale_embeddings: bool = setting(
+        True, "embeddings of rt and xval, and predictions of xval and a regression head, use logarithms"
+    )
+    # The published keys of the loss, which become the group `loss`: see `choose_loss`.
+    number_token_loss: bool = setting(False, "published key: add a number token loss", "nothing")
+    number_token_loss_weight: float = setting(0.3, "published key: λ", "nothing")
+    number_token_loss_with_wasserstein: bool = setting(
+        False, "published key: true is NTL-WAS; false is what number_token_loss_function names", "nothing"
+    )
+    number_token_loss_function: LossFunction | None = setting(None, "published key; null: mse", "nothing")
+    gaussian_label_smoother: bool = setting(False, "published key: smooth the targets of digits", "nothing")
+    label_smoother_sigma: float = setting(
+        1.0, "published key: standard deviation of these targets", "nothing"
+    )
+
+    @property
+    def encoding(self) -> str:
+        """How texts become tokens: `digits`, `auto`, `rt`, `xval` or `own`, see `ntl.encodings`."""
+        if self.own_encoding is not None and self.head == "language":
+            return "own"
+        of_numbers = str(self.number_encoding)
+        return of_numbers if of_numbers in ("rt", "xval") else str(self.tokenizer_type)
+
+    @property
+    def head(self) -> str:
+        """What the model answers with: `language`, or `regression` for one number instead of text."""
+        return "regression" if self.number_encoding == "none_regression_head" else "language"
 
 
-Kind = TypeVar("Kind", bound=Settings)
+@dataclass
+class Weights(Settings):
+    """Which weights are trained, by default all of them, and how."""
+
+    group = "weights."
+
+    trained_layers: int | None = setting(
+        None,
+        "number of layers that are trained, from the top (of the decoder), with the norm behind them; "
+        "null: all",
+    )
+    train_head: bool = setting(False, "with trained_layers: train the output head, too")
+    lora: dict[str, Any] | None = setting(
+        {}, "arguments of peft's LoraConfig, such as {r: 8, lora_alpha: 16}; merged into the saved model"
+    )
+    head_learning_rate: float | None = setting(
+        None, "learning rate of a regression head; null: training_args.learning_rate"
+    )
 
 
-def read_settings(kind: type[Kind], given: Mapping[str, Any]) -> Kind:
-    """Make the settings of a class from values that Hydra has resolved; other keys are left out."""
-    known = {each.name for each in fields(kind)}
-    values: Any = {key: value for key, value in given.items() if key in known and value != MISSING}
-    # Here `${` stands for itself, as in a prompt with prices.
-    values |= {key: value.replace("${", r"\${") for key, value in values.items() if isinstance(value, str)}
-    found: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), values))
+@dataclass
+class TrainingArgs(Settings):
+    """Training as published: any argument of transformers' Seq2SeqTrainingArguments, and a few of the lab."""
+
+    group = "training_args."
+
+    trial: str | None = setting(None, "a folder that groups runs", "nothing")
+    special_name: str | None = setting(None, "suffix of the output folder's name", "nothing")
+    do_only_eval: bool = setting(False, "evaluate model_args.model_name_or_path and train nothing", "nothing")
+    overwrite_output_dir: bool = setting(
+        False,
+        "replace the run in output_dir; the same command then starts again instead of continuing",
+        "nothing",
+    )
+    output_dir: str | None = setting(
+        None,
+        "folder of the run; null: outputs/<dataset>/<trial>/<model>_<number_format>_<loss>_<special_name>; "
+        "of a sweep, the folder of its runs, and null is outputs/<dataset>/<trial>/sweep",
+        "nothing",
+    )
+    resume_from_checkpoint: bool | str | None = setting(
+        None, "a checkpoint's folder; null: the latest in output_dir", "nothing"
+    )
+    seed: int = setting(42, "random seed of the weights, of dropout and of the order of the data", least=0)
+    max_steps: int = setting(
+        2_500_000, "0: the model as it is, which is only evaluated; -1: num_train_epochs counts", least=-1
+    )
+    per_device_train_batch_size: int = setting(32, "rows of a batch in training", least=1)
+    per_device_eval_batch_size: int = setting(64, "rows of a batch in evaluations", "nothing", least=1)
+    learning_rate: float = setting(1.0e-4, "the largest learning rate", least=0)
+    weight_decay: float = setting(0.01, "weight decay of AdamW")
+    lr_scheduler_type: str = setting(
+        "reduce_lr_on_plateau", "or cosine with warmup_steps, linear, constant, ..."
+    )
+    lr_scheduler_kwargs: dict[str, Any] | None = setting(
+        {}, "{}: {factor: 0.5, patience: 5} for reduce_lr_on_plateau, as published; otherwise none"
+    )
+    logging_steps: Number = setting(2000, "steps between two lines of the loss", "nothing")
+    eval_strategy: str = setting("steps", "when validation examples are evaluated: steps, epoch, no")
+    eval_steps: Number | None = setting(25000, "steps between two evaluations")
+    save_strategy: str = setting("steps", "when a checkpoint is written: steps, epoch, no")
+    save_steps: Number = setting(25000, "steps between two checkpoints")
+    save_total_limit: int | None = setting(2, "checkpoints that are kept; null: all", "nothing")
+    load_best_model_at_end: bool = setting(
+        True, "keep the best checkpoint's weights, by metric_for_best_model"
+    )
+    metric_for_best_model: str | None = setting("loss", "a metric of the validation examples")
+    greater_is_better: bool | None = setting(None, "null: as the metric needs")
+    report_to: Any = setting("none", "wandb, tensorboard", "nothing")
+    disable_tqdm: bool | None = setting(None, "null: progress bars only in a terminal", "nothing")
+
+
+@dataclass
+class LossSettings(Settings):
+    """Which loss to minimize in addition to cross-entropy, or in place of it at number tokens."""
+
+    group = "loss."
+
+    criterion: str | None = setting(
+        None,
+        "a name of ntloss.criteria.CRITERIA, as in loss=ce loss.criterion=smmd, or a function of your own, "
+        "as in loss.criterion=my_module:my_function; null: cross-entropy alone",
+    )
+    options: dict[str, Any] = setting({}, "arguments of the criterion, such as {sigma: 1.0}")
+    weight: float = setting(0.3, "λ, by which the criterion is multiplied", least=0)
+    mode: Mode = setting(Mode.add, "replace: the criterion replaces cross-entropy at number tokens")
+    normalize_by: NormalizeBy | None = setting(
+        None,
+        "what the criterion is divided by: number tokens, as in the paper, or items, which are all labels, "
+        "as cross-entropy is; null: numbers, and items with mode=replace",
+    )
+    label_smoothing: float = setting(
+        0.0, "of cross-entropy; training_args.label_smoothing_factor sets it, too"
+    )
+
+    @property
+    def title(self) -> str:
+        """The criterion's name in tables, such as `NTL-WAS`; empty without a criterion."""
+        return "" if self.criterion is None else TITLES.get(self.criterion, self.criterion)
+
+
+@dataclass
+class Evaluation(Settings):
+    """How answers are decoded and scored."""
+
+    group = "evaluation."
+
+    name: str = setting(
+        "test", "folder of the results, in that of the run; evaluating again replaces them", "nothing"
+    )
+    beams: int = setting(4, "number of beams of the beam search; xVal has one", "answers", least=1)
+    max_new_tokens: int = setting(
+        64, "most new tokens of an answer; by default those of the dataset", "answers", least=1
+    )
+    batch_size: int = setting(
+        64, "questions at once; by default training_args.per_device_eval_batch_size", "nothing", least=1
+    )
+    samples: int | None = setting(None, "examples of each test set; null: all", "answers", least=1)
+    samples_during_training: int | None = setting(
+        500,
+        "validation examples at each evaluation, by which checkpoints and rates are chosen; null: all",
+        least=1,
+    )
+    read: list[Reading] = setting(
+        [Reading.greedy],
+        "how a number is read from the model's distribution; greedy is always included, and all that a "
+        "regression head has",
+        "answers",
+    )
+    metrics: list[str] = setting(
+        [],
+        "metrics of your own, [module:function]; the module is a file in the folder of the command, see "
+        "docs/lab.md",
+        "answers",
+    )
+    interval: float = setting(
+        0.9, "share of the distribution between the lower and the upper quantile", "answers", is_share=True
+    )
+
+    @property
+    def quantile_readings(self) -> tuple[str, ...]:
+        """The readings besides `greedy`, which need quantiles of the model's distribution."""
+        return tuple(str(name) for name in Reading if name in self.read and name != "greedy")
+
+
+LONGEST = 180  # characters of a run's folder before the digest
+MAX_JOBS = 4  # runs at a time by default; one of a small model takes about 0.7 GiB
+MODELS = {
+    "rt": "RT",
+    "xval": "xVal",
+    "own": "T5, own encoding",
+    "t5": "T5",
+}  # names in tables, by encoding or family
+# Keys that say how a sweep is reported.
+OF_REPORTS = ("contrasts", "margin", "announce", "names")
+SECTIONS: dict[str, type[Settings]] = {
+    "model_args": ModelArgs, "weights": Weights, "training_args": TrainingArgs, "loss": LossSettings,
+    "evaluation": Evaluation,
+}  # fmt: skip
+
+
+@dataclass
+class Config:
+    """Everything that one run needs to know.
+
+    Args:
+        dataset_args, model_args, weights, training_args, loss, evaluation: The groups.
+        job: Number of the run in its sweep, see `ntl.commands.Job`.
+        sweep: When the sweep, or the run alone, was started, in seconds since 1970.
+        choice: Hydra's choice of the group `loss`, if known.
+        trained_with: The settings of the run that trained the model, if it is only evaluated.
+        known_as: The label and the name of that run.
+    """
+
+    dataset_args: Data
+    model_args: ModelArgs
+    weights: Weights
+    training_args: TrainingArgs
+    loss: LossSettings
+    evaluation: Evaluation
+    job: int = 0
+    sweep: float = 0.0
+    choice: str | None = None
+    trained_with: Mapping[str, Any] = field(default_factory=dict)
+    known_as: tuple[str, str] | None = None
+
+    @property
+    def label(self) -> str:
+        """The run's name in tables, such as `T5`, `T5 + NTL-WAS`, `RT + NTL-MSE` or `SmolLM2`."""
+        if self.known_as is not None:
+            return self.known_as[0]
+        args = self.model_args
+        name = re.split(r"[-_]", args.config_name)[0].capitalize()
+        if args.family == "pretrained" or args.model_name_or_path is not None:
+            name = Path(str(args.model_name_or_path)).name
+        name = MODELS.get(args.encoding) or MODELS.get(args.family, name)
+        if args.head == "regression":
+            return f"{name} regression head"
+        return " + ".join(filter(None, (name, self.loss.title)))
+
+    @property
+    def name(self) -> str:
+        """The name by which a contrast refers to the run: its loss, such as `ntl_was`, or `head`."""
+        if self.known_as is not None:
+            return self.known_as[1]
+        if self.model_args.head == "regression":
+            return "head"
+        chosen = None if self.choice in ("ce", OF_MODEL) else self.choice
+        return chosen or self.loss.criterion or "ce"
+
+    def plain(self) -> dict[str, Any]:
+        """Return the settings of all groups as plain values."""
+        groups = {group: vars(getattr(self, group)) for group in ("dataset_args", *SECTIONS)}
+        found: dict[str, Any] = json.loads(json.dumps(groups, default=str))
+        return found
+
+
+def read_config(given: DictConfig | Mapping[str, Any], choice: str | None = None) -> Config:
+    """Make the settings of a configuration.
+
+    Args:
+        given: What Hydra composed, or what `Config.plain` returned.
+        choice: See `Config`.
+    """
+    if isinstance(given, DictConfig):
+        groups = [group for group in ("dataset_args", *SECTIONS) if given.get(group) is not None]
+        given = {
+            group: OmegaConf.to_container(given[group], resolve=True, enum_to_str=True) for group in groups
+        }
+    dataset = (given.get("dataset_args") or {}).get("dataset_name")
+    if dataset in (None, MISSING):
+        raise UserError(f"there is no dataset. Pass dataset_args=NAME: {', '.join(DATASETS)}.")
+    if dataset not in DATASETS:
+        raise unknown_key("dataset_args.dataset_name=", str(dataset), DATASETS)
+    kinds: dict[str, type[Settings]] = {"dataset_args": DATASETS[dataset], **SECTIONS}
+    sections: Any = {group: read_settings(kind, given.get(group) or {}) for group, kind in kinds.items()}
+    training = sections["training_args"]
+    for key, value in (given.get("training_args") or {}).items():
+        if not hasattr(training, key) and value != MISSING:
+            setattr(training, key, value)  # any argument of transformers can be given
+    config = Config(**sections, choice=choice)
+    config.loss = choose_loss(config.loss, config.model_args)
+    if smoothing := getattr(training, "label_smoothing_factor", 0.0):
+        config.loss.label_smoothing = smoothing  # transformers' name
+    check(config)
+    return config
+
+
+def compose_config(overrides: Sequence[str], primary: str | Path = "train") -> Config:
+    """Compose a configuration as a command does, for programs that do not run it.
+
+    Args:
+        overrides: Overrides of Hydra, such as `dataset_args=arithmetic`.
+        primary: The name of a command, `train` or `compare`, or the file of a study.
+    """
+    folder, name, more = find_primary(primary)
+    outer = GlobalHydra.instance().hydra  # of a Hydra application that calls this function
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(folder, version_base="1.3"):
+            return read_config(compose(name, [*overrides, *more]))
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def find_primary(primary: str | Path) -> tuple[str, str, list[str]]:
+    """Return the folder and the name of the primary file of a command or a study, and overrides it needs."""
+    if isinstance(primary, str):
+        return str(files("ntl.conf")), primary, []
+    # A study's own files come before those of the lab.
+    return str(primary.parent.resolve()), primary.stem, ["hydra.searchpath=[pkg://ntl.conf]"]
+
+
+def check(config: Config) -> None:
+    """Raise a UserError for a setting that another one forbids, or because of which nothing reads it."""
+    if not re.fullmatch(r"(?!checkpoint-)[\w+-][\w.+-]*", config.evaluation.name):
+        raise UserError(
+            f"evaluation.name={config.evaluation.name!r} cannot be the name of a folder beside checkpoints; "
+            "expected letters, digits, dots and hyphens."
+        )
+    for key, is_given, needed, is_met in _needs(config):
+        if is_given and not is_met:
+            raise UserError(f"{key} needs {needed}. Pass that, or omit {key.partition('=')[0]}.")
+
+
+def _needs(config: Config) -> list[tuple[str, Any, str, bool]]:
+    """Return the settings that need another one: key, whether it is given, what it needs, if that is so."""
+    args, weights, training, default = config.model_args, config.weights, config.training_args, ModelArgs()
+    more, criterion, readings = vars(training), config.loss.criterion, config.evaluation.quantile_readings
+    has_model, is_t5 = args.model_name_or_path is not None, args.family == "t5"
+    is_head, is_padded = args.head == "regression", args.number_format == "padded"
+    has_term, layers = args.number_token_loss, weights.trained_layers
+    writes = not is_head and args.encoding in ("digits", "auto")
+    in_digits, on_decoder = writes or (not is_head and args.encoding in ("rt", "own")), is_head and not is_t5
+    head_loss = "absolute" if args.family == "pretrained" else "squared"  # the default, see `conf/model_args`
+    model = "model_args.model_name_or_path=MODEL, a folder or a name on the hub"
+    head = "a regression head, such as model_args=pretrained_regression_head"
+    digits = "a language model that writes numbers in digits, without another number_encoding or own_encoding"
+    padded, decoder = "model_args.number_format=padded", "a model_args.family that is not t5"
+    term = "model_args.number_token_loss=true with loss=from_model_args"
+    function = f"{term} without model_args.number_token_loss_with_wasserstein=true"
+    smoother = "model_args.gaussian_label_smoother=true with loss=from_model_args"
+
+    def changed(key: str) -> bool:
+        return bool(getattr(args, key) != getattr(default, key))
+
+    of_model: list[tuple[str, Any, str, bool]] = [
+        ("config_overrides", args.config_overrides, "model_args.model_name_or_path=null", not has_model),
+        (f"family={args.family}", not is_t5, digits, writes or on_decoder),
+        ("number_format=padded", is_padded, digits, writes or is_head),
+        ("number_width", changed("number_width"), padded, is_padded),
+        ("number_places", changed("number_places"), padded, is_padded),
+        ("number_digits", changed("number_digits"), padded, is_padded),
+        ("number_scale", changed("number_scale"), padded, is_padded),
+        ("separator", changed("separator"), decoder, not is_t5),
+        ("chat_template", args.chat_template, decoder, not is_t5),
+        ("head_loss", args.head_loss != head_loss, head, is_head),
+        ("number_token_loss_weight", changed("number_token_loss_weight"), term, has_term),
+        ("number_token_loss_with_wasserstein", args.number_token_loss_with_wasserstein, term, has_term),
+        (
+            "number_token_loss_function",
+            changed("number_token_loss_function"),
+            function,
+            has_term and not args.number_token_loss_with_wasserstein,
+        ),
+        ("label_smoother_sigma", changed("label_smoother_sigma"), smoother, args.gaussian_label_smoother),
+    ]
+    return [
+        ("training_args=eval", training.do_only_eval, model, has_model),
+        ("model_args=pretrained", args.family == "pretrained", model, has_model),
+        *((f"model_args.{key}", given, needed, is_met) for key, given, needed, is_met in of_model),
+        ("weights.trained_layers", layers is not None, "weights.lora={}", not weights.lora),
+        ("weights.trained_layers", layers is not None, digits, writes or on_decoder),
+        ("weights.lora", weights.lora, digits, writes or on_decoder),
+        ("weights.train_head", weights.train_head, "weights.trained_layers", layers is not None),
+        ("weights.head_learning_rate", weights.head_learning_rate is not None, head, is_head),
+        ("loss.label_smoothing", config.loss.label_smoothing, "a language model", not is_head),
+        (f"loss.criterion={criterion}", criterion is not None, digits, in_digits),
+        (f"evaluation.read=[{','.join(readings)}]", readings, digits, writes or is_head),
+        ("training_args.fsdp", more.get("fsdp"), "a program without the lab, see examples/fsdp.py", False),
+        (
+            "training_args.num_train_epochs",
+            more.get("num_train_epochs") is not None,
+            "training_args.max_steps=-1",
+            training.max_steps == -1,
+        ),
+    ]
+
+
+def read_trained(model: str | Path) -> dict[str, Any] | None:
+    """Return how a model of the lab was trained, which its configuration holds: see `ntl.run.remember`."""
+    try:
+        config = json.loads(Path(model, "config.json").expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    found: dict[str, Any] | None = config.get("ntl", {}).get("trained")
     return found
+
+
+def run_folder(_root_: DictConfig) -> str:
+    """Return the folder of a run: the resolver `ntl.run_folder` of `hydra.run.dir`."""
+    sections = ("training_args", "model_args", "dataset_args")
+    training, model, data = (_root_.get(name) or {} for name in sections)
+    folder = training.get("output_dir")
+    if training.get("do_only_eval"):
+        own = model.get("model_name_or_path")
+        folder = folder or (own if own and read_trained(own) else None)  # not that of somebody else's model
+        folder = folder or Path("outputs/evaluations", Path(str(own)).name)
+        return str(Path(folder, _root_.evaluation.name).expanduser())
+    if folder is None:
+        written = "" if model.get("number_format") == "plain" else str(model.get("number_format"))
+        parts = (model.get("name"), written, _loss_name(_root_), training.get("special_name"))
+        name = "_".join(str(part) for part in parts if part)
+        folder = Path("outputs", data.get("dataset_name", "none"), training.get("trial") or "", name)
+    return str(Path(folder).expanduser())
+
+
+def _loss_name(root: DictConfig) -> str:
+    """Return the loss's name in the name of a folder, which has no spaces; errors are reported later."""
+    given = OmegaConf.masked_copy(root, [str(key) for key in root if key != "hydra"])
+    try:
+        return re.sub(r"[^\w.-]+", "-", read_config(given).loss.title)
+    except UserError:
+        return ""
+
+
+def sweep_folder(_root_: DictConfig) -> str:
+    """Return the folder of a sweep: the resolver `ntl.sweep_folder` of `hydra.sweep.dir`."""
+    training, data = _root_.get("training_args") or {}, _root_.get("dataset_args") or {}
+    default = Path("outputs", data.get("dataset_name", "none"), training.get("trial") or "", "sweep")
+    return str(Path(training.get("output_dir") or default).expanduser())
+
+
+def job_folder(_root_: DictConfig) -> str:
+    """Name a run of a sweep: the resolver `ntl.job_folder` of `hydra.sweep.subdir`."""
+    return name_run(_root_.hydra.job.override_dirname, _root_.training_args.seed)
+
+
+def name_run(given: str, seed: int) -> str:
+    """Write Hydra's `override_dirname` as the name of a folder, which a shell takes as it is.
+
+    What has characters besides letters, digits, `_`, `.`, `+` and `-` is cleaned, and ends in a digest. So
+    does what is long, which is cut, with the seed behind the digest.
+
+    Example:
+        >>> name_run("loss-ntl_was_loss.weight-0.3_training_args.seed-0", 0)
+        'loss-ntl_was_loss.weight-0.3_seed-0'
+        >>> name_run("loss.options-{sigma:4.0}_training_args.seed-0", 0)
+        'loss.options--sigma-4.0-_seed-0-af8c25'
+    """
+    # training_args.data_seed is another key than dataset_args.data_seed.
+    short = re.sub(r"(^|_)(?:dataset_args\.|(?:model|training)_args\.(?!data_seed))", r"\1", given)
+    clean = re.sub(r"[^\w.+-]+", "-", short, flags=re.ASCII)
+    if clean != short or len(clean) > LONGEST:
+        ending = f"_seed-{seed}" if len(clean) > LONGEST else ""
+        clean = f"{clean[:LONGEST]}-{sha256(given.encode()).hexdigest()[:6]}{ending}"
+    return clean or "run"
+
+
+def changes(key: str) -> Changes:
+    """Return what a key of the configuration, or a group, changes: see `ntl.settings.setting`.
+
+    A key that no settings class declares, such as an argument of transformers, changes the model.
+    """
+    group, _, name = key.partition(".")
+    if group in ("hydra", *OF_REPORTS) or (group == "training_args" and name in INCIDENTAL):
+        return "nothing"
+    if not name:
+        return "answers" if group == "evaluation" else "model"
+    for kind in DATASETS.values() if group == "dataset_args" else filter(None, [SECTIONS.get(group)]):
+        for each in fields(kind):
+            if each.name == name and "changes" in each.metadata:
+                found: Changes = each.metadata["changes"]
+                return found
+    return "model"
+
+
+def unread_keys(given: Iterable[str], text: str) -> list[str]:
+    """Return the keys at the top of a configuration that nothing reads.
+
+    A study may have keys of its own, such as `rate` for `${rate.${hydra:runtime.choices.loss}}`.
+
+    Args:
+        given: The keys.
+        text: The configuration as YAML, with its interpolations.
+    """
+    known = {"defaults", "hydra", "dataset_args", *SECTIONS, *OF_REPORTS}
+    return [
+        key
+        for key in given
+        if key not in known and not re.search(rf"\$\{{(?:[^}}]*[^\w.}}])?\.*{re.escape(key)}\b", text)
+    ]
+
+
+def unknown_at_the_top(key: str) -> UserError:
+    """Make the error of a key at the top of a configuration, with the key of a group that may be meant."""
+    top = ["dataset_args", *SECTIONS, *OF_REPORTS]
+    kinds = [*(("dataset_args", kind) for kind in DATASETS.values()), *SECTIONS.items()]
+    of_groups = {each.name: f"{group}.{each.name}" for group, kind in kinds for each in fields(kind)}
+    if get_close_matches(key, top, n=1):
+        return unknown_key("", key, top)
+    if near := get_close_matches(key, of_groups, n=1):
+        return UserError(f"{key} is unknown. Did you mean {of_groups[near[0]]}?")
+    return unknown_key("", key, top)
+
+
+def default_jobs(_root_: DictConfig) -> int:
+    """Return the default number of runs at a time, one on a GPU: the resolver `ntl.jobs`."""
+    import torch  # slow
+
+    if torch.accelerator.is_available() and not (_root_.get("training_args") or {}).get("use_cpu"):
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MAX_JOBS)
+
+
+def _open_mappings(node: DictConfig) -> DictConfig:
+    """Let keys be added to the mappings of a group, such as `loss.options`, without Hydra's `+`."""
+    for key in [key for key in node if not OmegaConf.is_missing(node, key)]:
+        if OmegaConf.is_dict(node._get_node(key)) and node[key] is not None:
+            OmegaConf.set_struct(node[key], False)
+    return node
+
+
+def register() -> None:
+    """Tell Hydra the settings, and omegaconf the resolvers of `conf/`."""
+    store = ConfigStore.instance()
+    groups: dict[tuple[str, str], type] = {("dataset_args", name): kind for name, kind in DATASETS.items()}
+    groups |= {
+        ("model_args", "vanilla_t5"): ModelArgs,
+        ("weights", "all"): Weights,
+        ("loss", "ce"): LossSettings,
+        ("evaluation", "default"): Evaluation,
+    }
+    for (group, name), kind in groups.items():
+        store.store(name, _open_mappings(OmegaConf.structured(kind)), group)
+    # Open, because all arguments of transformers can be given.
+    training = _open_mappings(OmegaConf.structured(TrainingArgs, flags={"struct": False}))
+    store.store("train", training, "training_args")
+    resolvers: dict[str, Callable[..., Any]] = {
+        "run_folder": run_folder, "sweep_folder": sweep_folder, "job_folder": job_folder, "jobs": default_jobs
+    }  # fmt: skip
+    for name, function in resolvers.items():
+        OmegaConf.register_new_resolver(f"ntl.{name}", function, replace=True)
+
+
+register()  # on import, because the processes of a launcher import this module to load their configuration
+
+
+def choose_loss(loss: LossSettings, model: ModelArgs) -> LossSettings:
+    """Return the loss to minimize.
+
+    It is that of the group `loss` or, if this is `from_model_args`, of the published keys of `model_args`.
+    Its `normalize_by` is not None.
+
+    Raises:
+        UserError: both are given, or some keys contradict each other.
+    """
+    if loss.criterion == OF_MODEL:
+        for each in ("options", "weight", "mode"):
+            if getattr(loss, each) != getattr(LossSettings(), each):
+                raise UserError(
+                    f"loss.{each}={getattr(loss, each)} is given, but model_args sets the loss, which has "
+                    f"keys such as model_args.number_token_loss_weight. Pass loss=NAME, or omit loss.{each}."
+                )
+        smoothing = loss.label_smoothing
+        loss = replace(_published(model), normalize_by=loss.normalize_by, label_smoothing=smoothing)
+    elif key := next(filter(vars(model).get, ("number_token_loss", "gaussian_label_smoother")), None):
+        raise UserError(
+            f"the group loss is given together with model_args.{key}=true, which also sets the loss. "
+            f"Pass model_args={model.name.removesuffix('_ntl')}, or omit loss."
+        )
+    elif loss.criterion is None and loss.mode == "replace":
+        raise UserError(
+            "loss.mode=replace is given without a criterion that could replace cross-entropy. Pass "
+            "loss.criterion=NAME or a loss such as loss=hl_gauss, or omit loss.mode."
+        )
+    if loss.mode == "add":
+        return replace(loss, normalize_by=loss.normalize_by or NormalizeBy.numbers)
+    if loss.normalize_by == "numbers":
+        raise UserError(
+            f"loss.normalize_by=numbers is given together with {loss.criterion}, which replaces a part of "
+            "cross-entropy and is divided by all labels as the rest of it is. Pass loss.normalize_by=null, "
+            "or loss.mode=add."
+        )
+    return replace(loss, normalize_by=NormalizeBy.items)
+
+
+def _published(model: ModelArgs) -> LossSettings:
+    weight = model.number_token_loss_weight
+    if not model.gaussian_label_smoother:
+        if not model.number_token_loss:
+            return LossSettings()
+        if model.number_token_loss_with_wasserstein:
+            return LossSettings("ntl_was", weight=weight)
+        return LossSettings(OF_FUNCTION[model.number_token_loss_function], weight=weight)
+    sigma = {"sigma": model.label_smoother_sigma}
+    if not model.number_token_loss:
+        return LossSettings("gaussian_smoothing", sigma, weight=1.0, mode=Mode.replace)
+    if not model.number_token_loss_with_wasserstein:
+        raise UserError(
+            "model_args.gaussian_label_smoother=true is given together with NTL-MSE; expected it alone or "
+            "with model_args.number_token_loss_with_wasserstein=true."
+        )
+    return LossSettings(SMOOTHED, {**sigma, "weight": weight}, weight=1.0, mode=Mode.replace)

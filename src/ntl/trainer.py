@@ -5,10 +5,11 @@
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from transformers import (
     PreTrainedModel,
     PrinterCallback,
     ProgressCallback,
+    Seq2SeqTrainingArguments,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -26,17 +28,21 @@ from transformers import (
 from transformers.trainer_callback import ExportableState
 
 from ntl.data import Example
-from ntl.errors import UserError
+from ntl.errors import UserError, unknown_key
 from ntl.evaluate import Result
 from ntl.layout import LEARNED_ROWS
+from ntl.metrics.registry import find_metric
 from ntl.models import IGNORE, AnsweringModel
 from ntl.scores import describe_metrics, finite_or_none
+from ntl.settings import TrainingArgs
 from ntloss import NTLCrossEntropyLoss
 from ntloss.trainers import NumberAware
 from ntloss.writing import UpperLayers
 
 log = logging.getLogger(__name__)
 AT_ONCE = 200_000  # examples that are encoded before the first step
+EXPECTED = {bool: "true or false", int: "a whole number", float: "a number"}
+NOT_OF_TRANSFORMERS = ("trial", "special_name", "do_only_eval", "overwrite_output_dir")
 
 
 class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
@@ -298,3 +304,47 @@ class Bar(ProgressCallback):
         """Show the loss beside the bar."""
         if self.training_bar is not None and "loss" in (logs or {}):
             self.training_bar.set_postfix_str(f"loss {logs['loss']:.4g}")
+
+
+def trainer_arguments(settings: TrainingArgs, folder: Path) -> Any:
+    """Make transformers' arguments. Under `torchrun`, this initializes the process group."""
+    given = {key: value for key, value in vars(settings).items() if key not in NOT_OF_TRANSFORMERS}
+    known = [*Seq2SeqTrainingArguments.__dataclass_fields__]
+    if unknown := [key for key in given if key not in known]:
+        raise unknown_key("training_args.", unknown[0], known)
+    hints = get_type_hints(Seq2SeqTrainingArguments)
+    for key, value in given.items():  # whose types transformers does not check: any text would be true
+        kinds = {hints[key], *get_args(hints[key])}
+        is_text = isinstance(value, str) and str not in kinds and kinds & {bool, int, float}
+        is_counted = isinstance(value, float) and int in kinds and float not in kinds
+        if is_text or (is_counted and not value.is_integer()):
+            expected = next(name for kind, name in EXPECTED.items() if kind in kinds)
+            raise UserError(f"training_args.{key}={value!r}; expected {expected}.")
+        if is_counted:
+            given[key] = int(value)
+    best = given["metric_for_best_model"]
+    if given["greater_is_better"] is None and best is not None:
+        given["greater_is_better"] = find_metric(best).higher_is_better
+        if given["greater_is_better"] is None:
+            raise UserError(
+                f"training_args.metric_for_best_model={best}: whether larger values are better is not known. "
+                "Pass training_args.greater_is_better=true or false."
+            )
+    if given["lr_scheduler_type"] == "reduce_lr_on_plateau":
+        mode = "max" if given["greater_is_better"] else "min"
+        published = {"factor": 0.5, "patience": 5}
+        given["lr_scheduler_kwargs"] = {"mode": mode, **(given["lr_scheduler_kwargs"] or published)}
+    given |= {
+        "output_dir": str(folder),
+        "remove_unused_columns": False,
+        "label_names": ["labels"],
+        "report_to": [] if given["report_to"] in (None, "none") else given["report_to"],
+        "disable_tqdm": not sys.stderr.isatty() if given["disable_tqdm"] is None else given["disable_tqdm"],
+        "label_smoothing_factor": 0.0,  # the lab's loss smooths
+    }
+    given.setdefault("dataloader_pin_memory", torch.cuda.is_available() and not given.get("use_cpu"))
+    try:
+        return Seq2SeqTrainingArguments(**given)
+    except Exception as error:  # transformers raises many types, whose messages have several lines
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UserError(f"training_args cannot be used: {reason}") from None

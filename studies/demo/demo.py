@@ -28,7 +28,6 @@ from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar
 
 from ntl.commands import compare
-from ntl.config import Config, compose_config, read_trained
 from ntl.data import Example, TaskData
 from ntl.data.tabular import write_questions
 from ntl.errors import UserError
@@ -38,7 +37,8 @@ from ntl.metrics.registry import reading_metric
 from ntl.models import build
 from ntl.report.statistics import mean_and_interval
 from ntl.report.style import BLUE, FLOOR, GRAY, STYLE, save_figure, styles
-from ntl.train import as_trained
+from ntl.run import as_trained
+from ntl.settings import Config, compose_config, read_trained
 
 STUDY = Path(__file__).with_name("demo.yaml")
 SENTENCES = (

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ntl.data import DATASETS, TaskData, tabular
-from ntl.settings import setting
+from ntl.declare import setting
 from ntloss import HLGauss
 
 
@@ -61,7 +61,7 @@ DATASETS["jittered"] = Jittered
 def main(arguments: Sequence[str]) -> int:
     """Run `ntl compare` on jittered labels; return its exit code."""
     from ntl.__main__ import main as ntl
-    from ntl.config import register
+    from ntl.settings import register
 
     register()
     study, *overrides = arguments

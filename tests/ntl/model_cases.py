@@ -8,11 +8,11 @@ import torch
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, approx, assert_close, assert_identical
 from transformers import T5Config, T5ForConditionalGeneration
 
-from ntl.losses import LossSettings, choose_loss, library_options
+from ntl.losses import library_options
 from ntl.models import build
-from ntl.models.settings import ModelArgs, Weights
 from ntl.models.source import get_shape
 from ntl.models.xval import Xval
+from ntl.settings import LossSettings, ModelArgs, Weights, choose_loss
 from ntloss import NTLCrossEntropyLoss
 from ntloss.numbers.parsing import parse_number
 from ntloss.trainers.models import inputs_without_labels

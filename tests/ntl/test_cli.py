@@ -13,9 +13,9 @@ import pytest
 
 import ntl
 from ntl import __main__ as cli
-from ntl.config import SECTIONS
 from ntl.data import DATASETS
 from ntl.errors import UserError
+from ntl.settings import SECTIONS
 from ntl.terminal import describe_fields, print_error
 
 ROOT = Path(__file__).parents[2]

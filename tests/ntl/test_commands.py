@@ -11,9 +11,9 @@ from published_commands import DEBUG, EVALUATION, PROGRAM, TRAINING, scaled_down
 from runs import logged, predictions, results, train, written
 from tolerances import assert_close
 
-from ntl.config import compose_config
 from ntl.errors import UserError
-from ntl.training_args import trainer_arguments
+from ntl.settings import compose_config
+from ntl.trainer import trainer_arguments
 
 ROOT = Path(__file__).parents[2]
 

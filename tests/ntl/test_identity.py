@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,11 +14,11 @@ from runs import compare, main, results, train
 
 import ntl.identity
 from ntl import commands
-from ntl.config import compose_config
 from ntl.data.task import BY_SETTINGS
 from ntl.identity import differing, hash_rows, identify
 from ntl.layout import JOBS, LEARNED_ROWS
 from ntl.own import digest_of_code
+from ntl.settings import compose_config
 
 STUDY = """
 defaults: [compare, override dataset_args: tabular, _self_]
@@ -184,3 +185,21 @@ def test_a_sweep_is_not_failed_by_the_runs_of_another_one_in_its_folder(monkeypa
     monkeypatch.setattr(commands, "run", beside_another_sweep)
     assert sweep("training_args.seed=0") == 0
     assert rows() == {"T5": 1}
+
+
+def test_a_metric_of_ones_own_is_measured_reported_and_measured_again_when_it_was_edited(capsys):
+    metric = "def share(texts, answers):\n    return {} * sum(map(bool, texts)) / len(answers)\n"
+    Path("my_metrics.py").write_text(metric.format(1))
+    own = ["training_args.seed=0", "evaluation.metrics=[my_metrics:share]"]
+    best = ["training_args.metric_for_best_model=my_metrics:share", "training_args.greater_is_better=true"]
+    assert sweep(*own, *best) == 0
+    (run,), name = Path("out").glob("loss-ce*"), "my_metrics:share"
+    assert results(run)["test"][name] == 1
+    assert "| test share |" in Path("out/report/table.md").read_text()
+    assert f'"validation, step 2",,{name},1.0' in Path("out/report/metrics.csv").read_text()
+    Path("my_metrics.py").write_text(metric.format(0.5))
+    del sys.modules["my_metrics"]
+    assert sweep(*own, *best) == 0
+    assert results(run)["test"][name] == 0.5
+    assert sweep("training_args.seed=1", "evaluation.metrics=[my_metrics:none]") == 1
+    assert "my_metrics:none" in capsys.readouterr().err

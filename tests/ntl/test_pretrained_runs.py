@@ -9,7 +9,7 @@ from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_id
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ntl.models import build
-from ntl.models.settings import ModelArgs
+from ntl.settings import ModelArgs
 from ntl.trainer import HeadTrainer, LabTrainer
 
 HEAD = "model_args=pretrained_regression_head"

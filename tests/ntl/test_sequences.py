@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from tolerances import approx
 from transformers import Trainer
 
-from ntl.config import compose_config
 from ntl.data import Example, fingerprint
 from ntl.identity import differing, identify
 from ntl.layout import STATE
 from ntl.own import digest_of_source
+from ntl.settings import compose_config
 
 TINY = """
 defaults: [compare, override dataset_args: tabular, _self_]
@@ -371,7 +371,7 @@ def test_every_setting_that_changes_what_is_learned_is_a_row_of_its_own(swept):
 
 def test_a_run_keeps_its_place_when_it_is_repeated_or_evaluated_again(monkeypatch):
     with monkeypatch.context() as patch:  # the first loss fails at first
-        patch.setattr("ntl.train.add_loss", lambda trainer, config: 1 / (config.loss.criterion is not None))
+        patch.setattr("ntl.run.add_loss", lambda trainer, config: 1 / (config.loss.criterion is not None))
         assert sweep("loss=ce,ntl_was", "training_args.seed=0") == 1
     assert [*rows()] == ["T5 + NTL-WAS"]
     assert sweep("loss=crps,ce,ntl_was", "training_args.seed=0") == 0

@@ -19,10 +19,10 @@ from runs import compare, logged, main, results, train, written
 from safetensors.torch import load_file
 from tolerances import TRAINED_BY_ADAM, approx, assert_close, assert_identical
 
-from ntl.config import compose_config, default_jobs, name_run
 from ntl.errors import CONTINUES
 from ntl.layout import RESULTS, STATE
 from ntl.metrics.registry import find_metric
+from ntl.settings import compose_config, default_jobs, name_run
 from ntl.trainer import LabTrainer
 
 COMMAND = "import sys; from ntl.__main__ import main; sys.exit(main())"
@@ -289,7 +289,7 @@ def test_only_a_sweep_that_the_same_command_continues_says_so(tiny, out, monkeyp
     wrong = changed(tiny, "loss=ce", "training_args.learning_rate=1e30", "training_args.max_grad_norm=0")
     assert compare(*wrong) == 1
     assert CONTINUES not in capsys.readouterr().err
-    monkeypatch.setattr("ntl.train.add_loss", lambda *_: 1 / 0)
+    monkeypatch.setattr("ntl.run.add_loss", lambda *_: 1 / 0)
     assert compare(*tiny) == 1
     assert capsys.readouterr().err.strip().endswith(CONTINUES)
 

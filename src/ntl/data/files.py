@@ -21,8 +21,8 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from ntl.data.task import Data, Example, TaskData, fingerprint
+from ntl.declare import Settings, setting
 from ntl.errors import UserError
-from ntl.settings import Settings, setting
 
 if TYPE_CHECKING:
     from datasets import Dataset

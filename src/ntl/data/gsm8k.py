@@ -14,7 +14,7 @@ from typing import Any
 
 from ntl.data.files import FormatError, Layout, get_value, load_files, read_records
 from ntl.data.task import Data, Example, Split, TaskData
-from ntl.settings import setting
+from ntl.declare import setting
 
 Annotations = StrEnum("Annotations", "remove keep")
 MARKER = "####"

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from ntl.data.files import SPLIT_FILES, Layout, Plan, Prepare, find_layout, load_files, read_pairs
 from ntl.data.task import Data, Example, TaskData
-from ntl.settings import setting
+from ntl.declare import setting
 
 DIFFICULTIES = ("easy", "medium", "hard")
 MODULES = (

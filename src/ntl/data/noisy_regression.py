@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ntl.data.task import BY_SETTINGS, Data, Example, Sizes, TaskData
+from ntl.declare import setting
 from ntl.errors import UserError
-from ntl.settings import setting
 
 
 @dataclass

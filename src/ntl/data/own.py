@@ -5,9 +5,9 @@ from inspect import signature
 from typing import Any
 
 from ntl.data.task import Data, Example, TaskData
+from ntl.declare import setting
 from ntl.errors import UserError
 from ntl.own import load_own
-from ntl.settings import setting
 
 KEY = "dataset_args.load"
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from ntl.data.files import FormatError, Layout, load_files, read_records
 from ntl.data.task import Data, Example, TaskData
-from ntl.settings import setting
+from ntl.declare import setting
 
 HIGHEST = 11
 

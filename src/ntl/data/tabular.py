@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ntl.data.task import Data, Example, Sizes, TaskData, fingerprint, format_number
+from ntl.declare import setting
 from ntl.errors import UserError
-from ntl.settings import setting
 
 SAMPLE = Path(__file__).parent / "sample" / "tabular" / "diamonds.csv"
 SEPARATOR = ", "  # between the numbers of an answer with several

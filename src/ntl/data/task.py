@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from omegaconf import MISSING
 
+from ntl.declare import Settings, setting
 from ntl.errors import UserError
-from ntl.settings import Settings, setting
 
 PAPERS_CLIP = 1e10
 BY_SETTINGS = "generated"  # the source of rows that the settings alone determine

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from ntl.errors import unknown_key
+from ntl.own import is_own
 
 GREEDY = "greedy"  # the reading of a metric whose name has no prefix
 OF_READING = {"median": "of the median", "mean": "of the mean", "mode": "of the likeliest level"}
@@ -119,7 +120,7 @@ def find_metric(name: str) -> Metric:
 
     Args:
         name: A name of `METRICS`, which can begin with that of a reading or a reference; `<target>_mae`;
-            `coverage_<per cent>`. Each can have transformers' prefix `eval_`.
+            `coverage_<per cent>`; a user's own `module:function`. Each can have transformers' prefix `eval_`.
 
     Raises:
         UserError: The metric is unknown.
@@ -134,6 +135,8 @@ def find_metric(name: str) -> Metric:
     if base in METRICS:
         words = {GREEDY: "", **OF_READING, **OF_REFERENCE}[of]
         return replace(METRICS[base], name=plain, heading=f"{METRICS[base].heading} {words}".strip())
+    if is_own(plain):
+        return Metric(plain, plain.partition(":")[2], None, "")
     if percent := re.fullmatch(r"coverage_(\d+)", plain):
         return Metric(plain, f"coverage of {percent[1]} % intervals", None, "share", in_points=True)
     if target := re.fullmatch(r"(.+)_mae", plain):

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ntl.errors import UserError
-from ntl.models.settings import ModelArgs, Weights
+from ntl.settings import ModelArgs, Weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

@@ -18,7 +18,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerFast
 from ntl.encodings.digits import load_tokenizer, split_digits
 from ntl.encodings.locate import WEIGHTS, loading, locate
 from ntl.errors import UserError, describe, unknown_key
-from ntl.models.settings import ModelArgs
+from ntl.settings import ModelArgs
 
 CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for it
 _SCRATCH = (

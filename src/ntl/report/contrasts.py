@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 import yaml  # type: ignore[import-untyped]
 
-from ntl.config import OF_REPORTS, unknown_at_the_top, unread_keys
 from ntl.errors import UserError, describe, unknown_key
 from ntl.metrics.registry import GREEDY, READINGS, find_metric, reading_metric
 from ntl.report.runs import differing_tests
 from ntl.report.statistics import holm, paired_difference
+from ntl.settings import OF_REPORTS, unknown_at_the_top, unread_keys
 from ntl.terminal import format_setting
 
 SIGNIFICANT = 0.05

@@ -29,6 +29,7 @@ from ntl.errors import UserError, describe
 from ntl.identity import CODE, DATA, OF_ANSWERS, ROWS, SOURCE, without_unread
 from ntl.layout import CHECKPOINT, HYDRA, PACK, RESULTS, STATE
 from ntl.metrics.registry import METRICS, split_metric
+from ntl.own import is_own
 from ntl.terminal import format_setting
 
 PACKED = [
@@ -141,7 +142,7 @@ def _read_steps(path: Path) -> Iterator[tuple[int, str, float]]:
     for entry in json.loads(path.read_text("utf-8"))["log_history"] if path.exists() else ():
         for key, value in entry.items():
             metric = key.removeprefix("eval_")
-            if metric != key and split_metric(metric)[1] in METRICS:
+            if metric != key and (split_metric(metric)[1] in METRICS or is_own(metric)):
                 yield entry["step"], metric, value
 
 

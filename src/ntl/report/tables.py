@@ -8,6 +8,7 @@ from itertools import product
 import pandas as pd
 
 from ntl.metrics.registry import GREEDY, METRICS, READINGS, find_metric, split_metric
+from ntl.own import is_own
 from ntl.report.runs import differing_tests, is_step
 from ntl.report.statistics import mean_and_interval, paired_difference
 
@@ -125,6 +126,7 @@ def make_tables(runs: pd.DataFrame) -> list[Table]:
         kinds = (LEVELS[:1], LEVELS), (("mae", "log_mae", "accuracy"), numbers)
         columns: Sequence[str] = next((of_kind for names, of_kind in kinds if known & {*names}), TEXTS)
         columns = columns if known & {*columns} else tuple(METRICS)
+        columns = (*columns, *sorted(filter(is_own, known)))
         tables.append(_table(rows, shown, columns, []))
         read = runs["row"][runs["metric"].eq("crps") & runs["test"].isin(shown)].unique()
         if len(read):

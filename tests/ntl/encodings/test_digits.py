@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5Tokenizer
 from ntl.encodings.digits import character_tokenizer, load_tokenizer, split_digits
 from ntl.errors import UserError
 from ntl.models import build
-from ntl.models.settings import ModelArgs
+from ntl.settings import ModelArgs
 from ntloss import NumberVocabulary
 
 TEXTS = ("12 7 45", "-33", "3.14", "Evaluate -1520 - -1524 - (0 + 2 - 1 - -36).", "0", "90")

@@ -21,8 +21,8 @@ from tolerances import DISTRIBUTION, SAMPLED_TEXTS, assert_close, assert_identic
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from ntl.errors import UserError
-from ntl.losses import LossSettings
 from ntl.models import build, language_model
+from ntl.settings import LossSettings
 from ntloss import NTLoss
 
 SHAPES = ("llama-tiny", "mamba-tiny", "gpt2")

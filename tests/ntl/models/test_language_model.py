@@ -15,10 +15,10 @@ from tokenizers_like import tokenizer_like
 from tolerances import HALF_PRECISION, assert_close
 
 from ntl.errors import UserError
-from ntl.losses import LossSettings, library_options
+from ntl.losses import library_options
 from ntl.models import IGNORE, build
-from ntl.models.settings import ModelArgs
 from ntl.models.source import get_shape
+from ntl.settings import LossSettings, ModelArgs
 from ntloss.criteria import CRITERIA
 
 

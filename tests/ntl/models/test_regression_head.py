@@ -20,7 +20,7 @@ from transformers import AutoModelForSequenceClassification
 
 from ntl.errors import UserError
 from ntl.models import build
-from ntl.models.settings import Weights
+from ntl.settings import Weights
 
 
 def regression(answers=ANSWERS, **settings):

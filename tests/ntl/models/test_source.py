@@ -11,8 +11,8 @@ from ntl.errors import UserError
 from ntl.models import build
 from ntl.models.decoder_only import DecoderOnly
 from ntl.models.language_model import LanguageModel
-from ntl.models.settings import Weights
 from ntl.models.source import get_shape
+from ntl.settings import Weights
 
 
 def pretrained(folder, **settings):
@@ -41,7 +41,7 @@ def test_an_encoder_decoder_other_than_t5_is_trained_saved_and_loaded(tmp_path):
     assert gradients.isfinite().all()
     other = saved(built, tmp_path / "run", {"family": "pretrained"})
     assert_identical(other.model.state_dict(), built.model.state_dict())
-    assert other.answer(QUESTIONS[:2], *GREEDY) == built.answer(built.model, QUESTIONS[:2], *GREEDY)
+    assert other.answer(QUESTIONS[:2], *GREEDY) == built.answer(QUESTIONS[:2], *GREEDY)
 
 
 def test_a_model_that_is_not_there_is_an_error_with_advice():

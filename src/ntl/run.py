@@ -18,10 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ntl.config import Config, read_config, read_trained
 from ntl.errors import UserError, describe
 from ntl.evaluate import (
-    Evaluation,
     Metrics,
     Result,
     check_readings,
@@ -43,8 +41,17 @@ from ntl.identity import (
     leave_out_learned,
 )
 from ntl.layout import CHECKPOINT, HYDRA, LEARNED_ROWS, LOG, PREDICTIONS, RESULTS, STATE
-from ntl.losses import AUTO, Mode, choose_widths, library_options
-from ntl.training_args import trainer_arguments
+from ntl.losses import choose_widths, library_options
+from ntl.settings import (
+    AUTO,
+    PUBLISHED,
+    Config,
+    Evaluation,
+    Mode,
+    ModelArgs,
+    read_config,
+    read_trained,
+)
 
 if TYPE_CHECKING:
     from ntl.data import TaskData
@@ -82,6 +89,8 @@ def run(
     import numpy as np
     from accelerate import PartialState
     from transformers import TrainerState
+
+    from ntl.trainer import trainer_arguments
 
     arguments = trainer_arguments(config.training_args, folder)
     quiet(arguments)
@@ -402,7 +411,7 @@ def as_trained(config: Config, folder_of_model: Path, found: Mapping[str, Any]) 
     asked = config.plain()
     own = {**given["model_args"], "model_name_or_path": str(folder_of_model)}
     own |= {"tokenizer_name_or_path": None, "config_overrides": {}}
-    own |= {"number_token_loss": False, "gaussian_label_smoother": False}  # `loss` says it, too
+    own |= {key: getattr(ModelArgs(), key) for key in PUBLISHED}  # `loss` says it, too
     groups = {**given, "model_args": own, "weights": {}}
     groups |= {name: asked[name] for name in ("dataset_args", "evaluation")}
     trained = read_config(groups, config.choice)
