@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("hydra")
-from scipy import stats
-
+from ntl.errors import UserError
+from ntl.report.evidence import read_claims
 from ntl.report.pages import START, fill_page
 from ntl.report.runs import read_runs
 
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "studies"
 PAGES = [path for path in sorted(STUDIES.glob("*/results/README.md")) if START in path.read_text("utf-8")]
+FILLED = ["README.md", "docs/evidence.md", "docs/playground/index.html"]
 pytestmark = pytest.mark.skipif(not PAGES, reason="an sdist has no results")
 
 
@@ -54,23 +55,30 @@ def test_a_figure_of_the_pages_is_that_of_the_runs(path, tmp_path, monkeypatch):
     assert written.findall(old) == written.findall(new)
 
 
-def medians(name):
-    """Errors of the median with all layers trained, stopped by validation rows, by table and seed."""
-    table, _ = read_runs([STUDIES / "all_layers/results"])
-    asked = (table["row"] == name) & (table["metric"] == "median_mae")
-    asked &= table["test"] == "lowest error of the median"
-    return table[asked].set_index(["dataset", "seed"])["value"]
+@pytest.mark.parametrize("page", FILLED)
+def test_writing_the_claims_of_a_page_again_changes_nothing(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / page).read_text("utf-8")
+    assert fill_page(text, None) == text
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/playground/index.html"])
-def test_the_gain_on_the_home_pages_is_that_of_the_study_of_all_layers(page):
-    ce, mine = medians("ce"), medians("hl_gauss")
-    gains = [100 * (ce - mine)[table] / ce[table].mean() for table in ("sentiment", "places")]
-    mean_gain = sum(gains) / 2
-    half = stats.sem(mean_gain) * stats.t.ppf(0.975, len(mean_gain) - 1)
-    text = re.sub(r"<.*?>|\s+", " ", (ROOT / page).read_text("utf-8"))
-    assert f"{mean_gain.mean():.0f} %" in text
-    assert f"{mean_gain.mean() - half:.0f} to {mean_gain.mean() + half:.0f} %" in text
+def test_a_claim_that_the_runs_do_not_support_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    group = "- {study: studies/prices/contrasts.yaml, setting: prices, claims: [{name: a, says: b, %s}]}"
+    for contrast in ("of: one_width, minus: ce", "of: ce, minus: one_width, metric: median_mae"):
+        (tmp_path / "claims.yaml").write_text(group % contrast)
+        with pytest.raises(UserError, match="a is not a contrast"):
+            read_claims(tmp_path / "claims.yaml")
+    (tmp_path / "claims.yaml").write_text(group % "of: one_width, minus: ce, metric: median_mae")
+    figures = read_claims(tmp_path / "claims.yaml")["a"].figures
+    assert (figures["effect"], figures["interval"], figures["seeds"]) == (
+        "10 %",
+        "\N{MINUS SIGN}3 to 23 %",
+        "3",
+    )
+    for marker in ("all_layer.effect", "all_layers.efect"):
+        with pytest.raises(UserError, match="Did you mean"):
+            fill_page(f"<!-- figure: {marker} -->14 %<!-- end -->", None)
 
 
 def test_stopping_cross_entropy_by_crps_is_mostly_too_early_for_its_greedy_answers():

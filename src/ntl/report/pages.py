@@ -9,6 +9,12 @@ A block of the page is
 shows, in the order of the page. With `columns`, metrics of the registry, a block is a table of means over
 seeds, on `datasets` (by default all) and the test set `test`; a name that several rows have is an error. With
 `contrasts: true`, it has the contrasts of the study.
+
+A block `{evidence: studies/evidence.yaml}` is the table of the claims of this file, and
+
+    <!-- figure: NAME.effect -->14 %<!-- end -->
+
+within a sentence a figure of a claim: `effect`, `interval`, `verdict` or `seeds`, see `ntl.report.evidence`.
 """
 
 import re
@@ -24,40 +30,65 @@ import yaml  # type: ignore[import-untyped]
 from ntl.errors import UserError, unknown_key
 from ntl.metrics.registry import find_metric
 from ntl.report.contrasts import compare_rows, find_rows, read_contrasts, read_study
+from ntl.report.evidence import Claim, evidence_columns, read_claims
 from ntl.report.runs import is_step
 from ntl.report.statistics import mean_and_interval
 from ntl.report.tables import contrast_columns, markdown_table, round_significant
 
 START, END = "<!-- report: ", "<!-- end of report -->"
 _BLOCK = re.compile(rf"({re.escape(START)}(.*?) -->\n)(.*?)({re.escape(END)})", re.DOTALL)
+FIGURE = re.compile(r"(<!-- figure: (\w+)\.(\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
+CLAIMS = Path("studies/evidence.yaml")
 
 
 @dataclass(frozen=True)
 class Block:
     """What stands between two comments of a page; see the module."""
 
-    study: str
+    study: str = ""
+    evidence: str = ""
     contrasts: bool = False
     datasets: Sequence[str] = ()
     columns: Sequence[str] = ()
     test: str | None = None
 
 
-def fill_page(text: str, table: pd.DataFrame) -> str:
-    """Write the blocks of a page anew from a long table of runs."""
-    if not _BLOCK.search(text):
+def fill_page(text: str, table: pd.DataFrame | None) -> str:
+    """Write the blocks and the figures of a page anew.
+
+    Args:
+        text: The page.
+        table: The long table of runs from which blocks of a study are written.
+    """
+    if not _BLOCK.search(text) and not FIGURE.search(text):
         raise UserError(f"the page has no block: expected a line {START}{{study: ...}} --> and one {END}.")
+    if FIGURE.search(text):
+        claims = read_claims(CLAIMS)
+        text = FIGURE.sub(lambda found: f"{found[1]}{_figure(claims, found[2], found[3])}{found[5]}", text)
     return _BLOCK.sub(lambda found: f"{found[1]}{_write(found[2], table)}\n{found[4]}", text)
 
 
-def _write(given: str, table: pd.DataFrame) -> str:
+def _figure(claims: Mapping[str, Claim], name: str, what: str) -> str:
+    if name not in claims:
+        raise unknown_key(f"{CLAIMS}: ", name, claims)
+    if what not in (figures := claims[name].figures):
+        raise unknown_key(f"<!-- figure: {name}.", what, figures)
+    return figures[what]
+
+
+def _write(given: str, table: pd.DataFrame | None) -> str:
     spec = yaml.safe_load(given)
     known = [field.name for field in fields(Block)]
     if unknown := [key for key in spec if key not in known]:
         raise unknown_key(f"{START}", unknown[0], known)
-    if "study" not in spec:
-        raise UserError(f"{START}{given} --> has no study; expected study: FILE, whose names are the rows.")
     block = Block(**spec)
+    if block.evidence:
+        return markdown_table(evidence_columns(read_claims(Path(block.evidence))))
+    if not block.study or table is None:
+        raise UserError(
+            f"{START}{given} --> has no study or no runs; expected study: FILE, whose names are the rows, "
+            "and folders of runs."
+        )
     study = read_study(Path(block.study))
     names: Mapping[str, str] = study.get("names", {})
     if not block.contrasts:

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Collect finished runs into tables over seeds (Markdown, CSV) and figures.",
     )
     parser.add_argument(
-        "folders", nargs="+", type=Path, help="folders that are or contain runs or a pack; packs"
+        "folders", nargs="*", type=Path, help="folders that are or contain runs or a pack; packs"
     )
     parser.add_argument("--output", type=Path, help=f"output folder (default: {OUTPUT})")
     parser.add_argument("--evaluation", help="which evaluations, by evaluation.name (default: test)")
@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--into", type=Path, help="page whose tables are written, instead of a report; it names its studies"
     )
     given = parser.parse_args(arguments)
+    if not given.folders and given.into is None:
+        raise UserError("no folder is given. Pass folders that are or contain runs, or --into PAGE.")
     if given.into is not None:
         if unused := [name for name in ("study", "output") if getattr(given, name) is not None]:
             raise UserError(
@@ -50,11 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write_into(page: Path, folders: Sequence[Path], name: str | None = None) -> None:
-    """Write the tables of a page from runs, see `ntl.report.pages`."""
+    """Write the tables and figures of a page, see `ntl.report.pages`; claims come from packs of studies."""
     from ntl.report.pages import fill_page
     from ntl.report.runs import read_runs
 
-    table, left_out = read_runs(folders, name)
+    table, left_out = read_runs(folders, name) if folders else (None, [])
     for line in left_out:
         print(f"ntl report: left out: {line}", file=sys.stderr)
     with writing_to(page, "a page", "Choose another one."):
