@@ -18,15 +18,14 @@ from safetensors.torch import load_file
 from tokenizers_like import tokenizer_like
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED_BY_ADAM, approx, assert_close
 
-from ntl.config import compose_config
 from ntl.data import evenly_spaced
 from ntl.errors import UserError
 from ntl.evaluate import Result
 from ntl.layout import STATE
 from ntl.models import build
 from ntl.report.runs import read_runs
-from ntl.trainer import LabTrainer
-from ntl.training_args import trainer_arguments
+from ntl.settings import compose_config
+from ntl.trainer import LabTrainer, trainer_arguments
 from ntloss import NTLoss
 
 PADDED = "model_args.number_format=padded"
@@ -289,7 +288,7 @@ INVALID = [
     ("evaluation.name=checkpoint-2", "evaluation.name"),
     ("dataset_args.dataset_name=tabluar", "tabular"),
     ("loss=ntl_was model_args=vanilla_t5_ntl", "number_token_loss"),
-    ("loss=ntl_was model_args=xval", "number_encoding=xval"),
+    ("loss=ntl_was model_args=xval", "number_encoding"),
     ("loss=hl_gauss loss.normalize_by=numbers", "loss.normalize_by"),
     ("model_args.gaussian_label_smoother=true loss.normalize_by=numbers", "loss.normalize_by"),
     ("loss=ce loss.mode=replace", "loss.mode"),
@@ -359,7 +358,7 @@ def test_diverging_training_is_an_error(tmp_path, capsys):
     assert "learning_rate" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("place", ["ntl.train.train", "ntl.train.describe_run"])
+@pytest.mark.parametrize("place", ["ntl.run.train", "ntl.run.describe_run"])
 def test_a_run_that_is_killed_anywhere_is_continued_by_the_same_command(place, tmp_path):
     def die(*_, **__):
         raise KeyboardInterrupt
@@ -455,7 +454,7 @@ def test_the_best_checkpoint_and_the_schedule_follow_the_direction_of_the_metric
 ):
     values = iter([0.1, 0.3, 0.2, 0.1])  # at steps 1 to 4
     monkeypatch.setattr(
-        "ntl.train.score_answers",
+        "ntl.run.score_answers",
         lambda *_: Result({"count": 1, **dict.fromkeys(("mae", "accuracy"), next(values, 0.0))}, []),
     )
     options = [f"training_args.{option}" for option in options]
