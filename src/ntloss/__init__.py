@@ -33,10 +33,17 @@ if _typing.TYPE_CHECKING:
     from ntloss.numbers.vocabulary import NumberVocabulary
     from ntloss.options import options_loss
     from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
+    from ntloss.reading.read import read_number
+    from ntloss.regression.estimator import NumberRegressor
+    from ntloss.trainers.number_aware import make_number_aware
 
 __version__ = "1.0.0"
 
 __all__ = [
+    # train a model, read numbers out of it, predict numbers from texts and tables
+    "make_number_aware",
+    "read_number",
+    "NumberRegressor",
     # which tokens are numbers
     "NumberVocabulary",
     # cross-entropy and number term together
@@ -69,20 +76,24 @@ __all__ = [
     "NumberLevelLoss",
 ]
 
-_HOMES = ("criteria", "engine.terms", "losses", "numbers.vocabulary", "options", "published")
+_HOMES = (
+    *("criteria", "engine.terms", "losses", "numbers.vocabulary", "options", "published"),
+    *("trainers.number_aware", "reading.read", "regression.estimator"),
+)
 
 
 if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Import all names, and torch, when the first is used, so that `ntloss --help` does not wait."""
+        """Import a name, and torch with it, when it is used, so that `ntloss.scores` needs no torch."""
         if name in __all__:
             for home in _HOMES:
                 module = _import_module(f"ntloss.{home}")
-                globals().update({each: getattr(module, each) for each in __all__ if hasattr(module, each)})
-            if name not in globals():  # one of these modules, half imported, asks for it
-                raise AttributeError(f"module 'ntloss' has no attribute {name!r} yet: the import is circular")
-            return globals()[name]
+                if hasattr(module, name):
+                    globals()[name] = getattr(module, name)
+                    return globals()[name]
+            # One of these modules, half imported, asks for it.
+            raise AttributeError(f"module 'ntloss' has no attribute {name!r} yet: the import is circular")
         try:
             return _import_module(f"ntloss.{name}")
         except ModuleNotFoundError as error:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import sys
 import warnings
 
+
+class UnlikelyNumberWarning(UserWarning):
+    """The model hardly writes a number where it is read, or the number is only a part of what it writes."""
+
+
 _BETWEEN = ("ntloss", "torch")  # packages whose frames are not the caller's; torch wraps functions
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ntloss.numbers.parsing import as_float
 from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.scores.ratings import counted, rows_of
 
 # How far the sum of probabilities may be from 1: bfloat16 rounds each to 1/256 of itself.
 _ROUNDING = 2.0**-7
@@ -102,29 +102,6 @@ def soft_labels_of(
         order = sorted(counts, key=lambda rating: (-counts[rating], rating))
         rows.append([(tokens[rating][0], counts[rating] / total) for rating in order])
     return pad_pairs(rows, dtype)
-
-
-def rows_of(ratings: Any) -> list[Any]:
-    """Return the ratings of each item; of a table, its rows."""
-    return list(ratings.to_numpy() if hasattr(ratings, "to_numpy") else ratings)
-
-
-def is_one_rating(ratings: Any) -> bool:
-    """Whether this is a rating, maybe a tensor of one, and not those of several raters."""
-    is_text = isinstance(ratings, str | bytes)
-    return is_text or not isinstance(ratings, Iterable) or getattr(ratings, "ndim", 1) == 0
-
-
-def counted(ratings: Any, name: str) -> list[tuple[Any, float]]:
-    """Return ratings with how many raters gave each, of a list 1 each; a TypeError or ValueError for none."""
-    if is_one_rating(ratings):
-        raise TypeError(
-            f"{name}: expected the ratings of each item, such as [[4, 4, 5], [1, 2]], given {ratings!r}"
-        )
-    pairs = [*ratings.items()] if isinstance(ratings, Mapping) else [(rating, 1) for rating in ratings]
-    if not all(count >= 0 for _, count in pairs) or not 0 < sum(count for _, count in pairs) < math.inf:
-        raise ValueError(f"{name}: given {ratings!r}, expected one or more raters, such as [4, 4, 5]")
-    return [(rating, count) for rating, count in pairs if count]
 
 
 def pad_pairs(rows: Sequence[Sequence[tuple[int, float]]], dtype: torch.dtype = torch.float32) -> SoftTargets:

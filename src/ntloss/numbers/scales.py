@@ -1,7 +1,6 @@
 """What is written between a score and the largest score of its scale: `8 out of 10`, `8 von 10`.
 
-Such a pair is no number of its own (`joins`). `parsing` reads the score if the scale is known (`of=10`), and
-`ntloss.reading.listed_scores` looks for the score in the answer of a judge.
+Such a pair is no number of its own (`joins`), and `parsing` reads the score if the scale is known (`of=10`).
 """
 
 from __future__ import annotations

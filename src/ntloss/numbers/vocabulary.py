@@ -20,11 +20,11 @@ from torch import Tensor
 from ntloss.callers import warn_caller
 from ntloss.numbers.alphabet import DIGITS, POINT, SIGNS, count_digits
 from ntloss.numbers.grammar import LARGEST, check_thousands, value_of_token
-from ntloss.numbers.levels import Levels, level_values, text_of_level
 from ntloss.numbers.parsing import as_float
 from ntloss.numbers.pieces import is_piece
 from ntloss.numbers.spelling import Spelling
 from ntloss.numbers.texts import TokenTexts, cannot_encode, encode_each, texts_of_tokenizer
+from ntloss.scores.levels import Levels, level_values, text_of_level
 
 _BEFORE = "".join([" ", *SIGNS])  # what a number token may begin with
 LONG_NUMBER = "1234567"  # more digits than a token has

@@ -13,19 +13,13 @@ Related work: Lukasik et al., "Regression-aware inference with LLMs", 2024 (samp
 Bahri, "Decoding-based regression", 2025.
 """
 
+from ntloss.callers import UnlikelyNumberWarning
 from ntloss.reading.compare import AnswerComparison, AnswerErrors, Change, compare_answers
 from ntloss.reading.intervals import interval_coverage, interval_margin, pinball_loss, widen
-from ntloss.reading.listed_scores import scores_from_logprobs, scores_from_response
 from ntloss.reading.quantiles import number_quantiles
-from ntloss.reading.rated import (
-    RatedScores,
-    compare_with_ratings,
-    fit_temperature,
-    with_temperature,
-)
 from ntloss.reading.read import read_number, read_numbers
-from ntloss.reading.results import NumberQuantiles, NumberReading, UnlikelyNumberWarning, WrittenNumber
-from ntloss.reading.scores import ScoreReading, read_scores
+from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
+from ntloss.reading.scores import read_scores
 from ntloss.reading.torch_model import cache_name
 
 __all__ = [
@@ -35,16 +29,8 @@ __all__ = [
     # each number of an answer that was already written
     "read_numbers",
     "WrittenNumber",
-    # scores of a judge
+    # scores of a judge; ntloss.scores has what is made of them
     "read_scores",
-    "scores_from_logprobs",
-    "scores_from_response",
-    "ScoreReading",
-    # ... beside those of people
-    "compare_with_ratings",
-    "RatedScores",
-    "fit_temperature",
-    "with_temperature",
     # quantiles of the number that a model is about to write, as tensors
     "number_quantiles",
     "NumberQuantiles",

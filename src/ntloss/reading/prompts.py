@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ntloss.callers import warn_caller
+from ntloss.callers import UnlikelyNumberWarning, warn_caller
 from ntloss.numbers.alphabet import CURRENCIES, DIGITS, SPACES
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import find_in_text
@@ -26,7 +26,6 @@ from ntloss.reading.images import (
     tokenizer_of,
     with_images,
 )
-from ntloss.reading.results import UnlikelyNumberWarning
 from ntloss.reading.torch_model import Readable, TorchModel
 
 Messages = Sequence[Mapping[str, Any]]

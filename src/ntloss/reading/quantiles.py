@@ -10,13 +10,13 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ntloss.callers import warn_caller
+from ntloss.callers import UnlikelyNumberWarning, warn_caller
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.parsing import as_float
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading import any_length, fixed_width
 from ntloss.reading.images import tokenizer_of
-from ntloss.reading.results import NumberQuantiles, UnlikelyNumberWarning
+from ntloss.reading.results import NumberQuantiles
 from ntloss.reading.torch_model import Branch, Continuations, Readable, TorchModel
 from ntloss.reading.writing import Before, Options, options_of
 

@@ -9,10 +9,6 @@ from typing import Any
 from torch import Tensor
 
 
-class UnlikelyNumberWarning(UserWarning):
-    """The model hardly writes a number where it is read, or the number is only a part of what it writes."""
-
-
 @dataclass(frozen=True)
 class NumberQuantiles:
     """Quantiles of the number that follows each prompt; float64, on the prompts' device.

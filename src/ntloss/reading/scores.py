@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
-from ntloss.callers import warn_caller
-from ntloss.numbers.grammar import GOES_ON, POINTS
-from ntloss.numbers.levels import Levels, level_values, text_of_level
+from ntloss.callers import UnlikelyNumberWarning, warn_caller
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading.images import tokenizer_of
 from ntloss.reading.prompts import (
@@ -28,38 +25,22 @@ from ntloss.reading.prompts import (
     write_prompts,
 )
 from ntloss.reading.quantiles import as_readable, as_vocabulary, likeliest_after
-from ntloss.reading.results import UnlikelyNumberWarning
 from ntloss.reading.torch_model import Continuations
-
-MOST_NONE = 0.9
-_MOST_ROWS = 1024  # of levels after all prompts that are run at once
-_LEAST_FOLLOWED = (
-    1e-9  # a level that is less likely is not followed further, to see whether it is another number
+from ntloss.scores.levels import (
+    DIGIT,
+    Ask,
+    Levels,
+    Node,
+    level_values,
+    levels_by_text,
+    read_level,
+    text_of_level,
+    walk_levels,
 )
+from ntloss.scores.readings import MOST_NONE, ScoreReading, reading_of
 
-
-@dataclass(frozen=True)
-class ScoreReading:
-    """The score that a model answers with; printed as its mean and the probability of each level.
-
-    Args:
-        probabilities: level to its probability, in the order of their values.
-        mean: the mean of the levels' values, weighted by their probabilities: that of the score, given that
-            the model answers with a level. NaN if these probabilities are all 0.
-        median: the lowest value at which the levels have half of their probability.
-        none: the probability that the model answers with something else.
-        left_out: the probability of what a list of log-probabilities does not say; 0 for a model.
-    """
-
-    probabilities: Mapping[Any, float]
-    mean: float
-    median: float
-    none: float
-    left_out: float = 0.0
-
-    def __str__(self) -> str:
-        shares = ", ".join(f"{level}: {share:.3g}" for level, share in self.probabilities.items())
-        return f"{self.mean:.3g} ({shares})"
+_MOST_ROWS = 1024  # of levels after all prompts that are run at once
+_ANOTHER = "0000000001"  # stands for all digits that make a number of a level which is none
 
 
 def read_scores(
@@ -77,11 +58,11 @@ def read_scores(
 ) -> Any:
     """Read the exact probability of each level of a score, after a prompt or each of several.
 
-    A level is written if the answer begins with its tokens, as the tokenizer writes them, and not with those
-    of a longer level (`10` after the `1` of both), nor with another number: `10`, `4.5` and `2024` are none
-    of the levels 1 to 5. `4.0` is 4, and so is `4.05` where each digit is a token, because what follows the
-    zero is not asked. Levels of one token each take one pass of the model, numbers two more for what follows
-    them, and any further tokens one each.
+    A level is written if the answer begins with it and does not go on as another number: `10`, `4.5` and
+    `2024` are none of the levels 1 to 5. `4.0` is 4, and so is `4.05` where each digit is a token, because
+    what follows the zero is not asked. A number counts in all spellings (`10` also as `1`, `0`), a word as
+    the tokenizer writes it. Levels of one token each take one pass of the model, numbers two more for what
+    follows them, and any further tokens one each.
 
     Args:
         model: a causal or encoder-decoder model of transformers, in evaluation mode; or a server of
@@ -102,7 +83,7 @@ def read_scores(
         ValueError: fewer than two levels, or two that are written alike; see `read_number`.
 
     Warns:
-        UnlikelyNumberWarning: a level is written with a probability below 0.1.
+        UnlikelyNumberWarning: a level is written with a probability below 0.5.
 
     Example:
         >>> import torch
@@ -127,173 +108,151 @@ def read_scores(
         readable, processor, prompt, prefill, system, messages, template_options, template, images
     )
     vocabulary = as_vocabulary(tokenizer, readable)
-    marks = Marks.of(vocabulary)
+    of_text, texts = levels_by_text(values), [text_of_level(level) for level in values]
     readings: dict[int, ScoreReading] = {}
     for index in in_batches(written, readable, _MOST_ROWS // len(values)):
         some = [written[i] for i in index]
-        inputs, prefix_ids = encode_prompts(
-            readable, processor, some, [["", *map(text_of_level, values)]] * len(some)
-        )
-        own = [
-            _levels_after(readable, tokenizer, each, [text_of_level(level) for level in values])
-            for each in some
-        ]
-        ids = {i for of_prompt in own for level in of_prompt for i in level.token_ids}.union(*marks)
-        texts = {i: vocabulary.text_of(i) or "" for i in ids}
+        inputs, prefix_ids = encode_prompts(readable, processor, some, [["", *texts]] * len(some))
+        tokens = _Tokens(vocabulary, of_text, [_ids_after(readable, tokenizer, each, texts) for each in some])
         with torch.no_grad():
-            root = readable.continuations(inputs, texts, prefix_ids)
-            found = level_probabilities(root, own, marks)
-        read = [summarize(dict(zip(values, each, strict=True)), values) for each in found]
-        _warn(root, read, own, vocabulary)
+            root = readable.continuations(inputs, tokens.texts, prefix_ids)
+            starts = [(i, (), i) for i in range(len(some))]
+            found = walk_levels(tokens.of(root), starts, of_text, rest_is_known=True)
+        read = [reading_of(shares, values) for shares in found]
+        _warn(root, read, of_text, vocabulary)
         readings |= dict(zip(index, read, strict=True))
     return readings[0] if single else [readings[i] for i in range(len(written))]
 
 
-class Marks(NamedTuple):
-    """Tokens that make another number of a level before them: `4` and `0`, `4` and `.5`, `4`, `.` and `5`."""
+class _Tokens:
+    """Asks a model about tokens that write a level, or make another number of it; see `walk_levels`.
 
-    digits: list[int]  # that begin with a digit
-    points: list[int]  # a decimal point or comma alone
-    decimals: list[int]  # a point or comma and digits, but not zeros alone
-    zeros: list[int]  # of the digits, those that are zeros alone, which change nothing after a point
+    A number is written by any tokens of its digits, a word as the tokenizer writes it. The state of a text
+    is its tokens, and the row of the last pass that they are added to.
 
-    @classmethod
-    def of(cls, vocabulary: NumberVocabulary) -> Marks:
-        """Find the marks of a vocabulary."""
-        texts = vocabulary.texts.items()
-        return cls(
-            [i for i, text in texts if GOES_ON.match(text) and text[0] not in POINTS],
-            [i for i, text in texts if text in tuple(POINTS)],
-            [i for i, text in texts if GOES_ON.match(text) and text[0] in POINTS and text[1:].strip("0")],
-            [i for i, text in texts if text and not text.strip("0")],
-        )
-
-
-class Level(NamedTuple):
-    """A level after one prompt: its tokens, its text, and whether digits after it make it another answer."""
-
-    token_ids: tuple[int, ...]
-    text: str
-    is_number: bool
-
-
-def level_probabilities(
-    root: Continuations, levels: Sequence[Sequence[Level]], marks: Marks
-) -> list[list[float]]:
-    """Return the probability of each level after each row of `root`, given the levels of each."""
-    return [
-        _without_longer(of_levels, *found)
-        for of_levels, found in zip(levels, _walk(root, levels, marks), strict=True)
-    ]
-
-
-_Masses = dict[tuple[int, ...], float]  # the probability of tokens
-
-
-def _walk(
-    root: Continuations, levels: Sequence[Sequence[Level]], marks: Marks
-) -> Iterator[tuple[_Masses, _Masses]]:
-    """Follow the levels after each row of `root`, all at once.
-
-    Return the probability that a row begins with the tokens of a level, or with some of them, and by level
-    the probability that another number follows from there.
+    Args:
+        vocabulary: has the texts of tokens.
+        levels: levels by their texts.
+        ids: for each prompt, the tokens of each level.
     """
-    own_ids = {i for each in levels for level in each for i in level.token_ids}
-    asked = torch.tensor(sorted(own_ids.union(*marks)), device=root.device)
-    column = {int(token): i for i, token in enumerate(asked)}
-    goes_on = [column[i] for i in (*marks.digits, *marks.decimals)]
-    decimals = [column[i] for i in marks.digits if i not in marks.zeros]
-    points = {i: column[i] for i in marks.points}
-    numbers = [{level.token_ids for level in each if level.is_number} for each in levels]
-    masses: list[_Masses] = [{(): 1.0} for _ in levels]
-    others: list[_Masses] = [{} for _ in levels]
-    nodes: list[tuple[int, tuple[int, ...]]] = [(row, ()) for row in range(len(levels))]
-    last, depth = root, 0
-    while nodes:
-        shares = last.next_tokens(asked).exp()
-        of_decimals, of_more = shares[:, decimals].sum(-1), shares[:, goes_on].sum(-1)
-        listed = shares.tolist()
-        depth += 1
-        following: dict[tuple[int, tuple[int, ...]], int] = {}
-        for i, (row, begun) in enumerate(nodes):
-            mass = masses[row][begun]
-            if begun in numbers[row]:
-                others[row][begun] = others[row].get(begun, 0.0) + mass * float(of_more[i])
-                for point, at in points.items():
-                    path = (*begun, point)
-                    masses[row][path] = mass * listed[i][at]
-                    if masses[row][path] > _LEAST_FOLLOWED:
-                        following[row, path] = i
-            if begun[-1:] and begun[-1] in points and begun[:-1] in numbers[row]:
-                others[row][begun[:-1]] += mass * float(of_decimals[i])
-            for ids in (level.token_ids for level in levels[row]):
-                if len(ids) >= depth and ids[: depth - 1] == begun:
-                    path = ids[:depth]
-                    masses[row][path] = mass * listed[i][column[ids[depth - 1]]]
-                    is_followed = path in numbers[row] and masses[row][path] > _LEAST_FOLLOWED
-                    if len(ids) > depth or is_followed:
-                        following[row, path] = i
-        if following:
-            parents = torch.tensor([*following.values()], device=root.device)
-            tokens = torch.tensor([[begun[-1]] for _, begun in following], device=root.device)
-            last = last.select(parents).extend(tokens)
-        nodes = [*following]
-    return zip(masses, others, strict=True)
 
+    def __init__(
+        self,
+        vocabulary: NumberVocabulary,
+        levels: Mapping[str, Any],
+        ids: Sequence[Mapping[str, tuple[int, ...]]],
+    ) -> None:
+        self.levels, self.ids = levels, ids
+        known = vocabulary.texts
+        numbers = [name for name in levels if name[-1].isdigit()]
+        parts = {name[i:j] for name in numbers for i in range(len(name)) for j in range(i + 1, len(name) + 1)}
+        written = {i for of_prompt in ids for each in of_prompt.values() for i in each}
+        written |= {i for i, text in known.items() if text.strip().replace(",", ".") in {*parts, "."}}
+        digits = {i for i, text in known.items() if DIGIT.match(text)}
+        decimals = {i for i, text in known.items() if text[:1] in (".", ",") and DIGIT.match(text[1:])}
+        zeros = {i for i in digits | decimals if not known[i].strip("0.,")}
+        self.texts = {i: vocabulary.text_of(i) or "" for i in written | digits | decimals}
+        self.columns = {token: i for i, token in enumerate(sorted(self.texts))}
+        self.by_text: dict[str, list[int]] = {}
+        for i in sorted(written):
+            self.by_text.setdefault(self.texts[i], []).append(i)
+        # What makes another number of a level without a point (`0`, `.5`), and with one.
+        self.others = (digits | decimals - zeros, digits - zeros)
 
-def _without_longer(levels: Sequence[Level], masses: _Masses, others: _Masses) -> list[float]:
-    """Return the probability of each level after a prompt without that of what goes on from there."""
-    own = {ids: masses[ids] - others.get(ids, 0.0) for ids, *_ in levels}
-    # What a longer level has, a shorter one has not, unless it was left out as another number.
-    for ids, text, _ in sorted(levels, key=lambda level: len(level.token_ids), reverse=True):
-        begun_by = [
-            each
-            for each in levels
-            if len(each.token_ids) < len(ids) and ids[: len(each.token_ids)] == each.token_ids
+    def of(self, root: Continuations) -> Ask:
+        """Return what asks a model after the prompts of `root`."""
+        last = root
+        asked = torch.tensor([*self.columns], device=root.device)
+        others = [torch.tensor([self.columns[i] for i in ids], dtype=torch.int64) for ids in self.others]
+
+        def ask(nodes: Sequence[Node]) -> Sequence[list[tuple[str, float, Any]] | None]:
+            nonlocal last
+            asked_of = [node for node in nodes if self._may_go_on(node.text.lstrip())]
+            if not asked_of:
+                return [None] * len(nodes)
+            if asked_of[0].state[1]:  # the tokens so far
+                rows = torch.tensor([node.state[2] for node in asked_of], device=root.device)
+                tokens = torch.tensor([[node.state[1][-1]] for node in asked_of], device=root.device)
+                last = last.select(rows).extend(tokens)
+            shares = last.next_tokens(asked).exp().cpu()
+            sums = torch.stack([shares[:, columns].sum(-1) for columns in others], -1).tolist()
+            found = {
+                id(node): self._pieces(node, i, *of_node)
+                for i, (node, *of_node) in enumerate(zip(asked_of, shares.tolist(), sums, strict=True))
+            }
+            return [found.get(id(node)) for node in nodes]
+
+        return ask
+
+    def _longer(self, prompt: int, path: tuple[int, ...], text: str) -> dict[int, str]:
+        """Return, after tokens as the tokenizer writes them, each next one with the text so far."""
+        begun: dict[int, list[tuple[str, bool]]] = {}
+        for name, ids in self.ids[prompt].items():
+            if ids[: len(path)] == path and len(ids) > len(path):
+                begun.setdefault(ids[len(path)], []).append((name, len(ids) == len(path) + 1))
+        found = {}
+        for token, each in begun.items():
+            names = [name for name, _ in each]
+            whole = next((name for name, ends in each if ends), None)
+            decoded = text + (self.texts[token] if path else self.texts[token].lstrip())
+            # A token may be a part of a character, or be decoded with a space before it.
+            if whole is None and not all(name.startswith(decoded) for name in names):
+                decoded = os.path.commonprefix([*names, min(names, key=len)[:-1]])  # noqa: RUF071
+            found[token] = decoded if whole is None else whole
+        return found
+
+    def _may_go_on(self, text: str) -> bool:
+        """Return whether a text is a number or may become a longer level; what follows words is not asked."""
+        return text[-1:].isdigit() or text[-1:] in (".", ",") or read_level(text, self.levels).longer
+
+    def _pieces(
+        self, node: Node, i: int, shares: Sequence[float], others: Sequence[float]
+    ) -> list[tuple[str, float, Any]]:
+        prompt, path, _ = node.state
+        text = node.text.lstrip()
+        rests = [name[len(text) :] for name in self.levels if name.startswith(text)]
+        pieces = {rest[:n] for rest in rests for n in range(1, len(rest) + 1)}
+        pieces |= {piece.replace(".", ",") for piece in pieces}
+        if not path:
+            pieces |= {" " + piece for piece in pieces}
+        is_number = text[-1:].isdigit() or text[-1:] in (".", ",")
+        pieces |= {".", ","} if is_number else set()
+        written = {token: self.texts[token] for piece in pieces for token in self.by_text.get(piece, ())}
+        tokens = {*written}
+        written |= {token: full[len(text) :] for token, full in self._longer(prompt, path, text).items()}
+        found = [
+            (piece, shares[self.columns[t]], (prompt, (*path, t), i)) for t, piece in sorted(written.items())
         ]
-        if begun_by:
-            longest = max(begun_by, key=lambda each: len(each.token_ids))
-            if not (longest.is_number and GOES_ON.match(text.removeprefix(longest.text))):
-                own[longest.token_ids] -= masses[ids]
-    return [max(own[ids], 0.0) for ids, *_ in levels]
+        if is_number:
+            has_point = "." in text or "," in text
+            counted = sum(shares[self.columns[token]] for token in tokens & self.others[has_point])
+            return [*found, (_ANOTHER, max(others[has_point] - counted, 0.0), None)]
+        return found
 
 
-def summarize(
-    shares: Mapping[Any, float], values: Mapping[Any, float], none: float | None = None, left_out: float = 0.0
-) -> ScoreReading:
-    """Return the reading of the levels' probabilities."""
-    order = sorted(values, key=lambda level: values[level])
-    total = sum(shares.values())
-    mean = sum(values[level] * shares[level] for level in order) / total if total else math.nan
-    reached, median = 0.0, math.nan
-    for level in order:
-        reached += shares[level]
-        if math.isnan(median) and total and reached >= total / 2 * (1 - 1e-12):
-            median = values[level]
-    none = max(1 - total, 0.0) if none is None else none
-    return ScoreReading({level: shares[level] for level in order}, mean, median, none, left_out)
-
-
-def _levels_after(model: Any, tokenizer: Any, prompt: Prompt, levels: Sequence[str]) -> list[Level]:
-    """Return the levels with their tokens after those that are kept of a prompt."""
+def _ids_after(
+    model: Any, tokenizer: Any, prompt: Prompt, levels: Sequence[str]
+) -> dict[str, tuple[int, ...]]:
+    """Return the tokens of levels after those that are kept of a prompt."""
     text, special = (prompt.answer, False) if has_decoder(model) else (prompt.text, prompt.special)
     kept = len(encode_before(tokenizer, text, ["", *levels], special))
     found = [tuple(encode_whole(tokenizer, text + level, special)[kept:]) for level in levels]
     if len({*found}) < len(found) or not all(found):
         raise ValueError(f"levels: the tokenizer writes two of {levels} with the same tokens")
-    return [Level(ids, each, each[-1].isdigit()) for ids, each in zip(found, levels, strict=True)]
+    return dict(zip(levels, found, strict=True))
 
 
 def _warn(
     root: Continuations,
     readings: Sequence[ScoreReading],
-    levels: Sequence[Sequence[Level]],
+    levels: Mapping[str, Any],
     vocabulary: NumberVocabulary,
 ) -> None:
     rare = [i for i, reading in enumerate(readings) if reading.none > MOST_NONE]
     if rare:
         text, shown = likeliest_after(root, rare[0], vocabulary)
-        if any(level.is_number and level.text == (text or "").strip() for level in levels[rare[0]]):
+        written = (text or "").strip()
+        if written in levels and written[-1].isdigit():
             advice = (
                 "digits or a point follow the level. If you have trained the model, end its labels with the "
                 "end token"

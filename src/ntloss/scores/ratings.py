@@ -1,26 +1,23 @@
 """Scores of a judge beside those of people: how good its probabilities are, and a temperature for them.
 
-scikit-learn has the Brier score and log loss of one true class, but not the ranked probability score, the
-calibration error, labels of several raters, or a temperature for given probabilities, and `ntloss` needs
-torch alone. So all of them are here, in a few lines each.
+The Brier score and log loss are scikit-learn's, which is imported when they are asked for.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
-from ntloss.criteria.soft import counted, is_one_rating, rows_of
-from ntloss.numbers.parsing import as_float
-from ntloss.reading.scores import ScoreReading, summarize
+from ntloss.scores.readings import ScoreReading
 
 # A level of probability 0 that a rater gave counts as this unlikely, so that log loss stays finite.
 _SMALLEST = 1e-12
 _LARGEST_TEMPERATURE = 100.0
 _STEPS = 100  # of the bisection, more than float64 has digits
+
+Ratings = Sequence[Any] | Sequence[Iterable[Any]]
 
 
 class RatedScores(NamedTuple):
@@ -46,24 +43,14 @@ class RatedScores(NamedTuple):
     calibration_error: float
 
 
-Ratings = Sequence[Any] | Sequence[Iterable[Any]]
-
-
-def compare_with_ratings(
-    scores: Sequence[ScoreReading],
-    ratings: Ratings,
-    values: Mapping[Any, float] | None = None,
-    *,
-    bins: int = 10,
-) -> RatedScores:
-    """Compare a judge's probabilities of levels with the ratings of people.
+def compare_with_ratings(scores: Sequence[ScoreReading], ratings: Ratings, *, bins: int = 10) -> RatedScores:
+    """Compare a judge's probabilities of levels with the ratings of people; needs scikit-learn 1.7.
 
     Args:
-        scores: what `read_scores` or `scores_from_logprobs` returned for each row, with the same levels.
+        scores: the reading of each row, with the same levels.
         ratings: the level that each row was given, or the levels that several raters gave it, such as
             `[4, [4, 5, 5], 2]`, or how many gave each, `{4: 1, 5: 2}`, a dict. A table of pandas has a row
             for each.
-        values: level to its value, for levels that are words. Default: the levels are numbers.
         bins: number of bins of the calibration error. Default: 10.
 
     Returns:
@@ -78,28 +65,35 @@ def compare_with_ratings(
     temperature).
 
     Example:
-        >>> from ntloss.reading import scores_from_logprobs
-        >>> sure = scores_from_logprobs({"4": -0.105, "5": -2.303}, levels=range(1, 6))
+        >>> from ntloss.scores import ScoreReading
+        >>> sure = ScoreReading({4: 0.9, 5: 0.1})
         >>> measures = compare_with_ratings([sure, sure], [4, [4, 5, 5]])
         >>> round(measures.ranked_probability, 2), round(measures.calibration_error, 2)
         (0.28, 0.23)
     """
-    levels, probs, shares = _tables(scores, ratings)
+    from sklearn.metrics import brier_score_loss, log_loss
+
+    probs, shares = _tables(scores, ratings)
     if not isinstance(bins, int) or bins < 1:
         raise ValueError(f"bins={bins!r}: expected 1 or more")
-    at = torch.tensor(_values_of(levels, values), dtype=torch.float64)
-    # Of one rating k: |p - e_k|² = |p|² - 2 p_k + 1; over the raters' shares q: |p|² - 2 p q + 1.
-    cumulated, reached = probs.cumsum(-1)[:, :-1], shares.cumsum(-1)[:, :-1]
-    apart = cumulated.square() - 2 * cumulated * reached + reached
-    confidence, likeliest = probs.max(-1)
-    agree = shares.gather(-1, likeliest.unsqueeze(-1)).squeeze(-1)
-    bin_of = (confidence * bins).long().clamp(max=bins - 1)
-    differences = torch.zeros(bins, dtype=torch.float64).index_add(0, bin_of, confidence - agree)
+    # Each level of a row is a sample, weighted by its share of the ratings.
+    count = len(probs[0])
+    levels, rows = [*range(count)] * len(probs), [row for row in probs for _ in row]
+    options = {"sample_weight": [share for row in shares for share in row], "labels": range(count)}
+    at = [scores[0].value_of(level) for level in scores[0].probabilities]
+    apart, agree = 0.0, [0.0] * bins
+    for row, given in zip(probs, shares, strict=True):
+        below = reached = 0.0
+        for j in range(count - 1):  # of one rating, (F - 1)^2 from it on, otherwise F^2; the mean over raters
+            below, reached = below + row[j], reached + given[j]
+            apart += (below * below - 2 * below * reached + reached) * (at[j + 1] - at[j])
+        likeliest = max(range(count), key=row.__getitem__)
+        agree[min(int(row[likeliest] * bins), bins - 1)] += row[likeliest] - given[likeliest]
     return RatedScores(
-        (apart * at.diff()).sum(-1).mean().item(),
-        (probs.square().sum(-1) - 2 * (probs * shares).sum(-1) + 1).mean().item(),
-        -(shares * probs.clamp(min=_SMALLEST).log()).sum(-1).mean().item(),
-        differences.abs().sum().item() / len(probs),
+        apart / len(probs),
+        float(brier_score_loss(levels, rows, scale_by_half=False, **options)),
+        float(log_loss(levels, rows, **options)),
+        sum(map(abs, agree)) / len(probs),
     )
 
 
@@ -123,20 +117,27 @@ def fit_temperature(scores: Sequence[ScoreReading], ratings: Ratings) -> float:
     Source: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017.
 
     Example:
-        >>> from ntloss.reading import scores_from_logprobs
-        >>> sure = scores_from_logprobs({"4": -0.105, "5": -2.303}, levels=range(4, 6))
+        >>> from ntloss.scores import ScoreReading
+        >>> sure = ScoreReading({4: 0.9, 5: 0.1})
         >>> temperature = fit_temperature([sure] * 4, [4, 4, 4, 5])  # three of four, not nine of ten
         >>> round(temperature, 1)
         2.0
         >>> print(with_temperature([sure], temperature)[0])
         4.25 (4: 0.75, 5: 0.25)
     """
-    _, probs, shares = _tables(scores, ratings)
-    log_probs = probs.clamp(min=_SMALLEST).log()
-    of_ratings = (shares * log_probs).sum()
+    probs, shares = _tables(scores, ratings)
+    logs = [[math.log(max(p, _SMALLEST)) for p in row] for row in probs]
+    of_ratings = sum(
+        q * log for row, given in zip(logs, shares, strict=True) for log, q in zip(row, given, strict=True)
+    )
 
     def slope(power: float) -> float:  # of the log loss, which is convex in 1 / temperature
-        return float((torch.softmax(power * log_probs, -1) * log_probs).sum() - of_ratings)
+        expected = 0.0
+        for row in logs:
+            expected += sum(
+                p * log for p, log in zip(_softmax([power * log for log in row]), row, strict=True)
+            )
+        return expected - of_ratings
 
     low, high = 1 / _LARGEST_TEMPERATURE, _LARGEST_TEMPERATURE
     for _ in range(_STEPS):
@@ -145,37 +146,38 @@ def fit_temperature(scores: Sequence[ScoreReading], ratings: Ratings) -> float:
     return 1 / low
 
 
-def with_temperature(
-    scores: Sequence[ScoreReading], temperature: float, values: Mapping[Any, float] | None = None
-) -> list[ScoreReading]:
+def with_temperature(scores: Sequence[ScoreReading], temperature: float) -> list[ScoreReading]:
     """Change a judge's probabilities by a temperature that `fit_temperature` has found.
 
     Args:
         scores: readings.
         temperature: above 0; 1 changes nothing.
-        values: see `compare_with_ratings`.
 
     Returns:
         A reading for each, whose levels together, `none` and `left_out` have the same probability as before.
 
     Raises:
-        ValueError: the temperature is not a finite number above 0, or levels are words without values.
+        ValueError: the temperature is not a finite number above 0.
     """
-    if not 0 < temperature < float("inf"):
+    if not 0 < temperature < math.inf:
         raise ValueError(f"temperature={temperature!r}: expected a finite number above 0")
     found = []
     for score in scores:
-        levels = [*score.probabilities]
-        probs = torch.tensor([*score.probabilities.values()], dtype=torch.float64)
-        changed = torch.softmax(probs.clamp(min=_SMALLEST).log() / temperature, -1) * probs.sum()
-        shares = dict(zip(levels, changed.tolist(), strict=True))
-        known = dict(zip(levels, _values_of(levels, values), strict=True))
-        found.append(summarize(shares, known, score.none, score.left_out))
+        probs = [*score.probabilities.values()]
+        changed = _softmax([math.log(max(p, _SMALLEST)) / temperature for p in probs])
+        shares = dict(zip(score.probabilities, (p * sum(probs) for p in changed), strict=True))
+        found.append(replace(score, probabilities=shares))
     return found
 
 
-def _tables(scores: Sequence[ScoreReading], ratings: Ratings) -> tuple[list[Any], Tensor, Tensor]:
-    """Return the levels, and `[rows, levels]` of their probabilities and of the shares of ratings."""
+def _softmax(logits: Sequence[float]) -> list[float]:
+    highest = max(logits)
+    powers = [math.exp(logit - highest) for logit in logits]
+    return [power / sum(powers) for power in powers]
+
+
+def _tables(scores: Sequence[ScoreReading], ratings: Ratings) -> tuple[list[list[float]], list[list[float]]]:
+    """Return, by rows, the probabilities of the levels and the shares of their ratings."""
     scores, ratings = list(scores), rows_of(ratings)
     if not scores or len(scores) != len(ratings):
         raise ValueError(f"{len(scores)} scores and {len(ratings)} ratings: expected as many, one or more")
@@ -189,21 +191,34 @@ def _tables(scores: Sequence[ScoreReading], ratings: Ratings) -> tuple[list[Any]
         of_raters = counted([given] if is_one_rating(given) else given, f"ratings of row {row}")
         if unknown := [rating for rating, _ in of_raters if rating not in levels]:
             raise ValueError(f"ratings of row {row}: {given!r} with {unknown}: expected some of {levels}")
-        probs.append([*score.probabilities.values()])
-        total = sum(count for _, count in of_raters)
-        shares.append([sum(n for rating, n in of_raters if rating == level) / total for level in levels])
-    table = torch.tensor(probs, dtype=torch.float64)
-    mass = table.sum(-1, keepdim=True)
-    if not (mass > 0).all():
-        row = int((~(mass > 0)).nonzero()[0, 0])
-        raise ValueError(f"scores: row {row} has no probability on its levels")
-    return levels, table / mass, torch.tensor(shares, dtype=torch.float64)
+        total, mass = sum(count for _, count in of_raters), sum(score.probabilities.values())
+        if not mass > 0:
+            raise ValueError(f"scores: row {row} has no probability on its levels")
+        probs.append([p / mass for p in score.probabilities.values()])
+        shares.append(
+            [float(sum(n for rating, n in of_raters if rating == level) / total) for level in levels]
+        )
+    return probs, shares
 
 
-def _values_of(levels: Sequence[Any], values: Mapping[Any, float] | None) -> list[float]:
-    found = [level if values is None else values.get(level) for level in levels]
-    if without := [
-        level for level, value in zip(levels, found, strict=True) if isinstance(value, str | None)
-    ]:
-        raise ValueError(f"the levels {without} have no values: pass values={{level: value}}")
-    return [as_float(value) for value in found]
+def rows_of(ratings: Any) -> list[Any]:
+    """Return the ratings of each item; of a table, its rows."""
+    return list(ratings.to_numpy() if hasattr(ratings, "to_numpy") else ratings)
+
+
+def is_one_rating(ratings: Any) -> bool:
+    """Whether this is a rating, maybe a tensor of one, and not those of several raters."""
+    is_text = isinstance(ratings, str | bytes)
+    return is_text or not isinstance(ratings, Iterable) or getattr(ratings, "ndim", 1) == 0
+
+
+def counted(ratings: Any, name: str) -> list[tuple[Any, float]]:
+    """Return ratings with how many raters gave each, of a list 1 each; a TypeError or ValueError for none."""
+    if is_one_rating(ratings):
+        raise TypeError(
+            f"{name}: expected the ratings of each item, such as [[4, 4, 5], [1, 2]], given {ratings!r}"
+        )
+    pairs = [*ratings.items()] if isinstance(ratings, Mapping) else [(rating, 1) for rating in ratings]
+    if not all(count >= 0 for _, count in pairs) or not 0 < sum(count for _, count in pairs) < math.inf:
+        raise ValueError(f"{name}: given {ratings!r}, expected one or more raters, such as [4, 4, 5]")
+    return [(rating, count) for rating, count in pairs if count]

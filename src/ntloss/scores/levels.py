@@ -1,0 +1,172 @@
+"""The levels of a score, and the one rule by which a text is read as one of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+Levels = Iterable[Any] | Mapping[Any, float]
+
+NONE, UNKNOWN = "another answer than a level", "not known"
+"""What the probability of an answer counts for that is no level, or that nobody knows."""
+
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)")
+_COMMA = re.compile(r"^([+-]?\d+),(?!\d{3})(?=\d|$)")  # a decimal comma; 1,000 is a thousand
+DIGIT = re.compile(r"\d|[\u00b2\u00b3\u00b9\u00bc-\u00be\u2150-\u215e]")
+"""What makes another number of a level that it stands directly behind: 44, 4½, 4²."""
+_GOES_ON = re.compile(rf"[.,]?{DIGIT.pattern}")
+_LETTER = re.compile(r"[^\W\d_]")
+# Thai, Chinese, Japanese and Korean, where words follow each other without a space, or with a particle.
+_UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_LEAST = 1e-9  # a level that is less likely is not followed further, to see whether it is another number
+
+
+def level_values(levels: Levels) -> dict[Any, float]:
+    """Return the levels with their values; a level that is a text of a number has the number's value."""
+    if not isinstance(levels, Iterable):
+        raise TypeError(f"levels={levels!r}: expected two or more scores, such as range(1, 6)")
+    pairs = levels.items() if isinstance(levels, Mapping) else [(level, level) for level in levels]
+    values: dict[Hashable, float] = {}
+    for level, value in pairs:
+        try:
+            is_word = isinstance(value, str) and not _NUMBER.fullmatch(value.strip())
+            values[level] = math.nan if is_word else float(value)
+        except (TypeError, ValueError, OverflowError):
+            is_word = True
+        if is_word:
+            raise TypeError(
+                f"levels: expected numbers, such as range(1, 6), or words with their values, such as "
+                f"{{'yes': 1, 'no': 0}}; given {value!r}"
+            )
+    if not all(map(math.isfinite, values.values())):
+        raise ValueError(f"levels={levels!r}: expected finite values")
+    texts = {text_of_level(level) for level in values}
+    if len(values) < 2 or len(texts) < len(values) or "" in texts:
+        raise ValueError(f"levels={levels!r}: expected two or more different scores, such as range(1, 6)")
+    return values
+
+
+def text_of_level(level: Any) -> str:
+    """Return how a level is written."""
+    return level.strip() if isinstance(level, str) else f"{level:.15g}"
+
+
+def levels_by_text(levels: Iterable[Any]) -> dict[str, Any]:
+    """Return levels by their texts; beside negative ones, positive ones may have a sign, too; `.5` is 0.5."""
+    of_text = {text_of_level(level): level for level in levels}
+    of_text |= {text[1:]: level for text, level in of_text.items() if text.startswith("0.")}
+    if any(text.startswith("-") for text in of_text):
+        of_text |= {f"+{text}": level for text, level in of_text.items() if text[0].isdigit()}
+    return of_text
+
+
+class Begun(NamedTuple):
+    """What an answer is so far.
+
+    Args:
+        level: the level, or NONE.
+        longer: whether the text begins a longer level, as `1` begins 10.
+        goes_on: whether digits or letters directly behind it would make another answer of the level.
+    """
+
+    level: Any
+    longer: bool
+    goes_on: bool
+
+
+def read_level(text: str, levels: Mapping[str, Any]) -> Begun:
+    """Read the level that an answer begins with.
+
+    It is the longest one. `10`, `4.5` and `nothing` are none of the levels 4 and `no`, but `4.0` is 4, and so
+    is `4.` with or without words behind it.
+
+    Args:
+        text: the answer so far, maybe with spaces before it.
+        levels: levels by their texts, see `levels_by_text`.
+
+    Returns:
+        The level, and what may still become of it.
+
+    Example:
+        >>> levels = levels_by_text(range(1, 11))
+        >>> [read_level(text, levels).level for text in ("1", "10", "4.0", "4 of", "4.", " 10.")]
+        [1, 10, 4, 4, 4, 10]
+        >>> [read_level(text, levels).level is NONE for text in ("2024", "4.5", "no", "")]
+        [True, True, True, True]
+        >>> read_level("1", levels), read_level("10", levels).longer
+        (Begun(level=1, longer=True, goes_on=True), False)
+    """
+    text = _COMMA.sub(r"\1.", text.lstrip(), count=1) if "," in text else text.lstrip()
+    longer = any(name.startswith(text) and name != text for name in levels)
+    number = _NUMBER.match(text)
+    ends = {len(name) for name in levels if text.startswith(name)} | ({number.end()} if number else set())
+    for end in sorted(ends, reverse=True):
+        name, behind = _plain(text[:end]), text[end:]
+        if name not in levels:
+            continue
+        if not text[end - 1].isdigit():
+            is_longer_word = _LETTER.match(behind) and not _UNSPACED.match(text[end - 1])
+            return Begun(NONE if is_longer_word else levels[name], longer, not behind)
+        goes_on = _GOES_ON if "." not in name else DIGIT  # 0.5.1 is no longer number
+        is_open = behind in ("", "." if "." not in name else "") and text[:end] in levels
+        return Begun(NONE if goes_on.match(behind) else levels[name], longer, is_open)
+    return Begun(NONE, longer, False)
+
+
+def _plain(number: str) -> str:
+    """Return `4` of `4.0` and `0.5` of `.50`."""
+    return re.sub(r"\.?0+$", "", number) if re.fullmatch(r"[+-]?\d*\.\d+", number) else number
+
+
+class Node(NamedTuple):
+    """A text that may become a level, with its probability, and what its source knows it by."""
+
+    text: str
+    share: float
+    state: Any
+
+
+Ask = Callable[[Sequence[Node]], Sequence[Iterable[tuple[str, float, Any]] | None]]
+"""The pieces that may follow each text, with their probabilities and states; None where they are unknown."""
+
+
+def walk_levels(
+    ask: Ask, starts: Sequence[Any], levels: Mapping[str, Any], rest_is_known: bool = False
+) -> list[dict[Any, float]]:
+    """Follow the texts that may become a level, and add up what each level is written with.
+
+    Args:
+        ask: says what may follow a text, of a model or of a list of log-probabilities; the empty piece is
+            the end of the answer.
+        starts: the states of the answers before their first piece.
+        levels: levels by their texts.
+        rest_is_known: whether pieces that `ask` does not return make no level, and no other number of one.
+
+    Returns:
+        For each answer, the probability of each level, of NONE and of UNKNOWN.
+    """
+    found = [dict.fromkeys([*levels.values(), NONE, UNKNOWN], 0.0) for _ in starts]
+    nodes = [(shares, Node("", 1.0, state)) for shares, state in zip(found, starts, strict=True)]
+    while nodes:
+        further = []
+        for (shares, node), pieces in zip(nodes, ask([node for _, node in nodes]), strict=True):
+            level, longer, _ = read_level(node.text, levels)
+            is_open = longer or level is NONE
+            if pieces is None:
+                shares[UNKNOWN if is_open or node.text[-1:] in (".", ",") else level] += node.share
+                continue
+            left = 1.0
+            for piece, share, state in pieces:
+                left -= share
+                after = Node(node.text + piece, node.share * share, state)
+                now = read_level(after.text, levels)
+                if piece and (now.longer or (now.goes_on and after.share > _LEAST)):
+                    further.append((shares, after))
+                else:
+                    shares[now.level] += after.share
+            rest = level if rest_is_known or not is_open else UNKNOWN
+            shares[rest] += node.share * max(left, 0.0)
+        nodes = further
+    return found

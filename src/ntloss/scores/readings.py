@@ -1,0 +1,410 @@
+"""The score of a judge: what was read of it, and what is made of several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from ntloss.callers import UnlikelyNumberWarning, warn_caller
+from ntloss.scores.levels import (
+    NONE,
+    UNKNOWN,
+    Ask,
+    Levels,
+    Node,
+    level_values,
+    levels_by_text,
+    read_level,
+    walk_levels,
+)
+from ntloss.scores.places import Place, Scale, places_of_score
+from ntloss.scores.responses import Position, answer_of, answer_of_list, plain
+
+MOST_NONE, MOST_LEFT_OUT = (
+    0.5,
+    0.1,
+)  # the probability of what is no level, or not known, above which a reading warns
+_LEAST_CASE = 0.01  # the probability of levels in other letters from which on a warning names them
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ScoreReading:
+    """The score that a model answers with; printed as its mean and the probability of each level.
+
+    Args:
+        probabilities: level to its probability, in the order of their values.
+        none: the probability that the model answers with something else.
+        left_out: the probability of what a list of log-probabilities does not say; 0 for a model.
+        values: level to its value. Default: the levels are numbers.
+    """
+
+    probabilities: Mapping[Any, float]
+    none: float = 0.0
+    left_out: float = 0.0
+    values: Mapping[Any, float] | None = None
+
+    @property
+    def mean(self) -> float:
+        """The mean of the levels' values, given that the model answers with a level; NaN if it does not."""
+        total = sum(self.probabilities.values())
+        return (
+            sum(self.value_of(level) * p for level, p in self.probabilities.items()) / total
+            if total
+            else math.nan
+        )
+
+    @property
+    def median(self) -> float:
+        """The lowest value at which the levels have half of their probability; NaN if they have none."""
+        half, reached = sum(self.probabilities.values()) / 2 * (1 - 1e-12), 0.0
+        for level, probability in self.probabilities.items():
+            reached += probability
+            if reached >= half > 0:
+                return self.value_of(level)
+        return math.nan
+
+    def value_of(self, level: Any) -> float:
+        """Return what a level is worth."""
+        return float(level if self.values is None else self.values[level])
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"{level}: {share:.3g}" for level, share in self.probabilities.items())
+        return f"{self.mean:.3g} ({shares})"
+
+
+def reading_of(shares: Mapping[Any, float], values: Mapping[Any, float]) -> ScoreReading:
+    """Return the reading of the probabilities of levels, of NONE and of UNKNOWN."""
+    order = sorted(values, key=lambda level: values[level])
+    probabilities = {level: shares.get(level, 0.0) for level in order}
+    return ScoreReading(probabilities, shares.get(NONE, 0.0), shares.get(UNKNOWN, 0.0), dict(values))
+
+
+def scores_from_response(
+    response: Any, levels: Levels = range(1, 6), after: str | Iterable[str] | None = None
+) -> Any:
+    """Find the score in the answer of an API, and read the probability of each level at its place.
+
+    The value of a JSON or YAML key such as `score` counts first, then marks such as `[RESULT]`, `[[4]]`,
+    `<score>` and a line that begins with `Score:`, then `4/5`, then words such as "a rating of 4", then an
+    answer that is nearly nothing but a level. Thoughts before the answer are no part of it. If what stands at
+    that place is no level (`Score: N/A`), there is no score.
+
+    Args:
+        response: what an API or a library has returned, as an object or a mapping: OpenAI's chats
+            (`logprobs=True, top_logprobs=20`), completions (`logprobs=20`) and responses
+            (`include=["message.output_text.logprobs"], top_logprobs=20`), vLLM, SGLang (with
+            `return_text_in_logprobs=True`), TGI, llama.cpp, Ollama, Gemini and LangChain; or a list of them.
+            Of several choices, the first one counts.
+        levels: the scores, such as `range(1, 11)`; or words with their values, such as `{"yes": 1, "no": 0}`.
+            Default: 1 to 5.
+        after: the text that stands before the score, such as `'"score":'`, whatever spaces are in it; or
+            several, one for each criterion. Default: the answer decides, as above.
+
+    Returns:
+        A `ScoreReading`; for several texts in `after`, a dict of them; for a list of responses, a list.
+        `left_out` is the probability of tokens that the API has not returned, and of a beginning of a level
+        (the `1` of 10) where nobody knows what would follow it. Without a score, the mean is NaN and `none`
+        is 1.
+
+    Raises:
+        ValueError: the response has no log-probabilities, or is an error; fewer than two levels.
+        TypeError: it is of another form.
+
+    Warns:
+        UnlikelyNumberWarning: there is no score, places of one kind have different scores (the last one
+            counts), `none` is above 0.5 or `left_out` above 0.1, or levels are listed in other letters.
+
+    Example:
+        >>> def token(text, **others):
+        ...     top = [{"token": t, "logprob": math.log(p)} for t, p in others.items()]
+        ...     return {"token": text, "logprob": 0.0, "top_logprobs": top}
+        >>> content = [token('{"score":'), token(" 7", **{" 7": 0.75, " 8": 0.25}), token("}")]
+        >>> response = {"choices": [{"logprobs": {"content": content}, "finish_reason": "stop"}]}
+        >>> scores_from_response(response, levels=range(1, 11)).mean
+        7.25
+    """
+    if isinstance(response, list | tuple):
+        return [scores_from_response(each, levels, after) for each in response]
+    values = level_values(levels)
+    scale = Scale.of(levels_by_text(values), values)
+    answer = answer_of(response)
+
+    def read(after: str | None) -> ScoreReading:
+        place = _place(answer.text, scale, after)
+        if place is None:
+            return reading_of({NONE: 1.0}, values)
+        index, begun = 0, 0
+        while begun + len(answer.positions[index].written or "") <= place.start:
+            begun, index = begun + len(answer.positions[index].written or ""), index + 1
+        # Of a token such as `"7`, what stands before the score is no part of it.
+        lead = answer.text[begun : place.start]
+        return _read(answer.positions[index:], answer.has_ended, scale.levels, values, lead)
+
+    return _for_each(after, read)
+
+
+def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> ScoreReading:
+    """Read the probability of each level from the log-probabilities of the place where a score stands.
+
+    Args:
+        top_logprobs: in OpenAI's form, the list `choices[0].logprobs.content[i].top_logprobs` of the position
+            i at which the score is written; or `content[i:]`, the positions from there on, for levels of
+            several tokens. Also a mapping of tokens to log-probabilities, and the positions of the other APIs
+            of `scores_from_response`, such as TGI's `details.tokens[i:]` or `top_tokens[i:]`, SGLang's
+            `output_top_logprobs[i:]` and llama.cpp's `completion_probabilities[i:]`.
+        levels: see `scores_from_response`.
+
+    Returns:
+        The score, see `scores_from_response`.
+
+    Raises:
+        ValueError: an empty list, fewer than two levels, or numbers that are no log-probabilities.
+        TypeError: entries of another form.
+
+    Warns:
+        UnlikelyNumberWarning: see `scores_from_response`.
+
+    Example:
+        >>> top = [{"token": "4", "logprob": -0.22}, {"token": "5", "logprob": -2.3},
+        ...        {"token": "I", "logprob": -3.0}]
+        >>> scores = scores_from_logprobs(top, levels=range(1, 6))
+        >>> round(scores.mean, 2), round(scores.left_out, 2)
+        (4.11, 0.05)
+    """
+    values = level_values(levels)
+    positions, has_ended = answer_of_list(top_logprobs)
+    return _read(positions, has_ended, levels_by_text(values), values)
+
+
+def scores_from_samples(
+    answers: Iterable[str], levels: Levels = range(1, 6), after: str | Iterable[str] | None = None
+) -> Any:
+    """Count the scores of several answers to one question, for APIs without log-probabilities.
+
+    Args:
+        answers: the texts of the answers, sampled with the temperature 1.
+        levels, after: see `scores_from_response`.
+
+    Returns:
+        A `ScoreReading` with the share of each level; for several texts in `after`, a dict of them.
+
+    Raises:
+        TypeError: the answers are no texts.
+        ValueError: there is none.
+
+    Warns:
+        UnlikelyNumberWarning: see `scores_from_response`.
+
+    Example:
+        >>> print(scores_from_samples(["Score: 4", "Score: 5", "Score: 4", "I cannot say."]))
+        4.33 (1: 0, 2: 0, 3: 0, 4: 0.5, 5: 0.25)
+    """
+    values = level_values(levels)
+    scale = Scale.of(levels_by_text(values), values)
+    texts = [answers] if isinstance(answers, str) else [*answers]
+    if not texts:
+        raise ValueError("answers: expected the texts of one or more answers, given none")
+    if others := [text for text in texts if not isinstance(text, str)]:
+        raise TypeError(f"answers: expected texts, given {others[0]!r:.80}")
+
+    def read(after: str | None) -> ScoreReading:
+        shares: dict[Any, float] = {}
+        for text in texts:
+            place = _place(plain(text), scale, after)
+            level = NONE if place is None else place.level
+            shares[level] = shares.get(level, 0.0) + 1 / len(texts)
+        return reading_of(shares, values)
+
+    return _for_each(after, read)
+
+
+def compare(first: ScoreReading, second: ScoreReading) -> float:
+    """Return the probability that the first of two answers is better, given the scores of each.
+
+    A tie counts half. It is that of two judges who score independently: 0.5 for equal distributions.
+
+    Args:
+        first, second: readings of the same scale.
+
+    Returns:
+        The probability; NaN if one of them has no score.
+
+    Example:
+        >>> compare(ScoreReading({1: 0.5, 2: 0.5}), ScoreReading({1: 0.75, 2: 0.25}))
+        0.625
+    """
+    sides = [
+        [(reading.value_of(level), p) for level, p in reading.probabilities.items()]
+        for reading in (first, second)
+    ]
+    total = math.prod(sum(p for _, p in side) for side in sides)
+    better = sum(p * q * ((x > y) + (x == y) / 2) for x, p in sides[0] for y, q in sides[1])
+    return better / total if total else math.nan
+
+
+class MeanScore(NamedTuple):
+    """A mean of scores, its standard error (NaN for one score), and the number of scores."""
+
+    mean: float
+    error: float
+    number: int
+
+
+def average(scores: Iterable[Any] | Mapping[Any, Any]) -> MeanScore:
+    """Return the mean of scores over criteria or repeats.
+
+    Args:
+        scores: readings, such as those of several criteria (`scores_from_response(..., after=[...])`), or of
+            several answers; of a list of dicts or lists, the mean of each counts as one score.
+
+    Returns:
+        The mean, and its standard error over the readings. It is NaN if one of them has no score.
+
+    Raises:
+        ValueError: there are no scores.
+
+    Example:
+        >>> average([ScoreReading({1: 0.5, 2: 0.5}), ScoreReading({1: 0.0, 2: 1.0})])
+        MeanScore(mean=1.75, error=0.25, number=2)
+    """
+    given = scores.values() if isinstance(scores, Mapping) else scores
+    means = [each.mean if isinstance(each, ScoreReading) else average(each).mean for each in given]
+    if not means:
+        raise ValueError("scores: expected one or more readings, given none")
+    count, mean = len(means), sum(means) / len(means)
+    spread = sum((each - mean) ** 2 for each in means)
+    return MeanScore(mean, math.sqrt(spread / (count - 1) / count) if count > 1 else math.nan, count)
+
+
+def best_of(answers: Sequence[Any] | Mapping[Any, Any]) -> Any:
+    """Choose the answer with the highest mean score.
+
+    Args:
+        answers: for each answer its reading, or its readings by criteria or repeats, see `average`; a list,
+            or a dict of them by name.
+
+    Returns:
+        The index of the best answer, or its name; of equal ones, the first. An answer without a score is
+        never the best.
+
+    Raises:
+        ValueError: no answer has a score.
+
+    Example:
+        >>> best_of([ScoreReading({1: 0.5, 2: 0.5}), ScoreReading({1: 0.2, 2: 0.8})])
+        1
+    """
+    named = answers if isinstance(answers, Mapping) else dict(enumerate(answers))
+    means = {name: average([scores]).mean for name, scores in named.items()}
+    if not (known := {name: mean for name, mean in means.items() if not math.isnan(mean)}):
+        raise ValueError(f"answers: none of {len(means)} has a score")
+    return max(known, key=lambda name: known[name])
+
+
+def _for_each(after: str | Iterable[str] | None, read: Callable[[str | None], T]) -> T | dict[str, T]:
+    return read(after) if after is None or isinstance(after, str) else {each: read(each) for each in after}
+
+
+def _place(text: str, scale: Scale, after: str | None) -> Place | None:
+    """Return where the score stands in an answer, and warn if there is none, or if there are several."""
+    places = places_of_score(text, scale, after)
+    levels = list(dict.fromkeys(place.level for place in places))
+    if not places or places[-1].level is NONE:
+        at = f" where it is expected ({text[places[-1].start :][:20]!r})" if places else ""
+        warn_caller(
+            f"the answer {text[-80:]!r} holds none of the levels{at}: its score is NaN", UnlikelyNumberWarning
+        )
+        return None
+    if len(levels) > 1:
+        shown = " and ".join("no level" if level is NONE else repr(level) for level in levels)
+        warn_caller(
+            f"the answer {text[-80:]!r} holds the scores {shown}, and the last one counts: pass what stands "
+            "before the score as after=",
+            UnlikelyNumberWarning,
+        )
+    return places[-1]
+
+
+def _read(
+    positions: Sequence[Position],
+    has_ended: bool | None,
+    of_text: Mapping[str, Any],
+    values: Mapping[Any, float],
+    lead: str = "",
+) -> ScoreReading:
+    first = positions[0].shares()
+    if lead := lead.lstrip():
+        shares: dict[str, float] = {}
+        for token, share in first.items():
+            token = token.lstrip().removeprefix(lead)
+            shares[token] = shares.get(token, 0.0) + share
+        first = shares
+        written = (positions[0].written or "").lstrip().removeprefix(lead)
+        positions = [positions[0]._replace(written=written), *positions[1:]]
+    (shares,) = walk_levels(_ask_of(positions, first, has_ended, of_text), [0], of_text)
+    found = reading_of(shares, values)
+    _warn(first, found, of_text)
+    return found
+
+
+def _ask_of(
+    positions: Sequence[Position],
+    first: Mapping[str, float],
+    has_ended: bool | None,
+    levels: Mapping[str, Any],
+) -> Ask:
+    """Say what may follow the texts that an API has written, and that others end where the list shows it.
+
+    The state of a text is the position behind it, None if it was not written.
+    """
+    seen = {token.strip() for token in first}
+    lengths = {len(token) for token in seen if token.isdigit()}
+
+    def follows(node: Node) -> list[tuple[str, float, int | None]] | None:
+        i, is_point = node.state, node.text[-1:] in (".", ",")  # that of a sentence, or of 4.5
+        if i is not None and i < len(positions):
+            shares = (positions[i].shares() if i else first).items()
+            return [(token, p, i + 1 if token == positions[i].written else None) for token, p in shares]
+        if i is not None and (has_ended or (has_ended is None and is_point)):
+            return [("", 1.0, None)]
+        # Where 85 is one token, so would be any other level of two digits, and 8 is not the beginning of one.
+        text = node.text.strip()
+        longer = [name for name in levels if name.startswith(text) and name != text]
+        are_tokens = all(name in seen or (name.isdigit() and len(name) in lengths) for name in longer)
+        is_level = read_level(text, levels).level is not NONE and not is_point
+        return [("", 1.0, None)] if is_level and are_tokens else None
+
+    return lambda nodes: [follows(node) for node in nodes]
+
+
+def _warn(first: Mapping[str, float], found: ScoreReading, of_text: Mapping[str, Any]) -> None:
+    folded = {text.casefold() for text in of_text}
+    differ = {
+        token: share
+        for token, share in first.items()
+        if token.strip() not in of_text and token.strip().casefold() in folded
+    }
+    likeliest = max(first, key=lambda token: first[token], default="")
+    if sum(differ.values()) > _LEAST_CASE:
+        listed = ", ".join(f"{token.strip()!r} ({share:.2g})" for token, share in differ.items())
+        problem = (
+            f"{listed} differ from the levels only in their case, and count as none: add them to the levels "
+            "with their values"
+        )
+    elif found.none > MOST_NONE or math.isnan(found.mean):
+        problem = (
+            "the listed tokens hardly hold a level (with probability "
+            f"{sum(found.probabilities.values()):.2g}; {likeliest!r} is likeliest): pass those of the "
+            "position at which the score is written, or the response to scores_from_response"
+        )
+    elif found.left_out > MOST_LEFT_OUT:
+        problem = (
+            f"{found.left_out:.2g} of the probability is of tokens that are not listed, or that may begin "
+            "a longer level: ask for more tokens (top_logprobs=20), or use levels of one token each"
+        )
+    else:
+        return
+    warn_caller(f"top_logprobs: {problem}", UnlikelyNumberWarning)
