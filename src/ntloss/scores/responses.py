@@ -172,8 +172,8 @@ def _sequence(inside: Any, name: str) -> Sequence[Any]:
 
 
 def _position(written: Any, top: Any, log_prob: Any) -> Position:
-    if isinstance(written, int) and isinstance(top, Mapping) and written in top:  # of vLLM
-        written = top[written]
+    if isinstance(written, int) and isinstance(top, Mapping):  # of vLLM, objects by token ids
+        written = top.get(written, top.get(str(written)))
     token, own = (written, log_prob) if isinstance(written, str | int) else _pair_of(written)
     if not isinstance(token, str):
         raise TypeError(_EXPECTED.format(written))
@@ -218,20 +218,15 @@ def _is_top(each: Any) -> bool:
 
 
 def _shares(entries: Any) -> Iterator[tuple[str, float]]:
-    if _is_by_id(entries):
-        entries = list(entries.values())
+    if isinstance(entries, Mapping) and not all(
+        each is None or isinstance(each, Real) for each in entries.values()
+    ):
+        entries = list(entries.values())  # of vLLM, objects by token ids
     for entry in entries.items() if isinstance(entries, Mapping) else entries:
         token, log_prob = _pair_of(entry)
         if not isinstance(token, str) or not isinstance(log_prob, Real):
             raise TypeError(_EXPECTED.format(entry))
         yield _clean(token), math.exp(log_prob)
-
-
-def _is_by_id(entries: Any) -> bool:
-    """Whether this is a position of vLLM's, which has objects by token ids."""
-    return isinstance(entries, Mapping) and any(
-        isinstance(token, int) and not isinstance(each, float) for token, each in entries.items()
-    )
 
 
 def _pair_of(entry: Any) -> tuple[Any, Any]:
