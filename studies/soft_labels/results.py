@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ntloss.reading import ScoreReading, fit_temperature, with_temperature
+from ntloss.scores import ScoreReading, fit_temperature, with_temperature
 from studies.packs import report
 from studies.scores.read import LEVELS
 from studies.scores.results import measures
@@ -37,7 +37,7 @@ def measures_of(run: Mapping[str, Any]) -> dict[str, float]:
 def calibrate(probabilities: np.ndarray, ratings: Sequence[Sequence[float]]) -> np.ndarray:
     """Change the probabilities, `[rows, levels]`, of each half of the rows by the other's temperature."""
     levels = [dict(zip(LEVELS, row, strict=True)) for row in probabilities.tolist()]
-    read = [ScoreReading(each, mean=np.nan, median=np.nan, none=0.0) for each in levels]
+    read = [ScoreReading(each) for each in levels]
     changed = np.empty_like(probabilities)
     for used, fitted in ((0, 1), (1, 0)):
         temperature = fit_temperature(read[fitted::2], ratings[fitted::2])

@@ -34,6 +34,7 @@ class FormServer(ThreadingHTTPServer):
         self.requests: list[tuple[str, Any]] = []
         self.keys: list[str | None] = []
         self.without_logprobs = False
+        self.echoes = True  # of "openai": whether it returns the prompt
         self.as_list = False  # of "openai": the likeliest tokens, as in chat completions
         self.lost: set[int] = set()
         self.open = self.most_open = 0
@@ -82,10 +83,11 @@ class FormServer(ThreadingHTTPServer):
             return {field: "".join(self.texts[i] for i in body["tokens"])}
         if path == "/v1/completions" and body.get("logprobs") is None:
             texts = [self.write(prompt, body["max_tokens"]) for prompt in body["prompt"]]
-            if body.get("echo"):
-                texts = [
-                    "".join(self.texts[i] for i in p) + t for p, t in zip(body["prompt"], texts, strict=True)
+            if body.get("echo") and self.echoes:
+                prompts = [
+                    p if isinstance(p, str) else "".join(self.texts[i] for i in p) for p in body["prompt"]
                 ]
+                texts = [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
             choices = [{"index": i, "text": text} for i, text in enumerate(texts)]
             return {"choices": choices[::-1]}
         return self.next_tokens(path, body)

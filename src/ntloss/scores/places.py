@@ -68,7 +68,7 @@ _OTHERS = (
 )
 _NAME_ENDS = re.compile(rf"(?:score|rating|{_OTHERS})$", re.IGNORECASE)
 
-_MARKUP = r"""[\s"'`*_~$<|>\[({:=\\#]"""
+_MARKUP = r"""[\s"'`*_~$<|>\[({:=\\#⭐★☆]"""
 _OPENING = re.compile(rf"(?:\\(?:boxed|text|textbf|mathbf)\{{|->|→|{_MARKUP}|-(?=\s))*")
 _CLOSING = r"""[\s"'`*_~$|>\])}.!\\]*"""
 _NUMBER = re.compile(r"(?<![A-Za-z\d_.,/-])[+-]?(?:\d+(?:[.,]\d+)*|\.\d+)")
@@ -77,8 +77,8 @@ _SLASH = r"(?:/|\bout[ -]of\b(?: an?\b)?(?: possible)?)"
 _TOP = re.compile(
     rf"{_UNIT}\s*[(\[]?\s*(?:{_SLASH}|\b(?:of|von|sur|de|sobre|su|из)\b)\s*[\"'`*_]*(\d+(?:\.\d+)?)"
 )
-# A part of another number or of a range: 4-5, 4 to 5, 4:30, 1/2/3.
-_PART = re.compile(r"-\d|\s-\s\d+(?![\w ]*[^\W\d_])|\s?(?:to|or)\s\d|:\d")
+# A part of another number or of a range: 4-5, 4 to 5, 4:30, 4e1.
+_PART = re.compile(r"-\d|\s-\s\d+(?![\w ]*[^\W\d_])|\s?(?:to|or)\s\d|:\d|[eE]-?\d")
 # What a number counts (`2 flaws`); it is a score before these words, and before names in capitals.
 _COUNTED = re.compile(
     r"[*_]*\s+(?!(?:out|of|for|because|on|as|since|and|but|or|stars?|points?|marks?|pts|overall|due|in|with"
@@ -96,7 +96,7 @@ _NAMED = re.compile(rf"(?:{_VERBS}|{_NAMES}{_MARKUP}*(?:\s*{_LINK})*){_MARKUP}*\
 _ONLY_BEFORE = re.compile(
     r"(?:\b(?:not?|never|cannot|why|than|instead of|if|unless|reach\w*|achiev\w*|to (?:be|get|earn|merit"
     r"|deserve|receive|justify|warrant)|perfect|full|top|max|maximum|highest|lowest|minimum)\b|n't\b)"
-    r"(?:(?!\b(?:so|but|hence|thus|therefore|and I)\b)[^.!?;,:\n]){0,40}\Z",
+    r"(?:(?!\b(?:so|but|hence|thus|therefore|and I)\b)[^.!?;,:\n]){0,40}\Z|\bfor an? [\"'*]*\Z",
     re.IGNORECASE,
 )
 _ONLY_BEHIND = re.compile(
@@ -164,7 +164,7 @@ class Scale(NamedTuple):
         if number := _NUMBER.match(text, start):
             end, level = number.end(), read_level(number[0], self.levels).level
             top, percent = _TOP.match(text, end), text[end : end + 1] == "%"
-            is_other_scale = (top and top[1] != self.top) or (percent and self.top != "100")
+            is_other_scale = (top and float(top[1]) != float(self.top)) or (percent and self.top != "100")
             return Place(start, end, NONE if is_other_scale or _PART.match(text, end) else level)
         names = [name for name in self.levels if text.startswith(name, start)]
         end = start + max(map(len, names), default=0)
@@ -172,8 +172,8 @@ class Scale(NamedTuple):
 
     @property
     def top(self) -> str:
-        """The largest level, as it is written; empty for words."""
-        return self.ends[1] if self.ends else ""
+        """The largest level, as it is written."""
+        return self.ends[1] if self.ends else "nan"
 
     def all_in(self, text: str) -> Iterator[Place]:
         """Return the numbers and levels of a text."""
@@ -199,10 +199,8 @@ def places_of_score(text: str, scale: Scale, after: str | None = None) -> list[P
         return [scale.at(text, match.end()) for match in re.finditer(words, text)]
     if found := _best(_of_objects(text, scale), scale):
         return found
-    members = 0
     for begin, end, entries in [*_objects(text)]:
-        members += len(entries)
-        single = scale.at(text, entries[0][1]) if len(entries) == 1 else None
+        single = scale.at(text, entries[0][1]) if text.count(":") == len(entries) == 1 else None
         if single and single.level is not NONE and not re.search(r"\w", text[:begin] + text[end:]):
             return [single]
         text = _blank(text, begin, end)
@@ -304,9 +302,8 @@ def _of_marks(text: str, scale: Scale) -> Iterator[_Ranked]:
     for match in _LINE.finditer(text):
         worth, place = _worth(match["name"]), scale.at(text, match.end())
         is_below = "\n" in text[match.start("name") : place.start]
-        if _ONLY_BEHIND.match(text, place.end) or (
-            is_below and (worth < 3 or _LISTED.match(text, place.start))
-        ):
+        is_of_text = _LISTED.match(text, place.start) or _COUNTED.match(text, place.end)
+        if _ONLY_BEHIND.match(text, place.end) or (is_below and (worth < 3 or is_of_text)):
             continue
         yield worth, 0, place
 
@@ -321,7 +318,12 @@ def _in_words(text: str, scale: Scale) -> list[Place]:
         is_counted = first[-1:].isdigit() and _COUNTED.match(text, behind)
         if is_counted or _ONLY_BEFORE.search(before[-80:]) or _ONLY_BEHIND.match(text, place.end):
             continue
-        if top and top[1] == scale.top and re.search(_SLASH, top[0]) and place.level is not NONE:
+        if (
+            top
+            and float(top[1]) == float(scale.top)
+            and re.search(_SLASH, top[0])
+            and place.level is not NONE
+        ):
             of_scale.append(place)
         if _NAMED.search(before[-80:]):
             named.append(place)

@@ -357,6 +357,32 @@ def test_another_tokenizer_is_an_error(kind, serve):
     ServedModel(served.url, check_tokenizer=False)
 
 
+def test_a_model_that_the_server_does_not_list_is_an_error(serve):
+    url = serve("llama.cpp").url
+    assert ServedModel(url, model="tiny").model == "tiny"
+    with pytest.raises(ServerError, match=r"nope.*tiny"):
+        ServedModel(url, model="nope")
+
+
+def test_a_route_that_does_not_return_the_prompt_is_no_other_tokenizer(serve):
+    server = serve("openai")
+    server.echoes = False
+    with pytest.raises(ServerError, match="echo"):
+        read(ServedModel(server.url, top=len(TEXTS)))
+
+
+def test_a_server_that_answers_one_prompt_of_several_is_told_how_to_be_asked(serve, model):
+    server = serve("openai")
+    answer = server.answer
+    server.answer = lambda path, body: {
+        k: v[:1] if k == "choices" else v for k, v in answer(path, body).items()
+    }
+    with pytest.raises(ServerError, match="batch=1"):
+        read(ServedModel(server.url, top=len(TEXTS)))
+    found = read(ServedModel(server.url, top=len(TEXTS), batch=1))
+    assert_close(fields(found), fields(read(model)), DISTRIBUTION)
+
+
 def test_a_list_of_tokens_is_split_into_requests(serve, model):
     server = serve("vllm")
     served = ServedModel(server.url)

@@ -64,7 +64,7 @@ class ServedModel:
         url: the server's address, such as `http://localhost:8000`, with or without `/v1`.
         form: "vllm", "sglang", "llama.cpp", or "openai" for any other with `/v1/completions`. Default: what
             `/v1/models` of the server says.
-        model: the model's name on the server. Default: the first of `/v1/models`.
+        model: the model's name on the server; if `form` is None, one of `/v1/models`. Default: its first.
         top: how many of the likeliest tokens to ask for. Default: 10,000 for llama.cpp, 20 for "openai".
         batch: most prefixes in a request. Default: 256.
         timeout: seconds without an answer, after which a request is repeated. Default: 600.
@@ -76,7 +76,7 @@ class ServedModel:
             request, before it is used. Default: True.
 
     Raises:
-        ServerError: the server cannot be reached, or lists no model.
+        ServerError: the server cannot be reached, or lists no model, or others than `model`.
         ValueError: an unknown form, an option out of range, or a key in the address.
 
     Example:
@@ -117,14 +117,19 @@ class ServedModel:
         self._connection = Connection(self.url, key_variable, timeout, retries, in_flight)
         if form is None or model is None:
             try:
-                first = self._send([Request("/v1/models")])[0]["data"][0]
-                name, owner = str(first["id"]), first.get("owned_by")
+                listed = self._send([Request("/v1/models")])[0]["data"]
+                names, owner = [str(each["id"]) for each in listed], listed[0].get("owned_by")
             except (KeyError, IndexError, TypeError):
                 raise ServerError(
                     f"{self.url}/v1/models lists no model: expected the address of an inference server. "
                     "Correct it, or pass form= and model="
                 ) from None
-            model = model or name
+            if model is not None and model not in names:
+                raise ServerError(
+                    f"{self.url} has no model {model!r}: expected one of {', '.join(names)}, or no model= for "
+                    "the first"
+                )
+            model = model or names[0]
             form = form or next((key for key, kind in FORMS.items() if kind.owner == owner), "openai")
         self.form, self.model, self.batch = FORMS[form], model, batch
         self.top, self._checks = top or self.form.top, check_tokenizer
@@ -222,7 +227,10 @@ class ServedModel:
         for batch in batches:
             read = [self._understand(self.form.read, next(rest)) for _ in parts]
             if any(len(part) != len(batch) for part in read):
-                raise ServerError(f"{self} answered {len(read[0])} of {len(batch)} prompts of a request")
+                raise ServerError(
+                    f"{self} answered {len(read[0])} of {len(batch)} prompts of a request: pass "
+                    "ServedModel(url, batch=1) if it takes one at a time"
+                )
             for of_parts in zip(*read, strict=True):
                 log_probs = {key: value for part in of_parts for key, value in part.log_probs.items()}
                 self._check_returned(log_probs, token_ids)
@@ -263,6 +271,11 @@ class ServedModel:
         ids, expected = [i for i, _ in sample], "".join(text for _, text in sample)
         found = self._detokenize(ids)
         if not "".join(found.split()).startswith("".join(expected.split())):
+            if self.form.tokenizer is None and not self._returned(expected).startswith(expected):
+                raise ServerError(
+                    f"{self} does not return the prompt (echo), by which its tokens could be compared with "
+                    "the vocabulary's. Pass prompts as texts, or check_tokenizer=False if they are the same"
+                )
             raise ValueError(
                 f"the server's tokenizer is another one than the vocabulary's: tokens {ids[:3]} ... are "
                 f"{found[:40]!r} there and {expected[:40]!r} here. Make the vocabulary of the served model's "
@@ -278,10 +291,14 @@ class ServedModel:
 
     def _detokenize(self, token_ids: Sequence[int]) -> str:
         if self.form.tokenizer is None:
-            body = {"model": self.model, "prompt": [token_ids], "max_tokens": 1, "echo": True}
-            return str(self._understand(_texts, self._send([Request("/v1/completions", body)])[0])[0])
+            return self._returned(token_ids)
         answer = self._send([Request("/detokenize", {"tokens": token_ids})])[0]
         return str(self._understand(lambda found: found[(self.form.tokenizer or ("",))[-1]], answer))
+
+    def _returned(self, prompt: Sequence[int] | str) -> str:
+        """Return a prompt as a server echoes it that names tokens by their text, with one token more."""
+        body = {"model": self.model, "prompt": [prompt], "max_tokens": 1, "echo": True}
+        return str(self._understand(_texts, self._send([Request("/v1/completions", body)])[0])[0])
 
     def _batches(self, prompts: Sequence[Prefix]) -> list[Sequence[Prefix]]:
         return [prompts[i : i + self.batch] for i in range(0, len(prompts), self.batch)]
