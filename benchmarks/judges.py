@@ -1,11 +1,11 @@
-"""How readers of judges' answers do on the recorded ones: `ntloss.scores`, DeepEval's and prometheus-eval's.
+"""Compare readers of judges' answers on recorded ones: `ntloss.scores`, DeepEval's and prometheus-eval's.
 
     pip install deepeval==3.4.8 prometheus-eval==0.1.20
     python -m benchmarks.judges
 
 Each reader gets the answers whose levels are numbers, in OpenAI's form. DeepEval weighs the probabilities of
 the tokens at the first token that equals the value of `score` in the answer's JSON, as its G-Eval does.
-prometheus-eval reads the score that was written, on a scale to 5, so the written level counts as right for it.
+prometheus-eval reads the score that was written, on a scale to 5, so the written level is right for it.
 """
 
 import json
@@ -65,7 +65,7 @@ def rows(reader: Reader) -> Iterator[tuple[str, str]]:
         right = sum(float(level) * share for level, share in answer["right"].items()) or math.nan
         if reader is prometheus and answer["right"]:
             right = float(max(answer["right"], key=answer["right"].__getitem__))
-        is_right = abs(found - right) < _TOLERANCE or math.isnan(found) and math.isnan(right)
+        is_right = abs(found - right) < _TOLERANCE or (math.isnan(found) and math.isnan(right))
         yield answer["kind"], "right" if is_right else "none" if math.isnan(found) else "wrong"
 
 
@@ -73,15 +73,23 @@ def _in_openai(response: Any) -> Any:
     positions, has_ended = answer_of(response)
     content = []
     for position in positions:
-        top = [SimpleNamespace(token=t, logprob=math.log(p)) for t, p in position.shares().items()]
-        content.append(SimpleNamespace(token=position.written, logprob=0.0, top_logprobs=top))
-    message = SimpleNamespace(content="".join(position.written or "" for position in positions))
+        shares, token = position.shares(), position.written or ""
+        if token.strip().isdigit() and token[0] == " ":  # OpenAI's tokenizers write a space by itself
+            content.append(_entry(" ", {" ": 1.0}))
+            shares, token = {each.strip(): share for each, share in shares.items()}, token.strip()
+        content.append(_entry(token, shares))
+    message = SimpleNamespace(content="".join(entry.token for entry in content))
     choice = SimpleNamespace(
         message=message,
         logprobs=SimpleNamespace(content=content),
         finish_reason="stop" if has_ended else "length",
     )
     return SimpleNamespace(choices=[choice])
+
+
+def _entry(token: str, shares: dict[str, float]) -> Any:
+    top = [SimpleNamespace(token=each, logprob=math.log(share)) for each, share in shares.items()]
+    return SimpleNamespace(token=token, logprob=math.log(shares[token]), top_logprobs=top)
 
 
 def main() -> None:
@@ -97,7 +105,10 @@ def main() -> None:
         print(
             f"| {kind} | {sum(counts[0])} | " + " | ".join(", ".join(map(str, row)) for row in counts) + " |"
         )
-    totals = [[sum(each[k, s] for k in kinds) for s in ("right", "wrong", "none")] for each in found.values()]
+    totals = [
+        [sum(each[kind, state] for kind in kinds) for state in ("right", "wrong", "none")]
+        for each in found.values()
+    ]
     print(f"| all | {sum(totals[0])} | " + " | ".join(", ".join(map(str, row)) for row in totals) + " |")
 
 

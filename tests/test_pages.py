@@ -34,7 +34,6 @@ NEEDED = {
     "docs/train.md": ["trl", "datasets", "accelerate"],
     "docs/prices.md": ["trl", "datasets", "accelerate"],
     "docs/scores.md": ["sklearn", "accelerate"],
-    "docs/judge.md": ["accelerate"],
     "docs/chat_models.md": ["httpx2"],
     "README.md": ["trl", "datasets", "accelerate"],
 }

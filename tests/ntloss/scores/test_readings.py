@@ -37,6 +37,11 @@ def test_one_text_twice_is_added_and_space_around_it_is_none():
     assert found.median == 8
 
 
+def test_the_median_is_the_lowest_level_that_reaches_half():
+    for shares in ({"_2": 0.5, "_4": 0.5}, {"_1": 0.1, "_2": 0.4, "_4": 0.5}):
+        assert scores_from_logprobs(logs(**shares), range(1, 6)).median == 2
+
+
 def test_a_token_that_begins_a_level_is_followed_where_it_was_written():
     first, second = logs(_1=0.6, _2=0.4), logs(_0=0.75, end=0.25)
     content = [{"token": "1", "top_logprobs": first}, {"token": "0", "top_logprobs": second}]

@@ -126,8 +126,8 @@ class ServedModel:
                 ) from None
             if model is not None and model not in names:
                 raise ServerError(
-                    f"{self.url} has no model {model!r}: expected one of {', '.join(names)}, or no model= for "
-                    "the first"
+                    f"{self.url} has no model {model!r}: expected one of {', '.join(names)}, or no model= "
+                    "for the first"
                 )
             model = model or names[0]
             form = form or next((key for key, kind in FORMS.items() if kind.owner == owner), "openai")
