@@ -97,9 +97,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     found = {reader: Counter(rows(reader)) for reader in (ours, deepeval, prometheus)}
     kinds = [*dict.fromkeys(kind for kind, _ in found[ours])]
-    print(
-        "| answer | answers | ntloss | DeepEval 3.4.8 | prometheus-eval 0.1.20 |\n| --- | ---: | --- | --- | --- |"
-    )
+    print("| answer | answers | ntloss | DeepEval 3.4.8 | prometheus-eval 0.1.20 |")
+    print("| --- | ---: | --- | --- | --- |")
     for kind in kinds:
         counts = [[each[kind, state] for state in ("right", "wrong", "none")] for each in found.values()]
         print(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from numbers import Real
 from typing import Any, NamedTuple
@@ -218,11 +218,11 @@ def _is_top(each: Any) -> bool:
 
 
 def _shares(entries: Any) -> Iterator[tuple[str, float]]:
-    if isinstance(entries, Mapping) and not all(
-        each is None or isinstance(each, Real) for each in entries.values()
-    ):
-        entries = list(entries.values())  # of vLLM, objects by token ids
-    for entry in entries.items() if isinstance(entries, Mapping) else entries:
+    pairs = entries if isinstance(entries, Iterable) else [entries]
+    if isinstance(entries, Mapping):  # of tokens to log-probabilities, or of ids to vLLM's objects
+        is_plain = all(each is None or isinstance(each, Real) for each in entries.values())
+        pairs = entries.items() if is_plain else entries.values()
+    for entry in pairs:
         token, log_prob = _pair_of(entry)
         if not isinstance(token, str) or not isinstance(log_prob, Real):
             raise TypeError(_EXPECTED.format(entry))
