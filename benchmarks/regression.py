@@ -23,7 +23,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ntloss.regression import NumberRegressor
 from ntloss.regression.questions import Questions
-from ntloss.regression.training import best_epoch
+from ntloss.regression.report import best_epoch
 from ntloss.writing.writer import LONGEST
 
 NEIGHBORS = "neighbors"  # the column of their texts

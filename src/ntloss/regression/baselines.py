@@ -1,4 +1,7 @@
-"""What a user would try first: the median, ridge on words, trees, a sentence encoder, each in seconds."""
+"""What a user would try first: the median, ridge on words, trees, a sentence encoder, each in seconds.
+
+All of them are fitted to answers on the scale on which the language model writes them.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,13 @@ from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge, RidgeCV
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 from sklearn.svm import SVR
 
 from ntloss.regression.columns import read_answers
+from ntloss.regression.formats import AnswerFormat
 from ntloss.regression.questions import Questions
 from ntloss.regression.rows import CODE, Numbers, as_floats
 
@@ -28,6 +33,8 @@ TREES = "boosted trees"
 ENCODER = "sentence encoder and SVR"
 _LONGEST = 30  # characters of a number with a currency or unit
 _CATEGORIES = 30  # values of a column of texts up to which trees see it
+_LEAVES = (5, 20)  # rows of a leaf, at least: a fiftieth of the training rows between these
+USUAL_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 # The file in which sentence-transformers says how states become a vector, and two of the ways.
 _POOLING, _MEAN, _FIRST = "1_Pooling/config.json", "pooling_mode_mean_tokens", "pooling_mode_cls_token"
 _CHOOSING = 1000  # rows that choose the penalty of ridge
@@ -46,6 +53,7 @@ def fit_simple_models(
     table: pd.DataFrame,
     texts: Sequence[str],
     answers: Numbers,
+    form: AnswerFormat,
     train: slice,
     held_out: slice,
     encoder: str | None = None,
@@ -58,9 +66,10 @@ def fit_simple_models(
         table: the rows.
         texts: `[rows]`, the rows as questions.
         answers: `[rows]`.
+        form: how the language model writes answers, whose scale the simple models have, too.
         train: the training rows.
         held_out: the rows that are predicted.
-        encoder: folder or name of a sentence encoder. Default: none.
+        encoder: folder or name of a sentence encoder. Default: one in the cache of the Hugging Face hub.
         seed: of the trees.
 
     Returns:
@@ -71,26 +80,33 @@ def fit_simple_models(
     """
     table = questions.table(table)
     words = [name for name in questions.columns if name not in questions.numeric]
+    scaled = form.scaled(answers)
     models: dict[str, Callable[[], Numbers]] = {
-        MEDIAN: lambda: np.full(len(answers[held_out]), np.median(answers[train]))
+        MEDIAN: lambda: np.full(len(scaled[held_out]), np.median(scaled[train]))
     }
+    found, failed = dict[str, Baseline](), dict[str, str]()
     if words:
-        models[RIDGE] = lambda: _ridge(texts, answers, train, held_out, seed)
-        if encoder is not None:
-            models[ENCODER] = lambda: _encoded(encoder, texts, answers, train, held_out)
+        models[RIDGE] = lambda: _ridge(texts, scaled, train, held_out, seed)
+    chosen = find_cached_encoder() if encoder is None and words else encoder
+    if words and chosen is not None:
+        models[ENCODER] = lambda: _encoded(chosen, texts, scaled, train, held_out)
+    elif words:
+        failed[ENCODER] = (
+            f"none is in the cache; to compare with one, run `hf download {USUAL_ENCODER}`, and the same fit "
+            f"again, in Python as NumberRegressor(compare={USUAL_ENCODER!r})"
+        )
+    elif chosen is not None:
+        failed[ENCODER] = "no column holds texts"
     numbers = {name: _as_numbers(table[name], name in questions.numeric) for name in table.columns}
     columns = {name: column for name, column in numbers.items() if column is not None}
     if columns:
-        models[TREES] = lambda: _trees(table, columns, answers, train, held_out, seed)
-    found, failed = dict[str, Baseline](), dict[str, str]()
-    if encoder is not None and not words:
-        failed[ENCODER] = "no column holds texts"
+        models[TREES] = lambda: _trees(table, columns, scaled, train, held_out, seed)
     for name, predict in models.items():
         start = time.perf_counter()
         try:
-            found[name] = Baseline(predict(), time.perf_counter() - start)
+            found[name] = Baseline(form.unscaled(predict()), time.perf_counter() - start)
         except (TypeError, ValueError) as error:
-            if name == ENCODER:
+            if name == ENCODER and encoder is not None:
                 raise
             failed[name] = str(error).partition("\n")[0]
     return found, failed
@@ -138,6 +154,10 @@ def _trees(
     held_out: slice,
     seed: int,
 ) -> Numbers:
+    """Fit boosted trees with the better of two losses, which five parts of the training rows choose.
+
+    The absolute error is what counts, but its trees stay at the median where most answers are one number.
+    """
     numeric = [*columns]
     table = table.assign(**columns)
     kinds = [
@@ -145,12 +165,19 @@ def _trees(
     ]
     table = table.assign(**{c: table[c].map(str) for c in kinds})[[*kinds, *numeric]]
     encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
-    columns = make_column_transformer((encoder, kinds), remainder="passthrough")
-    is_kind = [True] * len(kinds) + [False] * len(numeric)
+    leaf = int(np.clip(len(answers[train]) // 50, *_LEAVES))
     trees = HistGradientBoostingRegressor(
-        loss="absolute_error", categorical_features=is_kind, random_state=seed
+        min_samples_leaf=leaf,
+        categorical_features=[True] * len(kinds) + [False] * len(numeric),
+        random_state=seed,
     )
-    return _fitted(make_pipeline(columns, trees), table.iloc, answers, train, held_out)
+    search = GridSearchCV(
+        make_pipeline(make_column_transformer((encoder, kinds), remainder="passthrough"), trees),
+        {"histgradientboostingregressor__loss": ["absolute_error", "squared_error"]},
+        scoring="neg_mean_absolute_error",
+        cv=5,
+    )
+    return _fitted(search, table.iloc, answers, train, held_out)
 
 
 def _encoded(encoder: str, texts: Sequence[str], answers: Numbers, train: slice, held_out: slice) -> Numbers:
@@ -160,6 +187,17 @@ def _encoded(encoder: str, texts: Sequence[str], answers: Numbers, train: slice,
     svr = SVR().fit(vectors[: len(known)], scaler.transform(known).ravel())
     predicted: Numbers = scaler.inverse_transform(svr.predict(vectors[len(known) :])[:, None]).ravel()
     return predicted
+
+
+def find_cached_encoder() -> str | None:
+    """Return the folder of a sentence encoder in the cache of the Hugging Face hub, None if there is none."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folders = [
+        file.parents[1] for file in sorted(Path(HF_HUB_CACHE).glob(f"models--*/snapshots/*/{_POOLING}"))
+    ]
+    usual = [folder for folder in folders if USUAL_ENCODER.replace("/", "--") in str(folder)]
+    return str((usual or folders)[0]) if folders else None
 
 
 def sentence_vectors(encoder: str, texts: Sequence[str]) -> Numbers:

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import types
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
@@ -15,6 +16,30 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from ntloss.writing import digest_of_weights
+
+# Parameters that a training does not depend on.
+_NOT_IN_KEY = ("refit", "interval", "compare", "checkpoint", "verbose")
+
+
+def open_checkpoint(
+    folder: str | Path | None, name: str, parameters: dict[str, Any], rows: Sequence[Any]
+) -> Checkpoint | None:
+    """Return where the state of a training is kept, None without a folder.
+
+    Args:
+        folder: the folder, which is created.
+        name: of the file.
+        parameters: those of the estimator.
+        rows: what else the training depends on: rows, answers and weights.
+    """
+    if folder is None:
+        return None
+    used = {**parameters, **dict.fromkeys(_NOT_IN_KEY)}
+    if (weights := digest_of_weights(used["model"])) is not None:
+        used["model"] = [used["model"], weights]
+    return Checkpoint(Path(folder).expanduser() / name, [used, *rows])
 
 
 class Checkpoint:

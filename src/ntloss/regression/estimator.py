@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -17,28 +16,26 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.numbers import NumberFormat
 from ntloss.reading.intervals import Calibration
 from ntloss.regression.baselines import Baseline, fit_simple_models
 from ntloss.regression.calibration import calibrate
-from ntloss.regression.checkpoints import Checkpoint, as_json
+from ntloss.regression.checkpoints import as_json, open_checkpoint
+from ntloss.regression.evaluation import SELF, evaluate, show
 from ntloss.regression.formats import AnswerFormat
 from ntloss.regression.questions import Questions
-from ntloss.regression.report import SELF, Report, Steps, make_table, show, summarize
+from ntloss.regression.report import Report, best_epoch
 from ntloss.regression.rows import FEWEST, Numbers, as_answers, as_table, check_rows, choose_rows, divide
-from ntloss.regression.training import RATES, best_epoch, train
+from ntloss.regression.training import RATES, train_rows
 from ntloss.writing import Writer
-from ntloss.writing.weights import digest_of_weights
 
 RECORD = "regressor.json"
 CHECKPOINT, REFIT = "checkpoint.pt", "checkpoint_refit.pt"
 _READ = 200  # held-out rows whose median is read for the report
 _SILENT = 50  # rows up to which reading shows no bar
-# Parameters that a checkpoint does not depend on.
-_NOT_IN_KEY = ("refit", "interval", "compare", "checkpoint", "verbose")
 
 
 class NumberRegressor(RegressorMixin, BaseEstimator):
@@ -79,7 +76,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         checkpoint: a folder in which an interrupted `fit` leaves its state, and from which the next `fit`
             with the same rows, parameters and pretrained weights goes on. Default: none.
         verbose: print what is done, and show a bar. Default: True.
-        random_state: seed of the split and the order of the rows. Default: 0.
+        random_state: seed of the split and the order of the rows; None or a generator of numpy draws one, so
+            that an interrupted fit cannot go on. Default: 0.
 
     Attributes:
         report_: a DataFrame with a row for each model, from the smallest `mae`, its mean absolute error on
@@ -123,7 +121,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         compare: bool | str | Path = True,
         checkpoint: str | Path | None = None,
         verbose: bool = True,
-        random_state: int = 0,
+        random_state: Any = 0,
     ) -> None:
         self.model = model
         self.prompt = prompt
@@ -156,7 +154,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             The estimator.
         """
         self._check_parameters()
-        report = Report(self.verbose)
+        report, seed = Report(self.verbose), as_seed(self.random_state)
         table, plain = as_table(X)
         answers = as_answers(y)
         check_rows(table, answers)
@@ -172,26 +170,26 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         if len(given) < len(table):
             report.say(f"left out        {len(table) - len(given):,} rows in which nothing is given")
             check_rows(table.iloc[given], answers[given], "rows in which something is given")
-        used = given[choose_rows(len(given), self.max_rows, self.shuffle, self.random_state)]
+        used = given[choose_rows(len(given), self.max_rows, self.shuffle, seed)]
         table, answers, weights = table.iloc[used].reset_index(drop=True), answers[used], weights[used]
+        training, choosing, calibrating = parts = divide(len(answers))
         self.format_ = AnswerFormat.choose(answers, self.scale)
-        texts = self.questions_.write(table)
-        training, choosing, calibrating = parts = divide(len(texts))
-        if np.ptp(self.format_.scaled(answers[training])) == 0:
+        scaled, texts = self.format_.scaled(answers), self.questions_.write(table)
+        if np.ptp(scaled[training]) == 0:
             raise ValueError(
                 f"y: all {len(answers[training])} training rows have the answer {answers[0]:g}; expected "
                 "more rows with other answers"
             )
         asked = slice(calibrating.start, min(calibrating.start + _READ, len(texts)))
-        simple: dict[str, Baseline] = {}
+        models: dict[str, Baseline] = {}
         if self.compare:
             encoder = None if self.compare is True else str(self.compare)
-            simple, failed = fit_simple_models(
-                self.questions_, table, texts, answers, training, asked, encoder, self.random_state
+            models, failed = fit_simple_models(
+                self.questions_, table, texts, answers, self.format_, training, asked, encoder, seed
             )
-            report.simple_models(simple, failed, answers[asked])
+            report.simple_models(models, failed, answers[asked], self.format_)
         start = time.perf_counter()
-        self.writer_ = writer = self._load()
+        self.writer_ = writer = self._load(seed)
         rows = writer.encode(writer.prompts(texts), self.format_.write(answers))
         report.rows(texts, parts, len(given) - len(texts), self.max_rows)
         report.questions(self.questions_.left_out, rows)
@@ -201,28 +199,35 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             bar = partial(report.bar, desc="frozen layers", unit=" batches")
             writer.upper.keep_states(rows, writer.collate, bar)
         depends = [texts, answers.tolist(), weights.tolist()]
+        options: dict[str, Any] = {
+            "loss": self.loss,
+            "trained": self.train,
+            "epochs": self.epochs,
+            "seed": seed,
+        }
+        options |= {"batch_size": self.batch_size, "learning_rate": self.learning_rate}
+        checkpoint = open_checkpoint(self.checkpoint, CHECKPOINT, self.get_params(), depends)
         error = partial(self._error, texts[choosing], answers[choosing], weights[choosing])
-        self.history_ = self._train(
-            writer,
-            rows[training],
-            answers[training],
-            weights[training],
-            error if weights[choosing].any() else None,
-            self._checkpoint(CHECKPOINT, depends),
-            report,
-        )
+        validate = error if weights[choosing].any() else None
+        learned = rows[training], scaled[training], weights[training]
+        self.history_ = train_rows(writer, *learned, validate, checkpoint, report, **options)
         report.epochs(self.history_)
         self.calibration_ = calibrate(writer, rows[calibrating])
         writer.finish()
-        self._evaluate(simple, texts[asked], answers[asked], start)
+        predicted = self._read_ends(texts[asked], self.interval)
+        self.held_out_ = pd.DataFrame(predicted, columns=["lower", "prediction", "upper"])
+        self.held_out_.insert(0, "answer", answers[asked])
+        models[SELF] = Baseline(predicted[:, 1], time.perf_counter() - start)
+        # With the report, the model is fitted.
+        self.report_, self.summary_ = evaluate(models, self.held_out_, self.format_, self.interval)
         report.intervals(self.calibration_, self.interval, self.refit)
         report.say(f"\n{show(self.report_, self.summary_)}")
         if self.refit:
             last = best_epoch(self.history_) or self.epochs
             report.say(f"\nrefit           {len(rows):,} rows, {last} epochs")
-            writer = self._load()
-            checkpoint = self._checkpoint(REFIT, [*depends, last])
-            self._train(writer, rows, answers, weights, None, checkpoint, report, last)
+            writer = self._load(seed)
+            checkpoint = open_checkpoint(self.checkpoint, REFIT, self.get_params(), [*depends, last])
+            train_rows(writer, rows, scaled, weights, None, checkpoint, report, **options, last=last)
             writer.finish()
             self.writer_ = writer  # until here, an interruption leaves the first model
         return self
@@ -307,6 +312,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             "report": self.report_.to_dict("split"),
             "summary": self.summary_,
             "history": self.history_,
+            "held_out": self.held_out_.to_dict("split"),
             "feature_names_in": self.feature_names_in_.tolist(),
         }
         (path / RECORD).write_text(json.dumps(record, indent=1, default=as_json) + "\n", "utf-8")
@@ -334,7 +340,10 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             self.calibration_ = Calibration(
                 *(torch.tensor(each, dtype=torch.float64) for each in record["calibration"])
             )
-            self.report_ = pd.DataFrame(**{k: record["report"][k] for k in ("index", "columns", "data")})
+            self.held_out_, self.report_ = (
+                pd.DataFrame(record[each]["data"], record[each]["index"], record[each]["columns"])
+                for each in ("held_out", "report")
+            )
             self.summary_, self.history_ = record["summary"], record["history"]
             self.feature_names_in_ = np.array(record["feature_names_in"], dtype=object)
         except (KeyError, TypeError, ValueError) as error:
@@ -362,78 +371,39 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         if self.train == "lora" and find_spec("peft") is None:
             raise ImportError("train='lora' needs peft: pip install peft")
         check_level("interval", self.interval)
-        if not isinstance(self.random_state, int | np.integer):
-            raise ValueError(f"random_state={self.random_state!r}: expected a whole number")
         for name, least in (("epochs", 1), ("batch_size", 1), ("max_rows", FEWEST)):
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or value < least:
                 raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
 
-    def _load(self) -> Writer:
+    def _load(self, seed: int) -> Writer:
         """Load the pretrained model, and prepare the weights that are trained."""
         writer = Writer.from_pretrained(self.model, self.format_.numbers)
-        with torch.random.fork_rng():
-            torch.manual_seed(self.random_state)
-            writer.adapt(self.train)
+        writer.adapt(self.train, seed)
         return writer
 
-    def _checkpoint(self, name: str, rows: Any) -> Checkpoint | None:
-        """Return where training is kept, if it is, and what it depends on beside the parameters: its rows."""
-        if self.checkpoint is None:
-            return None
-        used = {**self.get_params(), **dict.fromkeys(_NOT_IN_KEY)}
-        if (weights := digest_of_weights(self.model)) is not None:
-            used["model"] = [self.model, weights]
-        return Checkpoint(Path(self.checkpoint).expanduser() / name, [used, *rows])
-
-    def _train(
-        self,
-        writer: Writer,
-        rows: Sequence[dict[str, Any]],
-        answers: Numbers,
-        weights: Numbers,
-        validate: Callable[[], float] | None,
-        checkpoint: Checkpoint | None,
-        report: Report,
-        last: int | None = None,
-    ) -> list[float]:
-        """Train a writer, from the checkpoint if there is one; return the errors after each epoch."""
-        last = self.epochs if last is None else last
-        steps, done = -(-len(rows) // self.batch_size) * last, 0
-        if checkpoint is not None and checkpoint.held is not None:
-            done = checkpoint.held["step"]
-            report.say(f"continued       at step {done} of {steps}, from {checkpoint.file}")
-        elif checkpoint is not None and checkpoint.refused:
-            report.say(f"started anew    {checkpoint.file} {checkpoint.refused}")
-        criterion = self.loss
-        if self.loss == "hl_gauss":
-            criterion = HLGauss.for_answers(self.format_.scaled(answers).tolist(), leading_zeros=True)
-        with Steps(report, steps, last, self.train, done) as counted:
-            return train(
-                writer,
-                NTLCrossEntropyLoss(writer.vocabulary, criterion),
-                rows,
-                validate,
-                torch.from_numpy(weights),
-                epochs=self.epochs,
-                last=last,
-                batch_size=self.batch_size,
-                learning_rate=RATES[self.train] if self.learning_rate is None else self.learning_rate,
-                seed=self.random_state,
-                checkpoint=checkpoint,
-                report=counted,
-            )
-
     def _error(self, texts: Sequence[str], answers: Numbers, weights: Numbers) -> float:
-        """Return the mean absolute error of the medians, weighted."""
-        return float(np.average(abs(self._read_texts(texts, [0.5])[:, 0] - answers), weights=weights))
+        """Return the mean error of the medians, weighted."""
+        errors = self.format_.errors(self._read_texts(texts, [0.5])[:, 0], answers)
+        return float(np.average(errors, weights=weights))
 
     def _read(self, X: Any, levels: Sequence[float]) -> Numbers:  # noqa: N803
         """Read quantiles of the model's own distribution, `[rows, levels]`."""
         check_is_fitted(self)
         texts = self.questions_.write(X)
-        bar = partial(Report(self.verbose).bar, desc="reading", unit=" batches")
-        return self._read_texts(texts, levels, bar if len(texts) > _SILENT else iter)
+        return self._read_texts(texts, levels, self._bar(texts))
+
+    def _read_ends(self, texts: Sequence[str], level: float) -> Numbers:
+        """Read lower ends, medians and upper ends, `[rows, 3]`; too few rows that calibrate make ends NaN."""
+        quantiles = [(1 - level) / 2, 0.5, (1 + level) / 2]
+        known = slice(None) if self.calibration_.covers(level) else slice(1, 2)
+        read = np.full((len(texts), 3), np.nan)
+        levels = [self.calibration_.level(each) for each in quantiles[known]]
+        read[:, known] = np.sort(self._read_texts(texts, levels, self._bar(texts)), 1)
+        return read
+
+    def _bar(self, texts: Sequence[str]) -> Callable[[Any], Any]:
+        return partial(Report(self.verbose and len(texts) > _SILENT).bar, desc="reading", unit=" batches")
 
     def _read_texts(
         self, texts: Sequence[str], levels: Sequence[float], progress: Callable[[Any], Any] = iter
@@ -444,16 +414,19 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             read[index] = self.writer_.quantiles([prompts[i] for i in index], asked)
         return self.format_.unscaled(read[:, [asked.index(level) for level in levels]])
 
-    def _evaluate(
-        self, simple: dict[str, Baseline], texts: Sequence[str], truths: Numbers, start: float
-    ) -> None:
-        """Compare the model with simple ones on held-out rows."""
-        ends = [(1 - self.interval) / 2, (1 + self.interval) / 2] * self.calibration_.covers(self.interval)
-        read = self._read_texts(texts, [self.calibration_.level(each) for each in (0.5, *ends)])
-        models = {**simple, SELF: Baseline(read[:, 0], time.perf_counter() - start)}
-        width = float((read[:, 2] - read[:, 1]).mean()) if ends else math.nan
-        self.summary_ = summarize({name: abs(each.predicted - truths) for name, each in models.items()})
-        self.report_ = make_table(models, truths, self.interval, width)  # last: with it, the model is fitted
+
+def as_seed(random_state: Any) -> int:
+    """Return a whole number as it is; one that None or a random generator draws.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    try:
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    except ValueError as error:
+        raise ValueError(f"random_state={random_state!r}: {error}") from None
 
 
 def check_level(name: str, level: float) -> None:

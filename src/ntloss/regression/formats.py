@@ -104,6 +104,10 @@ class AnswerFormat:
         answers = np.array([float(f"{10.0**number:.4g}") for number in numbers.flat]).reshape(numbers.shape)
         return answers.round() if self.whole else answers
 
+    def errors(self, predicted: Numbers, answers: Numbers) -> Numbers:
+        """Return how far predictions are from answers, of logarithms as powers of ten: 1 for 30 and 300."""
+        return abs(np.log10(predicted) - np.log10(answers)) if self.log else abs(predicted - answers)
+
     def describe(self) -> str:
         """Say in words how answers are written.
 

@@ -17,7 +17,8 @@ from scipy.stats import binomtest
 
 from ntloss.regression.columns import Answers, find_numeric, leave_out_summary, mark_gaps, read_answers
 from ntloss.regression.estimator import CHECKPOINT, RECORD, REFIT, NumberRegressor, check_level
-from ntloss.regression.report import say, show
+from ntloss.regression.evaluation import show
+from ntloss.regression.report import say
 from ntloss.regression.tables import Table, find_column, read_table
 from ntloss.writing.weights import digest_of_weights
 

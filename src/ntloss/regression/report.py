@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -10,18 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
-from ntloss.reading.intervals import Calibration, conformal_score
+from ntloss.reading.intervals import Calibration
 from ntloss.regression.baselines import Baseline
+from ntloss.regression.evaluation import in_words, short
 from ntloss.regression.formats import AnswerFormat, far_out
 from ntloss.regression.rows import Numbers, Parts
-from ntloss.regression.training import best_epoch
 from ntloss.writing.writer import LONGEST, Row
 
-SELF = "NumberRegressor"
 FEW_ROWS = 50  # calibration rows below which intervals are a rough estimate
 _SHOWN = 160  # characters of the example
 _TIMED = (2, 6)  # steps between which the time of a step is measured: the first ones are slower
@@ -54,11 +51,18 @@ class Report:
         """Return a bar of tqdm."""
         return tqdm(items, disable=not self.verbose, leave=False, mininterval=1, **options)
 
-    def simple_models(self, found: dict[str, Baseline], failed: dict[str, str], truths: Numbers) -> None:
+    def steps(self, total: int, epochs: int, trained: str, done: int) -> Steps:
+        """Return what shows the steps of a training."""
+        return Steps(self, total, epochs, trained, done)
+
+    def simple_models(
+        self, found: dict[str, Baseline], failed: dict[str, str], truths: Numbers, form: AnswerFormat
+    ) -> None:
         """Say which errors the simple models have, and which ones cannot be fitted."""
-        errors = {name: abs(each.predicted - truths).mean() for name, each in found.items()}
-        shown = " · ".join(f"{name} {_short(error)}" for name, error in errors.items())
-        self.say(f"simple models   mean absolute error on {len(truths)} held-out rows: {shown}")
+        errors = {name: form.errors(each.predicted, truths).mean() for name, each in found.items()}
+        shown = " · ".join(f"{name} {short(in_words(form, error))}" for name, error in errors.items())
+        what = "mean factor between prediction and answer" if form.log else "mean absolute error"
+        self.say(f"simple models   {what} on {len(truths)} held-out rows: {shown}")
         for name, why in failed.items():
             self.say(f"left out        {name}: {why}")
 
@@ -124,6 +128,11 @@ class Report:
         )
 
 
+def best_epoch(history: Sequence[float]) -> int:
+    """Return the number of the epoch with the smallest error, from 1; 0 before the first."""
+    return 1 + history.index(min(history)) if history else 0
+
+
 class Steps:
     """Shows the steps of a training, and says after the first ones how long it will take.
 
@@ -159,66 +168,6 @@ class Steps:
             self._report.say(f"time            about {_duration(seconds)} more, for up to {self._what}")
 
 
-def make_table(models: dict[str, Baseline], truths: Numbers, level: float, width: float) -> pd.DataFrame:
-    """Compare errors, widths and times of models, from the smallest error.
-
-    Args:
-        models: the regressor and others.
-        truths: `[rows]`, the answers that they predicted.
-        level: of the intervals of the others, which are as wide as conformal prediction makes them on these
-            rows.
-        width: the mean width of the regressor's intervals.
-    """
-    rows = {}
-    for name, each in models.items():
-        errors = abs(each.predicted - truths)
-        margin = width / 2 if name == SELF else conformal_score(errors.tolist(), level)
-        width_of = 2 * margin if math.isfinite(margin) else math.nan
-        rows[name] = {"mae": errors.mean(), "width": width_of, "seconds": round(each.seconds, 1)}
-    return pd.DataFrame.from_dict(rows, orient="index").sort_values("mae")
-
-
-def show(table: pd.DataFrame, summary: str) -> str:
-    """Write a table with its summary."""
-    return f"{table.to_string(float_format=_short)}\n\n{summary}"
-
-
-def summarize(errors: dict[str, Numbers]) -> str:
-    """Say which model has the smallest error, and whether the difference is more than chance.
-
-    Example:
-        >>> print(summarize({"boosted trees": np.ones(100), SELF: np.linspace(2, 3, 100)}))
-        ... # doctest: +NORMALIZE_WHITESPACE
-        On 100 held-out rows, the error of boosted trees is 60 % lower than that of NumberRegressor
-        (1 against 2.5; 95 % interval: 59 to 61 %). Use boosted trees.
-    """
-    own = errors[SELF]
-    others = {name: each for name, each in errors.items() if name != SELF}
-    if not others:
-        return f"Mean absolute error on {len(own)} held-out rows: {SELF} {_short(own.mean())}."
-    name = min(others, key=lambda name: others[name].mean())
-    pair = [(SELF, own), (name, others[name])]
-    (best, better), (last, worse) = sorted(pair, key=lambda each: each[1].mean())
-    rows = f"{len(own)} held-out rows"
-    errors_of = f"{_short(better.mean())} against {_short(worse.mean())}"
-    bounds = _bootstrapped_gain(better, worse)
-    if not bounds[0] > 0:
-        return f"On {rows}, the errors of {best} and {last} do not differ significantly ({errors_of})."
-    share, low, high = (f"{100 * gain:.0f}" for gain in (1 - better.mean() / worse.mean(), *bounds))
-    text = f"On {rows}, the error of {best} is {share} % lower than that of {last} ({errors_of}; "
-    text += f"95 % interval: {low} to {high} %)."
-    return f"{text} Use {name}." if worse is own else text
-
-
-def _bootstrapped_gain(better: Numbers, worse: Numbers) -> tuple[float, float]:
-    """Return the 95 % interval of the share by which a mean error is lower, by bootstrap of the rows."""
-    chosen = np.random.default_rng(0).integers(0, len(better), (2000, len(better)))
-    sums = worse[chosen].sum(1)
-    gains = 1 - np.divide(better[chosen].sum(1), sums, out=np.ones_like(sums), where=sums > 0)
-    low, high = np.quantile(gains, [0.025, 0.975])
-    return float(low), float(high)
-
-
 def _find_errors(answers: Numbers, form: AnswerFormat) -> NDArray[np.bool_]:
     """Return which answers may be errors: those that are far from the others as they are written.
 
@@ -235,10 +184,6 @@ def _find_errors(answers: Numbers, form: AnswerFormat) -> NDArray[np.bool_]:
     found = np.zeros(len(answers), bool)
     found[compared] = far_out(form.scaled(answers[compared]))
     return found
-
-
-def _short(number: float) -> str:
-    return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
 
 
 def _duration(seconds: float) -> str:

@@ -2,20 +2,87 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ntloss import NTLCrossEntropyLoss
+from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.regression.checkpoints import Checkpoint
+from ntloss.regression.report import Report, best_epoch
 from ntloss.writing import Writer
 
 WARM_UP = 0.1  # share of the steps
 PATIENCE = 4  # epochs without a smaller error after which training ends
 RATES = {"upper_layers": 2e-3, "lora": 5e-4, "all": 3e-4}
 _BETAS = (0.9, 0.98)
+
+
+def train_rows(
+    writer: Writer,
+    rows: Sequence[dict[str, Any]],
+    scaled: NDArray[np.float64],
+    row_weights: NDArray[np.float64],
+    validate: Callable[[], float] | None,
+    checkpoint: Checkpoint | None,
+    report: Report,
+    *,
+    loss: Any,
+    trained: str,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float | None,
+    seed: int,
+    last: int | None = None,
+) -> list[float]:
+    """Make the loss of a regressor, and train its writer; see `train` for what is not said here.
+
+    Args:
+        writer: the model.
+        rows: the training rows.
+        scaled: `[rows]`, the numbers that are written.
+        row_weights: `[rows]`.
+        validate: computes the error.
+        checkpoint: of this training.
+        report: prints from where it goes on, and how long it takes.
+        loss: "hl_gauss", whose width follows from the numbers, or another criterion.
+        trained: the weights that are trained, which decide the default of the learning rate.
+        epochs: the largest number of epochs.
+        batch_size: rows of a step.
+        learning_rate: None is the default.
+        seed: of the rows' order.
+        last: the epoch after which training ends.
+    """
+    steps, done = -(-len(rows) // batch_size) * (epochs if last is None else last), 0
+    if checkpoint is not None and checkpoint.held is not None:
+        done = checkpoint.held["step"]
+        report.say(f"continued       at step {done} of {steps}, from {checkpoint.file}")
+    elif checkpoint is not None and checkpoint.refused:
+        report.say(f"started anew    {checkpoint.file} {checkpoint.refused}")
+    criterion = loss
+    if loss == "hl_gauss":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # which advises logarithms: the scale was chosen
+            criterion = HLGauss.for_answers(scaled.tolist(), leading_zeros=True)
+    with report.steps(steps, epochs if last is None else last, trained, done) as counted:
+        return train(
+            writer,
+            NTLCrossEntropyLoss(writer.vocabulary, criterion),
+            rows,
+            validate,
+            torch.from_numpy(row_weights),
+            epochs=epochs,
+            last=last,
+            batch_size=batch_size,
+            learning_rate=RATES[trained] if learning_rate is None else learning_rate,
+            seed=seed,
+            checkpoint=checkpoint,
+            report=counted,
+        )
 
 
 def train(
@@ -114,11 +181,6 @@ def train(
         for name, weight in weights.items():
             weight.copy_(best.get(name, weight))
     return history
-
-
-def best_epoch(history: Sequence[float]) -> int:
-    """Return the number of the epoch with the smallest error, from 1; 0 before the first."""
-    return 1 + history.index(min(history)) if history else 0
 
 
 def _schedule(step: int, total: int) -> float:

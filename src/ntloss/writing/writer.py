@@ -105,18 +105,21 @@ class Writer:
             self.model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
 
-    def adapt(self, train: str) -> None:
+    def adapt(self, train: str, seed: int = 0) -> None:
         """Choose the weights that are trained, and prepare the model for batches of `collate`.
 
         Args:
             train: "upper_layers" for the last four layers and the norm behind them, "lora" for LoRA on all
                 layers (which needs peft), or "all".
+            seed: of LoRA's weights; the state of global random numbers is left as it is. Default: 0.
         """
         if train == "upper_layers":
             layers: int = self.model.config.get_text_config().num_hidden_layers
             self.upper = UpperLayers(self.model, min(_LAYERS, layers))
         elif train == "lora":
-            self.lora = Lora(self.model, _LORA)
+            with torch.random.fork_rng():
+                torch.manual_seed(seed)
+                self.lora = Lora(self.model, _LORA)
         else:
             self.model.requires_grad_(True)
         self._hook = copy_views(self.model.get_output_embeddings())

@@ -8,9 +8,9 @@ import pyarrow
 import pytest
 
 from ntloss.regression.columns import mark_gaps
+from ntloss.regression.evaluation import summarize
 from ntloss.regression.program import _as_times, _errors
 from ntloss.regression.questions import Questions
-from ntloss.regression.report import summarize
 from ntloss.regression.rows import as_table, is_numeric
 
 ANSWERS = np.arange(4.0) ** 2

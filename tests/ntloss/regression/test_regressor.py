@@ -22,7 +22,7 @@ from ntloss import HLGauss, criteria
 from ntloss.regression import NumberRegressor
 from ntloss.regression.calibration import calibrate
 from ntloss.regression.checkpoints import Checkpoint
-from ntloss.regression.report import summarize
+from ntloss.regression.evaluation import summarize
 from ntloss.regression.rows import choose_rows
 from ntloss.regression.training import train
 from ntloss.writing.writer import LONGEST
@@ -312,7 +312,7 @@ def test_a_stopped_fit_goes_on_from_its_step_or_its_last_epoch(tiny, tmp_path, m
 
             return train(*args, report=counted, **options)
 
-        monkeypatch.setattr("ntloss.regression.estimator.train", interrupted)
+        monkeypatch.setattr("ntloss.regression.training.train", interrupted)
 
     for limit in (2, 5):  # within the first epoch, then within the second one
         stop_at(limit)
@@ -357,7 +357,7 @@ def test_a_refit_takes_the_chosen_number_of_epochs_and_goes_on_after_an_interrup
 
         return train(*args, report=counted, **options)
 
-    monkeypatch.setattr("ntloss.regression.estimator.train", counting)
+    monkeypatch.setattr("ntloss.regression.training.train", counting)
     model = make(tiny, epochs=3, refit=True, checkpoint=tmp_path)
     limit = 3 * 7 + 2  # in the second training
     with pytest.raises(KeyboardInterrupt):
@@ -411,7 +411,7 @@ def test_a_refit_that_was_stopped_leaves_the_first_model(tiny, monkeypatch, stop
 
         return train(*args, report=counted, **options)
 
-    monkeypatch.setattr("ntloss.regression.estimator.train", stopped)
+    monkeypatch.setattr("ntloss.regression.training.train", stopped)
     model = make(tiny, refit=True)
     with pytest.raises(stop):
         model.fit(texts, answers)
@@ -424,7 +424,7 @@ def checkpoints(monkeypatch):
     """The checkpoints that fits make."""
     found = []
     monkeypatch.setattr(
-        "ntloss.regression.estimator.Checkpoint",
+        "ntloss.regression.checkpoints.Checkpoint",
         lambda *given: found.append(Checkpoint(*given)) or found[-1],
     )
     return found
@@ -520,7 +520,7 @@ def test_rows_that_cannot_be_used_are_named(tiny, error, key, change):
         {"max_rows": 3},
         {"scale": "square"},
         {"loss": "ntl"},
-        {"random_state": None},
+        {"random_state": "seed"},
         {"model": "./nothing"},
     ],
 )
