@@ -128,11 +128,13 @@ def _add_regression(commands: argparse._SubParsersAction[argparse.ArgumentParser
     predict.add_argument("table", metavar="TABLE", help="the rows, with the columns of the fitted table")
     predict.add_argument("--level", type=float, default=0.9, help="of the intervals (default: 0.9)")
     predict.add_argument("--truth", metavar="COLUMN", help="true answers, to print the errors")
+    predict.add_argument("--plot", metavar="FILE", help="save a picture of predictions and true answers")
     for command in (fit, predict):
         command.add_argument("--decimal", choices=[".", ","], help="the mark before decimals of answers")
         command.add_argument(
             "--separator", metavar="MARK", help="what separates fields of CSV (default: found; ' ': blanks)"
         )
+        command.add_argument("--no-header", action="store_true", help="columns are called x0, x1 and so on")
         about = "stands for a gap, such as -999; may be repeated"
         command.add_argument("--missing", action="append", default=[], metavar="TEXT", help=about)
 
@@ -140,14 +142,14 @@ def _add_regression(commands: argparse._SubParsersAction[argparse.ArgumentParser
 def _regression(given: argparse.Namespace) -> int:
     """Fit or predict, and return the exit code."""
     try:
-        from ntloss.regression import program  # slow: transformers
+        from ntloss.regression import program  # slow: pandas
+
+        code: int = program.fit(given) if given.command == "fit" else program.predict(given)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ntloss"):
             raise
         print(f"ntloss: {error.name} is not installed: pip install 'ntloss[regression]'", file=sys.stderr)
         return 2
-    try:
-        code: int = program.fit(given) if given.command == "fit" else program.predict(given)
     except (OSError, TypeError, ValueError) as error:
         print(f"ntloss: {error}", file=sys.stderr)
         return 2

@@ -1,12 +1,25 @@
 """Predict a number from texts or rows of a table, with intervals, in scikit-learn's interface."""
 
-from ntloss.regression.columns import mark_gaps
-from ntloss.regression.estimator import NumberRegressor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from ntloss.regression.tables import read_table
+
+if TYPE_CHECKING:
+    from ntloss.regression.estimator import NumberRegressor
 
 __all__ = [
     "NumberRegressor",
     # tables as people have them
     "read_table",
-    "mark_gaps",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the estimator, and torch, when it is used: tables are checked before."""
+    if name != "NumberRegressor":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ntloss.regression.estimator import NumberRegressor
+
+    return NumberRegressor

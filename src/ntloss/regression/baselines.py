@@ -22,16 +22,15 @@ from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 from sklearn.svm import SVR
 
-from ntloss.regression.columns import read_answers
+from ntloss.regression.columns import NUMBERS
 from ntloss.regression.formats import AnswerFormat
 from ntloss.regression.questions import Questions
-from ntloss.regression.rows import CODE, Numbers, as_floats
+from ntloss.regression.rows import Numbers
 
 MEDIAN = "the median answer"
 RIDGE = "ridge on words"
 TREES = "boosted trees"
 ENCODER = "sentence encoder and SVR"
-_LONGEST = 30  # characters of a number with a currency or unit
 _CATEGORIES = 30  # values of a column of texts up to which trees see it
 _LEAVES = (5, 20)  # rows of a leaf, at least: a fiftieth of the training rows between these
 USUAL_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
@@ -79,7 +78,7 @@ def fit_simple_models(
         ValueError: there is no such encoder.
     """
     table = questions.table(table)
-    words = [name for name in questions.columns if name not in questions.numeric]
+    words = [c for c, column in questions.columns.items() if column.kind != NUMBERS or not column.plain]
     scaled = form.scaled(answers)
     models: dict[str, Callable[[], Numbers]] = {
         MEDIAN: lambda: np.full(len(scaled[held_out]), np.median(scaled[train]))
@@ -92,15 +91,13 @@ def fit_simple_models(
         models[ENCODER] = lambda: _encoded(chosen, texts, scaled, train, held_out)
     elif words:
         failed[ENCODER] = (
-            f"none is in the cache; to compare with one, run `hf download {USUAL_ENCODER}`, and the same fit "
-            f"again, in Python as NumberRegressor(compare={USUAL_ENCODER!r})"
+            f"none is in the cache. To compare: `hf download {USUAL_ENCODER}`, and the same fit with "
+            f"`--compare {USUAL_ENCODER}` (in Python, compare=...)"
         )
     elif chosen is not None:
         failed[ENCODER] = "no column holds texts"
-    numbers = {name: _as_numbers(table[name], name in questions.numeric) for name in table.columns}
-    columns = {name: column for name, column in numbers.items() if column is not None}
-    if columns:
-        models[TREES] = lambda: _trees(table, columns, scaled, train, held_out, seed)
+    if numbers := questions.numbers(table):
+        models[TREES] = lambda: _trees(table, numbers, scaled, train, held_out, seed)
     for name, predict in models.items():
         start = time.perf_counter()
         try:
@@ -131,24 +128,9 @@ def _ridge(texts: Sequence[str], answers: Numbers, train: slice, held_out: slice
     return _fitted(Ridge(penalty, solver="sparse_cg"), vectors, answers, train, held_out)
 
 
-def _as_numbers(column: pd.Series, numeric: bool) -> Numbers | None:
-    """Return a column as numbers, also one of prices, percentages or decimal commas; None for others."""
-    if numeric:
-        return as_floats(column)
-    texts = column.astype(object).map(str, na_action="ignore")
-    if texts.str.len().max() > _LONGEST or texts.str.fullmatch(CODE).any():
-        return None
-    for decimal in (None, "."):  # where commas may be thousands or decimals, they are thousands
-        try:
-            return read_answers(texts, decimal).numbers
-        except ValueError:
-            continue
-    return None
-
-
 def _trees(
     table: pd.DataFrame,
-    columns: dict[str, Numbers],
+    numbers: dict[str, Numbers],
     answers: Numbers,
     train: slice,
     held_out: slice,
@@ -158,17 +140,14 @@ def _trees(
 
     The absolute error is what counts, but its trees stay at the median where most answers are one number.
     """
-    numeric = [*columns]
-    table = table.assign(**columns)
-    kinds = [
-        c for c in table.columns if c not in numeric and table[c].dropna().map(str).nunique() <= _CATEGORIES
-    ]
-    table = table.assign(**{c: table[c].map(str) for c in kinds})[[*kinds, *numeric]]
+    texts = {c: table[c].map(str) for c in table.columns if c not in numbers}
+    kinds = [c for c, column in texts.items() if column[table[c].notna()].nunique() <= _CATEGORIES]
+    table = table.assign(**texts, **numbers)[[*kinds, *numbers]]
     encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
     leaf = int(np.clip(len(answers[train]) // 50, *_LEAVES))
     trees = HistGradientBoostingRegressor(
         min_samples_leaf=leaf,
-        categorical_features=[True] * len(kinds) + [False] * len(numeric),
+        categorical_features=[True] * len(kinds) + [False] * len(numbers),
         random_state=seed,
     )
     search = GridSearchCV(

@@ -1,36 +1,147 @@
-"""Read columns of texts: which cells are gaps, and the numbers of the answers."""
+"""How the columns of a table are read: a record of each, by which new rows are read, too."""
 
 from __future__ import annotations
 
 import math
 import re
 import shlex
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ntloss.numbers.alphabet import APOSTROPHES, POINT, POWERS, SIGNS, SPACES
-from ntloss.numbers.parsing import parse_number
+from ntloss.numbers import parse_number
 
+NUMBERS, CODES, TEXTS = "numbers", "codes", "texts"
 _GAPS = {"", "-", "--", "\N{EN DASH}", "\N{EM DASH}", "?", ".", "na", "n/a", "n.a.", "#n/a", "<na>", "nan"}
 _GAPS |= {"null", "none", "unknown"}
 _GAPS |= {"#div/0!", "#name?", "#null!", "#num!", "#ref!", "#value!"}  # a spreadsheet's errors
-PLAIN = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")  # a number as `float` reads it
+_POWER_CODE = "[0-9]+[eE][0-9]+"  # 5E6 is a code: programs write a sign or a point in such numbers
+PLAIN = re.compile(
+    rf"(?!{_POWER_CODE}\Z)[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+)  # as `float` reads it
+_CODE = re.compile(f"0[0-9]+|{_POWER_CODE}")
 _AROUND_DIGITS = re.compile(r"([^0-9]*)([0-9](?:.*[0-9])?)([^0-9]*)", re.DOTALL)
 _ONE_GROUP = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
-_APOSTROPHE = re.compile(f"[0-9][{APOSTROPHES}][0-9]")
-_SPACE = re.compile(f"[0-9][{SPACES}][0-9]")
-_MARKS = f"(. {''.join(SIGNS)}"
-_MINUSES = tuple(sign for sign, factor in SIGNS.items() if factor < 0)
+_MINUSES = ("-", "\N{MINUS SIGN}", "\N{HYPHEN}", "\N{NON-BREAKING HYPHEN}", "\N{FIGURE DASH}", "\N{EN DASH}")
+_MARKS = f"(. +{''.join(_MINUSES)}"
+_MAGNITUDES = re.compile(
+    "hundred|thousand|lakh|crore|[mbt]n|mln|mio|bln|mrd|trn|[mbtr]+illion|[kmbt]", re.IGNORECASE
+)
 _SCORE = r"([0-9][0-9.,]*)\s*(?:/|out of)\s*([0-9]+)"
-_SUMMARY = re.compile(r"(?:(?:grand|sub)[ -]?)?total|sum|average|mean", re.IGNORECASE)
-_NEAR = 0.01  # how far a sum or mean may be from that of the numbers as they are written, relative
-_ENOUGH = 20  # rows of which no last one is the sum of the others by chance
+_LONGEST = 30  # characters of a number with a currency or unit, in a column that is not asked for
 _EXAMPLES = 3  # rows of an error
 _SHOWN = 60  # characters of a cell
+
+
+@dataclass(frozen=True)
+class Column:
+    """How the cells of a column are read.
+
+    Args:
+        kind: "numbers"; "codes", digits that name something, such as 0123, 5E6, or 1.9 beside 1.10; "texts".
+        decimal: the mark before decimals; None if no cell decides it.
+        unit: what stands beside all numbers: a currency, a unit, or `/5` of scores out of 5.
+        plain: whether `float` reads the numbers. Default: True.
+        low: the smallest number. Default: there are none.
+        high: the largest number.
+    """
+
+    kind: str
+    decimal: str | None = None
+    unit: str = ""
+    plain: bool = True
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def learn(cls, cells: pd.Series) -> Column:
+        """Find out how a column is read that is not asked for: as numbers if all of its cells are."""
+        if pd.api.types.is_bool_dtype(cells) or pd.api.types.is_complex_dtype(cells):
+            return cls(TEXTS)
+        if pd.api.types.is_numeric_dtype(cells):
+            return cls(NUMBERS)._with_range(as_floats(cells))
+        texts = pd.Series(_given(cells).unique(), dtype=object)
+        if not len(texts):
+            return cls(TEXTS)
+        if texts.str.fullmatch(PLAIN).all():
+            return cls(CODES) if _are_codes(texts) else cls(NUMBERS)._with_range(as_floats(texts))
+        if texts.str.len().max() > _LONGEST or texts.str.fullmatch(_CODE).any():
+            return cls(TEXTS)
+        first = _Cell.of(texts[0])  # at which most columns of texts end
+        is_named = re.search("[^\\W\\d_]", first.before) is not None and not first.is_money  # as room 12
+        is_text = all(math.isnan(first.read(mark)[0]) for mark in ".,") and "/" not in first.core
+        if is_named or is_text:
+            return cls(TEXTS)
+        for decimal in (None, "."):  # where commas may be thousands or decimals, they are thousands
+            try:
+                return read_answers(texts, decimal).column
+            except ValueError:
+                continue
+        return cls(TEXTS)
+
+    def read(self, cells: pd.Series) -> NDArray[np.float64]:
+        """Return the numbers of cells, `[rows]`, NaN for gaps and for what is not read like this column."""
+        if pd.api.types.is_numeric_dtype(cells):
+            return as_floats(cells)
+        texts = _given(cells)
+        if self.plain:
+            numbers = as_floats(texts.where(texts.str.fullmatch(PLAIN)))
+        else:
+            if self.unit.startswith("/"):
+                parts = texts.str.extract(rf"^{_SCORE}$")
+                texts = parts[0].where("/" + parts[1] == self.unit, "")
+            pairs = texts.map(_Cell.of).map(lambda cell: cell.read(self.decimal))
+            unit = "" if self.unit.startswith("/") else _singular(self.unit)
+            same = pairs.map(lambda pair: _singular(pair[1]) == unit)
+            numbers = pairs.map(lambda pair: pair[0]).where(same).to_numpy(float)
+        found: NDArray[np.float64] = pd.Series(numbers, texts.index).reindex(cells.index).to_numpy(float)
+        return found
+
+    def misfits(self, cells: pd.Series) -> NDArray[np.bool_]:
+        """Return which cells hold something that is not read as this column was, `[rows]`."""
+        is_typed = pd.api.types.is_numeric_dtype(cells)
+        given: NDArray[np.bool_] = (cells.notna() & ~is_gap_mark(cells)).to_numpy(bool)
+        if self.kind == TEXTS or (is_typed and self.kind == NUMBERS and not self.unit):
+            return given & False
+        if self.kind != CODES and not is_typed:
+            given &= np.isnan(self.read(cells))
+        return given if self.kind != CODES or is_typed else given & False  # typed codes have lost zeros
+
+    def notes(self, cells: pd.Series) -> list[str]:
+        """Say which cells are not read as this column was, and whether numbers are far from those it had."""
+        found, name = list[str](), repr(str(cells.name))
+        if (wrong := self.misfits(cells)).any():
+            row = int(np.flatnonzero(wrong)[0])
+            count = f"{wrong.sum():,} of {len(cells):,} rows"
+            held = (
+                f"numbers with {self.unit!r}" if self.unit else "codes" if self.kind == CODES else "numbers"
+            )
+            if self.decimal == ",":
+                held += ", and commas before decimals"
+            found.append(
+                f"{count} of {name} are not read as in the fitted table, which had {held}: "
+                f"{str(cells.iloc[row])[:_SHOWN]!r} in row {row + 1:,}"
+            )
+        numbers = self.read(cells) if self.kind == NUMBERS else np.zeros(0)
+        return [*found, *self._far(numbers[~np.isnan(numbers)], name)]
+
+    def _far(self, numbers: NDArray[np.float64], name: str) -> list[str]:
+        if self.low is None or self.high is None or not len(numbers):
+            return []
+        margin, middle = self.high - self.low, float(np.median(numbers))
+        if self.low - margin <= middle <= self.high + margin:
+            return []
+        here, there = f"{numbers.min():g} to {numbers.max():g}", f"{self.low:g} to {self.high:g}"
+        return [f"{name} is {here}, but {there} in the fitted table: is it in another unit?"]
+
+    def _with_range(self, numbers: NDArray[np.float64]) -> Column:
+        numbers = numbers[np.isfinite(numbers)]
+        return replace(self, low=float(numbers.min()), high=float(numbers.max())) if len(numbers) else self
 
 
 class Answers(NamedTuple):
@@ -39,49 +150,43 @@ class Answers(NamedTuple):
     Attributes:
         numbers: `[rows]`.
         notes: sentences about how they were read.
-        decimal: the mark before decimals; None if no answer has one, or separators of thousands.
+        column: the record of this.
     """
 
     numbers: NDArray[np.float64]
     notes: list[str]
-    decimal: str | None = None
+    column: Column = Column(NUMBERS)
 
 
-def find_numeric(rows: pd.DataFrame, missing: Iterable[str] = ()) -> list[str]:
-    """Return the names of columns that hold numbers, and gaps at most.
-
-    Args:
-        rows: texts.
-        missing: what stands for a gap, in addition to `?`, `n/a` and the like.
-    """
-    gaps = _GAPS | {*map(_normal, missing)}
-    return [name for name in rows.columns if _holds_numbers(rows[name], gaps)]
+def as_floats(column: pd.Series) -> NDArray[np.float64]:
+    """Return a column as numbers, NaN where there is none; of any dtype, Int64 with pd.NA among them."""
+    numbers: NDArray[np.float64] = pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan)
+    return numbers
 
 
-def mark_gaps(
-    rows: pd.DataFrame, missing: Iterable[str] = (), numeric: Collection[str] | None = None
-) -> pd.DataFrame:
-    """Return rows with None in place of gaps.
+def is_gap_mark(cells: pd.Series, missing: Collection[str] | None = None) -> pd.Series:
+    """Return which cells stand for nothing, `[rows]`.
 
     Args:
-        rows: texts.
-        missing: what stands for a gap in any column.
-        numeric: columns in which NA, ? and the like stand for gaps, too. Default: those that hold numbers.
-            Rows that a model reads are marked with the columns of the rows that it learned from, because
-            which ones hold numbers may depend on a single row.
+        cells: texts or numbers.
+        missing: what stands for a gap. Default: nothing, `?`, `n/a` and the like.
     """
-    meant = {*map(_normal, missing)}
-    numeric = find_numeric(rows, meant) if numeric is None else numeric
-    return rows.apply(lambda texts: _without(texts, meant | _GAPS if texts.name in numeric else meant))
+    marks = _GAPS if missing is None else {*map(_normal, missing)}
+    return cells.map(lambda cell: cell is not None and _normal(str(cell)) in marks).astype(bool)
 
 
-def _without(texts: pd.Series, gaps: set[str]) -> pd.Series:
-    return texts.where(~texts.fillna("").map(_normal).isin(gaps), None)
+def _given(cells: pd.Series) -> pd.Series:
+    """Return the cells that are no gaps, as texts without blanks at their ends."""
+    texts = cells[cells.notna()].map(lambda cell: str(cell).replace("\xa0", " ").strip()).astype(object)
+    return texts[~is_gap_mark(texts)]
 
 
-def _holds_numbers(texts: pd.Series, gaps: set[str]) -> bool:
-    given = texts[~texts.fillna("").map(_normal).isin(gaps)]
-    return bool(len(given) and pd.to_numeric(given, errors="coerce").notna().all())
+def _are_codes(texts: pd.Series) -> bool:
+    """Return whether digits name something: some begin with a 0, or are versions, whose last 0 counts."""
+    decimals = texts.str.extract(r"^[0-9]+\.([0-9]+)$")[0].dropna()
+    are_versions = {*decimals.str.len()} == {1, 2} and decimals.str.fullmatch("[0-9]0").any()
+    are_versions &= not decimals.str.fullmatch("0[0-9]").any()  # there is a 1.05, too
+    return bool(are_versions or texts.str.fullmatch(_CODE).any())
 
 
 def _normal(text: str) -> str:
@@ -90,11 +195,15 @@ def _normal(text: str) -> str:
     return str(float(text)) if PLAIN.fullmatch(text) else text
 
 
+def _singular(unit: str) -> str:
+    return unit.removesuffix("s") if len(unit) > 2 else unit
+
+
 def read_answers(
     column: pd.Series,
     decimal: str | None = None,
     missing: Iterable[str] = (),
-    usual: str | None = None,
+    fitted: Column | None = None,
 ) -> Answers:
     """Read the numbers of a column of texts, each by the grammar of `parse_number`.
 
@@ -104,25 +213,26 @@ def read_answers(
 
     Args:
         column: texts.
-        decimal: "." or ",", the mark before decimals; the other one then separates thousands. Default: the
-            answers decide; numbers that may still be meant in two ways are an error.
+        decimal: "." or ",", the mark before decimals; the other one then separates thousands. Default: that
+            of the fitted answers, or the answers decide; numbers that may still be meant in two ways are an
+            error.
         missing: what stands for no answer, in addition to `?`, `n/a` and the like.
-        usual: "." or ",", the mark before decimals of other answers of this kind, which decides what these
-            answers leave open. Default: unknown.
+        fitted: how the answers were read that a model was fitted to. Default: there is none.
 
     Raises:
-        ValueError: some rows hold something else, or may be read in two ways.
+        ValueError: some rows hold something else, may be read in two ways, or have another unit than the
+            fitted ones.
 
     Example:
-        >>> numbers, notes, _ = read_answers(pd.Series(["$5", "$7.50", "?"], name="y"))
-        >>> numbers, notes
-        (array([5. , 7.5, nan]), ["1 row has no 'y' ('?')", "every 'y' has '$'"])
+        >>> numbers, notes, column = read_answers(pd.Series(["$5", "$7.50", "?"], name="y"))
+        >>> numbers, notes, column.unit
+        (array([5. , 7.5, nan]), ["1 row has no 'y' ('?')", "every 'y' has '$'"], '$')
         >>> read_answers(pd.Series(["12.345", "523"]), decimal=",").numbers
         array([12345.,   523.])
     """
     name = "answer" if column.name is None else str(column.name)
     texts = column.fillna("").map(lambda text: str(text).replace("\xa0", " ").strip())
-    is_gap = texts.map(_normal).isin(_GAPS | {*map(_normal, missing)})
+    is_gap = is_gap_mark(texts) | is_gap_mark(texts, [*missing])
     given, notes = texts[~is_gap], list[str]()
     if absent := len(texts) - len(given):
         marks = sorted({*texts[is_gap]} - {""})
@@ -133,13 +243,13 @@ def read_answers(
     if given.str.lower().isin(["true", "false"]).all():
         notes.append(f"{name!r}: True is 1, False is 0")
         given = (given.str.lower() == "true").map({True: "1", False: "0"})
-    given = _without_scale(given, name, notes)
+    given, scale = _without_scale(given, name, notes)
     found = given.map(_Cell.of)
-    mark = _decimal_mark(found, name, usual, notes) if decimal is None else decimal
+    mark = decimal or (None if fitted is None else fitted.decimal) or _decimal_mark(found, name, notes)
     read = [cell.read(mark) for cell in found]
     is_wrong = [math.isnan(number) for number, _ in read]
     measured = [unit for number, unit in read if not math.isnan(number)]
-    units = {unit.removesuffix("s") if len(unit) > 2 else unit for unit in measured}
+    units = {_singular(unit) for unit in measured}
     if len(units) == 1 and (unit := max(measured, key=len)):
         notes.append(f"every {name!r} has {unit!r}")
     scaled = [
@@ -157,11 +267,29 @@ def read_answers(
         shown = ", ".join(f"{texts[row]!r} in row {texts.index.get_loc(row) + 1:,}" for row in rows)
         raise ValueError(
             f"the column {name!r} holds no plain number in {len(wrong):,} of {len(texts):,} rows: {shown}. "
-            f"{_advice(found[is_wrong], [number for number, _ in read], units, decimal)}"
+            f"{_advice(found[is_wrong], [number for number, _ in read], units, mark)}"
         )
     numbers = pd.Series([number for number, _ in read], given.index)
     _note_parentheses(given, name, notes)
-    return Answers(numbers.reindex(texts.index).to_numpy(float), notes, mark)
+    is_plain = bool(given.map(lambda text: PLAIN.fullmatch(text) is not None).all()) and mark != ","
+    kept = Column(
+        NUMBERS, mark, scale or (max(measured, key=len) if measured else ""), is_plain and not scale
+    )
+    if fitted is not None:
+        if kept.unit and fitted.unit and _singular(kept.unit) != _singular(fitted.unit):
+            raise ValueError(
+                f"{name!r} has {kept.unit!r} ({texts[given.index[0]]!r}), but {fitted.unit!r} in the fitted "
+                "table: convert the numbers"
+            )
+        if _singular(kept.unit) != _singular(fitted.unit):
+            had = repr(fitted.unit) if fitted.unit else "no unit"
+            notes.append(
+                f"{name!r} has {kept.unit or 'no unit'}, and {had} in the fitted table: taken for the same"
+            )
+        notes += fitted._far(numbers.to_numpy(float), repr(name))
+    return Answers(
+        numbers.reindex(texts.index).to_numpy(float), notes, kept._with_range(numbers.to_numpy(float))
+    )
 
 
 class _Cell(NamedTuple):
@@ -183,7 +311,7 @@ class _Cell(NamedTuple):
         return (math.nan if number is None or math.isinf(number) else number), unit
 
     def _read(self, decimal: str | None) -> tuple[float | None, str]:
-        if PLAIN.fullmatch(self.text) and (decimal != "," or POINT not in self.text):
+        if PLAIN.fullmatch(self.text) and (decimal != "," or "." not in self.text):
             return float(self.text), ""
         if decimal is None and "," in self.core:
             return None, ""  # thousands, or decimals?
@@ -200,30 +328,38 @@ class _Cell(NamedTuple):
     @property
     def magnitudes(self) -> list[str]:
         """What may stand for thousands or millions after the number."""
-        return [word for word in self.after.split() if word.lower().removesuffix("s") in POWERS]
+        return [word for word in self.after.split() if _MAGNITUDES.fullmatch(word.removesuffix("s"))]
+
+    @property
+    def is_money(self) -> bool:
+        """Whether a currency's sign, or three capitals, stand beside the number."""
+        around = (self.before + self.after).replace("-", "").strip()
+        return re.fullmatch("[A-Z]{3}", around) is not None or any(
+            unicodedata.category(c) == "Sc" for c in around
+        )
 
     def _thousands(self, decimal: str | None) -> str | None:
         """Return the separator of thousands that the text has, or may have beside its mark of decimals."""
-        for mark, pattern in (("'", _APOSTROPHE), (" ", _SPACE)):
-            if pattern.search(self.core):
+        for mark, pattern in (("'", "[0-9]['\u2019][0-9]"), (" ", r"[0-9]\s[0-9]")):
+            if re.search(pattern, self.core):
                 return mark
         if decimal == ",":
-            return POINT
+            return "."
         return None if decimal is None or self.core.count(",") > 1 else ","
 
     @property
     def mark(self) -> str | None:
         """The mark before decimals, if the text alone decides it."""
-        points, commas = self.core.count(POINT), self.core.count(",")
+        points, commas = self.core.count("."), self.core.count(",")
         if points and commas:
             return max(",.", key=self.core.rindex) if min(points, commas) == 1 else None
         if points + commas == 1:
-            return None if _ONE_GROUP.fullmatch(self.core) else POINT if points else ","
-        return POINT if commas else "," if points else None
+            return None if _ONE_GROUP.fullmatch(self.core) else "." if points else ","
+        return "." if commas else "," if points else None
 
 
-def _decimal_mark(cells: pd.Series, name: str, usual: str | None, notes: list[str]) -> str | None:
-    """Return the mark before decimals that the answers of a column decide, or the usual one.
+def _decimal_mark(cells: pd.Series, name: str, notes: list[str]) -> str | None:
+    """Return the mark before decimals that the answers of a column decide.
 
     None: they have neither decimals nor separators of thousands, or commas that may be one or the other.
 
@@ -236,90 +372,47 @@ def _decimal_mark(cells: pd.Series, name: str, usual: str | None, notes: list[st
             deciding.setdefault(cell.mark, cell.text)
     if len(deciding) == 1:
         ((mark, example),) = deciding.items()
-        other = {POINT: ",", ",": POINT}[mark]
+        other = {".": ",", ",": "."}[mark]
         if mark == "," or any("," in cell.core for cell in cells):
             notes.append(
                 f"in {name!r}, {mark!r} stands before decimals and {other!r} between thousands ({example!r})"
             )
         return mark
     if deciding:
-        return POINT  # what has decimals after a comma will be named
+        return "."  # what has decimals after a comma will be named
     cells = cells[cells.map(lambda cell: cell.core != "")]
-    pointed = cells.map(lambda cell: POINT in cell.core)
-    if usual is not None:
-        if is_open := [cell.text for cell in cells if POINT in cell.core or "," in cell.core]:
-            notes.append(
-                f"in {name!r}, {usual!r} stands before decimals, as in the fitted table ({is_open[0]!r})"
-            )
-        return usual
-    if not pointed.any():
+    grouped = {mark: [cell for cell in cells if mark in cell.core] for mark in ".,"}
+    for mark, other in ((".", ","), (",", ".")):
+        found = grouped[mark]
+        # In all rows, three digits after a point may be decimals, also of money.
+        is_open = not found or grouped[other] or (mark == "." and len(found) == len(cells))
+        if not is_open and all(cell.is_money for cell in found):
+            notes.append(f"in {name!r}, {mark!r} separates thousands, as of money ({found[0].text!r})")
+            return other
+    pointed = grouped["."]
+    if not pointed:
         return None
-    if pointed.all():
+    if len(pointed) == len(cells):
         notes.append(
             f"the points in {name!r} are read as decimals ({cells.iloc[0].text!r}); if they separate "
             "thousands, pass --decimal ,"
         )
-        return POINT
-    examples = [cells[pointed].iloc[0].text, cells[~pointed].iloc[0].text]
+        return "."
+    examples = [pointed[0].text, next(cell.text for cell in cells if "." not in cell.core)]
     raise ValueError(
         f"the column {name!r} may be read in two ways: {' and '.join(map(repr, examples))} are thousands "
         "separated by points, or have decimals. Pass --decimal , for thousands, --decimal . for decimals."
     )
 
 
-def _without_scale(texts: pd.Series, name: str, notes: list[str]) -> pd.Series:
-    """Return scores of one scale, such as 4/5 and 3/5 in all rows, without it."""
+def _without_scale(texts: pd.Series, name: str, notes: list[str]) -> tuple[pd.Series, str]:
+    """Return scores of one scale, such as 4/5 and 3/5 in all rows, without it, and the scale."""
     parts = texts.str.extract(rf"^{_SCORE}$")
-    scores, scales = pd.to_numeric(parts[0].str.replace(",", POINT), errors="coerce"), pd.to_numeric(parts[1])
+    scores, scales = pd.to_numeric(parts[0].str.replace(",", "."), errors="coerce"), pd.to_numeric(parts[1])
     if not (scores <= scales).all() or scales.nunique() > 1:
-        return texts
+        return texts, ""
     notes.append(f"every {name!r} is out of {scales.iloc[0]:g} ({texts.iloc[0]!r})")
-    return parts[0]
-
-
-def leave_out_summary(rows: pd.DataFrame, answers: Answers) -> Answers:
-    """Return answers without those of last rows that sum up the others, as below a table of a spreadsheet.
-
-    Such rows are called "Total", "Average" or the like, and their answers are near the sum or the mean of the
-    others. If a row has only the name, a note asks for a decision. A row without such a name is left out if
-    its answer is the sum of at least 20 others, of which none is negative.
-
-    Args:
-        rows: the table, of texts.
-        answers: those of the rows.
-
-    Example:
-        >>> rows = pd.DataFrame({"text": ["a", "b", "Total", "Mean"], "y": ["3", "4", "7", "3.5"]})
-        >>> leave_out_summary(rows, read_answers(rows["y"])).numbers
-        array([ 3.,  4., nan, nan])
-    """
-    known = [*np.flatnonzero(np.isfinite(answers.numbers))]
-    named: dict[int, str] = {}
-    while len(known) > 2 and (name := _name_of_summary(rows, known[-1])):
-        named[known.pop()] = name
-    numbers, notes = answers.numbers.copy(), [*answers.notes]
-    others = numbers[known]
-    for row, name in named.items():
-        shown = f"row {row + 1}, {name!r},"
-        if np.isclose(numbers[row], [others.sum(), others.mean()], rtol=_NEAR, atol=0).any():
-            notes.append(f"left out: {shown} with {numbers[row]:.15g}, which sums up the others")
-            numbers[row] = np.nan
-        else:
-            notes.append(f"{shown} may sum up the others; if so, delete it")
-    if not named and np.count_nonzero(others[:-1]) >= _ENOUGH and (others >= 0).all():
-        last = known[-1]
-        if np.isclose(numbers[last], others[:-1].sum(), rtol=1e-9, atol=0):
-            notes.append(f"left out: row {last + 1} with {numbers[last]:.15g}, the sum of the others")
-            numbers[last] = np.nan
-    return answers._replace(numbers=numbers, notes=notes)
-
-
-def _name_of_summary(rows: pd.DataFrame, row: int) -> str | None:
-    """Return what says that a row sums up others, if no other row has that text in the same column."""
-    for name, cell in rows.iloc[row].items():
-        if cell is not None and _SUMMARY.fullmatch(cell.strip(": ")) and (rows[name] == cell).sum() == 1:
-            return str(cell)
-    return None
+    return parts[0], f"/{scales.iloc[0]:g}"
 
 
 def _note_parentheses(texts: pd.Series, name: str, notes: list[str]) -> None:
@@ -347,6 +440,8 @@ def _advice(wrong: pd.Series, numbers: Sequence[float], units: set[str], decimal
         shown = ", ".join(map(repr, sorted(units - {""})[:_EXAMPLES]))
         others = ", and rows without one" if "" in units else ""
         return f"There are several units or marks: {shown}{others}. Write one, or none, in all rows."
+    if wrong.map(lambda cell: cell.text.startswith("=")).any():
+        return "Formulas have no values here: open the file in a spreadsheet program, and save it."
     has_point, has_comma = (any(mark in cell.core for cell in wrong) for mark in ".,")
     if decimal == "," and has_point:
         return "With --decimal , points separate thousands, as in 1.234,5."

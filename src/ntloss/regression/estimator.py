@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -26,9 +27,11 @@ from ntloss.regression.calibration import calibrate
 from ntloss.regression.checkpoints import as_json, open_checkpoint
 from ntloss.regression.evaluation import SELF, evaluate, show
 from ntloss.regression.formats import AnswerFormat
+from ntloss.regression.plots import plot_predictions
 from ntloss.regression.questions import Questions
 from ntloss.regression.report import Report, best_epoch
 from ntloss.regression.rows import FEWEST, Numbers, as_answers, as_table, check_rows, choose_rows, divide
+from ntloss.regression.suspects import find_leaks
 from ntloss.regression.training import RATES, train_rows
 from ntloss.writing import Writer
 
@@ -193,6 +196,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         rows = writer.encode(writer.prompts(texts), self.format_.write(answers))
         report.rows(texts, parts, len(given) - len(texts), self.max_rows)
         report.questions(self.questions_.left_out, rows)
+        report.leaks(find_leaks(self.questions_.numbers(table), answers))
         report.answers(self.format_, answers, texts[0])
         report.weights(self.model, writer.model)
         if writer.upper is not None:
@@ -286,6 +290,28 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         if points < 1:
             raise ValueError(f"points={points}: expected 1 or more")
         return self._read(X, [(i + 0.5) / points for i in range(points)])
+
+    def plot(self, X: Any, y: Any, level: float | None = None, axes: Any = None) -> Any:  # noqa: N803
+        """Draw predictions with their intervals over true answers; this needs matplotlib.
+
+        Args:
+            X: as in `fit`.
+            y: `[rows]`, the true answers.
+            level: of the intervals. Default: `interval`.
+            axes: axes of matplotlib. Default: those of a new figure, `plot(X, y).figure`.
+
+        Returns:
+            The axes.
+        """
+        check_is_fitted(self)
+        answers, level = as_answers(y), self.interval if level is None else level
+        check_level("level", level)
+        texts = self._write(X)
+        if len(texts) != len(answers):
+            raise ValueError(f"X has {len(texts)} rows, y {len(answers)}: expected as many")
+        return plot_predictions(
+            answers, self._read_ends(texts, level), self.format_.log, self.questions_.answer, axes
+        )
 
     def save(self, folder: str | Path) -> None:
         """Save the fitted model in a folder, which is created, and from which `load` reads it.
@@ -390,8 +416,15 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
     def _read(self, X: Any, levels: Sequence[float]) -> Numbers:  # noqa: N803
         """Read quantiles of the model's own distribution, `[rows, levels]`."""
         check_is_fitted(self)
-        texts = self.questions_.write(X)
+        texts = self._write(X)
         return self._read_texts(texts, levels, self._bar(texts))
+
+    def _write(self, X: Any) -> list[str]:  # noqa: N803
+        """Write rows as questions, and warn of cells that are not read as those that were fitted."""
+        table = self.questions_.table(X)
+        for note in self.questions_.notes(table):
+            warnings.warn(note, stacklevel=4)
+        return self.questions_.write(table)
 
     def _read_ends(self, texts: Sequence[str], level: float) -> Numbers:
         """Read lower ends, medians and upper ends, `[rows, 3]`; too few rows that calibrate make ends NaN."""

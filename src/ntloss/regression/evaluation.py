@@ -71,7 +71,7 @@ def summarize(errors: dict[str, Numbers], log: bool = False) -> str:
         On 100 held-out rows, the error of boosted trees is 60 % lower than that of NumberRegressor
         (1 against 2.5; 95 % interval: 59 to 61 %). Use boosted trees.
     """
-    rows, own = f"{len(errors[SELF])} held-out rows", errors[SELF]
+    rows = f"{len(errors[SELF])} held-out rows"
     means = {name: each.mean() for name, each in errors.items()}
     shown = {name: f"a factor of {10.0**mean:.3g}" if log else short(mean) for name, mean in means.items()}
     others = [name for name in errors if name != SELF]
@@ -88,10 +88,9 @@ def summarize(errors: dict[str, Numbers], log: bool = False) -> str:
         return (
             f"{warning}On {rows}, the errors of {best} and {last} do not differ significantly ({compared})."
         )
-    text = (
-        f"{warning}On {rows}, the error of {best} is {100 * (1 - means[best] / means[last]):.0f} % lower than "
-        f"that of {last} ({compared}; 95 % interval: {100 * low:.0f} to {100 * high:.0f} %)."
-    )
+    share = 100 * (1 - means[best] / means[last])
+    text = f"{warning}On {rows}, the error of {best} is {share:.0f} % lower than that of {last} ({compared}; "
+    text += f"95 % interval: {100 * low:.0f} to {100 * high:.0f} %)."
     return f"{text} Use {name}." if best != SELF else text
 
 

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ntloss.numbers import NumberFormat
 from ntloss.regression.rows import Numbers
+from ntloss.regression.suspects import far_out
 
 SCALES = ("plain", "log")
 _MOST_DIGITS = 15  # that a float64 tells apart
-_FAR = 10  # interquartile ranges outside the quartiles from which a number is far out
 _APART = 10  # times the largest other answer, from which large ones are errors and no tail
 
 
@@ -122,24 +121,6 @@ class AnswerFormat:
         return f"{'the logarithm to base 10, ' * self.log}{'a sign, ' * form.signed}{text}"
 
 
-def far_out(answers: Numbers) -> NDArray[np.bool_]:
-    """Return which answers are so far from the others that they may be errors.
-
-    They are more than ten interquartile ranges outside the quartiles, or the smallest or largest number, in
-    several rows, is as far from the quartiles of the other ones, such as -999 in each third row.
-
-    Example:
-        >>> far_out(np.array([2.4, 2.6, 3.0, 3.1, 3.5, 1e7]))
-        array([False, False, False, False, False,  True])
-    """
-    found = _far_from(answers, answers)
-    for end in (answers.min(), answers.max()):
-        others = answers[answers != end]
-        if 0 < len(others) < len(answers) - 1:
-            found |= (answers == end) & _far_from(others, answers)
-    return found
-
-
 def spreads_widely(answers: Numbers) -> bool:
     """Return whether answers are positive, skewed to the right, and spread over two orders of magnitude.
 
@@ -158,13 +139,6 @@ def spreads_widely(answers: Numbers) -> bool:
     ordered = np.sort(answers)
     low, high = ordered[[round(share * (len(ordered) - 1)) for share in (0.01, 0.99)]]
     return bool(high > 100 * low and _skew(answers) > 1 and abs(_skew(np.log(answers))) < _skew(answers))
-
-
-def _far_from(others: Numbers, answers: Numbers) -> NDArray[np.bool_]:
-    low, high = np.quantile(others, [0.25, 0.75])
-    margin = _FAR * (high - low)
-    found: NDArray[np.bool_] = ((answers < low - margin) | (answers > high + margin)) & (margin > 0)
-    return found
 
 
 def _skew(numbers: Numbers) -> float:

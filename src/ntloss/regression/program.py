@@ -8,23 +8,29 @@ import json
 import math
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
 
-from ntloss.regression.columns import Answers, find_numeric, leave_out_summary, mark_gaps, read_answers
-from ntloss.regression.estimator import CHECKPOINT, RECORD, REFIT, NumberRegressor, check_level
-from ntloss.regression.evaluation import show
-from ntloss.regression.report import say
+from ntloss.regression.columns import Answers, Column, is_gap_mark, read_answers
+from ntloss.regression.printing import say
+from ntloss.regression.suspects import leave_out_summary
 from ntloss.regression.tables import Table, find_column, read_table
-from ntloss.writing.weights import digest_of_weights
 
-_YEAR_LAST = r"^\s*(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:\s*|([T ]\d.*))$"
+if TYPE_CHECKING:
+    from ntloss.regression.formats import AnswerFormat
+
+# What needs torch is imported when the tables have been read: errors in them are said at once.
+
+_DATES = ("ISO8601", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%d.%m.%Y")
+_TIMES = ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S")
 COMMAND = "command.json"  # what a folder was made from
-FOUND = "found"  # in it: how the table was read
+ANSWER = "answer"  # in it: how the answers were read
+PICTURE = "predictions.png"
 PREDICTED = ("prediction", "lower", "upper")  # the columns that predict adds
 _SHOWN = 3  # rows
 _OF_FIT = (
@@ -40,15 +46,21 @@ _OF_FIT = (
     "decimal",
     "missing",
     "target",
+    "no_header",
 )
 
 
 def fit(given: argparse.Namespace) -> int:
     """Fit a table's column, save the model in a folder, and print what it can do."""
-    table = read_table(given.table, given.separator, "--separator")
+    table = read_table(given.table, given.separator, "--separator", not given.no_header)
     target = find_column(table.rows, given.target, "--target", table.notes)
     folder = Path(given.output or f"{Path(given.table).name.partition('.')[0]}-{target}").expanduser()
-    made_from = _made_from(table.rows, given)
+    rows, answers, record = _rows(table, target, given)
+    from ntloss.regression.estimator import CHECKPOINT, RECORD, REFIT, NumberRegressor
+    from ntloss.regression.evaluation import show
+    from ntloss.writing import digest_of_weights
+
+    made_from = _made_from(table.rows, given, digest_of_weights(given.model))
     if (folder / RECORD).exists():
         held = _held(folder)
         if not held or any(held.get(name, value) != value for name, value in made_from.items()):
@@ -59,8 +71,7 @@ def fit(given: argparse.Namespace) -> int:
         model = NumberRegressor.load(folder)
         say(f"{folder} holds this model already.\n\n{show(model.report_, model.summary_)}")
         return 0
-    _check_is_ours(folder)
-    rows, answers, found = _rows(table, target, given)
+    _check_is_ours(folder, CHECKPOINT)
     model = NumberRegressor(
         given.model,
         prompt=None if given.prompt is None else given.prompt.replace("\\n", "\n"),
@@ -77,63 +88,82 @@ def fit(given: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\nInterrupted. The same command goes on where {folder} has been left.", file=sys.stderr)
         return 130
-    (folder / COMMAND).write_text(json.dumps({**made_from, FOUND: found}), "utf-8")
+    (folder / COMMAND).write_text(json.dumps({**made_from, ANSWER: asdict(record)}), "utf-8")
     model.save(folder)
     for name in (CHECKPOINT, REFIT):
         (folder / name).unlink(missing_ok=True)
-    quoted = shlex.quote(str(folder))
-    say(f"\nSaved. To predict new rows: ntloss predict {quoted} NEW.csv > predictions.csv")
+    found = model.held_out_[["lower", "prediction", "upper"]].to_numpy()
+    picture = _picture(folder / PICTURE, model.held_out_["answer"].to_numpy(), found, model, target)
+    say(f"\nSaved{picture}. To predict new rows:")
+    say(f"ntloss predict {shlex.quote(str(folder))} NEW.csv > predictions.csv")
     return 0
 
 
 def predict(given: argparse.Namespace) -> int:
     """Write the rows of a table with predictions as CSV; with true answers, print their errors."""
-    check_level("--level", given.level)
-    table = read_table(given.table, given.separator, "--separator")
+    if not 0 < given.level < 1:
+        raise ValueError(f"--level {given.level}: expected a number above 0 and below 1")
+    if given.plot is not None and given.truth is None:
+        raise ValueError("--plot: the picture needs true answers; name their column by --truth")
+    table = read_table(given.table, given.separator, "--separator", not given.no_header)
     _check_names(table.rows, given.table)
-    truth, fitted = Answers(np.zeros(0), []), _held(Path(given.folder).expanduser())
-    in_fit = fitted.get(FOUND, {})
-    missing = [*given.missing, *fitted.get("missing", [])]
+    held = _held(Path(given.folder).expanduser())
+    missing = [*given.missing, *held.get("missing", [])]
+    truth = Answers(np.zeros(0), [])
     if given.truth is not None:
         column = table.rows[find_column(table.rows, given.truth, "--truth", table.notes)]
+        fitted = Column(**held[ANSWER]) if ANSWER in held else None
         if len(column):
-            decimal = given.decimal or fitted.get("decimal")
-            read = read_answers(column, decimal, missing, in_fit.get("decimal"))
-            truth = leave_out_summary(table.rows, read)
+            truth = leave_out_summary(table.rows, read_answers(column, given.decimal, missing, fitted))
+    from ntloss.regression.estimator import NumberRegressor
+
     model = NumberRegressor.load(given.folder)
-    if lacking := [name for name in model.questions_.columns if name not in table.rows.columns]:
+    questions = model.questions_
+    if lacking := [name for name in questions.columns if name not in table.rows.columns]:
         raise ValueError(
             f"{given.table} has no column {lacking[0]!r}, with which {given.folder} was fitted, but "
             f"{', '.join(map(repr, table.rows.columns))}. Has the file a header?"
         )
-    for note in (*table.notes, *truth.notes):
+    rows = _without(table.rows, missing)
+    for note in (*table.notes, *truth.notes, *questions.notes(rows)):
         print(note, file=sys.stderr)
     model.verbose = sys.stderr.isatty()
-    rows = mark_gaps(table.rows, missing, in_fit.get("numeric", model.questions_.numeric))
-    calibrated = model.calibration_.covers(given.level)
-    asked = ~model.questions_.find_empty(rows)
-    levels = [(1 - given.level) / 2, 0.5, (1 + given.level) / 2]
-    middle = slice(None) if calibrated else slice(1, 2)
+    asked = ~questions.find_empty(rows)
     found = np.full((len(rows), 3), np.nan)
-    found[asked, middle] = model.predict_quantiles(rows[asked], levels[middle])
+    found[asked] = model._read_ends(questions.write(rows[asked]), given.level)
     columns = dict(zip(("lower", "prediction", "upper"), found.T, strict=True))
     written = table.rows.assign(**{name: columns[name] for name in PREDICTED})
     say(written.to_csv(index=False, lineterminator="\n"), end="")
     if not asked.all():
         shown = ", ".join(map(str, 1 + np.flatnonzero(~asked)[:_SHOWN]))
-        names = ", ".join(map(repr, model.questions_.columns))
+        names = ", ".join(map(repr, questions.columns))
         print(
             f"{(~asked).sum():,} rows have no prediction, because nothing is given in {names}: rows {shown}",
             file=sys.stderr,
         )
-    if not calibrated:
+    if not model.calibration_.covers(given.level):
         few = f"{len(model.calibration_)} held-out rows cannot calibrate intervals of {given.level:.0%}"
         print(f"lower and upper are empty: {few}", file=sys.stderr)
     if len(truth.numbers):
         known = np.isfinite(truth.numbers) & asked
         if known.any():
-            print(_errors(truth.numbers[known], found[known], given.level), file=sys.stderr)
+            print(_errors(truth.numbers[known], found[known], given.level, model.format_), file=sys.stderr)
+        if known.any() and given.plot is not None:
+            picture = _picture(Path(given.plot), truth.numbers[known], found[known], model, given.truth)
+            print(f"the picture of predictions is saved{picture}", file=sys.stderr)
     return 0
+
+
+def _picture(file: Path, answers: np.ndarray, found: np.ndarray, model: Any, name: str) -> str:
+    """Save a picture of predictions, and return where, or how to get one."""
+    from ntloss.regression.plots import plot_predictions
+
+    try:
+        axes = plot_predictions(answers, found, model.format_.log, name)
+    except ModuleNotFoundError as error:
+        return f" without a picture, which needs {error.name}: pip install {error.name}"
+    axes.get_figure(root=True).savefig(file, dpi=150)
+    return f", with a picture of predictions in {file}"
 
 
 def _check_names(rows: pd.DataFrame, table: str) -> None:
@@ -144,13 +174,12 @@ def _check_names(rows: pd.DataFrame, table: str) -> None:
         )
 
 
-def _made_from(rows: pd.DataFrame, given: argparse.Namespace) -> dict[str, Any]:
+def _made_from(rows: pd.DataFrame, given: argparse.Namespace, weights: str | None) -> dict[str, Any]:
     """Return what tells two fits apart."""
     # The file is not read again: a pipe would be empty.
     content = json.dumps([rows.columns.tolist(), rows.to_numpy().tolist()])
     table = hashlib.sha256(content.encode()).hexdigest()
     made_from = {"table": table, **{name: getattr(given, name) for name in _OF_FIT}}
-    weights = digest_of_weights(given.model)
     return made_from if weights is None else {**made_from, "weights": weights}
 
 
@@ -163,11 +192,11 @@ def _held(folder: Path) -> dict[str, Any]:
     return held
 
 
-def _check_is_ours(folder: Path) -> None:
+def _check_is_ours(folder: Path, checkpoint: str) -> None:
     """Raise an error if a folder is a file, or holds other files than an interrupted fit leaves."""
     if folder.is_file():
         raise ValueError(f"--output {folder}: expected a folder, but it is a file")
-    if not folder.is_dir() or (folder / CHECKPOINT).exists():
+    if not folder.is_dir() or (folder / checkpoint).exists():
         return
     if others := sorted(file.name for file in folder.iterdir() if not file.name.startswith("checkpoint")):
         raise ValueError(
@@ -176,30 +205,28 @@ def _check_is_ours(folder: Path) -> None:
         )
 
 
-def _rows(
-    table: Table, target: str, given: argparse.Namespace
-) -> tuple[pd.DataFrame, pd.Series, dict[str, Any]]:
-    """Return the rows with an answer, the answers, and what predict needs to read rows like these.
+def _without(rows: pd.DataFrame, missing: Sequence[str]) -> pd.DataFrame:
+    """Return rows with None in place of what stands for a gap in any column."""
+    return rows.mask(rows.apply(is_gap_mark, missing=missing), None) if missing and len(rows) else rows
 
-    How they were read is printed.
-    """
+
+def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.DataFrame, pd.Series, Column]:
+    """Return the rows with an answer, the answers, and how these were read, all of which is printed."""
+    for note in table.notes:
+        say(f"read            {note}")
     answers = leave_out_summary(table.rows, read_answers(table.rows[target], given.decimal, given.missing))
-    for note in (*table.notes, *answers.notes):
+    for note in answers.notes:
         say(f"read            {note}")
     dropped = [find_column(table.rows, name, "--drop") for name in given.drop]
-    texts = table.rows.drop(columns=target)
-    numeric = find_numeric(texts, given.missing)
-    rows = mark_gaps(texts, given.missing, numeric)
-    named = rows.isna() & mark_gaps(texts, numeric=numeric).notna()
+    rows = _without(table.rows.drop(columns=target), given.missing)
     numbers, kept = pd.Series(answers.numbers, name=target), [c for c in rows.columns if c not in dropped]
     if not kept:
         raise ValueError(f"{given.table} has no column beside {', '.join(map(repr, [target, *dropped]))}")
     _check_names(rows[kept], given.table)
-    for name, count in named[kept].sum().items():
-        if count:
+    for name in kept:
+        if count := (rows[name].isna() & table.rows[name].notna()).sum():
             say(f"read            --missing leaves {count:,} row{'s' * (count > 1)} without {name!r}")
-    found = {name: _as_times(rows[name]) for name in rows.columns}
-    times = {name: column for name, column in found.items() if column is not None}
+    times = {name: column for name in rows.columns if (column := _as_times(rows[name])) is not None}
     if given.sort_by is not None:
         by = find_column(rows, given.sort_by, "--sort-by")
         column = times[by] if by in times else pd.to_numeric(rows[by], errors="coerce")
@@ -211,47 +238,39 @@ def _rows(
         if lacking := int(column.isna().sum()):
             say(f"read            {lacking:,} rows without a number or date in {by!r} are sorted first")
         order = column.sort_values(kind="stable", na_position="first").index
-        rows, numbers = rows.iloc[order].reset_index(drop=True), numbers.iloc[order].reset_index(drop=True)
+        rows, numbers = rows.loc[order], numbers.loc[order]
     elif name := next((name for name in kept if name in times), None):
-        say(f"hint            {name!r} holds dates: --sort-by {name} holds out the latest rows")
+        say(f"hint            {name!r} holds dates: --sort-by {shlex.quote(name)} holds out the latest rows")
     known = numbers.notna()
-    rows, numbers = rows.loc[known, kept].reset_index(drop=True), numbers[known].reset_index(drop=True)
-    return rows, numbers, {"numeric": numeric, "decimal": answers.decimal}
+    rows, numbers = (part[known].reset_index(drop=True) for part in (rows[kept], numbers))
+    return rows, numbers, answers.column
 
 
 def _as_times(column: pd.Series) -> pd.Series | None:
-    """Return a column of dates as times, and None for any other column."""
-    given = column.dropna()
+    """Return a column of dates as times, and None for any other, also if it is open which part is the day."""
+    given = column.dropna().str.strip()
     if not given.str.contains(r"\d[-/.:]\d").all() or pd.to_numeric(given, errors="coerce").notna().all():
         return None  # also of a column without a value
-    parts = given.str.extract(_YEAR_LAST)
-    if len(given) and parts[0].notna().all():
-        return _year_last(column, parts)
-    times = pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True)
-    return times if times.notna().sum() == len(given) else None
+    found = []
+    for date in _DATES:
+        times = pd.to_datetime(given, format=date, errors="coerce", utc=True)
+        for time in _TIMES[1:] if "%" in date and times.isna().any() else ():
+            times = times.fillna(pd.to_datetime(given, format=date + time, errors="coerce", utc=True))
+        found += [times] if times.notna().all() else []
+    return found[0].reindex(column.index) if len(found) == 1 else None
 
 
-def _year_last(column: pd.Series, parts: pd.DataFrame) -> pd.Series | None:
-    """Return dates such as 25/11/2024 as times; None if neither of the first two parts can only be a day."""
-    first, second = pd.to_numeric(parts[0]), pd.to_numeric(parts[2])
-    is_day_first, is_month_first = first.max() > 12 or parts[1].iloc[0] == ".", second.max() > 12
-    if is_day_first == is_month_first:
-        return None
-    day, month = (parts[0], parts[2]) if is_day_first else (parts[2], parts[0])
-    iso = parts[3] + "-" + month.str.zfill(2) + "-" + day.str.zfill(2) + parts[4].fillna("")
-    times = pd.to_datetime(iso, format="ISO8601", errors="coerce", utc=True)
-    return times.reindex(column.index) if times.notna().all() else None
-
-
-def _errors(answers: np.ndarray, found: np.ndarray, level: float) -> str:
+def _errors(answers: np.ndarray, found: np.ndarray, level: float, form: AnswerFormat) -> str:
     """Say how far predictions are from true answers, each with its 95 % interval."""
-    low, middle, high = found.T
+    from scipy.stats import binomtest  # slow
 
-    errors, count = abs(middle - answers), f"{len(answers):,} rows with true answers"
-    chance = f" (± {1.96 * errors.std() / math.sqrt(len(errors)):.3g})"
-    if len(errors) == 1:
-        count, chance = "1 row with a true answer", ""
-    text = f"{count}: mean absolute error {errors.mean():.3g}{chance}"
+    low, middle, high = found.T
+    errors = abs(middle - answers)
+    margin = 1.96 * errors.std() / math.sqrt(len(errors))
+    count = "1 row with a true answer" if len(errors) == 1 else f"{len(answers):,} rows with true answers"
+    text = f"{count}: mean absolute error {errors.mean():.3g}{f' (± {margin:.3g})' * (len(errors) > 1)}"
+    if form.log and (answers > 0).all():
+        text += f", mean factor between prediction and answer {10 ** form.errors(middle, answers).mean():.3g}"
     if np.isnan(low).any():
         return text
     inside = int(((low <= answers) & (answers <= high)).sum())

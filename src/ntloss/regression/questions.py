@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ntloss.numbers import parse_number
-from ntloss.regression.rows import TEXT, Numbers, as_floats, as_table, column_name, is_gap, is_numeric
+from ntloss.regression.columns import NUMBERS, PLAIN, TEXTS, Column, is_gap_mark
+from ntloss.regression.rows import TEXT, Numbers, as_table, column_name, is_gap
+from ntloss.regression.suspects import find_useless
 
 _COLUMN = re.compile(r"\{([^{}]*)\}")
 _ANSWER = "answer"  # what is asked for, unless y has a name
@@ -22,11 +23,6 @@ _EXACT = 2.0**53  # from which a float may stand for several whole numbers
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _PLAIN = (1e-9, 1e16)  # numbers from and up to which all zeros are written
 _MIDNIGHT = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]00:00:00")
-# A column numbers the rows if it begins at 0 to 2 and ends at this many times their number: some may be
-# left out.
-_MOST_PER_ROW = 1.5
-_MOST_GAPS = 0.1  # share of the rows in a column that is the answer in another form
-_UNNAMED = ("", "Unnamed: 0")  # the index of a frame in a CSV file, and as pandas reads it
 
 
 @dataclass(frozen=True)
@@ -34,8 +30,7 @@ class Questions:
     """How rows are written as questions.
 
     Args:
-        columns: the columns of a question, in order.
-        numeric: those that held only numbers when the model was fitted.
+        columns: the columns of a question, in order, and how each was read when the model was fitted.
         prompt: the question, with names of columns in braces. None: all columns with their names.
         answer: the name of the number that is asked for.
         plain: whether rows are texts without a name.
@@ -44,8 +39,7 @@ class Questions:
             another number of them may be others. None: the columns had names.
     """
 
-    columns: tuple[str, ...]
-    numeric: tuple[str, ...]
+    columns: Mapping[str, Column]
     prompt: str | None
     answer: str
     plain: bool
@@ -74,36 +68,38 @@ class Questions:
             ValueError: the prompt names no column, or one that the table does not have.
         """
         answer = _ANSWER if name is None or name == "" else str(name)
-        numeric = tuple(c for c in table.columns if is_numeric(table[c]))
         width = len(table.columns) if _are_numbered(table) else None
         if prompt is not None:
-            columns = tuple(dict.fromkeys(_COLUMN.findall(prompt)))
-            if not columns:
+            names = [*dict.fromkeys(_COLUMN.findall(prompt))]
+            if not names:
                 raise ValueError(
                     f"prompt={prompt!r}: expected the name of a column in braces, such as {{text}}"
                 )
-            if plain and len(columns) == 1:
-                columns = (TEXT,)
+            if plain and len(names) == 1:
+                names = [TEXT]
                 prompt = _COLUMN.sub("{text}", prompt)
-            if answer in columns and answer not in table.columns:
+            if answer in names and answer not in table.columns:
                 raise ValueError(f"prompt={prompt!r}: {{{answer}}} is what is predicted; leave it out")
-            _check_columns(columns, table, "prompt names")
-            named = tuple(c for c in numeric if c in columns)
-            return cls(columns, named, prompt, answer, plain, width=width)
-        left_out = {} if len(table.columns) < 2 else _useless(table, numeric, answers)
-        kept = tuple(c for c in table.columns if c not in left_out)
+            _check_columns(names, table, "prompt names")
+            return cls({c: Column.learn(table[c]) for c in names}, prompt, answer, plain, width=width)
+        columns = {name: Column.learn(table[name]) for name in table.columns}
+        numbers = {
+            name: column.read(table[name]) for name, column in columns.items() if column.kind == NUMBERS
+        }
+        left_out = {} if len(columns) < 2 else find_useless(table, numbers, answers)
+        kept = {name: column for name, column in columns.items() if name not in left_out}
         if not kept:
             reasons = "; ".join(f"{name!r}: {why}" for name, why in left_out.items())
             raise ValueError(
                 f"X: no column is left to predict from ({reasons}); expected one that differs, or a prompt "
                 "that names the columns"
             )
-        return cls(kept, tuple(c for c in numeric if c in kept), None, answer, plain, left_out, width)
+        return cls(kept, None, answer, plain, left_out, width)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Questions:
         """Make an object of the fields that were saved as JSON."""
-        return cls(**{**fields, "columns": (*fields["columns"],), "numeric": (*fields["numeric"],)})
+        return cls(**{**fields, "columns": {c: Column(**of) for c, of in fields["columns"].items()}})
 
     def table(self, X: Any) -> pd.DataFrame:  # noqa: N803
         """Return the columns of the question as a table.
@@ -123,19 +119,36 @@ class Questions:
         if len(self.columns) == len(table.columns) == 1 and (
             plain or (self.plain and _is_series(X)) or table.columns[0] == column_name(0)
         ):
-            table.columns = pd.Index(self.columns)
+            table.columns = pd.Index([*self.columns])
         _check_columns(self.columns, table, "the model was fitted with")
         return table[[*self.columns]]
 
     def find_empty(self, X: Any) -> NDArray[np.bool_]:  # noqa: N803
         """Return which rows have nothing in any column of the question, `[rows]`."""
-        empty: NDArray[np.bool_] = self.table(X).map(is_gap).to_numpy(bool).all(1)
+        table = self.table(X)
+        empty: NDArray[np.bool_] = np.ones(len(table), bool)
+        for name, column in self.columns.items():
+            empty &= (table[name].map(is_gap).to_numpy(bool)) | _gaps(table[name], column)
         return empty
+
+    def numbers(self, X: Any) -> dict[str, Numbers]:  # noqa: N803
+        """Return the columns that hold numbers, `[rows]` each, NaN for gaps."""
+        table = self.table(X)
+        return {c: column.read(table[c]) for c, column in self.columns.items() if column.kind == NUMBERS}
+
+    def notes(self, X: Any) -> list[str]:  # noqa: N803
+        """Say which cells are not read as those that the model was fitted to."""
+        table = self.table(X)
+        return [note for c, column in self.columns.items() for note in column.notes(table[c])]
 
     def write(self, X: Any) -> list[str]:  # noqa: N803
         """Write each row as a question."""
         table = self.table(X)
-        texts = {c: [_text(value, c in self.numeric) for value in _cells(table[c])] for c in self.columns}
+        texts = {}
+        for name, column in self.columns.items():
+            is_plain = column.kind == NUMBERS and column.plain
+            cells = zip(_cells(table[name]), _gaps(table[name], column), strict=True)
+            texts[name] = [_GAP if gap else _text(value, is_plain) for value, gap in cells]
         rows = [dict(zip(texts, values, strict=True)) for values in zip(*texts.values(), strict=True)]
         if self.prompt is not None:
             parts = _COLUMN.split(self.prompt)  # every other one is the name of a column
@@ -143,6 +156,14 @@ class Questions:
         if len(self.columns) == 1:
             return [f"{next(iter(row.values()))}\n{self.answer}: " for row in rows]
         return [", ".join([*(f"{c}: {text}" for c, text in row.items()), f"{self.answer}: "]) for row in rows]
+
+
+def _gaps(cells: pd.Series, column: Column) -> NDArray[np.bool_]:
+    """Return which cells are marks of gaps, which are texts in a column of texts."""
+    if column.kind == TEXTS or pd.api.types.is_numeric_dtype(cells):
+        return np.zeros(len(cells), bool)
+    marks: NDArray[np.bool_] = is_gap_mark(cells).to_numpy(bool)
+    return marks
 
 
 def _is_series(X: Any) -> bool:  # noqa: N803
@@ -167,61 +188,6 @@ def _check_columns(names: Iterable[str], table: pd.DataFrame, why: str) -> None:
         )
 
 
-def _useless(table: pd.DataFrame, numeric: Iterable[str], answers: Numbers) -> dict[str, str]:
-    """Find columns that no question should hold, and say why."""
-    found = {}
-    for name in table.columns:
-        column = table[name].map(str)
-        if column.nunique() == 1:
-            found[name] = "it is the same in all rows"
-        elif name in numeric:
-            numbers = as_floats(table[name])
-            times = _ratio(numbers, answers)
-            if times == 1:
-                found[name] = "it equals the answer"
-            elif times:
-                found[name] = f"it is {times:.6g} times the answer"
-            elif (
-                _are_labels(numbers) and numbers.min() <= 2 and numbers.max() <= _MOST_PER_ROW * len(numbers)
-            ):
-                found[name] = "it numbers the rows"
-            elif _are_labels(numbers) and name in _UNNAMED:
-                found[name] = "it has no name, and different whole numbers as an index has"
-        elif _is_copy(column, answers):
-            found[name] = "it equals the answer"
-    return found
-
-
-def _ratio(numbers: Numbers, answers: Numbers) -> float:
-    """Return how many times the answers a column is, in all rows but a few gaps; 0 if it is no multiple."""
-    known = ~np.isnan(numbers)
-    if (~known).sum() > _MOST_GAPS * len(known):
-        return 0.0
-    numbers, answers = numbers[known], answers[known]
-    if np.array_equal(numbers, answers):
-        return 1.0
-    with np.errstate(all="ignore"):  # answers of 0 alone, or too large ones, are refused later
-        times = float(numbers @ answers / (answers @ answers))
-        return times if np.allclose(numbers, times * answers, rtol=1e-9, atol=0) else 0.0
-
-
-def _is_copy(cells: Iterable[str], answers: Numbers) -> bool:
-    """Return whether texts hold the answers, in all rows but a few without a number."""
-    spare = _MOST_GAPS * len(answers)
-    for cell, answer in zip(cells, answers, strict=True):
-        number = parse_number(cell, "whole")
-        spare -= number is None
-        if spare < 0 or number not in (None, answer):
-            return False
-    return True
-
-
-def _are_labels(numbers: Numbers) -> bool:
-    """Return whether numbers are whole, 0 or more, and differ from each other."""
-    is_whole = np.array_equal(numbers, np.floor(numbers))
-    return is_whole and numbers.min() >= 0 and len(np.unique(numbers)) == len(numbers)
-
-
 def _cells(column: pd.Series) -> Iterable[Any]:
     """Return the values of a column; floats of 32 bits keep their type, and so their shortest digits."""
     cells: Iterable[Any] = column.to_numpy() if column.dtype.kind == "f" else column
@@ -242,13 +208,10 @@ def _text(value: Any, numeric: bool) -> str:
     text = str(value).strip()
     if midnight := _MIDNIGHT.fullmatch(text):
         return midnight[1]
-    is_number = numeric or isinstance(value, float | np.floating)
+    is_number = isinstance(value, float | np.floating) or (numeric and PLAIN.fullmatch(text))
     if not is_number or _WHOLE.fullmatch(text):
         return text
-    try:
-        number = float(text)
-    except ValueError:
-        return text
+    number = float(text)
     if not np.isfinite(number):
         return _GAP
     if number.is_integer() and abs(number) < _EXACT:

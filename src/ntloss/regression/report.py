@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from ntloss.reading.intervals import Calibration
 from ntloss.regression.baselines import Baseline
 from ntloss.regression.evaluation import in_words, short
-from ntloss.regression.formats import AnswerFormat, far_out
+from ntloss.regression.formats import AnswerFormat
+from ntloss.regression.printing import say
 from ntloss.regression.rows import Numbers, Parts
+from ntloss.regression.suspects import find_errors
 from ntloss.writing.writer import LONGEST, Row
 
 FEW_ROWS = 50  # calibration rows below which intervals are a rough estimate
 _SHOWN = 160  # characters of the example
 _TIMED = (2, 6)  # steps between which the time of a step is measured: the first ones are slower
-
-
-def say(text: str, end: str = "\n") -> None:
-    """Print a text; if nobody reads standard output any more, as after `| head`, it is dropped."""
-    try:
-        print(text, end=end, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Report:
@@ -87,18 +77,24 @@ class Report:
         for name, why in left_out.items():
             self.say(f"left out        the column {name!r}: {why}")
 
+    def leaks(self, found: Sequence[str]) -> None:
+        """Say from which columns the answer follows exactly."""
+        for each in found:
+            self.say(f"leak?           {each}")
+
     def answers(self, form: AnswerFormat, answers: Numbers, question: str) -> None:
         """Show the first question with its answer, and say how answers are written."""
         if len(question) > _SHOWN:
             question = f"{question[: _SHOWN // 2]} ... {question[-_SHOWN // 2 :]}"
         self.say(f"example         {question!r} -> {form.write(answers[:1])[0]!r}")
         self.say(f"answers         {form.describe()}")
-        if (is_far := _find_errors(answers, form)).any():
+        if (is_far := find_errors(answers, form.scaled(answers))).any():
             others, far = answers[~is_far], answers[is_far]
             shown = ", ".join(f"{number:.15g}" for number in dict.fromkeys(far[:3]))
             self.say(
                 f"far out         {len(far):,} answer{'s' * (len(far) > 1)}, such as {shown}, where others "
-                f"are {others.min():g} to {others.max():g}: errors, or marks of gaps?"
+                f"are {others.min():g} to {others.max():g}: errors, or marks of gaps? Then pass "
+                f"--missing={far[0]:.15g}, in Python leave these rows out"
             )
 
     def weights(self, name: Any, model: Any) -> None:
@@ -166,24 +162,6 @@ class Steps:
         elif step == last:
             seconds = (time.perf_counter() - self._start) / (last - first) * (self._total - step)
             self._report.say(f"time            about {_duration(seconds)} more, for up to {self._what}")
-
-
-def _find_errors(answers: Numbers, form: AnswerFormat) -> NDArray[np.bool_]:
-    """Return which answers may be errors: those that are far from the others as they are written.
-
-    A 0 in several rows is none: counts and amounts are often 0. The other answers are compared without it.
-
-    Example:
-        >>> from ntloss.numbers import NumberFormat
-        >>> answers = np.array([0, 0, 0, 10_000, 10_010, 10_020, 10_030, -999])
-        >>> form = AnswerFormat(NumberFormat(digits=5, signed=True))
-        >>> answers[_find_errors(answers, form)]
-        array([-999])
-    """
-    compared = (answers != 0) | (np.count_nonzero(answers) == len(answers) - 1)
-    found = np.zeros(len(answers), bool)
-    found[compared] = far_out(form.scaled(answers[compared]))
-    return found
 
 
 def _duration(seconds: float) -> str:

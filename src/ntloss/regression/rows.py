@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.sparse import issparse
-from sklearn.utils.validation import column_or_1d
 
 from ntloss.numbers import parse_number
+from ntloss.regression.columns import as_floats
 
 Numbers = NDArray[np.float64]
 TEXT = "text"  # the column of plain texts
 FEWEST = 20  # rows
-CODE = r"0\d+"
 _HELD_OUT = 0.25  # share of the rows
 _FEWEST_HELD_OUT, _MOST_HELD_OUT = 50, 1000
 _FEWEST_CHOOSING = 15  # held-out rows below which none choose the epoch
@@ -53,6 +51,8 @@ def _as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
     if isinstance(X, pd.Series):
         name = TEXT if X.name is None else column_name(X.name)
         return X.to_frame(name).reset_index(drop=True), X.name is None
+    from scipy.sparse import issparse  # slow
+
     if issparse(X):
         raise TypeError("X: expected texts or a DataFrame; sparse matrices are not supported")
     X = X.__array__() if hasattr(X, "__array__") else X  # noqa: N806
@@ -83,6 +83,8 @@ def as_answers(y: Any) -> Numbers:
         ValueError: there are others, some of which are shown, or y has several columns.
         TypeError: y holds dates or durations, whose unit is unknown.
     """
+    from sklearn.utils.validation import column_or_1d  # slow
+
     answers = column_or_1d(y, warn=True)
     kind = pd.api.types.infer_dtype(answers, skipna=True)
     if kind in ("datetime64", "datetime", "date", "period"):
@@ -138,32 +140,6 @@ def divide(count: int) -> Parts:
     return Parts(
         *itertools.starmap(slice, itertools.pairwise((0, count - size, count - size + choosing, count)))
     )
-
-
-def as_floats(column: pd.Series) -> Numbers:
-    """Return a column as numbers, NaN where there is none; of any dtype, Int64 with pd.NA among them."""
-    numbers: Numbers = pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan)
-    return numbers
-
-
-def is_numeric(column: pd.Series) -> bool:
-    """Return whether a column holds only numbers and gaps.
-
-    Codes and versions are no numbers: 0123 begins with a 0, and in a column of 1.9 and 1.10 a last 0 counts,
-    unless there is a 1.05, too.
-    """
-    if pd.api.types.is_bool_dtype(column) or pd.api.types.is_complex_dtype(column):
-        return False
-    if pd.api.types.is_numeric_dtype(column):
-        return True
-    texts = column[column.notna()].map(lambda value: str(value).strip())
-    texts = texts[texts != ""]
-    decimals = texts.str.extract(r"^[0-9]+\.([0-9]+)$")[0].dropna()
-    are_versions = {*decimals.str.len()} == {1, 2} and decimals.str.fullmatch("[0-9]0").any()
-    are_versions &= not decimals.str.fullmatch("0[0-9]").any()
-    if are_versions or texts.str.fullmatch(CODE).any():
-        return False
-    return bool(len(texts)) and not np.isnan(as_floats(texts)).any()
 
 
 def is_gap(value: Any) -> bool:

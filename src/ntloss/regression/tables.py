@@ -17,13 +17,14 @@ import pandas as pd
 from pandas.io.common import get_handle
 
 from ntloss.regression.columns import PLAIN
-from ntloss.regression.rows import is_numeric, without_surrogates
+from ntloss.regression.rows import column_name, without_surrogates
 
 _PACKED = {".gz", ".bz2", ".zip", ".xz", ".zst"}
 _SEPARATORS = ("\t", "|", ";", "~", ",")
 _BLANKS = " "  # as a separator: any number of them
 _LINES = 50  # from which the separator is found
-_MOST_TITLES = 10  # lines in front of the names
+_ROWS = 20  # of these lines, as many
+_MOST_TITLES = 10  # rows in front of the names
 _SHOWN = 60  # characters of a line
 _CLEAN = 0.9  # share of the cells that a table after a title leaves without another separator
 _SEPARATING_COMMA = re.compile(r",(?!\s|$)(?!(?<=[0-9],)[0-9])")  # of neither prose nor a number
@@ -41,7 +42,9 @@ class _RaggedError(ValueError):
     """Rows have different numbers of fields, maybe because another separator divides them."""
 
 
-def read_table(file: str | Path, separator: str | None = None, option: str | None = None) -> Table:
+def read_table(
+    file: str | Path, separator: str | None = None, option: str | None = None, header: bool = True
+) -> Table:
     """Read a table: CSV with any separator, JSON (an array, or an object a line), Parquet or Excel.
 
     CSV and JSON may be compressed, as `.csv.gz`, or with another ending that pandas knows.
@@ -51,6 +54,8 @@ def read_table(file: str | Path, separator: str | None = None, option: str | Non
         separator: of the fields of a CSV file, one character; a blank stands for any number of them, and
             `\\t` for a tab. Default: found.
         option: what names another separator, for the error. Default: nothing does.
+        header: whether the first row of CSV or Excel holds the names of the columns, which are x0, x1 and so
+            on otherwise. Default: True.
 
     Raises:
         OSError: there is no such file, or it may not be read.
@@ -64,12 +69,12 @@ def read_table(file: str | Path, separator: str | None = None, option: str | Non
     try:
         if ending in (".parquet", ".pq"):
             table = _read_parquet(path)
-        elif ending in (".xlsx", ".xls", ".ods"):
-            table = _read_excel(path, notes)
         elif ending in (".json", ".jsonl", ".ndjson"):
             table = _read_json(path, notes)
+        elif ending in (".xlsx", ".xls", ".ods"):
+            table = make_frame(_read_excel(path, notes), notes, header)
         else:
-            table = _read_csv(path, separator, notes)
+            table = make_frame(_read_csv(path, separator, notes, header), notes, header)
     except UnicodeError as error:
         raise ValueError(
             f"{path} is neither UTF-8 nor UTF-16 with a byte order mark ({error}). Read it in Python, and "
@@ -80,10 +85,7 @@ def read_table(file: str | Path, separator: str | None = None, option: str | Non
             raise
         hint = f"; {option} names another separator" if option and isinstance(error, _RaggedError) else ""
         raise ValueError(f"{path}: {str(error) or repr(error)}{hint}") from error
-    table.columns = pd.Index([str(name).strip() for name in table.columns])
-    if twice := [*dict.fromkeys(table.columns[table.columns.duplicated()])]:
-        what = "have no name; name" if twice == [""] else f"are called {', '.join(map(repr, twice))}; rename"
-        raise ValueError(f"{path}: several columns {what} all but one")
+    table.columns = pd.Index(_name_columns([*table.columns], notes))
     if not len(table.columns):
         raise ValueError("; ".join([f"{path} has no columns", *notes]))
     return Table(table.reset_index(drop=True).apply(_as_texts), notes)
@@ -110,13 +112,87 @@ def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str
         tried = ", ".join(map(repr, _SEPARATORS))
         hint += f" If the file has more, --separator says what separates them: {tried} and blanks were tried."
     if _has_number(columns):
-        hint = " The first row looks like data: has the file a header?"
+        hint = " The first row looks like data: --no-header if it is."
     if len(table) and name.strip() in {str(value).strip() for value in table.iloc[0]}:
         hint = " It stands in the row after these: if they are a title, delete its line."
     if left_out := [note for note in notes if repr(name.strip()) in note]:
         hint = f" The file was read as follows: {left_out[0]}."
     shown = ", ".join(map(repr, columns[:20])) + (", ..." if len(columns) > 20 else "")
     raise ValueError(f"{option} {name}: expected one of the columns {shown}.{hint}")
+
+
+def _name_columns(names: Sequence[Any], notes: list[str]) -> list[str]:
+    """Return the names of columns without blanks; a number follows those that several have."""
+    names = [str(name).strip() or f"Unnamed: {i}" for i, name in enumerate(names)]
+    for twice in [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        number = itertools.count(1)
+        names = [f"{name}.{next(number)}" if name == twice else name for name in names]
+        renamed = [name for name in names if name.startswith(f"{twice}.")]
+        notes.append(f"several columns are called {twice!r}: here, they are {', '.join(map(repr, renamed))}")
+    return names
+
+
+def make_frame(rows: Sequence[Sequence[str]], notes: list[str], header: bool = True) -> pd.DataFrame:
+    """Make a frame of rows, without titles, names that are repeated, and columns without a name and a value.
+
+    Args:
+        rows: the first one after the titles holds the names of the columns if there is a header.
+        notes: where is added how they are read.
+        header: whether there is one. Default: True.
+
+    Raises:
+        ValueError: there are no rows.
+
+    Example:
+        >>> make_frame([["Sales", ""], ["", ""], ["text", "price"], ["a", "3"]], []).to_dict("list")
+        {'text': ['a'], 'price': ['3']}
+    """
+    if not rows:
+        raise ValueError("the file is empty")
+    if not header:
+        return pd.DataFrame(rows, columns=[*map(column_name, range(len(rows[0])))], dtype=object)
+    titles = _count_titles(rows)
+    if title := "".join(itertools.chain(*rows[:titles])):
+        notes.append(_left_out(titles, "row", title))
+    names, *rows = rows[titles:]
+    if len(names) > 1 and (repeated := rows.count(names)):
+        notes.append(f"left out: {repeated:,} row{'s' * (repeated > 1)} with the names of the columns again")
+        rows = [row for row in rows if row != names]
+    table = pd.DataFrame(rows, columns=names, dtype=object)
+    if likely := [name for i, name in enumerate(names) if _is_number(name) and _has_only_numbers(table, i)]:
+        notes.append(
+            f"the first row is taken for the names of columns, but {likely[0]!r} looks like data: "
+            "--no-header if it is"
+        )
+    # Some programs end each line, or begin and end it, with a separator; and sheets may begin at B2.
+    kept = [bool(name.strip()) or (table.iloc[:, i] != "").any() for i, name in enumerate(names)]
+    return table.loc[:, kept]
+
+
+def _count_titles(rows: Sequence[Sequence[str]]) -> int:
+    """Count the rows in front of a table that have at most one cell."""
+    count = len([*itertools.takewhile(lambda row: sum(cell.strip() != "" for cell in row) < 2, rows)])
+    after = rows[count : count + 3]
+    if not 0 < count <= _MOST_TITLES or len(after) < 2 or len({*map(len, after)}) > 1:
+        return 0  # also if there are names alone, without a row
+    return 0 if _has_number(after[0]) else count
+
+
+def _has_only_numbers(table: pd.DataFrame, column: int) -> bool:
+    cells = table.iloc[:, column]
+    return bool(cells[cells != ""].map(_is_number).all())
+
+
+def _left_out(count: int, what: str, first: str) -> str:
+    return f"left out: {count} {what}{'s' * (count > 1)} in front of the names of columns, {first[:_SHOWN]!r}"
+
+
+def _has_number(cells: Iterable[str]) -> bool:
+    return any(map(_is_number, cells))
+
+
+def _is_number(cell: str) -> bool:
+    return PLAIN.fullmatch(cell.strip()) is not None
 
 
 def _read_text(path: Path) -> str:
@@ -131,43 +207,10 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _read_csv(path: Path, separator: str | None, notes: list[str]) -> pd.DataFrame:
+def _read_csv(path: Path, separator: str | None, notes: list[str], header: bool) -> list[list[str]]:
     text = _read_text(path)
     if _JSON.match(text):
         raise ValueError("it looks like JSON; end its name with .jsonl, or .json")
-    limit = csv.field_size_limit(len(text) + 1)  # of the whole process, so it is restored
-    try:
-        rows = _read_rows(text, separator, notes)
-    finally:
-        csv.field_size_limit(limit)
-    return make_frame(rows, notes)
-
-
-def make_frame(rows: Sequence[Sequence[str]], notes: list[str]) -> pd.DataFrame:
-    """Make a frame of rows, of which the first one holds the names of the columns.
-
-    Raises:
-        ValueError: there are no rows.
-    """
-    if not rows:
-        raise ValueError("the file is empty")
-    table = pd.DataFrame(rows[1:], columns=rows[0], dtype=object)
-    # Some programs end each line, or begin and end it, with a separator; and sheets may begin at B2.
-    table = table.loc[
-        :, [bool(name.strip()) or (table.iloc[:, i] != "").any() for i, name in enumerate(rows[0])]
-    ]
-    likely = [
-        name for i, name in enumerate(table.columns) if _is_number(name) and is_numeric(table.iloc[:, i])
-    ]
-    if likely:
-        notes.append(
-            f"the first row is taken for the names of columns, but {likely[0]!r} looks like data: "
-            "has the file a header?"
-        )
-    return table
-
-
-def _read_rows(text: str, separator: str | None, notes: list[str]) -> list[list[str]]:
     lines = [*io.StringIO(text, "")]
     count = len(lines)
     if declared := re.fullmatch(r"sep=(.)\r?\n", lines[0] if lines else ""):
@@ -175,31 +218,15 @@ def _read_rows(text: str, separator: str | None, notes: list[str]) -> list[list[
         separator = separator or declared[1]
     comments = [*itertools.takewhile(lambda line: re.match(r"#\s", line), lines)]
     lines = [*itertools.dropwhile(lambda line: not line.strip(), lines[len(comments) :])]
-    separator = separator or find_separator("".join(lines[: _LINES + 1]))
-    titles = 0 if separator is None else _count_titles(lines, separator)
-    separator = separator or ","
-    if separator != ",":
-        notes.append(f"the separator is {_named(separator)}")
-    if titles:
-        notes.append(_left_out(titles, "line", lines[0].strip(separator + " \r\n")))
-    lines = lines[titles:]
-    if comments and lines and _is_header(comments[-1], lines[0], separator):
-        lines = [comments.pop(), *lines]
-    elif comments and lines and _names_columns(comments[-1], lines[0], separator):
-        names = comments.pop()
-        lines = [names.lstrip("# \t"), *lines]
-        notes.append(f"the comment {names.strip()[:_SHOWN]!r} names the columns")
-    if comments:
-        notes.append(_left_out(len(comments), "line", comments[0].strip()))
-    skipped = count - len(lines)
-    reader = _reader(lines, separator, strict=True)
-    rows: list[list[str]] = []
+    limit = csv.field_size_limit(len(text) + 1)  # of the whole process, so it is restored
     try:
-        for row in reader:
-            if row and rows and len(row) != len(rows[0]):
-                # pandas would fill such a row with gaps, or take its first field for an index.
-                raise _RaggedError(_misfit(skipped + reader.line_num, row, rows[0], _named(separator)))
-            rows += [row] if row else []
+        found = separator or find_separator("".join(lines[: _LINES + 1]))
+        separator = found or ","
+        if header and comments and lines and (names := _names_in(comments[-1], lines[0], separator)):
+            lines = [names, *lines]
+            notes.append(f"the comment {comments.pop().strip()[:_SHOWN]!r} names the columns")
+        skipped, reader = count - len(lines), _reader(lines, separator, strict=True)
+        pairs = [(row, skipped + reader.line_num) for row in reader if row]
     except csv.Error as error:
         is_open = "unexpected end" in str(error)
         what = "a quote that is not closed, before" if is_open else "text beside a quoted field, in"
@@ -207,48 +234,60 @@ def _read_rows(text: str, separator: str | None, notes: list[str]) -> list[list[
             f"{what} line {skipped + reader.line_num} ({error}). A quote in a quoted text is doubled, as in "
             '"5"" pipe"'
         ) from None
-    if len(rows) > 1 and len(rows[0]) > 1 and (repeated := rows.count(rows[0]) - 1):
-        notes.append(f"left out: {repeated:,} row{'s' * (repeated > 1)} with the names of the columns again")
-        rows = [rows[0], *(row for row in rows if row != rows[0])]
+    finally:
+        csv.field_size_limit(limit)
+    if separator != ",":
+        notes.append(f"the separator is {_named(separator)}")
+    if comments:
+        notes.append(_left_out(len(comments), "line", comments[0].strip()))
+    rows = [row for row, _ in pairs]
+    start = _count_titles(rows) if header and found else 0
+    if missing := _missing_name(rows[start:]) if header else None:
+        rows[start] = ["", *rows[start]] if missing == "first" else [*rows[start], ""]
+        if missing == "first":
+            notes.append("the first column has no name, as R writes the names of rows")
+    width = len(rows[start]) if rows else 0
+    for row, number in pairs[start + 1 :]:
+        if len(row) != width:  # pandas would fill it with gaps, or take its first field for an index
+            mark = _named(separator)
+            raise _RaggedError(
+                f"line {number} has {len(row)} field{'s' * (len(row) > 1)}, the header {width}, where "
+                f"{mark} separates them: {row[0][:_SHOWN]!r}. A text that holds {mark} has to be in double "
+                "quotes, and a title or note outside the table has to be deleted"
+            )
     return rows
-
-
-def _left_out(count: int, what: str, first: str) -> str:
-    return f"left out: {count} {what}{'s' * (count > 1)} in front of the names of columns, {first[:_SHOWN]!r}"
-
-
-def _misfit(number: int, row: Sequence[str], names: Sequence[str], separator: str) -> str:
-    fields = f"{len(row)} field{'s' * (len(row) > 1)}"
-    return (
-        f"line {number} has {fields}, the header {len(names)}, where {separator} separates them: "
-        f"{row[0][:_SHOWN]!r}. A text that holds {separator} has to be in double quotes, and a title or note "
-        "outside the table has to be deleted"
-    )
 
 
 def _named(separator: str) -> str:
     return {_BLANKS: "blanks"}.get(separator, repr(separator))
 
 
-def _is_header(comment: str, first: str, separator: str) -> bool:
-    """Return whether what looks like a comment before the first line names a column of numbers `#`."""
-    names = [name.strip() for name in _fields(comment, separator)]
-    is_named = len(names) == len(_fields(first, separator)) > 1 and all(names) and separator != _BLANKS
-    return is_named and names[0] == "#"
+def _names_in(comment: str, first: str, separator: str) -> str | None:
+    """Return the names in a comment before the first line: of a column `#`, or of a row of numbers.
+
+    The latter stand in the files of `numpy.savetxt`.
+    """
+    row, names = _fields(first, separator), _fields(comment, separator)
+    if len(names) == len(row) > 1 and all(map(str.strip, names)) and separator != _BLANKS and names[0] == "#":
+        return comment
+    names = _fields(comment.lstrip("# \t"), separator)
+    is_above = len(names) == len(row) > 1 and all(map(_is_number, row)) and not _has_number(names)
+    return comment.lstrip("# \t") if is_above else None
 
 
-def _names_columns(comment: str, first: str, separator: str) -> bool:
-    """Return whether a comment before the first line holds the names, as in the files of `numpy.savetxt`."""
-    names, row = _fields(comment.lstrip("# \t"), separator), _fields(first, separator)
-    return len(names) == len(row) > 1 and all(map(_is_number, row)) and not _has_number(names)
+def _missing_name(rows: Sequence[Sequence[str]]) -> str | None:
+    """Return which name is missing if all rows have a field more than the first one.
 
-
-def _has_number(cells: Iterable[str]) -> bool:
-    return any(map(_is_number, cells))
-
-
-def _is_number(cell: str) -> bool:
-    return PLAIN.fullmatch(cell.strip()) is not None
+    R writes no name above the names of rows; other programs end rows, but not the names, with a separator.
+    """
+    if len(rows) < 2 or len(rows[0]) < 2 or {len(row) for row in rows[1:]} != {len(rows[0]) + 1}:
+        return None
+    if not any(row[-1].strip() for row in rows[1:]):
+        return "last"
+    firsts = {row[0] for row in rows[1:]}
+    # Prose with a comma has a blank after it.
+    is_prose = any(row[1].startswith(" ") for row in rows[1:])
+    return "first" if len(firsts) == len(rows) - 1 and "" not in firsts and not is_prose else None
 
 
 def _fields(line: str, separator: str) -> list[str]:
@@ -271,21 +310,6 @@ def _reader(lines: Sequence[str], separator: str, strict: bool = False) -> Any:
     )
 
 
-def _count_titles(lines: Sequence[str], separator: str) -> int:
-    """Count the lines in front of a table that have nothing behind their first field."""
-
-    def is_title(line: str) -> bool:
-        return line.count('"') % 2 == 0 and not any(map(str.strip, _fields(line, separator)[1:]))
-
-    count = len([*itertools.takewhile(is_title, lines[: _MOST_TITLES + 1])])
-    after = lines[count : count + 3]
-    if not 0 < count <= _MOST_TITLES or len(after) < 2 or separator == _BLANKS:
-        return 0  # also if there are names alone, without a row
-    if any(separator not in line.strip() and line.count('"') % 2 == 0 for line in after):
-        return 0
-    return 0 if _has_number(_fields(lines[count], separator)) else count
-
-
 def find_separator(text: str) -> str | None:
     """Find the separator that gives the first rows equally many fields, and cells without another separator.
 
@@ -299,28 +323,28 @@ def find_separator(text: str) -> str | None:
     lines = [*itertools.islice(io.StringIO(text, ""), _LINES + 1)]
     found: dict[str, tuple[float, int]] = {}
     for separator in _SEPARATORS:
-        titles = _count_titles(lines, separator)
-        rows = _first_rows(lines[titles:], separator)
-        counts = {len(row) for row in rows}
+        rows = _first_rows(lines, separator)
+        titles = _count_titles(rows)
+        counts = {len(row) for row in rows[titles + (_missing_name(rows[titles:]) is not None) :]}
         if len(counts) == 1 and (count := counts.pop()) > 1:
-            cells = [cell for row in rows for cell in row]
+            cells = [cell for row in rows[titles:] for cell in row]
             clean = round(sum(map(_is_clean, cells)) / len(cells), 1)
-            is_padded = len(_fields(lines[0], separator)) == count  # a title, as spreadsheets write it
-            if not titles or is_padded or clean > _CLEAN:
+            # A title has as many fields if spreadsheets write it.
+            if not titles or len(rows[0]) == count or clean > _CLEAN:
                 found[separator] = (clean, count)
     if found:
         return max(found, key=lambda separator: found[separator])
     rows = _first_rows(lines, _BLANKS)
+    rows = rows[1:] if _missing_name(rows) == "first" else rows
     is_table = len({len(row) for row in rows}) == 1 and len(rows) > 2 and len(rows[0]) > 1
-    numeric = is_table and any(all(map(PLAIN.fullmatch, column)) for column in zip(*rows[1:], strict=True))
-    return _BLANKS if numeric else None
+    return _BLANKS if is_table and any(all(map(_is_number, c)) for c in zip(*rows[1:], strict=True)) else None
 
 
 def _first_rows(lines: Sequence[str], separator: str) -> list[list[str]]:
     """Return the first rows of a table, and none if they are not in its format."""
     reader = _reader(lines[:_LINES], separator)
     try:
-        rows = [*itertools.islice(reader, 20)]
+        rows = [*itertools.islice(reader, _ROWS)]
     except csv.Error:
         return []
     if reader.line_num == _LINES < len(lines):
@@ -339,9 +363,11 @@ def _is_clean(cell: str) -> bool:
     )
 
 
-def _read_excel(path: Path, notes: list[str]) -> pd.DataFrame:
+def _read_excel(path: Path, notes: list[str]) -> list[list[str]]:
+    # Merged and hidden cells are known only if all of a book is read.
+    options = {"read_only": False} if path.suffix.lower() == ".xlsx" else {}
     try:
-        book = pd.ExcelFile(path)
+        book = pd.ExcelFile(path, engine_kwargs=options)
     except ValueError as error:
         if "engine" in str(error):  # of which pandas speaks for a file of another format
             raise ValueError("it is no Excel file; if it is CSV, end its name with .csv") from None
@@ -350,24 +376,38 @@ def _read_excel(path: Path, notes: list[str]) -> pd.DataFrame:
         if len(book.sheet_names) > 1:
             notes.append(f"the first of {len(book.sheet_names)} sheets, {book.sheet_names[0]!r}")
         # pandas would take titles for names, and rename columns of one name.
-        sheet = pd.read_excel(book, header=None, dtype=str, keep_default_na=False).fillna("")
-    rows: list[list[str]] = sheet.to_numpy().tolist()
-    return make_frame(skip_titles(rows, notes), notes)
+        table = pd.read_excel(book, header=None, dtype=str, keep_default_na=False).fillna("")
+        if options and len(table):
+            _show_cells(path, book.book.worksheets[0], table, notes)
+    rows: list[list[str]] = table.to_numpy().tolist()
+    return rows
 
 
-def skip_titles(rows: list[list[str]], notes: list[str]) -> list[list[str]]:
-    """Leave out the rows in front of a sheet's table that have at most one cell.
+def _show_cells(path: Path, sheet: Any, table: pd.DataFrame, notes: list[str]) -> None:
+    """Fill merged cells with their value, count hidden rows and columns, and show formulas without values.
 
-    Example:
-        >>> skip_titles([["Sales", ""], ["", ""], ["text", "price"], ["a", "3"]], [])
-        [['text', 'price'], ['a', '3']]
+    Args:
+        path: the book.
+        sheet: of openpyxl.
+        table: its cells, which are changed.
+        notes: where is added what was done.
     """
-    count = len([*itertools.takewhile(lambda row: sum(cell.strip() != "" for cell in row) < 2, rows)])
-    if not 0 < count < len(rows) or _has_number(rows[count]):
-        return rows
-    if title := "".join(itertools.chain(*rows[:count])):
-        notes.append(_left_out(count, "row", title))
-    return rows[count:]
+    merged = [cells for cells in sheet.merged_cells.ranges if cells.min_row < cells.max_row <= len(table)]
+    for cells in merged:
+        table.iloc[cells.min_row : cells.max_row, cells.min_col - 1] = table.iat[
+            cells.min_row - 1, cells.min_col - 1
+        ]
+    if merged:
+        notes.append(f"merged cells: each row of {len(merged):,} merged cells has their value")
+    for what, sizes in (("rows", sheet.row_dimensions), ("columns", sheet.column_dimensions)):
+        if hidden := sum(size.hidden for size in sizes.values()):
+            notes.append(f"hidden {what}: {hidden:,}, which are read, too: delete what should not be")
+    if ((table != "").sum() < 2).any():  # a name above nothing
+        for cell in itertools.chain(
+            *pd.ExcelFile(path, engine_kwargs={"data_only": False}).book.worksheets[0]
+        ):
+            if cell.data_type == "f" and table.iat[cell.row - 1, cell.column - 1] == "":
+                table.iat[cell.row - 1, cell.column - 1] = str(cell.value)
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from ntloss.numbers import NumberFormat
-from ntloss.regression.formats import AnswerFormat, far_out
+from ntloss.regression.formats import AnswerFormat
 from ntloss.regression.report import Report
+from ntloss.regression.suspects import far_out
 
 
 def test_marks_of_gaps_in_many_rows_are_far_out():

@@ -7,11 +7,13 @@ import pandas as pd
 import pyarrow
 import pytest
 
-from ntloss.regression.columns import mark_gaps
+from ntloss.numbers import NumberFormat
+from ntloss.regression.columns import Column
 from ntloss.regression.evaluation import summarize
+from ntloss.regression.formats import AnswerFormat
 from ntloss.regression.program import _as_times, _errors
 from ntloss.regression.questions import Questions
-from ntloss.regression.rows import as_table, is_numeric
+from ntloss.regression.rows import as_table
 
 ANSWERS = np.arange(4.0) ** 2
 
@@ -72,7 +74,7 @@ def test_a_text_column_takes_whole_floats_as_whole_numbers():
 def test_tables_of_other_kinds_keep_the_names_of_their_columns(make):
     frame = pd.DataFrame({"size": [2.5, 3.0, 7.0, 1.0], "text": ["a", "b", "c", "d"]})
     questions = Questions.choose(as_table(make(frame))[0], ANSWERS, "y")
-    assert questions.numeric == ("size",)
+    assert [name for name, column in questions.columns.items() if column.kind == "numbers"] == ["size"]
     assert questions.write(make(frame[["text", "size"]])) == questions.write(frame)
 
 
@@ -85,7 +87,7 @@ def test_answers_without_a_name_are_called_answer(name):
 def test_texts_and_times_of_arrow_are_no_numbers():
     held = pd.DataFrame({"text": ["a", None], "time": pd.to_datetime(["2026", "2027"]), "size": [1.5, None]})
     arrow = held.convert_dtypes(dtype_backend="pyarrow")
-    assert [is_numeric(arrow[name]) for name in arrow] == [False, False, True]
+    assert [Column.learn(arrow[name]).kind for name in arrow] == ["texts", "texts", "numbers"]
 
 
 @pytest.mark.parametrize("prompt", [None, "{x0}: "])
@@ -108,10 +110,19 @@ def test_columns_of_one_name_are_refused_when_rows_are_predicted():
 
 
 @pytest.mark.parametrize(
-    ("cells", "numeric"), [(["1.5", "2.50", "3.05"], True), (["1.9", "1.10"], False), (["1.0", "1.05"], True)]
+    ("cells", "kind"),
+    [
+        (["1.5", "2.50", "3.05"], "numbers"),
+        (["1.9", "1.10"], "codes"),
+        (["1.0", "1.05"], "numbers"),
+        (["0123", "1234", "?"], "codes"),
+        (["5E6", "1200"], "texts"),
+        (["05E1", "12E3"], "texts"),
+        (["5E+6", "1.2e3"], "numbers"),
+    ],
 )
-def test_decimals_of_two_lengths_are_versions_unless_one_begins_with_a_0(cells, numeric):
-    assert is_numeric(pd.Series(cells)) == numeric
+def test_digits_that_name_something_are_no_numbers(cells, kind):
+    assert Column.learn(pd.Series(cells)).kind == kind
 
 
 @pytest.mark.parametrize("name", ["", "id"])
@@ -127,7 +138,7 @@ def test_numbers_of_rows_are_left_out_where_some_rows_are(name):
 
 def test_distinct_ages_are_no_numbers_of_rows():
     table = pd.DataFrame({"age": range(20, 80), "sex": ["f", "m"] * 30})
-    assert Questions.choose(table, np.arange(60.0) ** 2).columns == ("age", "sex")
+    assert Questions.choose(table, np.arange(60.0) ** 2).columns.keys() == {"age", "sex"}
 
 
 def test_rows_in_which_nothing_is_given_are_found():
@@ -143,7 +154,7 @@ def test_a_table_without_a_column_that_differs_is_refused_by_name():
 @pytest.mark.parametrize("cells", [["$0", "$1.00", "4 USD", "9"], [0, 1, 4, 9], ["0", "100", "400", "900"]])
 def test_columns_that_are_the_answer_in_another_form_are_left_out(cells):
     questions = choose(copy=cells, text=["a", "b", "c", "d"])
-    assert (questions.columns, {*questions.left_out}) == (("text",), {"copy"})
+    assert ([*questions.columns], {*questions.left_out}) == (["text"], {"copy"})
 
 
 @pytest.mark.parametrize("write", [float, "{:.0f}".format, "${:.2f}".format, lambda n: 100 * n])
@@ -152,7 +163,7 @@ def test_columns_that_are_the_answer_in_another_form_are_left_out(cells):
 def test_a_few_gaps_do_not_hide_a_copy_of_the_answer(write, gap, gaps, is_left_out):
     answers = np.arange(30.0) ** 2
     table = pd.DataFrame({"copy": [gap] * gaps + [write(n) for n in answers[gaps:]], "text": [*"ab"] * 15})
-    table = mark_gaps(table.astype(object).map(lambda cell: cell if cell is None else str(cell)))
+    table = table.astype(object).map(lambda cell: cell if cell is None else str(cell))
     assert ("copy" in Questions.choose(table, answers).left_out) == is_left_out
 
 
@@ -180,6 +191,9 @@ def test_shares_of_few_rows_have_intervals_within_0_and_100_percent():
     random = np.random.default_rng(0)
     errors = {"the median answer": random.exponential(10, 12), "NumberRegressor": random.exponential(1, 12)}
     found = np.array([[0.0, 1, 2], [0, 1, 2], [0, 1, 2]])
-    for text in (summarize(errors), _errors(np.array([1.0, 5, 7]), found, 0.9)):
+    for text in (
+        summarize(errors),
+        _errors(np.array([1.0, 5, 7]), found, 0.9, AnswerFormat(NumberFormat(1))),
+    ):
         low, high = map(int, re.search(r"95 % interval: (-?\d+) to (\d+) %", text).groups())
         assert 0 <= low < high <= 100

@@ -1,0 +1,71 @@
+"""What is pointed out about a table: columns that hold the answer, and marks of gaps among the answers."""
+
+import numpy as np
+import pytest
+
+from ntloss.regression.suspects import find_errors, find_leaks
+
+RANDOM = np.random.default_rng(0)
+ANSWERS = (10 + 350 * RANDOM.random(60)).round(1)
+OTHER = RANDOM.integers(1, 300, 60).astype(float)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.log(ANSWERS),
+        ANSWERS.argsort().argsort().astype(float),
+        -(ANSWERS**2),
+        ANSWERS + 7,
+        (ANSWERS / 10).round(),
+        np.where(np.arange(60) % 3, ANSWERS**0.5, np.nan),
+    ],
+)
+def test_columns_that_rise_or_fall_exactly_with_the_answer_are_named(column):
+    (found,) = find_leaks({"other": OTHER, "leak it": column}, ANSWERS)
+    assert "'leak it'" in found
+    assert "--drop 'leak it'" in found
+
+
+@pytest.mark.parametrize(
+    ("parts", "answers"),
+    [
+        ((OTHER, ANSWERS), OTHER + ANSWERS),
+        ((OTHER, ANSWERS), (OTHER / 2 + ANSWERS / 2).round(1)),
+        ((OTHER, ANSWERS), ANSWERS - 3 * OTHER),
+        ((OTHER, ANSWERS), OTHER * ANSWERS),
+        ((OTHER, ANSWERS), ANSWERS / OTHER),
+    ],
+)
+def test_sums_and_products_of_columns_are_named_without_others(parts, answers):
+    noise = RANDOM.random((2, 60))
+    columns = {"noise": noise[0], "a": parts[0], "more": noise[1], "b": parts[1]}
+    (found,) = find_leaks(columns, answers)
+    assert "'a' and 'b'" in found
+    assert "noise" not in found
+
+
+def test_good_predictors_are_no_leaks():
+    near = ANSWERS + RANDOM.normal(0, 5, 60)
+    assert find_leaks({"near": near, "other": OTHER, "half": (ANSWERS > 100) * 1.0}, ANSWERS) == []
+    assert find_leaks({"near": near, "other": OTHER}, (near + OTHER + RANDOM.normal(0, 3, 60)).round(1)) == []
+    assert find_leaks({"few": np.where(np.arange(60) < 10, ANSWERS, np.nan)}, ANSWERS) == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "errors"),
+    [
+        ([*range(10, 76), *[-1] * 14], {-1}),
+        ([*range(0, 70), -9], {-9}),
+        ([*range(500, 9000, 100), *[9999] * 12], {9999}),
+        ([*range(20, 80), *[99] * 8], {99}),
+        ([*range(-5, 60)], set()),
+        ([*range(0, 60), -7.5], set()),
+        ([*range(20, 80), 99], set()),
+        ([0, 1] * 30, set()),
+        ([-1, 1] * 30, set()),
+    ],
+)
+def test_lone_negatives_and_repeated_nines_may_be_marks_of_gaps(answers, errors):
+    answers = np.array(answers, float)
+    assert {*answers[find_errors(answers, answers)]} == errors
