@@ -106,11 +106,10 @@ class Column:
         """Return which cells hold something that is not read as this column was, `[rows]`."""
         is_typed = pd.api.types.is_numeric_dtype(cells)
         given: NDArray[np.bool_] = (cells.notna() & ~is_gap_mark(cells)).to_numpy(bool)
-        if self.kind == TEXTS or (is_typed and self.kind == NUMBERS and not self.unit):
-            return given & False
-        if self.kind != CODES and not is_typed:
-            given &= np.isnan(self.read(cells))
-        return given if self.kind != CODES or is_typed else given & False  # typed codes have lost zeros
+        if self.kind == NUMBERS and not is_typed:
+            return given & np.isnan(self.read(cells))
+        has_lost = is_typed and self.kind != TEXTS and (self.kind == CODES or self.unit != "")
+        return given if has_lost else np.zeros_like(given)  # zeros of codes, or units
 
     def notes(self, cells: pd.Series) -> list[str]:
         """Say which cells are not read as this column was, and whether numbers are far from those it had."""

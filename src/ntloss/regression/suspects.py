@@ -105,7 +105,7 @@ def _sum_of(columns: Mapping[str, Numbers], answers: Numbers, scale: np.ufunc = 
     if len(truths) < max(FEWEST, 3 * len(columns)):
         return []
     decimals = next((d for d in range(6) if np.array_equal(truths.round(d), truths)), 15)
-    most = min(0.6 * 10.0**-decimals + 1e-9 * abs(truths).max(), 0.01 * truths.std())
+    most = min(10.0**-decimals + 1e-9 * abs(truths).max(), 0.01 * truths.std())
 
     def are_enough(names: Sequence[str]) -> bool:
         given = np.column_stack([np.ones(len(truths)), *(scale(columns[name][known]) for name in names)])
