@@ -224,7 +224,7 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
         raise ValueError(f"{given.table} has no column beside {', '.join(map(repr, [target, *dropped]))}")
     _check_names(rows[kept], given.table)
     for name in kept:
-        if count := (rows[name].isna() & table.rows[name].notna()).sum():
+        if count := int((rows[name].isna() & table.rows[name].notna()).sum()):
             say(f"read            --missing leaves {count:,} row{'s' * (count > 1)} without {name!r}")
     times = {name: column for name in rows.columns if (column := _as_times(rows[name])) is not None}
     if given.sort_by is not None:
