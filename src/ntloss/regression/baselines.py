@@ -102,8 +102,9 @@ def fit_simple_models(
         start = time.perf_counter()
         try:
             found[name] = Baseline(form.unscaled(predict()), time.perf_counter() - start)
-        except (TypeError, ValueError) as error:
-            if name == ENCODER and encoder is not None:
+        except Exception as error:  # the encoder of a cache may be any
+            is_expected = encoder is None if name == ENCODER else isinstance(error, TypeError | ValueError)
+            if not is_expected:
                 raise
             failed[name] = str(error).partition("\n")[0]
     return found, failed
@@ -179,6 +180,20 @@ def find_cached_encoder() -> str | None:
     return str((usual or folders)[0]) if folders else None
 
 
+def _folder_of(encoder: str) -> str:
+    """Return the folder of an encoder, also in the cache; or its name, if the hub answers and has it."""
+    from huggingface_hub import model_info, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if Path(encoder).expanduser().is_dir():
+        return str(Path(encoder).expanduser())
+    try:
+        return snapshot_download(encoder, local_files_only=True)
+    except LocalEntryNotFoundError:
+        model_info(encoder, timeout=10)  # which does not try again for a minute, as loading does
+        return encoder
+
+
 def sentence_vectors(encoder: str, texts: Sequence[str]) -> Numbers:
     """Return a sentence encoder's vectors of length 1, `[texts, width]`.
 
@@ -195,9 +210,10 @@ def sentence_vectors(encoder: str, texts: Sequence[str]) -> Numbers:
     from transformers.utils.hub import cached_file
 
     try:
-        tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()
-        file = cached_file(encoder, _POOLING, _raise_exceptions_for_missing_entries=False)
-    except OSError as error:
+        folder = _folder_of(encoder)
+        tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+        file = cached_file(folder, _POOLING, _raise_exceptions_for_missing_entries=False)
+    except Exception as error:  # the hub's are of several libraries
         raise ValueError(
             f"compare={encoder!r}: expected the folder or name of a sentence encoder ({error})"
         ) from None
@@ -205,13 +221,14 @@ def sentence_vectors(encoder: str, texts: Sequence[str]) -> Numbers:
     modes = {name for name, is_used in given.items() if name.startswith("pooling_mode_") and is_used is True}
     if not modes <= {_MEAN, _FIRST} or len(modes) > 1:
         raise ValueError(f"compare={encoder!r}: expected {_MEAN} or {_FIRST} in {file}, given {modes}")
+    longest = min(256, tokenizer.model_max_length)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     vectors = []
     for first in range(0, len(texts), 32):
         some = [*texts[first : first + 32]]
         batch = tokenizer(
-            some, padding=True, padding_side="right", truncation=True, max_length=256, return_tensors="pt"
+            some, padding=True, padding_side="right", truncation=True, max_length=longest, return_tensors="pt"
         )
         with torch.no_grad():
             states = model(**batch).last_hidden_state

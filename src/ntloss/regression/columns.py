@@ -74,8 +74,7 @@ class Column:
             return cls(TEXTS)
         first = _Cell.of(texts[0])  # at which most columns of texts end
         is_named = re.search("[^\\W\\d_]", first.before) is not None and not first.is_money  # as room 12
-        is_text = all(math.isnan(first.read(mark)[0]) for mark in ".,") and "/" not in first.core
-        if is_named or is_text:
+        if is_named or ("/" not in first.core and all(math.isnan(first.read(mark)[0]) for mark in ".,")):
             return cls(TEXTS)
         for decimal in (None, "."):  # where commas may be thousands or decimals, they are thousands
             try:
@@ -88,6 +87,7 @@ class Column:
         """Return the numbers of cells, `[rows]`, NaN for gaps and for what is not read like this column."""
         if pd.api.types.is_numeric_dtype(cells):
             return as_floats(cells)
+        cells = cells.reset_index(drop=True)  # rows of a frame may have one label
         texts = _given(cells)
         if self.plain:
             numbers = as_floats(texts.where(texts.str.fullmatch(PLAIN)))
@@ -117,11 +117,8 @@ class Column:
         if (wrong := self.misfits(cells)).any():
             row = int(np.flatnonzero(wrong)[0])
             count = f"{wrong.sum():,} of {len(cells):,} rows"
-            held = (
-                f"numbers with {self.unit!r}" if self.unit else "codes" if self.kind == CODES else "numbers"
-            )
-            if self.decimal == ",":
-                held += ", and commas before decimals"
+            held = f"{self.kind} with {self.unit!r}" if self.unit else self.kind
+            held += ", and commas before decimals" if self.decimal == "," else ""
             found.append(
                 f"{count} of {name} are not read as in the fitted table, which had {held}: "
                 f"{str(cells.iloc[row])[:_SHOWN]!r} in row {row + 1:,}"

@@ -74,8 +74,9 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         batch_size: rows of a training step. Default: 16.
         max_rows: rows that are used, 20 or more, a random choice of them. Default: 6,000.
         shuffle: hold out random rows (default). False holds out the last ones, for rows in order of time.
-        compare: fit simple models, too (default). A folder or name of a sentence encoder, in the format of
-            sentence-transformers (which is not needed), adds it with a support vector machine.
+        compare: fit simple models, too (default), among them a support vector machine on the vectors of a
+            sentence encoder in the format of sentence-transformers (which is not needed): that of a folder or
+            name, by default one in the cache of the Hugging Face hub. False: fit none.
         checkpoint: a folder in which an interrupted `fit` leaves its state, and from which the next `fit`
             with the same rows, parameters and pretrained weights goes on. Default: none.
         verbose: print what is done, and show a bar. Default: True.
@@ -85,9 +86,12 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
     Attributes:
         report_: a DataFrame with a row for each model, from the smallest `mae`, its mean absolute error on
             held-out rows, with the mean `width` of its calibrated intervals and the `seconds` that it took.
+            Where logarithms are written, `factor` stands for `mae`: ten to the mean absolute error of
+            logarithms; and `width` is the factor between the ends.
+        held_out_: a DataFrame with these rows: `answer`, `lower`, `prediction` and `upper`.
         summary_: what the report says, in a sentence.
         format_: how answers are written.
-        history_: mean absolute error of the medians of the rows that choose, after each epoch; of fewer than
+        history_: mean absolute error of the medians (or of their logarithms) of the rows that choose, after each epoch; of fewer than
             15 such rows none choose, and the last epoch is kept.
         n_features_in_, feature_names_in_: the columns of X, as in scikit-learn.
 
@@ -174,6 +178,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             report.say(f"left out        {len(table) - len(given):,} rows in which nothing is given")
             check_rows(table.iloc[given], answers[given], "rows in which something is given")
         used = given[choose_rows(len(given), self.max_rows, self.shuffle, seed)]
+        if len(used) < len(given):
+            report.say(f"left out        {len(given) - len(used):,} rows beyond max_rows={self.max_rows:,}")
         table, answers, weights = table.iloc[used].reset_index(drop=True), answers[used], weights[used]
         training, choosing, calibrating = parts = divide(len(answers))
         self.format_ = AnswerFormat.choose(answers, self.scale)
@@ -194,10 +200,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         start = time.perf_counter()
         self.writer_ = writer = self._load(seed)
         rows = writer.encode(writer.prompts(texts), self.format_.write(answers))
-        report.rows(texts, parts, len(given) - len(texts), self.max_rows)
-        report.questions(self.questions_.left_out, rows)
-        report.leaks(find_leaks(self.questions_.numbers(table), answers))
-        report.answers(self.format_, answers, texts[0])
+        leaks, left_out = find_leaks(self.questions_.numbers(table), answers), self.questions_.left_out
+        report.plan(texts, parts, rows, answers, self.format_, left_out, leaks)
         report.weights(self.model, writer.model)
         if writer.upper is not None:
             bar = partial(report.bar, desc="frozen layers", unit=" batches")

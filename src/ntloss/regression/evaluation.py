@@ -105,4 +105,4 @@ def _bootstrapped_gain(better: Numbers, worse: Numbers) -> tuple[float, float]:
 
 def short(number: float) -> str:
     """Write an error with three digits."""
-    return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
+    return f"{number:,.0f}" if 1000 <= abs(number) < 1e7 else f"{number:.3g}"

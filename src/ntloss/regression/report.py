@@ -41,10 +41,6 @@ class Report:
         """Return a bar of tqdm."""
         return tqdm(items, disable=not self.verbose, leave=False, mininterval=1, **options)
 
-    def steps(self, total: int, epochs: int, trained: str, done: int) -> Steps:
-        """Return what shows the steps of a training."""
-        return Steps(self, total, epochs, trained, done)
-
     def simple_models(
         self, found: dict[str, Baseline], failed: dict[str, str], truths: Numbers, form: AnswerFormat
     ) -> None:
@@ -56,8 +52,17 @@ class Report:
         for name, why in failed.items():
             self.say(f"left out        {name}: {why}")
 
-    def rows(self, texts: Sequence[str], parts: Parts, beyond: int, max_rows: int) -> None:
-        """Say what rows are used for."""
+    def plan(
+        self,
+        texts: Sequence[str],
+        parts: Parts,
+        rows: Sequence[Row],
+        answers: Numbers,
+        form: AnswerFormat,
+        left_out: Mapping[str, str],
+        leaks: Sequence[str],
+    ) -> None:
+        """Say what rows are used for, what is left out or looks wrong, and how answers are written."""
         training, choosing, calibrating = (texts[part] for part in parts)
         both = f"{len(calibrating):,} that calibrate the intervals"
         if len(choosing):
@@ -66,24 +71,14 @@ class Report:
         known = {*training}
         if repeated := sum(text in known for text in (*choosing, *calibrating)):
             self.say(f"repeated        {repeated:,} held-out rows ask what a training row asks, too")
-        if beyond:
-            self.say(f"left out        {beyond:,} rows beyond max_rows={max_rows:,}")
-
-    def questions(self, left_out: Mapping[str, str], rows: Sequence[Row]) -> None:
-        """Say which columns no question holds, and how many questions were shortened."""
         shortened = sum(len(row["input_ids"]) - len(row["labels"]) == LONGEST for row in rows)
         if shortened:
             self.say(f"shortened       {shortened:,} questions of {LONGEST} tokens or more, in their middle")
         for name, why in left_out.items():
             self.say(f"left out        the column {name!r}: {why}")
-
-    def leaks(self, found: Sequence[str]) -> None:
-        """Say from which columns the answer follows exactly."""
-        for each in found:
+        for each in leaks:
             self.say(f"leak?           {each}")
-
-    def answers(self, form: AnswerFormat, answers: Numbers, question: str) -> None:
-        """Show the first question with its answer, and say how answers are written."""
+        question = texts[0]
         if len(question) > _SHOWN:
             question = f"{question[: _SHOWN // 2]} ... {question[-_SHOWN // 2 :]}"
         self.say(f"example         {question!r} -> {form.write(answers[:1])[0]!r}")
@@ -145,12 +140,6 @@ class Steps:
         self._what = f"{epochs} epochs with train={trained!r}" if epochs > 1 else f"an epoch with {trained!r}"
         self._bar = report.bar(desc="training", total=total, unit=" steps", initial=done)
         self._start = 0.0
-
-    def __enter__(self) -> Steps:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._bar.close()
 
     def __call__(self, step: int, loss: float) -> None:
         """Count a step."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.regression.checkpoints import Checkpoint
-from ntloss.regression.report import Report, best_epoch
+from ntloss.regression.report import Report, Steps, best_epoch
 from ntloss.writing import Writer
 
 WARM_UP = 0.1  # share of the steps
@@ -68,21 +68,20 @@ def train_rows(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # which advises logarithms: the scale was chosen
             criterion = HLGauss.for_answers(scaled.tolist(), leading_zeros=True)
-    with report.steps(steps, epochs if last is None else last, trained, done) as counted:
-        return train(
-            writer,
-            NTLCrossEntropyLoss(writer.vocabulary, criterion),
-            rows,
-            validate,
-            torch.from_numpy(row_weights),
-            epochs=epochs,
-            last=last,
-            batch_size=batch_size,
-            learning_rate=RATES[trained] if learning_rate is None else learning_rate,
-            seed=seed,
-            checkpoint=checkpoint,
-            report=counted,
-        )
+    return train(
+        writer,
+        NTLCrossEntropyLoss(writer.vocabulary, criterion),
+        rows,
+        validate,
+        torch.from_numpy(row_weights),
+        epochs=epochs,
+        last=last,
+        batch_size=batch_size,
+        learning_rate=RATES[trained] if learning_rate is None else learning_rate,
+        seed=seed,
+        checkpoint=checkpoint,
+        report=Steps(report, steps, epochs if last is None else last, trained, done),
+    )
 
 
 def train(

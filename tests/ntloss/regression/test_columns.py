@@ -32,6 +32,13 @@ def test_new_cells_are_read_by_the_record_of_the_fitted_ones(fitted, new, number
     assert record.notes(column(*fitted)) == []
 
 
+def test_rows_may_have_one_label():
+    cells = pd.concat([column("5 kg", "x"), column("7 kg", "8")])
+    record = Column.learn(column("5 kg", "6 kg"))
+    assert np.array_equal(record.read(cells), [5, np.nan, 7, np.nan], equal_nan=True)
+    assert record.misfits(cells).tolist() == [False, True, False, True]
+
+
 def test_numbers_that_are_far_from_all_fitted_ones_are_pointed_out():
     record = Column.learn(pd.Series([50.0, 80, 120], name="kg"))
     assert record.notes(pd.Series([130.0, 140, 61_000], name="kg")) == []

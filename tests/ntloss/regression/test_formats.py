@@ -6,6 +6,7 @@ import pytest
 from ntloss.numbers import NumberFormat
 from ntloss.regression.formats import AnswerFormat
 from ntloss.regression.report import Report
+from ntloss.regression.rows import divide
 from ntloss.regression.suspects import far_out
 
 
@@ -31,7 +32,7 @@ def test_marks_of_gaps_in_many_rows_are_far_out():
 )
 def test_zeros_and_long_tails_are_not_taken_for_errors(usual, others, errors, capsys):
     answers = np.array([*usual, *others])
-    Report(True).answers(AnswerFormat.choose(answers), answers, "question")
+    Report(True).plan(["question"], divide(1), [], answers, AnswerFormat.choose(answers), {}, [])
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("far out")]
     assert bool(said) == bool(errors)
     assert all(f"such as {error:.15g}," in said[0] for error in errors)
