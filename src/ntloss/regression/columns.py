@@ -32,6 +32,7 @@ _MARKS = f"(. +{''.join(_MINUSES)}"
 _MAGNITUDES = re.compile(
     "hundred|thousand|lakh|crore|[mbt]n|mln|mio|bln|mrd|trn|[mbtr]+illion|[kmbt]", re.IGNORECASE
 )
+_CURRENCY = "[A-Z]{3}|Rs|kr|zł|Kč|Ft|Fr|dollars?|euros?"
 _SCORE = r"([0-9][0-9.,]*)\s*(?:/|out of)\s*([0-9]+)"
 _LONGEST = 30  # characters of a number with a currency or unit, in a column that is not asked for
 _EXAMPLES = 3  # rows of an error
@@ -330,7 +331,7 @@ class _Cell(NamedTuple):
     def is_money(self) -> bool:
         """Whether a currency's sign, or three capitals, stand beside the number."""
         around = (self.before + self.after).replace("-", "").strip()
-        return re.fullmatch("[A-Z]{3}", around) is not None or any(
+        return re.fullmatch(_CURRENCY, around) is not None or any(
             unicodedata.category(c) == "Sc" for c in around
         )
 

@@ -91,8 +91,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         held_out_: a DataFrame with these rows: `answer`, `lower`, `prediction` and `upper`.
         summary_: what the report says, in a sentence.
         format_: how answers are written.
-        history_: mean absolute error of the medians (or of their logarithms) of the rows that choose, after each epoch; of fewer than
-            15 such rows none choose, and the last epoch is kept.
+        history_: mean absolute error of the medians (or of their logarithms) of the rows that choose, after
+            each epoch; of fewer than 15 such rows none choose, and the last epoch is kept.
         n_features_in_, feature_names_in_: the columns of X, as in scikit-learn.
 
     Raises:

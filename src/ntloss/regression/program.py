@@ -93,9 +93,9 @@ def fit(given: argparse.Namespace) -> int:
     for name in (CHECKPOINT, REFIT):
         (folder / name).unlink(missing_ok=True)
     found = model.held_out_[["lower", "prediction", "upper"]].to_numpy()
-    picture = _picture(folder / PICTURE, model.held_out_["answer"].to_numpy(), found, model, target)
-    say(f"\nSaved{picture}. To predict new rows:")
-    say(f"ntloss predict {shlex.quote(str(folder))} NEW.csv > predictions.csv")
+    say(f"\n{_picture(folder / PICTURE, model.held_out_['answer'].to_numpy(), found, model, target)}")
+    quoted = shlex.quote(str(folder))
+    say(f"Saved. To predict new rows: ntloss predict {quoted} NEW.csv > predictions.csv")
     return 0
 
 
@@ -149,21 +149,23 @@ def predict(given: argparse.Namespace) -> int:
         if known.any():
             print(_errors(truth.numbers[known], found[known], given.level, model.format_), file=sys.stderr)
         if known.any() and given.plot is not None:
-            picture = _picture(Path(given.plot), truth.numbers[known], found[known], model, given.truth)
-            print(f"the picture of predictions is saved{picture}", file=sys.stderr)
+            name = given.truth.strip()
+            print(
+                _picture(Path(given.plot), truth.numbers[known], found[known], model, name), file=sys.stderr
+            )
     return 0
 
 
 def _picture(file: Path, answers: np.ndarray, found: np.ndarray, model: Any, name: str) -> str:
-    """Save a picture of predictions, and return where, or how to get one."""
+    """Save a picture of predictions, and say where, or what it needs."""
     from ntloss.regression.plots import plot_predictions
 
     try:
         axes = plot_predictions(answers, found, model.format_.log, name)
     except ModuleNotFoundError as error:
-        return f" without a picture, which needs {error.name}: pip install {error.name}"
+        return f"No picture of predictions: pip install {error.name}"
     axes.get_figure(root=True).savefig(file, dpi=150)
-    return f", with a picture of predictions in {file}"
+    return f"{file} shows predictions and true answers."
 
 
 def _check_names(rows: pd.DataFrame, table: str) -> None:

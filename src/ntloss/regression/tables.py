@@ -240,14 +240,13 @@ def _read_csv(path: Path, separator: str | None, notes: list[str], header: bool)
         notes.append(f"the separator is {_named(separator)}")
     if comments:
         notes.append(_left_out(len(comments), "line", comments[0].strip()))
-    rows = [row for row, _ in pairs]
+    rows = _without_ends(row for row, _ in pairs)
     start = _count_titles(rows) if header and found else 0
-    if missing := _missing_name(rows[start:]) if header else None:
-        rows[start] = ["", *rows[start]] if missing == "first" else [*rows[start], ""]
-        if missing == "first":
-            notes.append("the first column has no name, as R writes the names of rows")
+    if header and _lacks_name(rows[start:], lines, separator):
+        rows[start] = ["", *rows[start]]
+        notes.append("the first column has no name, as R writes the names of rows")
     width = len(rows[start]) if rows else 0
-    for row, number in pairs[start + 1 :]:
+    for row, (_, number) in zip(rows[start:], pairs[start:], strict=True):
         if len(row) != width:  # pandas would fill it with gaps, or take its first field for an index
             mark = _named(separator)
             raise _RaggedError(
@@ -275,19 +274,22 @@ def _names_in(comment: str, first: str, separator: str) -> str | None:
     return comment.lstrip("# \t") if is_above else None
 
 
-def _missing_name(rows: Sequence[Sequence[str]]) -> str | None:
-    """Return which name is missing if all rows have a field more than the first one.
+def _without_ends(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Return rows without fields after the last name and value: some programs end lines with a separator."""
+    rows = [*rows]
+    width = max((i + 1 for row in rows for i, cell in enumerate(row) if cell.strip()), default=0)
+    return [[*row[:width]] for row in rows]
 
-    R writes no name above the names of rows; other programs end rows, but not the names, with a separator.
-    """
+
+def _lacks_name(rows: Sequence[Sequence[str]], lines: Sequence[str], separator: str) -> bool:
+    """Return whether there is a name less than fields: R writes none above names of rows, which it quotes."""
     if len(rows) < 2 or len(rows[0]) < 2 or {len(row) for row in rows[1:]} != {len(rows[0]) + 1}:
-        return None
-    if not any(row[-1].strip() for row in rows[1:]):
-        return "last"
+        return False
     firsts = {row[0] for row in rows[1:]}
-    # Prose with a comma has a blank after it.
-    is_prose = any(row[1].startswith(" ") for row in rows[1:])
-    return "first" if len(firsts) == len(rows) - 1 and "" not in firsts and not is_prose else None
+    # Others are prose with commas.
+    quoted = sum(line.lstrip().startswith('"') for line in lines) >= len(rows) - 1
+    is_named = separator != "," or quoted or all(map(str.isdecimal, firsts))
+    return is_named and len(firsts) == len(rows) - 1 and "" not in firsts
 
 
 def _fields(line: str, separator: str) -> list[str]:
@@ -323,9 +325,9 @@ def find_separator(text: str) -> str | None:
     lines = [*itertools.islice(io.StringIO(text, ""), _LINES + 1)]
     found: dict[str, tuple[float, int]] = {}
     for separator in _SEPARATORS:
-        rows = _first_rows(lines, separator)
+        rows = _without_ends(_first_rows(lines, separator))
         titles = _count_titles(rows)
-        counts = {len(row) for row in rows[titles + (_missing_name(rows[titles:]) is not None) :]}
+        counts = {len(row) for row in rows[titles + _lacks_name(rows[titles:], lines, separator) :]}
         if len(counts) == 1 and (count := counts.pop()) > 1:
             cells = [cell for row in rows[titles:] for cell in row]
             clean = round(sum(map(_is_clean, cells)) / len(cells), 1)
@@ -335,7 +337,7 @@ def find_separator(text: str) -> str | None:
     if found:
         return max(found, key=lambda separator: found[separator])
     rows = _first_rows(lines, _BLANKS)
-    rows = rows[1:] if _missing_name(rows) == "first" else rows
+    rows = rows[1:] if _lacks_name(rows, lines, _BLANKS) else rows
     is_table = len({len(row) for row in rows}) == 1 and len(rows) > 2 and len(rows[0]) > 1
     return _BLANKS if is_table and any(all(map(_is_number, c)) for c in zip(*rows[1:], strict=True)) else None
 

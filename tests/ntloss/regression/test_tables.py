@@ -147,6 +147,39 @@ def test_columns_without_a_name_and_a_value_are_no_columns(tmp_path, lines):
     assert [*read_table(tmp_path / "table.csv").rows] == ["text", "price", "Unnamed: 2", "Unnamed: 3"]
 
 
+@pytest.mark.parametrize(
+    "lines",
+    ["a,b\n1,2,\n3,4,\n", "a,b,\n1,2\n3,4\n", "a;b\n1;2;;\n3;4\n", "Sales\n\na,b\n1,2,\n3,4,\n"],
+)
+def test_rows_may_end_in_a_separator(tmp_path, lines):
+    (tmp_path / "table.csv").write_text(lines)
+    assert read_table(tmp_path / "table.csv").rows.to_dict("list") == {"a": ["1", "3"], "b": ["2", "4"]}
+
+
+@pytest.mark.parametrize("mark", [" ", ",", "\t", ";"])
+def test_names_of_rows_as_r_writes_them_are_a_column_without_a_name(tmp_path, mark):
+    rows = [['"cyl"', '"kind"'], ['"a b"', "6", '"x"'], ['"c"', "4", '"y z"'], ['"d"', "8", '"x"']]
+    (tmp_path / "table.txt").write_text("".join(mark.join(row) + "\n" for row in rows))
+    table, notes = read_table(tmp_path / "table.txt")
+    assert table.to_dict("list") == {
+        "Unnamed: 0": ["a b", "c", "d"],
+        "cyl": ["6", "4", "8"],
+        "kind": ["x", "y z", "x"],
+    }
+    assert any("R " in note for note in notes)
+    (tmp_path / "table.txt").write_text("text,price\nHello,world,5\nHi,there,6\n")
+    with pytest.raises(ValueError, match="line 2"):
+        read_table(tmp_path / "table.txt")
+
+
+def test_without_a_header_columns_are_numbered(tmp_path):
+    (tmp_path / "table.csv").write_text("good,5\nbad,1\n")
+    assert read_table(tmp_path / "table.csv", header=False).rows.to_dict("list") == {
+        "x0": ["good", "bad"],
+        "x1": ["5", "1"],
+    }
+
+
 @pytest.mark.parametrize("start", ["\n \n", "Sales;\n;\n"])
 def test_quoted_separators_are_part_of_texts_below_blank_lines_and_titles(tmp_path, start):
     (tmp_path / "table.csv").write_text(start + 'text;price\n"a;b|c,d";5\n"e,f;g";6\n')
@@ -586,3 +619,29 @@ def test_excel_is_read_as_texts(tmp_path):
     table, notes = read_table(tmp_path / "rows.xlsx")
     assert table.to_dict("list") == {"text": ["a", "NA"], "price": ["3", "4.5"]}
     assert any("'first'" in note for note in notes)
+
+
+def test_merged_cells_hidden_rows_and_formulas_of_excel(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    sheet = book.active
+    for row in (
+        ["Sales"],
+        ["shop", "y", "double"],
+        ["north", 1, "=B3*2"],
+        [None, 2, "=B4*2"],
+        ["south", 3, "=B5*2"],
+    ):
+        sheet.append(row)
+    sheet.merge_cells("A1:C1")
+    sheet.merge_cells("A3:A4")
+    sheet.row_dimensions[4].hidden = True
+    book.save(tmp_path / "rows.xlsx")
+    table, notes = read_table(tmp_path / "rows.xlsx")
+    assert table.drop(columns="double").to_dict("list") == {
+        "shop": ["north", "north", "south"],
+        "y": ["1", "2", "3"],
+    }
+    assert {note.partition(":")[0] for note in notes} >= {"merged cells", "hidden rows"}
+    with pytest.raises(ValueError, match="spreadsheet"):
+        read_answers(table["double"])
