@@ -372,7 +372,7 @@ def test_levels_without_a_token_of_their_own_are_an_error(levels):
     ("levels", "error"),
     [
         ([3], ValueError),
-        ({"calm": None, "angry": 1}, ValueError),
+        ({"calm": None, "angry": 1}, TypeError),
         ({"calm": math.inf, "angry": 1}, ValueError),
         (["calm", "angry"], TypeError),
         (5, TypeError),
