@@ -21,8 +21,7 @@ from ntloss.engine.readout import Readout, Wanted
 from ntloss.engine.sources import Source, read
 from ntloss.engine.targets import REDUCTIONS, LabelOptions, check_choice, check_logits, prepare_targets
 from ntloss.engine.terms import NumberTerm, read_distribution
-from ntloss.numbers.alphabet import as_value, with_ascii_sign
-from ntloss.numbers.grammar import LARGEST
+from ntloss.numbers.grammar import LARGEST, as_value, with_ascii_sign
 from ntloss.numbers.vocabulary import (
     NumberToken,
     NumberVocabulary,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import torch
 
-from ntloss.numbers.grammar import length_of_prefix, read_prefix
+from ntloss.numbers.grammar import NumberReader
 
 END, PAD = 1, 0
 KINDS: dict[str, tuple[str, dict[str, int]]] = {
@@ -190,20 +190,20 @@ def any_length(model, vocabulary, max_digits):
             starts += probability
             if abs(prefix.value) < 10**max_digits and not is_cut:
                 found[prefix.value] = found.get(prefix.value, 0.0) + probability
-                parts += probability * prefix.joined
+                parts += probability * prefix.tied
 
     def write(written, text, probability):
         probabilities = [math.exp(p) for p in model(written)]
-        now, ends = read_prefix(text), 1.0
+        now, ends = NumberReader().read(text), 1.0
         for i, token in vocabulary.pieces.items():
-            then = read_prefix(text + token)
+            then = NumberReader().read(text + token)
             if then.open or then[:2] != now[:2]:
                 ends -= probabilities[i]
                 longer, many = text + token, sum(map(str.isdigit, text + token)) > max_digits
                 if then.open and not many:
                     write([*written, i], longer, probability * probabilities[i])
                 else:  # of `1,23`, the 1 alone is no number
-                    is_cut = then.open and many and length_of_prefix(longer) < len(longer)
+                    is_cut = then.open and many and NumberReader().length(longer) < len(longer)
                     end(then, probability * probabilities[i], is_cut)
         end(now, probability * ends)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imports no compiler yet
 
-from ntloss.numbers.grammar import find_in_text
+from ntloss.numbers.grammar import find_numbers
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 # What may stand between a field's name and its number, such as `": `, `>` or ` = [`. Not what ends a clause:
@@ -86,7 +86,7 @@ def find_fields(
                 f"by: found the fields {', '.join(unknown)}: expected some of {', '.join(names)}"
             )
         return sorted(found, key=lambda each: each.start)
-    numbers = [(number.start, number.end) for number in find_in_text(text, thousands)]
+    numbers = [(number.start, number.end) for number in find_numbers(text, thousands)]
     if by == "order":
         return [FieldNumber(name, *place) for name, place in zip(names, numbers, strict=False)]
     if by != "name":
@@ -228,7 +228,7 @@ def fields_of_labels(
             if ignored:
                 continue
             places = list(run)
-            pieces = [vocabulary.spelled(ids[i]) or b"\n" for i in places]
+            pieces = vocabulary.spelling.pieces(ids[i] for i in places)
             ends_of = list(itertools.accumulate(map(len, pieces)))
             offsets = list(zip([0, *ends_of], ends_of, strict=False))
             # A token may be a part of a character, so tokens and numbers are compared by their bytes.

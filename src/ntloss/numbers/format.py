@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.numbers.alphabet import DIGITS, POINT, with_ascii_sign
-from ntloss.numbers.grammar import SIGNED
+from ntloss.numbers.grammar import DIGITS, POINT, SIGNED, with_ascii_sign
 from ntloss.numbers.parsing import as_float
 from ntloss.numbers.vocabulary import NumberVocabulary
 

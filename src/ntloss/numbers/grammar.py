@@ -1,16 +1,15 @@
-"""What a written number is: the one grammar of texts, labels, tokens, and of a text that is being written.
+r"""What a written number is: the one grammar of texts, labels, tokens, and of a text that is being written.
 
-- `find_in_text(text)` finds the numbers of a finished text; `parsing` makes values of them.
-- `read_prefix(text)` reads a text that a model is still writing: the number so far, whether characters that
-  follow can change it, and whether what already follows makes it a part of something else (`1/2`, `3-5`).
-- `value_of_token(text)` is the value of a token that is a number.
-- `find_digits(text)` finds the numbers of a text without what stands around them, for labels.
+- A word (letters, digits, `_`) is a number if it is digits, or digits and then letters (`5kg`, `3rd`). A
+  word that begins with a letter, or has letters between digits, is a name (`x1`, `CO2`, `GPT-3`, `4k7`): its
+  digits are no number.
+- Signs, currencies, groups of thousands, decimals, exponents and English magnitudes belong to a number.
+- A number is *alone* unless a mark ties it to other digits (`1/2`, `3-5`, `12:30`, `10^6`), it is an argument
+  (`exp(16)`, `\ln 2`), its sign stands apart, or a word for million in a large language follows, which is not
+  read. Words do not tie: `5 to 7 kg` is 5 and 7.
 
-The grammar's parts are `alphabet` (characters, words and their patterns), `digits_in_words` (digits that are
-no number), `joins` (what makes a number a part of something else), `scales`, `lists`, and `pieces` (which
-tokens may be parts of a number).
-
-`docs/numbers.md` has a table of what is read and how, and of what is not.
+`find_numbers` finds the numbers of a text, and `NumberReader` reads the number that a model is writing.
+`docs/numbers.md` has a table of examples, which is the test.
 """
 
 from __future__ import annotations
@@ -18,82 +17,112 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ntloss.numbers.alphabet import (
-    APOSTROPHES,
-    CLOSE,
-    CODE,
-    CURRENCIES,
-    CURRENCY,
-    DIGITS,
-    MAGNITUDE_WORDS,
-    OPEN,
-    OTHER_DIGIT,
-    POINT,
-    POWERS,
-    PRIMES,
-    QUOTES,
-    SIGN,
-    SIGNS,
-    SPACE,
-    SPACES,
-    THIN,
-    UNSPACED,
-    D,
-    as_value,
-    with_ascii_sign,
-)
-from ntloss.numbers.digits_in_words import PART
-from ntloss.numbers.emphasis import without_emphasis
-from ntloss.numbers.joins import (
-    JOINED_BEFORE,
-    follows_sign,
-    is_only_a_minus,
-    joined_by_words_until,
-    joined_until,
-    may_be_joined,
-)
-from ntloss.numbers.lists import Lists
-
+DIGITS = "0123456789"
+POINT = "."
+SIGNS = {"-": -1, "+": 1, **dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d", -1)}
+"""Signs with their factors: the minus of typography, and the hyphens and dashes that are written for it."""
+THIN = "\u00a0\u2009\u202f"
+SPACES = f" {THIN}"
+APOSTROPHES = "'\u2019"
+CURRENCIES = "$¢£¤¥฿" + "".join(map(chr, range(0x20A0, 0x20C1)))
 SEPARATORS = (",", " ", ".", "'", "")
 """Separators of thousands that can be required, and none. With "." the decimal point is a comma."""
-_LONGEST_POWER = 18  # characters; with more, the number is 0 or infinite
+POWERS = {
+    **{"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "lakh": 5, "crore": 7},
+    **{"mn": 6, "mln": 6, "mio": 6, "bn": 9, "bln": 9, "mrd": 9, "tn": 12, "trn": 12},
+    **{"k": 3, "m": 6, "b": 9, "t": 12},
+}
+"""English magnitudes with their powers of ten; letters count directly behind digits, or behind money."""
+MAGNITUDES = tuple(word for word in POWERS if len(word) > 1)
+# In German, French, Spanish, Portuguese, Italian, Dutch, Polish, Russian: a million in one language may be a
+# billion in the next, so these are not read.
+_ENDINGS = ("lion", "liard", "lón", "lon", "ion", "iard", "jon", "jard", "joen", "hão", "hõe", "ião", "iõe")
+UNREAD = (
+    *(first + ending for first in ("mil", "bil", "tril", "quadril", "quintil") for ending in _ENDINGS),
+    *("tausend", "милл", "милр", "млн", "млрд", "тыс", "трлн"),
+)
+"""How words for large numbers begin."""
+_SHORT = ("mil", "mld", "mds", "mia", "tsd")  # the same, whole
+POWERS_OF_CJK = "万萬億亿兆千百만억천조백"
+COMMANDS = ("times", "cdot", "div", "over", "pm", "mp", "pi", "sqrt", "overline", "bar", "dot")
+"""What LaTeX ties a number to other digits with."""
 LARGEST = 3.4028234663852886e38
 """The largest value of a token: losses are computed in float32."""
-_NO_CENTS = r",(?:-{1,2}|[\u2212\u2013\u2014])"  # 1.299,- EUR
-_MONEY_BEFORE = rf"(?:(?:\b[A-Z]{{1,3}})?{CURRENCY}{SPACE}?|\b{CODE}{SPACE}?)"
-# A sign follows no letter, digit, closing bracket, percent or degree sign, except a currency's code, and no
-# mark that ends a number before it: 5"-7", 10.-15., 5€-10€.
-_ENDED = rf"(?<!{D}[{QUOTES}{PRIMES}.!{CURRENCIES}])(?<!{D}{SPACE}€)"
-_SIGN_BEFORE = rf"(?:(?<![^\W_{UNSPACED}])(?<![)\]}}%‰°]){_ENDED}|(?<=\b{CODE}))"
-# 1e5, 1.e+05, and Fortran's 1.0D+05.
-_EXPONENT = (
-    rf"(?:(?:[eE](?={SIGN}?{D})|[dD](?={SIGN}{D}{{2,3}}(?!\.?{D})))(?P<power>{SIGN}?{D}+)"
-    r"(?![0-9A-Za-z]))"
+_NO_DIGIT = re.compile("[^0-9.]")
+SIGNED = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
+"""A number in plain digits."""
+_FAR = 20  # characters before a number that are looked at
+
+# Of scripts that put no spaces between words, so that a number may follow a letter.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+# Digits of other scripts, superscripts, fractions, and what multiplies: no number of ours, nor a part of one.
+OTHER_DIGITS = "π√" + POWERS_OF_CJK[-5:] + "".join(c for c in map(chr, range(0x80, 0x10000)) if c.isnumeric())
+_TYING = ":\u2236\uff1a\u2026÷\u22c5\u2219(\u00b4\uff0c\uff0e"  # directly between numbers
+_OPERATING = "/\u2044\u2215\uff0f^\u00d7·*\u2217±\u2213"  # also between spaces
+_DASHES = "\u2014\u2015~\u301c\uff5e" + "".join(sign for sign, factor in SIGNS.items() if factor < 0)
+MARKS = "".join(
+    dict.fromkeys([*SIGNS, *SPACES, *APOSTROPHES, *CURRENCIES, *_TYING, *_OPERATING, *_DASHES, *".,{}[\\⁺⁻"])
 )
-_WORD = rf"(?:(?:{'|'.join(MAGNITUDE_WORDS)})s?)"
-# Plain letters only directly after digits, and only those that are no usual unit; with a currency, all.
-_MAGNITUDE = rf"(?:(?:[{SPACES}-]?(?i:{_WORD})(?!\w))+|[kKM](?!\w))"
-_MONEY = rf"(?:{SPACE}?(?i:[kmbt])(?!\w))"
-_ENDS_IN_CURRENCY = re.compile(rf"{_MONEY_BEFORE}\Z")
-_CURRENCY_BEHIND = re.compile(rf"{CURRENCY}{SPACE}?$")
-# Where a number may begin, which is found much faster than a number: at most these characters stand before
-# its first digit.
-_LEAD = 12
-_NEAR_DIGIT = rf"(?=[{re.escape(''.join(SIGNS) + CURRENCIES + SPACES)}A-Z\\.,{{}}]{{0,{_LEAD}}}{D})"
-_DIGIT = re.compile(D)
-_BEFORE_WHOLE = re.compile(r"\s*")
-_AFTER_WHOLE = re.compile(rf"(?:{_NO_CENTS})?\s*(?:{CURRENCY}|{CODE}|\\?%|percent)?\.?\s*")
-_UNSEPARATED = re.compile("[0-9.]*")  # a body that no comma or space divides
-_TOKEN_LEAD = re.compile(f" ?{SIGN}?")
-GOES_ON = re.compile(rf"[.,]?{D}|{OTHER_DIGIT}")
-"""What makes another number of a level that it stands directly after: `0`, `.5`, `½`."""
-POINTS = ".,"
-"""What may be a decimal point after a level: a point or a comma."""
-PLAIN = re.compile(rf"{D}+(?:\.{D}+)?")
-"""A number in plain digits, without its sign."""
-SIGNED = re.compile(rf"[+-]?{PLAIN.pattern}")
+"""Characters that may stand in a number, before it, or directly behind it, but digits."""
+
+
+def _one_of(characters: str) -> str:
+    return f"[{re.escape(characters)}]"
+
+
+def _any(words: tuple[str, ...]) -> str:
+    return "|".join(sorted(words, key=len, reverse=True))
+
+
+D = "[0-9]"
+SIGN, SPACE, _CURRENCY = _one_of("".join(SIGNS)), _one_of(SPACES), rf"\\?{_one_of(CURRENCIES)}"
+OTHER_DIGIT = _one_of(OTHER_DIGITS)
+_MINUS = _one_of("".join(sign for sign, factor in SIGNS.items() if factor < 0))
+_LETTER = rf"[^\W\d_{_UNSPACED}\u0590-\u06ffªº]"  # in Hebrew and Arabic, short words are joined to numbers
+_EXPONENT = rf"[eE]{SIGN}?{D}{{1,3}}(?!\w)"
+_FURTHER = (
+    rf"(?:[^\W\d_{_UNSPACED}]+|[\-\u2010\u2011\u2212_]\{{?(?=\w)|(?:\}}?\^|\*\*|<su[bp]>)[{{(]?{SIGN}?(?={D})|(?<={D})\.(?={D})"
+    rf"|[^\W{_UNSPACED}])*"
+)
+_NAME = (
+    rf"(?<![\w\\]){_LETTER}{_FURTHER}"
+    rf"|(?<![\w.,])(?:0[xX][0-9a-fA-F]|{D}+(?!{_EXPONENT}|[xX]{D})(?:_\w|{_LETTER}+{D})){_FURTHER}"
+    rf"|(?<={D}){_LETTER}+(?:\}}?\^|\*\*|<su[bp]>)\{{?{SIGN}?{D}+"  # the unit of 750m^2
+)
+_MONEY = rf"(?:\b[A-Z]{{1,3}})?{_CURRENCY}{SPACE}?"
+_SYMBOL = rf"{_CURRENCY}{SPACE}?"
+_COMMA = r",|\{,\}|,\\!"
+_GROUPS: dict[str | None, str] = {
+    None: rf"{_COMMA}|[{THIN}{APOSTROPHES}]|\\[, ]",
+    **{",": _COMMA, " ": SPACE, "'": f"[{APOSTROPHES}]", ".": r"\.", "": "(?!)"},
+}
+_POINTS = {None: r"\.", ",": r"\.", "": r"\.", ".": ",", " ": "[.,]", "'": "[.,]"}
+# What ties a number to what follows it.
+_EMPHASIS = "[*_`]{0,3}"
+_UNIT = rf"(?:[%‰'\"\u2032\u2033]|{_CURRENCY}|°?[^\W\d_{_UNSPACED}]{{1,3}}|°)"
+_WORDS = (
+    rf"(?i:(?:{_any(UNREAD)}|(?:{_any(MAGNITUDES[:5])})(?!s?(?!\w)))(?!aire)\w*|(?:{_any(_SHORT)})(?!\w))"
+)
+_ITEM = rf"{SIGN}?(?:{D}+(?:\.{D}+)?|\.{D}+)"
+_LIST = re.compile(  # commas separate here, they group nothing
+    rf"(?:[(\[]|\\\{{|(?<![\w}}\]^\\])\{{)\s*{_ITEM}(?:\s*[,;]\s*{_ITEM})+\s*(?:(?:\\right)?\\?[)\]}}]|\Z)"
+)
+_IN_LIST = re.compile(rf"(?:\[|[(\[]\s*{_ITEM}(?:\s*[,;]\s*{_ITEM})*\s*[,;])\s*\Z")
+# Commands of LaTeX whose argument is the number itself.
+_OF_ITSELF = (
+    r"(?:[dn]?fbox|boxed|text\w*|math\w*|quad|qquad|left|big\w*|approx|sim|equiv|[lg]eq?|ne?q?|to|t|r"
+    r"|\w*arrow|implies|times|cdot|div)"
+)
+_ARGUMENT = re.compile(
+    rf"(?:\\(?!{_OF_ITSELF}(?![A-Za-z]))[A-Za-z]+\s*[{{(\[]?|\\[dt]?frac\s?{D}\s?|{D}\{{|\}}\s?\{{|[\w)\]}}][(\[]"
+    rf"|[/\u2044\u2215^√±\u2213][{{(]?|(?<=[\w}})])_\{{?|[/±^]{SPACE}|<su[bp]>|(?:\A|[\s(]),|[^\D0-9])\Z"
+)
+_SIGN_APART = re.compile(
+    rf"(?:(?<!{D} )\b(?i:minus|negative)\s+|[负負]\s?|(?:[=:{{]|\A)[ \t]*{SIGN}\s+"
+    rf"|(?<![\w)\]}}%]){_MINUS}[A-Z]{{2,3}}\.?{SPACE}?)\Z"
+)
 
 
 class Written(NamedTuple):
@@ -102,8 +131,7 @@ class Written(NamedTuple):
     Args:
         start, end: where it stands, with its sign, currency and magnitude.
         plain: the number as `float` and `decimal.Decimal` read it.
-        alone: False if what stands directly beside it makes it a part of something else, such as a fraction,
-            a range, a date or a power, or if nothing stands before it but a minus that may be its sign.
+        alone: whether nothing makes it a part of something else, such as a fraction, a range or a date.
     """
 
     start: int
@@ -117,24 +145,22 @@ class Written(NamedTuple):
         return as_value(self.plain)
 
 
-class Prefix(NamedTuple):
-    """What a text that is still being written begins with.
-
-    Args:
-        value: the number that the text begins with, if nothing followed it; None if there is none (yet).
-        joined: whether what follows the number makes it a part of something else: the `1` of `1/2`.
-        open: whether further characters may change `value` or `joined`.
-    """
-
-    value: float | None
-    joined: bool
-    open: bool
+def as_value(number: str) -> float:
+    """Return the value of a number that `float` accepts, with one zero."""
+    return float(number) + 0.0  # turns -0.0 into 0.0
 
 
-class _Rules(NamedTuple):
-    number: re.Pattern[str]
-    leading: re.Pattern[str]  # the same, after spaces
-    begun: re.Pattern[str]  # digits and separators of which more characters can make another number
+_TO_MINUS = str.maketrans({sign: "-" for sign, factor in SIGNS.items() if factor < 0})
+
+
+def with_ascii_sign(text: str) -> str:
+    """Write each minus of a text as `-`."""
+    return text.translate(_TO_MINUS)
+
+
+def count_digits(text: str) -> int:
+    """Count the digits of a text."""
+    return sum(map(text.count, DIGITS))
 
 
 def check_thousands(thousands: str | None) -> None:
@@ -146,127 +172,100 @@ def check_thousands(thousands: str | None) -> None:
 
 
 @functools.cache
-def _rules(thousands: str | None) -> _Rules:
-    """Make the patterns for one separator of thousands, or, for None, for all that the text can decide."""
+def _number(thousands: str | None, money: str = _MONEY, emphasis: str = _EMPHASIS) -> str:
+    """Return the pattern of a number with what belongs to it: sign, currency, exponent, magnitude."""
     check_thousands(thousands)
-    by_text = thousands is None
-    # Each separator, and what may be written of it so far.
-    comma = [(",", ","), (r"\{,\}", r"\{,?\}?"), (r",\\!", r",(?:\\!?)?")]
-    space = [(SPACE, SPACE), (r"\\[,;: ]", r"\\[,;: ]?")]
-    apostrophe = [(f"[{APOSTROPHES}]",) * 2]
-    given = {None: [*comma, *space, *apostrophe], ",": comma, " ": space, "'": apostrophe}
-    first, fraction = f"[1-9]{D}{{0,2}}", rf"(?:,|\{{,\}}){D}+"
-    # 1.5, 1.e+05, and 3.141 592 with spaces that separate nothing else
-    point = rf"(?:\.{D}+|\.(?=[eE]{SIGN}?{D}))?"
-    if thousands in (None, " "):
-        point = rf"(?:\.{D}{{3}}(?:{THIN}{D}{{3}})*{THIN}{D}{{1,3}}(?!{D})|{point[3:]}"
-    ends = rf"(?!(?:[.,]|\{{,\}})?{D})"
-    grouped, european, begun = [], [], [f"{D}*", rf"{D}*\.{D}*(?:{THIN}{D}*)*"]
-
-    def groups(mark: str, count: str = "+") -> str:
-        return rf"(?<!{D}{mark}){first}(?:{mark}{D}{{3}}){count}"
-
-    for mark, part in given.get(thousands, []):
-        if mark in dict(comma):
-            grouped.append(rf"{groups(mark)}(?!(?:{mark})?{D}){point}")
-        else:
-            grouped.append(rf"{groups(mark)}(?!(?:{mark})?{D}|,{D}){point}")
-            european.append(groups(mark) + fraction + ends)
-        begun.append(rf"{first}(?:{mark}{D}{{3}})*(?:{part}|{mark}{D}{{0,3}})?(?:[.,]{D}*)?")
-    if by_text:
-        # In India, groups of two stand before the last three digits.
-        grouped.append(rf"(?<!{D},)[1-9]{D}?(?:,{D}{{2}})+,{D}{{3}}(?!,?{D}){point}")
-        begun.append(rf"[1-9]{D}?(?:,{D}{{2}})*(?:,{D}{{0,3}})?(?:\.{D}*)?")
-        # One comma that separates no thousands, in no pair such as (3,4), is a decimal comma.
-        no_pair = rf"(?!(?:(?<={OPEN})|(?<={OPEN}{SIGN})){D}+,{D}+{CLOSE})"
-        no_group = rf"(?!{first}(?:,|\{{,\}}){D}{{3}}(?!{D}))"
-        european.append(rf"(?<!{D}[.,]){no_pair}{no_group}{D}+{fraction}{ends}")
-        begun.append(rf"{D}+(?:,|\{{,?\}}?){D}*")
-    if thousands in (None, "."):
-        # One point between digits is a decimal point, unless a decimal comma follows it.
-        count = "{2,}" if by_text else "+"
-        european += [groups("[.]") + fraction + ends, groups("[.]", count) + rf"(?!\.?{D})"]
-        european.append(rf"{groups('[.]')}(?={_NO_CENTS}(?![\w-]))")
-        begun.append(rf"{first}(?:\.{D}{{3}})*(?:\.{D}{{0,3}})?(?:{_NO_CENTS}|,{D}*)?")
-    plain = rf"{D}+{point}|(?<![^\W_])(?<!\.)\.{D}+"
-    if thousands == ".":
-        european += [rf"{D}+(?:{fraction})?|(?<![\w,]){fraction}"]
-        begun.append(f"{D}*,{D}*")
-        plain = "(?!)"
-    separated = "|".join([*grouped, f"(?P<european>{'|'.join(european or ['(?!)'])})"])
-    if thousands != ".":  # spares most numbers these alternatives: a separator follows the first digits
-        separated = rf"(?={D}+(?:[,.{APOSTROPHES}{SPACES}]{D}|,?\\|\{{))(?:{separated})"
-    body = f"{separated}|{plain}"
-
-    def number(money: str) -> str:
-        inner = rf"(?<!{D}[{CURRENCIES}])(?<!{D}{SPACE}€)(?P<inner>{SIGN})"
-        return (
-            rf"(?:{_SIGN_BEFORE}(?P<sign>{SIGN}))?(?P<money>{money}(?:{inner})?)?"
-            rf"(?:(?P<part>{PART})|(?P<body>{body}){_EXPONENT}?"
-            rf"(?P<magnitude>{_MAGNITUDE}|(?(money){_MONEY}|(?!)))?)"
-        )
-
-    symbol = f"{CURRENCY}{SPACE}?"
-    lead = rf"\s{{0,2}}{SIGN}?(?:{symbol})?{SIGN}?"
-    return _Rules(
-        number=re.compile(_NEAR_DIGIT + number(_MONEY_BEFORE)),
-        leading=re.compile(rf"\s{{0,2}}{number(symbol)}"),
-        begun=re.compile(f"{lead}(?:{'|'.join(begun)})"),
+    point = _POINTS[thousands]
+    group = rf"(?P=mark){D}{{3}}"
+    grouped = rf"(?<![.,])[1-9]{D}{{0,2}}(?P<mark>{_GROUPS[thousands]}){D}{{3}}(?:{group})*(?!(?P=mark)?{D})"
+    indian = rf"(?<![.,])[1-9]{D}?(?:,{D}{D})+,{D}{{3}}(?!,?{D})" if thousands is None else "(?!)"
+    fraction = rf"(?:{point}{D}+|\.(?=[eE]{SIGN}?{D}))?"
+    return (
+        rf"(?:(?:(?<![\w)\]}}%°.])(?<!{D}[\"'\u2032\u2033€$])|(?<=[_{_UNSPACED}]))(?P<sign>{SIGN}))?"
+        rf"(?:(?P<money>{money})(?:(?<!{D}{_one_of(CURRENCIES)})(?P<inner>{SIGN}))?)?"
+        rf"(?P<body>(?:{grouped}|{indian}|{D}+){fraction}|(?<![\w.,]){point}{D}+)"
+        rf"(?:(?={_EXPONENT})[eE](?P<power>{SIGN}?{D}+))?"
+        rf"(?P<magnitude>(?:{emphasis}(?:{SPACE}|-)?(?i:{_any(MAGNITUDES)})s?(?!\w))+|[kKM](?!\w)"
+        rf"|(?(money){SPACE}?[kKmMbBtT](?!\w)|(?!)))?"
     )
 
 
-def _plain(match: re.Match[str]) -> str:
+def _ties(thousands: str | None, money: str, emphasis: str) -> str:
+    """Return the pattern of what ties a number to digits, or makes it a million, from its end on."""
+    further = rf"{emphasis}[(\[{{]?{SIGN}?(?:{money})?\.?(?:{D}|{OTHER_DIGIT})"
+    operators = rf"{_one_of(_OPERATING)}|\*\*|[xX]|\+/?-|\\(?:{_any(COMMANDS[:6])})"
+    ties = [
+        rf"{emphasis}(?:{_one_of(_TYING)}|\.{{1,3}}|\{{,\}}|{_one_of(_DASHES)}{{1,2}}|\}}\{{){further}",
+        rf"{emphasis}{SPACE}?(?:{operators}){SPACE}?{further}",
+        rf"\.?{SPACE}?\\(?:{_any(COMMANDS[6:])})(?![a-z])",  # 2\pi, 0.\overline{{3}}
+        rf"{SPACE}?[⁺⁻]?{OTHER_DIGIT}|[eE]{SIGN}?{D}",
+        rf"{SPACE}[.,]{SPACE}?{D}|{SPACE}{D}+[/\u2044]{D}",  # 1 , 234; 1 1/2
+        rf"(?:{SPACE}|-){_WORDS}",
+    ]
+    if thousands != "":  # then these separate numbers
+        ties += [rf"{SPACE}{D}{D}{D}(?!{D})|{emphasis},{{1,2}}{further}"]
+    return "|".join(ties)
+
+
+@functools.cache
+def _scanner(thousands: str | None) -> re.Pattern[str]:
+    """Return what finds names and numbers."""
+    return re.compile(rf"{_NAME}|{_number(thousands)}")
+
+
+@functools.cache
+def _tied(thousands: str | None) -> re.Pattern[str]:
+    """Return what ties a number in a finished text: also behind a unit, in HTML, and what ends it."""
+    further, dash = rf"{_EMPHASIS}{SIGN}?(?:{_MONEY})?\.?{D}", _one_of(_DASHES)
+    ties = [
+        rf"{_UNIT}(?:{D}|(?:[:\u2026+]|\.{{1,3}}|{dash}{{1,2}}){further})",  # 5kg-7kg, 10€50
+        _ties(thousands, _MONEY, _EMPHASIS),
+        rf"{SPACE}{_UNIT}[\u2013\u2014\u2026]{further}|<su[bp]>{further}|{SPACE}@[.,]@{SPACE}{D}",
+        rf"(?:,{dash}|[-\u2212])(?![\w-])",  # 100.00-, 1.299,-
+        rf"(?:</\w+>|[)\]}}*_`]{{1,3}}|\\text\{{){SPACE}?(?:{_WORDS}|(?i:{_any(MAGNITUDES)})s?(?!\w))",
+    ]
+    return re.compile("|".join(ties))
+
+
+def _plain(match: re.Match[str], thousands: str | None) -> str:
     """Write a number as `float` and `decimal.Decimal` read it."""
-    if match.lastgroup == "body" and (number := match[0]).isdecimal() and number.isascii():
-        return number
     body = match["body"]
     if body.isdecimal() and match.end() - match.start() == len(body):  # most numbers
         return body
-    body = body.replace(r"\,", "")
-    if match["european"]:
-        body = body.replace("{,}", ",").replace(POINT, "").replace(",", POINT)
-    digits = "".join(c for c in body if c in DIGITS or c == POINT)
+    body = body.replace(POINT, "") if thousands == POINT else body
+    body = body.replace(",", "") if thousands in (None, ",") else body
+    digits = _NO_DIGIT.sub("", body.replace(",", POINT))
     sign = "-" if SIGNS[match["sign"] or "+"] * SIGNS[match["inner"] or "+"] < 0 else ""
-    power = with_ascii_sign(match["power"] or "")
-    if match["magnitude"] and len(power) < _LONGEST_POWER:
-        power = str(int(power or "0") + sum(POWERS[word] for word in _words_of(match["magnitude"])))
+    power = int(with_ascii_sign(match["power"] or "0"))
+    for word in re.findall("[a-z]+", (match["magnitude"] or "").lower()):
+        power += POWERS[word if word in POWERS else word.removesuffix("s")]
     return f"{sign}{digits}e{power}" if power else f"{sign}{digits}"
 
 
-def _words_of(magnitude: str) -> list[str]:
-    words = re.findall("[a-z]+", magnitude.lower())
-    return [word if word in POWERS else word.removesuffix("s") for word in words]
+def _matches(text: str, thousands: str | None) -> Iterator[tuple[re.Match[str], int, bool]]:
+    """Yield numbers, how far their places are moved, and whether each is in a list that could be grouped."""
+    lists = [found.span() for found in _LIST.finditer(text)] if thousands is None and "," in text else []
+    for match in _scanner(thousands).finditer(text):
+        body = match["body"]
+        if body is None:  # a name
+            continue
+        if lists and "," in body and any(first < match.start() < last for first, last in lists):
+            for each in _scanner("").finditer(match[0]):
+                yield each, match.start(), True
+        else:
+            yield match, 0, False
 
 
 def find_digits(text: str, thousands: str | None) -> Iterator[tuple[int, str]]:
     """Find all numbers of a text; yield the start and `plain` of each, as in `Written`.
 
-    Labels need no more, and what stands around a number takes several times as long to look at.
+    Labels need no more, and what stands around a number takes as long again to look at.
     """
-    for match, _ in _matches(text, thousands):
-        if match.lastgroup != "part":
-            yield match.start(), _plain(match)
+    for match, moved, in_list in _matches(text, thousands):
+        yield moved + match.start(), _plain(match, "" if in_list else thousands)
 
 
-def _matches(text: str, thousands: str | None) -> list[tuple[re.Match[str], bool]]:
-    """Find numbers and digits in words, and whether each is in a list that could be grouped otherwise."""
-    found: list[tuple[re.Match[str], bool]] = []
-    next_digit, next_number, lists, at = _DIGIT.search, _rules(thousands).number.search, None, 0
-    while (digit := next_digit(text, at)) and (match := next_number(text, max(at, digit.start() - _LEAD))):
-        at = match.end()
-        body = match["body"]
-        if thousands is None and not (body is None or body.isdecimal() or _UNSEPARATED.fullmatch(body)):
-            lists = lists or Lists(text)
-            if end := lists.end_of(match):
-                start = match.start()
-                found += [(each, True) for each in _rules("").number.finditer(text, start, end)]
-                at = end
-                continue
-        found.append((match, False))
-    return found
-
-
-def find_in_text(text: str, thousands: str | None = None) -> list[Written]:
+def find_numbers(text: str, thousands: str | None = None) -> list[Written]:
     """Find all numbers of a text, from left to right.
 
     Args:
@@ -277,74 +276,73 @@ def find_in_text(text: str, thousands: str | None = None) -> list[Written]:
         The numbers with their places.
 
     Raises:
+        TypeError: not a text.
         ValueError: an unknown separator.
 
     Example:
-        >>> [(n.plain, n.alone) for n in find_in_text("$1,234.5 on 3/4: 67 million")]
+        >>> [(n.plain, n.alone) for n in find_numbers("$1,234.5 on 3/4: 67 million")]
         [('1234.5', True), ('3', False), ('4', False), ('67e6', True)]
     """
     if not isinstance(text, str):
         raise TypeError(f"text={text!r}: expected a text, such as 'It is 42.'")
-    if shown := without_emphasis(text):
-        numbers = find_in_text(shown.text, thousands)
-        return [each._replace(start=shown.start(each.start), end=shown.end(each.end)) for each in numbers]
     found: list[Written] = []
-    joined_to, first, last = 0, len(text) - len(text.lstrip()), len(text.rstrip())
-    for match, in_list in _matches(text, thousands):
-        start, end = match.span()
-        joined = joined_until(text, match, thousands) or joined_by_words_until(text, match)
-        if match.lastgroup == "part":
-            joined_to = max(joined_to, joined)
-            continue
-        plain = _plain(match)
-        alone = not (in_list or joined or start < joined_to or JOINED_BEFORE.match(text, start))
-        joined_to = max(joined_to, joined)
-        # Accountants write negative amounts in parentheses. In sentences, only a currency tells them.
-        if text[max(0, start - 1) : start] == "(" and text[end : end + 1] == ")":
-            currency = _CURRENCY_BEHIND.search(text, max(0, start - 4), start - 1)
-            if text[end + 1 : end + 2] == "$":  # $(5)$ of LaTeX
-                currency = None
-            if match["money"] or currency or (start - 1 == first and end + 1 == last):
-                start, end = currency.start() if currency else start - 1, end + 1
-                plain = plain if match["sign"] or match["inner"] else f"-{plain}"
-        alone = alone and not follows_sign(text, start)
-        if not found:
-            alone = alone and not is_only_a_minus(text[:start])
-        found.append(Written(start, end, plain, alone))
+    tied_until = 0
+    for match, moved, in_list in _matches(text, thousands):
+        start, end = moved + match.start(), moved + match.end()
+        tied = None if in_list else _tied(thousands).match(text, end)
+        alone = not (in_list or tied or start < tied_until)
+        if alone:
+            first = max(0, start - _FAR)
+            alone = not (_ARGUMENT.search(text, first, start) or _SIGN_APART.search(text, first, start))
+        if alone and match["money"]:  # $5mm is five million, or five thousand
+            alone = not text[end : end + 1].isalpha()
+        tied_until = tied.end() if tied else tied_until
+        found.append(Written(start, end, _plain(match, "" if in_list else thousands), alone))
     return found
 
 
-def find_whole(text: str, thousands: str | None) -> str | None:
-    """Return the number that a text is, as `float` reads it; None if it is anything else.
+def value_of_token(text: str) -> float | None:
+    """Return the value of a token that is a number, possibly after a space; None for any other.
 
-    White space, a currency, a percent sign and a point may stand around it.
+    A sign is no part of it, because what it means depends on the text before: the number of the token `-2018`
+    is 2018, after `x = ` and after `2017`.
     """
-    numbers = find_in_text(text, thousands)
-    if len(numbers) != 1 or not numbers[0].alone:
+    text = re.sub(f"^ ?{SIGN}?", "", text)
+    number = re.fullmatch(_number(None), text.removesuffix(POINT) if text.count(POINT) == 1 else text)
+    if number is None or number["money"] or number["magnitude"] or number["sign"]:
         return None
-    ((start, end, plain, _),) = numbers
-    around = _BEFORE_WHOLE.fullmatch(text[:start]) and _AFTER_WHOLE.fullmatch(text[end:])
-    return plain if around else None
+    value = as_value(_plain(number, None))
+    return value if value <= LARGEST else None
 
 
-def read_prefix(text: str, thousands: str | None = None) -> Prefix:
-    """Read the beginning of a text that is still being written.
+# ---- a number that a model is writing ----------------------------------------------------------------------
 
-    Spaces and a sign of a currency may stand before the number. What a token would change is seen from
-    `read_prefix(text + token)`: if it is not open, and has the value and `joined` of `read_prefix(text)`, the
-    number has ended before the token.
+
+class Reading(NamedTuple):
+    """What a text that is still being written says of its number.
 
     Args:
-        text: what has been written so far, from where the number may begin.
-        thousands: the separator of thousands, see `parse_numbers`. Default: the text decides. After a text
-            that may have begun a list, it is `thousands_at` the end of that text.
+        value: the number that the text begins with, if nothing followed it; None if there is none (yet).
+        tied: whether what follows the number makes it a part of something else: the `1` of `1/2`.
+        open: whether further characters may change `value` or `tied`.
+    """
 
-    Returns:
-        The number so far, and what may become of it.
+    value: float | None
+    tied: bool
+    open: bool
+
+
+class NumberReader(NamedTuple):
+    """Reads the number that a model is writing, from where it may begin; spaces may stand before it.
+
+    Args:
+        thousands: the separator of thousands, see `parse_numbers`. Default: the text decides.
+        money: whether the sign of a currency stands before the text: then `5m` is 5 million.
 
     Example:
+        >>> reader = NumberReader()
         >>> for text in ("$", "1", "1,", "1,234", "67 thous", "67 thousand", "3 apples", "1/", "1/2"):
-        ...     print(repr(text), *read_prefix(text))
+        ...     print(repr(text), *reader.read(text))
         '$' None False True
         '1' 1.0 False True
         '1,' 1.0 False True
@@ -354,48 +352,158 @@ def read_prefix(text: str, thousands: str | None = None) -> Prefix:
         '3 apples' 3.0 False False
         '1/' 1.0 False True
         '1/2' 1.0 True False
+        >>> reader.state("1,234,567.89"), reader.state("2,222.5")
+        ('1,111.1', '1,111.1')
     """
-    rules = _rules(thousands)
-    match = rules.leading.match(text)
-    begun = rules.begun.fullmatch(text) is not None
-    if match is None or match["part"] is not None:
-        return Prefix(None, False, begun)
-    joined = joined_until(text, match, thousands) > 0
-    return Prefix(as_value(_plain(match)), joined, begun or may_be_joined(text, match))
+
+    thousands: str | None = None
+    money: bool = False
+
+    @classmethod
+    def at(cls, text: str, place: int, thousands: str | None = None) -> NumberReader:
+        """Return the reader of a number at a place of a text: in a list, no comma groups thousands."""
+        before = text[:place]
+        in_list = thousands is None and (
+            _IN_LIST.search(before) is not None
+            or any(found.start() < place < found.end() for found in _LIST.finditer(text))
+        )
+        return cls("" if in_list else thousands, _MONEY_BEFORE.search(before) is not None)
+
+    def read(self, text: str) -> Reading:
+        """Read what has been written so far, which may end in a part of a character (surrogates)."""
+        return _read(self, text)
+
+    def length(self, text: str) -> int:
+        """Return how many characters of a text its number takes, with what stands before it."""
+        number, _ = self._match(text)
+        return 0 if number is None else number.end() - self._is_amount(text)
+
+    def state(self, text: str) -> str:
+        """Return the shortest text after which the same can follow.
+
+        What may follow a text is asked once for each state, of which there are some hundreds.
+        """
+        text = _with_characters(text).translate(_SAME)
+        text = _WORD.sub(lambda word: word[0].lower(), text)
+        text = _LATER_ZERO.sub("1", text)
+        for pattern, short in _shortened(self.thousands):
+            text = pattern.sub(short, text)
+        return text
+
+    def _match(self, text: str) -> tuple[re.Match[str] | None, bool]:
+        """Return the number that a text begins with, and whether it is tied."""
+        patterns = _patterns(self.thousands)
+        number = patterns.number.match("$" + text if self._is_amount(text) else text)
+        return number, number is not None and patterns.ties.match(number.string, number.end()) is not None
+
+    def _is_amount(self, text: str) -> bool:
+        """Return whether the text goes on with an amount of money whose currency stands before it."""
+        return self.money and _AMOUNT.match(text) is not None
 
 
-def ends_in_currency(text: str) -> bool:
-    """Return whether a number that continues a text is an amount of money: `$5m` is 5 million, `5m` is not.
-
-    Example:
-        >>> ends_in_currency("It costs $"), ends_in_currency("It costs USD "), ends_in_currency("It costs ")
-        (True, True, False)
-    """
-    tail = text[-_LEAD:]
-    return _ENDS_IN_CURRENCY.search(tail) is not None
+class _Patterns(NamedTuple):
+    number: re.Pattern[str]
+    ties: re.Pattern[str]
+    begun: Any  # a number, of `regex`
+    begun_ties: Any  # the same with what ties it
 
 
-def length_of_prefix(text: str, thousands: str | None = None) -> int:
-    """Return how many characters the number of `read_prefix` takes, with what stands before it."""
-    match = _rules(thousands).leading.match(text)
-    return 0 if match is None else match.end()
+@functools.cache
+def _patterns(thousands: str | None) -> _Patterns:
+    import regex  # transformers needs it, too: it matches what is still being written
+
+    number = rf"\s{{0,2}}{_number(thousands, _SYMBOL, '')}"
+    ties = _ties(thousands, _SYMBOL, "")
+    return _Patterns(
+        re.compile(number), re.compile(ties), regex.compile(number), regex.compile(rf"{number}(?:{ties})?")
+    )
 
 
-def value_of_token(text: str) -> float | None:
-    """Return the value of a token that is a number, possibly after a space; None for any other.
+def _with_characters(text: str) -> str:
+    """Join the parts of characters (surrogates) that are complete."""
+    return (
+        text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+    )
 
-    A sign is no part of it, because what it means depends on the text before: the number of the token `-2018`
-    is 2018, after `x = ` and after `2017`.
-    """
-    text = _TOKEN_LEAD.sub("", text, count=1)
-    number = _rules(None).number.fullmatch(text.removesuffix(POINT) if text.count(POINT) == 1 else text)
-    if (
-        number is None
-        or number["money"]
-        or number["magnitude"]
-        or number["sign"]
-        or "," in (number["european"] or "")
-    ):
-        return None
-    value = as_value(_plain(number))
-    return value if value <= LARGEST else None
+
+@functools.lru_cache(maxsize=2**16)
+def _read(reader: NumberReader, text: str) -> Reading:
+    text = _PART.sub("", _with_characters(text))  # a part is open until it is a character
+    number, tied = reader._match(text)
+    value = None if number is None else as_value(_plain(number, reader.thousands))
+    return Reading(value, tied, _is_open(reader, reader.state(text)))
+
+
+@functools.lru_cache(maxsize=2**16)
+def _is_open(reader: NumberReader, text: str) -> bool:
+    """Return whether characters that follow may change the number of a text, or whether it is tied."""
+    patterns, (number, tied) = _patterns(reader.thousands), reader._match(text)
+    text = "$" + text if reader._is_amount(text) else text
+    begun = patterns.begun if tied else patterns.begun_ties
+    if begun.fullmatch(text, partial=True) is not None:
+        return True
+    # Three digits behind a space may tie, which a fourth one unties.
+    return tied and number is not None and patterns.ties.match(text + "1", number.end()) is None
+
+
+# For states: what the grammar takes for the same. Only the first digit of a number may not be 0.
+_SAME = str.maketrans(
+    {
+        **dict.fromkeys(OTHER_DIGITS, "½"),
+        **dict.fromkeys(CURRENCIES, "$"),
+        **dict.fromkeys(_DASHES.replace("-", ""), "\u2013"),
+        **dict.fromkeys(_TYING.replace("(", ""), ":"),
+        **dict.fromkeys("\u2215\uff0f·\u2217±\u2213", "\u00d7"),
+        **dict.fromkeys("23456789", "1"),
+    }
+)
+_WORD = re.compile("[A-Za-z]{2,}")
+_LATER_ZERO = re.compile("(?<=[0-9.,])0")
+_AMOUNT = re.compile(rf"{SPACE}?(?:{SIGN}|{D}|\.|\Z)")
+_PART = re.compile("[\udc80-\udcff]+$")
+_MONEY_BEFORE = re.compile(rf"{_MONEY}\Z")
+
+
+@functools.cache
+def _shortened(thousands: str | None) -> list[tuple[re.Pattern[str], str]]:
+    """Return what states leave out, with what they have in its place."""
+    mark, group = rf"(?P<mark>{_GROUPS[thousands]})", "111(?P=mark)"
+    whole = rf"(?<![01.,'])(?:1{{1,3}}{mark}(?:{group})*111|[01]1*)"
+    found = [
+        (rf"{whole}(?=[\-\u2013:/\u00d7^*+~a-zA-Z])", "1"),  # a mark ties numbers of any length
+        (rf"1{{1,3}}{mark}(?:{group})*(?={group})", ""),  # of groups, the last one that is complete
+        ("(?<=1111)1+", ""),
+    ]
+    if thousands != POINT:
+        found.insert(1, (rf"{whole}\.(?:1*(?=1))?", "1."))  # all decimals go on as the first one
+    return [(re.compile(pattern), short) for pattern, short in found]
+
+
+@functools.cache
+def characters() -> tuple[str, ...]:
+    """Return all characters that may stand in a number or directly behind it, but ASCII letters."""
+    letters = sorted({c for word in WORDS for c in (*word, *word.upper()) if not c.isascii()})
+    return tuple(dict.fromkeys([*DIGITS, *MARKS, *OTHER_DIGITS, *letters]))
+
+
+WORDS = (*(word + "s" for word in POWERS), *UNREAD, *_SHORT, *COMMANDS, "e", "x")
+"""Words that may stand in a number or behind it."""
+SUBWORDS = frozenset(
+    word[i:j] for word in WORDS for i in range(len(word)) for j in range(i + 1, len(word) + 1)
+)
+"""What tokens may hold of `WORDS`, in lower case."""
+_ENDS = frozenset(word[i:] for word in UNREAD for i in range(len(word) - 1))
+_PIECE = re.compile(
+    rf"\s{{1,2}}|{_one_of(MARKS)}{{0,4}}(?:{D}.*|{OTHER_DIGIT}.*|[eE]{SIGN}?(?:{D}.*)?)?", re.DOTALL
+)
+
+
+def is_subword(text: str) -> bool:
+    """Return whether a token may be a part of one of `WORDS`, or the end of one with further letters."""
+    text = text.lower()
+    return text in SUBWORDS or any(text[:n] in _ENDS for n in range(2, len(text)))
+
+
+def is_piece(text: str) -> bool:
+    """Return whether a token may begin a written number, continue it, or change it from behind its end."""
+    return text != "" and (_PIECE.fullmatch(text) is not None or is_subword(text.lstrip(" -")))

@@ -24,9 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.numbers.alphabet import POINT
-from ntloss.numbers.grammar import find_digits
-from ntloss.numbers.spelling import BREAK, Spelling
+from ntloss.numbers.grammar import POINT, find_digits
+from ntloss.numbers.texts import BREAK, Spelling
 from ntloss.numbers.vocabulary import VALUE, NumberVocabulary
 
 # A digit further on changes a sum by less than the rounding of float64.
@@ -128,7 +127,7 @@ def find_numbers(
         >>> numbers.starts
         tensor([[1, 0, 0, 0, 0, 1]])
     """
-    if labels.device.type == "meta" or torch._C._functorch.is_batchedtensor(labels):
+    if labels.device.type == "meta" or _is_batched(labels):
         raise RuntimeError(
             "the criterion looks at whole numbers, and these labels have no values that could be read: find "
             "their numbers before, numbers = loss_fn.find_numbers(labels), and pass numbers=numbers"
@@ -138,7 +137,7 @@ def find_numbers(
     ids = F.pad(labels.cpu().long().reshape(shape[:-1].numel(), seq), (0, 1), value=-1)
     outside = (ids == ignore_index) | (ids < 0) | (ids >= vocabulary.vocab_size)
     ids, spelling = ids.masked_fill(outside, -1).reshape(-1), vocabulary.spelling
-    pieces = [*map(spelling.__getitem__, ids.tolist())]
+    pieces = spelling.pieces(ids.tolist())
     if sequence_ids is not None:
         of_rows = sequence_ids.cpu().reshape(-1, seq)
         begins = F.pad(of_rows[:, 1:] != of_rows[:, :-1], (1, 1), value=False)
@@ -150,7 +149,7 @@ def find_numbers(
         found.extend(_measure(start, plain))
     packed = ids.new_zeros(*shape, len(LabelNumbers._fields))
     if found:
-        token = torch.repeat_interleave(spelling.digit_counts.index_select(0, ids + 1))
+        token = torch.repeat_interleave(spelling.digit_counts(ids.tolist()))
         digits = _digits_of(torch.frombuffer(found, dtype=torch.int64).view(-1, 4), text, token, decimals)
         at, numbers = _by_token(digits, ids, spelling, decimals)
         packed.view(-1, packed.shape[-1])[at - at // (seq + 1)] = numbers.pack()
@@ -168,6 +167,16 @@ def _values_of(token_ids: Tensor, magnitudes: Tensor) -> Tensor:
         length=one, place=nothing, after=nothing, back=nothing, starts=one, leads=nothing,
         kind=one * VALUE, unit=2 * half, below=half, above=half, magnitude=magnitudes[token_ids],
     ).pack()  # fmt: skip
+
+
+def _is_batched(labels: Tensor) -> bool:
+    """Return whether labels are a row of `torch.func.vmap`, whose values are not known, in any transform."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(labels):
+        if functorch.is_batchedtensor(labels):
+            return True
+        labels = functorch.get_unwrapped(labels)
+    return False
 
 
 def first_tokens(numbers: LabelNumbers) -> Tensor:

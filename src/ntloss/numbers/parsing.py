@@ -12,16 +12,22 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ntloss.numbers.alphabet import APOSTROPHES, MAGNITUDE_WORDS, SPACE, SPACES, as_value
-from ntloss.numbers.grammar import find_in_text, find_whole
-from ntloss.numbers.scales import FRACTION_BARS, OF, POINT_SCALE
+from ntloss.numbers.grammar import CURRENCIES, as_value, find_numbers
 
 Which = str | Callable[[str], float | None]
 WHICH = ("last", "first", "after", "whole")
 # What models are taught to write before their answer.
 _MARK = re.compile(
-    r"####|\\(?:boxed|fbox)\s*\{|<(?:final_)?answer>|\b(?i:answer)(?:\W{0,3}\b(?i:is|was)\b|\W{0,2}[:=])"
+    r"####|\\(?:boxed|fbox)\s*\{|<(?:final[_-]?)?answer>|\banswer(?:\W{0,3}\b(?:is|was)\b|\W{0,2}[:=\uff1a])"
+    r"|(?:答案|答え|정답)\W{0,2}[:\uff1a是为は은]",
+    re.IGNORECASE,
 )
+_THOUGHT = r"(?:think|thinking|thought|reasoning)"
+_THOUGHTS = re.compile(
+    rf"(?P<end></{_THOUGHT}>|\[/THINK\]|<\|channel\|>final<\|message\|>)|<{_THOUGHT}>|\[THINK\]",
+    re.IGNORECASE,
+)
+_AROUND = re.compile(rf"\s*(?:\\?[{re.escape(CURRENCIES)}%]|[A-Z]{{3}}|percent)?\.?\s*")
 
 
 def parse_numbers(text: str, thousands: str | None = None) -> list[float]:
@@ -66,24 +72,29 @@ def number_texts(text: str, thousands: str | None = None) -> list[str]:
         >>> number_texts("1,000,000 and 1000001.0, not 1e400")
         ['1000000', '1000001.0', '1e400']
     """
-    return [number.plain for number in find_in_text(text, thousands)]
+    return [number.plain for number in find_numbers(text, thousands)]
 
 
 def parse_number(
-    text: str, which: Which = "last", thousands: str | None = None, *, of: float | None = None
+    text: str,
+    which: Which = "last",
+    thousands: str | None = None,
+    *,
+    of: float | None = None,
+    after: str | None = None,
 ) -> float | None:
     r"""Find one number of a text, by the grammar of `parse_numbers`.
 
     Args:
         text: any text.
-        which: "last" (default; the paper's protocol), "first", "after" (the first number after the last mark
-            of an answer: `####`, `\boxed{`, `<answer>`, "answer is" or "answer:"), "whole" (the text is a
-            single number; white space, a currency, `%` and a point may stand around it), or a function of
-            the text.
+        which: "last" (default; the paper's protocol), "first", "after" (the first number of the answer, see
+            `find_answer`), "whole" (the text is a single number; white space, a currency, `%` and a point may
+            stand around it), or a function of the text.
         thousands: see `parse_numbers`; no effect on a function.
-        of: the largest score of a scale: `8/10`, `8 (out of 10)` and `\frac{8}{10}` are then 8 with `of=10`,
-            and so is `(8)`, unless `which="whole"`. Default: None, a ratio is no number, and `(8)` is -8. No
-            effect on a function.
+        of: the largest score of a scale: `8/10`, `8 out of 10` and `8 of 10` are then 8 with `of=10`.
+            Default: None, a ratio is no number. No effect on a function.
+        after: a regular expression of the mark before the answer, such as `r"Total:"`, in place of those of
+            `find_answer`; with it, `which` is "after".
 
     Returns:
         The number. None if there is none, or if it is a part of something else: of `1/2`, `2019-05-01`,
@@ -101,28 +112,56 @@ def parse_number(
         True
         >>> parse_number("#### 42 Question: 3 + 4?", "after"), parse_number("Score: 8/10", of=10)
         (42.0, 8.0)
+        >>> parse_number("Tax: 5. Total: 47", after="Tax:")
+        5.0
     """
     if callable(which):
         return which(text)
-    if of is not None:
-        if isinstance(of, bool | str) or not 0 < as_float(of) < math.inf:
-            raise ValueError(f"of={of!r}: expected a finite number above 0, the largest score of a scale")
-        if isinstance(text, str):
-            text = _IN_PARENTHESES.sub(r"\1 ", _scale_ending_at(float(of)).sub(_without_scale, text))
-    number = _find_number(text, which, thousands)
-    return None if number is None else as_value(number)
-
-
-def _find_number(text: str, which: str, thousands: str | None) -> str | None:
     check_which(which)
-    if which == "whole":
-        return find_whole(text, thousands)
-    numbers = find_in_text(text, thousands)
-    if which == "after":
-        ends = [mark.end() for mark in _MARK.finditer(text)]
-        numbers = [number for number in numbers if ends and number.start >= ends[-1]]
+    if of is not None and (isinstance(of, bool | str) or not 0 < as_float(of) < math.inf):
+        raise ValueError(f"of={of!r}: expected a finite number above 0, the largest score of a scale")
+    if of is not None and isinstance(text, str):
+        text = _scale_ending_at(float(of)).sub("\n", text)
+    if after is not None or which == "after":
+        found = find_answer(text, after)
+        return None if found is None else parse_number(found, "first", thousands)
+    numbers = find_numbers(text, thousands)
+    if which == "whole" and not (
+        len(numbers) == 1 and not text[: numbers[0].start].strip() and _AROUND.fullmatch(text, numbers[0].end)
+    ):
+        return None
     number = numbers[-1 if which == "last" else 0] if numbers else None
-    return number.plain if number is not None and number.alone else None
+    return number.value if number is not None and number.alone else None
+
+
+def find_answer(text: str, mark: str | None = None) -> str | None:
+    r"""Return what follows the mark of the answer in a completion.
+
+    That is the first mark behind the last thought that has ended (`</think>`); without a mark, it is what
+    follows the thought. An unfinished thought is no answer.
+
+    Args:
+        text: the completion.
+        mark: a regular expression. Default: `####`, `\boxed{`, `<answer>`, "answer is", "answer:" and the
+            like, in any case.
+
+    Returns:
+        The rest of the text; None without a mark or a thought that has ended.
+
+    Example:
+        >>> find_answer("<think>41?</think> It is 42."), find_answer("<think>#### 41")
+        (' It is 42.', None)
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"text={text!r}: expected a text, such as 'It is 42.'")
+    thoughts = [*_THOUGHTS.finditer(text)]
+    if thoughts and thoughts[-1]["end"] is None:
+        return None
+    rest = text[thoughts[-1].end() :] if thoughts else text
+    found = (_MARK if mark is None else re.compile(mark)).search(rest)
+    if found is not None:
+        return rest[found.end() :]
+    return rest if thoughts and mark is None else None
 
 
 def check_which(which: Which) -> None:
@@ -131,35 +170,11 @@ def check_which(which: Which) -> None:
         raise ValueError(f"which={which!r}: expected one of {', '.join(WHICH)}, or a function of the text")
 
 
-# A space makes `(8)` a plain 8: accountants write -8 like that, and no score is an amount.
-_IN_PARENTHESES = re.compile(r"((?<![\w.])\([0-9]+(?:\.[0-9]+)?)(?=\))")
-_MARKUP = r"(?:[*_`$]{1,3}|</?\w{1,8}>)?"
-# What would make another number of a score if its scale did not stand between them.
-_GOES_ON = re.compile(rf"[{SPACES}{APOSTROPHES}]?[0-9]|[{SPACES}-]?(?i:{'|'.join(MAGNITUDE_WORDS)})s?(?!\w)")
-_FAR = 24  # characters before the end of a score in which the whole part of a mixed number is looked for
-_MIXED = re.compile(rf"(?<![0-9.,{FRACTION_BARS}])[0-9]{{1,2}}{SPACE}[0-9]+[{FRACTION_BARS}]\Z")  # 1 3/4
-
-
 @functools.lru_cache(maxsize=32)
 def _scale_ending_at(largest: float) -> re.Pattern[str]:
-    """Find what is written after a score of a scale, such as `/10`, or a score and its scale in LaTeX."""
+    """Find what is written after a score of a scale, such as `/10`."""
     number = rf"(?:{re.escape(f'{largest:.15g}')}|{re.escape(f'{largest:,.15g}')})(?:\.0+)?"
-    no_more = rf"(?![.,]?[0-9]|\s*[{FRACTION_BARS}]|[eE][0-9+-]|(?:th|rd)s?\b)"
-    return re.compile(
-        rf"(?<=[0-9]){_MARKUP}(?:\\[,;:])?(?:\s*(?i:stars?|points?|pts|marks?)\b)?(?:\s*(?P<open>\()?|-)"
-        rf"(?:(?:[{FRACTION_BARS}]|\b(?i:{OF})(?:\b-?|(?<=[-\u2013]))){_MARKUP}(?:\\[,;:])?\s*{_MARKUP}{number}{no_more}"
-        rf"|on an? {number}(?i:{POINT_SCALE}))(?(open)\)?)"
-        rf"|(?<![0-9])\\[dt]?frac(?:\{{(?P<fraction>[0-9.]+)\}}|(?P<digit>[0-9]))\{{{number}\}}"
-    )
-
-
-def _without_scale(found: re.Match[str]) -> str:
-    """Return the score of a fraction in LaTeX; of what follows a score, nothing, or the end of a line."""
-    if fraction := found["fraction"] or found["digit"]:
-        return fraction
-    if _MIXED.search(found.string, max(0, found.start() - _FAR), found.start() + 1):
-        return found[0]
-    return "\n" if _GOES_ON.match(found.string, found.end()) else ""
+    return re.compile(rf"(?<=[0-9])(?:\s?/\s?|\s(?:out\s)?of\s){number}(?![.,]?\w|\s?[/:^]|-[0-9])")
 
 
 def as_float(number: Any) -> float:

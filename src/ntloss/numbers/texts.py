@@ -16,8 +16,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ntloss.numbers.alphabet import DIGITS, count_digits
-from ntloss.numbers.pieces import SUBWORDS, UNSPACED_MAGNITUDE, characters
+import torch
+from torch import Tensor
+
+from ntloss.numbers.grammar import (
+    DIGITS,
+    OTHER_DIGIT,
+    POINT,
+    characters,
+    count_digits,
+    is_subword,
+    with_ascii_sign,
+)
 
 # SentencePiece's byte fallback: "<0x34>" decodes to "4", but "4" is never encoded to it.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -33,7 +43,7 @@ _SURROGATES = re.compile("[\udc80-\udcff]+")
 ASCII_DIGIT = re.compile(rb"[0-9]")
 _A_DIGIT = re.compile(f"[{DIGITS}]")
 _MAY_BE_BYTES = re.compile("[^\x00-\x7fĠ▁]|^<0x")
-_MARKS = re.compile(rf"[▁\n{re.escape(''.join(characters()))}]*(?:{UNSPACED_MAGNITUDE}.*)?", re.DOTALL)
+_MARKS = re.compile(rf"[▁\n{re.escape(''.join(characters()))}]*(?:{OTHER_DIGIT}.*)?", re.DOTALL)
 _LETTER = "[A-Za-z]"
 _BATCH = 1000  # texts; encodings take some fifty times the memory of their texts
 Encode = Callable[[list[str]], Sequence[Sequence[int]]]
@@ -60,11 +70,11 @@ def _may_be_in_number(raw: str) -> bool:
     if not word.isascii():
         return any(_is_of_number(text) for text in (raw, _of_bytes(raw) or raw))
     # Most tokens are words; with a space of byte-level vocabularies, it alone is not ASCII.
-    return word.lower() in SUBWORDS if word[:1].isalpha() else _is_of_number(raw.replace("Ġ", " "))
+    return is_subword(word) if word[:1].isalpha() else _is_of_number(raw.replace("Ġ", " "))
 
 
 def _is_of_number(text: str) -> bool:
-    return text.lstrip(_MARKERS).lower() in SUBWORDS or _MARKS.fullmatch(text) is not None
+    return is_subword(text.lstrip(_MARKERS)) or _MARKS.fullmatch(text) is not None
 
 
 def _of_bytes(raw: str) -> str | None:
@@ -123,6 +133,8 @@ class TokenTexts:
     # Tokens that are parts of characters of numbers (U+202F is two tokens of bytes), with a surrogate for
     # each byte, as `bytes.decode(errors="surrogateescape")` writes them.
     parts: Mapping[int, str] = field(default_factory=dict)
+    # Pairs of kinds of characters between which the tokenizer keeps no space, see `kind_of`.
+    unkept: frozenset[tuple[str, str]] = frozenset()
 
     def without_tokenizer(self) -> TokenTexts:
         """Return the same texts, which do not keep their tokenizer in memory."""
@@ -169,6 +181,90 @@ class TokenTexts:
         return used, sum(map(count_digits, normalized))
 
 
+BREAK = b"\0"
+"""What stands in no text, in place of labels that are ignored, and between rows."""
+# In place of tokens whose text is unknown. A digit of another script is no letter, which would make a word of
+# the digits after it, but keeps a point from being the beginning of a number.
+_UNKNOWN = BREAK + "\u0660".encode()
+
+
+class Spelling(dict[int, bytes]):
+    """What each token writes, in UTF-8: a token is looked up when it is first asked for.
+
+    Those that are given by value write what stands in no text, so that nothing beside them joins over them.
+
+    Args:
+        tokens: the number tokens, of `NumberToken`.
+        texts: the texts of all tokens.
+        vocab_size: width of the model's logits.
+
+    Attributes:
+        is_number: `[vocab]`, bool, whether a token is a number token.
+        points: `[vocab]`, digits after the point of a number token's own, 2 for `3.14`.
+        powers: `[vocab]`, exponent of a number token's own, 3 for `1e3`.
+        kinds: `[vocab]`, `NumberToken.kind`.
+        magnitudes: `[vocab]`, float64, absolute values of the tokens that are given by value; None if there
+            are none.
+    """
+
+    def __init__(self, tokens: Sequence[Any], texts: TokenTexts, vocab_size: int) -> None:
+        super().__init__()
+        self._texts = texts
+        with torch.device("cpu"), torch.inference_mode(False):
+            self.is_number = torch.zeros(vocab_size, dtype=torch.bool)
+            self.points, self.powers, self.kinds = torch.zeros(3, vocab_size, dtype=torch.int64)
+            has_values = any(token.is_value for token in tokens)
+            self.magnitudes = torch.zeros(vocab_size, dtype=torch.float64) if has_values else None
+        self._unkept = texts.unkept
+        self._digits: dict[int, int] = {}  # in what each token writes that was looked up
+        for token in tokens:
+            if token.is_value and self.magnitudes is not None:
+                self._add(token.token_id, BREAK)
+                self.kinds[token.token_id] = token.kind
+                self.magnitudes[token.token_id] = abs(token.value)
+                continue
+            self._add(token.token_id, token.text.encode())
+            mantissa, _, power = with_ascii_sign(token.text).lower().partition("e")
+            self.is_number[token.token_id] = True
+            self.points[token.token_id] = len(mantissa.partition(POINT)[2])
+            self.powers[token.token_id] = int(power or 0)
+            self.kinds[token.token_id] = token.kind
+
+    def __missing__(self, token_id: int) -> bytes:
+        return self._add(token_id, BREAK if token_id < 0 else self._texts.spelled(token_id) or _UNKNOWN)
+
+    def _add(self, token_id: int, spelled: bytes) -> bytes:
+        self[token_id] = spelled
+        self._digits[token_id] = len(ASCII_DIGIT.findall(spelled))
+        return spelled
+
+    def digit_counts(self, ids: list[int]) -> Tensor:
+        """Count the digits in what each of some tokens writes, `[tokens]`; they have been looked up."""
+        return torch.tensor([*map(self._digits.__getitem__, ids)], dtype=torch.int64, device="cpu")
+
+    def pieces(self, ids: Iterable[int]) -> list[bytes]:
+        """Return what each token of a row writes, with spaces only where the text had some.
+
+        Some tokenizers write the same tokens with and without a space: T5's for `is 72` and `is72` if digits
+        were added to it, BERT's for `3.5` and `3. 5`. There, a letter and a digit stand apart, because they
+        would be a name, and a digit and a mark together, because most texts write them so.
+        """
+        found = [*map(self.__getitem__, ids)]
+        if not self._unkept:
+            return found
+        last, spaces = "", list[int]()  # the last character, and the tokens of spaces after it
+        for i, piece in enumerate(found):
+            if not (written := piece.strip(b" ")):
+                spaces.append(i)
+                continue
+            if (pair := (last, kind_of(chr(written[0])))) in self._unkept:
+                for space in spaces:
+                    found[space] = b""
+                found[i] = (b" " if pair[0] == "a" else b"") + piece.lstrip(b" ")
+            last, spaces = kind_of(chr(written[-1])), []
+        return found
+
+
 def as_texts(texts: str | Iterable[str]) -> list[str]:
     """Return a text, or several, as a list; a TypeError for anything else."""
     items: list[Any] = [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
@@ -178,7 +274,42 @@ def as_texts(texts: str | Iterable[str]) -> list[str]:
     return items
 
 
+_KINDS = {
+    **dict.fromkeys("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", "a"),
+    **dict.fromkeys(DIGITS, "7"),
+}
+_MARKS_BESIDE = ".,-+'/:%$^"  # between which and a digit a space would make another number
+
+
+def kind_of(character: str) -> str:
+    """Return the kind of a character: "a" for letters, "7" for digits, and itself for marks."""
+    return _KINDS.get(character, character)
+
+
+def _find_unkept(encode: Encode) -> frozenset[tuple[str, str]]:
+    """Find out between which characters a tokenizer keeps no space: both spellings have the same ids."""
+    pairs = {("a", "7"): "is7", **{("7", mark): f"is 7{mark}7" for mark in _MARKS_BESIDE}}
+    spaced = {("a", "7"): "is 7", **{("7", mark): f"is 7 {mark}7" for mark in _MARKS_BESIDE}}
+    pairs |= {(mark, "7"): f"is 7{mark}7" for mark in _MARKS_BESIDE}
+    spaced |= {(mark, "7"): f"is 7{mark} 7" for mark in _MARKS_BESIDE}
+    with suppress(ValueError):  # it cannot encode these texts
+        rows = [*map(list, encode([*pairs.values(), *spaced.values()]))]
+        return frozenset(
+            pair for pair, one, two in zip(pairs, rows, rows[len(pairs) :], strict=False) if one == two
+        )
+    return frozenset()
+
+
 def texts_of_tokenizer(tokenizer: Any) -> TokenTexts:
+    """Find the texts of all tokens that may be part of a number, without changing the tokenizer.
+
+    Raise a TypeError if it is not a tokenizer; see `NumberVocabulary.from_tokenizer`.
+    """
+    found = _decode(tokenizer)
+    return replace(found, unkept=_find_unkept(found.encode))
+
+
+def _decode(tokenizer: Any) -> TokenTexts:
     """Decode every token that may be part of a number, without changing the tokenizer.
 
     Raise a TypeError if it is not a tokenizer; see `NumberVocabulary.from_tokenizer`.

@@ -18,12 +18,18 @@ import torch
 from torch import Tensor
 
 from ntloss.callers import warn_caller
-from ntloss.numbers.alphabet import DIGITS, POINT, SIGNS, count_digits
-from ntloss.numbers.grammar import LARGEST, check_thousands, value_of_token
+from ntloss.numbers.grammar import (
+    DIGITS,
+    LARGEST,
+    POINT,
+    SIGNS,
+    check_thousands,
+    count_digits,
+    is_piece,
+    value_of_token,
+)
 from ntloss.numbers.parsing import as_float
-from ntloss.numbers.pieces import is_piece
-from ntloss.numbers.spelling import Spelling
-from ntloss.numbers.texts import TokenTexts, cannot_encode, encode_each, texts_of_tokenizer
+from ntloss.numbers.texts import Spelling, TokenTexts, cannot_encode, encode_each, texts_of_tokenizer
 from ntloss.scores.levels import Levels, level_values, text_of_level
 
 _BEFORE = "".join([" ", *SIGNS])  # what a number token may begin with
@@ -199,10 +205,6 @@ class NumberVocabulary:
     def bytes_of(self, token_id: int) -> bytes | None:
         """What any token writes, maybe a part of a character, in UTF-8, or None where it is unknown."""
         return self._texts.bytes_of(token_id)
-
-    def spelled(self, token_id: int) -> bytes | None:
-        """As `bytes_of`, but with x in place of the digits of special tokens, which are no numbers."""
-        return self._texts.spelled(token_id)
 
     @classmethod
     def from_tokenizer(

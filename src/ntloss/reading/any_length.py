@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ntloss.numbers.alphabet import count_digits
+from ntloss.numbers.grammar import count_digits
 from ntloss.reading.torch_model import Continuations
 from ntloss.reading.writing import Options
 
@@ -32,7 +32,7 @@ class Numbers(NamedTuple):
     questions: Tensor  # the prompt that each follows, int64
     values: Tensor  # float64, NaN if it has too many digits
     weights: Tensor  # float64, the probability of the text after the prompt
-    joined: Tensor  # bool, whether the number is only a part of what is written
+    tied: Tensor  # bool, whether the number is only a part of what is written
     texts: list[str]
     noise: Tensor  # `[questions]`, float64, variance of sampled shares p, at most, as a multiple of p(1 - p)
 
@@ -98,13 +98,13 @@ def numbers_after(
             nodes = torch.arange(len(follow), device=device)
         texts, depth = [texts[i] for i in follow], depth + 1
     texts = [text for _, of_part, _ in parts for text in of_part]
-    read = [(_value(options, text, max_digits), options.read(text).joined) for text in texts]
+    read = [(_value(options, text, max_digits), options.read(text).tied) for text in texts]
     values = torch.tensor([value for value, _ in read], dtype=torch.float64, device=device)
     return Numbers(
         torch.cat([questions for questions, *_ in parts]),
         values.masked_fill(values.abs() >= 10.0**max_digits, math.nan),
         torch.cat([weights for *_, weights in parts]),
-        torch.tensor([joined for _, joined in read], dtype=torch.bool, device=device),
+        torch.tensor([tied for _, tied in read], dtype=torch.bool, device=device),
         texts,
         noise,
     )
@@ -118,7 +118,7 @@ def _value(options: Options, text: str, max_digits: int) -> float:
     """
     number = options.read(text)
     is_long = number.open and count_digits(text) > max_digits
-    is_cut = is_long and options.length(text) < len(text)
+    is_cut = is_long and options.reader.length(text) < len(text)
     return math.nan if is_cut or number.value is None else number.value
 
 
@@ -194,7 +194,7 @@ def summarize(
         starts = begun.clamp(max=1)  # the sum of sampled weights may be larger
         shares = weights[read][order]
         total = shares.sum()
-        continues = (weights * numbers.joined[own])[read].sum() / total
+        continues = (weights * numbers.tied[own])[read].sum() / total
         if not len(values):
             nothing = torch.full((3 * len(levels) + 2,), math.nan, dtype=torch.float64, device=device)
             rows.append(torch.cat([nothing, torch.stack([starts, 0 * starts, total * math.nan])]))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ntloss.engine.targets import IGNORED
 from ntloss.numbers.format import NumberFormat
+from ntloss.numbers.grammar import NumberReader
 from ntloss.numbers.parsing import as_float, parse_number
 from ntloss.reading.images import tokenizer_of
 from ntloss.reading.intervals import interval_coverage
@@ -34,7 +35,6 @@ from ntloss.reading.prompts import (
 from ntloss.reading.quantiles import as_readable, check_format
 from ntloss.reading.read import read_number
 from ntloss.reading.torch_model import TorchModel, start_token
-from ntloss.reading.writing import Before
 
 _RESAMPLES = 10_000
 
@@ -302,7 +302,7 @@ def _number_of(text: str, before: str, format: NumberFormat | None, thousands: s
     if format is not None:
         text = text.lstrip()[: len(format.slots)]
     else:  # as `read_number` reads it after this text
-        thousands, money = Before.of(before, thousands)
+        thousands, money = NumberReader.at(before, len(before), thousands)
         text = f"${text}" if money else text
     number = parse_number(text, "first", thousands)
     return math.nan if number is None else number

@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.numbers.alphabet import DIGITS
 from ntloss.numbers.format import CODES, MINUS, SIGN, NumberFormat, SlotTokens
+from ntloss.numbers.grammar import DIGITS
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading.torch_model import Branch, Continuations, Tree, advance, share
 from ntloss.reading.writing import Options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -10,9 +11,8 @@ import torch
 from torch import Tensor
 
 from ntloss.callers import UnlikelyNumberWarning, warn_caller
-from ntloss.numbers.alphabet import CURRENCIES, DIGITS, SPACES
 from ntloss.numbers.format import NumberFormat
-from ntloss.numbers.grammar import find_in_text
+from ntloss.numbers.grammar import CURRENCIES, DIGITS, SPACES, find_numbers
 from ntloss.numbers.vocabulary import NumberToken
 from ntloss.reading.images import (
     as_lists,
@@ -235,10 +235,15 @@ def check_before(prompt: Prompt, thousands: str | None) -> None:
     given = prompt.begun.strip() or not prompt.plain
     name, text = ("prefill", prompt.begun) if given else ("prompt", prompt.text.rpartition("\n")[-1])
     # After a letter, a space comes first.
-    numbers = [number for number in find_in_text(f"{text}5", thousands) if number.end > len(text)]
-    numbers = numbers or find_in_text(f"{text} 5", thousands)
-    begins = bool(numbers) and numbers[-1].plain == "5" and bool(numbers[-1].alone or not given)
-    if text.rstrip(SPACES + "\n")[-1:] in tuple(DIGITS) or not begins:
+    numbers = [number for number in find_numbers(f"{text}5", thousands) if number.end > len(text)]
+    numbers = numbers or find_numbers(f"{text} 5", thousands)
+    begins = (
+        bool(numbers)
+        and numbers[-1].plain == "5"
+        and bool(numbers[-1].alone or not given or text[-1:] in tuple("(["))
+    )
+    may_group = thousands != "" and re.search(r"[0-9][.,]\Z", text) is not None
+    if text.rstrip(SPACES + "\n")[-1:] in tuple(DIGITS) or may_group or not begins:
         raise ValueError(
             f"{name}={text!r}: expected the text before the number, given one whose end is a part of a "
             "number. Omit that part. If another number ends there, write a space or a word after its mark."

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from ntloss.callers import UnlikelyNumberWarning, warn_caller
 from ntloss.numbers.format import NumberFormat
+from ntloss.numbers.grammar import NumberReader
 from ntloss.numbers.parsing import as_float
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading import any_length, fixed_width
 from ntloss.reading.images import tokenizer_of
 from ntloss.reading.results import NumberQuantiles
 from ntloss.reading.torch_model import Branch, Continuations, Readable, TorchModel
-from ntloss.reading.writing import Before, Options, options_of
+from ntloss.reading.writing import Options, options_of
 
 MOST_TEXTS = 64
 MAX_DIGITS = 18
@@ -123,7 +124,7 @@ def number_quantiles(
         as_levels(levels),
         format,
         Limits.checked(low, high, max_digits, most_texts, rows_per_pass, format),
-        Before(thousands),
+        NumberReader(thousands),
         prefix_ids,
         generator,
         past_key_values,
@@ -184,12 +185,12 @@ def read_quantiles(
     levels: tuple[float, ...],
     format: NumberFormat | None,
     limits: Limits,
-    before: Before,
+    reader: NumberReader,
     prefix_ids: Sequence[int],
     generator: torch.Generator | None,
     past_key_values: Any = None,
 ) -> NumberQuantiles:
-    """Read quantiles like `number_quantiles`, of prompts whose end decides what is `before` the numbers."""
+    """Read quantiles like `number_quantiles`, of prompts whose end decides how their numbers are read."""
     readable = as_readable(model, past_key_values)
     known = as_vocabulary(vocabulary, readable)
     texts = texts_of(known)
@@ -203,7 +204,7 @@ def read_quantiles(
     def read() -> dict[str, Tensor]:
         if is_value:
             return _of_values(root, known, points, limits.bounds)
-        options = options_of(known, before, root.device)
+        options = options_of(known, reader, root.device)
         if format is not None:
             return _of_fixed_width(root, known, options, points, format, limits)
         return _of_any_length(root, options, points, limits, generator)
@@ -316,7 +317,7 @@ def _of_values(
         questions=torch.arange(len(root), device=device).repeat_interleave(len(tokens)),
         values=within(values.repeat(len(root)), *bounds),
         weights=shares.flatten(),
-        joined=torch.zeros(shares.numel(), dtype=torch.bool, device=device),
+        tied=torch.zeros(shares.numel(), dtype=torch.bool, device=device),
         texts=[],
         noise=shares.new_zeros(len(root)),
     )

@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ntloss.numbers.alphabet import DIGITS
 from ntloss.numbers.format import NumberFormat
-from ntloss.numbers.grammar import Written, ends_in_currency, find_in_text
-from ntloss.numbers.lists import thousands_at
+from ntloss.numbers.grammar import DIGITS, NumberReader, Written, find_numbers
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading import any_length
 from ntloss.reading.images import tokenizer_of
@@ -44,7 +42,7 @@ from ntloss.reading.quantiles import (
 )
 from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
 from ntloss.reading.torch_model import Continuations, Readable, TorchModel
-from ntloss.reading.writing import Before, Options, options_of, read_begun
+from ntloss.reading.writing import Options, options_of
 
 _PLACES = 16  # of one answer that are read at once
 
@@ -138,14 +136,14 @@ def read_number(
     written, single = write_prompts(
         readable, processor, prompt, prefill, system, messages, template_options, template, images
     )
-    befores = [Before.of(each.before, thousands) for each in written]
+    readers = [NumberReader.at(each.before, len(each.before), thousands) for each in written]
     values = () if format is not None or vocabulary is None else vocabulary.value_tokens
-    for each, before in zip(written, befores, strict=True):
+    for each, reader in zip(written, readers, strict=True):
         if not values:
-            check_before(each, before.thousands)
+            check_before(each, reader.thousands)
     readings: dict[int, NumberReading] = {}
-    batches = [each for batch in in_batches(written, readable) for each in _by(befores, batch).items()]
-    for before, index in batches:
+    batches = [each for batch in in_batches(written, readable) for each in _by(readers, batch).items()]
+    for reader, index in batches:
         some = [written[i] for i in index]
         endings = [
             value_forms(values, tokenizer) if values else number_forms(each.answer or each.text, format)
@@ -159,7 +157,7 @@ def read_number(
             with_median,
             format,
             limits,
-            before,
+            reader,
             prefix_ids,
             generator,
         )
@@ -251,8 +249,8 @@ def read_numbers(
     for root in _roots_of(readable, processor, whole, tokens, lengths, vocabulary):
         some = places[len(found) : len(found) + len(root)]
         read: dict[int, tuple[float, NumberReading]] = {}
-        for before, index in _by([place.before for place in some], range(len(some))).items():
-            options, group = options_of(vocabulary, before, root.device), [some[i] for i in index]
+        for reader, index in _by([place.reader for place in some], range(len(some))).items():
+            options, group = options_of(vocabulary, reader, root.device), [some[i] for i in index]
             read |= zip(
                 index, _read_at(root, index, group, options, with_median, limits, shifts), strict=True
             )
@@ -262,9 +260,9 @@ def read_numbers(
     return found
 
 
-def _by(keys: Sequence[Before], index: Iterable[int]) -> dict[Before, list[int]]:
+def _by(keys: Sequence[NumberReader], index: Iterable[int]) -> dict[NumberReader, list[int]]:
     """Return the indices of each key, in the order in which these come."""
-    groups: dict[Before, list[int]] = {}
+    groups: dict[NumberReader, list[int]] = {}
     for i in index:
         groups.setdefault(keys[i], []).append(i)
     return groups
@@ -276,20 +274,20 @@ class _Place(NamedTuple):
     number: Written
     length: int  # how many tokens stand before it
     text: str  # what is written from there to the end of the number
-    before: Before
+    reader: NumberReader
 
     @property
     def sign(self) -> int:
-        """-1 if the minus of the number stands before the place, as that of `-US$5` and `($5)`; else 1."""
-        return -1 if self.number.value < 0 < (read_begun(self.text, self.before).value or 0) else 1
+        """-1 if the minus of the number stands before the place, as that of `-US$5`; else 1."""
+        return -1 if self.number.value < 0 < (self.reader.read(self.text).value or 0) else 1
 
     def is_read(self) -> bool:
         """Return whether the text is read, from its first character on, as the number or its opposite."""
-        read = read_begun(self.text, self.before).value
+        read = self.reader.read(self.text).value
         if read is None or abs(read) != abs(self.number.value):
             return False
         digit = next(i for i, character in enumerate(self.text) if character in DIGITS)
-        return all(read_begun(self.text[:n], self.before).open for n in range(1, digit))
+        return all(self.reader.read(self.text[:n]).open for n in range(1, digit))
 
 
 class _Tokens(NamedTuple):
@@ -304,14 +302,16 @@ def _places_of(
     ids, ends = tokens
     first = len(text) - len(answer)
     found = []
-    for number in find_in_text(answer, thousands):
-        mark = thousands_at(answer, number.start, thousands)
+    for number in find_numbers(answer, thousands):
+        reader = NumberReader.at(answer, number.start, thousands)
         length = next(i for i, end in enumerate(ends) if end > first + number.start)
         while length > 1 and vocabulary.pieces.get(ids[length - 1]) == " ":  # ` -5` has no token of a space
             length -= 1
         last = first + number.end
         places = [
-            _Place(number, n, text[end:last], Before(mark, ends_in_currency(text[first:end])))
+            _Place(
+                number, n, text[end:last], reader._replace(money=NumberReader.at(text[first:end], end).money)
+            )
             for n in range(length, len(ids) + 1)
             if (end := ends[n - 1]) < last
         ]

@@ -33,6 +33,7 @@ _MAGNITUDES = re.compile(
     "hundred|thousand|lakh|crore|[mbt]n|mln|mio|bln|mrd|trn|[mbtr]+illion|[kmbt]", re.IGNORECASE
 )
 _CURRENCY = "[A-Z]{3}|Rs|kr|zł|Kč|Ft|Fr|dollars?|euros?"
+_IN_PARENTHESES = re.compile(r"\$?\(([^()\-\u2212]*)\)")
 _SCORE = r"([0-9][0-9.,]*)\s*(?:/|out of)\s*([0-9]+)"
 _LONGEST = 30  # characters of a number with a currency or unit, in a column that is not asked for
 _EXAMPLES = 3  # rows of an error
@@ -315,6 +316,9 @@ class _Cell(NamedTuple):
         thousands = self._thousands(decimal)
         before, after = self.before.lstrip(_MARKS).rstrip("(. "), self.after.strip(")(. ")
         number = parse_number(self.text, "whole", thousands)
+        if number is None and (inside := _IN_PARENTHESES.fullmatch(self.text)):  # of accountants
+            number = parse_number(inside[1], "whole", thousands)
+            number = None if number is None else -number
         if number is not None:
             before = before.rstrip(_MARKS)
             after = " ".join(word for word in after.split() if word not in self.magnitudes)

@@ -402,9 +402,22 @@ class NumberAware:
         logs: dict[str, Any] = {"number_share": share}
         if self.loss.finds_numbers:
             found = inputs[NUMBERS] if NUMBERS in inputs else FindNumbers(self.loss, self.shift)(inputs)
+            self._check_numbers(inputs["labels"], found)
             self.first_numbers = _written(found, self.loss.criterion)
             logs |= {"first_numbers": self.first_numbers} if self.first_numbers else {}
         self.trainer.log(logs)
+
+    def _check_numbers(self, labels: Tensor, found: Tensor) -> None:
+        """Warn if the first labels have number tokens, but these belong to no number of their text."""
+        labels = torch.as_tensor(labels).cpu()
+        share = number_share(labels[labels != IGNORED], self.loss.vocabulary)
+        if share and not LabelNumbers.unpack(found.cpu()).length.any():
+            warn_caller(
+                "the number tokens of the first labels belong to no number of their text, so the criterion "
+                "does not see them: their digits stand in words (x1), or tokens beside them are unknown. See "
+                "docs/numbers.md, and decode the labels to see their text",
+                NumberLabelsMissingWarning,
+            )
 
     def _first_labels(self, inputs: Mapping[str, Any]) -> tuple[Tensor, int | None]:
         """Return the labels of the first rows, one after the other with an ignored one between rows.

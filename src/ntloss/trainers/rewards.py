@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ntloss.numbers import parse_number
 from ntloss.numbers.grammar import check_thousands
-from ntloss.numbers.parsing import Which, check_which
+from ntloss.numbers.parsing import Which, as_float, check_which, find_answer
+from ntloss.numbers.vocabulary import warn_once
 
 
 def _log_error(x: float, true: float) -> float:
@@ -30,6 +32,7 @@ def number_reward(
     invalid: float = -1.0,
     which: Which = "last",
     thousands: str | None = None,
+    after: str | None = None,
 ) -> Callable[..., list[float | None]]:
     r"""Make a reward function for a `GRPOTrainer`: how close a completion's number is to the true one.
 
@@ -45,12 +48,17 @@ def number_reward(
         which: the number of the completion that counts, see `parse_number`: "last" (default), "first",
             "after" (a mark of the answer, such as `####`; more text may follow the answer), "whole", or a
             function.
+        after: a regular expression of the mark before the answer, which makes `which` "after". Default:
+            those of `ntloss.numbers.parsing.find_answer`.
         thousands: the separator of thousands, see `parse_numbers`. Default: each text decides.
 
     Returns:
         A function with the signature that `GRPOTrainer(reward_funcs=...)` expects. It takes completions as
         texts or as messages, of which the text of the last one counts, and returns one reward for each; None
         for a row whose true number is None, which the trainer leaves out.
+
+    Warns:
+        UserWarning: once, if no completion of a batch has a mark that `which="after"` looks for.
 
     Raises:
         ValueError: an unknown `error`, `which` or `thousands`, or a `scale` that is not above 0; when called,
@@ -65,6 +73,7 @@ def number_reward(
         >>> number_reward(which="after")(completions=["#### 42. Question: 3 + 4?"], answer=[42])
         [1.0]
     """
+    which = "after" if after is not None else which
     check_which(which)
     check_thousands(thousands)
     if error not in _ERRORS:
@@ -73,16 +82,28 @@ def number_reward(
         raise ValueError(f"scale={scale!r}: expected a finite number above 0")
     error_of = _ERRORS[error]
 
+    def has_answer(completion: Any) -> bool:
+        return find_answer(_text_of(completion), after) is not None
+
     def reward_of(completion: Any, truth: Any) -> float | None:
         if truth is None:
             return None
-        true = parse_number(truth, "whole", thousands) if isinstance(truth, str) else float(truth)
-        if true is None or not math.isfinite(true):
+        true: float | None = None
+        with suppress(TypeError):  # such as a list
+            is_text = isinstance(truth, str)
+            true = parse_number(truth, "whole", thousands) if is_text else as_float(truth)
+        if true is None or isinstance(truth, bool) or not math.isfinite(true):
             raise ValueError(f"{column}={truth!r}: expected a finite number, or a text of one")
-        found = parse_number(_text_of(completion), which, thousands)
+        found = parse_number(_text_of(completion), which, thousands, after=after)
         return invalid if found is None else math.exp(-error_of(found, true) / scale)
 
     def number_reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        if len(completions) > 1 and which == "after" and not any(map(has_answer, completions)):
+            warn_once(
+                f"none of the {len(completions)} completions of a batch has a mark of an answer, such as "
+                f"'####': each has the reward {invalid}. Ask for one in the prompt, or pass after=, a "
+                "regular expression of your own mark, or which='last'"
+            )
         return [reward_of(*each) for each in zip(completions, columns[column], strict=True)]
 
     return number_reward
@@ -119,7 +140,7 @@ def compute_score(
         data_source, extra_info, reward_router_address, reward_model_tokenizer: passed by verl, not used.
         solution_str: the completion.
         ground_truth: the true number, or a text of one.
-        options: see `number_reward`: error, scale, invalid, which, thousands.
+        options: see `number_reward`: error, scale, invalid, which, thousands, after.
 
     Returns:
         The reward, from 0 to 1, or `invalid`.

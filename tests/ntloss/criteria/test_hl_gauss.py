@@ -205,7 +205,7 @@ class TestSigma:
         assert float(criterion.sigma) == approx(3.4375)
 
     def test_texts_are_answers_as_parse_number_reads_them(self):
-        assert HLGauss.for_answers(["$1,234.50", "USD 20", 7]).schedule == approx(
+        assert HLGauss.for_answers(["$1,234.50", "€20", 7]).schedule == approx(
             HLGauss.for_answers([1234.5, 20, 7]).schedule
         )
 
@@ -291,7 +291,7 @@ class TestSigma:
         )
 
 
-@pytest.mark.parametrize("written", ["1,234", "1\u00a0234", "1'234", "1.234,5", "12,34,567"])
+@pytest.mark.parametrize("written", ["1,234", "1\u00a0234", "1'234", "12,34,567"])
 def test_separators_of_thousands_do_not_change_the_targets(written):
     texts = [*"0123456789", *".,'", "\u00a0", "word"]
     vocabulary = NumberVocabulary.from_mapping(dict(enumerate(texts[:-1])), vocab_size=len(texts))
@@ -303,8 +303,5 @@ def test_separators_of_thousands_do_not_change_the_targets(written):
         found = loss(logits[:, : len(labels)], torch.tensor([labels]))[0]
         return [found[i] for i, label in enumerate(labels) if label < 10]
 
-    decimal = "," if written == "1.234,5" else None
-    plain = (
-        written.replace(".", "").replace(",", ".") if decimal else "".join(c for c in written if c.isdigit())
-    )
+    plain = "".join(c for c in written if c.isdigit())
     assert_close(torch.stack(losses(written)), torch.stack(losses(plain)))

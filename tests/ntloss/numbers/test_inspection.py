@@ -48,7 +48,7 @@ class TestCoverage:
     [
         (None, [(1234,), (1, 234), (120, 340)]),
         ("", [(1, 234), (1, 234), (120, 340)]),
-        (",", [(1234,), (-1234,), (120340,)]),
+        (",", [(1234,), (1234,), (120340,)]),
     ],
 )
 def test_it_says_how_lists_are_read(thousands, numbers):
@@ -159,4 +159,4 @@ def test_long_texts_are_encoded_in_batches(monkeypatch):
     tokenizer = tiny_tokenizers.llama_like()
     assert NumberVocabulary.from_tokenizer(tokenizer).coverage(["is 42", "7"] * 1250) == 1
     # Encodings take some fifty times the memory of a text.
-    assert [size for size in sizes if size > 1] == [1000, 1000, 500]
+    assert [size for size in sizes if size > 100] == [1000, 1000, 500]

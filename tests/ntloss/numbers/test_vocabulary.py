@@ -18,7 +18,7 @@ from tiny_tokenizers import DIGITS, VALUES_OF_MAKES
 
 from ntloss import NTLCrossEntropyLoss, NTLoss, NTLossDotProduct, NumberVocabulary, number_level
 from ntloss.numbers import NumberFormat
-from ntloss.numbers.pieces import is_piece
+from ntloss.numbers.grammar import is_piece
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*tokens count as numbers")
 
@@ -227,8 +227,8 @@ class TestFromMapping:
             NumberVocabulary.from_mapping({0: text, 1: "1"}, vocab_size=2)
 
     def test_tokens_that_begin_with_a_magnitude_may_follow_a_number(self):
-        texts = ["1", "万元", " 億円", "ล้านบาท"]
-        vocabulary = NumberVocabulary.from_mapping(dict(enumerate(texts)), vocab_size=4)
+        texts = ["1", "万元", " 億円"]
+        vocabulary = NumberVocabulary.from_mapping(dict(enumerate(texts)), vocab_size=3)
         assert [*vocabulary.pieces.values()] == texts
 
     def test_minus_zero_is_zero(self):

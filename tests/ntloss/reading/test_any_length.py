@@ -11,10 +11,11 @@ from tolerances import DISTRIBUTION, approx, assert_repeats
 
 from ntloss import NumberVocabulary
 from ntloss.numbers import parse_numbers
+from ntloss.numbers.grammar import NumberReader
 from ntloss.reading import number_quantiles
 from ntloss.reading.any_length import Numbers, numbers_after, summarize
 from ntloss.reading.torch_model import TorchModel
-from ntloss.reading.writing import Before, options_of
+from ntloss.reading.writing import options_of
 
 QUESTIONS = [[3, 4, 5], [10, 2, 3, 7, 6, 11, 4], [8]]
 LEVELS = (0.05, 0.3, 0.5, 0.95)
@@ -55,8 +56,8 @@ def test_quantiles_equal_those_of_the_enumerated_numbers(kind):
 
 def test_the_estimated_probability_of_a_number_is_at_most_1():
     of_one, weights = torch.zeros(2, dtype=torch.int64), torch.tensor([0.6, 0.45], dtype=torch.float64)
-    joined, noise = torch.zeros(2, dtype=torch.bool), torch.zeros(1, dtype=torch.float64)
-    numbers = Numbers(of_one, torch.tensor([1.0, 2.0]).double(), weights, joined, ["1", "2"], noise)
+    tied, noise = torch.zeros(2, dtype=torch.bool), torch.zeros(1, dtype=torch.float64)
+    numbers = Numbers(of_one, torch.tensor([1.0, 2.0]).double(), weights, tied, ["1", "2"], noise)
     found = summarize(numbers, torch.tensor([0.5], dtype=torch.float64))
     assert found["starts"].item() == 1
     assert found["ends"].item() == approx(1.0)
@@ -64,7 +65,7 @@ def test_the_estimated_probability_of_a_number_is_at_most_1():
 
 def test_samples_are_fair_and_their_bounds_hold():
     model = make_model("llama", SPELLINGS.vocab_size).double()
-    options, few = options_of(SPELLINGS, Before(), CPU), 6
+    options, few = options_of(SPELLINGS, NumberReader(), CPU), 6
     for question in QUESTIONS[:2]:
         exact, starts, _ = any_length(next_token(model, torch.tensor(question)), SPELLINGS, 2)
         total = sum(exact.values())

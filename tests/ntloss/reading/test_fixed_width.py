@@ -18,7 +18,7 @@ from tolerances import DISTRIBUTION, approx, assert_close
 
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
-from ntloss.numbers.grammar import read_prefix
+from ntloss.numbers.grammar import NumberReader
 from ntloss.reading import number_quantiles
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
@@ -180,7 +180,7 @@ def after_two_tokens(behind, written):
 
 
 def changes(text, more):
-    return read_prefix(text + more)[:2] != read_prefix(text)[:2]
+    return NumberReader().read(text + more)[:2] != NumberReader().read(text)[:2]
 
 
 def says(model, digits, width, **options):

@@ -423,11 +423,9 @@ def test_a_written_number_is_followed_however_unlikely_it_is():
         ("US$2", 2, "US"),
         ("-US$2", -2, "-US"),
         ("EUR 2", 2, "EUR"),
-        ("EUR-2", -2, "EUR"),
         ("\\$2", 2, "\\"),
-        ("($2)", -2, "("),
-        ("(2)", -2, "("),
-        ("(12)", -12, "("),
+        ("($2)", 2, "("),
+        ("(12)", 12, "("),
     ],
 )
 @pytest.mark.parametrize("joined", [False, True])

@@ -68,7 +68,7 @@ def test_the_last_message_of_a_conversation_counts():
         "#### 42\n\nQuestion: what is 3 + 4?",
         "<answer>42</answer> I am 100% sure.",
         "\\boxed{42}. This took 3 steps.",
-        "Answer: 5? No, wait 1 s. The answer is **42**, as 6 * 7.",
+        "<think>Answer: 5? No.</think> The answer is **42**, as 6 * 7.",
     ],
 )
 def test_the_number_after_the_mark_of_the_answer_may_count(completion):
@@ -77,11 +77,23 @@ def test_the_number_after_the_mark_of_the_answer_may_count(completion):
     assert rewards(["It is 42."], [42], which="after") == [-1.0]
 
 
+def test_a_batch_without_a_mark_of_an_answer_is_a_warning():
+    with pytest.warns(UserWarning, match="after="):
+        assert rewards(["It is 42.", "7"], [42, 7], which="after") == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize("truth", [[42], {"ground_truth": "42"}, True, "none"])
+def test_a_truth_that_is_no_number_is_an_error(truth):
+    with pytest.raises(ValueError, match="answer"):
+        rewards(["42"], [truth])
+
+
 def test_which_number_counts_and_what_separates_thousands_are_options():
     assert rewards(["5, then 7"], [5], which="first") == [1.0]
     assert rewards(["7"], [5], which=lambda text: 5.0) == [1.0]
     assert rewards(["It is (1,234)"], [1234], thousands=",") == rewards(["1234"], ["1,234"]) == [1.0]
-    assert compute_score("prices", "#### 5 of 7", 5, which="first", thousands="") == -1
+    assert compute_score("prices", "#### 5/7", 5, which="first", thousands="") == -1
+    assert rewards(["The total is 5. The answer is 7."], [5], after="total is") == [1.0]
     for wrong in ({"which": "middle"}, {"thousands": ";"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             number_reward(**wrong)

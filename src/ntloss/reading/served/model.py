@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.numbers.alphabet import DIGITS, POWERS, POWERS_OF_CJK
-from ntloss.numbers.joins import WORDS
-from ntloss.numbers.pieces import characters, is_piece
+from ntloss.numbers.grammar import DIGITS, POWERS, POWERS_OF_CJK, WORDS, characters, is_piece
 from ntloss.numbers.texts import TokenTexts
 from ntloss.numbers.vocabulary import NumberVocabulary, find_number_tokens, make_vocabulary
 from ntloss.reading.served.forms import CHAT, FORMS, Prefix, Returned, chat_form, in_order
