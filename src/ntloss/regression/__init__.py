@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ntloss.regression.columns import mark_gaps
 from ntloss.regression.tables import read_table
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ __all__ = [
     "NumberRegressor",
     # tables as people have them
     "read_table",
+    "mark_gaps",
 ]
 
 

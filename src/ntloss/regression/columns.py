@@ -70,7 +70,7 @@ class Column:
         texts = pd.Series(_given(cells).unique(), dtype=object)
         if not len(texts):
             return cls(TEXTS)
-        if texts.str.fullmatch(PLAIN).all():
+        if all(PLAIN.fullmatch(text) or _CODE.fullmatch(text) for text in texts):
             return cls(CODES) if _are_codes(texts) else cls(NUMBERS)._with_range(as_floats(texts))
         if texts.str.len().max() > _LONGEST or texts.str.fullmatch(_CODE).any():
             return cls(TEXTS)
@@ -171,6 +171,19 @@ def is_gap_mark(cells: pd.Series, missing: Collection[str] | None = None) -> pd.
     """
     marks = _GAPS if missing is None else {*map(_normal, missing)}
     return cells.map(lambda cell: cell is not None and _normal(str(cell)) in marks).astype(bool)
+
+
+def mark_gaps(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of texts with None in place of `NA`, `?` and the like in columns of numbers.
+
+    Example:
+        >>> mark_gaps(pd.DataFrame({"size": ["3", "NA"], "country": ["NA", "NO"]})).to_dict("list")
+        {'size': ['3', None], 'country': ['NA', 'NO']}
+    """
+    given = {name: _given(rows[name]) for name in rows.columns}
+    numeric = [name for name, cells in given.items() if len(cells) and not np.isnan(as_floats(cells)).any()]
+    marked = {name: rows[name].astype(object).mask(is_gap_mark(rows[name]), None) for name in numeric}
+    return rows.assign(**marked)
 
 
 def _given(cells: pd.Series) -> pd.Series:

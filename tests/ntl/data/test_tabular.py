@@ -211,7 +211,6 @@ def test_a_table_that_cannot_be_used_is_an_error_that_names_the_setting(table, t
         ('a,y\n"x\nz",2\n9,3,4\n', "line 4"),
         ('a,y\n"x,1\nw,2\nv,3\n', "line"),
         ('a,y\n"Best" house,1\n', "line 2"),
-        ("a,a,y\n1,2,3\n", "'a'"),
     ],
 )
 def test_a_malformed_file_is_an_error_that_names_the_line(table, text, line):

@@ -116,8 +116,8 @@ def test_columns_of_one_name_are_refused_when_rows_are_predicted():
         (["1.9", "1.10"], "codes"),
         (["1.0", "1.05"], "numbers"),
         (["0123", "1234", "?"], "codes"),
-        (["5E6", "1200"], "texts"),
-        (["05E1", "12E3"], "texts"),
+        (["5E6", "1200", "NA"], "codes"),
+        (["05E1", "12E3"], "codes"),
         (["5E+6", "1.2e3"], "numbers"),
     ],
 )
