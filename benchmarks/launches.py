@@ -91,11 +91,12 @@ def of_logits(criterion: Any, device: str = "cpu") -> tuple[int, int]:
     """Count the launches of a forward and a backward pass."""
     hidden, weight, labels = batch(device)
     loss_fn = NTLCrossEntropyLoss(DIGITS, criterion)
-    numbers = loss_fn.find_numbers(batch()[2]).to(device) if loss_fn.finds_numbers else None
+    if loss_fn.finds_numbers:
+        labels = loss_fn.prepare(batch()[2]).to(device)
     loss_fn.to(device)
     logits = (hidden @ weight.T).detach().requires_grad_()
     losses: list[Any] = []
-    forward = launches(lambda: losses.append(loss_fn(logits, labels, numbers=numbers)))
+    forward = launches(lambda: losses.append(loss_fn(logits, labels)))
     return len(forward), len(launches(losses[0].backward))
 
 
@@ -104,11 +105,10 @@ def of_further_chunk(criterion: Any) -> float:
     loss_fn, counts = NTLCrossEntropyLoss(DIGITS, criterion), []
     for chunks in (3, 6):
         hidden, weight, labels = batch()
-        numbers = loss_fn.find_numbers(labels) if loss_fn.finds_numbers else None
-        options = {"numbers": numbers, "chunk_size": 30 // chunks}  # 30 labels count
+        labels, size = loss_fn.prepare(labels), 30 // chunks  # 30 labels count
 
         def step() -> None:
-            loss_fn.from_hidden(hidden, weight, labels, **options).backward()  # noqa: B023
+            loss_fn.from_hidden(hidden, weight, labels, chunk_size=size).backward()  # noqa: B023
 
         counts.append(len(launches(step)))
     return (counts[1] - counts[0]) / 3
@@ -135,10 +135,10 @@ def functions_of(criterion: Any) -> tuple[int, int]:
     """Count the functions that a forward pass of logits and one of hidden states enter."""
     loss_fn, (hidden, weight, labels) = NTLCrossEntropyLoss(DIGITS, criterion), batch()
     logits = (hidden @ weight.T).detach().requires_grad_()
-    numbers = loss_fn.find_numbers(labels) if loss_fn.finds_numbers else None
+    given = loss_fn.prepare(labels) if loss_fn.finds_numbers else labels
     return (
-        entered(lambda: loss_fn(logits, labels, numbers=numbers)),
-        entered(lambda: loss_fn.from_hidden(hidden, weight, labels, numbers=numbers)),
+        entered(lambda: loss_fn(logits, given)),
+        entered(lambda: loss_fn.from_hidden(hidden, weight, given)),
     )
 
 

@@ -42,24 +42,22 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
-    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
+    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True)
 
     def compute(batch: dict[str, Tensor], items: Tensor | None = None) -> LossTerms:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         if not arguments.chunked:
-            return loss_fn(model(**inputs).logits, batch["labels"], num_items_in_batch=items)
+            return loss_fn.terms(model(**inputs).logits, batch["labels"], count=items)
         # The model's own head computes the logits of one position only.
         hidden_states = model(**inputs, output_hidden_states=True, logits_to_keep=1).hidden_states[-1]
         # The root's own parameters, including the head, stay gathered until they have their gradients.
-        return loss_fn.from_hidden(
-            hidden_states, model.lm_head.weight, batch["labels"], num_items_in_batch=items
-        )
+        return loss_fn.terms(hidden_states, batch["labels"], model.lm_head.weight, count=items)
 
     def evaluate(when: str) -> None:
         with torch.no_grad():
             terms = compute(causal_batch(tokenizer, make_texts(64, seed=0)))
         if dist.get_rank() == 0:
-            report(when, *terms[:3])
+            report(when, *terms)
 
     texts = make_texts(8 * dist.get_world_size() * arguments.accumulate * arguments.steps, seed=1)
     collate = lambda rows: causal_batch(tokenizer, rows)  # noqa: E731

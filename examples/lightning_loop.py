@@ -36,7 +36,7 @@ class NumberAware(lightning.LightningModule):
         # `global_step` counts optimizer steps, also after a resume.
         self.loss_fn.weight = self.weight * min(self.global_step / self.warmup, 1.0)
         logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        terms = self.loss_fn(logits, batch["labels"], num_items_in_batch=batch["items"])
+        terms = self.loss_fn.terms(logits, batch["labels"], count=batch["items"])
         metrics = {"train/ce": terms.ce, "train/ntl": terms.ntl, "train/weight": self.loss_fn.weight}
         self.log_dict(metrics, batch_size=len(logits))
         return terms.loss
@@ -45,7 +45,7 @@ class NumberAware(lightning.LightningModule):
         """Both terms on the validation batch."""
         self.loss_fn.weight = self.weight  # the full weight, so that losses can be compared
         logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        terms = self.loss_fn(logits, batch["labels"])
+        terms = self.loss_fn.terms(logits, batch["labels"])
         self.log_dict({"loss": terms.loss, "ce": terms.ce, "ntl": terms.ntl}, batch_size=len(logits))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -64,7 +64,7 @@ def main() -> None:
     tokenizer = make_tokenizer()
     model = make_llama(tokenizer)
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
-    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
+    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True)
     module = NumberAware(model, loss_fn, warmup=max(arguments.steps // 4, 1))
 
     collate = partial(causal_batch, tokenizer)

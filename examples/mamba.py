@@ -33,22 +33,22 @@ def main() -> None:
     )
     model = MambaForCausalLM(config)
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=config.vocab_size)
-    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
+    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True)
 
     def compute(batch: dict[str, Tensor]) -> LossTerms:
         hidden_states = model.backbone(batch["input_ids"], attention_mask=batch["attention_mask"])[0]
-        return loss_fn.from_hidden(hidden_states, model.lm_head.weight, batch["labels"])
+        return loss_fn.terms(hidden_states, batch["labels"], model.lm_head.weight)
 
     held_out = causal_batch(tokenizer, make_texts(64, seed=0))
     with torch.no_grad():
-        report("before", *compute(held_out)[:3])
+        report("before", *compute(held_out))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for batch in causal_batches(tokenizer, arguments.steps, batch_size=16):
         compute(batch).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     with torch.no_grad():
-        report("after", *compute(held_out)[:3])
+        report("after", *compute(held_out))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def main() -> None:
     # The model's vocabulary may be padded beyond the tokenizer's.
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
     # A causal model predicts the next token: shift=True.
-    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
+    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True)
     warmup = max(arguments.steps // 4, 1)
     held_out = causal_batch(tokenizer, make_texts(64, seed=0))
 
@@ -34,7 +34,7 @@ def main() -> None:
         with torch.no_grad():
             logits = model(held_out["input_ids"], attention_mask=held_out["attention_mask"]).logits
             loss_fn.weight = 0.3  # the full weight, so that losses can be compared
-            report(when, *loss_fn(logits, held_out["labels"])[:3])
+            report(when, *loss_fn.terms(logits, held_out["labels"]))
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     loader = causal_batches(tokenizer, arguments.steps * arguments.accumulate)
@@ -46,7 +46,7 @@ def main() -> None:
         items = sum((batch["labels"][:, 1:] != -100).sum() for batch in micro_batches)
         for batch in micro_batches:
             labels = batch.pop("labels")
-            loss_fn(model(**batch).logits, labels, num_items_in_batch=items).loss.backward()
+            loss_fn(model(**batch).logits, labels, count=items).backward()
         optimizer.step()
         optimizer.zero_grad()
     evaluate("after")

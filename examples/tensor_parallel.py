@@ -48,19 +48,19 @@ def main() -> None:
 
     # vocab_size is the width of all shards together.
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
-    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
+    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True)
 
     def compute(batch: dict[str, Tensor]) -> LossTerms:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         if arguments.chunked:
-            return loss_fn.from_hidden(model.model(**inputs)[0], model.lm_head.weight, batch["labels"])
-        return loss_fn(model(**inputs).logits, batch["labels"])
+            return loss_fn.terms(model.model(**inputs)[0], batch["labels"], model.lm_head.weight)
+        return loss_fn.terms(model(**inputs).logits, batch["labels"])
 
     def evaluate(when: str) -> None:
         with torch.no_grad():
             terms = compute(causal_batch(tokenizer, make_texts(64, seed=0)))
         if dist.get_rank() == 0:
-            report(when, *terms[:3])
+            report(when, *terms)
 
     evaluate("before")
     for batch in causal_batches(tokenizer, arguments.steps, batch_size=16):

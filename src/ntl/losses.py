@@ -14,7 +14,9 @@ from ntl.settings import LossSettings, ModelArgs
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ntloss import NTLCrossEntropyLoss
     from ntloss.criteria import Criterion
+    from ntloss.engine.targets import PreparedLabels
 
 
 def library_options(loss: LossSettings, model: ModelArgs) -> dict[str, Any]:
@@ -47,9 +49,25 @@ def library_options(loss: LossSettings, model: ModelArgs) -> dict[str, Any]:
         "criterion": criterion,
         "weight": loss.weight,
         "mode": str(loss.mode),
-        "normalize_by": str(loss.normalize_by),
         "label_smoothing": loss.label_smoothing,
     }
+
+
+def count_numbers(loss: NTLCrossEntropyLoss, record: PreparedLabels) -> Tensor:
+    """Count labels, and those that have a number term, of which the paper's mean is taken: `[2]`."""
+    import torch
+
+    from ntloss.criteria.signature import reads_of
+    from ntloss.numbers import LabelNumbers
+
+    ids = torch.tensor(loss.vocabulary.token_ids, device=record.labels.device)
+    is_number = torch.isin(record.labels, ids)
+    if loss.criterion is not None and loss.finds_numbers:
+        assert record.numbers is not None
+        numbers = LabelNumbers.unpack(record.numbers)
+        of_numbers = "numbers" in reads_of(loss.criterion)
+        is_number &= numbers.starts > 0 if of_numbers else numbers.length > 0
+    return torch.stack([(record.labels >= 0).sum(), is_number.sum()])
 
 
 def choose_widths(answers: Sequence[str]) -> tuple[float, float]:

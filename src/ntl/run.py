@@ -341,10 +341,12 @@ def add_loss(trainer: Any, config: Config) -> None:
         handle = make_number_aware(trainer, vocabulary=vocabulary, **library_options(loss, config.model_args))
     except (ValueError, TypeError) as error:
         raise UserError(f"the loss cannot be used with this model: {error}") from error
+    if loss.normalize_by == "numbers":
+        trainer.of_numbers = handle
     if loss.criterion is None:  # NTL-WAS is reported, to compare with runs that minimize it
         zero = replace(loss, criterion="ntl_was", options={}, weight=0.0, mode=Mode.add)
         options = library_options(zero, config.model_args)
-        evaluated = NTLCrossEntropyLoss(vocabulary, return_terms=True, **options)
+        evaluated = NTLCrossEntropyLoss(vocabulary, **options)
         trainer.evaluated_by = handle, evaluated
 
 

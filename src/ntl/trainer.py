@@ -31,12 +31,14 @@ from ntl.data import Example
 from ntl.errors import UserError, unknown_key
 from ntl.evaluate import Result
 from ntl.layout import LEARNED_ROWS
+from ntl.losses import count_numbers
 from ntl.metrics.registry import find_metric
 from ntl.models import IGNORE, AnsweringModel
 from ntl.scores import describe_metrics, finite_or_none
 from ntl.settings import TrainingArgs
 from ntloss import NTLCrossEntropyLoss
 from ntloss.trainers import NumberAware
+from ntloss.trainers.columns import PREPARED
 from ntloss.writing import UpperLayers
 
 log = logging.getLogger(__name__)
@@ -51,7 +53,12 @@ class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
     Args:
         examples: The examples.
         built: The model, which encodes them.
+
+    Attributes:
+        number_weight: Factor of the number term at all labels, None for 1; see `LabTrainer.of_numbers`.
     """
+
+    number_weight: float | None = None
 
     def __init__(self, examples: Sequence[Example], built: AnsweringModel):
         self.examples, self._built = examples, built
@@ -68,8 +75,12 @@ class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return several rows, which a data loader asks for at once."""
         if self._rows is None:
-            return self._encode([self.examples[i] for i in indices])
-        return [self._rows[i] for i in indices]
+            rows = self._encode([self.examples[i] for i in indices])
+        else:
+            rows = [self._rows[i] for i in indices]
+        if self.number_weight is None:
+            return rows
+        return [{**row, "number_weights": [self.number_weight] * len(row["labels"])} for row in rows]
 
     def _encode(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
         columns = self._built.encode([e.question for e in examples], [e.answer for e in examples])
@@ -97,6 +108,9 @@ class LabTrainer(Trainer):
         result: Metrics and predictions of the last evaluation.
         learned: Hashes of the rows that it is trained on, which are saved with the model, see
             `ntl.identity.learned_rows`.
+        of_numbers: The handle of a trainer whose number term is the paper's mean over numbers; None if it is
+            divided by the labels. The loss divides by labels, so each number has the weight labels/numbers,
+            of an update or of an evaluation.
         evaluated_by: The handle of a number-aware trainer with the loss of its evaluations; None if they have
             the loss that is minimized.
     """
@@ -133,10 +147,37 @@ class LabTrainer(Trainer):
         self.add_callback(self.clock)
         self.result = Result({}, [])
         self.learned = np.empty(0, np.uint64)
+        self.of_numbers: NumberAware | None = None
         self.evaluated_by: tuple[NumberAware, NTLCrossEntropyLoss] | None = None
 
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        """Weigh the numbers of an update for the paper's mean."""
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        handle = self.of_numbers
+        if handle is None or handle.loss.criterion is None or not batches:
+            return batches, items
+        records = [handle.record_of(batch) for batch in batches]
+        found: Any = sum(count_numbers(handle.loss, record) for record in records)
+        if self.args.average_tokens_across_devices:
+            found = self.accelerator.reduce(found.to(self.args.device), reduction="sum")
+        labels, numbers = found.double()
+        for batch, record in zip(batches, records, strict=True):
+            weights = torch.full_like(
+                record.labels, float(labels / numbers.clamp(min=1)), dtype=torch.float64
+            )
+            batch[PREPARED] = record._replace(number_weights=weights).pack()
+        return batches, items
+
     def get_eval_dataloader(self, eval_dataset=None):
-        """Ask all questions, also with `dataloader_drop_last`, which is meant for training."""
+        """Ask all questions, also with `dataloader_drop_last`, and weigh numbers for the paper's mean."""
+        rows: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        handle = self.of_numbers
+        if handle is not None and handle.loss.criterion is not None and rows.number_weight is None:
+            size = self.args.per_device_eval_batch_size
+            parts = [range(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
+            batches = [self.built.collate(rows.__getitems__([*part])) for part in parts]
+            found: Any = sum(count_numbers(handle.loss, handle.prepare(batch)) for batch in batches)
+            rows.number_weight = float(found[0]) / max(float(found[1]), 1.0)
         before, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
         try:
             return super().get_eval_dataloader(eval_dataset)

@@ -19,7 +19,7 @@ from ntloss.criteria import Criterion, ntl_was, number_level
 from ntloss.criteria.signature import reads_of
 from ntloss.engine.readout import Readout, Wanted
 from ntloss.engine.sources import Source, read
-from ntloss.engine.targets import REDUCTIONS, LabelOptions, check_choice, check_logits, prepare_targets
+from ntloss.engine.targets import REDUCTIONS, TINY, PreparedLabels, check_choice, check_logits, make_targets
 from ntloss.engine.terms import NumberTerm, read_distribution
 from ntloss.numbers.grammar import LARGEST, as_value, with_ascii_sign
 from ntloss.numbers.vocabulary import (
@@ -143,23 +143,19 @@ class _PublishedLoss(nn.Module):
     def forward(
         self,
         logits: Tensor,
-        labels: Tensor,
+        labels: Tensor | PreparedLabels,
         loss_weights: Tensor | None = None,
         reduction: str = "mean",
         ignore_index: int = -100,
-        sequence_ids: Tensor | None = None,
-        numbers: Tensor | None = None,
     ) -> Tensor:
         """Compute the loss of the positions whose label is a number token.
 
         Args:
             logits: `[..., vocab]`, any float dtype. Softmax and sums are computed in float32 or float64.
-            labels: `[...]`, token ids.
+            labels: `[...]`, token ids, or what `prepare` made of them, weights included.
             loss_weights: `[...]`, weight of each position, 0 or more. Default: 1.
             reduction: "mean" (default) divides by the total weight of the number labels; "sum"; "none".
             ignore_index: label of positions to ignore. Default: -100.
-            sequence_ids: see `NTLCrossEntropyLoss.forward`.
-            numbers: what `find_numbers` found, for `NumberLevelLoss`; see `NTLCrossEntropyLoss.forward`.
 
         Returns:
             A scalar, or `[...]` for "none" (0 where the label is not a number), in float32 or float64.
@@ -173,18 +169,13 @@ class _PublishedLoss(nn.Module):
         check_choice("reduction", reduction, REDUCTIONS)
         if logits.device != self.term.tables.values.device:
             self.term.move_to(logits.device)
-        targets = prepare_targets(
-            labels,
-            logits,
-            LabelOptions(loss_weights=loss_weights, sequence_ids=sequence_ids, numbers=numbers),
-            self.term.tables,
-            self.term.reads,
-            self.term.decimals,
-            ignore_index=ignore_index,
-            reduction=reduction,
-            mode="add",
-            divides_by_numbers=True,
-        )
+        if not isinstance(labels, PreparedLabels):
+            labels = self.prepare(labels, loss_weights, ignore_index)
+        given = labels, logits, self.term.tables, self.term.reads, None
+        targets = make_targets(*given, reduction="none" if reduction == "none" else "sum", mode="add")
+        if reduction == "mean":  # the paper's mean, over numbers
+            weights = targets.number_weights
+            targets = targets._replace(number_weights=weights / weights.sum().clamp(min=TINY))
         flat = logits.reshape(-1, logits.shape[-1])
         if self.reweigh:
             readout = read(Source(flat), targets.labels, Wanted(targets.token_ids))
@@ -194,13 +185,19 @@ class _PublishedLoss(nn.Module):
             unread = number_logits.new_zeros(len(flat))
             readout = Readout(unread, unread, unread, number_logits)
         term: Tensor = self.term(readout, targets)
-        return term.reshape(labels.shape) if reduction == "none" else term
+        return term.reshape(labels.labels.shape) if reduction == "none" else term
 
-    def find_numbers(
-        self, labels: Tensor, ignore_index: int = -100, sequence_ids: Tensor | None = None
-    ) -> Tensor:
-        """Find the numbers of labels; see `NTLCrossEntropyLoss.find_numbers`."""
-        return self.term.find_numbers(labels, sequence_ids, ignore_index)
+    def prepare(
+        self,
+        labels: Tensor,
+        loss_weights: Tensor | None = None,
+        ignore_index: int = -100,
+        sequence_ids: Tensor | None = None,
+    ) -> PreparedLabels:
+        """Check labels, and find their numbers on the CPU; see `NTLCrossEntropyLoss.prepare`."""
+        return self.term.labels.prepare(
+            labels, loss_weights, sequence_ids=sequence_ids, ignore_index=ignore_index
+        )
 
     @property
     def vocabulary(self) -> NumberVocabulary:

@@ -75,7 +75,7 @@ class Run(FineTuning):
         if self.soft is None:
             return self.loss_fn(logits, labels)
         parts = (part[list(rows)].unsqueeze(1).to(self.device) for part in self.soft)
-        return self.loss_fn(logits, labels, soft_labels=type(self.soft)(*parts))
+        return self.loss_fn(logits, self.loss_fn.prepare(labels, soft=type(self.soft)(*parts)))
 
     def read(self) -> dict[str, Any]:
         """Read the probabilities of the levels, among all tokens, for each test row."""

@@ -150,7 +150,6 @@ class Case:
             "ignore_index": self.options.ignore_index,
             "label_smoothing": self.options.label_smoothing,
             "reduction": self.options.reduction,
-            "normalize_by": self.options.normalize_by,
         }
 
     def logits(self, dtype=torch.float64):
@@ -250,33 +249,30 @@ def leaves_of(case, path, dtype=torch.float64):
     return {k: None if v is None else v.to(dtype, copy=True).requires_grad_() for k, v in given.items()}
 
 
+def prepared(loss_fn, case):
+    """The labels of a case, and what it has beside them."""
+    beside = {"weights": case.loss_weights, "number_weights": case.number_weights}
+    return loss_fn.prepare(case.labels, **beside, sequence_ids=case.sequence_ids)
+
+
 def compute(case, path, leaves, chunk_size=None, **changes):
-    arguments = {
-        **case.arguments(),
-        "return_terms": True,
-        "return_lse": path == "hidden, recomputed",
-        **changes,
-    }
-    loss_fn = NTLCrossEntropyLoss(case.vocabulary, **arguments)
-    beside = {
-        "loss_weights": case.loss_weights,
-        "sequence_ids": case.sequence_ids,
-        "num_items_in_batch": case.num_items,
-        "number_weights": case.number_weights,
-    }
+    loss_fn = NTLCrossEntropyLoss(case.vocabulary, **{**case.arguments(), **changes})
+    if path == "hidden, recomputed":
+        loss_fn._gradients_are_known = lambda targets: False
+    labels = prepared(loss_fn, case)
     transform = {"softcap": case.options.softcap, "logit_scale": case.options.logit_scale}
     if path in HIDDEN_PATHS:
-        given = leaves["hidden"], leaves["weight"], case.labels, leaves["bias"]
-        return loss_fn.from_hidden(*given, **beside, **transform, chunk_size=chunk_size)
+        given = leaves["hidden"], labels, leaves["weight"], leaves["bias"]
+        return loss_fn.terms(*given, count=case.num_items, **transform, chunk_size=chunk_size)
     logits = leaves["logits"]
     if transform != {"softcap": None, "logit_scale": 1.0}:
         logits = oracle.transform(logits.to(torch.promote_types(logits.dtype, torch.float32)), case.options)
-    return loss_fn(logits, case.labels, **beside)
+    return loss_fn.terms(logits, labels, count=case.num_items)
 
 
 def run(case, path, dtype=torch.float64, **changes):
     leaves = leaves_of(case, path, dtype)
-    loss, ce, ntl, _ = compute(case, path, leaves, **changes)
+    loss, ce, ntl = compute(case, path, leaves, **changes)
     (loss * torch.as_tensor(case.upstream)).sum().backward()
     return Result(loss, ce, ntl, {k: None if v is None else v.grad for k, v in leaves.items()})
 

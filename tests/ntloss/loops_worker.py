@@ -82,7 +82,7 @@ def train(model, rank, world, accumulate, chunked, sync):
             sync(batch is step[-1])
             output = model(batch["ids"], chunked)
             inputs = (output, model.head.weight) if chunked else (output,)
-            loss = loss_of(*inputs, batch["labels"], num_items_in_batch=items)
+            loss = loss_of(*inputs, batch["labels"], count=items)
             (loss * world).backward()  # gradients are averaged over the ranks
         optimizer.step()
         optimizer.zero_grad()
@@ -164,7 +164,7 @@ def by_accelerate(accumulate, sharded):
         items = items_in_step([batch["labels"] for batch in step], accelerator.num_processes)
         for batch in step:
             with nullcontext() if batch is step[-1] else accelerator.no_sync(model):
-                loss = loss_fn(model(batch["ids"]), batch["labels"], num_items_in_batch=items)
+                loss = loss_fn(model(batch["ids"]), batch["labels"], count=items)
                 accelerator.backward(loss * parts)
         optimizer.step()
         optimizer.zero_grad()

@@ -69,7 +69,6 @@ def trials():
         "no numbers": make_case(5, share_of_text=1.0),
         "all ignored": replace(make_case(5), labels=torch.full((5,), -100)),
         "count of items": make_case(7, num_items=20.0),
-        "by numbers": make_case(7, num_items=20.0, normalize_by="numbers"),
     }
     for mode in ("add", "replace"):
         weights = torch.arange(24) % 5 / 4
@@ -224,13 +223,13 @@ def data_parallel(rank, world):
     hidden, head = case.hidden[rank].clone().requires_grad_(), case.weight.clone().requires_grad_()
     loss_fn = NTLCrossEntropyLoss(NUMBERS)
     for name in ("logits", "hidden"):
-        items, _ = loss_fn.normalizers(labels[rank])
+        items = (labels[rank] >= 0).sum().double()
         dist.all_reduce(items)
         hidden.grad = head.grad = None
         if name == "logits":
-            loss = loss_fn(hidden @ head.T, labels[rank], num_items_in_batch=items)
+            loss = loss_fn(hidden @ head.T, labels[rank], count=items)
         else:
-            loss = loss_fn.from_hidden(hidden, head, labels[rank], num_items_in_batch=items)
+            loss = loss_fn.from_hidden(hidden, head, labels[rank], count=items)
         loss.backward()
         dist.all_reduce(head.grad)
         results[name] = {"hidden": hidden.grad, "head": head.grad, "loss": loss.detach()}

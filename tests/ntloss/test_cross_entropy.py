@@ -23,6 +23,7 @@ from combined_cases import (
     leaves_of,
     make_case,
     numbers_case,
+    prepared,
     run,
 )
 from covering import covering
@@ -54,7 +55,6 @@ EVERY_PAIR = covering(
         "criterion": ["ntl_was", "ntl_was squashed", "ntl_mse", "gaussian", "user's own"],
         "label_smoothing": [0.0, 0.1],
         "weighted": [False, True],
-        "normalize_by": ["items", "numbers"],
         "num_items": [None, 20.0],
         "ignore_index": [-100, 9, -1],  # 9 is a number token
         "bias": [True, False],
@@ -94,7 +94,8 @@ class TestLogitsPath:
         case = make_case(5, seed=seed, weighted=True)
         logits = torch.from_numpy(spread * rng.standard_normal((5, VOCAB))).to(dtype).requires_grad_()
         wanted = replace(case, upstream=1.0).expected(logits)
-        loss = NTLCrossEntropyLoss(NUMBERS)(logits, case.labels, case.loss_weights)
+        loss_fn = NTLCrossEntropyLoss(NUMBERS)
+        loss = loss_fn(logits, prepared(loss_fn, case))
         loss.backward()
         assert_close(loss, wanted.loss, VALUE_TOLERANCE[dtype])
         # Relative to one position's gradient: if the model is certain and right, the gradient is all
@@ -113,7 +114,7 @@ class TestLogitsPath:
             logits[row, labels[row]] = depth
         case = replace(make_case(6), labels=labels, upstream=1.0)
         leaf = logits.clone().requires_grad_()
-        terms = NTLCrossEntropyLoss(NUMBERS, return_terms=True)(leaf, labels)
+        terms = NTLCrossEntropyLoss(NUMBERS).terms(leaf, labels)
         terms.loss.backward()
         wanted = case.expected(logits)
         assert_close(terms.ce, wanted.ce)
@@ -228,8 +229,6 @@ class TestShapes:
     def test_sequences_without_a_next_token_can_be_shifted(self, shape, path):
         case = replace(make_case(*shape, weighted=True), number_weights=torch.ones(shape))
         assert_zeros(run(case, path, shift=True))
-        counts = NTLCrossEntropyLoss(NUMBERS, shift=True).normalizers(case.labels)
-        assert [int(count) for count in counts] == [0, 0]
 
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -314,21 +313,12 @@ class TestShift:
     def test_takes_one_sequence_and_boolean_weights(self):
         case = make_case(6, seed=8)
         weights = torch.tensor([True, False, True, True, False, True])
-        module = NTLCrossEntropyLoss(NUMBERS, shift=True)
-        by_hand = NTLCrossEntropyLoss(NUMBERS)(case.logits()[:-1], case.labels[1:], weights[1:])
-        assert_close(module(case.logits(), case.labels, weights), by_hand)
-
-    def test_normalizers_count_the_shifted_labels(self):
-        labels = torch.tensor([[9, TEXTS[0], 3, -100]])
-        items, numbers = NTLCrossEntropyLoss(NUMBERS, shift=True).normalizers(labels)
-        assert (items, numbers) == (2, 1)
-        items, numbers = NTLCrossEntropyLoss(NUMBERS).normalizers(labels, torch.tensor([[0.5, 2, 0.25, 7]]))
-        assert (items, numbers) == (2.75, 0.75)
-        shifting = NTLCrossEntropyLoss(NUMBERS, shift=True)
-        assert shifting.normalizers(labels, number_weights=torch.tensor([[0.5, 2, 0.25, 7]]))[1] == 0.25
+        shifting, plain = NTLCrossEntropyLoss(NUMBERS, shift=True), NTLCrossEntropyLoss(NUMBERS)
+        by_hand = plain(case.logits()[:-1], plain.prepare(case.labels[1:], weights=weights[1:]))
+        assert_close(shifting(case.logits(), shifting.prepare(case.labels, weights=weights)), by_hand)
 
 
-class TestNormalizers:
+class TestCount:
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize(
         "kind",
@@ -337,31 +327,25 @@ class TestNormalizers:
     )
     def test_counts_of_any_type_are_exact_in_float64(self, kind, path):
         assert_matches(make_case(7, num_items=kind(29)), path)
-        assert_matches(make_case(7, num_items=kind(29), normalize_by="numbers"), path)
 
     def test_a_count_for_each_row_is_summed(self):
         case = make_case(7)
         loss_fn = NTLCrossEntropyLoss(NUMBERS)
-        rows = loss_fn(case.logits(), case.labels, num_items_in_batch=torch.tensor([20, 9]))
-        assert_close(rows, loss_fn(case.logits(), case.labels, num_items_in_batch=29))
-        with pytest.raises(ValueError, match="num_items_in_batch"):
-            loss_fn(case.logits(), case.labels, num_items_in_batch=torch.tensor([2, -9]))
+        rows = loss_fn(case.logits(), case.labels, count=torch.tensor([20, 9]))
+        assert_close(rows, loss_fn(case.logits(), case.labels, count=29))
+        with pytest.raises(ValueError, match="count"):
+            loss_fn(case.logits(), case.labels, count=torch.tensor([2, -9]))
 
     @pytest.mark.parametrize("path", PATHS)
     def test_a_count_of_zero_makes_the_term_zero(self, path):
         for zero in (0, 0.0, torch.tensor(0), torch.tensor(0.0)):
             assert run(make_case(5, num_items=zero), path).loss == 0
 
-    def test_counts_of_the_batch_itself_change_nothing(self):
-        case = make_case(9, weighted=True)
-        given = case.logits(), case.labels, case.loss_weights
-        items, numbers = NTLCrossEntropyLoss(NUMBERS).normalizers(case.labels, case.loss_weights)
-        by_items = NTLCrossEntropyLoss(NUMBERS)
-        assert_close(by_items(*given, items), by_items(*given))
-        by_numbers = NTLCrossEntropyLoss(NUMBERS, normalize_by="numbers")
-        assert_close(by_numbers(*given, items), by_numbers(*given))
-        by_items.weight = 0.3 * items / numbers
-        assert_close(by_items(*given, items), by_numbers(*given))
+    def test_the_count_of_the_batch_itself_changes_nothing(self):
+        case, loss_fn = make_case(9, weighted=True), NTLCrossEntropyLoss(NUMBERS)
+        labels = prepared(loss_fn, case)
+        count = labels.weights[labels.labels >= 0].sum()
+        assert_close(loss_fn(case.logits(), labels, count=count), loss_fn(case.logits(), labels))
 
 
 class TestTerms:
@@ -375,12 +359,11 @@ class TestTerms:
         assert terms.loss.requires_grad
         assert_close(terms.loss, (terms.ce + 0.3 * terms.ntl).numpy())
 
-    def test_return_terms_returns_a_named_tuple(self):
-        case = make_case(5)
-        terms = NTLCrossEntropyLoss(NUMBERS, return_terms=True)(case.logits(), case.labels)
+    def test_their_loss_is_that_of_a_call(self):
+        case, loss_fn = make_case(5), NTLCrossEntropyLoss(NUMBERS)
+        terms = loss_fn.terms(case.logits(), case.labels)
         assert isinstance(terms, LossTerms)
-        assert terms.lse is None
-        loss = NTLCrossEntropyLoss(NUMBERS)(case.logits(), case.labels)
+        loss = loss_fn(case.logits(), case.labels)
         assert_close(loss, terms.loss, ONE_COMPUTATION)
 
     @pytest.mark.parametrize("path", PATHS)
@@ -465,33 +448,6 @@ class TestUsersOwnCriterion:
             # The head runs in bfloat16; the criterion does not, and checks it.
             got = run(case, path, torch.float32, criterion=matrix_product)
         assert_close(got.ntl, wanted.ntl, HALF_PRECISION if path in HIDDEN_PATHS else TWO_PATHS)
-
-
-class TestLogSumExp:
-    @pytest.mark.parametrize("path", PATHS)
-    @pytest.mark.parametrize("reduction", REDUCTIONS)
-    def test_it_is_returned_with_a_gradient_so_that_a_z_loss_is_a_line_of_the_callers(self, reduction, path):
-        case = make_case(5, reduction=reduction, seed=2)
-        found = {}
-        for way in (path, "by hand"):
-            leaves = leaves_of(case, "logits" if way == "by hand" else way)
-            if way == "by hand":
-                lse = torch.where(case.labels == -100, 0, leaves["logits"].logsumexp(-1))
-            else:
-                lse = compute(case, way, leaves, return_lse=True).lse
-            lse.square().mean().backward()
-            found[way] = lse.detach(), leaves
-        assert_close(found[path][0], found["by hand"][0])
-        of_logits = found["by hand"][1]["logits"].grad
-        if path == "logits":
-            assert_close(found[path][1]["logits"].grad, of_logits)
-        else:
-            assert_close(found[path][1]["hidden"].grad, of_logits @ case.weight)
-
-    def test_asking_for_it_changes_no_loss(self):
-        case = make_case(5)
-        for path in PATHS:
-            assert_close(run(case, path, return_lse=True).loss, run(case, path, return_lse=False).loss)
 
 
 class TestAutocast:
@@ -727,7 +683,6 @@ def test_every_option_is_an_attribute_that_may_be_assigned():
     [
         ("mode", "ad"),
         ("reduction", "meen"),
-        ("normalize_by", "item"),
         ("label_smoothing", 5.0),
         ("weight", -3.0),
     ],
@@ -758,22 +713,23 @@ def count_positions(probs, target, numbers):
 def test_a_criterion_on_whole_numbers_gets_all_positions():
     case = make_case(1, 5)
     counted = int((case.labels != -100).sum())
-    loss_fn = NTLCrossEntropyLoss(NUMBERS, count_positions, return_terms=True, normalize_by="numbers")
-    of_hidden = loss_fn.from_hidden(case.hidden, case.weight, case.labels, chunk_size=2)
-    assert of_hidden.ntl.item() == approx(counted)  # ignored positions are left out of the head
-    assert loss_fn(case.logits(), case.labels).ntl.item() == approx(5)
+    loss_fn = NTLCrossEntropyLoss(NUMBERS, count_positions, reduction="sum")
+    of_hidden = loss_fn.terms(case.hidden, case.labels, case.weight, chunk_size=2)
+    of_logits = loss_fn.terms(case.logits(), case.labels)
+    # Ignored positions are left out of the head.
+    assert of_hidden.ntl.item() / of_logits.ntl.item() == approx(counted / 5)
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_without_a_criterion_the_loss_is_cross_entropy_alone(reduction, monkeypatch):
     vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
     monkeypatch.setattr("ntloss.engine.terms.read_distribution", None)  # no work of a number term is done
-    loss_fn = NTLCrossEntropyLoss(vocabulary, None, reduction=reduction, return_terms=True)
+    loss_fn = NTLCrossEntropyLoss(vocabulary, None, reduction=reduction)
     torch.manual_seed(0)
     hidden, head = torch.randn(5, 4, requires_grad=True), torch.randn(12, 4)
     labels = torch.tensor([3, 11, -100, 0, 9])
     expected = F.cross_entropy(hidden @ head.T, labels, reduction=reduction)
-    for terms in (loss_fn(hidden @ head.T, labels), loss_fn.from_hidden(hidden, head, labels)):
+    for terms in (loss_fn.terms(hidden @ head.T, labels), loss_fn.terms(hidden, labels, head)):
         assert_close((terms.loss, terms.ce), (expected, expected))
         assert not terms.ntl.any()
         (gradient,) = torch.autograd.grad(terms.loss.sum(), hidden, retain_graph=True)

@@ -32,7 +32,7 @@ def test_fields_are_found_in_the_text_of_labels(make):
     tokenizer = make()
     loss_fn = NTLCrossEntropyLoss(NumberVocabulary.from_tokenizer(tokenizer), HLGauss.for_fields(FIELDS))
     labels = labels_of(tokenizer, ANSWER)
-    sigma = loss_fn.find_number_sigma(labels)
+    sigma = loss_fn.prepare(labels).sigma
     assert sigma.shape == labels.shape
     assert described(tokenizer, ANSWER, sigma) == {"size": "0.35", "threshold": "-18.57"}
 
@@ -43,7 +43,7 @@ def test_names_may_be_written_in_parts_of_characters():
         NumberVocabulary.from_tokenizer(tokenizer), HLGauss.for_fields({"温度": [1, 3], "Δt": [5, 9]})
     )
     labels = labels_of(tokenizer, "温度\uff1a12, Δt: 34")
-    sigma = loss_fn.find_number_sigma(labels)[0]
+    sigma = loss_fn.prepare(labels).sigma[0]
     texts = [tokenizer.decode([token]).strip() for token in labels[0]]
     found = [(text, width) for text, width in zip(texts, sigma.tolist(), strict=True) if width]
     assert found == [("1", approx(0.55)), ("2", approx(0.55)), ("3", approx(1.1)), ("4", approx(1.1))]
@@ -56,8 +56,8 @@ def test_the_loss_finds_them_itself_and_keeps_cross_entropy_elsewhere():
     logits = random_logits(*labels.shape, vocabulary.vocab_size)
     loss_fn = NTLCrossEntropyLoss(vocabulary, HLGauss.for_fields(FIELDS), reduction="none")
     found = loss_fn(logits, labels)
-    sigma = loss_fn.find_number_sigma(labels)
-    assert_close(loss_fn(logits, labels, number_sigma=sigma), found)
+    sigma = loss_fn.prepare(labels).sigma
+    assert_close(loss_fn(logits, loss_fn.prepare(labels, sigma=sigma)), found)
     with_one = {
         start: NTLCrossEntropyLoss(vocabulary, HLGauss(start), reduction="none")(logits, labels)
         for start in STARTS.values()
@@ -78,9 +78,9 @@ def test_answers_end_where_labels_are_ignored_and_where_sequences_do():
     labels = torch.tensor([[4, 2, 11, 3, -100, 5, 11, 6], [1, 11, 2, 3, 11, 4, 5, 11]])
     long, wide = 11.0, 0.55
     first = [long, long, 0, wide, 0, long, 0, wide]
-    assert loss_fn.find_number_sigma(labels)[0].tolist() == approx(first)
+    assert loss_fn.prepare(labels).sigma[0].tolist() == approx(first)
     ids = torch.tensor([[0] * 8, [0, 0, 0, 1, 1, 1, 1, 1]])
-    assert loss_fn.find_number_sigma(labels, ids)[1].tolist() == approx(
+    assert loss_fn.prepare(labels, sequence_ids=ids).sigma[1].tolist() == approx(
         [long, 0, wide, long, 0, wide, wide, 0]
     )
 
@@ -91,8 +91,8 @@ def test_digits_of_special_tokens_are_no_numbers_of_fields(special):
     tokenizer.add_special_tokens({"additional_special_tokens": [special]})
     criterion = HLGauss.for_fields({"length": [10, 50], "width": [1, 3]}, by="order")
     loss_fn = NTLCrossEntropyLoss(NumberVocabulary.from_tokenizer(tokenizer), criterion)
-    plain = loss_fn.find_number_sigma(labels_of(tokenizer, "12, 3"))[0].tolist()
-    assert loss_fn.find_number_sigma(labels_of(tokenizer, special + "12, 3"))[0].tolist() == [0, *plain]
+    plain = loss_fn.prepare(labels_of(tokenizer, "12, 3")).sigma[0].tolist()
+    assert loss_fn.prepare(labels_of(tokenizer, special + "12, 3")).sigma[0].tolist() == [0, *plain]
 
 
 def test_widths_of_fields_fall_to_an_eighth():

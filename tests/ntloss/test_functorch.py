@@ -32,28 +32,29 @@ def test_vmap_of_grad_gives_the_gradient_of_each_sample(kind):
 
 
 @pytest.mark.parametrize("name", ["hl_gauss", "number_level", "by digits after"])
-def test_vmap_takes_the_numbers_of_whole_number_criteria(name):
+def test_vmap_takes_the_prepared_labels_of_whole_number_criteria(name):
     case = numbers_case(name)
     loss_fn = NTLCrossEntropyLoss(NUMBERS, CRITERIA[name][0])
-    numbers = loss_fn.find_numbers(case.labels)
-
-    def of_row(logits, labels, numbers):
-        return loss_fn(logits, labels, numbers=numbers)
-
-    each = vmap(grad(of_row))(case.logits(), case.labels, numbers)
+    each = vmap(grad(loss_fn), in_dims=(0, loss_fn.prepare(case.labels).map(lambda _: 0)))(
+        case.logits(), loss_fn.prepare(case.labels)
+    )
     rows = zip(case.logits(), case.labels, strict=True)
     wanted = [gradient_of(loss_fn, logits[None], labels[None])[0] for logits, labels in rows]
     assert_close(each, torch.stack(wanted))
-    with pytest.raises(RuntimeError, match="find_numbers"):
+    with pytest.raises(RuntimeError, match="prepare"):
         vmap(loss_fn)(case.logits()[:, None], case.labels[:, None])
 
 
 def test_options_and_weights_work_in_a_transform():
     case = make_case(4, 5, weighted=True)
     loss_fn = NTLCrossEntropyLoss(NUMBERS, label_smoothing=0.1)
+
+    def of_sample(logits, labels, weights):
+        return loss_fn(logits, loss_fn.prepare(labels, weights=weights))
+
     given = case.logits(), case.labels, case.loss_weights
-    wanted = torch.stack([loss_fn(*sample) for sample in zip(*given, strict=True)])
-    assert_close(vmap(loss_fn)(*given), wanted)
+    wanted = torch.stack([of_sample(*sample) for sample in zip(*given, strict=True)])
+    assert_close(vmap(of_sample)(*given), wanted)
 
 
 @pytest.mark.parametrize("criterion", ["ntl_was", "smmd"])

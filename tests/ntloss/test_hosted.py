@@ -45,7 +45,6 @@ OPTIONS = [
     {"mode": "replace", "weight": 0.7},
     {"reduction": "sum"},
     {"reduction": "none"},
-    {"normalize_by": "numbers", "mode": "add"},
     {"label_smoothing": 0.1, "mode": "add"},
     {"weight": torch.tensor(0.4)},
     {"shift": True},
@@ -64,10 +63,10 @@ def weighted_log_probs(targets, logits):
 def test_weighted_tokens_add_up_to_the_loss(name, options, weighted):
     logits = random_logits(2, 7, 13)
     loss_fn = NTLCrossEntropyLoss(DIGITS, FIXED[name], **options)
-    beside = {"loss_weights": WEIGHTS, "number_weights": SHARES} if weighted else {}
-    found = weighted_log_probs(loss_fn.targets(ROWS, **beside), logits)
+    labels = loss_fn.prepare(ROWS, weights=WEIGHTS, number_weights=SHARES) if weighted else ROWS
+    found = weighted_log_probs(loss_fn.targets(labels), logits)
     found = found if options.get("reduction") == "none" else found.sum()
-    expected = with_gradient(loss_fn(logits, ROWS, **beside), logits)
+    expected = with_gradient(loss_fn(logits, labels), logits)
     assert_close(with_gradient(found, logits), expected, 1e-9)
 
 
@@ -85,10 +84,10 @@ def test_they_are_few_and_in_the_order_of_their_weights():
 def test_counts_of_several_batches_divide_them():
     logits, loss_fn = random_logits(2, 7, 13), NTLCrossEntropyLoss(DIGITS, HLGauss(2.0))
     parts = [
-        weighted_log_probs(loss_fn.targets(ROWS[i : i + 1], num_items_in_batch=11), logits[i : i + 1]).sum()
+        weighted_log_probs(loss_fn.targets(ROWS[i : i + 1], count=11), logits[i : i + 1]).sum()
         for i in range(2)
     ]
-    assert_close(sum(parts), loss_fn(logits, ROWS, num_items_in_batch=11))
+    assert_close(sum(parts), loss_fn(logits, ROWS, count=11))
 
 
 def test_dist2_has_its_entropy_and_the_probability_of_numbers_beside_it():
@@ -104,12 +103,12 @@ def test_soft_labels_and_widths_are_part_of_the_targets():
     logits = random_logits(1, 9)
     soft = soft_labels_of([[3, 3, 5]], LEVELS, dtype=torch.float64)
     loss_fn = NTLCrossEntropyLoss(LEVELS, "gaussian_smoothing", 0.5, mode="add")
-    found = weighted_log_probs(loss_fn.targets(torch.tensor([5]), soft_labels=soft), logits).sum()
-    assert_close(found, loss_fn(logits, torch.tensor([5]), soft_labels=soft))
+    found = weighted_log_probs(loss_fn.targets(loss_fn.prepare(torch.tensor([5]), soft=soft)), logits).sum()
+    assert_close(found, loss_fn(logits, loss_fn.prepare(torch.tensor([5]), soft=soft)))
     logits, widths = random_logits(2, 7, 13), torch.full((2, 7), 0.7).double()
     loss_fn = NTLCrossEntropyLoss(DIGITS, HLGauss(3.0))
-    found = weighted_log_probs(loss_fn.targets(ROWS, number_sigma=widths), logits).sum()
-    assert_close(found, loss_fn(logits, ROWS, number_sigma=widths))
+    found = weighted_log_probs(loss_fn.targets(loss_fn.prepare(ROWS, sigma=widths)), logits).sum()
+    assert_close(found, loss_fn(logits, loss_fn.prepare(ROWS, sigma=widths)))
 
 
 def test_the_targets_of_one_loss_are_soft_labels_of_another():
@@ -117,7 +116,7 @@ def test_the_targets_of_one_loss_are_soft_labels_of_another():
     smoothing = NTLCrossEntropyLoss(LEVELS, "gaussian_smoothing")
     soft = NTLCrossEntropyLoss(LEVELS, "gaussian_smoothing", reduction="none").targets(labels)
     plain = NTLCrossEntropyLoss(LEVELS, "crps", 0.0)
-    assert_close(plain(logits, labels, soft_labels=soft), smoothing(logits, labels))
+    assert_close(plain(logits, plain.prepare(labels, soft=soft)), smoothing(logits, labels))
 
 
 @pytest.mark.parametrize(("label", "like", "others"), [(4, {3, 4, 5}, [10, 11]), (10, {10, 3, 5}, [4, 7])])
@@ -160,21 +159,21 @@ def test_log_probs_of_the_candidates_are_enough_for_the_loss(name, options):
     logits = random_logits(2, 7, vocabulary.vocab_size)
     loss_fn = NTLCrossEntropyLoss(vocabulary, name, **options)
     log_probs = logits.log_softmax(-1).gather(-1, loss_fn.candidates(ROWS))
-    found = loss_fn.from_log_probs(log_probs, ROWS, loss_weights=WEIGHTS)
-    expected = with_gradient(loss_fn(logits, ROWS, loss_weights=WEIGHTS), logits)
+    found = loss_fn.from_log_probs(log_probs, loss_fn.prepare(ROWS, weights=WEIGHTS))
+    expected = with_gradient(loss_fn(logits, loss_fn.prepare(ROWS, weights=WEIGHTS)), logits)
     assert_close(with_gradient(found, logits), expected, 1e-9)
 
 
 def test_whole_numbers_and_soft_labels_too():
-    logits, loss_fn = random_logits(2, 7, 13), NTLCrossEntropyLoss(DIGITS, HLGauss(2.0), return_terms=True)
+    logits, loss_fn = random_logits(2, 7, 13), NTLCrossEntropyLoss(DIGITS, HLGauss(2.0))
     log_probs = logits.log_softmax(-1).gather(-1, loss_fn.candidates(ROWS))
-    assert_close(loss_fn.from_log_probs(log_probs, ROWS)[:3], loss_fn(logits, ROWS)[:3])
+    assert_close(loss_fn.from_log_probs(log_probs, ROWS), loss_fn(logits, ROWS))
     logits, labels = random_logits(1, 9), torch.tensor([4])
     soft = SoftTargets(torch.tensor([[4, 6]]), torch.tensor([[0.5, 0.5]]))
     loss_fn = NTLCrossEntropyLoss(LEVELS, "crps")
     log_probs = logits.log_softmax(-1).gather(-1, loss_fn.candidates(labels))
-    found = loss_fn.from_log_probs(log_probs, labels, soft_labels=soft)
-    assert_close(found, loss_fn(logits, labels, soft_labels=soft))
+    found = loss_fn.from_log_probs(log_probs, loss_fn.prepare(labels, soft=soft))
+    assert_close(found, loss_fn(logits, loss_fn.prepare(labels, soft=soft)))
 
 
 def test_derivatives_by_log_probs_are_right():

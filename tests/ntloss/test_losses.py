@@ -326,8 +326,7 @@ class TestModule:
             reference = loss(logits, labels)
             loss.to("meta")
             assert {buffer.device.type for buffer in loss.buffers()} == {"meta"}
-            numbers = loss.find_numbers(labels).to("meta")
-            assert loss(logits.to("meta"), labels.to("meta"), numbers=numbers).device.type == "meta"
+            assert loss(logits.to("meta"), loss.prepare(labels).to("meta")).device.type == "meta"
             loss.to("cpu")
             assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
             loss.to("meta").to_empty(device="cpu")  # as sharded training initializes modules

@@ -143,7 +143,9 @@ def test_each_number_has_one_term_at_its_first_digit():
     mean = NumberLevelLoss(VOCABULARY, float_level=True)(logits, labels)
     assert_close(mean, at.sum() / 4)
     sequence_ids = torch.tensor([[0, 1, 1, 1, 1, 2], [0, 0, 0, 0, 0, 1]])  # they split "12"
-    at = NumberLevelLoss(VOCABULARY)(logits, labels, reduction="none", sequence_ids=sequence_ids)
+    loss_fn = NumberLevelLoss(VOCABULARY)
+    prepared = loss_fn.prepare(labels, sequence_ids=sequence_ids)
+    at = loss_fn(logits, prepared, reduction="none")
     assert (at != 0).nonzero().tolist() == [[0, 0], [0, 1], [0, 3], [0, 5], [1, 2], [1, 5]]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from combined_cases import HIDDEN_PATHS, NUMBERS, PATHS, assert_matches, numbers_case
+from combined_cases import HIDDEN_PATHS, NUMBERS, PATHS, assert_matches, numbers_case, prepared
 from criterion_cases import DIGITS
 from tolerances import assert_close, assert_identical
 
@@ -47,9 +47,9 @@ def test_weights_may_have_another_dtype_than_the_logits(dtype, mode):
     assert_matches(integers, "logits", dtype)
 
 
-def loss_and_gradient(loss, logits, labels, **given):
+def loss_and_gradient(loss, logits, labels):
     leaf = logits.clone().requires_grad_()
-    value = loss(leaf, labels, **given)
+    value = loss(leaf, labels)
     return value.detach(), torch.autograd.grad(value.sum(), leaf)[0]
 
 
@@ -58,19 +58,19 @@ def test_numbers_of_weight_zero_cost_what_cross_entropy_does():
     nothing = torch.zeros(case.labels.shape)
     expected = torch.nn.functional.cross_entropy(case.logits().flatten(0, 1), case.labels.flatten())
     for mode in ("add", "replace"):
-        loss = NTLCrossEntropyLoss(NUMBERS, mode=mode, return_terms=True)
-        terms = loss(case.logits(), case.labels, number_weights=nothing)
+        loss = NTLCrossEntropyLoss(NUMBERS, mode=mode)
+        terms = loss.terms(case.logits(), loss.prepare(case.labels, number_weights=nothing))
         assert terms.ntl == 0
         assert_close(terms.loss, expected)
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_weight_above_one_never_subtracts_cross_entropy_where_values_are_not_checked():
-    loss = NTLCrossEntropyLoss(DIGITS, mode="replace", return_terms=True)
-    given = torch.zeros(1, 2, 12), torch.tensor([[3, 4]])
-    heavy = loss(*given, number_weights=torch.tensor([[3.0, 3.0]]))
+    loss, logits = NTLCrossEntropyLoss(DIGITS, mode="replace"), torch.zeros(1, 2, 12)
+    labels = torch.tensor([[3, 4]])
+    heavy = loss.terms(logits, loss.prepare(labels, number_weights=torch.tensor([[3.0, 3.0]])))
     assert heavy.ce == 0
-    assert_close(heavy.ntl, 3 * loss(*given).ntl)
+    assert_close(heavy.ntl, 3 * loss.terms(logits, labels).ntl)
 
 
 @EITHER_MODE
@@ -79,19 +79,13 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_split(name, mode):
     case = weighted_case(name, mode=mode, weighted=True)
     loss = NTLCrossEntropyLoss(NUMBERS, **case.arguments())
     whole = case.logits().requires_grad_()
-    beside = {
-        "loss_weights": case.loss_weights,
-        "sequence_ids": case.sequence_ids,
-        "number_weights": case.number_weights,
-    }
-    (expected,) = torch.autograd.grad(loss(whole, case.labels, **beside), whole)
-    rows = [{key: None if x is None else x[b : b + 1] for key, x in beside.items()} for b in range(2)]
-    counts = [loss.normalizers(case.labels[b : b + 1], **rows[b]) for b in range(2)]
-    items = sum(count[0] for count in counts)
+    labels = prepared(loss, case)
+    (expected,) = torch.autograd.grad(loss(whole, labels), whole)
+    items = labels.weights[labels.labels >= 0].sum()
     parts = []
     for b in range(2):
         part = case.logits()[b : b + 1].requires_grad_()
-        value = loss(part, case.labels[b : b + 1], num_items_in_batch=items, **rows[b])
+        value = loss(part, labels.map(lambda column, b=b: column[b : b + 1]), count=items)
         parts.append(torch.autograd.grad(value, part)[0])
     assert_close(torch.cat(parts), expected)
 
@@ -102,9 +96,8 @@ def test_compiles_without_graph_breaks(mode):
     case = weighted_case("number_level", mode=mode)
     loss = NTLCrossEntropyLoss(NUMBERS, **case.arguments())
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    given = (case.logits(torch.float32), case.labels)
-    beside = {"number_weights": case.number_weights, "numbers": loss.find_numbers(case.labels)}
-    assert_close(loss_and_gradient(compiled, *given, **beside), loss_and_gradient(loss, *given, **beside))
+    given = (case.logits(torch.float32), prepared(loss, case))
+    assert_close(loss_and_gradient(compiled, *given), loss_and_gradient(loss, *given))
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -113,8 +106,8 @@ def test_weights_of_text_and_of_ignored_positions_are_not_read():
     loss = NTLCrossEntropyLoss(DIGITS)
     anything = torch.tensor([[0.5, math.nan, math.nan]])
     ones = torch.tensor([[0.5, 1.0, 1.0]])
-    given = loss_and_gradient(loss, logits, labels, number_weights=anything)
-    assert_identical(given, loss_and_gradient(loss, logits, labels, number_weights=ones))
+    given = loss_and_gradient(loss, logits, loss.prepare(labels, number_weights=anything))
+    assert_identical(given, loss_and_gradient(loss, logits, loss.prepare(labels, number_weights=ones)))
 
 
 @pytest.mark.parametrize(
@@ -132,9 +125,7 @@ def test_weights_that_do_not_fit_raise(weights, mode):
     loss = NTLCrossEntropyLoss(DIGITS, mode=mode)
     error = TypeError if isinstance(weights, list) else ValueError
     with pytest.raises(error, match="number_weights"):
-        loss(torch.zeros(1, 3, 12), torch.tensor([[3, 4, 11]]), number_weights=weights)
-    with pytest.raises(error, match="number_weights"):
-        loss.normalizers(torch.tensor([[3, 4, 11]]), number_weights=weights)
+        loss.prepare(torch.tensor([[3, 4, 11]]), number_weights=weights)
 
 
 def test_reweighing_makes_numbers_too_long():

@@ -37,6 +37,11 @@ def one_hot_of(labels, dtype=torch.float64):
     )
 
 
+def of_soft(logits, labels, soft, *arguments, **options):
+    loss_fn = NTLCrossEntropyLoss(LEVELS, *arguments, **options)
+    return loss_fn(logits, loss_fn.prepare(labels, soft=soft))
+
+
 def with_gradient(loss, logits):
     return loss, torch.autograd.grad(loss.sum(), logits)[0]
 
@@ -49,9 +54,9 @@ def test_a_soft_label_that_is_one_token_is_that_label(name, options):
     logits, soft = random_logits(2, 4, 16), one_hot_of(LABELS)
     loss_fn = NTLCrossEntropyLoss(FORMS, name, **options)
     expected = with_gradient(loss_fn(logits, LABELS), logits)
-    assert_close(with_gradient(loss_fn(logits, LABELS, soft_labels=soft), logits), expected, 1e-12)
+    assert_close(with_gradient(loss_fn(logits, loss_fn.prepare(LABELS, soft=soft)), logits), expected, 1e-12)
     hidden, head = random_logits(2, 4, 5, seed=1), random_logits(16, 5, seed=2)
-    of_hidden = with_gradient(loss_fn.from_hidden(hidden, head, LABELS, soft_labels=soft), head)
+    of_hidden = with_gradient(loss_fn.from_hidden(hidden, head, loss_fn.prepare(LABELS, soft=soft)), head)
     assert_close(of_hidden, with_gradient(loss_fn.from_hidden(hidden, head, LABELS), head), 1e-12)
 
 
@@ -60,7 +65,7 @@ def test_cross_entropy_is_that_of_the_distribution():
     soft = SoftTargets(
         torch.tensor([[6, 7, 0], [0, 0, 0]]), torch.tensor([[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]])
     )
-    loss = NTLCrossEntropyLoss(LEVELS, "crps", 0.0, reduction="sum")(logits, labels, soft_labels=soft)
+    loss = of_soft(logits, labels, soft, "crps", 0.0, reduction="sum")
     q = torch.zeros(2, 9, dtype=torch.float64)
     q[0, 6], q[0, 7], q[1, 8] = 0.25, 0.75, 1.0
     expected = F.cross_entropy(logits, q, reduction="sum")
@@ -74,8 +79,8 @@ def test_criteria_compare_the_distributions_over_values():
     )
     found = {}
     for name in ("crps", "ntl_was", "dist2"):
-        loss_fn = NTLCrossEntropyLoss(FORMS, name, return_terms=True)
-        found[name] = loss_fn(logits, torch.tensor([7]), soft_labels=soft).ntl
+        loss_fn = NTLCrossEntropyLoss(FORMS, name)
+        found[name] = loss_fn.terms(logits, loss_fn.prepare(torch.tensor([7]), soft=soft)).ntl
     of_tokens = logits[:, :TEXT].softmax(-1)
     probs = of_tokens[:, :10].clone()
     probs[:, 4] += of_tokens[:, SPACED_FOUR]
@@ -94,13 +99,13 @@ def test_gradients_are_right_by_both_paths(name):
     soft = SoftTargets(
         torch.tensor([[3, 4], [3, 7], [0, 0]]), torch.tensor([[0.5, 0.5], [0.1, 0.9], [0, 0]]).double()
     )
-    loss_fn = NTLCrossEntropyLoss(LEVELS, name, return_lse=False)
+    loss_fn = NTLCrossEntropyLoss(LEVELS, name)
     assert torch.autograd.gradcheck(
-        lambda z: loss_fn(z, labels, soft_labels=soft), random_logits(3, 9), nondet_tol=1e-10
+        lambda z: loss_fn(z, loss_fn.prepare(labels, soft=soft)), random_logits(3, 9), nondet_tol=1e-10
     )
     hidden, head = random_logits(3, 4), random_logits(9, 4, seed=1)
-    of_hidden = loss_fn.from_hidden(hidden, head, labels, soft_labels=soft, chunk_size=2)
-    of_logits = loss_fn(hidden @ head.T, labels, soft_labels=soft)
+    of_hidden = loss_fn.from_hidden(hidden, head, loss_fn.prepare(labels, soft=soft), chunk_size=2)
+    of_logits = loss_fn(hidden @ head.T, loss_fn.prepare(labels, soft=soft))
     assert_close(of_hidden, of_logits)
     assert_close(
         torch.autograd.grad(of_hidden, (hidden, head)), torch.autograd.grad(of_logits, (hidden, head))
@@ -115,8 +120,8 @@ def test_labels_are_shifted_with_their_distributions(mode):
     shifted = NTLCrossEntropyLoss(FORMS, "gaussian_smoothing", mode=mode, shift=True)
     plain = NTLCrossEntropyLoss(FORMS, "gaussian_smoothing", mode=mode)
     cut = SoftTargets(soft.token_ids[:, 1:], soft.weights[:, 1:])
-    expected = plain(logits[:, :-1], LABELS[:, 1:], soft_labels=cut)
-    assert_close(shifted(logits, LABELS, soft_labels=soft), expected)
+    expected = plain(logits[:, :-1], plain.prepare(LABELS[:, 1:], soft=cut))
+    assert_close(shifted(logits, shifted.prepare(LABELS, soft=soft)), expected)
 
 
 def test_the_label_itself_may_have_no_weight_and_the_probability_0():
@@ -124,7 +129,7 @@ def test_the_label_itself_may_have_no_weight_and_the_probability_0():
     logits[0, 5] = -math.inf  # the label, between those that were rated
     logits.requires_grad_()
     soft = SoftTargets(torch.tensor([[4, 6]]), torch.tensor([[0.5, 0.5]]))
-    loss = NTLCrossEntropyLoss(LEVELS, "crps", 0.0)(logits, torch.tensor([5]), soft_labels=soft)
+    loss = of_soft(logits, torch.tensor([5]), soft, "crps", 0.0)
     assert_close(loss, -logits.log_softmax(-1)[0, [4, 6]].mean())
     (gradient,) = torch.autograd.grad(loss, logits)
     assert gradient.isfinite().all()
@@ -136,7 +141,7 @@ def test_a_rating_of_probability_0_has_infinite_cross_entropy(impossible):
     logits[0, impossible] = -math.inf
     logits.requires_grad_()
     soft = SoftTargets(torch.tensor([[4, 6]]), torch.tensor([[0.5, 0.5]]))
-    loss = NTLCrossEntropyLoss(LEVELS, "crps")(logits, torch.tensor([4]), soft_labels=soft)
+    loss = of_soft(logits, torch.tensor([4]), soft, "crps")
     (gradient,) = torch.autograd.grad(loss, logits)
     assert loss.item() == math.inf
     assert not gradient.isnan().any()
@@ -146,9 +151,9 @@ def test_a_rating_of_probability_0_has_infinite_cross_entropy(impossible):
 def test_half_precision_logits_and_weights_work(dtype):
     logits = random_logits(1, 9).detach().to(dtype).requires_grad_()
     soft = soft_labels_of([[1, 1, 5]], LEVELS, dtype=dtype)
-    loss = NTLCrossEntropyLoss(LEVELS, "crps")(logits, soft.token_ids[:, 0], soft_labels=soft)
+    loss = of_soft(logits, soft.token_ids[:, 0], soft, "crps")
     exact = soft_labels_of([[1, 1, 5]], LEVELS, dtype=torch.float64)
-    expected = NTLCrossEntropyLoss(LEVELS, "crps")(logits.double(), exact.token_ids[:, 0], soft_labels=exact)
+    expected = of_soft(logits.double(), exact.token_ids[:, 0], exact, "crps")
     assert loss.dtype == torch.float32
     assert loss.item() == approx(expected.item(), OF_LOGITS, dtype=dtype)
 
@@ -162,7 +167,7 @@ def test_an_own_criterion_that_needs_a_distribution_always_gets_one():
     loss_fn = NTLCrossEntropyLoss(FORMS, own)
     expected = NTLCrossEntropyLoss(FORMS, {"name": "dist2", "tau": 1e-3})(logits, labels)
     assert_close(loss_fn(logits, labels), expected)
-    assert_close(loss_fn(logits, labels, soft_labels=one_hot_of(labels)), expected)
+    assert_close(loss_fn(logits, loss_fn.prepare(labels, soft=one_hot_of(labels))), expected)
 
 
 def test_it_compiles_to_one_graph():
@@ -173,8 +178,8 @@ def test_it_compiles_to_one_graph():
     soft.weights[0, 0] = torch.tensor([0.5, 0.5, 0.0])
     loss_fn = NTLCrossEntropyLoss(FORMS, "crps")
     compiled = torch.compile(loss_fn, fullgraph=True, backend="aot_eager")
-    found = with_gradient(compiled(logits, LABELS, soft_labels=soft), logits)
-    assert_close(found, with_gradient(loss_fn(logits, LABELS, soft_labels=soft), logits), TWO_PATHS)
+    found = with_gradient(compiled(logits, loss_fn.prepare(LABELS, soft=soft)), logits)
+    assert_close(found, with_gradient(loss_fn(logits, loss_fn.prepare(LABELS, soft=soft)), logits), TWO_PATHS)
 
 
 def test_ratings_become_the_shares_of_raters():
@@ -221,11 +226,11 @@ IDS, WEIGHTS = torch.tensor([[4, 6], [8, 0]]), torch.tensor([[0.5, 0.5], [1.0, 0
 @pytest.mark.parametrize(
     ("soft", "error", "said"),
     [
-        (torch.zeros(2, 2), TypeError, "soft_labels"),
-        (SoftTargets(IDS.float(), WEIGHTS), TypeError, "soft_labels"),
-        (SoftTargets(IDS, IDS), TypeError, "soft_labels"),
-        (SoftTargets(IDS[:1], WEIGHTS), ValueError, "soft_labels"),
-        (SoftTargets(IDS[0], WEIGHTS[0]), ValueError, "soft_labels"),
+        (torch.zeros(2, 2), TypeError, "soft"),
+        (SoftTargets(IDS.float(), WEIGHTS), TypeError, "soft"),
+        (SoftTargets(IDS, IDS), TypeError, "soft"),
+        (SoftTargets(IDS[:1], WEIGHTS), ValueError, "soft"),
+        (SoftTargets(IDS[0], WEIGHTS[0]), ValueError, "soft"),
         (SoftTargets(IDS + 4, WEIGHTS), ValueError, "10"),
         (SoftTargets(IDS - 5, WEIGHTS), ValueError, "-1"),
         (SoftTargets(IDS, WEIGHTS * 1.1), ValueError, "1.1"),
@@ -237,7 +242,7 @@ IDS, WEIGHTS = torch.tensor([[4, 6], [8, 0]]), torch.tensor([[0.5, 0.5], [1.0, 0
 )  # fmt: skip
 def test_soft_labels_that_do_not_fit_are_an_error(soft, error, said):
     with pytest.raises(error, match=said):
-        NTLCrossEntropyLoss(LEVELS, "crps")(torch.zeros(2, 9), torch.tensor([4, 8]), soft_labels=soft)
+        of_soft(torch.zeros(2, 9), torch.tensor([4, 8]), soft, "crps")
 
 
 @pytest.mark.parametrize(
@@ -245,9 +250,10 @@ def test_soft_labels_that_do_not_fit_are_an_error(soft, error, said):
 )
 def test_a_criterion_that_compares_with_one_value_is_an_error(criterion):
     loss_fn = NTLCrossEntropyLoss(LEVELS, criterion)
-    with pytest.raises(ValueError, match="soft label"):
+    with pytest.raises(ValueError, match="soft"):
         loss_fn(
-            torch.zeros(1, 2, 9), torch.tensor([[4, 8]]), soft_labels=SoftTargets(IDS[None], WEIGHTS[None])
+            torch.zeros(1, 2, 9),
+            loss_fn.prepare(torch.tensor([[4, 8]]), soft=SoftTargets(IDS[None], WEIGHTS[None])),
         )
 
 
@@ -259,7 +265,7 @@ ROW = torch.tensor([[3, 9, 11, 0, 10, 3, 5, -100, 7]])  # 39, 0.35, and 7 after 
 def of_width(number_sigma=None, sigma=2.0, **options):
     logits = random_logits(1, 9, 13)
     loss_fn = NTLCrossEntropyLoss(DIGITS, HLGauss(sigma), reduction="none", **options)
-    return with_gradient(loss_fn(logits, ROW, number_sigma=number_sigma), logits)
+    return with_gradient(loss_fn(logits, loss_fn.prepare(ROW, sigma=number_sigma)), logits)
 
 
 def test_a_number_has_the_standard_deviation_of_its_first_token():
@@ -276,12 +282,12 @@ def test_a_hidden_path_and_shifted_labels_take_the_same_widths():
     widths = torch.tensor([[5.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0, 0.5]])
     hidden, head = random_logits(1, 9, 4), random_logits(13, 4, seed=1)
     loss_fn = NTLCrossEntropyLoss(DIGITS, HLGauss(2.0))
-    expected = loss_fn(hidden @ head.T, ROW, number_sigma=widths)
-    assert_close(loss_fn.from_hidden(hidden, head, ROW, number_sigma=widths), expected)
+    expected = loss_fn(hidden @ head.T, loss_fn.prepare(ROW, sigma=widths))
+    assert_close(loss_fn.from_hidden(hidden, head, loss_fn.prepare(ROW, sigma=widths)), expected)
     shifted = NTLCrossEntropyLoss(DIGITS, HLGauss(2.0), shift=True)
     logits = hidden @ head.T
     one_later = F.pad(ROW, (1, 0), value=11), F.pad(widths, (1, 0))
-    found = shifted(F.pad(logits, (0, 0, 0, 1)), one_later[0], number_sigma=one_later[1])
+    found = shifted(F.pad(logits, (0, 0, 0, 1)), shifted.prepare(one_later[0], sigma=one_later[1]))
     assert_close(found, expected)
 
 
@@ -293,14 +299,14 @@ def test_given_widths_fall_in_proportion_to_the_criterions_own():
     for progress, width in ((0.0, 3.0), (0.5, 3.0 * 5 / 8), (1.0, 0.75), (0.0, 3.0)):
         loss_fn.anneal(progress)
         expected = NTLCrossEntropyLoss(DIGITS, HLGauss(width))(logits, ROW)
-        assert loss_fn(logits, ROW, number_sigma=widths).item() == approx(expected.item())
+        assert loss_fn(logits, loss_fn.prepare(ROW, sigma=widths)).item() == approx(expected.item())
 
 
 def test_a_width_takes_the_place_of_a_relative_one():
     relative = NTLCrossEntropyLoss(DIGITS, HLGauss(1.0, relative=0.5))
     logits, widths = random_logits(1, 9, 13), torch.full((1, 9), 3.0)
     expected = NTLCrossEntropyLoss(DIGITS, HLGauss(3.0))(logits, ROW)
-    assert_close(relative(logits, ROW, number_sigma=widths), expected)
+    assert_close(relative(logits, relative.prepare(ROW, sigma=widths)), expected)
 
 
 def by_width(probs, values, target, number_sigma=None):
@@ -309,22 +315,23 @@ def by_width(probs, values, target, number_sigma=None):
 
 def test_an_own_criterion_may_read_the_width_of_its_number():
     widths = torch.tensor([[5.0, 99.0, 0.0, 0.1, 99.0, 99.0, 99.0, 0.0, 0.0]])
-    loss_fn = NTLCrossEntropyLoss(DIGITS, by_width, return_terms=True, reduction="none")
-    terms = loss_fn(random_logits(1, 9, 13), ROW, number_sigma=widths)
+    loss_fn = NTLCrossEntropyLoss(DIGITS, by_width, reduction="none")
+    terms = loss_fn.terms(random_logits(1, 9, 13), loss_fn.prepare(ROW, sigma=widths))
     assert_close(terms.ntl, torch.tensor([[5.0, 5.0, 0.0, 0.1, 0.0, 0.1, 0.1, 0.0, 0.0]]).double(), 1e-6)
-    assert loss_fn(random_logits(1, 9, 13), ROW).ntl.sum() == 0
+    assert loss_fn.terms(random_logits(1, 9, 13), ROW).ntl.sum() == 0
 
 
 @pytest.mark.parametrize(
     ("criterion", "widths", "error", "said"),
     [
-        ("ntl_was", torch.ones(1, 9), ValueError, "ntl_was"),
-        (HLGauss(1.0), torch.ones(9), ValueError, "number_sigma"),
-        (HLGauss(1.0), [[1.0] * 9], TypeError, "number_sigma"),
+        ("ntl_was", torch.ones(1, 9), ValueError, "sigma"),
+        (HLGauss(1.0), torch.ones(9), ValueError, "sigma"),
+        (HLGauss(1.0), [[1.0] * 9], TypeError, "sigma"),
         (HLGauss(1.0), -torch.ones(1, 9), ValueError, "-1"),
         (HLGauss(1.0), torch.full((1, 9), math.inf), ValueError, "inf"),
     ],
 )
 def test_widths_that_do_not_fit_are_an_error(criterion, widths, error, said):
+    loss_fn = NTLCrossEntropyLoss(DIGITS, criterion)
     with pytest.raises(error, match=said):
-        NTLCrossEntropyLoss(DIGITS, criterion)(torch.zeros(1, 9, 13), ROW, number_sigma=widths)
+        loss_fn.prepare(ROW, sigma=widths)

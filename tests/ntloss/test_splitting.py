@@ -1,7 +1,4 @@
-"""The gradient of a batch does not depend on how it is split into micro-batches.
-
-The count of items alone makes it so, unless the number term is divided by the count of numbers.
-"""
+"""The gradient of a batch does not depend on how it is split into micro-batches."""
 
 import itertools
 from dataclasses import replace
@@ -10,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from combined_cases import (
-    CRITERIA,
     NUMBERS,
     PATHS,
     assert_gradients,
     make_case,
     numbers_case,
+    prepared,
     run,
 )
 from hypothesis import given
@@ -37,13 +34,10 @@ def parts_of(case, bounds):
 def in_parts(case, bounds, path, **changes):
     """Compute the sum of the micro-batches' losses, and the accumulated gradient."""
     parts = parts_of(case, bounds)
-    counter = NTLCrossEntropyLoss(NUMBERS, CRITERIA[case.criterion][0], shift=changes.get("shift", False))
-    counts = [counter.normalizers(part.labels, part.loss_weights, part.sequence_ids) for part in parts]
-    items, numbers = (sum(column) for column in zip(*counts, strict=True))
-    options = case.options
-    if options.normalize_by == "numbers" and numbers:  # as documented at `normalizers`
-        options = replace(options, normalize_by="items", weight=float(options.weight * items / numbers))
-    results = [run(replace(part, num_items=items, options=options), path, **changes) for part in parts]
+    labels = prepared(NTLCrossEntropyLoss(NUMBERS, None, shift=changes.get("shift", False)), case)
+    weights = torch.ones(labels.labels.shape) if labels.weights is None else labels.weights
+    items = weights[labels.labels >= 0].sum()
+    results = [run(replace(part, num_items=items), path, **changes) for part in parts]
     gradients: dict[str, Any] = {}
     for name in results[0].gradients:
         of_parts = [result.gradients[name] for result in results]
@@ -61,20 +55,18 @@ def assert_splits(case, bounds, path, **changes):
 
 @given(seed=st.integers(0, 2**32 - 1), bounds=st.lists(st.integers(0, 8), max_size=4))
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(("mode", "by"), [("add", "items"), ("replace", "items"), ("add", "numbers")])
-def test_any_micro_batches_add_up(mode, by, path, seed, bounds):
+@pytest.mark.parametrize("mode", ["add", "replace"])
+def test_any_micro_batches_add_up(mode, path, seed, bounds):
     # Some micro-batches have no numbers, some ignore all labels, some are empty.
-    options = {"mode": mode, "normalize_by": by, "label_smoothing": 0.1}
-    case = make_case(8, seed=seed, weighted=seed % 2 == 0, **options)
+    case = make_case(8, seed=seed, weighted=seed % 2 == 0, mode=mode, label_smoothing=0.1)
     assert_splits(case, bounds, path)
 
 
 @pytest.mark.parametrize("criterion", ["ntl_was", "smmd", "number_level", "ntil"])
-@pytest.mark.parametrize("by", ["items", "numbers"])
 @pytest.mark.parametrize("shift", [False, True])
 @pytest.mark.parametrize("path", PATHS)
-def test_micro_batches_of_sequences_add_up(path, shift, by, criterion):
-    assert_splits(numbers_case(criterion, weighted=True, normalize_by=by), [1], path, shift=shift)
+def test_micro_batches_of_sequences_add_up(path, shift, criterion):
+    assert_splits(numbers_case(criterion, weighted=True), [1], path, shift=shift)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(PLAYGROUND))
 import make_data  # noqa: E402
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary, ntl_was  # noqa: E402
-from ntloss.numbers import NumberFormat, number_texts  # noqa: E402
+from ntloss.numbers import LabelNumbers, NumberFormat, number_texts  # noqa: E402
 from ntloss.reading import number_quantiles  # noqa: E402
 from ntloss.reading.fixed_width import choose  # noqa: E402
 
@@ -141,10 +141,12 @@ def weighted_by_place(probs, values, target, digits_after):
 
 def number_terms(vocabulary, criterion, logits, ids):
     """The number term of each position of a row, and their mean."""
-    options: dict[str, Any] = {"mode": "add", "normalize_by": "numbers", "return_terms": True}
-    each = NTLCrossEntropyLoss(vocabulary, criterion, reduction="none", **options)(logits, ids)
-    mean = NTLCrossEntropyLoss(vocabulary, criterion, **options)(logits, ids)
-    return each.ntl[0].tolist(), mean.ntl.item()
+    loss_fn = NTLCrossEntropyLoss(vocabulary, criterion, mode="add", reduction="none")
+    each = loss_fn.terms(logits, ids).ntl[0]
+    is_number = torch.isin(ids[0], torch.tensor(vocabulary.token_ids))
+    if "numbers" in loss_fn.term.reads:  # one term for each number
+        is_number &= LabelNumbers.unpack(loss_fn.prepare(ids).numbers).starts[0] > 0
+    return each.tolist(), (each.sum() / is_number.sum().clamp(min=1)).item()
 
 
 def of_typed(labels, said, sure, sigma=2.0, padded=True):

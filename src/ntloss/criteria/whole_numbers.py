@@ -48,10 +48,10 @@ def number_level(
     Example:
         >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
-        >>> loss_fn = NTLCrossEntropyLoss(digits, number_level, return_terms=True, reduction="none")
+        >>> loss_fn = NTLCrossEntropyLoss(digits, number_level, reduction="none")
         >>> logits = torch.full((1, 2, 16), -1e4)
         >>> logits[0, 0, 1] = logits[0, 1, 2] = 0.0  # certain of 12, and the label is 36
-        >>> loss_fn(logits, torch.tensor([[3, 6]])).ntl  # 24 / 48
+        >>> loss_fn.terms(logits, torch.tensor([[3, 6]])).ntl  # 24 / 48
         tensor([[0.5000, 0.0000]])
     """
     # Half of epsilon on either side: (a - b) / (a + b) = tanh((log a - log b) / 2).
@@ -100,10 +100,10 @@ def ntil(
     Example:
         >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
-        >>> loss_fn = NTLCrossEntropyLoss(digits, ntil, return_terms=True, reduction="sum")
+        >>> loss_fn = NTLCrossEntropyLoss(digits, ntil, reduction="sum")
         >>> logits = torch.full((1, 2, 16), -1e4)
         >>> logits[0, 0, 1] = logits[0, 1, 9] = 0.0  # certain of 19, and the label is 14
-        >>> loss_fn(logits, torch.tensor([[1, 4]])).ntl  # 5 / 2 + 0.2 * 5 / 20 + 0.2 * log(20 / 15)
+        >>> loss_fn.terms(logits, torch.tensor([[1, 4]])).ntl  # 5 / 2 + 0.2 * 5 / 20 + 0.2 * log(20 / 15)
         tensor(2.6075)
     """
     weights = torch.pow(base, numbers.after.to(probs)).clamp(max=_LARGEST_WEIGHT)

@@ -18,21 +18,21 @@ def check_soft_labels(soft: SoftTargets, labels: Tensor, vocab_size: int, reads_
     Values are checked only if they are read.
     """
     if not (isinstance(soft, tuple) and len(soft) == 2 and all(isinstance(each, Tensor) for each in soft)):
-        raise TypeError(f"soft_labels: expected SoftTargets(token_ids, weights), given {type(soft).__name__}")
+        raise TypeError(f"soft: expected SoftTargets(token_ids, weights), given {type(soft).__name__}")
     ids, weights = soft
     if ids.dtype not in (torch.int64, torch.int32) or not weights.is_floating_point():
         raise TypeError(
-            f"soft_labels: expected token ids, torch.int64, and weights of a floating dtype, given "
+            f"soft: expected token ids, torch.int64, and weights of a floating dtype, given "
             f"{ids.dtype} and {weights.dtype}"
         )
     if ids.shape != weights.shape or ids.shape[:-1] != labels.shape or ids.dim() != labels.dim() + 1:
         raise ValueError(
-            f"soft_labels of shapes {list(ids.shape)} and {list(weights.shape)}: expected K tokens for each "
+            f"soft of shapes {list(ids.shape)} and {list(weights.shape)}: expected K tokens for each "
             f"label, {[*labels.shape, 'K']}"
         )
     if not (ids.device == weights.device == labels.device):
         raise ValueError(
-            f"soft_labels are on {ids.device} and {weights.device}, the labels on {labels.device}: move one "
+            f"soft is on {ids.device} and {weights.device}, the labels on {labels.device}: move one "
             "to the other"
         )
     if not reads_values:
@@ -40,10 +40,10 @@ def check_soft_labels(soft: SoftTargets, labels: Tensor, vocab_size: int, reads_
     outside = (ids < 0) | (ids >= vocab_size)
     if outside.any():
         raise ValueError(
-            f"soft_labels have the token {int(ids[outside][0])}: expected 0 to {vocab_size - 1:,}, with a "
+            f"soft has the token {int(ids[outside][0])}: expected 0 to {vocab_size - 1:,}, with a "
             "weight of 0 where a place is not needed"
         )
-    check_probabilities("weights of soft_labels", weights, may_be_zero=True)
+    check_probabilities("weights of soft", weights, may_be_zero=True)
 
 
 def soft_weights(soft: SoftTargets, labels: Tensor, tables: NumberTables, reads_values: bool) -> Tensor:
@@ -68,7 +68,7 @@ def soft_weights(soft: SoftTargets, labels: Tensor, tables: NumberTables, reads_
         if strange.any():
             row, place = strange.nonzero()[0].tolist()
             raise ValueError(
-                f"soft_labels have token {int(ids[row, place])} where the label is {int(labels[row])}, "
+                f"soft has token {int(ids[row, place])} where the label is {int(labels[row])}, "
                 f"{'a number token' if is_number[row] else 'no number token'}: expected number tokens where "
                 "labels are number tokens, and weights of 0 or the label itself elsewhere"
             )

@@ -78,6 +78,16 @@ class Source(NamedTuple):
             yield block, logits
 
 
+class Head(NamedTuple):
+    """A head, and how its logits are computed; see `NTLCrossEntropyLoss.from_hidden`."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+    softcap: float | None = None
+    logit_scale: float = 1.0
+    chunk_size: int | None = None
+
+
 def read(source: Source, labels: Tensor, wanted: Wanted, shard: Shard | None = None) -> Readout:
     """Read the logits of a source, or with a shard this rank's columns of them, differentiably.
 
@@ -256,7 +266,8 @@ class WithGradients(torch.autograd.Function):
 def read_numbers(source: Source, wanted: Wanted, shard: Shard | None, rows: Tensor | None) -> Readout:
     """Compute the number tokens' logits alone, 0 but for `rows`, if given: a readout for the number term.
 
-    Its log-sum-exp is a stand-in, with which the number tokens' probability is below 1 and has a derivative.
+    The log-sum-exp is not computed; a constant above that of the number tokens stands for it, because the
+    gradient by number logits does not depend on it.
     """
     inputs, token_ids, held = source.inputs, wanted.token_ids, None
     assert source.weight is not None
@@ -278,28 +289,28 @@ def read_numbers(source: Source, wanted: Wanted, shard: Shard | None, rows: Tens
 
 
 def local_source(
-    hidden_states: Tensor,
-    lm_head_weight: Tensor,
-    bias: Tensor | None,
-    vocab_size: int,
-    group: dist.ProcessGroup | None,
-) -> tuple[Source, Shard | None]:
+    hidden_states: Tensor, head: Head, vocab_size: int, group: dist.ProcessGroup | None
+) -> tuple[Source, Transform, Shard | None]:
     """Check hidden states `[..., hidden]` and head, and return this rank's part, cast as autocast would.
 
     Raise the errors of `unwrap_replicated`, `local_columns` and `check_head`.
     """
+    weight, bias, softcap, scale, chunk_size = head
+    if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
+        raise ValueError(f"chunk_size={chunk_size!r}: expected 1 or more tokens, or None")
+    transform = Transform(scale, softcap).check()
     shard, plain = None, (Tensor, nn.Parameter)
     if type(hidden_states) not in plain:
         hidden_states = unwrap_replicated(hidden_states)
-    if group is not None or type(lm_head_weight) not in plain:
-        lm_head_weight, shard = local_columns(lm_head_weight, 0, vocab_size, group)
+    if group is not None or type(weight) not in plain:
+        weight, shard = local_columns(weight, 0, vocab_size, group)
     if bias is not None and type(bias) not in plain:
         bias = local_columns(bias, 0, vocab_size, None)[0]
-    check_head(hidden_states, lm_head_weight, bias, vocab_size if shard is None else shard.size)
+    check_head(hidden_states, weight, bias, vocab_size if shard is None else shard.size)
     device = hidden_states.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         hidden_states = hidden_states.to(torch.get_autocast_dtype(device))  # the head is cast to its dtype
-    return Source(hidden_states, lm_head_weight, bias), shard
+    return Source(hidden_states, weight, bias), transform, shard
 
 
 def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, vocab_size: int) -> None:

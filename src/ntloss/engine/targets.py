@@ -1,31 +1,211 @@
-"""First stage: targets and weights from the labels, the same wherever the logits come from."""
+"""First stage: labels and what a loss reads beside them in one record, and the weight of each position."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imports no compiler yet
+from torch.utils._pytree import tree_map_only
 
 from ntloss.criteria.soft import SoftTargets
 from ntloss.engine.readout import COMPUTED_IN, values_are_hidden
 from ntloss.engine.soft import check_soft_labels, soft_weights
 from ntloss.engine.tables import NumberTables
+from ntloss.numbers.fields import Finder, sigma_of_labels
 from ntloss.numbers.labels import LabelNumbers, find_numbers, first_tokens, without_float64
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 IGNORED = -100  # label of positions without a loss, the default of torch
 MODES = ("add", "replace")
 REDUCTIONS = ("mean", "sum", "none")
-DIVISORS = ("items", "numbers")
 # What a criterion reads of the whole number that a label belongs to.
 OF_NUMBERS = ("place", "digits_after", "numbers", "digits", "number_sigma")
-_TINY = torch.finfo(torch.float32).tiny  # a divisor in place of 0
-_Given = TypeVar("_Given", Tensor, Tensor | None, SoftTargets | None)
+TINY = torch.finfo(torch.float32).tiny  # a divisor in place of 0
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class PreparedLabels(NamedTuple):
+    """Labels and what a loss reads beside them, checked and shifted; `NTLCrossEntropyLoss.prepare` makes it.
+
+    All are tensors with a row for each label, so they are moved, split and gathered together.
+
+    Args:
+        labels: `[...]`, int64, the token that each position is compared with, -1 where it is ignored.
+        weights: `[...]`, weight of each position; None for 1.
+        number_weights: `[...]`, factor of the number term; None for 1.
+        sigma: `[...]`, standard deviation of each number, 0 or NaN for the criterion's own; None for that of
+            all.
+        soft: `[..., K]`, distributions over tokens; None if no label is soft.
+        numbers: `[..., columns]`, int64, packed `LabelNumbers`; None for a criterion that reads none.
+    """
+
+    labels: Tensor
+    weights: Tensor | None = None
+    number_weights: Tensor | None = None
+    sigma: Tensor | None = None
+    soft: SoftTargets | None = None
+    numbers: Tensor | None = None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> PreparedLabels:
+        """Apply a function to each tensor, such as `lambda each: each[:2]`."""
+        mapped: PreparedLabels = tree_map_only(Tensor, function, self)
+        return mapped
+
+    def to(self, device: torch.device | str) -> PreparedLabels:
+        """Move the record to a device."""
+        record = self
+        if torch.device(device).type == "mps" and self.numbers is not None:
+            record = self._replace(numbers=without_float64(self.numbers))
+        return record.map(lambda each: each.to(device))
+
+    def pack(self) -> Tensor:
+        """Write the record into one tensor, `[..., columns]`, int64, with floats as their bits.
+
+        So it can be an entry of a trainer's batch, which is moved, split and gathered as labels are, and is
+        never cast to half precision.
+        """
+        columns = [self.labels]
+        for given, default in ((self.weights, 1.0), (self.number_weights, 1.0), (self.sigma, torch.nan)):
+            made = torch.full_like(self.labels, default, dtype=torch.float64) if given is None else given
+            columns.append(made.double().view(torch.int64))
+        parts = [torch.stack(columns, -1), *([] if self.numbers is None else [self.numbers])]
+        if self.soft is not None:
+            parts += [self.soft.token_ids.long(), self.soft.weights.double().view(torch.int64)]
+        return torch.cat(parts, -1)
+
+    @classmethod
+    def unpack(cls, packed: Tensor, reader: LabelReader) -> PreparedLabels:
+        """Read what `pack` wrote of a record that this reader made."""
+        here = packed.cpu() if packed.device.type == "mps" else packed  # which has no float64
+        own, rest = here[..., :4], here[..., 4:]
+        labels, *floats = own.unbind(-1)
+        weights, number_weights, sigma = (each.view(torch.float64) for each in floats)
+        numbers = None
+        if reader.finds_numbers:
+            width = len(LabelNumbers._fields)
+            numbers, rest = rest[..., :width], rest[..., width:]
+        soft, half = None, rest.shape[-1] // 2
+        if half:
+            soft = SoftTargets(rest[..., :half], rest[..., half:].contiguous().view(torch.float64))
+        given = None if "number_sigma" not in reader.reads else sigma
+        return cls(labels, weights, number_weights, given, soft, numbers).to(packed.device)
+
+
+class LabelReader(NamedTuple):
+    """What has to be known of a loss to prepare its labels; unlike the loss, it is light and can be pickled.
+
+    Args:
+        vocabulary: the number tokens.
+        reads: what the criterion reads; nothing without a criterion.
+        decimals: whether a point between two digits belongs to their number.
+        fields: standard deviations of `HLGauss.for_fields`, and how their numbers are found, or None.
+    """
+
+    vocabulary: NumberVocabulary
+    reads: tuple[str, ...] = ()
+    decimals: bool = True
+    fields: tuple[dict[str, float], Finder] | None = None
+
+    @property
+    def finds_numbers(self) -> bool:
+        """Whether the criterion reads which numbers labels form."""
+        return not {*OF_NUMBERS}.isdisjoint(self.reads)
+
+    def prepare(
+        self,
+        labels: Tensor,
+        weights: Tensor | None = None,
+        number_weights: Tensor | None = None,
+        sigma: Tensor | None = None,
+        soft: SoftTargets | None = None,
+        sequence_ids: Tensor | None = None,
+        *,
+        ignore_index: int = IGNORED,
+        shift: bool = False,
+        mode: str = "add",
+    ) -> PreparedLabels:
+        """Check labels and what is given beside them, shift them, and find their numbers.
+
+        See `NTLCrossEntropyLoss.prepare`; the keywords are attributes of the loss. Raise a TypeError or
+        ValueError that names what does not fit.
+        """
+        if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
+            raise TypeError(
+                f"labels: expected a tensor of token ids, torch.int64, or what loss.prepare returned, given "
+                f"{given_type(labels)}"
+            )
+        if shift and labels.dim() == 0:
+            raise ValueError("shift=True with labels of shape []: expected [..., seq], to shift along seq")
+        ignored, reads = labels == ignore_index, reads_values(labels)
+        if reads and labels.numel():
+            lowest, highest = map(int, labels.masked_fill(ignored, 0).aminmax())
+            if lowest < 0 or highest >= self.vocabulary.vocab_size:
+                raise ValueError(
+                    f"label {lowest if lowest < 0 else highest} lies outside the vocabulary: expected 0 to "
+                    f"{self.vocabulary.vocab_size - 1:,}, or ignore_index={ignore_index}. Are the labels "
+                    "from another tokenizer?"
+                )
+        # `gather` accepts int32 only since torch 2.8.
+        labels = labels.long().masked_fill(ignored, -1)
+        beside = {"weights": weights, "number_weights": number_weights, "sigma": sigma}
+        for name, given in {**beside, "sequence_ids": sequence_ids}.items():
+            if given is not None:
+                _check_beside(name, given, labels, mode)
+        for name, is_given, read, expected in (
+            ("sigma", sigma is not None, "number_sigma", "HLGauss"),
+            ("soft", soft is not None, "target_probs", "crps or gaussian_smoothing"),
+        ):
+            if is_given and self.reads and read not in self.reads:
+                raise ValueError(
+                    f"{name} is given, but the criterion reads {', '.join(self.reads)}: expected one that "
+                    f"reads {read}, such as {expected}"
+                )
+        if soft is not None:
+            check_soft_labels(soft, labels, self.vocabulary.vocab_size, reads)
+        if self.fields is not None:
+            own = sigma_of_labels(labels, self.vocabulary, *self.fields, sequence_ids, -1).to(labels.device)
+            sigma = own if sigma is None else torch.where(sigma > 0, sigma, own)
+        record = PreparedLabels(labels, weights, number_weights, sigma, soft)
+        if shift:
+            record, sequence_ids = _shift_left(record), _shifted(sequence_ids, -1)
+        if self.finds_numbers:
+            # Compiled code cannot read labels, and in eager mode the compiler need not be imported.
+            find = (
+                _disable_dynamo(self._find_numbers) if torch.compiler.is_compiling() else self._find_numbers
+            )
+            record = record._replace(numbers=find(record.labels, sequence_ids))
+        return record
+
+    def _find_numbers(self, labels: Tensor, sequence_ids: Tensor | None) -> Tensor:
+        """Find the numbers of labels, and raise a ValueError if it is unknown where sequences end."""
+        if sequence_ids is None and labels.dim() < 2:
+            raise ValueError(
+                f"labels of shape {list(labels.shape)}, but the criterion looks at whole numbers and needs "
+                "to know where sequences end: expected labels of shape [batch, seq], or loss.prepare(labels, "
+                "sequence_ids=...) with ids of the labels' shape, all zeros for a single sequence"
+            )
+        numbers = find_numbers(labels, self.vocabulary, sequence_ids, decimals=self.decimals, ignore_index=-1)
+        return (without_float64(numbers) if labels.device.type == "mps" else numbers).to(labels.device)
+
+
+def _shifted(given: Tensor | None, fill: float = 0) -> Tensor | None:
+    """Shift a tensor `[..., seq]` by one position to the left; the last position gets `fill`."""
+    # Padded first, so that empty sequences stay empty.
+    return None if given is None else F.pad(given, (0, 1), value=fill)[..., 1:]
+
+
+def _shift_left(record: PreparedLabels) -> PreparedLabels:
+    """Shift a record by one position to the left, for causal models; its length stays that of the logits."""
+    labels, weights, number_weights, sigma, soft, _ = record
+    labels = F.pad(labels, (0, 1), value=-1)[..., 1:]
+    if soft is not None:
+        soft = SoftTargets(*[F.pad(each, (0, 0, 0, 1))[..., 1:, :] for each in soft])
+    return PreparedLabels(labels, _shifted(weights), _shifted(number_weights), _shifted(sigma), soft)
 
 
 class Targets(NamedTuple):
@@ -46,7 +226,7 @@ class Targets(NamedTuple):
     soft: Tensor | None
     sigma: Tensor | None  # standard deviation that is given for each label's number, if any
     # bool, for a criterion that looks at several positions: True where neither the position nor its number
-    # has a weight, so that its logits are not read; None if no position has a weight of its own.
+    # has a weight, so that a NaN there does not reach the loss; None if the caller gave no weights.
     left_out: Tensor | None
     # `[number terms]`, indices of the positions whose number term has weight. None if the term of every
     # position is computed: where shapes must be static (on accelerators, under `torch.compile` and
@@ -69,91 +249,76 @@ class Targets(NamedTuple):
 _OF_POSITIONS = Targets._fields.index("number_rows")  # number of the fields that have a row a position
 
 
-class LabelOptions(NamedTuple):
-    """What a loss is given beside labels, in the order of the parameters of `NTLCrossEntropyLoss.forward`."""
-
-    loss_weights: Tensor | None = None
-    num_items_in_batch: Tensor | float | None = None
-    sequence_ids: Tensor | None = None
-    number_weights: Tensor | None = None
-    numbers: Tensor | None = None
-    soft_labels: SoftTargets | None = None
-    number_sigma: Tensor | None = None
-
-
-def prepare_targets(
-    labels: Tensor,
+def make_targets(
+    record: PreparedLabels,
     inputs: Tensor,
-    options: LabelOptions,
     tables: NumberTables,
     reads: tuple[str, ...],
-    decimals: bool,
+    count: Tensor | float | None,
     *,
-    ignore_index: int,
     reduction: str,
     mode: str,
-    divides_by_numbers: bool,
-    shift: bool = False,
 ) -> Targets:
-    """Check labels `[...]`, shift them, find their numbers, and compute the weight of each position.
+    """Compute the weight of each position, and what its number term is compared with.
 
     `inputs`, logits or hidden states `[..., width]`, are asked for their shape, device and dtype only;
-    `reads` and `decimals` are those of the `NumberTerm`, and the keywords are attributes of
-    `NTLCrossEntropyLoss`. Raise a TypeError or ValueError that names what does not fit.
+    `reads` are those of the `NumberTerm`, and the others are attributes and arguments of
+    `NTLCrossEntropyLoss`. Raise a ValueError that names what does not fit.
     """
-    loss_weights, num_items_in_batch, sequence_ids, number_weights, numbers, soft_labels, number_sigma = (
-        options
-    )
-    ignored = check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index)
-    if num_items_in_batch is not None:
-        _check_count(num_items_in_batch, reduction)
-    for name in ("sequence_ids", "loss_weights", "number_weights", "number_sigma"):
-        if (given := getattr(options, name)) is not None:
-            _check_beside(name, given, labels, mode)
-    if soft_labels is not None:
-        check_soft_labels(soft_labels, labels, tables.vocabulary.vocab_size, reads_values(labels))
-    if not set(OF_NUMBERS) & set(reads):
-        numbers = None
-    elif numbers is None:
-        numbers = numbers_of(labels, tables.vocabulary, sequence_ids, decimals, ignore_index, shift)
-    if shift:
-        labels, ignored = shift_left(labels), shift_left(ignored, True)
-        loss_weights, number_weights = shift_left(loss_weights), shift_left(number_weights)
-        number_sigma, soft_labels = shift_left(number_sigma), shift_left(soft_labels)
-    numbers = None if numbers is None else _checked_numbers(numbers, labels)
-    # `gather` accepts int32 only since torch 2.8.
-    labels = labels.reshape(-1).long().masked_fill(ignored.reshape(-1), -1)
-    counted = labels >= 0
-    target = tables.value_of_label[labels]
+    if record.labels.shape != inputs.shape[:-1]:
+        raise ValueError(
+            f"labels of shape {list(record.labels.shape)} do not fit: expected {list(inputs.shape[:-1])}, "
+            "the shape of the logits (or hidden states) without their last dimension. To shift a causal "
+            "model's labels, shift its logits too: logits[:, :-1], labels[:, 1:]."
+        )
+    if record.labels.device != inputs.device:
+        raise ValueError(
+            f"labels are on {record.labels.device}, the logits on {inputs.device}: move one to the other"
+        )
+    labels = record.labels.reshape(-1)
+    counted, target = labels >= 0, tables.value_of_label[labels]
     soft = None
-    if soft_labels is not None:
-        soft = soft_weights(soft_labels, labels, tables, reads_values(labels))
+    if record.soft is not None:
+        soft = soft_weights(record.soft, labels, tables, reads_values(labels))
         labels = torch.where(target >= 0, tables.token_ids[soft.argmax(-1)], labels)
     has_term = is_number = target >= 0
     of_numbers = "numbers" in reads  # one term for each number, at its first token
-    sigma = None
-    if numbers is not None:
+    numbers = sigma = None
+    if not {*OF_NUMBERS}.isdisjoint(reads):
+        if record.numbers is None:
+            raise ValueError(
+                "the labels were prepared by a loss that looks at no whole numbers: expected "
+                "loss.prepare(labels) of this one"
+            )
+        numbers = record.numbers.reshape(-1, record.numbers.shape[-1])
         found = LabelNumbers.unpack(numbers)
         is_number = is_number & (found.length > 0)  # the 2 of CO2 is no quantity
         has_term = is_number & (found.starts > 0) if of_numbers else is_number
-        if number_sigma is not None:
-            sigma = number_sigma.reshape(-1)[first_tokens(found)]
-    item_weights = counted.to(COMPUTED_IN[inputs.dtype])
-    if loss_weights is not None:
-        item_weights = torch.where(counted, loss_weights.reshape(-1).to(item_weights), 0)
+        if record.sigma is not None:
+            sigma = record.sigma.reshape(-1)[first_tokens(found)]
+    weights = counted.to(COMPUTED_IN[inputs.dtype])
+    if record.weights is not None:
+        weights = torch.where(counted, record.weights.reshape(-1).to(weights), 0)
     factors = None
-    if number_weights is not None:
-        factors = torch.where(is_number, number_weights.reshape(-1).to(item_weights), 0)
+    if record.number_weights is not None:
+        factors = torch.where(is_number, record.number_weights.reshape(-1).to(weights), 0)
         factors = factors[first_tokens(found)] if of_numbers else factors
-    item_weights, ce_weights, term_weights = _divided_weights(
-        item_weights, is_number, has_term, factors, num_items_in_batch, reduction, mode, divides_by_numbers
-    )
-    has_rows = not of_numbers and reads_values(labels)
+    if count is not None:
+        weights = _divided(weights, count, reduction)
+    elif reduction == "mean":  # if their sum is 0, so are the weights
+        weights = weights / weights.sum().clamp(min=TINY)
+    term_weights = weights * (has_term if factors is None else has_term * factors)
+    ce_weights = weights
+    if mode == "replace" and factors is None:
+        ce_weights = weights.masked_fill(is_number, 0)
+    elif mode == "replace" and factors is not None:
+        ce_weights = torch.where(is_number, weights * (1 - factors).clamp(min=0), weights)
     left_out = None
-    if of_numbers and numbers is not None and loss_weights is not None:
-        left_out = (item_weights == 0) & (term_weights == 0)[first_tokens(found)]
+    if of_numbers and record.weights is not None:
+        left_out = (weights == 0) & (term_weights == 0)[first_tokens(found)]
+    has_rows = not of_numbers and reads_values(labels)
     return Targets(
-        *(labels, target, counted, item_weights, ce_weights, term_weights, numbers, soft, sigma, left_out),
+        *(labels, target, counted, weights, ce_weights, term_weights, numbers, soft, sigma, left_out),
         number_rows=term_weights.nonzero().squeeze(-1) if has_rows else None,
         token_ids=tables.token_ids if reads or soft is not None else tables.token_ids[:0],
         replaces=mode == "replace",
@@ -161,107 +326,19 @@ def prepare_targets(
     )
 
 
-def _checked_numbers(numbers: Tensor, labels: Tensor) -> Tensor:
-    """Return the numbers of labels flat, on the labels' device.
+def _divided(weights: Tensor, count: Tensor | float, reduction: str) -> Tensor:
+    """Divide weights by a count; if it is 0, return 0, so that the mean over nothing is 0.
 
-    Raise a ValueError if they are those of labels of another shape, and a TypeError if they were cast.
+    Raise a ValueError if the count is negative, or if nothing is divided by it.
     """
-    if numbers.shape[:-1] != labels.shape:
-        raise ValueError(
-            f"numbers of labels of shape {list(numbers.shape[:-1])}, but labels of shape "
-            f"{list(labels.shape)}: expected numbers=loss_fn.find_numbers(labels) of these labels"
-        )
-    if numbers.dtype != torch.int64 and labels.device.type != "mps":  # floats are in it as their bits
-        raise TypeError(
-            f"numbers: expected what find_numbers returned, torch.int64, given {numbers.dtype}: leave it "
-            "out where a batch is cast"
-        )
-    numbers = without_float64(numbers) if labels.device.type == "mps" else numbers
-    return numbers.to(labels.device).reshape(-1, numbers.shape[-1])
-
-
-def _divided_weights(
-    weights: Tensor,
-    is_number: Tensor,
-    has_term: Tensor,
-    factors: Tensor | None,
-    num_items_in_batch: Tensor | float | None,
-    reduction: str,
-    mode: str,
-    divides_by_numbers: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the weights of positions, of their cross-entropy and of their number terms; divided for a mean.
-
-    `weights` are those of the caller, 0 where a label is ignored; `factors` are the number weights, 0 at
-    text. All are `[positions]`.
-    """
-    if reduction == "mean" and num_items_in_batch is not None:
-        weights = _divide(weights, num_items_in_batch)
-    elif reduction == "mean":  # if their sum is 0, so are the weights
-        weights = weights / weights.sum().clamp(min=_TINY)
-    of_terms = weights * (has_term if factors is None else has_term * factors)
-    if reduction == "mean" and divides_by_numbers:
-        of_terms = of_terms / of_terms.sum().clamp(min=_TINY)
-        if num_items_in_batch is not None:
-            of_terms = of_terms * weights.sum()  # this call's share of the items
-    if mode == "add":
-        return weights, weights, of_terms
-    if factors is None:
-        return weights, weights.masked_fill(is_number, 0), of_terms
-    return weights, torch.where(is_number, weights * (1 - factors).clamp(min=0), weights), of_terms
-
-
-def numbers_of(
-    labels: Tensor,
-    vocabulary: NumberVocabulary,
-    sequence_ids: Tensor | None,
-    decimals: bool,
-    ignore_index: int,
-    shift: bool,
-) -> Tensor:
-    """Find the numbers of labels, which a loss with `shift` shifts first.
-
-    Raise a ValueError if it is unknown where sequences end.
-    """
-    if sequence_ids is None and labels.dim() < 2:
-        raise ValueError(
-            f"labels of shape {list(labels.shape)}, but the criterion looks at whole numbers and needs to "
-            "know where sequences end: expected labels of shape [batch, seq], or sequence_ids of the labels' "
-            "shape (all zeros for a single sequence), or numbers=loss_fn.find_numbers(labels)"
-        )
-    if shift:  # a position belongs to the sequence of its shifted label
-        labels, sequence_ids = shift_left(labels, ignore_index), shift_left(sequence_ids, -1)
-    find = _find_outside_graph if torch.compiler.is_compiling() else find_numbers
-    return find(labels, vocabulary, sequence_ids, decimals=decimals, ignore_index=ignore_index)
-
-
-@_disable_dynamo
-def _find_outside_graph(*args: Any, **kwargs: Any) -> Tensor:
-    """Find numbers with a break in the graph: compiled code cannot read labels."""
-    return find_numbers(*args, **kwargs)
-
-
-def _divide(weights: Tensor, count: Tensor | float) -> Tensor:
-    """Divide weights by a count; if it is 0, return 0, so that the mean over nothing is 0."""
+    if reduction != "mean":
+        raise ValueError(f"count is the divisor of reduction='mean': omit it with reduction={reduction!r}")
+    if (not isinstance(count, Tensor) or reads_values(count)) and not torch.as_tensor(count).sum() >= 0:
+        raise ValueError(f"count={count}: expected 0 or more")
     if isinstance(count, Tensor):
         count = count.to(weights.dtype).sum()
-        return torch.where(count > 0, weights / count.clamp(min=_TINY), 0)
+        return torch.where(count > 0, weights / count.clamp(min=TINY), 0)
     return weights / count if count > 0 else torch.zeros_like(weights)
-
-
-def shift_left(given: _Given, fill: float = 0) -> _Given:
-    """Shift a tensor `[..., seq]` by one position to the left, for causal models; None stays None.
-
-    The last position gets `fill`, so the length stays that of the logits. Soft labels `[..., seq, K]` get
-    zeros. Raise a ValueError for a tensor without a dimension.
-    """
-    if given is None:
-        return None
-    if isinstance(given, SoftTargets):
-        return SoftTargets(*[F.pad(each, (0, 0, 0, 1))[..., 1:, :] for each in given])
-    if given.dim() == 0:
-        raise ValueError("shift=True with labels of shape []: expected [..., seq], to shift along seq")
-    return F.pad(given, (0, 1), value=fill)[..., 1:]  # in this order, so that empty sequences stay empty
 
 
 def given_type(given: object) -> object:
@@ -289,38 +366,6 @@ def check_logits(logits: Tensor, vocab_size: int) -> None:
         )
 
 
-def check_labels(labels: Tensor, inputs: Tensor, vocab_size: int, ignore_index: int) -> Tensor:
-    """Return which labels are ignored, and check that they fit inputs `[..., width]`.
-
-    Raise a TypeError for labels that are not integers, and a ValueError for all else, such as labels outside
-    of the vocabulary if their values are read.
-    """
-    leading = inputs.shape[:-1]
-    if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"labels: expected a tensor of token ids, torch.int64, given {given_type(labels)}")
-    if labels.shape != leading:
-        raise ValueError(
-            f"labels of shape {list(labels.shape)} do not fit: expected {list(leading)}, the shape of the "
-            "logits (or hidden states) without their last dimension. To shift a causal model's labels, shift "
-            "its logits too: logits[:, :-1], labels[:, 1:]."
-        )
-    if labels.device != inputs.device:
-        raise ValueError(
-            f"labels are on {labels.device}, the logits on {inputs.device}: move one to the other"
-        )
-    ignored: Tensor = labels == ignore_index
-    if reads_values(labels) and labels.numel():
-        read = labels.masked_fill(ignored, 0)
-        lowest, highest = map(int, read.aminmax())
-        if lowest < 0 or highest >= vocab_size:
-            outside = read[(read < 0) | (read >= vocab_size)][0]
-            raise ValueError(
-                f"label {int(outside)} lies outside the vocabulary: expected 0 to "
-                f"{vocab_size - 1:,}, or ignore_index={ignore_index}. Are the labels from another tokenizer?"
-            )
-    return ignored
-
-
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise a ValueError unless an option is one of several names."""
     if value not in choices:
@@ -332,7 +377,7 @@ def _check_beside(name: str, given: Tensor, labels: Tensor, mode: str) -> None:
     """Raise a TypeError or ValueError unless something for each label has the labels' shape and valid values.
 
     Integers are expected of `sequence_ids`, and numbers of the others: finite and 0 or more, but for NaN in
-    `number_sigma`, and at most 1 if a number's weight splits its label between two terms.
+    `sigma`, and at most 1 if a number's weight splits its label between two terms.
     """
     integers = name == "sequence_ids"
     if not isinstance(given, Tensor) or given.is_complex() or (integers and given.is_floating_point()):
@@ -342,28 +387,17 @@ def _check_beside(name: str, given: Tensor, labels: Tensor, mode: str) -> None:
         found = f"{name} of shape {list(given.shape)}"
         raise ValueError(f"{found}: expected that of the labels, {list(labels.shape)}")
     if given.device != labels.device:
-        found = f"{name} are on {given.device}, the logits on {labels.device}"
+        found = f"{name} are on {given.device}, the labels on {labels.device}"
         raise ValueError(f"{found}: move one to the other")
     if integers or not reads_values(labels):
         return
     valid, expected = (given >= 0) & (given < torch.inf), "finite weights, 0 or more"  # NaN is neither
-    if name == "number_sigma":
+    if name == "sigma":
         valid, expected = valid | given.isnan(), "standard deviations; 0 or NaN for the criterion's own"
     elif name == "number_weights" and mode == "replace":
         valid, expected = valid & (given <= 1), "weights from 0 to 1 with mode='replace'"
     if not valid.all():
         raise ValueError(f"{name} of {given[~valid][0].item()}: expected {expected}")
-
-
-def _check_count(count: Tensor | float, reduction: str) -> None:
-    """Raise a ValueError if a count is negative, or given where nothing is divided by it."""
-    if reduction != "mean":
-        raise ValueError(
-            f"num_items_in_batch is the divisor of reduction='mean': omit it with reduction={reduction!r}"
-        )
-    is_read = isinstance(count, (int, float)) or (isinstance(count, Tensor) and reads_values(count))
-    if is_read and not torch.as_tensor(count).sum() >= 0:
-        raise ValueError(f"num_items_in_batch={count}: expected 0 or more")
 
 
 def check_weight(weight: object) -> None:

@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ntloss.criteria import Criterion, HLGauss, make_criterion
+from ntloss.criteria.hl_gauss import fields_of
 from ntloss.criteria.signature import is_cross_entropy, name_of, option_of, reads_of, requires
 from ntloss.criteria.targets import MINUS_INFINITY
 from ntloss.engine.readout import COMPUTED_IN, Readout, values_are_hidden, without_autocast
 from ntloss.engine.soft import by_value, form_share
 from ntloss.engine.tables import NumberTables
-from ntloss.engine.targets import OF_NUMBERS, Targets, numbers_of
+from ntloss.engine.targets import OF_NUMBERS, LabelReader, Targets
 from ntloss.numbers.labels import LabelNumbers
 from ntloss.numbers.vocabulary import NumberVocabulary, warn_once, warn_without_point
 
@@ -34,15 +35,12 @@ class LossTerms(NamedTuple):
     Args:
         loss: `ce + weight * ntl`, on which `backward()` works.
         ce: cross-entropy, detached.
-        ntl: the unweighted number term, detached.
-        lse: `[...]` in the labels' shape, the log-sum-exp of each position's logits, differentiable, 0 where
-            ignored; None unless the loss was made with `return_lse=True`.
+        ntl: the number term before its weight, detached.
     """
 
     loss: Tensor
     ce: Tensor
     ntl: Tensor
-    lse: Tensor | None = None
 
 
 class NumberTerm(nn.Module):
@@ -54,9 +52,7 @@ class NumberTerm(nn.Module):
 
     Attributes:
         reads: the names among `criteria.READABLE` that the criterion reads.
-        decimals: whether a point between two digits belongs to their number. Default: True, unless the
-            criterion has an option `decimals`.
-        finds_numbers: whether the criterion depends on which tokens form a number.
+        labels: how labels are prepared for the criterion.
         reads_mass: whether it depends on the probability of all number tokens in the vocabulary.
         gradient_reads_mass: whether its gradient does, too, which that of a cross-entropy does not.
     """
@@ -69,13 +65,13 @@ class NumberTerm(nn.Module):
         self.reads = () if self.criterion is None else reads_of(self.criterion)
         self._requires_target_probs = self.criterion is not None and requires(self.criterion, "target_probs")
         decimals = None if self.criterion is None else option_of(self.criterion, "decimals")
-        self.decimals = True if decimals is None else bool(decimals)
         if decimals and not isinstance(self.criterion, HLGauss):  # requested, not a default
             warn_without_point(vocabulary)
         self.tables = NumberTables(vocabulary, cells="cells" in self.reads)
-        self.finds_numbers = not {*OF_NUMBERS}.isdisjoint(self.reads)
+        # A decimal point belongs to its number, unless the criterion has an option that says otherwise.
+        self.labels = LabelReader(vocabulary, self.reads, decimals in (None, True), fields_of(self.criterion))
         has_digits = any(t.kind or (t.digits and "cells" not in self.reads) for t in vocabulary.tokens)
-        if self.criterion is not None and self.finds_numbers and not has_digits:
+        if self.criterion is not None and self.labels.finds_numbers and not has_digits:
             of_numbers = ", ".join(name for name in self.reads if name in OF_NUMBERS)
             raise ValueError(
                 f"criterion {name_of(self.criterion)} reads {of_numbers}, known only of numbers that tokens "
@@ -87,13 +83,6 @@ class NumberTerm(nn.Module):
         self.gradient_reads_mass = (
             self.criterion is not None and self.reads_mass and not is_cross_entropy(self.criterion)
         )
-
-    def find_numbers(
-        self, labels: Tensor, sequence_ids: Tensor | None, ignore_index: int, shift: bool = False
-    ) -> Tensor:
-        """Find the numbers of labels; see `NTLCrossEntropyLoss.find_numbers`."""
-        given = labels, self.tables.vocabulary, sequence_ids, self.decimals, ignore_index
-        return numbers_of(*given, shift=shift)
 
     def move_to(self, device: torch.device) -> None:
         """Move the tables to a device; a RuntimeError in compiled code."""
@@ -117,30 +106,11 @@ class NumberTerm(nn.Module):
     def forward(self, readout: Readout, targets: Targets) -> Tensor:
         """Compute the weighted number term: its sum or, if the losses are not summed, of each position.
 
-        A term that replaces cross-entropy also learns which form of a value the label is. On accelerators
-        the term is compiled, because its cost is the number of its launches.
+        A term that replaces cross-entropy also learns which form of a value the label is.
         """
-        global _compiler_is_missing
         compiles = readout.row_max.device.type in COMPILED_ON and not values_are_hidden()
-        if not compiles or self.criterion is None or _compiler_is_missing:
-            return self.compute(readout, targets)
-        try:
-            return compiled_term()(self, readout, targets)
-        except RuntimeError as error:
-            from torch._dynamo.exc import TorchDynamoException  # slow to import
-
-            if not isinstance(error, TorchDynamoException):
-                raise
-            term = self.compute(readout, targets)  # raises what is wrong with the criterion
-            _compiler_is_missing = True
-            warn_once(
-                f"the number term could not be compiled ({type(error).__name__}), so that it takes several "
-                "times as many launches: install Triton and a C compiler"
-            )
-            return term
-
-    def compute(self, readout: Readout, targets: Targets) -> Tensor:
-        """Compute the term by PyTorch's operators; see `forward`."""
+        if compiles and self.criterion is not None and not _compiler_is_missing:
+            return self._compiled(readout, targets)
         row_max, shifted_lse, number_logits = readout.row_max, readout.shifted_lse, readout.number_logits
         if self.criterion is None:
             return torch.zeros_like(row_max.sum() if targets.is_sum else row_max)
@@ -189,6 +159,28 @@ class NumberTerm(nn.Module):
         if targets.is_sum:
             return term.sum()
         return term if rows is None else term.new_zeros(len(targets.target)).index_copy(0, rows, term)
+
+    def _compiled(self, readout: Readout, targets: Targets) -> Tensor:
+        """Compute the term of an accelerator compiled, because its cost is the number of its launches."""
+        global _compiler_is_missing
+        try:
+            return compiled_term()(self, readout, targets)
+        except RuntimeError as error:
+            from torch._dynamo.exc import TorchDynamoException  # slow to import
+
+            if not isinstance(error, TorchDynamoException):
+                raise
+            _compiler_is_missing = True
+            try:
+                term: Tensor = self(readout, targets)
+            except Exception:  # what is wrong is the criterion
+                _compiler_is_missing = False
+                raise
+            warn_once(
+                f"the number term could not be compiled ({type(error).__name__}), so that it takes several "
+                "times as many launches: install Triton and a C compiler"
+            )
+            return term
 
     def _of_labels(
         self,
@@ -273,8 +265,8 @@ class NumberTerm(nn.Module):
 
 @cache
 def compiled_term() -> Callable[..., Tensor]:
-    """Return `NumberTerm.compute`, compiled once for batches of any size."""
-    compiled: Callable[..., Tensor] = torch.compile(NumberTerm.compute, dynamic=True)
+    """Return `NumberTerm.forward`, compiled once for batches of any size."""
+    compiled: Callable[..., Tensor] = torch.compile(NumberTerm.forward, dynamic=True)
     return compiled
 
 

@@ -129,8 +129,8 @@ def find_numbers(
     """
     if labels.device.type == "meta" or _is_batched(labels):
         raise RuntimeError(
-            "the criterion looks at whole numbers, and these labels have no values that could be read: find "
-            "their numbers before, numbers = loss_fn.find_numbers(labels), and pass numbers=numbers"
+            "the criterion looks at whole numbers, and these labels have no values that could be read: "
+            "prepare them before, loss_fn.prepare(labels), and pass what it returns in their place"
         )
     shape, seq = labels.shape, labels.shape[-1] if labels.dim() else 1
     # One more column, which ends the last number of each row.

@@ -164,7 +164,7 @@ def train(
                 logits = writer.logits(batch)
                 labels = batch["labels"][:, 1:].to(logits.device)
                 counted = row_weights[index].to(logits.device, torch.float32)[:, None].expand(labels.shape)
-                loss = loss_fn(logits, labels, loss_weights=counted)
+                loss = loss_fn(logits, loss_fn.prepare(labels, weights=counted))
                 optimizer.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ntloss import NTLCrossEntropyLoss
-from ntloss.criteria import SoftTargets
-from ntloss.engine.targets import IGNORED, shift_left
-from ntloss.numbers import sequence_ids_of
-from ntloss.numbers.fields import Finder, sigma_of_labels
-from ntloss.numbers.labels import find_numbers
 from ntloss.trainers.chunked import Computed, ModelCall, entropy_and_hits
-from ntloss.trainers.columns import COLUMNS, IN_BATCH, NUMBERS, SOFT_IN_BATCH
+from ntloss.trainers.columns import COLUMNS, PREPARED
 from ntloss.trainers.models import added_loss, inputs_without_labels, without_wrappers
 
-_OF_LOSS = (*IN_BATCH, NUMBERS, "labels", "shift_labels", "num_items_in_batch", "fused_lm_head")
+_OF_LOSS = (*COLUMNS, PREPARED, "labels", "shift_labels", "num_items_in_batch", "fused_lm_head")
 
 
 class Answering:
@@ -29,8 +22,8 @@ class Answering:
     Args:
         handle: a `NumberAware`, which holds the loss, and the sums of a running evaluation.
         model: the trainer's model, with its wrappers.
-        inputs: those of the trainer's step. What the loss alone reads of them may be missing in a call with
-            the step's labels; it does not belong to other labels, such as those of reordered rows.
+        inputs: those of the trainer's step. The record that the loss reads of them may be missing in a call
+            with the step's labels; it does not belong to other labels, such as those of reordered rows.
 
     Attributes:
         num_items: the trainer's count of the labels of a step, for a trainer that does not pass it on.
@@ -41,7 +34,7 @@ class Answering:
         self.handle, self.model = handle, model
         self.labels = inputs.get("labels")
         self._version = _version_of(self.labels)
-        self.columns = {name: inputs[name] for name in (*IN_BATCH, NUMBERS) if name in inputs}
+        self.columns = {name: inputs[name] for name in (*COLUMNS, PREPARED) if name in inputs}
         self.num_items: Tensor | int | None = None
         self.loss: Tensor | None = None
 
@@ -56,30 +49,24 @@ class Answering:
         inputs = {name: value for name, value in given.items() if name not in _OF_LOSS}
         if given.get("labels") is None:
             return self.model(*args, **inputs)
-        if self._are_own(given["labels"]):
+        is_own = self._are_own(given["labels"])
+        if is_own:
             given = {**self.columns, **given}
-        else:
-            given.pop(NUMBERS, None)  # the loss finds those of other labels
-        if handle.find_sigma is not None and given.get("number_sigma") is None:
-            given["number_sigma"] = handle.find_sigma(given).to(given["labels"].device)
+        record = handle.record_of(given, is_own)
         is_sft = given.get("fused_lm_head", False)
-        num_items = self._num_items(given)
+        count = self._num_items(given)
         model = without_wrappers(self.model)
         inputs = inputs_without_labels(model, inputs, given["labels"])
-        labels, beside = align(given, handle.shift)
         evaluates = handle.sums is not None
         if evaluates:
-            labels = handle.sums.without_repeated_rows(labels)
-        beside["num_items_in_batch"] = num_items
-        call = ModelCall(model, self.model, args, inputs, labels, beside, is_sft, evaluates)
-        is_part = self.model.training and num_items is not None  # of an update
-        with handle.normalized() if is_part else nullcontext():
-            outputs, terms, ce, measured = self._compute(call)
+            record = record._replace(labels=handle.sums.without_repeated_rows(record.labels))
+        call = ModelCall(model, self.model, args, inputs, record, count, is_sft, evaluates)
+        outputs, terms, ce, measured = self._compute(call)
         if evaluates:
-            handle.sums.add(labels, beside, terms, ce)
+            handle.sums.add(record, count, terms, ce)
         self.loss = terms.loss
         if is_sft:
-            return _for_sft(outputs, terms.loss, labels != IGNORED, num_items, measured)
+            return _for_sft(outputs, terms.loss, record.labels >= 0, count, measured)
         added = added_loss(model, outputs)
         outputs["loss"] = terms.loss if added is None else terms.loss + added.to(terms.loss.device)
         outputs.move_to_end("loss", last=False)  # as in stock outputs, of which some trainers take the first
@@ -109,12 +96,13 @@ class Answering:
             computed: Computed = handle.head(call)
             return computed
         outputs = call.outputs()
-        logits = outputs["logits"][..., -call.labels.shape[-1] :, :]  # prompts and images may stand before
-        call = call.on(logits.device)
-        terms = handle.loss(logits, call.labels, **call.beside)
-        ce = handle.plain(logits, call.labels, **call.beside).ce if call.evaluates else terms.ce
+        labels = call.record.labels
+        logits = outputs["logits"][..., -labels.shape[-1] :, :]  # prompts and images may stand before
+        record, count = call.beside_on(logits.device)
+        terms = handle.loss.terms(logits, record, count=count)
+        ce = handle.plain(logits, record, count=count).detach() if call.evaluates else terms.ce
         rows = logits.detach().flatten(0, -2)
-        measured = entropy_and_hits(call.labels, rows.shape[-1], rows.__getitem__) if call.measures else None
+        measured = entropy_and_hits(labels, rows.shape[-1], rows.__getitem__) if call.measures else None
         return Computed(outputs, terms, ce, measured)
 
     def _num_items(self, given: Mapping[str, Any]) -> Any:
@@ -135,67 +123,6 @@ class Answering:
 def _version_of(labels: Tensor | None) -> int | None:
     """Return how often labels were changed in place; None if there are none, or nothing counts it."""
     return None if labels is None or labels.is_inference() else labels._version
-
-
-def align(given: Mapping[str, Any], shift: bool) -> tuple[Tensor, dict[str, Any]]:
-    """Return the label of each position, and what else the loss reads, as keywords of its call.
-
-    Raises:
-        ValueError: columns of weights beside labels that are shifted already.
-    """
-    labels, shifted = given["labels"], given.get("shift_labels")
-    beside = {name: given.get(name) for name in IN_BATCH}
-    if shifted is not None and any(weights is not None for weights in beside.values()):
-        raise ValueError(
-            f"{' and '.join(COLUMNS)} are aligned with labels, but the batch has shift_labels, as with "
-            "context parallelism, which splits labels: omit the columns, or shift_labels"
-        )
-    sequence_ids = _sequence_ids(labels, given.get("position_ids"))
-    ids, weights = (beside.pop(name) for name in SOFT_IN_BATCH)
-    beside["soft_labels"] = None if ids is None or weights is None else SoftTargets(ids, weights)
-    if shift:
-        labels, sequence_ids = shift_left(labels, IGNORED), shift_left(sequence_ids, -1)
-        beside = {name: shift_left(column) for name, column in beside.items()}
-    labels, numbers = labels if shifted is None else shifted, given.get(NUMBERS)
-    if numbers is not None and numbers.shape[:-1] != labels.shape:  # the trainer has cut the labels
-        numbers = None
-    return labels, {**beside, "sequence_ids": sequence_ids, "numbers": numbers}
-
-
-def _sequence_ids(labels: Tensor, position_ids: Any) -> Tensor | None:
-    """Number the packed sequences of each row by position ids, if there is one for each label."""
-    if position_ids is None or torch.as_tensor(position_ids).shape != labels.shape:
-        return None
-    return sequence_ids_of(torch.as_tensor(position_ids))
-
-
-class FindNumbers:
-    """Finds the numbers of a batch's labels as a loss would; it can be pickled, as collators have to be."""
-
-    def __init__(self, loss: NTLCrossEntropyLoss, shift: bool) -> None:
-        self.vocabulary, self.decimals, self.shift = loss.vocabulary, loss.term.decimals, shift
-
-    def __call__(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return them, `[batch, seq, columns]`, of the labels that the loss compares with."""
-        tensors = {
-            n: torch.as_tensor(batch[n]) for n in ("labels", "position_ids") if batch.get(n) is not None
-        }
-        labels, beside = align(tensors, self.shift)
-        ids = beside["sequence_ids"]
-        return find_numbers(labels, self.vocabulary, ids, decimals=self.decimals, ignore_index=IGNORED)
-
-
-class FindSigma:
-    """Finds the standard deviations of a batch's numbers by their fields; it can be pickled, too."""
-
-    def __init__(self, loss: NTLCrossEntropyLoss, fields: dict[str, float], by: Finder) -> None:
-        self.vocabulary, self.fields, self.by = loss.vocabulary, fields, by
-
-    def __call__(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return them, `[batch, seq]`, of the labels as they are in the batch."""
-        labels = torch.as_tensor(batch["labels"])
-        ids = _sequence_ids(labels, batch.get("position_ids"))
-        return sigma_of_labels(labels, self.vocabulary, self.fields, self.by, ids, IGNORED)
 
 
 def _averages_batches(trainer: Any) -> bool:

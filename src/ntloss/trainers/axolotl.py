@@ -41,7 +41,6 @@ class NumberLossArgs(BaseModel):
 
     ntl_weight: float | None = None
     ntl_criterion: str | dict[str, Any] | None = None
-    ntl_normalize_by: str | None = None
     ntl_mode: str | None = None
     ntl_label_smoothing: float | None = None
     ntl_thousands: str | None = None

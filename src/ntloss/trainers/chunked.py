@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ntloss import LossTerms, NTLCrossEntropyLoss
-from ntloss.criteria import SoftTargets
 from ntloss.engine.readout import Transform
 from ntloss.engine.sources import rows_for
-from ntloss.engine.targets import IGNORED
+from ntloss.engine.targets import PreparedLabels
 from ntloss.trainers.models import find_head
 
 # Largest logit of the probe that checks a head: large enough for a soft cap to have an effect.
@@ -38,8 +37,8 @@ class ModelCall(NamedTuple):
     wrapped: Any  # the model that is called
     args: tuple[Any, ...]
     inputs: dict[str, Any]  # keywords of the call, without labels
-    labels: Tensor  # `[batch, seq]`, the label of each position
-    beside: dict[str, Any]  # what else the loss reads, as keywords of its call
+    record: PreparedLabels  # of `[batch, seq]` labels
+    count: Any  # of labels, by which the loss is divided
     measures: bool  # whether `entropy_and_hits` is asked for
     evaluates: bool  # whether cross-entropy at all labels is asked for
 
@@ -47,10 +46,12 @@ class ModelCall(NamedTuple):
         """Call the model."""
         return self.wrapped(*self.args, **{**self.inputs, "return_dict": True})
 
-    def on(self, device: torch.device) -> ModelCall:
-        """Move the labels, and what the loss reads beside them, to a device."""
-        beside = {name: to_device(value, device) for name, value in self.beside.items()}
-        return self._replace(labels=self.labels.to(device), beside=beside)
+    def beside_on(self, device: torch.device) -> tuple[PreparedLabels, Any]:
+        """Return the record and the count on a device."""
+        count = self.count
+        # A scalar on the CPU works with tensors of any device, without a copy.
+        stays = not isinstance(count, Tensor) or (count.dim() == 0 and count.device.type == "cpu")
+        return self.record.to(device), count if stays else count.to(device)
 
 
 class Computed(NamedTuple):
@@ -115,17 +116,20 @@ class ChunkedHead:
         call: _HeadCall = self._call
         if call.terms is not None:
             return call.own_forward(hidden, *args, **kwargs)
-        count = call.given.labels.shape[-1]  # prompts and images may stand before
-        tensors = head_tensors(call.head, hidden[..., -count:, :])
+        width = call.given.record.labels.shape[-1]  # prompts and images may stand before
+        tensors = head_tensors(call.head, hidden[..., -width:, :])
         if call.final_bias is not None:
             final_bias = call.final_bias.reshape(-1).to(hidden)
             tensors = tensors._replace(bias=final_bias if tensors.bias is None else tensors.bias + final_bias)
-        given = call.given.on(tensors.hidden_states.device)
-        call.terms = self._terms_of(self.loss, tensors, given, call.transform)
-        if given.evaluates:
-            call.ce = self._terms_of(self.plain, tensors, given, call.transform).ce
-        if given.measures:
-            call.measured = _of_hidden(tensors, given.labels, call.transform)
+        record, count = call.given.beside_on(tensors.hidden_states.device)
+        states, *head = tensors
+        softcap, scale = call.transform.softcap, call.transform.scale
+        options = {"softcap": softcap, "logit_scale": scale, "chunk_size": self.chunk_size, "count": count}
+        call.terms = self.loss.terms(states, record, *head, **options)
+        if call.given.evaluates:
+            call.ce = self.plain.terms(states, record, *head, **options).ce
+        if call.given.measures:
+            call.measured = _of_hidden(tensors, record.labels, call.transform)
         first = hidden[..., :1, :]
         if not self.checked:
             with torch.no_grad():
@@ -137,19 +141,6 @@ class ChunkedHead:
         logits = call.own_forward(first)
         call.probed = logits.detach() if call.final_bias is None else logits.detach() + final_bias
         return logits
-
-    def _terms_of(
-        self, loss: NTLCrossEntropyLoss, tensors: HeadTensors, given: ModelCall, transform: Transform
-    ) -> LossTerms:
-        terms: Any = loss.from_hidden(
-            **tensors._asdict(),
-            labels=given.labels,
-            **given.beside,
-            softcap=transform.softcap,
-            logit_scale=transform.scale,
-            chunk_size=self.chunk_size,
-        )
-        return terms  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -167,14 +158,6 @@ class _HeadCall:
     probed: Tensor | None = None  # the logits of one position
 
 
-def to_device(value: Any, device: torch.device) -> Any:
-    """Move a tensor to a device; a scalar on the CPU works with tensors of any device, without a copy."""
-    if isinstance(value, SoftTargets):
-        return SoftTargets(*[each.to(device) for each in value])
-    stays = not isinstance(value, Tensor) or (value.dim() == 0 and value.device.type == "cpu")
-    return value if stays else value.to(device)
-
-
 @torch.no_grad()
 def entropy_and_hits(
     labels: Tensor, vocab_size: int, logits_of: Callable[[Tensor], Tensor]
@@ -184,7 +167,7 @@ def entropy_and_hits(
     `logits_of` maps the indices of some positions to their logits. An `SFTTrainer` logs both.
     """
     labels = labels.reshape(-1)
-    positions = (labels != IGNORED).nonzero().squeeze(-1)
+    positions = (labels >= 0).nonzero().squeeze(-1)
     entropy = hits = torch.zeros((), device=labels.device)
     for rows in torch.split(positions, max(rows_for(len(positions), vocab_size, labels.device), 1)):
         log_probs = logits_of(rows).float().log_softmax(-1)

@@ -1,4 +1,4 @@
-"""Columns that only the loss reads: weights, standard deviations and soft labels, and the labels' numbers."""
+"""Columns that only the loss reads, and the record that they are in a batch: weights, widths, soft labels."""
 
 from __future__ import annotations
 
@@ -12,23 +12,54 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from ntloss.criteria.soft import pad_pairs
+from ntloss.criteria.soft import SoftTargets, pad_pairs
+from ntloss.engine.targets import LabelReader, PreparedLabels
+from ntloss.losses import NTLCrossEntropyLoss
+from ntloss.numbers import sequence_ids_of
 
 # Columns of numbers, one for each label: what a row without the column has.
 _DEFAULTS = {"loss_weights": 1.0, "number_weights": 1.0, "number_sigma": 0.0}
 _WEIGHTS = ("loss_weights", "number_weights")
 _SOFT = "soft_labels"  # a list of pairs of token and weight for each label
 COLUMNS = (*_DEFAULTS, _SOFT)
-# What the loss reads of a batch. Soft labels are two tensors, `[batch, seq, K]`.
-SOFT_IN_BATCH = ("soft_label_ids", "soft_label_weights")
-IN_BATCH = (*_DEFAULTS, *SOFT_IN_BATCH)
-NUMBERS = "label_numbers"  # what `find_numbers` found in a batch's labels
+# Their names as arguments of `NTLCrossEntropyLoss.prepare`.
+_ARGUMENTS = dict(zip(COLUMNS, ("weights", "number_weights", "sigma", "soft"), strict=True))
+PREPARED = "prepared_labels"  # the record in a batch, packed
 _ALIKE = 0.85  # ratio of difflib: "number_weight" has 0.96
+
+
+class Preparation:
+    """Prepares the labels of a batch as a loss does; it can be pickled, as collators have to be."""
+
+    def __init__(self, loss: NTLCrossEntropyLoss) -> None:
+        self.reader, self.mode, self.shift = loss.term.labels, loss.mode, loss.shift
+
+    def __call__(self, batch: Mapping[str, Any], finds_numbers: bool = True) -> PreparedLabels:
+        """Return the record of a batch's labels and columns, maybe without the numbers of labels.
+
+        Raises:
+            ValueError: columns beside labels that are shifted already.
+        """
+        beside = {name: batch[name] for name in COLUMNS if batch.get(name) is not None}
+        shifted = batch.get("shift_labels")
+        if shifted is not None and beside:
+            raise ValueError(
+                f"{' and '.join(COLUMNS)} are aligned with labels, but the batch has shift_labels, as with "
+                "context parallelism, which splits labels: omit the columns, or shift_labels"
+            )
+        labels = torch.as_tensor(batch["labels"] if shifted is None else shifted)
+        ids, positions = None, batch.get("position_ids")  # one for each label, if rows are packed
+        if positions is not None and torch.as_tensor(positions).shape == labels.shape:
+            ids = sequence_ids_of(torch.as_tensor(positions))
+        arguments = {_ARGUMENTS[name]: column for name, column in beside.items()}
+        reader = self.reader if finds_numbers else LabelReader(self.reader.vocabulary)
+        shift = self.shift and shifted is None
+        return reader.prepare(labels, **arguments, sequence_ids=ids, mode=self.mode, shift=shift)
 
 
 def check_names(names: Iterable[str]) -> None:
     """Raise a ValueError if a column's name is almost that of a column of the loss."""
-    for name in set(names) - {*COLUMNS, *IN_BATCH}:
+    for name in set(names) - {*COLUMNS}:
         for meant in difflib.get_close_matches(name.lower(), COLUMNS, n=1, cutoff=_ALIKE):
             raise ValueError(
                 f"the column {name!r} would be ignored: did you mean {meant!r}? If not, rename it."
@@ -54,7 +85,7 @@ def check_dataset(dataset: Any) -> None:
 
 
 class WithColumns:
-    """A collator around the caller's collator, which adds the columns that the loss reads.
+    """A collator around the caller's collator, which adds the record of labels and columns.
 
     It pads columns of the dataset as the caller's collator pads the labels. A row's columns belong to its
     labels or, without labels, to its `input_ids`. In the batch they stand where the row's tokens do: at the
@@ -67,19 +98,11 @@ class WithColumns:
 
     Args:
         collator: the caller's.
-        find_numbers: finds the numbers of a batch's labels, in the processes of a data loader; None if the
-            loss does not read them.
-        find_sigma: finds the standard deviations of the numbers by their fields, for numbers that have none
-            in a column of the dataset; None for criteria without fields.
+        prepare: makes the record, in the processes of a data loader.
     """
 
-    def __init__(
-        self,
-        collator: Callable[[list[Any]], Any],
-        find_numbers: Callable[[Mapping[str, Any]], Tensor] | None = None,
-        find_sigma: Callable[[Mapping[str, Any]], Tensor] | None = None,
-    ) -> None:
-        self.collator, self.find_numbers, self.find_sigma = collator, find_numbers, find_sigma
+    def __init__(self, collator: Callable[[list[Any]], Any], prepare: Preparation) -> None:
+        self.collator, self.prepare = collator, prepare
 
     @property  # type: ignore[misc]  # what isinstance asks for, besides type()
     def __class__(self) -> type:
@@ -91,53 +114,54 @@ class WithColumns:
         return getattr(self.collator, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("collator", "find_numbers", "find_sigma"):
+        if name in ("collator", "prepare"):
             super().__setattr__(name, value)
         else:
             setattr(self.collator, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:  # pickle would find two classes
-        return WithColumns, (self.collator, self.find_numbers, self.find_sigma)
+        return WithColumns, (self.collator, self.prepare)
 
     def __call__(self, rows: list[Any]) -> Any:
-        """Return the collator's batch, with `[batch, seq]` floats for the columns that rows have.
+        """Return the collator's batch, with a record if rows have columns or the loss reads whole numbers.
 
         Raises:
             ValueError: columns do not fit the labels, or the labels are not those of the rows.
         """
-        batch = self._with_columns(rows)
+        if rows and isinstance(rows[0], Mapping):
+            # Columns of weights are in each batch, also where none of its rows has a value: accelerate takes
+            # the columns of the first process for those of all. The others may be empty beside a loss that
+            # has no use for them.
+            given = [
+                name
+                for name in COLUMNS
+                if any(row.get(name) is not None or (name in row and name in _WEIGHTS) for row in rows)
+            ]
+            batch = self.collator([{k: v for k, v in row.items() if k not in COLUMNS} for row in rows])
+        else:
+            given, batch = [], self.collator(rows)
         if isinstance(batch, MutableMapping) and batch.get("labels") is not None:
-            if self.find_numbers is not None:
-                batch[NUMBERS] = self.find_numbers(batch)
-            if self.find_sigma is not None:
-                of_fields, given = self.find_sigma(batch), batch.get("number_sigma")
-                batch["number_sigma"] = (
-                    of_fields if given is None else torch.where(given > 0, given, of_fields)
-                )
+            columns = {name: batch.pop(name) for name in COLUMNS if name in batch}  # of the caller's collator
+            columns |= _columns(rows, given, torch.as_tensor(batch["labels"])) if given else {}
+            if columns or self.prepare.reader.finds_numbers:
+                batch[PREPARED] = self.prepare({**batch, **columns}).pack()
         return batch
 
-    def _with_columns(self, rows: list[Any]) -> Any:
-        if not rows or not isinstance(rows[0], Mapping):
-            return self.collator(rows)
-        # Columns of weights are in each batch, also where none of its rows has a value: accelerate takes the
-        # columns of the first process for those of all. The others may be empty beside a loss that has no use
-        # for them.
-        given = [
-            n for n in COLUMNS if any(row.get(n) is not None or (n in row and n in _WEIGHTS) for row in rows)
-        ]
-        batch = self.collator([{k: v for k, v in row.items() if k not in COLUMNS} for row in rows])
-        if given and batch.get("labels") is not None:
-            tokens = [_tokens_of(row) for row in rows]
-            places = _places(tokens, torch.as_tensor(batch["labels"]))
-            for name in {*given} - {_SOFT}:
-                flat = torch.cat([_floats_of(row, name, own) for row, own in zip(rows, tokens, strict=True)])
-                batch[name] = torch.where(places >= 0, flat[places], 0)
-            if _SOFT in given:
-                pairs = [pair for row, own in zip(rows, tokens, strict=True) for pair in _pairs_of(row, own)]
-                soft, inside = pad_pairs(pairs), (places >= 0).unsqueeze(-1)
-                for name, column in zip(SOFT_IN_BATCH, soft, strict=True):
-                    batch[name] = torch.where(inside, column[places], 0)
-        return batch
+
+def _columns(rows: list[Any], given: list[str], labels: Tensor) -> dict[str, Tensor | SoftTargets]:
+    """Return the columns that some rows have, aligned with the labels of a batch."""
+    tokens = [_tokens_of(row) for row in rows]
+    places = _places(tokens, labels)
+    columns: dict[str, Tensor | SoftTargets] = {}
+    for name in given:
+        if name == _SOFT:
+            pairs = [pair for row, own in zip(rows, tokens, strict=True) for pair in _pairs_of(row, own)]
+            inside = (places >= 0).unsqueeze(-1)
+            columns[name] = SoftTargets(*[torch.where(inside, each[places], 0) for each in pad_pairs(pairs)])
+        else:
+            flat = torch.cat([_floats_of(row, name, own) for row, own in zip(rows, tokens, strict=True)])
+            columns[name] = torch.where(places >= 0, flat[places], 0)
+    return columns
 
 
 def _tokens_of(row: Mapping[str, Any]) -> Tensor:

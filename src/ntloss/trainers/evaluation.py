@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ntloss import LossTerms, NTLCrossEntropyLoss
-from ntloss.engine.targets import IGNORED
+from ntloss.engine.targets import PreparedLabels
 
 
 class _Sums(NamedTuple):
@@ -20,18 +19,14 @@ class _Sums(NamedTuple):
     ce: Any = 0.0  # cross-entropy, without the labels at which the number term replaces it
     ntl: Any = 0.0  # the number term before its weight
     ce_of_all: Any = 0.0  # cross-entropy at all labels
-    items: Any = 0.0  # the labels' weights: what all but the number term are divided by
-    numbers: Any = 0.0  # what the number term is divided by
+    items: Any = 0.0  # the labels' weights: what all are divided by
     batches: Any = 0.0  # the number of batches with labels, which may all be ignored
 
 
-def divisors_of(
-    loss: NTLCrossEntropyLoss, labels: Tensor, beside: Mapping[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """Return what a loss divides the cross-entropy of a batch by, and what its number term."""
-    names = ("loss_weights", "sequence_ids", "number_weights", "numbers")
-    items, numbers = loss.normalizers(labels, *(beside[name] for name in names))
-    return items, numbers if loss.divides_by_numbers else items
+def total_weight(record: PreparedLabels) -> Tensor:
+    """Return the weight of all labels of a record that count, by which a loss divides."""
+    counted = record.labels >= 0
+    return counted.sum() if record.weights is None else torch.where(counted, record.weights, 0).sum()
 
 
 class EvaluationMeans:
@@ -47,17 +42,14 @@ class EvaluationMeans:
         self._sums, self._added = _Sums(), 0.0
         self._own = self._items = 0.0  # the loss and the labels' weights since the last returned loss
 
-    def add(self, labels: Tensor, beside: Mapping[str, Any], terms: LossTerms, ce: Tensor) -> None:
-        """Add a batch: the labels and keywords that the loss was called with, and what it returned.
+    def add(self, record: PreparedLabels, count: Any, terms: LossTerms, ce: Tensor) -> None:
+        """Add a batch: what the loss was called with, and what it returned.
 
         `ce` is cross-entropy at all labels, also where the number term replaces it.
         """
-        items, numbers = divisors_of(self.loss, labels, beside)
-        divisor = beside["num_items_in_batch"]
-        of_items = items if divisor is None else torch.as_tensor(divisor, device=items.device)
-        # A mean over numbers was multiplied by the batch's share of the items.
-        of_numbers = numbers * torch.where(items > 0, of_items / items, 0)
-        sums = (terms.ce * of_items, terms.ntl * of_numbers, ce * of_items, items, numbers, torch.ones(()))
+        items = total_weight(record)
+        divisor = items if count is None else torch.as_tensor(count, device=items.device)
+        sums = (terms.ce * divisor, terms.ntl * divisor, ce * divisor, items, torch.ones(()))
         found = _Sums(*(each.detach().sum().to("cpu", torch.float64).item() for each in sums))
         self._sums = _Sums(*map(operator.add, self._sums, found))
         self._own += terms.loss.item() * found.items
@@ -81,7 +73,7 @@ class EvaluationMeans:
         sums = _Sums(*of_labels)
         if not sums.items:
             return dict.fromkeys(("loss", "ce", "ntl"), math.nan) if sums.batches else {}
-        ntl = sums.ntl / sums.numbers if sums.numbers else 0.0
+        ntl = sums.ntl / sums.items
         return {
             "loss": (sums.ce + added) / sums.items + float(self.loss.weight) * ntl,
             "ce": sums.ce_of_all / sums.items,
@@ -99,4 +91,4 @@ class EvaluationMeans:
         if own >= len(labels):
             return labels
         repeated = torch.arange(len(labels), device=labels.device) >= own
-        return labels.masked_fill(repeated.unsqueeze(-1), IGNORED)
+        return labels.masked_fill(repeated.unsqueeze(-1), -1)

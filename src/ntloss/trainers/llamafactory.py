@@ -2,7 +2,7 @@
 
     python -m ntloss.trainers.llamafactory train config.yaml
 
-The keys `ntl_weight`, `ntl_criterion`, `ntl_normalize_by`, ... of the YAML file, or of the command line, are
+The keys `ntl_weight`, `ntl_criterion`, ... of the YAML file, or of the command line, are
 options of `make_number_aware`; all others are LLaMA-Factory's.
 """
 
@@ -15,10 +15,7 @@ from typing import Any
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.share import check_options, given_vocabulary
 
-_OPTIONS = (
-    *("weight", "criterion", "normalize_by", "mode", "label_smoothing"),
-    *("thousands", "vocabulary", "chunked"),
-)
+_OPTIONS = ("weight", "criterion", "mode", "label_smoothing", "thousands", "vocabulary", "chunked")
 # Options of LLaMA-Factory whose models do not return the logits that a loss needs, or run elsewhere.
 _REFUSED = ("enable_liger_kernel", "use_unsloth", "use_ray")
 
@@ -28,7 +25,7 @@ def run_exp(args: dict[str, Any], **options: Any) -> None:
 
     Args:
         args: LLaMA-Factory's arguments.
-        options: of `make_number_aware`: weight, criterion, normalize_by, mode, label_smoothing, thousands,
+        options: of `make_number_aware`: weight, criterion, mode, label_smoothing, thousands,
             chunked, and vocabulary, also as the `module:function` of a function that makes it from the
             tokenizer.
 

@@ -39,7 +39,7 @@ def register_number_loss(
         thousands: the separator of thousands in labels, see `parse_numbers`. Default: each text decides.
         vocabulary: the number tokens, such as coordinates that are given by value, or `"module:function"` of
             a function that makes them from the tokenizer. Default: those of the tokenizer.
-        options: of `NTLCrossEntropyLoss`: weight, criterion, normalize_by, mode, label_smoothing.
+        options: of `NTLCrossEntropyLoss`: weight, criterion, mode, label_smoothing.
 
     Raises:
         TypeError, ValueError: an unknown or invalid option; when training starts, sequence parallelism, or
@@ -71,9 +71,8 @@ def register_number_loss(
             self.loss.anneal(progress_of(self.trainer.state))
             if num_items_in_batch is None:
                 num_items_in_batch = (labels[..., 1:] != self.loss.ignore_index).sum()
-            found: Tensor = self.loss(
-                outputs.logits, labels, loss_scale, num_items_in_batch=num_items_in_batch
-            )
+            prepared = self.loss.prepare(labels, weights=loss_scale)
+            found: Tensor = self.loss(outputs.logits, prepared, count=num_items_in_batch)
             return found
 
         def _make_loss(self, vocab_size: int) -> NTLCrossEntropyLoss:

@@ -19,22 +19,22 @@ from ntloss.callers import warn_caller
 from ntloss.criteria import Criterion
 from ntloss.criteria.hl_gauss import fields_of
 from ntloss.criteria.signature import name_of
-from ntloss.engine.targets import IGNORED
+from ntloss.engine.targets import IGNORED, PreparedLabels
 from ntloss.numbers import LabelNumbers
 from ntloss.numbers.fields import fields_of_labels
 from ntloss.reading.prompts import PLAIN_PROMPTS
-from ntloss.trainers.answering import Answering, FindNumbers, FindSigma, align
+from ntloss.trainers.answering import Answering
 from ntloss.trainers.chunked import ChunkedHead
 from ntloss.trainers.columns import (
     COLUMNS,
-    IN_BATCH,
-    NUMBERS,
+    PREPARED,
+    Preparation,
     WithColumns,
     check_dataset,
     check_names,
     has_rows,
 )
-from ntloss.trainers.evaluation import EvaluationMeans, divisors_of
+from ntloss.trainers.evaluation import EvaluationMeans, total_weight
 from ntloss.trainers.models import (
     check_loss,
     check_special,
@@ -51,7 +51,7 @@ from ntloss.trainers.share import (
     warn_without_numbers,
 )
 
-_OPTIONS = {"mode", "normalize_by", "label_smoothing"}  # of the loss, which trainers leave to it
+_OPTIONS = {"mode", "label_smoothing"}  # of the loss, which trainers leave to it
 _ROWS = 100  # of the training set, whose labels are looked at before the first step
 _NUMBERS = 3  # that are logged then
 
@@ -72,9 +72,8 @@ def make_number_aware(
 
     The trainer's own `compute_loss` is called with a model that computes this loss from the model's logits.
     So subclasses with a `compute_loss` of their own keep what they add, and the model itself is not changed.
-    Both terms are divided by the trainer's count of labels, or with `normalize_by="numbers"` the number term
-    by that of numbers, so the loss does not depend on how a batch is split into accumulated batches and over
-    ranks. A criterion whose width falls during training,
+    Both terms are divided by the trainer's count of labels, so the loss does not depend on how a batch is
+    split into accumulated batches and over ranks. A criterion whose width falls during training,
     `HLGauss.for_answers(answers)`, follows the trainer's steps.
 
     Evaluations log `eval_ce`, the cross-entropy at all labels, also where the number term replaces it, which
@@ -103,7 +102,7 @@ def make_number_aware(
             and False for others.
         shift: whether position i predicts label i + 1. Default: depends on the model's class.
         chunk_size: positions of a chunk. Default: depends on the device.
-        options: `mode`, `normalize_by` and `label_smoothing` of `NTLCrossEntropyLoss`.
+        options: `mode` and `label_smoothing` of `NTLCrossEntropyLoss`.
 
     Returns:
         The handle. It prints what the loss does; `handle.loss` is the loss, whose `weight` may be assigned at
@@ -130,7 +129,7 @@ def make_number_aware(
     tokenizer = getattr(given, "tokenizer", given)  # a processor has a tokenizer
     vocabulary = vocabulary_of(model, tokenizer, thousands)
     check_special(vocabulary, trainer.processing_class)
-    loss = NTLCrossEntropyLoss(vocabulary, criterion, weight, return_terms=True, **options)
+    loss = NTLCrossEntropyLoss(vocabulary, criterion, weight, **options)
     parallel = getattr(trainer.accelerator, "parallelism_config", None)
     if getattr(parallel, "cp_enabled", False) and loss.finds_numbers:
         raise ValueError(
@@ -144,12 +143,12 @@ def make_number_aware(
             "such as ntl_was, crps or gaussian_smoothing"
         )
     check_loss(model)
-    shift = shifts_labels(model) if shift is None else shift
+    loss.shift = shifts_labels(model) if shift is None else shift
     check_dataset(trainer.train_dataset)
     check_dataset(trainer.eval_dataset)
     if before := handle_of(trainer):
         before.undo()
-    return NumberAware(trainer, loss, shift, is_sft if chunked is None else chunked, chunk_size)
+    return NumberAware(trainer, loss, is_sft if chunked is None else chunked, chunk_size)
 
 
 def handle_of(trainer: Any) -> NumberAware | None:
@@ -165,28 +164,23 @@ class NumberAware:
         trainer: the trainer.
         loss: the loss; its `weight` may be assigned at each step.
         plain: cross-entropy alone, which evaluations log.
-        shift: whether position i predicts label i + 1.
         head: what computes the loss from hidden states, or None if it is computed from logits.
         sums: the sums of a running evaluation, or None.
-        find_sigma: finds the standard deviations of a batch's numbers by their fields, or None.
+        prepare: makes the record of a batch's labels.
         first_numbers: for a criterion on whole numbers, the first three numbers in the labels of the first
             batch as the loss sees them, with the width of an `HLGauss`: "512 ± 143, 340 ± 143, 7 ± 143".
     """
 
     def __init__(
-        self, trainer: Any, loss: NTLCrossEntropyLoss, shift: bool, chunked: bool, chunk_size: int | None
+        self, trainer: Any, loss: NTLCrossEntropyLoss, chunked: bool, chunk_size: int | None
     ) -> None:
-        self.trainer, self.loss, self.shift = trainer, loss, shift
-        smoothing = loss.label_smoothing
-        self.plain = NTLCrossEntropyLoss(loss.vocabulary, None, label_smoothing=smoothing, return_terms=True)
+        self.trainer, self.loss, self.prepare = trainer, loss, Preparation(loss)
+        self.plain = NTLCrossEntropyLoss(loss.vocabulary, None, label_smoothing=loss.label_smoothing)
         self.head = ChunkedHead(loss, self.plain, chunk_size) if chunked else None
         self._last_training = _Training(None)
         self._note = vars(trainer.model.config).get(PLAIN_PROMPTS)
         self.first_numbers = ""
-        self._items_per_number: Tensor | None = None  # of the current update
         self.sums: EvaluationMeans | None = None
-        fields = fields_of(loss.criterion)
-        self.find_sigma = None if fields is None else FindSigma(loss, *fields)
         trainer._set_signature_columns_if_needed()
         ours = {
             "compute_loss": self.compute_loss,
@@ -196,17 +190,9 @@ class NumberAware:
             "get_train_dataloader": self.get_train_dataloader,
             "get_eval_dataloader": self.get_eval_dataloader,
             "get_test_dataloader": self.get_test_dataloader,
-            "data_collator": WithColumns(
-                trainer.data_collator,
-                FindNumbers(loss, shift) if loss.finds_numbers else None,
-                self.find_sigma,
-            ),
+            "data_collator": WithColumns(trainer.data_collator, self.prepare),
             "model_accepts_loss_kwargs": True,  # so that the trainer counts the labels of a step
-            "_signature_columns": [
-                *trainer._signature_columns,
-                *COLUMNS,
-                *IN_BATCH,
-            ],  # so that it does not drop these
+            "_signature_columns": [*trainer._signature_columns, *COLUMNS],  # so that it does not drop these
         }
         self._replaced = {name: vars(trainer)[name] for name in ours if name in vars(trainer)}
         vars(trainer).update(ours)
@@ -336,19 +322,22 @@ class NumberAware:
             check_dataset(dataset)
         return self._own(name)(*given)
 
-    @contextmanager
-    def normalized(self) -> Iterator[None]:
-        """Let a mean over numbers be that of the whole update, however it is split into batches."""
-        loss = self.loss
-        if self._items_per_number is None:
-            yield
-            return
-        weight, normalize_by = loss.weight, loss.normalize_by
-        loss.weight, loss.normalize_by = weight * self._items_per_number, "items"
-        try:
-            yield
-        finally:
-            loss.weight, loss.normalize_by = weight, normalize_by
+    def record_of(self, batch: Mapping[str, Any], is_own: bool = True) -> PreparedLabels:
+        """Return the record of a batch's labels: the collator's, unless it belongs to other labels.
+
+        Of other labels than the step's, the numbers are found again, and weights that the batch has stay.
+        """
+        record = self._unpack(batch) if PREPARED in batch else None
+        if record is not None and is_own and record.labels.shape == batch["labels"].shape:
+            return record
+        anew = self.prepare(batch)
+        if record is None or record.labels.shape != anew.labels.shape:  # the trainer has cut the labels
+            return anew
+        sigma = record.sigma if self.prepare.reader.fields is None else anew.sigma
+        return record._replace(labels=anew.labels, numbers=anew.numbers, sigma=sigma)
+
+    def _unpack(self, batch: Mapping[str, Any]) -> PreparedLabels:
+        return PreparedLabels.unpack(batch[PREPARED], self.prepare.reader)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Call the trainer's own method, and count each label by its weight.
@@ -368,19 +357,12 @@ class NumberAware:
         self._items_per_number = None
         if count is None:
             return batches, count
-        of_numbers = self.loss.divides_by_numbers
-        found = torch.zeros(3, device=self.trainer.args.device)  # total weight, count, and that of numbers
+        found = torch.zeros(2, device=self.trainer.args.device)  # total weight, and count
         for batch in batches:
-            labels, beside = align(batch, self.shift)
-            counted = labels != IGNORED
-            weights = beside["loss_weights"]
-            weighed = counted if weights is None else torch.where(counted, weights, 0)
-            numbers = divisors_of(self.loss, labels, beside)[1] if of_numbers else labels.new_zeros(())
-            found += torch.stack([weighed.sum(), counted.sum(), numbers]).to(found)
+            record = self._unpack(batch) if PREPARED in batch else self.prepare(batch, False)
+            found += torch.stack([total_weight(record), (record.labels >= 0).sum()]).to(found)
         if self.trainer.args.average_tokens_across_devices:  # then the count is that of all ranks
             found = self.trainer.accelerator.reduce(found, reduction="sum")
-        if of_numbers:  # in a ratio, ranks of tensor parallelism may count the same batch
-            self._items_per_number = torch.where(found[2] > 0, found[0] / found[2], 0)
         return batches, count * torch.where(found[1] > 0, found[0] / found[1].clamp(min=1), 1.0)
 
     def _training(self) -> _Training:
@@ -401,17 +383,18 @@ class NumberAware:
             warn_without_numbers(f"the {len(labels):,} labels of the first rows")
         logs: dict[str, Any] = {"number_share": share}
         if self.loss.finds_numbers:
-            found = inputs[NUMBERS] if NUMBERS in inputs else FindNumbers(self.loss, self.shift)(inputs)
-            self._check_numbers(inputs["labels"], found)
-            self.first_numbers = _written(found, self.loss.criterion)
+            record = self.record_of(inputs)
+            self._check_numbers(record)
+            self.first_numbers = _written(record, self.loss.criterion)
             logs |= {"first_numbers": self.first_numbers} if self.first_numbers else {}
         self.trainer.log(logs)
 
-    def _check_numbers(self, labels: Tensor, found: Tensor) -> None:
+    def _check_numbers(self, record: PreparedLabels) -> None:
         """Warn if the first labels have number tokens, but these belong to no number of their text."""
-        labels = torch.as_tensor(labels).cpu()
-        share = number_share(labels[labels != IGNORED], self.loss.vocabulary)
-        if share and not LabelNumbers.unpack(found.cpu()).length.any():
+        assert record.numbers is not None
+        labels = record.labels.cpu()
+        share = number_share(labels[labels >= 0], self.loss.vocabulary)
+        if share and not LabelNumbers.unpack(record.numbers.cpu()).length.any():
             warn_caller(
                 "the number tokens of the first labels belong to no number of their text, so the criterion "
                 "does not see them: their digits stand in words (x1), or tokens beside them are unknown. See "
@@ -469,9 +452,10 @@ class _Training:
     called: bool = False  # whether an update has called compute_loss
 
 
-def _written(packed: Tensor, criterion: Criterion | None) -> str:
+def _written(record: PreparedLabels, criterion: Criterion | None) -> str:
     """Write the first numbers of labels, with the width of an `HLGauss`."""
-    numbers = LabelNumbers.unpack(packed.cpu().reshape(-1, packed.shape[-1]))
+    assert record.numbers is not None
+    numbers = LabelNumbers.unpack(record.numbers.cpu().reshape(-1, record.numbers.shape[-1]))
     first = numbers.magnitude[numbers.starts > 0][:_NUMBERS].tolist()
     if not isinstance(criterion, HLGauss) or criterion.fields:
         return ", ".join(f"{number:.15g}" for number in first)

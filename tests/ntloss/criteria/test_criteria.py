@@ -48,11 +48,9 @@ def loss_and_gradient(name, logits, vocabulary=NUMBERS, labels=None):
     """Compute the number term of each position, and the gradient of the sum of the losses."""
     case = numbers_case(name)
     logits = logits.detach().clone().requires_grad_()
-    loss_fn = NTLCrossEntropyLoss(
-        vocabulary, CRITERIA[name][0], 1.0, mode="add", reduction="none", return_terms=True
-    )
+    loss_fn = NTLCrossEntropyLoss(vocabulary, CRITERIA[name][0], 1.0, mode="add", reduction="none")
     labels = case.labels if labels is None else labels
-    terms = loss_fn(logits, labels, sequence_ids=case.sequence_ids)
+    terms = loss_fn.terms(logits, loss_fn.prepare(labels, sequence_ids=case.sequence_ids))
     ce = NTLCrossEntropyLoss(vocabulary, weight=0.0, reduction="none")(logits, labels)
     # Without cross-entropy, which may be infinite.
     (gradient,) = torch.autograd.grad((terms.loss - ce).nan_to_num(0, posinf=0).sum(), logits)
@@ -135,7 +133,9 @@ class TestEveryCriterion:
         for logits in (case.logits(), case.logits()):
             logits[0] = math.nan if found else logits[0]
             logits.requires_grad_()
-            loss = loss_fn(logits, case.labels, weights, sequence_ids=case.sequence_ids)
+            loss = loss_fn(
+                logits, loss_fn.prepare(case.labels, weights=weights, sequence_ids=case.sequence_ids)
+            )
             found.append((loss, *torch.autograd.grad(loss, logits)))
         assert_close(found[1], found[0])
 
@@ -163,11 +163,11 @@ def test_criteria_compile_without_graph_breaks(name):
     case = numbers_case(name)
     loss = NTLCrossEntropyLoss(NUMBERS, CRITERIA[name][0], shift=True)
 
-    given = {"numbers": loss.find_numbers(case.labels)} if loss.finds_numbers else {}
+    labels = loss.prepare(case.labels)
 
     def differentiated(function):
         logits = case.logits(torch.float32).requires_grad_()
-        value = function(logits, case.labels, **given)
+        value = function(logits, labels)
         return value.detach(), torch.autograd.grad(value, logits)[0]
 
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
@@ -251,9 +251,7 @@ def test_an_infinite_loss_with_a_weight_of_0_counts_as_0(criterion, weight):
     logits = torch.zeros(1, 12)
     logits[0, 7] = -torch.inf
     logits.requires_grad_()
-    terms = NTLCrossEntropyLoss(DIGITS, criterion, weight, mode="add", return_terms=True)(
-        logits, torch.tensor([4])
-    )
+    terms = NTLCrossEntropyLoss(DIGITS, criterion, weight, mode="add").terms(logits, torch.tensor([4]))
     terms.loss.backward()
     assert_close(terms.loss, terms.ce)
     assert terms.ntl.isposinf()
@@ -270,12 +268,12 @@ def test_in_place_of_cross_entropy_a_narrow_gaussian_is_cross_entropy_of_the_lab
 
 
 def test_del_loss_tends_to_zero_at_the_label_and_for_low_logits():
-    loss_fn = NTLCrossEntropyLoss(DIGITS, del_loss, return_terms=True)
+    loss_fn = NTLCrossEntropyLoss(DIGITS, del_loss)
 
     def certain(digit, level, rest):
         logits = torch.full((1, 12), rest, dtype=torch.float64)
         logits[0, digit] = level
-        return float(loss_fn(logits, torch.tensor([4])).ntl)
+        return float(loss_fn.terms(logits, torch.tensor([4])).ntl)
 
     assert certain(4, 40.0, -40.0) < TWO_PATHS[torch.float64]
     assert certain(3, 40.0, -40.0) == approx(0.01 * 40 / 10)

@@ -26,7 +26,7 @@ def character_tokenizer():
 def test_the_digit_of_a_key_is_no_number_and_both_coordinates_are(text):
     tokenizer = character_tokenizer()
     loss_fn = NTLCrossEntropyLoss(NumberVocabulary.from_tokenizer(tokenizer), HLGauss(sigma=20.0))
-    numbers = LabelNumbers.unpack(loss_fn.find_numbers(torch.tensor([tokenizer.encode(text)])))
+    numbers = LabelNumbers.unpack(loss_fn.prepare(torch.tensor([tokenizer.encode(text)])).numbers)
     places = [i for i, length in enumerate(numbers.length[0].tolist()) if length]
     assert [text[i] for i in places] == list("512340")
     assert [text[i] for i in places if numbers.starts[0, i]] == ["5", "3"]

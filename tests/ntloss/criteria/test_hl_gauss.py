@@ -13,7 +13,7 @@ from tolerances import CANCELLATION, VALUE_TOLERANCE, approx, assert_close
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria import make_criterion
-from ntloss.engine.targets import LabelOptions, prepare_targets
+from ntloss.engine.targets import make_targets
 from ntloss.numbers import LabelNumbers
 
 POINT, MINUS, TEXT = 10, 11, 12
@@ -29,10 +29,11 @@ def encode(text):
 def targets_of(criterion, labels, vocabulary=DIGITS, dtype=torch.float64):
     """The targets of a row's tokens, `[tokens, values]`."""
     row = torch.tensor([encode(labels) if isinstance(labels, str) else labels])
-    term = NTLCrossEntropyLoss(vocabulary, criterion).term
+    loss_fn = NTLCrossEntropyLoss(vocabulary, criterion)
+    term = loss_fn.term
     logits = torch.zeros(*row.shape, vocabulary.vocab_size, dtype=dtype)
-    options = {"ignore_index": -100, "reduction": "mean", "mode": "replace", "divides_by_numbers": False}
-    targets = prepare_targets(row, logits, LabelOptions(), term.tables, term.reads, term.decimals, **options)
+    given = loss_fn.prepare(row), logits, term.tables, term.reads, None
+    targets = make_targets(*given, reduction="mean", mode="replace")
     numbers = LabelNumbers.unpack(targets.numbers)
     return criterion.targets(
         term.tables.values.to(dtype), targets.target.clamp(min=0), numbers, term.tables.cells
@@ -140,7 +141,7 @@ class TestTargets:
         logits, labels = torch.randn(1, 4, 112, dtype=torch.float64), torch.tensor([[1, 110, 15, 111]])
         loss = NTLCrossEntropyLoss(vocabulary, HLGauss(1e-6))(logits, labels)  # 1.05, not 1.5
         assert_close(loss, torch.nn.functional.cross_entropy(logits[0], labels[0]), EXACT)
-        terms = NTLCrossEntropyLoss(vocabulary, HLGauss(1e-6), mode="add", return_terms=True)(logits, labels)
+        terms = NTLCrossEntropyLoss(vocabulary, HLGauss(1e-6), mode="add").terms(logits, labels)
         assert terms.ntl < terms.ce  # beside cross-entropy, the forms of a value are one
 
     def test_as_sigma_grows_the_target_is_uniform_over_the_cells(self):
@@ -176,10 +177,10 @@ class TestSigma:
         loss_fn = NTLCrossEntropyLoss(DIGITS, criterion)
         compiled = torch.compile(loss_fn, backend=count, fullgraph=True)
         logits, labels = torch.randn(1, 2, 14), torch.tensor([[3, 9]])
-        numbers = loss_fn.find_numbers(labels)
+        prepared = loss_fn.prepare(labels)
         for sigma in (3.0, 1.0, 0.2):
             criterion.sigma = sigma
-            found = compiled(logits, labels, numbers=numbers)
+            found = compiled(logits, prepared)
             assert_close(found, loss_fn(logits, labels), VALUE_TOLERANCE[torch.float32])
         assert len(graphs) == 1
         assert float(loss_fn(logits, labels)) != float(

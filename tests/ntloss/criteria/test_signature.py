@@ -47,8 +47,8 @@ def test_a_criterion_may_read_every_name():
     assert set(reads_of(everything)) == set(READABLE)
     case = numbers_case("ntil")
     for mode in ("add", "replace"):
-        loss_fn = NTLCrossEntropyLoss(NUMBERS, everything, mode=mode, return_terms=True)
-        assert loss_fn(case.logits(), case.labels).ntl == 0
+        loss_fn = NTLCrossEntropyLoss(NUMBERS, everything, mode=mode)
+        assert loss_fn.terms(case.logits(), case.labels).ntl == 0
 
 
 @pytest.mark.parametrize("name", CRITERIA)
@@ -322,9 +322,9 @@ def test_a_module_may_be_a_criterion_with_options():
             return tau * ((probs @ values) - values[target]).square()
 
     case = make_case(6)
-    once = NTLCrossEntropyLoss(NUMBERS, Squared(), return_terms=True)(case.logits(), case.labels).ntl
-    twice = NTLCrossEntropyLoss(NUMBERS, partial(Squared(), tau=2.0), return_terms=True)
-    assert_close(twice(case.logits(), case.labels).ntl, 2 * once)
+    once = NTLCrossEntropyLoss(NUMBERS, Squared()).terms(case.logits(), case.labels).ntl
+    twice = NTLCrossEntropyLoss(NUMBERS, partial(Squared(), tau=2.0))
+    assert_close(twice.terms(case.logits(), case.labels).ntl, 2 * once)
 
 
 def of_sigma(probs, values, number_sigma):

@@ -71,7 +71,11 @@ def test_each_reduction_compiles(reduction, weighted, irregular):
 def test_one_graph_takes_batches_of_any_size(name, irregular):
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     if name == "combined":
-        objective = NTLCrossEntropyLoss(irregular, "dist2")
+        loss_fn = NTLCrossEntropyLoss(irregular, "dist2")
+
+        def objective(logits, labels, weights):
+            return loss_fn(logits, loss_fn.prepare(labels, weights=weights))
+
     else:
         objective = combined(LOSSES[name](irregular), weighted=True)
     compiled = torch.compile(objective, fullgraph=True, backend=counter, dynamic=True)
@@ -149,7 +153,7 @@ class TestTermOnAccelerators:
     @pytest.fixture
     def counter(self, monkeypatch):
         counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
-        compiled = torch.compile(terms.NumberTerm.compute, dynamic=True, backend=counter)
+        compiled = torch.compile(terms.NumberTerm.forward, dynamic=True, backend=counter)
         monkeypatch.setattr(terms, "COMPILED_ON", ("cpu",))
         monkeypatch.setattr(terms, "compiled_term", lambda: compiled)
         monkeypatch.setattr(targets, "values_are_hidden", lambda: True)  # static shapes, no values read

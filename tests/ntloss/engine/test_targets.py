@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 import torch
 from combined_cases import HIDDEN, NUMBERS, VOCAB
-from tolerances import approx
 
-from ntloss import NTLCrossEntropyLoss, NTLoss, NTLossDotProduct
+from ntloss import HLGauss, NTLCrossEntropyLoss, NTLoss, NTLossDotProduct, SoftTargets
 from ntloss.engine import targets
 
 OF_LOGITS = ("logits", "alone")
@@ -19,12 +18,15 @@ def call(which, options=None, **changes):
     """Compute a loss of three positions with some of its inputs changed."""
     options = options or {}
     given: dict[str, Any] = {"labels": torch.tensor([9, 4, 3]), **changes}
+    loss_fn = (NTLoss if which == "alone" else NTLCrossEntropyLoss)(NUMBERS, **options)
+    if which != "alone" and "weights" in given:
+        given["labels"] = loss_fn.prepare(given["labels"], weights=given.pop("weights"))
+    elif "weights" in given:
+        given["loss_weights"] = given.pop("weights")
     if which in OF_LOGITS:
-        kind = NTLCrossEntropyLoss if which == "logits" else NTLoss
-        return kind(NUMBERS, **options)(given.pop("logits", torch.zeros(3, VOCAB)), **given)
+        return loss_fn(given.pop("logits", torch.zeros(3, VOCAB)), **given)
     hidden = given.pop("hidden_states", torch.zeros(3, HIDDEN))
-    weight = given.pop("lm_head_weight", torch.zeros(VOCAB, HIDDEN))
-    return NTLCrossEntropyLoss(NUMBERS, **options).from_hidden(hidden, weight, **given)
+    return loss_fn.from_hidden(hidden, given.pop("lm_head_weight", torch.zeros(VOCAB, HIDDEN)), **given)
 
 
 # --- options --------------------------------------------------------------------------------------
@@ -38,7 +40,6 @@ def call(which, options=None, **changes):
         ({"label_smoothing": 1.5}, ValueError),
         ({"label_smoothing": NAN}, ValueError),
         ({"reduction": "average"}, ValueError),
-        ({"normalize_by": "tokens"}, ValueError),
         ({"weight": "0.3"}, ValueError),
         *[({"weight": weight}, ValueError) for weight in (-1.0, NAN, INF)],
         *[({"weight": torch.tensor(weight)}, ValueError) for weight in (-1.0, NAN, INF, 1)],
@@ -89,13 +90,13 @@ def test_settings_that_contradict_the_vocabulary_are_errors(kind, settings, digi
         ({"labels": torch.zeros(3, device=META).long()}, ValueError, False),
         ({"labels": torch.tensor([9, 2, VOCAB])}, ValueError, True),
         ({"labels": torch.tensor([9, -1, 3])}, ValueError, True),
-        ({"loss_weights": torch.ones(2)}, ValueError, False),
-        ({"loss_weights": torch.tensor([1.0, -1.0, 0.0])}, ValueError, True),
-        ({"loss_weights": torch.tensor([1.0, NAN, 0.0])}, ValueError, True),
-        ({"loss_weights": torch.ones(3).cfloat()}, TypeError, False),
-        ({"loss_weights": [1.0, 1.0, 1.0]}, TypeError, False),
-        ({"loss_weights": 1.0}, TypeError, False),
-        ({"loss_weights": torch.ones(3, device=META)}, ValueError, False),
+        ({"weights": torch.ones(2)}, ValueError, False),
+        ({"weights": torch.tensor([1.0, -1.0, 0.0])}, ValueError, True),
+        ({"weights": torch.tensor([1.0, NAN, 0.0])}, ValueError, True),
+        ({"weights": torch.ones(3).cfloat()}, TypeError, False),
+        ({"weights": [1.0, 1.0, 1.0]}, TypeError, False),
+        ({"weights": 1.0}, TypeError, False),
+        ({"weights": torch.ones(3, device=META)}, ValueError, False),
     ],
     ids=str,
 )
@@ -123,8 +124,8 @@ def test_invalid_labels_and_weights_are_errors(which, changes, error, reads_valu
     ids=str,
 )
 def test_an_invalid_count_is_an_error(which, options, count):
-    with pytest.raises(ValueError, match="num_items_in_batch"):
-        call(which, options, num_items_in_batch=count)
+    with pytest.raises(ValueError, match="count"):
+        call(which, options, count=count)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
@@ -135,7 +136,7 @@ def test_float8_is_an_error_that_names_the_dtypes_to_cast_to(which, dtype):
         call(which, **{name: tensor.to(dtype) for name, tensor in inputs.items()})
 
 
-@pytest.mark.parametrize("options", [{}, {"return_lse": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"reduction": "none"}], ids=str)
 def test_logits_of_a_head_that_overflow_float16_are_an_error(options):
     hidden = torch.full((3, HIDDEN), 200.0).half()
     weight = torch.full((VOCAB, HIDDEN), 50.0).half()
@@ -144,7 +145,7 @@ def test_logits_of_a_head_that_overflow_float16_are_an_error(options):
         call("hidden", options, hidden_states=2 * hidden, lm_head_weight=weight)
 
 
-@pytest.mark.parametrize("name", ["forward", "from_hidden", "targets", "from_log_probs", "normalizers"])
+@pytest.mark.parametrize("name", ["prepare", "forward", "from_hidden", "targets", "from_log_probs"])
 def test_a_misspelled_argument_is_an_error_that_names_the_function_and_the_argument(name):
     function = getattr(NTLCrossEntropyLoss(NUMBERS), name)
     with pytest.raises(TypeError, match=rf"\b{name}\b.*number_weight\b"):
@@ -158,21 +159,22 @@ def test_shifting_labels_without_a_sequence_is_an_error(which):
         call(which, {"shift": True}, labels=torch.tensor(9), **one)
 
 
-def test_normalizers_check_labels_and_weights():
-    module = NTLCrossEntropyLoss(NUMBERS)
-    with pytest.raises(TypeError, match="labels"):
-        module.normalizers(torch.zeros(3))
-    with pytest.raises(ValueError, match="label"):
-        module.normalizers(torch.tensor([99]))
-    with pytest.raises(ValueError, match="loss_weights"):
-        module.normalizers(torch.tensor([9, 2]), torch.ones(1))
+def test_labels_that_were_prepared_without_numbers_are_an_error():
+    labels = NTLCrossEntropyLoss(NUMBERS).prepare(torch.tensor([[9, 4, 3]]))
+    with pytest.raises(ValueError, match="prepare"):
+        NTLCrossEntropyLoss(NUMBERS, HLGauss(1.0))(torch.zeros(1, 3, VOCAB), labels)
+    assert NTLCrossEntropyLoss(NUMBERS, None)(torch.zeros(1, 3, VOCAB), labels) > 0
 
 
-def test_normalizers_are_exact_for_logits_in_float64():
-    weights = torch.rand(50, dtype=torch.float64)
-    items, numbers = NTLCrossEntropyLoss(NUMBERS).normalizers(torch.full((50,), 9), weights)
-    assert items.dtype == torch.float64
-    assert (items.item(), numbers.item()) == approx((weights.sum().item(),) * 2, dtype=torch.float64)
+def test_a_record_is_moved_and_split_as_one():
+    soft = SoftTargets(torch.zeros(2, 3, 1).long(), torch.zeros(2, 3, 1))
+    loss_fn, ones = NTLCrossEntropyLoss(NUMBERS, HLGauss(1.0), shift=True), torch.ones(2, 3)
+    labels = torch.full((2, 3), 9)
+    record = loss_fn.prepare(labels, weights=ones, number_weights=ones, sigma=ones, soft=soft)
+    part = record.map(lambda column: column[:1])
+    assert [column.shape[0] for column in (*part[:4], *part.soft, part.numbers)] == [1] * 7
+    moved = record.to("meta")
+    assert {column.device.type for column in (*moved[:4], *moved.soft, moved.numbers)} == {"meta"}
 
 
 # --- logits, hidden states, heads -----------------------------------------------------------------

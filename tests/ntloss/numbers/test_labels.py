@@ -243,8 +243,8 @@ def test_losses_and_gradients_of_very_long_numbers_are_finite(name):
     logits = torch.randn(2, 1500, len(TEXTS)) * 5
     logits[..., :10].masked_fill_(torch.rand(2, 1500, 10) < 0.2, -math.inf)
     logits.requires_grad_()
-    loss_fn = NTLCrossEntropyLoss(DIGITS_ALONE, name, mode="replace", return_terms=True)
-    terms = loss_fn(logits, labels)
+    loss_fn = NTLCrossEntropyLoss(DIGITS_ALONE, name, mode="replace")
+    terms = loss_fn.terms(logits, labels)
     terms.loss.backward()
     assert terms.ntl.isfinite()
     assert logits.grad.isfinite().all()
@@ -257,8 +257,8 @@ def test_leading_zeros_do_not_hide_an_error():
     logits[..., 0] = 0.0
     logits[0, -1] = -math.inf
     logits[0, -1, 3] = 0.0
-    loss_fn = NTLCrossEntropyLoss(VOCABULARY, "number_level", reduction="sum", return_terms=True)
-    assert float(loss_fn(logits, labels_of(row)).ntl) == approx(4 / 10)
+    loss_fn = NTLCrossEntropyLoss(VOCABULARY, "number_level", reduction="sum")
+    assert float(loss_fn.terms(logits, labels_of(row)).ntl) == approx(4 / 10)
 
 
 def test_flat_labels_need_sequence_ids():
@@ -271,25 +271,18 @@ def test_flat_labels_need_sequence_ids():
             loss_fn(logits[0], labels[0])
         with pytest.raises(ValueError, match="sequence_ids"):
             loss_fn.from_hidden(hidden, head, labels[0])
-        flat = loss_fn(logits[0], labels[0], sequence_ids=torch.zeros(4, dtype=torch.int64))
-        assert_close(flat, loss_fn(logits, labels))
+        flat = loss_fn.prepare(labels[0], sequence_ids=torch.zeros(4, dtype=torch.int64))
+        assert_close(loss_fn(logits[0], flat), loss_fn(logits, labels))
     NTLCrossEntropyLoss(VOCABULARY, "dist2").from_hidden(hidden, head, labels[0])
 
 
 def test_sequence_ids_of_the_wrong_shape_or_dtype_are_errors():
     loss = NTLCrossEntropyLoss(VOCABULARY, "number_level")
-    logits, labels = torch.randn(1, 4, len(TEXTS)), labels_of("1_23")
+    labels = labels_of("1_23")
     with pytest.raises(ValueError, match="sequence_ids"):
-        loss(logits, labels, sequence_ids=torch.zeros(1, 3, dtype=torch.int64))
+        loss.prepare(labels, sequence_ids=torch.zeros(1, 3, dtype=torch.int64))
     with pytest.raises(TypeError, match="sequence_ids"):
-        loss(logits, labels, sequence_ids=torch.zeros(1, 4))
-
-
-def test_numbers_that_were_cast_are_an_error():
-    loss, labels = NTLCrossEntropyLoss(VOCABULARY, "number_level"), labels_of("1_23")
-    for dtype in (torch.int32, torch.float32):
-        with pytest.raises(TypeError, match="numbers"):
-            loss(torch.randn(1, 4, len(TEXTS)), labels, numbers=loss.find_numbers(labels).to(dtype))
+        loss.prepare(labels, sequence_ids=torch.zeros(1, 4))
 
 
 def test_empty_batches_are_supported():
@@ -358,28 +351,26 @@ class TestRecord:
     LABELS = labels_of("12.5_99_", "x7_1,234")
 
     def test_it_may_be_split_gathered_and_pickled(self):
-        whole = self.LOSS.find_numbers(self.LABELS)
+        whole = self.LOSS.prepare(self.LABELS).numbers
         assert whole.shape[:-1] == self.LABELS.shape
         assert_identical(pickle.loads(pickle.dumps(whole)), whole)
-        parts = [self.LOSS.find_numbers(row[None]) for row in self.LABELS]
+        parts = [self.LOSS.prepare(row[None]).numbers for row in self.LABELS]
         assert_identical(torch.cat(parts), whole)
 
     def test_a_loss_with_it_is_that_without(self):
         logits = torch.randn(*self.LABELS.shape, len(TEXTS), dtype=torch.float64)
         hidden, head = torch.randn(*self.LABELS.shape, 4), torch.randn(len(TEXTS), 4)
-        numbers = self.LOSS.find_numbers(self.LABELS)
         for criterion in (self.LOSS.criterion, "number_level", by_digits_after):
             loss = NTLCrossEntropyLoss(VOCABULARY, criterion, shift=True)
-            numbers = loss.find_numbers(self.LABELS)
-            assert_close(loss(logits, self.LABELS, numbers=numbers), loss(logits, self.LABELS))
+            prepared = loss.prepare(self.LABELS)
+            assert_close(loss(logits, prepared), loss(logits, self.LABELS))
             with Watch() as watch:
-                found = loss.from_hidden(hidden, head, self.LABELS, numbers=numbers)
+                found = loss.from_hidden(hidden, head, prepared)
             assert_close(found, loss.from_hidden(hidden, head, self.LABELS))
             assert "searchsorted" not in watch.operators
-            assert_identical(loss.normalizers(self.LABELS, numbers=numbers), loss.normalizers(self.LABELS))
 
     def test_in_single_precision_it_holds_the_same(self):
-        numbers = LabelNumbers.unpack(self.LOSS.find_numbers(self.LABELS))
+        numbers = LabelNumbers.unpack(self.LOSS.prepare(self.LABELS).numbers)
         single = LabelNumbers.unpack(numbers.pack(torch.float32))
         for name, column in numbers._asdict().items():
             expected = column.float() if column.is_floating_point() else column.int()
@@ -390,18 +381,18 @@ class TestRecord:
         for criterion in ("hl_gauss", "number_level"):
             given = {"name": criterion, "sigma": 2.0} if criterion == "hl_gauss" else criterion
             loss = NTLCrossEntropyLoss(VOCABULARY, given)
-            numbers = loss.find_numbers(labels)
-            labels[1] = IGNORED
-            alone = loss(logits[:1], labels[:1], numbers=numbers[:1])
-            assert_close(loss(logits, labels, numbers=numbers), alone)
+            prepared = loss.prepare(labels)
+            prepared.labels[1] = -1
+            alone = loss(logits[:1], prepared.map(lambda column: column[:1]))
+            assert_close(loss(logits, prepared), alone)
 
     def test_that_of_other_labels_is_an_error(self):
         logits = torch.randn(*self.LABELS.shape, len(TEXTS))
-        with pytest.raises(ValueError, match="find_numbers"):
-            self.LOSS(logits, self.LABELS, numbers=self.LOSS.find_numbers(self.LABELS[:, 1:]))
+        with pytest.raises(ValueError, match="labels"):
+            self.LOSS(logits, self.LOSS.prepare(self.LABELS[:, 1:]))
 
     def test_labels_without_values_need_it(self):
         meta = NTLCrossEntropyLoss(VOCABULARY, "number_level").to("meta")
         logits = torch.randn(*self.LABELS.shape, len(TEXTS), device="meta")
-        with pytest.raises(RuntimeError, match="find_numbers"):
+        with pytest.raises(RuntimeError, match="prepare"):
             meta(logits, self.LABELS.to("meta"))

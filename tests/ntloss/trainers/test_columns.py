@@ -6,6 +6,7 @@ import pickle
 import pytest
 import tiny_tokenizers
 import torch
+import torch.nn.functional as F
 import trainer_cases as cases
 from processes import results_of
 from tolerances import TRAINED, approx, assert_close
@@ -14,8 +15,9 @@ from transformers import DataCollatorForSeq2Seq, DataCollatorWithFlattening, Tra
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, SoftTargets, number_level
 from ntloss.criteria.soft import pad_pairs
+from ntloss.engine.targets import PreparedLabels
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.columns import COLUMNS, IN_BATCH, SOFT_IN_BATCH, WithColumns
+from ntloss.trainers.columns import COLUMNS, PREPARED, Preparation, WithColumns
 from ntloss.trainers.share import NumberLabelsMissingWarning
 
 datasets = pytest.importorskip("datasets")
@@ -44,13 +46,24 @@ def as_lists(row):
     return {name: values.tolist() if hasattr(values, "tolist") else values for name, values in row.items()}
 
 
-def stacked(rows, column):
-    """A batch, and the argument of the loss that a column is."""
+def stacked(loss_fn, rows, column):
+    """A batch, and its labels with a column beside them."""
     inputs = cases.stack([{k: v for k, v in row.items() if k != column} for row in rows])
     if column != "soft_labels":
-        return inputs, {column: torch.stack([row[column] for row in rows])}
-    flat = pad_pairs([pairs for row in rows for pairs in row[column]])
-    return inputs, {column: SoftTargets(*[each.reshape(*inputs["labels"].shape, -1) for each in flat])}
+        name = {"loss_weights": "weights", "number_sigma": "sigma"}.get(column, column)
+        beside = {name: torch.stack([row[column] for row in rows])}
+    else:
+        flat = pad_pairs([pairs for row in rows for pairs in row[column]])
+        beside = {"soft": SoftTargets(*[each.reshape(*inputs["labels"].shape, -1) for each in flat])}
+    return inputs, loss_fn.prepare(inputs["labels"], **beside)
+
+
+def collator_of(collate, criterion=None):
+    return WithColumns(collate, Preparation(NTLCrossEntropyLoss(DIGITS, criterion)))
+
+
+def record_of(collator, rows):
+    return PreparedLabels.unpack(collator(rows)[PREPARED], collator.prepare.reader)
 
 
 def train_plainly(name, column, criterion=None):
@@ -61,8 +74,8 @@ def train_plainly(name, column, criterion=None):
     loss_fn = NTLCrossEntropyLoss(DIGITS, criterion, shift=name == "llama")
     losses = []
     for step in range(STEPS):
-        inputs, beside = stacked(rows[step * ROWS : (step + 1) * ROWS], column)
-        loss = loss_fn(model(**inputs).logits, inputs["labels"], **beside)
+        inputs, labels = stacked(loss_fn, rows[step * ROWS : (step + 1) * ROWS], column)
+        loss = loss_fn(model(**inputs).logits, labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -148,7 +161,7 @@ def test_reordered_labels_have_the_widths_of_their_fields(tmp_path):
 
 
 class _ReversingWeights(_Reversing):
-    names = (*_Reversing.names, "number_weights")
+    names = (*_Reversing.names, PREPARED)
 
 
 @pytest.mark.parametrize("cls", [_Reversing, _ReversingWeights])
@@ -199,12 +212,12 @@ def test_an_evaluation_is_weighted_whatever_the_size_of_its_batches(size, column
         model, tmp_path, loss={"criterion": criterion}, per_device_eval_batch_size=size
     )
     metrics = trainer.evaluate(rows)
-    inputs, beside = stacked(rows, column)
-    loss_fn = NTLCrossEntropyLoss(DIGITS, criterion, shift=True, return_terms=True)
+    loss_fn = NTLCrossEntropyLoss(DIGITS, criterion, shift=True)
+    inputs, labels = stacked(loss_fn, rows, column)
     with torch.no_grad():
         logits = model(**inputs).logits
-        terms = loss_fn(logits, inputs["labels"], **beside)
-        ce = NTLCrossEntropyLoss(DIGITS, None, shift=True)(logits, inputs["labels"], **beside)
+        terms = loss_fn.terms(logits, labels)
+        ce = NTLCrossEntropyLoss(DIGITS, None, shift=True)(logits, labels)
     wanted = {"eval_loss": terms.loss.item(), "eval_ce": ce.item(), "eval_ntl": terms.ntl.item()}
     assert {name: metrics[name] for name in wanted} == approx(wanted)
 
@@ -215,7 +228,7 @@ def test_a_collator_may_make_the_column_itself(tmp_path):
         return {**batch, "loss_weights": torch.zeros(batch["labels"].shape)}
 
     trainer = number_aware_trainer(cases.llama(), tmp_path, accumulate=2)
-    trainer.data_collator = WithColumns(collate)
+    trainer.data_collator = WithColumns(collate, trainer.data_collator.prepare)
     assert train_with(trainer).losses == [0.0] * STEPS
 
 
@@ -273,13 +286,13 @@ ROWS_OF_TWO_LENGTHS = rows_of([5, 6, 7], [-100, 8])
 def test_weights_are_padded_on_the_side_of_the_labels(side, expected):
     tokenizer = tiny_tokenizers.sentence_piece()
     tokenizer.padding_side = side
-    collate = WithColumns(DataCollatorForSeq2Seq(tokenizer))
-    assert collate(ROWS_OF_TWO_LENGTHS)["loss_weights"].tolist() == expected
+    collate = collator_of(DataCollatorForSeq2Seq(tokenizer))
+    assert record_of(collate, ROWS_OF_TWO_LENGTHS).weights.tolist() == expected
 
 
 def test_weights_of_joined_rows_are_joined():
-    batch = WithColumns(DataCollatorWithFlattening())(ROWS_OF_TWO_LENGTHS)
-    assert batch["loss_weights"].tolist() == [[1.0, 2.0, 3.0, 11.0, 12.0]]
+    record = record_of(collator_of(DataCollatorWithFlattening()), ROWS_OF_TWO_LENGTHS)
+    assert record.weights.tolist() == [[1.0, 2.0, 3.0, 11.0, 12.0]]
 
 
 def pad_with_tokens(rows):
@@ -288,7 +301,8 @@ def pad_with_tokens(rows):
 
 
 def test_labels_may_be_padded_with_a_token():
-    assert WithColumns(pad_with_tokens)(ROWS_OF_TWO_LENGTHS)["loss_weights"].tolist()[1] == [11.0, 12.0, 0.0]
+    record = record_of(collator_of(pad_with_tokens), ROWS_OF_TWO_LENGTHS)
+    assert record.weights.tolist()[1] == [11.0, 12.0, 0.0]
 
 
 def test_labels_may_be_ignored_and_may_come_from_the_ids():
@@ -297,14 +311,15 @@ def test_labels_may_be_ignored_and_may_come_from_the_ids():
         return {"labels": ids.masked_fill(ids < 6, -100)}
 
     rows = [{"input_ids": [5, 6, 7], "number_weights": [0.5, 1, 2]}, {"input_ids": [6, 5, 5]}]
-    found = WithColumns(ignoring)(rows)["number_weights"]
+    found = record_of(collator_of(ignoring), rows).number_weights
     assert found.tolist() == [[0.5, 1.0, 2.0], [1.0, 1.0, 1.0]]
 
 
 def test_a_batch_without_the_columns_or_without_labels_stays_as_it_is():
     rows = [{"input_ids": [1, 2]}]
-    assert WithColumns(default_data_collator)(rows).keys() == {"input_ids"}
-    assert WithColumns(default_data_collator)([{**rows[0], "loss_weights": [1, 1]}]).keys() == {"input_ids"}
+    collate = collator_of(default_data_collator)
+    assert collate(rows).keys() == {"input_ids"}
+    assert collate([{**rows[0], "loss_weights": [1, 1]}]).keys() == {"input_ids"}
 
 
 def pickled(collator):
@@ -314,14 +329,18 @@ def pickled(collator):
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickled])
 def test_the_callers_collator_keeps_its_class_and_options(again):
     tokenizer = padded_tokenizer()
-    collator = again(WithColumns(DataCollatorForSeq2Seq(tokenizer)))
+    collator = again(collator_of(DataCollatorForSeq2Seq(tokenizer)))
     assert type(collator) is WithColumns
     assert isinstance(collator, DataCollatorForSeq2Seq)
     collator.pad_to_multiple_of = 4
     assert collator.collator.pad_to_multiple_of == collator.pad_to_multiple_of == 4
-    batch = collator([{"input_ids": [5, 6], "labels": [5, 6], "loss_weights": [1.0, 2.0]}])
-    assert batch["loss_weights"].tolist() == [[1.0, 2.0, 0.0, 0.0]]
+    record = record_of(collator, [{"input_ids": [5, 6], "labels": [5, 6], "loss_weights": [1.0, 2.0]}])
+    assert record.weights.tolist() == [[1.0, 2.0, 0.0, 0.0]]
     assert not hasattr(collator, "pads")
+
+
+def reads_both(log_probs, target_probs, number_sigma=None):
+    return (log_probs * target_probs).sum(-1)
 
 
 def test_soft_labels_and_widths_are_padded_as_the_labels_are():
@@ -329,10 +348,10 @@ def test_soft_labels_and_widths_are_padded_as_the_labels_are():
         {"labels": [5, 6, 7], "soft_labels": [[], [[6, 0.5], [7, 0.5]], None], "number_sigma": [1, None, 2]},
         {"labels": [4, 8], "soft_labels": [[[4, 1.0]], []]},
     ]
-    batch = WithColumns(pad_with_tokens)(rows)
-    assert batch["soft_label_ids"].tolist() == [[[0, 0], [6, 7], [0, 0]], [[4, 0], [0, 0], [0, 0]]]
-    assert batch["soft_label_weights"].tolist() == [[[0, 0], [0.5, 0.5], [0, 0]], [[1, 0], [0, 0], [0, 0]]]
-    assert batch["number_sigma"].tolist() == [[1, 0, 2], [0, 0, 0]]
+    record = record_of(collator_of(pad_with_tokens, reads_both), rows)
+    assert record.soft.token_ids.tolist() == [[[0, 0], [6, 7], [0, 0]], [[4, 0], [0, 0], [0, 0]]]
+    assert record.soft.weights.tolist() == [[[0, 0], [0.5, 0.5], [0, 0]], [[1, 0], [0, 0], [0, 0]]]
+    assert record.sigma.tolist() == [[1, 0, 2], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("form", ["torch", "numpy"])
@@ -341,15 +360,15 @@ def test_soft_labels_of_a_formatted_table_are_those_of_its_lists(form):
         [{"labels": [5, 6], "soft_labels": [[], [[6, 0.5], [7, 0.5]]]}, {"labels": [4], "soft_labels": [[]]}]
     )
     rows = [{**row, "labels": row["labels"].tolist()} for row in table.with_format(form)]
-    expected, batch = (WithColumns(pad_with_tokens)(each) for each in (list(table), rows))
-    for name in SOFT_IN_BATCH:
-        assert_close(batch[name], expected[name])
+    collate = collator_of(pad_with_tokens, "crps")
+    expected, found = (record_of(collate, each).soft for each in (list(table), rows))
+    assert_close([*found], [*expected])
 
 
 @pytest.mark.parametrize("column", COLUMNS)
 def test_an_empty_column_is_in_a_batch_if_it_is_one_of_weights(column):
-    batch = WithColumns(pad_with_tokens)([{"labels": [5, 6], column: None}, {"labels": [4]}])
-    assert ({*IN_BATCH} & {*batch}) == ({column} if column.endswith("weights") else set())
+    batch = collator_of(pad_with_tokens)([{"labels": [5, 6], column: None}, {"labels": [4]}])
+    assert (PREPARED in batch) == column.endswith("weights")
 
 
 def padded_tokenizer():
@@ -368,17 +387,13 @@ def test_widths_of_fields_need_no_column(tmp_path):
     trainer = cases.trainer_for(model, tmp_path, accumulate=2)
     trainer.train_dataset, trainer.data_collator = rows, DataCollatorForSeq2Seq(tokenizer)
     handle = make_number_aware(trainer, criterion, vocabulary=vocabulary)
-    batch = trainer.data_collator(rows)
-    assert_close(batch["number_sigma"], handle.loss.find_number_sigma(batch["labels"]))
-    assert sorted({round(width, 4) for width in batch["number_sigma"].flatten().tolist()}) == [
-        0,
-        0.0688,
-        2.475,
-    ]
-    of_field = batch["number_sigma"][0]
-    given = torch.where(of_field > 2, 1.5, 0.0)  # another one for the size, none for the dose
-    (row,) = trainer.data_collator([{**rows[0], "number_sigma": given.tolist()}])["number_sigma"]
-    assert_close(row, torch.where(given > 0, given, of_field))
+    batch, sigma = trainer.data_collator(rows), record_of(trainer.data_collator, rows).sigma
+    assert_close(sigma, handle.loss.prepare(batch["labels"]).sigma.double())
+    assert sorted({round(width, 4) for width in sigma.flatten().tolist()}) == [0, 0.0688, 2.475]
+    of_field = sigma[0]  # of the next label
+    given = F.pad(torch.where(of_field > 2, 1.5, 0.0), (1, 0))[:-1]  # another size, none for the dose
+    row = record_of(trainer.data_collator, [{**rows[0], "number_sigma": given.tolist()}]).sigma[0]
+    assert_close(row, torch.where(of_field > 2, 1.5, of_field))
     losses = train_with(trainer).losses
     assert len(losses) == STEPS
     assert all(map(torch.isfinite, torch.tensor(losses)))
@@ -433,4 +448,4 @@ def test_training_goes_on_if_a_field_is_not_in_the_first_rows(texts, is_stream, 
 )
 def test_weights_that_do_not_fit_are_errors(rows, collate, message):
     with pytest.raises(ValueError, match=message):
-        WithColumns(collate)(rows)
+        collator_of(collate)(rows)

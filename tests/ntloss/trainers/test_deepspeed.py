@@ -39,7 +39,7 @@ def by_counts(rank, stage, folder):
     for step in loops_worker.batched(loader, ACCUMULATE):
         items = loops_worker.items_in_step([batch["labels"] for batch in step], world=2)
         for batch in step:
-            loss = loss_fn(engine(batch["ids"]), batch["labels"], num_items_in_batch=items)
+            loss = loss_fn(engine(batch["ids"]), batch["labels"], count=items)
             engine.backward(loss * PARTS)
             engine.step()
     with gathered:

@@ -15,10 +15,11 @@ from tolerances import GRADIENT_OF_MODEL, ONE_COMPUTATION, VALUE_TOLERANCE, appr
 from trainer_cases import DIGITS, VOCAB, batch, gradients, number_aware_trainer
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NTLoss, NumberVocabulary, number_level
+from ntloss.engine.targets import PreparedLabels
 from ntloss.numbers import sequence_ids_of
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.chunked import to_device
-from ntloss.trainers.columns import NUMBERS
+from ntloss.trainers.chunked import ModelCall
+from ntloss.trainers.columns import PREPARED
 
 _CAUSAL: dict[str, dict[str, Any]] = {
     "Llama": {},
@@ -227,7 +228,9 @@ def test_numbers_of_packed_sequences_are_separated(way, tmp_path):
     logits = model(**inputs).logits.detach()
     loss_fn = NTLCrossEntropyLoss(DIGITS, number_level, shift=True)
     loss = gradients(trainer, **inputs, labels=ids)[0]
-    assert_close(loss, loss_fn(logits, ids, sequence_ids=sequence_ids_of(inputs["position_ids"])))
+    assert_close(
+        loss, loss_fn(logits, loss_fn.prepare(ids, sequence_ids=sequence_ids_of(inputs["position_ids"])))
+    )
     assert loss.item() != approx(loss_fn(logits, ids).item())
 
 
@@ -245,7 +248,7 @@ def test_documents_that_are_packed_in_the_collator_keep_their_numbers_apart(way,
     trainer.data_collator = pack
     make_number_aware(trainer, criterion, vocabulary=DIGITS, chunked=way == "chunked")
     inputs = trainer.data_collator([{"documents": documents} for documents in packed])
-    record = {NUMBERS: inputs.pop(NUMBERS)}
+    record = {PREPARED: inputs.pop(PREPARED)}
     assert_close(gradients(trainer, **inputs, **record), gradients(trainer, **inputs), ONE_COMPUTATION)
 
     # The loss of all documents is that of each, but for the first label of a row, which nothing predicts.
@@ -325,9 +328,11 @@ def test_infinite_or_nan_logits_do_not_make_a_head_unsupported(way, tmp_path):
 
 
 def test_counts_on_the_cpu_are_not_copied_to_the_heads_device():
-    count, labels = torch.tensor(3.0), torch.zeros(1, 4, dtype=torch.long)
-    assert to_device(labels, torch.device("meta")).device.type == "meta"
-    assert to_device(count, torch.device("meta")) is count
+    count, record = torch.tensor(3.0), PreparedLabels(torch.zeros(1, 4, dtype=torch.long))
+    call = ModelCall(None, None, (), {}, record, count, measures=False, evaluates=False)
+    moved, same = call.beside_on(torch.device("meta"))
+    assert moved.labels.device.type == "meta"
+    assert same is count
 
 
 def test_a_model_spread_by_accelerate_keeps_its_hooks(way, tmp_path):

@@ -11,8 +11,10 @@ from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_
 from transformers import PrinterCallback
 
 from ntloss import NTLCrossEntropyLoss, number_level
+from ntloss.engine.targets import PreparedLabels
 from ntloss.numbers import sequence_ids_of
 from ntloss.trainers import make_number_aware
+from ntloss.trainers.columns import PREPARED
 from tests.ntloss.trainers.test_models import make
 
 trl = pytest.importorskip("trl", "1.15", reason="needs TRL 1.15, which needs Python 3.11")
@@ -130,7 +132,7 @@ def test_packed_sequences_are_separated(tmp_path):
     handle = make_number_aware(trainer, number_level)
     loss_fn = NTLCrossEntropyLoss(handle.loss.vocabulary, number_level, shift=True)
     sequence_ids = sequence_ids_of(inputs["position_ids"])
-    expected = loss_fn(logits, inputs["labels"], sequence_ids=sequence_ids)
+    expected = loss_fn(logits, loss_fn.prepare(inputs["labels"], sequence_ids=sequence_ids))
     assert_close(trainer.compute_loss(model, dict(inputs)), expected)
 
 
@@ -196,7 +198,10 @@ def test_weights_of_tokenized_rows_are_used(column, tmp_path):
     inputs = next(iter(trainer.get_train_dataloader()))
     logits = trainer.model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
     loss_fn = NTLCrossEntropyLoss(trainer.compute_loss.__self__.loss.vocabulary, weight=0.7, shift=True)
-    expected = loss_fn(logits, inputs["labels"], **{column: inputs[column]}).detach()
+    prepare = trainer.data_collator.prepare
+    prepared = PreparedLabels.unpack(inputs[PREPARED], prepare.reader)
+    assert prepared._asdict()[column.removeprefix("loss_")].unique().tolist() == [0.0, 0.5, 1.0]
+    expected = loss_fn(logits, prepared).detach()
     assert_close(trainer.compute_loss(trainer.model, dict(inputs)).detach(), expected)
 
 

@@ -36,13 +36,13 @@ from transformers import (
 )
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, number_level
-from ntloss.engine import targets
 from ntloss.numbers import LabelNumbers
 from ntloss.reading import UnlikelyNumberWarning, read_number
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.answering import Answering
+from ntloss.trainers.columns import PREPARED
 from ntloss.trainers.evaluation import EvaluationMeans
-from ntloss.trainers.number_aware import handle_of
+from ntloss.trainers.number_aware import NumberAware, handle_of
 from ntloss.trainers.share import FirstBatches, NumberLabelsMissingWarning
 
 CLOSE = TRAINED[torch.float32]
@@ -117,7 +117,7 @@ def test_a_models_loss_function_trains_as_the_one_line(accumulate, tmp_path):
     loss_fn = NTLCrossEntropyLoss(cases.DIGITS, HLGauss((2.0, 0.2)), shift=True)
 
     def number_aware_loss(logits, labels, vocab_size, num_items_in_batch=None, **others):
-        return loss_fn(logits, labels, num_items_in_batch=num_items_in_batch)
+        return loss_fn(logits, labels, count=num_items_in_batch)
 
     model = cases.llama()
     model.loss_function = number_aware_loss
@@ -419,35 +419,6 @@ def test_the_weight_may_be_assigned_at_each_step(tmp_path):
 
 
 @EITHER_WAY
-def test_a_mean_over_numbers_does_not_depend_on_how_an_update_is_split(way, tmp_path):
-    of_numbers, of_items = {"normalize_by": "numbers"}, {"normalize_by": "items"}
-    whole, split, other = (
-        train_with(number_aware_trainer(cases.llama(), tmp_path, way, loss, accumulate=parts))
-        for loss, parts in ((of_numbers, 1), (of_numbers, 4), (of_items, 1))
-    )
-    assert_same(split, whole)
-    assert other.differences(whole)[1] > 10 * CLOSE
-
-
-@pytest.mark.parametrize("columns", [{}, {"number_weights": 0.05}, {"loss_weights": 0.3}], ids=str)
-@pytest.mark.parametrize("copies", [1, 2])
-@EITHER_WAY
-def test_a_mean_over_numbers_is_that_of_the_loss_itself(way, copies, columns, tmp_path, monkeypatch):
-    inputs = cases.batch()
-    shape = inputs["labels"].shape
-    weights = {name: torch.full(shape, value) for name, value in columns.items()}
-    options = {"weight": 2.0, "normalize_by": "numbers"}
-    loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=True, **options)
-    expected = loss_fn(cases.llama()(**inputs).logits, inputs["labels"], **weights).detach()
-    trainer = number_aware_trainer(cases.llama(), tmp_path, way, options)
-    # Ranks of tensor parallelism have the same batch, whose labels the trainer counts once.
-    monkeypatch.setattr(trainer.accelerator, "reduce", lambda found, reduction: copies * found)
-    _, count = trainer.get_batch_samples(iter([inputs | weights]), 1, torch.device("cpu"))
-    for given in ({"num_items_in_batch": count}, {}):  # in the update, and in a call that belongs to none
-        assert_close(trainer.compute_loss(trainer.model, inputs | weights, **given).detach(), expected)
-
-
-@EITHER_WAY
 @EITHER_MODEL
 def test_a_step_without_labels_changes_no_weights(name, way, tmp_path):
     model = MODELS[name]()
@@ -468,14 +439,14 @@ def terms_of(model, rows, **options):
     """Both terms over all rows, as one batch."""
     inputs = cases.stack(rows)
     shift = not model.config.is_encoder_decoder
-    loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=shift, return_terms=True, **options)
+    loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=shift, **options)
     with torch.no_grad():
-        terms = loss_fn(model.eval()(**inputs).logits, inputs["labels"])
+        terms = loss_fn.terms(model.eval()(**inputs).logits, inputs["labels"])
         ce = NTLCrossEntropyLoss(cases.DIGITS, None, shift=shift)(model(**inputs).logits, inputs["labels"])
     return {"loss": terms.loss.item(), "ce": ce.item(), "ntl": terms.ntl.item()}
 
 
-@pytest.mark.parametrize("options", [{}, {"normalize_by": "numbers"}, {"mode": "replace"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"mode": "replace"}], ids=str)
 @pytest.mark.parametrize("size", [1, 5, 24])
 @EITHER_WAY
 @EITHER_MODEL
@@ -606,12 +577,15 @@ def test_predict_with_generate_has_the_number_aware_loss(way, tmp_path):
 
 @pytest.fixture
 def not_at_the_call(monkeypatch):
-    """Losses have to be given the numbers of labels."""
+    """Labels have to come prepared."""
+    own = NumberAware.record_of
 
-    def find_numbers(*_, **__):
-        raise AssertionError("the loss finds the numbers itself")
+    def record_of(handle, batch, is_own=True):
+        assert PREPARED in batch
+        assert is_own
+        return own(handle, batch)
 
-    monkeypatch.setattr(targets, "find_numbers", find_numbers)
+    monkeypatch.setattr(NumberAware, "record_of", record_of)
 
 
 @pytest.mark.usefixtures("not_at_the_call")
@@ -644,7 +618,7 @@ def test_the_labels_separator_of_thousands_is_given_with_a_tokenizer(tmp_path):
     trainer = cases.trainer_for(cases.llama(vocab_size=len(tokenizer)), tmp_path)
     handle = make_number_aware(trainer, HLGauss(2.0), vocabulary=tokenizer, thousands="")
     ids = torch.tensor([tokenizer.encode("1,234")])
-    assert LabelNumbers.unpack(handle.loss.find_numbers(ids)).magnitude.unique().tolist() == [0, 1, 234]
+    assert LabelNumbers.unpack(handle.loss.prepare(ids).numbers).magnitude.unique().tolist() == [0, 1, 234]
 
 
 @pytest.mark.usefixtures("not_at_the_call")
@@ -909,6 +883,6 @@ def test_a_model_or_a_trainer_without_a_tokenizer_is_an_error(tmp_path):
         make_number_aware(cases.llama())
     with pytest.raises(ValueError, match="vocabulary"):
         make_number_aware(cases.trainer_for(cases.llama(), tmp_path))
-    for unknown in ({"wieght": 0.1}, {"reduction": "sum"}, {"return_terms": True}):
+    for unknown in ({"wieght": 0.1}, {"reduction": "sum"}, {"normalize_by": "numbers"}):
         with pytest.raises(TypeError, match=next(iter(unknown))):
             make_number_aware(cases.trainer_for(cases.llama(), tmp_path), vocabulary=cases.DIGITS, **unknown)
