@@ -50,14 +50,6 @@ PUBLISHED = (
 OF_FUNCTION = {None: "ntl_mse", "mse": "ntl_mse", "mae": "ntl_mae", "huber": "ntl_huber"}
 # The paper's Gaussian smoothing together with its smoothed Wasserstein loss.
 SMOOTHED = "ntl.losses:gaussian_and_wasserstein"
-# Names in tables.
-TITLES = {
-    "ntl_was": "NTL-WAS", "crps": "CRPS", "gaussian_smoothing": "Gaussian smoothing",
-    "smoothed_wasserstein": "smoothed NTL-WAS", "hl_gauss": "HL-Gauss", "dist2": "DIST2", "del_loss": "DEL",
-    "smmd": "SMMD", "ntil": "NTIL", "number_level": "number-level NTL", "ntl_mse": "NTL-MSE",
-    "ntl_mae": "NTL-MAE", "raft": "RAFT", "ntl_huber": "NTL-Huber",
-    SMOOTHED: "Gaussian smoothing + smoothed NTL-WAS",
-}  # fmt: skip
 # Further arguments of transformers that change nothing of a run.
 INCIDENTAL = (
     "use_cpu", "dataloader_num_workers", "dataloader_pin_memory", "run_name", "logging_dir",
@@ -253,7 +245,14 @@ class LossSettings(Settings):
     @property
     def title(self) -> str:
         """The criterion's name in tables, such as `NTL-WAS`; empty without a criterion."""
-        return "" if self.criterion is None else TITLES.get(self.criterion, self.criterion)
+        from ntloss.criteria import CRITERIA  # slow: torch
+        from ntloss.criteria.facts import fact
+
+        if self.criterion == SMOOTHED:
+            return "Gaussian smoothing + smoothed NTL-WAS"
+        if self.criterion not in CRITERIA:
+            return self.criterion or ""
+        return str(fact(CRITERIA[self.criterion], "title"))
 
 
 @dataclass

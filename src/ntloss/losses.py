@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imports no compiler yet
 
 from ntloss.criteria import Criterion, HLGauss
+from ntloss.criteria.facts import fact
 from ntloss.criteria.signature import (
     check_unit,
     name_of,
-    replaces_cross_entropy,
 )
 from ntloss.criteria.soft import SoftTargets
 from ntloss.engine.hosted import readout_of_candidates, weighted_tokens
@@ -127,10 +127,10 @@ class NTLCrossEntropyLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.term = NumberTerm(as_vocabulary(vocabulary), criterion)
-        replaces = False
+        replaces: bool | None = False
         if self.criterion is not None:
             check_unit(self.criterion, self.vocabulary)
-            replaces = replaces_cross_entropy(self.criterion)
+            replaces = fact(self.criterion, "replaces")
         self.mode = mode or ("replace" if replaces else "add")
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.criteria import Criterion, cross_entropy, make_criterion
+from ntloss.criteria.facts import fact
 from ntloss.criteria.signature import (
     check_compares_distributions,
     name_of,
     reads_of,
-    replaces_cross_entropy,
     requires,
 )
 from ntloss.criteria.soft import check_probabilities
@@ -195,7 +195,7 @@ def _loss_of_same(criterion: Criterion, weight: float | Tensor, questions: _Ques
         )
     weighted = weight * term
     weighted = weighted.masked_fill(term.isinf() & weighted.isnan(), 0)  # a weight of 0 switches it off
-    return weighted if replaces_cross_entropy(criterion) else ce + weighted
+    return weighted if fact(criterion, "replaces") else ce + weighted
 
 
 def _as_values(values: Tensor | Sequence[float] | None, logits: Tensor) -> Tensor:

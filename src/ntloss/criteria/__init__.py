@@ -13,6 +13,8 @@ by autograd. Parameters with a default are options: `functools.partial(dist2, ta
 others is ordinary Python: `ntl_was(probs, values, target) * 1.2**digits_after`.
 """
 
+from ntloss.criteria import tokens, whole_numbers
+from ntloss.criteria.facts import facts
 from ntloss.criteria.hl_gauss import HLGauss
 from ntloss.criteria.signature import CRITERIA, READABLE, Criterion, make_criterion
 from ntloss.criteria.soft import SoftTargets, soft_labels_of
@@ -26,37 +28,12 @@ from ntloss.criteria.targets import (
     mixture,
     wasserstein_distance,
 )
-from ntloss.criteria.tokens import (
-    crps,
-    del_loss,
-    dist2,
-    gaussian_smoothing,
-    ntl_huber,
-    ntl_mae,
-    ntl_mse,
-    ntl_was,
-    raft,
-    smmd,
-    smoothed_wasserstein,
-)
-from ntloss.criteria.whole_numbers import ntil, number_level
+from ntloss.criteria.tokens import *  # noqa: F403
+from ntloss.criteria.whole_numbers import *  # noqa: F403
 
 __all__ = [
-    # tokens.py: one loss for each number token
-    "ntl_was",
-    "ntl_mse",
-    "ntl_mae",
-    "ntl_huber",
-    "crps",
-    "gaussian_smoothing",
-    "smoothed_wasserstein",
-    "dist2",
-    "del_loss",
-    "smmd",
-    "raft",
-    # whole_numbers.py: one loss for each whole number
-    "number_level",
-    "ntil",
+    *tokens.__all__,  # one loss for each number token
+    *whole_numbers.__all__,  # one loss for each whole number
     # hl_gauss.py: Gaussian targets on whole numbers
     "HLGauss",
     # targets.py: what they are made of
@@ -71,6 +48,8 @@ __all__ = [
     # soft.py: labels that are distributions
     "SoftTargets",
     "soft_labels_of",
+    # facts.py: what is known of a criterion
+    "facts",
     # signature.py: what a criterion reads, and criteria by name
     "Criterion",
     "READABLE",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ntloss.callers import warn_caller
+from ntloss.criteria.facts import facts
 from ntloss.criteria.targets import cross_entropy
 from ntloss.numbers.fields import Finder
 from ntloss.numbers.labels import LabelNumbers
@@ -233,6 +234,7 @@ class HLGauss:
         self._sigma.fill_(sigma)
         return sigma
 
+    @facts("HL-Gauss", replaces=True, fixed_target=True)
     def __call__(
         self,
         vocab_log_probs: Tensor,

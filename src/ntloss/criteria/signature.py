@@ -10,21 +10,9 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from ntloss.criteria import tokens, whole_numbers
+from ntloss.criteria.facts import fact
 from ntloss.criteria.hl_gauss import HLGauss
-from ntloss.criteria.tokens import (
-    crps,
-    del_loss,
-    dist2,
-    gaussian_smoothing,
-    ntl_huber,
-    ntl_mae,
-    ntl_mse,
-    ntl_was,
-    raft,
-    smmd,
-    smoothed_wasserstein,
-)
-from ntloss.criteria.whole_numbers import ntil, number_level
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 Criterion = Callable[..., Tensor]
@@ -60,25 +48,9 @@ READABLE = {
 }
 # Criteria by name, for configuration files.
 CRITERIA: dict[str, Criterion | type[HLGauss]] = {
-    "ntl_was": ntl_was,
-    "ntl_mse": ntl_mse,
-    "ntl_mae": ntl_mae,
-    "ntl_huber": ntl_huber,
-    "crps": crps,
-    "number_level": number_level,
+    **{name: vars(module)[name] for module in (tokens, whole_numbers) for name in module.__all__},
     "hl_gauss": HLGauss,
-    "gaussian_smoothing": gaussian_smoothing,
-    "smoothed_wasserstein": smoothed_wasserstein,
-    "dist2": dist2,
-    "del_loss": del_loss,
-    "smmd": smmd,
-    "ntil": ntil,
-    "raft": raft,
 }
-# Those that their sources use in place of cross-entropy at number labels, not in addition to it.
-_REPLACING = (gaussian_smoothing, raft, HLGauss)
-# Those whose loss is in the unit of the values: where these reach hundreds, it outweighs cross-entropy.
-_IN_UNITS_OF_VALUES = (ntl_was, ntl_mse, ntl_mae, ntl_huber, crps, smoothed_wasserstein, ntil)
 _LARGEST_UNIT = 100
 
 
@@ -210,26 +182,10 @@ def name_of(criterion: Criterion) -> str:
     return str(getattr(criterion, "__name__", repr(criterion)))
 
 
-def replaces_cross_entropy(criterion: Criterion) -> bool:
-    """Return whether the source of a criterion uses it in place of cross-entropy."""
-    return isinstance(criterion, HLGauss) or _function(criterion) in _REPLACING
-
-
-def is_cross_entropy(criterion: Criterion) -> bool:
-    """Return whether a criterion is cross-entropy with fixed targets, whose loss is linear in `log_mass`.
-
-    Only then is its gradient known without `log_mass`. A function around it, or a subclass with a `__call__`
-    of its own, may compute anything from the loss, such as its square.
-    """
-    while isinstance(criterion, partial):
-        criterion = criterion.func
-    return criterion is gaussian_smoothing or type(criterion).__call__ is HLGauss.__call__
-
-
 def check_unit(criterion: Criterion, vocabulary: NumberVocabulary) -> None:
     """Raise a ValueError if a loss in the unit of the values would outweigh cross-entropy."""
     largest = max(map(abs, vocabulary.distinct_values))
-    unbounded = _function(criterion) in _IN_UNITS_OF_VALUES and option_of(criterion, "squash") is None
+    unbounded = fact(criterion, "in_units") and option_of(criterion, "squash") is None
     if not unbounded or largest <= _LARGEST_UNIT:
         return
     given = [token.value for token in vocabulary.value_tokens]

@@ -2,7 +2,8 @@ r"""Criteria with one loss for each number token.
 
 Each function reads the predicted distribution over the values of the number tokens, $p$, at the positions
 whose label is a number, and returns one loss for each position. The names of its parameters say what it
-reads; `ntloss.criteria.READABLE` lists them. Parameters with a default are options.
+reads; `ntloss.criteria.READABLE` lists them. Parameters with a default are options. Each has a name in
+`ntloss.criteria.CRITERIA`, that of its function, by its `facts`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ntloss.criteria.facts import facts
 from ntloss.criteria.targets import (
     check_positive,
     cramer_distance,
@@ -23,7 +25,22 @@ from ntloss.criteria.targets import (
     wasserstein_distance,
 )
 
+__all__ = [
+    "ntl_was",
+    "ntl_mse",
+    "ntl_mae",
+    "ntl_huber",
+    "crps",
+    "gaussian_smoothing",
+    "smoothed_wasserstein",
+    "dist2",
+    "del_loss",
+    "smmd",
+    "raft",
+]
 
+
+@facts("NTL-WAS", in_units=True)
 def ntl_was(
     probs: Tensor,
     values: Tensor,
@@ -102,6 +119,7 @@ def squashed_distances(values: Tensor, squash: float | None) -> Tensor:
     return torch.where(distances == 0, 0.0, stretched)
 
 
+@facts("NTL-MSE", in_units=True)
 def ntl_mse(probs: Tensor, values: Tensor, target: Tensor) -> Tensor:
     r"""NTL-MSE: the squared error of the expected value.
 
@@ -125,6 +143,7 @@ def ntl_mse(probs: Tensor, values: Tensor, target: Tensor) -> Tensor:
     return ((probs * values).sum(-1) - values[target]).square()
 
 
+@facts("NTL-MAE", in_units=True)
 def ntl_mae(probs: Tensor, values: Tensor, target: Tensor) -> Tensor:
     r"""NTL-MAE: the absolute error of the expected value, $|\sum_j p_j v_j - v_k|$.
 
@@ -147,6 +166,7 @@ def ntl_mae(probs: Tensor, values: Tensor, target: Tensor) -> Tensor:
     return ((probs * values).sum(-1) - values[target]).abs()
 
 
+@facts("NTL-Huber", in_units=True)
 def ntl_huber(probs: Tensor, values: Tensor, target: Tensor, delta: float = 1.0) -> Tensor:
     r"""NTL-Huber: the Huber loss of the expected value, squared up to `delta` and absolute beyond it.
 
@@ -167,6 +187,7 @@ def ntl_huber(probs: Tensor, values: Tensor, target: Tensor, delta: float = 1.0)
     return F.huber_loss((probs * values).sum(-1), values[target], reduction="none", delta=delta)
 
 
+@facts("RAFT", replaces=True)
 def raft(probs: Tensor, log_mass: Tensor, values: Tensor, target: Tensor) -> Tensor:
     r"""RAFT: the squared error of the expected value over the whole vocabulary, where text counts as 0.
 
@@ -192,6 +213,7 @@ def raft(probs: Tensor, log_mass: Tensor, values: Tensor, target: Tensor) -> Ten
     return ((probs * values).sum(-1) * log_mass.exp() - values[target]).square()
 
 
+@facts("CRPS", in_units=True)
 def crps(probs: Tensor, values: Tensor, target: Tensor, target_probs: Tensor | None = None) -> Tensor:
     r"""Continuous ranked probability score: the Cramér distance between prediction and label.
 
@@ -222,6 +244,7 @@ def crps(probs: Tensor, values: Tensor, target: Tensor, target_probs: Tensor | N
     return ((probs.cumsum(-1)[:, :-1] - step.to(probs)).square() * values.diff()).sum(-1)
 
 
+@facts("Gaussian smoothing", replaces=True, fixed_target=True)
 def gaussian_smoothing(
     vocab_log_probs: Tensor,
     values: Tensor,
@@ -260,6 +283,7 @@ def gaussian_smoothing(
     return cross_entropy(q, vocab_log_probs, form_log_probs)
 
 
+@facts("smoothed NTL-WAS", in_units=True)
 def smoothed_wasserstein(
     probs: Tensor,
     values: Tensor,
@@ -294,6 +318,7 @@ def smoothed_wasserstein(
     return wasserstein_distance(mixture(gaussian(values, sigma), target, target_probs), probs, values)
 
 
+@facts("DIST2", fixed_target=True)
 def dist2(
     log_probs: Tensor,
     values: Tensor,
@@ -330,6 +355,7 @@ def dist2(
     return kl_divergence(mixture(exponential(values, tau), target, target_probs), log_probs)
 
 
+@facts("DEL")
 def del_loss(probs: Tensor, logits: Tensor, target: Tensor) -> Tensor:
     r"""Digit entropy loss (DEL): binary cross-entropy of each digit's logit, weighted with its probability.
 
@@ -358,6 +384,7 @@ def del_loss(probs: Tensor, logits: Tensor, target: Tensor) -> Tensor:
     return 0.01 * (probs * F.softplus(signed)).mean(-1)
 
 
+@facts("SMMD")
 def smmd(
     probs: Tensor,
     values: Tensor,

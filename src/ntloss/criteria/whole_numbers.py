@@ -12,8 +12,11 @@ import math
 import torch
 from torch import Tensor
 
+from ntloss.criteria.facts import facts
 from ntloss.criteria.tokens import ntl_was
 from ntloss.numbers.labels import LabelNumbers, first_tokens
+
+__all__ = ["number_level", "ntil"]
 
 # In units of a number's last digit, as in the published package.
 _EPSILON = torch.finfo(torch.float32).eps
@@ -25,6 +28,7 @@ _LARGEST_POWER = 18
 _SMALLEST_MANTISSA = 1e-12
 
 
+@facts("number-level NTL")
 def number_level(
     probs: Tensor, values: Tensor, target: Tensor, numbers: LabelNumbers, decimals: bool = False
 ) -> Tensor:
@@ -60,6 +64,7 @@ def number_level(
     return torch.where(numbers.starts > 0, torch.tanh(ratio.abs() / 2), 0)
 
 
+@facts("NTIL", in_units=True)
 def ntil(
     probs: Tensor,
     log_probs: Tensor,

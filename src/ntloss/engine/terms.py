@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ntloss.criteria import Criterion, HLGauss, make_criterion
+from ntloss.criteria.facts import fact
 from ntloss.criteria.hl_gauss import fields_of
-from ntloss.criteria.signature import is_cross_entropy, name_of, option_of, reads_of, requires
+from ntloss.criteria.signature import name_of, option_of, reads_of, requires
 from ntloss.criteria.targets import MINUS_INFINITY
 from ntloss.engine.readout import COMPUTED_IN, Readout, values_are_hidden, without_autocast
 from ntloss.engine.soft import by_value, form_share
@@ -23,7 +24,6 @@ from ntloss.numbers.vocabulary import NumberVocabulary, warn_once, warn_without_
 
 # What a criterion may read of the number tokens' probability in the vocabulary.
 _OF_MASS = {"log_mass", "vocab_log_probs"}
-_ROUNDING = 1e-9  # of derivatives that should be the same
 # Devices on which the number term is compiled.
 COMPILED_ON: tuple[str, ...] = ("cuda", "xpu")
 _compiler_is_missing = False
@@ -80,9 +80,7 @@ class NumberTerm(nn.Module):
                 "tokens, such as crps or gaussian_smoothing"
             )
         self.reads_mass = not _OF_MASS.isdisjoint(self.reads)
-        self.gradient_reads_mass = (
-            self.criterion is not None and self.reads_mass and not is_cross_entropy(self.criterion)
-        )
+        self.gradient_reads_mass = self.reads_mass and not fact(self.criterion, "fixed_target")
 
     def move_to(self, device: torch.device) -> None:
         """Move the tables to a device; a RuntimeError in compiled code."""
@@ -207,50 +205,30 @@ class NumberTerm(nn.Module):
     def fixed_target(self, targets: Targets) -> Tensor:
         """Return the distribution whose cross-entropy the criterion is: `[positions, values]`, float64.
 
-        It is minus the derivative by the log-probabilities, which is then the same for all predictions. Rows
-        of positions without a number term mean nothing.
+        It is minus the derivative by the log-probabilities, which is the same for all predictions. Rows of
+        positions without a number term mean nothing.
 
         Raises:
-            ValueError: the criterion is none.
+            ValueError: the criterion has no fixed target.
         """
         if self.criterion is None:
             return torch.zeros(len(targets.target), len(self.tables.values), dtype=torch.float64)
-        message = (
-            f"criterion {name_of(self.criterion)} is no cross-entropy with a fixed target: its weights "
-            "depend on the model's probabilities. Expected HLGauss, gaussian_smoothing or dist2; or a "
-            "trainer's forward_backward_custom, with loss_fn.candidates(labels) as its target tokens and "
-            "loss_fn.from_log_probs(log_probs, labels) as the loss"
-        )
-        if {"probs", "logits", "numbers"} & {*self.reads}:
-            raise ValueError(message)
+        if not fact(self.criterion, "fixed_target"):
+            raise ValueError(
+                f"criterion {name_of(self.criterion)} has no fixed target: its weights depend on the model's "
+                "probabilities. Expected HLGauss, gaussian_smoothing, dist2, or one of your own with "
+                '@facts("title", fixed_target=True); or a trainer\'s forward_backward_custom, with '
+                "loss_fn.candidates(labels) as its target tokens and loss_fn.from_log_probs(log_probs, "
+                "labels) as the loss"
+            )
         values, target = self.tables.values, targets.target.clamp(min=0)
-        shape = len(target), len(values)
-        generator = torch.Generator().manual_seed(0)
-        slopes = []
-        for _ in range(2):
-            drawn = torch.randn(shape, dtype=torch.float64, generator=generator)
-            log_probs = drawn.log_softmax(-1).to(values).requires_grad_()
-            log_mass = -torch.rand(shape[0], dtype=torch.float64, generator=generator).to(values)
-            log_mass.requires_grad_()
-            given = {"log_probs": log_probs, "log_mass": log_mass, "form_log_probs": None, "values": values}
-            given["vocab_log_probs"] = log_probs + log_mass.unsqueeze(-1)
-            given |= self._of_labels(target, targets.numbers, targets.soft, targets.sigma, log_probs)
-            with torch.enable_grad():
-                loss = self.criterion(**{name: given[name] for name in self.reads})
-            slopes.append(torch.autograd.grad(loss.sum(), (log_probs, log_mass), materialize_grads=True))
-        (slope, by_mass), (again, mass_again) = slopes
-        used = targets.number_weights != 0
-        total = slope.sum(-1)  # minus that of the weights; the mass has the same, or is not read
-        fits = torch.stack(
-            [
-                (slope - again).abs().amax(-1, keepdim=True).sum(-1) <= _ROUNDING,
-                (by_mass - mass_again).abs() <= _ROUNDING,
-                ((by_mass - total).abs() <= _ROUNDING) | (by_mass == 0),
-            ]
-        ).all(0)
-        if not fits[used].all():
-            raise ValueError(message)
-        return -slope
+        log_probs = values.new_zeros(len(target), len(values)).requires_grad_()
+        given: dict[str, Any] = {"log_probs": log_probs, "vocab_log_probs": log_probs, "values": values}
+        given |= {"log_mass": values.new_zeros(len(target)), "form_log_probs": None}
+        given |= self._of_labels(target, targets.numbers, targets.soft, targets.sigma, log_probs)
+        with torch.enable_grad():
+            loss = self.criterion(**{name: given[name] for name in self.reads})
+        return -torch.autograd.grad(loss.sum(), log_probs)[0]
 
     def gradients(self, readout: Readout, targets: Targets) -> tuple[Tensor, Tensor]:
         """Differentiate the summed term by the log-sum-exp and by the number tokens' logits."""

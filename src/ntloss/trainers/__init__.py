@@ -9,6 +9,7 @@ evaluation      sums of the loss's terms over an evaluation
 models          how a model is called for logits alone, and what else its own loss holds
 columns         the dataset columns `loss_weights`, `number_weights`, `number_sigma` and `soft_labels`
 chunked         the loss in the model's head, so that logits are never whole
+errors          `NumberErrors`, a callback: the errors of answers at each evaluation
 rewards         `number_reward` for TRL's GRPOTrainer, and `compute_score` for verl
 ms_swift        ms-swift 4.6, as an external plug-in
 llamafactory    LLaMA-Factory 0.9.5, as a command

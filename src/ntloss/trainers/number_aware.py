@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -168,7 +168,8 @@ class NumberAware:
         sums: the sums of a running evaluation, or None.
         prepare: makes the record of a batch's labels.
         first_numbers: for a criterion on whole numbers, the first three numbers in the labels of the first
-            batch as the loss sees them, with the width of an `HLGauss`: "512 ± 143, 340 ± 143, 7 ± 143".
+            batch as the loss sees them, with the width of an `HLGauss`: "512 ± 143, 340 ± 143, 7 ± 143";
+            a number of no field has the width 0.
     """
 
     def __init__(
@@ -457,9 +458,12 @@ def _written(record: PreparedLabels, criterion: Criterion | None) -> str:
     assert record.numbers is not None
     numbers = LabelNumbers.unpack(record.numbers.cpu().reshape(-1, record.numbers.shape[-1]))
     first = numbers.magnitude[numbers.starts > 0][:_NUMBERS].tolist()
-    if not isinstance(criterion, HLGauss) or criterion.fields:
+    if not isinstance(criterion, HLGauss):
         return ", ".join(f"{number:.15g}" for number in first)
-    widths = (math.hypot(float(criterion.sigma), criterion.relative * number) for number in first)
+    if criterion.fields and record.sigma is not None:
+        widths: Iterable[float] = record.sigma.cpu().reshape(-1)[numbers.starts > 0].tolist()[:_NUMBERS]
+    else:
+        widths = (math.hypot(float(criterion.sigma), criterion.relative * number) for number in first)
     return ", ".join(f"{number:.15g} ± {width:.3g}" for number, width in zip(first, widths, strict=True))
 
 

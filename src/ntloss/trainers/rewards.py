@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from ntloss.numbers import parse_number
-from ntloss.numbers.grammar import check_thousands
-from ntloss.numbers.parsing import Which, as_float, check_which, find_answer
+from ntloss.numbers.grammar import check_thousands, find_numbers
+from ntloss.numbers.parsing import Which, check_which, find_answer
 from ntloss.numbers.vocabulary import warn_once
 
 
@@ -22,13 +21,14 @@ def _absolute_error(x: float, true: float) -> float:
 
 
 _ERRORS: dict[str, Callable[[float, float], float]] = {"log": _log_error, "absolute": _absolute_error}
+_BRIER = "brier"
 
 
 def number_reward(
     column: str = "answer",
     *,
-    error: str = "log",
-    scale: float = 1.0,
+    error: Literal["log", "absolute", "brier"] = "log",
+    scale: float | None = None,
     invalid: float = -1.0,
     which: Which = "last",
     thousands: str | None = None,
@@ -36,18 +36,22 @@ def number_reward(
 ) -> Callable[..., list[float | None]]:
     r"""Make a reward function for a `GRPOTrainer`: how close a completion's number is to the true one.
 
-    The reward is $\exp(-e / scale)$, from 1 for the true number down to 0.
+    The reward is $\exp(-e / scale)$, from 1 for the true number down to 0. With `error="brier"`, for a
+    completion that also states how sure it is, it is $c - (p - c)^2$ with c = 1 for the true number and 0 for
+    all others, and p the completion's last number divided by 100: the model is rewarded for right answers and
+    for a confidence that is the probability of being right. It ranges from -1 (sure and wrong) to 1.
 
     Args:
         column: the dataset's column with the true numbers, as numbers or as texts of one number.
         error: $e$ for the completion's number $\hat x$ and the true one $x$. "log" (default):
             $|s(\hat x) - s(x)|$ with $s(x) = \mathrm{sign}(x) \log_{10}(|x| + 1)$; "absolute":
-            $|\hat x - x|$.
-        scale: error at which the reward is $\exp(-1) \approx 0.37$. Default: 1, with "log" a factor of ten.
+            $|\hat x - x|$; "brier": see above.
+        scale: error at which the reward is $\exp(-1) \approx 0.37$. Default: 1, with "log" a factor of ten;
+            with "brier", the number that means sure, 100.
         invalid: reward of a completion without a number, or without a text. Default: -1.
         which: the number of the completion that counts, see `parse_number`: "last" (default), "first",
             "after" (a mark of the answer, such as `####`; more text may follow the answer), "whole", or a
-            function.
+            function. With "brier", it is one before the confidence.
         after: a regular expression of the mark before the answer, which makes `which` "after". Default:
             those of `ntloss.numbers.parsing.find_answer`.
         thousands: the separator of thousands, see `parse_numbers`. Default: each text decides.
@@ -65,6 +69,9 @@ def number_reward(
             a true number that is neither finite nor a text of one number.
         KeyError: when called, a dataset without the column.
 
+    Source: "brier" is the reward of RLCR, "Beyond Binary Rewards: Training LMs to Reason About Their
+    Uncertainty", 2025.
+
     Example:
         >>> from ntloss.trainers.rewards import number_reward
         >>> reward = number_reward("answer", error="absolute", scale=10.0)
@@ -72,15 +79,17 @@ def number_reward(
         [1.0, -1.0, None]
         >>> number_reward(which="after")(completions=["#### 42. Question: 3 + 4?"], answer=[42])
         [1.0]
+        >>> number_reward(error="brier")(completions=["It is 42. Confidence: 80"] * 2, answer=[42, 7])
+        [0.96, -0.6400000000000001]
     """
     which = "after" if after is not None else which
     check_which(which)
     check_thousands(thousands)
-    if error not in _ERRORS:
-        raise ValueError(f"error={error!r}: expected one of {', '.join(_ERRORS)}")
-    if not 0 < scale < math.inf:
+    if error not in (*_ERRORS, _BRIER):
+        raise ValueError(f"error={error!r}: expected one of {', '.join((*_ERRORS, _BRIER))}")
+    size = (100.0 if error == _BRIER else 1.0) if scale is None else scale
+    if not 0 < size < math.inf:
         raise ValueError(f"scale={scale!r}: expected a finite number above 0")
-    error_of = _ERRORS[error]
 
     def has_answer(completion: Any) -> bool:
         return find_answer(_text_of(completion), after) is not None
@@ -88,14 +97,11 @@ def number_reward(
     def reward_of(completion: Any, truth: Any) -> float | None:
         if truth is None:
             return None
-        true: float | None = None
-        with suppress(TypeError):  # such as a list
-            is_text = isinstance(truth, str)
-            true = parse_number(truth, "whole", thousands) if is_text else as_float(truth)
-        if true is None or isinstance(truth, bool) or not math.isfinite(true):
-            raise ValueError(f"{column}={truth!r}: expected a finite number, or a text of one")
-        found = parse_number(_text_of(completion), which, thousands, after=after)
-        return invalid if found is None else math.exp(-error_of(found, true) / scale)
+        true, text = _true_number(truth, column, thousands), _text_of(completion)
+        if error == _BRIER:
+            return _brier(text, true, size, which, thousands, after, invalid)
+        found = parse_number(text, which, thousands, after=after)
+        return invalid if found is None else math.exp(-_ERRORS[error](found, true) / size)
 
     def number_reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
         if len(completions) > 1 and which == "after" and not any(map(has_answer, completions)):
@@ -107,6 +113,42 @@ def number_reward(
         return [reward_of(*each) for each in zip(completions, columns[column], strict=True)]
 
     return number_reward
+
+
+def _true_number(truth: Any, column: str, thousands: str | None) -> float:
+    """Return a true number of a column; raise a ValueError for anything else, such as a list or True."""
+    number = None
+    if isinstance(truth, str):
+        number = parse_number(truth, "whole", thousands)
+    elif not isinstance(truth, bool) and hasattr(truth, "__float__") and getattr(truth, "ndim", 0) == 0:
+        number = float(truth)  # of Python, NumPy and torch
+    if number is None or not math.isfinite(number):
+        raise ValueError(f"{column}={truth!r}: expected a finite number, or a text of one")
+    return number
+
+
+def _brier(
+    text: str,
+    true: float,
+    sure: float,
+    which: Which,
+    thousands: str | None,
+    after: str | None,
+    invalid: float,
+) -> float:
+    """Return RLCR's reward of an answer and its confidence; `invalid` if one of them is missing."""
+    numbers = find_numbers(text, thousands)
+    if len(numbers) < 2:
+        return invalid
+    start = numbers[-1].start
+    answer, stated = (
+        parse_number(text[:start], which, thousands, after=after),
+        parse_number(text[start:], "first", thousands),
+    )
+    if answer is None or stated is None or not 0 <= stated <= sure:
+        return invalid
+    right = float(math.isclose(answer, true, rel_tol=1e-9))
+    return right - (stated / sure - right) ** 2
 
 
 def _text_of(completion: Any) -> str:

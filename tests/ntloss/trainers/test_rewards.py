@@ -204,3 +204,39 @@ def test_verls_signature_gives_the_same_reward(true):
     assert [found] == number_reward(**options)(["It is 42."], answer=[52])
     with pytest.raises(TypeError, match="unknown"):
         compute_score("prices", "4", "4", unknown=1)
+
+
+@pytest.mark.parametrize("truth", [[42], {"ground_truth": "42"}, True, float("nan"), [[42]]], ids=str)
+def test_what_is_no_number_is_an_error_that_names_the_column(truth):
+    with pytest.raises(ValueError, match="label"):
+        number_reward("label")(completions=["42"], label=[truth])
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        ("The answer is 42.\nConfidence: 100", 1.0),
+        ("The answer is 42.\nConfidence: 0", 0.0),
+        ("The answer is 7.\nConfidence: 100", -1.0),
+        ("The answer is 7. I am 0 sure.", 0.0),
+        ("The answer is 42, confidence 50", 0.75),
+        ("First 7, then 42. Confidence: 100", 1.0),  # the last number before the confidence
+        ("42", -2.0),
+        ("No idea.", -2.0),
+        ("The answer is 42. Confidence: 120", -2.0),
+    ],
+)
+def test_a_stated_confidence_is_rewarded_as_in_rlcr(completion, reward):
+    found = number_reward(error="brier", invalid=-2.0)(completions=[completion], answer=[42])
+    assert found == [approx(reward)]
+    assert compute_score("", completion, 42, error="brier", invalid=-2.0) == approx(reward)
+
+
+def test_the_best_confidence_is_the_probability_of_being_right():
+    reward = number_reward(error="brier")
+
+    def expected(stated, right=0.7):
+        of_right, of_wrong = reward(completions=[f"42, sure: {stated}"] * 2, answer=[42, 41])
+        return right * of_right + (1 - right) * of_wrong
+
+    assert max(range(101), key=expected) == 70

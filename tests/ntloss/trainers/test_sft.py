@@ -205,6 +205,21 @@ def test_weights_of_tokenized_rows_are_used(column, tmp_path):
     assert_close(trainer.compute_loss(trainer.model, dict(inputs)).detach(), expected)
 
 
+@pytest.mark.parametrize("column", ["loss_weights", "number_weights"])
+def test_rows_that_are_packed_with_their_columns_keep_them(column, tmp_path):
+    tokenizer = tiny_tokenizers.llama_like()
+    ids = [tokenizer(f"{i} a {i * i}").input_ids for i in range(24)]
+    rows = [{"input_ids": row, "labels": row, column: [i % 3 / 2 for i in range(len(row))]} for row in ids]
+    packed = trl.pack_dataset(datasets.Dataset.from_list(rows), 32)
+    trainer = number_aware_sft(tmp_path, rows=packed.to_list(), padding_free=True, max_length=None)
+    inputs = next(iter(trainer.get_train_dataloader()))
+    record = PreparedLabels.unpack(inputs[PREPARED], trainer.data_collator.prepare.reader)
+    row = packed[0]
+    width = len(row["input_ids"]) - 1
+    found = record._asdict()[column.removeprefix("loss_")][0, :width]
+    assert found.tolist() == row[column][1:]
+
+
 def test_a_models_loss_function_is_not_called(tmp_path):
     # docs/train.md says so: TRL's own loss reads hidden states.
     model = cases.llama(vocab_size=VOCAB)
