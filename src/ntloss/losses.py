@@ -21,7 +21,7 @@ from ntloss.criteria.signature import (
     name_of,
 )
 from ntloss.criteria.soft import SoftTargets
-from ntloss.engine.hosted import readout_of_candidates, weighted_tokens
+from ntloss.engine.hosted import LossArrays, loss_arrays, readout_of_candidates, weighted_tokens
 from ntloss.engine.readout import (
     Readout,
     Wanted,
@@ -485,6 +485,38 @@ class NTLCrossEntropyLoss(nn.Module):
         weight = self._weight_in(targets.number_weights.dtype)
         flat = weighted_tokens(targets, self.term, weight, self.label_smoothing)
         return SoftTargets(*[each.reshape(*shape, each.shape[-1]) for each in flat])
+
+    def arrays(self, labels: Tensor | PreparedLabels, *, count: Tensor | float | None = None) -> LossArrays:
+        r"""Write the loss as NumPy arrays, for a framework that is not PyTorch.
+
+        They are made where labels are, on the CPU, and a few lines compute the loss from the
+        log-probabilities of a model in any framework (docs/hosted_trainers.md): of criteria with a fixed
+        target (`HLGauss`, `gaussian_smoothing`, see `targets`), and of expected costs (`ntl_was`, `crps`).
+
+        Args:
+            labels, count: see `forward`. With `shift=True`, position i has the arrays of label i + 1.
+
+        Returns:
+            The arrays, in the labels' shape.
+
+        Raises:
+            ValueError: another criterion, or soft labels with an expected cost. And see `forward`.
+
+        Example:
+            >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+            >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+            >>> arrays = NTLCrossEntropyLoss(digits, reduction="sum").arrays(torch.tensor([[11, 4]]))
+            >>> arrays.token_ids.tolist(), arrays.number.tolist()
+            ([[[11], [4]]], [[0.0, 0.3]])
+            >>> arrays.costs[0, 1].tolist()
+            [4.0, 3.0, 2.0, 1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+        """
+        record = labels if isinstance(labels, PreparedLabels) else self.prepare(labels)
+        record = record.to("cpu")
+        floats = self.term.tables.values.dtype
+        targets, shape = self._targets(record, torch.empty(*record.labels.shape, 0, dtype=floats), count)
+        weight = self._weight_in(targets.number_weights.dtype)
+        return loss_arrays(targets, self.term, weight, self.label_smoothing, shape)
 
     def candidates(self, labels: Tensor | PreparedLabels) -> Tensor:
         """List the tokens whose log-probabilities the loss reads, for `from_log_probs`.

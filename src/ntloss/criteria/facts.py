@@ -6,11 +6,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+_OF_FORMULA = ("fixed_target", "expected_cost", "spread")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def facts(
-    title: str, *, replaces: bool = False, in_units: bool = False, fixed_target: bool = False
+    title: str,
+    *,
+    replaces: bool = False,
+    in_units: bool = False,
+    fixed_target: bool = False,
+    expected_cost: bool = False,
+    spread: bool = False,
 ) -> Callable[[_Function], _Function]:
     """Say what is known of a criterion: `facts` sets these as attributes of the function.
 
@@ -21,6 +28,8 @@ def facts(
             hundreds. Default: False.
         fixed_target: it is a cross-entropy with a target that depends on the label alone: minus the sum of
             weights times `log_probs` or `vocab_log_probs`. Default: False.
+        expected_cost: it is the expected cost of a value drawn from `probs`. Default: False.
+        spread: half the expected distance of two such values is subtracted from that. Default: False.
 
     Example:
         >>> import torch
@@ -34,6 +43,7 @@ def facts(
         torch.Size([1, 10])
     """
     known = {"title": title, "replaces": replaces, "in_units": in_units, "fixed_target": fixed_target}
+    known |= {"expected_cost": expected_cost, "spread": spread}
 
     def tell(function: _Function) -> _Function:
         for name, value in known.items():
@@ -47,7 +57,7 @@ def fact(criterion: Any, name: str) -> Any:
     """Return what is known of a criterion, or of the function behind its options and wrappers; else None.
 
     Facts of an object, such as an `HLGauss`, are those of its `__call__`. A wrapper, such as one of
-    `functools.wraps`, may compute anything from a cross-entropy, so it has no fixed target.
+    `functools.wraps`, may compute anything from a cross-entropy, so nothing is known of how it is computed.
     """
     while isinstance(criterion, partial):
         criterion = criterion.func
@@ -55,4 +65,4 @@ def fact(criterion: Any, name: str) -> Any:
         criterion = (criterion if isinstance(criterion, type) else type(criterion)).__call__
     if not hasattr(criterion, "__wrapped__"):
         return getattr(criterion, name, None)
-    return None if name == "fixed_target" else fact(criterion.__wrapped__, name)
+    return None if name in _OF_FORMULA else fact(criterion.__wrapped__, name)

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-@facts("NTL-WAS", in_units=True)
+@facts("NTL-WAS", in_units=True, expected_cost=True)
 def ntl_was(
     probs: Tensor,
     values: Tensor,
@@ -213,7 +213,7 @@ def raft(probs: Tensor, log_mass: Tensor, values: Tensor, target: Tensor) -> Ten
     return ((probs * values).sum(-1) * log_mass.exp() - values[target]).square()
 
 
-@facts("CRPS", in_units=True)
+@facts("CRPS", in_units=True, expected_cost=True, spread=True)
 def crps(probs: Tensor, values: Tensor, target: Tensor, target_probs: Tensor | None = None) -> Tensor:
     r"""Continuous ranked probability score: the Cramér distance between prediction and label.
 

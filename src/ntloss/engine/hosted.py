@@ -1,10 +1,14 @@
-"""The loss where a model is trained behind an API: as weighted tokens, or from a few log-probabilities."""
+"""The loss for other frameworks and APIs: as weighted tokens, as arrays, or from a few log-probabilities."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ntloss.criteria.facts import fact
+from ntloss.criteria.signature import name_of
 from ntloss.criteria.soft import SoftTargets
 from ntloss.engine.readout import COMPUTED_IN, Readout
 from ntloss.engine.tables import NumberTables
@@ -20,8 +24,72 @@ def weighted_tokens(
     The loss is minus the sum of `weights * log_probs`. Raise a ValueError if the criterion depends on the
     model's probabilities.
     """
-    tables = term.tables
-    of_values = term.fixed_target(targets)
+    return _with_target(targets, term.fixed_target(targets), term.tables, weight, label_smoothing)
+
+
+class LossArrays(NamedTuple):
+    """A loss as NumPy arrays, with which any framework computes it from log-probabilities.
+
+    With p the probabilities of all tokens and q those among the number tokens, the loss is
+    -sum(weights * log p[token_ids]) + sum(number * (q @ costs - q @ distances @ q / 2)).
+
+    Args:
+        token_ids: `[..., K]`, int64, tokens of cross-entropy and of fixed targets.
+        weights: `[..., K]`, float64, their weights, divided by the count for a mean.
+        number_ids: `[M]`, int64, the number tokens.
+        number: `[...]`, float64, weight of the expected cost, 0 where the label is no number.
+        costs: `[..., M]`, float64, cost of each number token.
+        distances: `[M, M]`, float64, distance of each two of them, 0 for criteria without a spread.
+    """
+
+    token_ids: Any
+    weights: Any
+    number_ids: Any
+    number: Any
+    costs: Any
+    distances: Any
+
+
+def loss_arrays(
+    targets: Targets, term: NumberTerm, weight: Tensor | float, label_smoothing: float, shape: torch.Size
+) -> LossArrays:
+    """Write the loss of positions as arrays in the labels' shape.
+
+    Raise a ValueError for a criterion with neither a fixed target nor an expected cost.
+    """
+    tables, criterion = term.tables, term.criterion
+    count, nothing = len(tables.token_ids), torch.zeros_like(targets.number_weights)
+    costs, number = nothing.new_zeros(len(nothing), count), nothing
+    distances = costs.new_zeros(count, count)
+    if criterion is None or not fact(criterion, "expected_cost"):
+        tokens = weighted_tokens(targets, term, weight, label_smoothing)
+    elif targets.soft is not None:
+        raise ValueError(
+            f"soft labels: {name_of(criterion)} of them is no expected cost; expected hard labels"
+        )
+    else:
+        values, each = tables.values, torch.eye(len(tables.values), dtype=tables.values.dtype)
+        of_token = tables.value_of_label[tables.token_ids]
+        for label in torch.unique(targets.target[targets.target >= 0]):
+            of_values = criterion(probs=each, values=values, target=label.expand(len(values)))
+            costs[targets.target == label] = of_values[of_token].to(costs)
+        if fact(criterion, "spread"):
+            apart = values[of_token]
+            distances = (apart - apart.unsqueeze(-1)).abs().to(costs)
+        number = weight * targets.number_weights
+        plain = targets._replace(number_weights=nothing)
+        tokens = _with_target(
+            plain, each.new_zeros(len(nothing), len(values)), tables, weight, label_smoothing
+        )
+    ids, weights, cost = (each.reshape(*shape, each.shape[-1]).numpy() for each in (*tokens, costs))
+    own, factor = tables.token_ids.numpy(), number.reshape(shape).numpy()
+    return LossArrays(ids, weights, own, factor, cost, distances.numpy())
+
+
+def _with_target(
+    targets: Targets, of_values: Tensor, tables: NumberTables, weight: Tensor | float, label_smoothing: float
+) -> SoftTargets:
+    """Write cross-entropy and the weights `[positions, values]` of a fixed target as weighted tokens."""
     terms = targets.number_weights.unsqueeze(-1) * _token_weights(of_values, targets.labels, tables)
     of_numbers = weight * torch.where(targets.number_weights.unsqueeze(-1) != 0, terms, 0)
     ids = tables.token_ids.expand(of_numbers.shape)

@@ -1,11 +1,13 @@
 """`NumberErrors` logs the errors of answers at each evaluation, in number-aware trainers and in others."""
 
 import math
+from functools import partial
 
 import pytest
 import tiny_tokenizers
 import torch
 import trainer_cases as cases
+from transformers import Trainer
 
 from ntloss import HLGauss
 from ntloss.numbers import NumberFormat
@@ -54,7 +56,7 @@ def test_they_reach_tensorboard_and_choose_the_best_checkpoint(tmp_path):
     options = {"report_to": ["tensorboard"], "eval_strategy": "steps", "save_strategy": "steps"}
     options |= {"eval_steps": 1, "save_steps": 1, "load_best_model_at_end": True, "save_only_model": True}
     options |= {"metric_for_best_model": "mae_median", "greater_is_better": False}
-    trainer = trainer_of(tmp_path, True, **options)
+    trainer = trainer_of(tmp_path, True, cls=partial(Trainer, eval_dataset=cases.samples(1)), **options)
     trainer.add_callback(NumberErrors(trainer, QUESTIONS, TRUTHS, format=NumberFormat(digits=2)))
     trainer.train()
     logged = [each["eval_mae_median"] for each in trainer.state.log_history if "eval_mae_median" in each]
