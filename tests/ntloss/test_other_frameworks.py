@@ -44,7 +44,9 @@ def case(criterion, vocabulary=DIGITS, **options):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"shift": True}, {"reduction": "sum"}, {"label_smoothing": 0.1}, {"mode": "replace"}], ids=str
+    "options",
+    [{}, {"shift": True}, {"reduction": "sum"}, {"label_smoothing": 0.1}, {"mode": "replace"}],
+    ids=str,
 )
 @pytest.mark.parametrize("name", CRITERIA)
 def test_plain_torch(name, options):
@@ -99,9 +101,14 @@ def test_a_function_that_an_api_traces():
     traced = torch.fx.symbolic_trace(function_of("ntl_was"))
     is_label = (ids == torch.from_numpy(arrays.token_ids)).int()
     first = is_label.argmax(-1, keepdim=True)
-    onehot = torch.zeros(ids.shape).double().scatter(-1, first, torch.from_numpy(arrays.weights)).flatten(0, 1)
+    onehot = (
+        torch.zeros(ids.shape).double().scatter(-1, first, torch.from_numpy(arrays.weights)).flatten(0, 1)
+    )
     order = torch.from_numpy(arrays.number_ids).argsort()  # candidates are by ascending id
-    cost, number = torch.from_numpy(arrays.costs)[..., order].flatten(0, 1), torch.from_numpy(arrays.number).flatten()
+    cost, number = (
+        torch.from_numpy(arrays.costs)[..., order].flatten(0, 1),
+        torch.from_numpy(arrays.number).flatten(),
+    )
     tensors = log_probs, onehot, cost, number
     assert all(each.dim() <= 2 for each in tensors)
     assert_close(with_gradient(traced(*tensors), logits), with_gradient(expected, logits), 1e-9)
