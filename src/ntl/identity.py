@@ -166,7 +166,7 @@ def hash_rows(examples: Any) -> np.ndarray:
     import numpy as np
     from pandas.util import hash_array  # slow
 
-    known_by = [example.known_by or (example.question,) for example in examples]
+    known_by = [(example.question, *example.known_by) for example in examples]
     most = max(map(len, known_by), default=0)
     padded = [each + each[:1] * (most - len(each)) for each in known_by]
     keys = np.array(padded, object).reshape(len(padded), most)

@@ -82,11 +82,13 @@ def test_rows_that_each_seed_draws_from_one_table_are_one_row():
         ["dataset_args.prompt='{b} and {a}: '", "dataset_args.columns=null"],
         ["dataset_args.target=b", "dataset_args.columns=[a,y]"],
         ["dataset_args.file=wider.csv"],
+        ["dataset_args.file=renamed.csv", "dataset_args.columns=[A,b]"],
         ["dataset_args.significant_digits=2"],
     ],
 )
 def test_a_row_is_recognized_however_its_question_is_written(change):
     write_table("wider.csv", c=1)
+    pd.read_csv("t.csv").rename(columns={"a": "A"}).to_csv("renamed.csv", index=False)
     asked = ["dataset_args=tabular", "dataset_args.file=t.csv", "dataset_args.target=y"]
     asked.append("dataset_args.columns=[a,b]")
     configs = (
@@ -101,7 +103,7 @@ def test_a_row_is_recognized_however_its_question_is_written(change):
 def test_a_copied_checkpoint_knows_the_rows_it_has_learned(capsys):
     assert train("study.yaml", "loss=ce") == 0
     learned = np.load(f"out/{LEARNED_ROWS}")
-    assert len(learned) == 120  # 60 rows, known by the cells of the question and by all cells
+    assert len(learned) == 180  # 60 rows, known by the question, its cells and all cells
     Path("moved").mkdir()
     shutil.copytree("out/checkpoint-2", "moved/best")
     other = [*EVALUATED, "dataset_args.data_seed=1", "dataset_args.names=true"]

@@ -28,8 +28,8 @@ class Example(NamedTuple):
             words.
         expected: The answer without noise, or None for tasks without noise.
         ratings: The answers of several people, of which `answer` is a summary; empty if there are none.
-        known_by: What the row is recognized by, however its question is written, such as the cells of a
-            table's row; empty if that is the question.
+        known_by: What the row is recognized by besides its question, however that is written, such as the
+            cells of a table's row.
     """
 
     question: str
