@@ -131,7 +131,7 @@ class Uniform:
 
     model = None
 
-    def quantiles(self, model, questions, levels):
+    def quantiles(self, questions, levels):
         class Read:
             import torch
 

@@ -350,7 +350,7 @@ def draw_sentences(
 ) -> list[str]:
     """Draw the distribution of each sentence's rating as a line of bars."""
     longest = max(map(len, sentences))
-    read = built.quantiles(built.model, ask(sentences), LEVELS).values.cpu().numpy()
+    read = built.quantiles(ask(sentences), LEVELS).values.cpu().numpy()
     lines = []
     for sentence, values in zip(sentences, read, strict=True):
         counts, _ = np.histogram(values.clip(0, largest), WIDTH, (0, largest))
