@@ -69,7 +69,14 @@ MARKS = "".join(
 
 
 def _one_of(characters: str) -> str:
-    return f"[{re.escape(characters)}]"
+    """Return a class of characters, with ranges, which are faster to compile."""
+    ends = list[list[int]]()
+    for code in sorted(map(ord, {*characters})):
+        if ends and ends[-1][1] == code - 1:
+            ends[-1][1] = code
+        else:
+            ends.append([code, code])
+    return "[" + "".join("-".join(re.escape(chr(code)) for code in sorted({*each})) for each in ends) + "]"
 
 
 def _any(words: tuple[str, ...]) -> str:
@@ -383,9 +390,9 @@ class NumberReader(NamedTuple):
 
         What may follow a text is asked once for each state, of which there are some hundreds.
         """
-        text = _with_characters(text).translate(_SAME)
-        text = _WORD.sub(lambda word: word[0].lower(), text)
-        text = _LATER_ZERO.sub("1", text)
+        text = _LATER_ZERO.sub("1", simplify(_with_characters(text)))
+        if not self.money:  # which ends at a second space
+            text = _BEFORE_NUMBER.sub("", text)
         for pattern, short in _shortened(self.thousands):
             text = pattern.sub(short, text)
         return text
@@ -458,24 +465,34 @@ _SAME = str.maketrans(
     }
 )
 _WORD = re.compile("[A-Za-z]{2,}")
+_BEFORE_NUMBER = re.compile(rf"^\s{{0,2}}{SIGN}?(?=[01]|\.1)")
 _LATER_ZERO = re.compile("(?<=[0-9.,])0")
 _AMOUNT = re.compile(rf"{SPACE}?(?:{SIGN}|{D}|\.|\Z)")
 _PART = re.compile("[\udc80-\udcff]+$")
 _MONEY_BEFORE = re.compile(rf"{_MONEY}\Z")
 
 
+def simplify(text: str) -> str:
+    """Write what the grammar takes for the same in one way; of digits, 0 and 1 are left."""
+    text = _WORD.sub(lambda word: word[0].lower(), text.translate(_SAME))
+    return text if text.isascii() else _PART.sub("\udce2", text)
+
+
 @functools.cache
 def _shortened(thousands: str | None) -> list[tuple[re.Pattern[str], str]]:
     """Return what states leave out, with what they have in its place."""
     mark, group = rf"(?P<mark>{_GROUPS[thousands]})", "111(?P=mark)"
-    whole = rf"(?<![01.,'])(?:1{{1,3}}{mark}(?:{group})*111|[01]1*)"
+    whole = rf"(?:^|(?<=\$))(?:1{{1,3}}{mark}(?:{group})*111|[01]1*)"
     found = [
         (rf"{whole}(?=[\-\u2013:/\u00d7^*+~a-zA-Z])", "1"),  # a mark ties numbers of any length
-        (rf"1{{1,3}}{mark}(?:{group})*(?={group})", ""),  # of groups, the last one that is complete
+        (
+            rf"(?:^|(?<=\$))1{{1,3}}{mark}(?:{group})*(?={group})",
+            "",
+        ),  # of groups, the last one that is complete
         ("(?<=1111)1+", ""),
     ]
     if thousands != POINT:
-        found.insert(1, (rf"{whole}\.(?:1*(?=1))?", "1."))  # all decimals go on as the first one
+        found.insert(1, (rf"(?:{whole}\.|^\.(?=1))(?:1*(?=1))?", "1."))  # all decimals go on as the first one
     return [(re.compile(pattern), short) for pattern, short in found]
 
 
@@ -492,18 +509,22 @@ SUBWORDS = frozenset(
     word[i:j] for word in WORDS for i in range(len(word)) for j in range(i + 1, len(word) + 1)
 )
 """What tokens may hold of `WORDS`, in lower case."""
-_ENDS = frozenset(word[i:] for word in UNREAD for i in range(len(word) - 1))
+# With further letters, a token may begin with a word of `UNREAD`, or with its end: ` Millionen`, `ionen`.
+_ENDS = tuple({word[i:] for word in UNREAD for i in range(len(word) - 2)})
+_BEGINNINGS = frozenset(end[:3] for end in _ENDS)
 _PIECE = re.compile(
     rf"\s{{1,2}}|{_one_of(MARKS)}{{0,4}}(?:{D}.*|{OTHER_DIGIT}.*|[eE]{SIGN}?(?:{D}.*)?)?", re.DOTALL
 )
 
 
 def is_subword(text: str) -> bool:
-    """Return whether a token may be a part of one of `WORDS`, or the end of one with further letters."""
-    text = text.lower()
-    return text in SUBWORDS or any(text[:n] in _ENDS for n in range(2, len(text)))
+    """Return whether a token, maybe after a space or a hyphen, may be a part of one of `WORDS`."""
+    word = text.lstrip(" -").lower()
+    if word[:3] in _BEGINNINGS and word.startswith(_ENDS if len(word) == len(text) else UNREAD):
+        return True
+    return word in SUBWORDS
 
 
 def is_piece(text: str) -> bool:
     """Return whether a token may begin a written number, continue it, or change it from behind its end."""
-    return text != "" and (_PIECE.fullmatch(text) is not None or is_subword(text.lstrip(" -")))
+    return text != "" and (_PIECE.fullmatch(text) is not None or is_subword(text))

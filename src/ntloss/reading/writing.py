@@ -8,13 +8,12 @@ characters may change its number (`ntloss.numbers.grammar.NumberReader`).
 from __future__ import annotations
 
 import functools
-import re
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from ntloss.numbers.grammar import POINT, NumberReader, value_of_token, with_ascii_sign
+from ntloss.numbers.grammar import POINT, NumberReader, simplify, value_of_token, with_ascii_sign
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading.torch_model import Continuations
 
@@ -42,7 +41,7 @@ class Options:
         pieces = sorted(tokens, key=lambda piece: _place(piece[1]))
         self.token_ids = torch.tensor([i for i, _ in pieces], device=device)
         self.texts = [*(text for _, text in pieces), _LETTER]
-        self._patterns = tuple(re.sub("[1-9]", "1", text) for text in self.texts)
+        self._patterns = tuple(map(simplify, self.texts))
         self.written = [text.encode("utf-8", "surrogateescape") for text in self.texts]
         letters = [i for i in vocabulary.letter_ids if i not in vocabulary.pieces]
         self._letter_ids = torch.tensor(letters, dtype=torch.int64, device=device)

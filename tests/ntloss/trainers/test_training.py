@@ -432,6 +432,19 @@ def test_a_step_without_labels_changes_no_weights(name, way, tmp_path):
     assert_identical(dict(model.state_dict()), before)
 
 
+def test_number_tokens_that_belong_to_no_number_are_a_warning(tmp_path):
+    """Training looks at the first labels: `k1k1...` is a name."""
+    tokens = {token.token_id: token.text for token in cases.DIGITS.tokens}
+    vocabulary = NumberVocabulary.from_mapping({**tokens, 20: "k"}, vocab_size=cases.VOCAB)
+    trainer = number_aware_trainer(
+        cases.llama(), tmp_path, loss={"vocabulary": vocabulary, "criterion": "number_level"}, max_steps=1
+    )
+    for row in trainer.train_dataset:
+        row["labels"][::2], row["labels"][1::2] = 20, 4
+    with pytest.warns(NumberLabelsMissingWarning):
+        train_with(trainer)
+
+
 # Evaluation
 
 
