@@ -67,7 +67,10 @@ def test_each_reduction_compiles(reduction, weighted, irregular):
     assert_compiles(combined(NTLoss(irregular), reduction, weighted), inputs(17, 3))
 
 
-@pytest.mark.parametrize("name", ["NTLoss", "squared, plain", "combined"])
+@pytest.mark.parametrize(
+    "name",
+    ["combined", *(pytest.param(each, marks=pytest.mark.slow) for each in ("NTLoss", "squared, plain"))],
+)
 def test_one_graph_takes_batches_of_any_size(name, irregular):
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     if name == "combined":
@@ -148,7 +151,11 @@ def test_tables_are_not_rebuilt_at_each_call(irregular):
 class TestTermOnAccelerators:
     """The number term is compiled there; here it is on the CPU, whose compiler is left out."""
 
-    CRITERIA = ("ntl_was", "crps", "raft", "dist2", {"name": "hl_gauss", "sigma": [4.0, 1.0]}, "ntil")
+    CRITERIA = (
+        "ntl_was",
+        {"name": "hl_gauss", "sigma": [4.0, 1.0]},
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("crps", "raft", "dist2", "ntil")),
+    )
 
     @pytest.fixture
     def counter(self, monkeypatch):
