@@ -14,9 +14,8 @@ from ntl.settings import LossSettings, ModelArgs
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ntloss import NTLCrossEntropyLoss
+    from ntloss import NTLCrossEntropyLoss, PreparedLabels
     from ntloss.criteria import Criterion
-    from ntloss.engine.targets import PreparedLabels
 
 
 def library_options(loss: LossSettings, model: ModelArgs) -> dict[str, Any]:
@@ -57,7 +56,7 @@ def count_numbers(loss: NTLCrossEntropyLoss, record: PreparedLabels) -> Tensor:
     """Count labels, and those that have a number term, of which the paper's mean is taken: `[2]`."""
     import torch
 
-    from ntloss.criteria.signature import reads_of
+    from ntloss.criteria import reads_of
     from ntloss.numbers import LabelNumbers
 
     ids = torch.tensor(loss.vocabulary.token_ids, device=record.labels.device)

@@ -245,8 +245,7 @@ class LossSettings(Settings):
     @property
     def title(self) -> str:
         """The criterion's name in tables, such as `NTL-WAS`; empty without a criterion."""
-        from ntloss.criteria import CRITERIA  # slow: torch
-        from ntloss.criteria.facts import fact
+        from ntloss.criteria import CRITERIA, fact  # slow: torch
 
         if self.criterion == SMOOTHED:
             return "Gaussian smoothing + smoothed NTL-WAS"

@@ -37,8 +37,7 @@ from ntl.models import IGNORE, AnsweringModel
 from ntl.scores import describe_metrics, finite_or_none
 from ntl.settings import TrainingArgs
 from ntloss import NTLCrossEntropyLoss
-from ntloss.trainers import NumberAware
-from ntloss.trainers.columns import PREPARED
+from ntloss.trainers import PREPARED, NumberAware
 from ntloss.writing import UpperLayers
 
 log = logging.getLogger(__name__)

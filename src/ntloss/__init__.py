@@ -28,6 +28,7 @@ if _typing.TYPE_CHECKING:
         smoothed_wasserstein,
         soft_labels_of,
     )
+    from ntloss.engine.targets import PreparedLabels
     from ntloss.engine.terms import LossTerms
     from ntloss.losses import NTLCrossEntropyLoss
     from ntloss.numbers.vocabulary import NumberVocabulary
@@ -49,6 +50,7 @@ __all__ = [
     # cross-entropy and number term together
     "NTLCrossEntropyLoss",
     "LossTerms",
+    "PreparedLabels",
     # cross-entropy and a criterion over given options
     "options_loss",
     # labels that are distributions
@@ -77,7 +79,7 @@ __all__ = [
 ]
 
 _HOMES = (
-    *("criteria", "engine.terms", "losses", "numbers.vocabulary", "options", "published"),
+    *("criteria", "engine.targets", "engine.terms", "losses", "numbers.vocabulary", "options", "published"),
     *("trainers.number_aware", "reading.read", "regression.estimator"),
 )
 

@@ -561,7 +561,7 @@ class TestAutograd:
 
     @pytest.mark.parametrize(
         ("numbers", "positions", "counts"),
-        [(10, 2048, {}), (100, 2048, {}), (10, 64, {"num_items_in_batch": 1e8})],
+        [(10, 2048, {}), (100, 2048, {}), (10, 64, {"count": 1e8})],
         ids=["many positions", "large values", "many more elsewhere"],
     )
     def test_float16_gradients_neither_underflow_nor_overflow(self, numbers, positions, counts):
@@ -596,17 +596,15 @@ class TestAutograd:
             assert (leaf.grad is None) == (name in frozen)
         assert_gradients({name: leaf.grad for name, leaf in leaves.items()}, wanted, TWO_PATHS)
 
-    @pytest.mark.parametrize("name", ["loss_weights", "number_weights"])
+    @pytest.mark.parametrize("name", ["weights", "number_weights"])
     @pytest.mark.parametrize("reduction", ["sum", "none"])
     def test_weights_get_their_gradient(self, reduction, name):
         hidden, head, labels = torch.randn(2, 6), torch.randn(NUMBERS.vocab_size, 6), torch.tensor([3, 5])
         leaves = hidden.requires_grad_(), torch.ones(2, requires_grad=True)
         found = []
         loss_fn = NTLCrossEntropyLoss(NUMBERS, reduction=reduction)
-        for loss in (
-            loss_fn(hidden @ head.T, labels, **{name: leaves[1]}),
-            loss_fn.from_hidden(hidden, head, labels, **{name: leaves[1]}),
-        ):
+        prepared = loss_fn.prepare(labels, **{name: leaves[1]})
+        for loss in (loss_fn(hidden @ head.T, prepared), loss_fn.from_hidden(hidden, head, prepared)):
             found.append(torch.autograd.grad(loss.sum(), leaves))
         assert found[0][1].abs().min() > 0
         assert_close(*found)
@@ -638,7 +636,9 @@ class TestAutograd:
             given = [*leaves.values(), case.labels, case.loss_weights]
             before = [tensor.detach().clone() for tensor in given]
             if path == "logits":
-                NTLCrossEntropyLoss(NUMBERS, **options)(*given).sum().backward()
+                loss_fn = NTLCrossEntropyLoss(NUMBERS, **options)
+                prepared = loss_fn.prepare(case.labels, weights=case.loss_weights)
+                loss_fn(leaves["logits"], prepared).sum().backward()
             else:
                 compute(case, path, leaves).loss.sum().backward()
             for tensor, old in zip(given, before, strict=True):

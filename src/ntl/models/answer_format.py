@@ -79,7 +79,7 @@ class WrittenAnswers:
         if self.is_log or digits is not None:
             if places is None:
                 numbers = np.array([self._number(answer) for answer in answers])
-                from ntloss.regression.formats import AnswerFormat  # slow: scikit-learn
+                from ntloss.regression import AnswerFormat  # slow: scikit-learn
 
                 scale = "log" if self.is_log else "plain"
                 places = AnswerFormat.choose(numbers, scale, digits or 3).numbers.decimals
@@ -144,7 +144,7 @@ class WrittenAnswers:
         return torch.from_numpy(self._powers(form, numbers.cpu().numpy())).to(numbers)
 
     def _powers(self, form: NumberFormat, logarithms: np.ndarray) -> np.ndarray:
-        from ntloss.regression.formats import AnswerFormat  # slow: scikit-learn
+        from ntloss.regression import AnswerFormat  # slow: scikit-learn
 
         return AnswerFormat(form, log=True, whole=bool(self._config.ntl.get(WHOLE))).unscaled(logarithms)
 

@@ -14,9 +14,9 @@ others is ordinary Python: `ntl_was(probs, values, target) * 1.2**digits_after`.
 """
 
 from ntloss.criteria import tokens, whole_numbers
-from ntloss.criteria.facts import facts
+from ntloss.criteria.facts import fact, facts
 from ntloss.criteria.hl_gauss import HLGauss
-from ntloss.criteria.signature import CRITERIA, READABLE, Criterion, make_criterion
+from ntloss.criteria.signature import CRITERIA, READABLE, Criterion, make_criterion, reads_of
 from ntloss.criteria.soft import SoftTargets, soft_labels_of
 from ntloss.criteria.targets import (
     cramer_distance,
@@ -50,9 +50,11 @@ __all__ = [
     "soft_labels_of",
     # facts.py: what is known of a criterion
     "facts",
+    "fact",
     # signature.py: what a criterion reads, and criteria by name
     "Criterion",
     "READABLE",
+    "reads_of",
     "CRITERIA",
     "make_criterion",
 ]

@@ -17,6 +17,7 @@ axolotl         axolotl 0.19, as a plug-in
 torchtitan      torchtitan 0.3, as a function of its configuration
 """
 
+from ntloss.trainers.columns import PREPARED
 from ntloss.trainers.number_aware import NumberAware, make_number_aware
 
-__all__ = ["make_number_aware", "NumberAware"]
+__all__ = ["make_number_aware", "NumberAware", "PREPARED"]

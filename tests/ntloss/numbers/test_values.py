@@ -48,7 +48,7 @@ def rows_of(vocabulary, dtype=torch.float64):
 
 def numbers_of(vocabulary, labels):
     loss = NTLCrossEntropyLoss(vocabulary, HLGauss(1.0))
-    return LabelNumbers.unpack(loss.find_numbers(torch.tensor([labels])))
+    return LabelNumbers.unpack(loss.prepare(torch.tensor([labels])).numbers)
 
 
 class TestVocabulary:
@@ -101,7 +101,7 @@ class TestLabels:
     def test_rows_without_one_are_as_before(self):
         labels = torch.tensor([[1, 2, 59, 3], [4, -100, 5, 6]])
         plain, mixed = (
-            NTLCrossEntropyLoss(vocabulary_of(mapping), HLGauss(1.0)).find_numbers(labels)
+            NTLCrossEntropyLoss(vocabulary_of(mapping), HLGauss(1.0)).prepare(labels).numbers
             for mapping in (DIGITS, MIXED)
         )
         assert_identical(plain, mixed)
@@ -146,9 +146,8 @@ class TestTargets:
         vocabulary, label = vocabulary_of(VALUES["below and above zero"]), torch.tensor([[10]])  # -20
         wanted = NTLCrossEntropyLoss(vocabulary, HLGauss(2.0)).targets(label)
         share = NTLCrossEntropyLoss(vocabulary, HLGauss(0.0, relative=0.1)).targets(label)
-        given = NTLCrossEntropyLoss(vocabulary, HLGauss(5.0)).targets(
-            label, number_sigma=torch.tensor([[2.0]])
-        )
+        wider = NTLCrossEntropyLoss(vocabulary, HLGauss(5.0))
+        given = wider.targets(wider.prepare(label, sigma=torch.tensor([[2.0]])))
         for found in (share, given):
             assert_identical(found.token_ids, wanted.token_ids)
             assert_close(found.weights, wanted.weights)
@@ -172,11 +171,11 @@ class TestTargets:
         vocabulary = vocabulary_of(MIXED)
         logits, labels = rows_of(vocabulary)
         loss = NTLCrossEntropyLoss(vocabulary, HLGauss(2.0))
-        numbers, given = loss.find_numbers(labels), logits.clone().requires_grad_()
+        prepared, given = loss.prepare(labels), logits.clone().requires_grad_()
         loss(given, labels).backward()
-        by_function = torch.func.grad(lambda some: loss(some, labels, numbers=numbers))(logits)
+        by_function = torch.func.grad(lambda some: loss(some, prepared))(logits)
         assert_close(by_function, given.grad, TWO_PATHS)
-        compiled = torch.compile(loss, backend="eager")(logits, labels, numbers=numbers)
+        compiled = torch.compile(loss, backend="eager")(logits, prepared)
         assert_close(compiled, loss(logits, labels), TWO_PATHS)
 
 
@@ -199,7 +198,7 @@ class TestTokenizers:
         assert vocabulary.distinct_values == tuple(range(30))
         labels = tokenizer("<loc0012><loc0003> 42 <loc0029>", return_tensors="pt")["input_ids"]
         loss = NTLCrossEntropyLoss(vocabulary, HLGauss(2.0))
-        found = LabelNumbers.unpack(loss.find_numbers(labels))
+        found = LabelNumbers.unpack(loss.prepare(labels).numbers)
         assert found.magnitude[found.starts > 0].tolist() == [12, 3, 29]
 
     def test_words_of_a_score_have_their_values(self):
