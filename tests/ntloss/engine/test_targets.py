@@ -8,6 +8,7 @@ from combined_cases import HIDDEN, NUMBERS, VOCAB
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NTLoss, NTLossDotProduct, SoftTargets
 from ntloss.engine import targets
+from ntloss.engine.targets import LabelReader, PreparedLabels
 
 OF_LOGITS = ("logits", "alone")
 META = torch.device("meta")
@@ -166,19 +167,27 @@ def test_labels_that_were_prepared_without_numbers_are_an_error():
     assert NTLCrossEntropyLoss(NUMBERS, None)(torch.zeros(1, 3, VOCAB), labels) > 0
 
 
-def test_a_record_is_moved_and_split_as_one():
-    soft = SoftTargets(torch.zeros(2, 3, 1).long(), torch.zeros(2, 3, 1))
+def reads_all(probs, values, target, digits, target_probs=None, number_sigma=None):
+    return (probs * values).sum(-1)
 
-    def reads_all(probs, target_probs, digits, number_sigma=None):
-        return probs[:, 0]
 
-    loss_fn, ones = NTLCrossEntropyLoss(NUMBERS, reads_all, shift=True), torch.ones(2, 3)
+def test_a_record_is_moved_split_and_packed_as_one():
+    soft = SoftTargets(torch.full((2, 3, 1), 9), torch.ones(2, 3, 1))
+    loss_fn, halves = NTLCrossEntropyLoss(NUMBERS, reads_all, shift=True), torch.full((2, 3), 0.5)
     labels = torch.full((2, 3), 9)
-    record = loss_fn.prepare(labels, weights=ones, number_weights=ones, sigma=ones, soft=soft)
+    record = loss_fn.prepare(labels, weights=halves, number_weights=halves, sigma=halves, soft=soft)
     part = record.map(lambda column: column[:1])
     assert [column.shape[0] for column in (*part[:4], *part.soft, part.numbers)] == [1] * 7
     moved = record.to("meta")
     assert {column.device.type for column in (*moved[:4], *moved.soft, moved.numbers)} == {"meta"}
+    again = PreparedLabels.unpack(record.pack(), loss_fn.term.labels)
+    columns = zip(
+        (*again[:4], *again.soft, again.numbers), (*record[:4], *record.soft, record.numbers), strict=True
+    )
+    assert all(torch.equal(found, expected.to(found)) for found, expected in columns)
+    bare = PreparedLabels.unpack(NTLCrossEntropyLoss(NUMBERS).prepare(labels).pack(), LabelReader(NUMBERS))
+    assert bare.weights.unique().tolist() == bare.number_weights.unique().tolist() == [1.0]
+    assert bare.soft is bare.sigma is bare.numbers is None
 
 
 # --- logits, hidden states, heads -----------------------------------------------------------------
