@@ -129,8 +129,6 @@ def test_ridge_regression_predicts_what_words_say():
 class Uniform:
     """Reads quantiles of a uniform distribution from 0 to 80."""
 
-    model = None
-
     def quantiles(self, questions, levels):
         class Read:
             import torch
