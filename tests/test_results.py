@@ -72,13 +72,13 @@ def test_a_claim_that_the_runs_do_not_support_is_an_error(tmp_path, monkeypatch)
     (tmp_path / "claims.yaml").write_text(group % "of: one_width, minus: ce, metric: median_mae")
     figures = read_claims(tmp_path / "claims.yaml")["a"].figures
     assert (figures["effect"], figures["interval"], figures["seeds"]) == (
-        "10 %",
+        "10 % lower",
         "\N{MINUS SIGN}3 to 23 %",
         "3",
     )
     for marker in ("all_layer.effect", "all_layers.efect"):
         with pytest.raises(UserError, match="Did you mean"):
-            fill_page(f"<!-- figure: {marker} -->14 %<!-- end -->", None)
+            fill_page(f"<!-- figure: {marker} -->14 % lower<!-- end -->", None)
 
 
 def test_stopping_cross_entropy_by_crps_is_mostly_too_early_for_its_greedy_answers():

@@ -98,13 +98,6 @@ def test_the_first_figure_begins_with_cross_entropy_and_moves_to_hl_gauss(open_p
     assert page.evaluate("seen") == [["cross_entropy", "Cross-entropy"], ["hl_gauss", "HL-Gauss"]]
 
 
-def test_the_result_is_that_of_the_readme(page):
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").replace("*", "").split())
-    figures = page.locator("#result .whole").all_inner_texts()
-    assert len(figures) == 2
-    assert [figure for figure in figures if f" {figure}" not in readme] == []
-
-
 def test_the_line_of_the_first_screen_is_copied(open_page):
     page = open_page(reduced_motion="reduce", permissions=["clipboard-read", "clipboard-write"])
     page.locator("#line button").click()

@@ -43,16 +43,17 @@ class Claim(NamedTuple):
 
     @property
     def figures(self) -> dict[str, str]:
-        """What pages show of the claim: effect, interval, verdict and seeds."""
+        """What pages show of the claim: effect, such as `14 % lower`, interval, verdict and seeds."""
         unit = " points" if find_metric(self.found["metric"]).in_points else " %"
         ends = sorted(self.found[f"percent_{end}"] for end in ("lower", "upper"))
-        if self.found["percent"] < 0:  # how much lower
+        is_lower = self.found["percent"] < 0
+        if is_lower:  # by how much
             ends = [-end for end in reversed(ends)]
         low, high = (_round(end) for end in ends)
         p = self.found["p_holm"]
         verdict = "significant" if p < SIGNIFICANT else f"p = {p:.2g}"
         return {
-            "effect": f"{_round(abs(self.found['percent']))}{unit}",
+            "effect": f"{_round(abs(self.found['percent']))}{unit} {'lower' if is_lower else 'higher'}",
             "interval": f"{low} to {high}{unit}",
             "verdict": "not planned" if self.family is None else verdict,
             "seeds": str(self.found["seeds"]),

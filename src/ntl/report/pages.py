@@ -12,7 +12,7 @@ seeds, on `datasets` (by default all) and the test set `test`; a name that sever
 
 A block `{evidence: studies/evidence.yaml}` is the table of the claims of this file, and
 
-    <!-- figure: NAME.effect -->14 %<!-- end -->
+    <!-- figure: NAME.effect -->14 % lower<!-- end -->
 
 within a sentence a figure of a claim: `effect`, `interval`, `verdict` or `seeds`, see `ntl.report.evidence`.
 """
