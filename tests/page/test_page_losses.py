@@ -2,7 +2,6 @@
 
 import math
 import re
-from pathlib import Path
 
 import page_cases
 import pytest
@@ -12,7 +11,6 @@ import ntloss
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria import make_criterion
 
-ROOT = Path(__file__).parents[2]
 SCREENS = ((390, 844), (1280, 900))
 
 # The losses that the first figure shows, each with the first word of its caption.
