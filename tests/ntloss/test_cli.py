@@ -73,7 +73,7 @@ def test_json_holds_the_inspection(folder, tmp_path, run_inspect):
 
 
 def test_the_separator_of_thousands_is_an_option(folder, run_inspect):
-    assert json.loads(run_inspect(folder, "--thousands", ",", "--json"))["reads"]["(1,234)"] == [-1234.0]
+    assert json.loads(run_inspect(folder, "--thousands", ",", "--json"))["reads"]["(1,234)"] == [1234.0]
 
 
 def test_reads_standard_input(folder, run_inspect, monkeypatch):

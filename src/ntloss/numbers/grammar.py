@@ -360,7 +360,7 @@ class NumberReader(NamedTuple):
         '1/' 1.0 False True
         '1/2' 1.0 True False
         >>> reader.state("1,234,567.89"), reader.state("2,222.5")
-        ('1,111.1', '1,111.1')
+        ('1.1', '1.1')
     """
 
     thousands: str | None = None

@@ -90,13 +90,13 @@ def test_a_model_that_would_write_four_digits_writes_three_in_a_format_of_three(
     built = overfitted(name)
     ntl = built.model.config.ntl
     monkeypatch.setattr(built.model.config, "ntl", {**ntl, "number_format": "plain"})
-    free = built.answer(built.model, QUESTIONS, *generation)
+    free = built.answer(QUESTIONS, *generation)
     assert all(len(text) >= len("+0002.0") for text in free)  # a decoder has not learned where to stop
     monkeypatch.setattr(built.model.config, "ntl", {**ntl, "number_width": 3})
     tokens = []
     decode = built.encoding.decode
     monkeypatch.setattr(built.encoding, "decode", lambda rows: tokens.extend(rows) or decode(rows))
-    masked = built.answer(built.model, QUESTIONS, *generation)
+    masked = built.answer(QUESTIONS, *generation)
     assert [len(text) for text in decode(tokens)] == [len("+002.0")] * len(masked)
     assert all(NumberFormat(3, 1, True).fits(text) for text in masked)
 

@@ -262,7 +262,7 @@ def test_a_width_is_read_with_all_tokens_that_a_server_names(serve):
 
 @pytest.mark.parametrize(("words", "value", "is_part"), WRITTEN)
 def test_the_tokens_that_a_server_is_asked_for_are_those_of_the_grammar(serve, words, value, is_part):
-    if words in ([" 5", "k", "g"], [" 67", " million", "aires"]):
+    if words in ([" 5", "k", "g"], [" 5", " Millionen"]):
         pytest.skip("letters are too many to ask for")
     server = serve("vllm", texts=[*dict.fromkeys(["V", "\n", *"0123456789", *words])])
     writing(server, words)

@@ -75,7 +75,7 @@ def test_lightning_trains_the_weights_of_one_batch(expected, tmp_path, monkeypat
         def training_step(self, batch, index):
             loss_fn.weight = 0.3
             steps_seen.append(self.global_step)
-            loss: Tensor = loss_fn(self.model(batch["ids"]), batch["labels"], None, batch["items"])
+            loss: Tensor = loss_fn(self.model(batch["ids"]), batch["labels"], count=batch["items"])
             return loss * 4  # Lightning divides by the micro-batches
 
         def configure_optimizers(self):
