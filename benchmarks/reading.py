@@ -27,7 +27,7 @@ from report import markdown
 
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat, parse_number
-from ntloss.reading import number_quantiles, read_number
+from ntloss.reading import Question, number_quantiles, read_number
 
 QUESTIONS, QUESTION_LENGTH, DIGITS = 250, 12, 3
 LEVELS, SAMPLES = (0.05, 0.5, 0.95), 160
@@ -78,7 +78,9 @@ def time_model(folder: str, rounds: int) -> dict[str, Any]:
     contenders = {
         "greedy": measure.Contender(lambda: model.generate(**inputs, **forced)),
         "quantiles": measure.Contender(lambda: number_quantiles(model, inputs, tokenizer, format=width)),
-        "read_number": measure.Contender(lambda: read_number(model, tokenizer, EGG, "It takes ")),
+        "read_number": measure.Contender(
+            lambda: read_number(model, tokenizer, Question(EGG, prefill="It takes "))
+        ),
     }
     for contender in contenders.values():
         contender.run()

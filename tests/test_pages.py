@@ -9,9 +9,8 @@ import hosted
 import pytest
 import torch
 import torch.nn.functional as F
-from form_server import TEXTS, serving
+from form_server import serving
 from pages import ROOT, blocks, check_code, run_page, snippets, tiny_pair, write_reviews
-from reading_cases import make_model
 from tolerances import SAID, approx
 
 from ntloss import NTLCrossEntropyLoss
@@ -22,9 +21,9 @@ ELSEWHERE = {"docs/regression.md", "docs/train.md"}
 # What these pages print is about SmolLM2; others train, and have a tiny model in its place.
 OF_SMOLLM2 = {
     "README.md",
-    *(f"docs/{name}.md" for name in ("quickstart", "uncertainty", "chat_models", "scores")),
+    *(f"docs/{name}.md" for name in ("quickstart", "uncertainty", "scores")),
 }
-SLOW = {f"docs/{name}.md" for name in ("uncertainty", "chat_models", "scores")}  # read much from SmolLM2
+SLOW = {f"docs/{name}.md" for name in ("uncertainty", "scores")}  # read much from SmolLM2
 RUN = [
     pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
     for page in PAGES
@@ -34,7 +33,7 @@ NEEDED = {
     "docs/train.md": ["trl", "datasets", "accelerate"],
     "docs/prices.md": ["trl", "datasets", "accelerate"],
     "docs/scores.md": ["sklearn", "accelerate"],
-    "docs/chat_models.md": ["httpx2"],
+    "docs/uncertainty.md": ["httpx2"],
     "README.md": ["trl", "datasets", "accelerate"],
 }
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -63,12 +62,12 @@ def one_rank(monkeypatch):
 
 
 @pytest.fixture
-def a_server(monkeypatch):
-    """A server for the pages that name one at localhost:8000."""
+def a_server(monkeypatch, smollm2):
+    """A server of SmolLM2 for the page that names one at localhost:8000."""
     served = pytest.importorskip("ntloss.reading.served")
-    letters = sorted({*"Review: It broke after a day.\nScore from 00 to 99: I love it."} - {*TEXTS})
-    texts = [*TEXTS, *letters]
-    with serving("vllm", make_model("llama", len(texts)), texts=texts) as server:
+    tokenizer, model = smollm2
+    texts = [tokenizer.decode([i]) for i in range(model.config.vocab_size)]
+    with serving("vllm", model, texts=texts) as server:
         connect = served.ServedModel
         monkeypatch.setattr(served, "ServedModel", lambda url: connect(server.url))
         yield
@@ -143,7 +142,7 @@ CHECKS = {
 def test_the_python_blocks_of_a_page_run_in_turn_and_print_what_they_say(page, tmp_path, request):
     for module in NEEDED.get(page, []):
         pytest.importorskip(module)
-    if page == "docs/chat_models.md":
+    if page == "docs/uncertainty.md":
         request.getfixturevalue("a_server")
     if page == "docs/fused_kernels.md":
         request.getfixturevalue("one_rank")

@@ -20,7 +20,7 @@ import pandas as pd
 
 from ntl.metrics import crps
 from ntl.scores import SPACED, SPACED_LEVELS
-from ntloss.reading import interval_margin, widen
+from ntloss.reading.intervals import conformal_score
 from studies.all_layers.train import ARMS, CHOSEN, COMMON, FOLDER, TABLES
 from studies.packs import long_table, merge, write
 
@@ -139,15 +139,19 @@ def error(found: Reading, rule: str = "median") -> float:
 
 
 def measures(validation: Reading, test: Reading) -> dict[str, float]:
-    """Measure the test rows; the validation rows calibrate the intervals (split conformal).
+    """Measure the test rows; the validation rows calibrate the intervals.
+
+    By split conformal prediction (Romano, Patterson and Candès, 2019), all intervals are widened by the
+    margin that validation rows need, or narrowed, at most to the median.
 
     Returns:
         Measures by the names of `ntl.metrics.registry`. A head has `mae` alone, and a calibrated interval.
     """
     lower, median, upper = test.interval
     ends = validation.interval
-    margin = interval_margin(ends[0].tolist(), ends[2].tolist(), validation.truths.tolist(), COVERAGE)
-    low, high = (end.numpy() for end in widen(lower.tolist(), median.tolist(), upper.tolist(), margin))
+    misses = np.maximum(ends[0] - validation.truths, validation.truths - ends[2])
+    margin = conformal_score(misses.tolist(), COVERAGE)
+    low, high = np.minimum(lower - margin, median), np.maximum(upper + margin, median)
     found = {
         "mae": float(np.abs(test.answers - test.truths).mean()),
         "calibrated_coverage": inside(low, high, test.truths),

@@ -18,7 +18,7 @@ from transformers import LlavaConfig, LlavaForConditionalGeneration, PreTrainedT
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.numbers import parse_numbers
-from ntloss.reading import UnlikelyNumberWarning, number_quantiles
+from ntloss.reading import Limits, UnlikelyNumberWarning, number_quantiles
 from studies.boxes.task import LARGEST, QUESTIONS, SEPARATORS, SIDE, Row, draw_rows
 from studies.fine_tuning import provenance
 from studies.packs import make_runs
@@ -171,9 +171,7 @@ def read(
                 encode(tokenizer, rows, prompts),
                 vocabulary,
                 LEVELS,
-                low=0,
-                high=LARGEST[question],
-                max_digits=3,
+                limits=Limits(0, LARGEST[question], max_digits=3),
             ).values
         columns.append(found)
         prompts = [

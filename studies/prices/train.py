@@ -16,7 +16,7 @@ from trl import SFTConfig, SFTTrainer
 
 from ntloss import HLGauss
 from ntloss.numbers import NumberFormat
-from ntloss.reading import compare_answers
+from ntloss.reading import Question, compare_answers
 from ntloss.trainers import make_number_aware
 from studies.packs import make_runs
 
@@ -60,9 +60,10 @@ def make_run(arm: str, seed: int, steps: int, outputs: Path) -> dict[str, Any]:
     elif arm == "relative":
         make_number_aware(trainer, HLGauss(0.0, relative=0.1, leading_zeros=True))
     trainer.train()
-    asked, truths = prompts[TRAIN:], prices[TRAIN:]
+    asked = [Question(prompt, template=None) for prompt in prompts[TRAIN:]]
+    truths = prices[TRAIN:]
     width = NumberFormat(digits=DIGITS)
-    found = compare_answers({arm: model.eval()}, tokenizer, asked, truths, format=width, template=None)
+    found = compare_answers({arm: model.eval()}, tokenizer, asked, truths, format=width)
     errors = found.models[arm]
     return {
         "arm": arm,

@@ -1,5 +1,6 @@
 """Padded batches, and models that are evaluated."""
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -46,3 +47,10 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         model.train(was_training)
+
+
+def cache_name(model: PreTrainedModel) -> str:
+    """Return what a model calls its cache, which depends on the release; empty without one."""
+    accepted = inspect.signature(type(model).forward).parameters
+    names = ("cache", "past_key_values", "cache_params")
+    return next((name for name in names if name in accepted), "")

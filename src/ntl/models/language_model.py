@@ -21,17 +21,15 @@ from ntl.encodings.regression_transformer import RegressionTransformerEncoding, 
 from ntl.errors import UserError
 from ntl.models import IGNORE, Row
 from ntl.models.answer_format import WrittenAnswers
-from ntl.models.batches import evaluation_mode, pad, pad_questions
+from ntl.models.batches import cache_name, evaluation_mode, pad, pad_questions
 from ntl.models.source import ModelSource, build_model
 from ntl.own import load_own
 from ntloss import NumberVocabulary
-from ntloss.reading import NumberQuantiles, UnlikelyNumberWarning, cache_name, number_quantiles
+from ntloss.reading import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
 
 OWN_KEY = "model_args.own_encoding"
 Past = DynamicCache | None
 Texts = Sequence[str]
-CACHED = 2**15  # tokens whose keys and values a pass of quantiles holds: 1.5 GB of SmolLM2-135M's, and copies
-MOST_ROWS = 1024  # of a pass of quantiles
 
 
 class PlacedEmbedding(nn.Embedding):
@@ -173,7 +171,6 @@ class LanguageModel:
         options = {**self.answer_format.quantile_options(), "past_key_values": past}
         batch = self._pad(self.prompts(questions))
         inputs = {key: value.to(self.model.device) for key, value in batch.items()}
-        options["rows_per_pass"] = min(MOST_ROWS, 1 + CACHED // batch["input_ids"].shape[1])
         with evaluation_mode(self.model), warnings.catch_warnings():
             # `number_mass` reports it.
             warnings.simplefilter("ignore", UnlikelyNumberWarning)

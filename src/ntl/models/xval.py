@@ -12,10 +12,9 @@ from transformers.utils.generic import ModelOutput
 
 from ntl.encodings.number_values import XvalEncoding, embedding_scale, find_values
 from ntl.models import IGNORE, Row
-from ntl.models.batches import evaluation_mode, pad, pad_questions
+from ntl.models.batches import cache_name, evaluation_mode, pad, pad_questions
 from ntl.models.source import ModelSource, build_model
 from ntl.models.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
-from ntloss.reading import cache_name
 
 
 @dataclass

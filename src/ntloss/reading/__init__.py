@@ -3,11 +3,12 @@
 If errors are measured by distance, the median is a better answer than that of greedy decoding, and two
 further quantiles form an interval.
 
-    read_number(model, tokenizer, "How many minutes does it take to boil an egg?", prefill="It takes ")
+    egg = Question("How many minutes does it take to boil an egg?", prefill="It takes ")
+    read_number(model, tokenizer, egg)
     read_scores(model, tokenizer, questions, levels=range(1, 6))
     read_numbers(model, tokenizer, question, answer)  # each number of a written answer
 
-A model is one of transformers, or a server (`ntloss.reading.served`).
+A model is one of transformers, a server (`ntloss.reading.served`), or an engine (`from_function`).
 
 Related work: Lukasik et al., "Regression-aware inference with LLMs", 2024 (sampled candidates); Song and
 Bahri, "Decoding-based regression", 2025.
@@ -15,14 +16,20 @@ Bahri, "Decoding-based regression", 2025.
 
 from ntloss.callers import UnlikelyNumberWarning
 from ntloss.reading.compare import AnswerComparison, AnswerErrors, Change, compare_answers
-from ntloss.reading.intervals import interval_coverage, interval_margin, pinball_loss, widen
-from ntloss.reading.quantiles import number_quantiles
+from ntloss.reading.intervals import interval_coverage, pinball_loss
+from ntloss.reading.quantiles import Limits, number_quantiles
+from ntloss.reading.question import Question
 from ntloss.reading.read import read_number, read_numbers
 from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
 from ntloss.reading.scores import read_scores
-from ntloss.reading.torch_model import cache_name
+from ntloss.reading.source import from_function
 
 __all__ = [
+    # what is asked, and which numbers are read
+    "Question",
+    "Limits",
+    # an engine in this process; a server is ntloss.reading.served.ServedModel
+    "from_function",
     # one number, one call
     "read_number",
     "NumberReading",
@@ -40,11 +47,7 @@ __all__ = [
     "AnswerComparison",
     "AnswerErrors",
     "Change",
-    # intervals with guaranteed coverage
-    "interval_margin",
-    "widen",
+    # how good intervals are
     "interval_coverage",
     "pinball_loss",
-    # a model's cache, for loops of one's own
-    "cache_name",
 ]

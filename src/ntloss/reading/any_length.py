@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -173,19 +173,16 @@ def _leading_to(
     return found
 
 
-def summarize(
-    numbers: Numbers, levels: Tensor, low: float | None = None, high: float | None = None
-) -> dict[str, Tensor]:
-    """Summarize the numbers after each prompt as the tensors of `NumberQuantiles`.
+def summarize(numbers: Numbers, levels: Tensor, low: float, high: float) -> dict[str, Any]:
+    """Summarize the numbers after each prompt as fields of `NumberQuantiles`.
 
     Args:
         numbers: the numbers, all of them from `low` to `high`, or NaN.
         levels: `[levels]`, of the quantiles.
-        low, high: the range of the numbers, to which the bounds are clamped. Default: none.
+        low, high: the range of the numbers, to which the bounds are clamped.
     """
-    least, most = -math.inf if low is None else low, math.inf if high is None else high
     count, device = len(numbers.noise), numbers.values.device
-    rows = []
+    rows, distributions = [], []
     for question in range(count):
         own = numbers.questions == question
         values, weights = numbers.values[own], numbers.weights[own]
@@ -195,6 +192,9 @@ def summarize(
         shares = weights[read][order]
         total = shares.sum()
         continues = (weights * numbers.tied[own])[read].sum() / total
+        distinct, index = torch.unique(values, return_inverse=True)
+        summed = torch.zeros_like(distinct).index_add_(0, index, shares / total)
+        distributions.append((distinct, summed))
         if not len(values):
             nothing = torch.full((3 * len(levels) + 2,), math.nan, dtype=torch.float64, device=device)
             rows.append(torch.cat([nothing, torch.stack([starts, 0 * starts, total * math.nan])]))
@@ -207,7 +207,7 @@ def summarize(
         noise = 1.96 * numbers.noise[question].sqrt()
         off = noise * (levels * (1 - levels)).sqrt()
         at = [
-            _quantile(values, cumulative, level).clamp(least, most)
+            _quantile(values, cumulative, level).clamp(low, high)
             for level in (levels, levels - off, levels + off)
         ]
         rows.append(torch.cat([*at, torch.stack([mean, noise * spread, starts, total / begun, continues])]))
@@ -217,6 +217,7 @@ def summarize(
     return {
         **{"values": values, "lower": lower, "upper": upper},
         **dict(zip(names, table[:, 3 * len(levels) :].unbind(-1), strict=True)),
+        "distributions": tuple(distributions),
     }
 
 

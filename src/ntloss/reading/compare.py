@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,17 +22,10 @@ from ntloss.numbers.grammar import NumberReader
 from ntloss.numbers.parsing import as_float, parse_number
 from ntloss.reading.images import tokenizer_of
 from ntloss.reading.intervals import interval_coverage
-from ntloss.reading.prompts import (
-    AUTO,
-    Prompt,
-    encode_prompts,
-    encode_whole,
-    has_decoder,
-    in_batches,
-    number_forms,
-    write_prompts,
-)
-from ntloss.reading.quantiles import as_readable, check_format
+from ntloss.reading.plots import plot_errors, table_of
+from ntloss.reading.prompts import encode_prompts, encode_whole, number_forms, read_each, write_questions
+from ntloss.reading.quantiles import NO_LIMITS, Limits
+from ntloss.reading.question import Prompt, Question, as_questions, has_decoder
 from ntloss.reading.read import read_number
 from ntloss.reading.torch_model import TorchModel, start_token
 
@@ -82,10 +75,10 @@ class AnswerErrors:
     mean: float
     coverage: float
     cross_entropy: float
-    median_errors: Tensor
+    median_errors: Tensor = field(repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AnswerComparison:
     """The errors of several models on the same prompts; printed as a table.
 
@@ -98,7 +91,7 @@ class AnswerComparison:
     models: dict[str, AnswerErrors]
     changes: dict[str, Change]
 
-    def __str__(self) -> str:
+    def _cells(self) -> list[list[str]]:
         head = ["", "greedy", "median", "mean", "inside", "cross-entropy", "median's error, 95 % interval"]
         rows = [
             [
@@ -113,31 +106,65 @@ class AnswerComparison:
             ]
             for name, errors in self.models.items()
         ]
-        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+        return [head, *rows]
+
+    def __str__(self) -> str:
+        rows = self._cells()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in [head, *rows]
+            for row in rows
         ]
         return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return table_of(self._cells())
+
+    def to_frame(self) -> Any:
+        """Return a table of pandas, with a row for each model."""
+        from pandas import DataFrame
+
+        rows = {}
+        for name, errors in self.models.items():
+            measured = {key: value for key, value in vars(errors).items() if key != "median_errors"}
+            change = self.changes[name]._asdict() if name in self.changes else {}
+            rows[name] = measured | {f"change_{key}": value for key, value in change.items()}
+        return DataFrame.from_dict(rows, orient="index")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the mean absolute errors of greedy answers, medians and means; needs matplotlib.
+
+        Args:
+            ax: axes of matplotlib. Default: new ones.
+
+        Returns:
+            The axes.
+        """
+        kinds = ("greedy", "median", "mean")
+        errors = {
+            name: {kind: getattr(found, kind) for kind in kinds if not math.isnan(getattr(found, kind))}
+            for name, found in self.models.items()
+        }
+        return plot_errors(errors, ax)
 
 
 def compare_answers(
     models: Mapping[str, Any],
     tokenizer: Any,
-    prompts: Sequence[str],
+    questions: Sequence[Any],
     truths: Sequence[Any],
     *,
-    prefill: str = "",
     format: NumberFormat | None = None,
     levels: tuple[float, float] = (0.05, 0.95),
     max_new_tokens: int = 16,
-    thousands: str | None = None,
-    **options: Any,
+    limits: Limits = NO_LIMITS,
 ) -> AnswerComparison:
-    """Compare what two or more models answer to the same prompts with the true numbers.
+    """Compare what two or more models answer to the same questions with the true numbers.
 
     Each model is asked for its greedy answer, for the median and an interval of the number that it is about
-    to write (`read_number`), and for the probability of the true answer. Use prompts that no model was
+    to write (`read_number`), and for the probability of the true answer. Use questions that no model was
     trained on, a hundred or more.
 
     Args:
@@ -145,25 +172,23 @@ def compare_answers(
             `{"cross-entropy": "outputs/ce", "HL-Gauss": model}`. The first is what the others are compared
             with. Folders are loaded one after another, so that one of them is in memory at a time.
         tokenizer: the models' tokenizer.
-        prompts: the questions.
-        truths: the true answer to each prompt, as a text such as `"$1,234.50"` or as a number. A text is the
-            answer whose cross-entropy is measured; a number is written with the format, or as Python does.
-        prefill: the answer's text before the number; see `read_number`.
+        questions: texts, or each a `Question`.
+        truths: the true answer to each question, as a text such as `"$1,234.50"` or as a number. A text is
+            the answer whose cross-entropy is measured; a number is written with the format, or as Python
+            does.
         format: the fixed width in which numbers are written. Default: none, numbers of any length.
         levels: levels of the interval's ends. Default: a 90 % interval.
         max_new_tokens: most tokens of a greedy answer, whose first number counts; with a format, the first
             characters of its width. Default: 16.
-        thousands: the separator of thousands; see `parse_numbers`. Default: the text decides.
-        options: `system`, `template`, `template_options` and others of `read_number`.
+        limits: see `read_number`.
 
     Returns:
         The errors of each model and their differences from those of the first, for `print`.
 
     Raises:
-        TypeError: a server or prompts with images, whose greedy answers and likelihoods are not read here, or
-            no mapping of models.
-        ValueError: as many truths as prompts are expected, at least two, each one number; a format that
-            writes logarithms.
+        TypeError: a server or questions with images, whose greedy answers and likelihoods are not read here,
+            or no mapping of models.
+        ValueError: as many truths as questions are expected, at least two, each one number.
 
     Example:
         >>> import torch
@@ -182,33 +207,24 @@ def compare_answers(
     """
     if not isinstance(models, Mapping) or not models:
         raise TypeError(f"models: expected models by their names, given {type(models).__name__}")
-    if options.get("images") is not None:
+    asked, _ = as_questions(questions)
+    if any(question.seen for question in asked):
         raise TypeError(
             "images: expected none, because greedy answers and cross-entropies are those of texts. Read the "
-            "medians of prompts with images with read_number."
+            "medians of questions with images with read_number."
         )
-    check_format(format)
-    answers, numbers = _true_answers(prompts, truths, format, thousands)
+    limits.check(format)
+    answers, numbers = _true_answers(questions, truths, format, limits.thousands)
     found = {}
     for name, given in models.items():
         model = _load(given) if isinstance(given, str | Path) else given
-        readable = as_readable(model)
-        if not isinstance(readable, TorchModel):
+        source, prompts, _ = write_questions(model, tokenizer, asked)
+        if not isinstance(source, TorchModel):
             raise TypeError(f"{name}: expected a model of transformers, given {type(model).__name__}")
-        reading = {"format": format, "thousands": thousands, **options}
-        read = read_number(model, tokenizer, list(prompts), prefill, levels=levels, **reading)
-        written, _ = write_prompts(
-            readable,
-            tokenizer,
-            list(prompts),
-            prefill,
-            options.get("system"),
-            None,
-            options.get("template_options"),
-            options.get("template", AUTO),
-            None,
+        read = read_number(model, tokenizer, asked, format=format, levels=levels, limits=limits)
+        greedy, losses = _answer(
+            source, tokenizer, prompts, answers, format, max_new_tokens, limits.thousands
         )
-        greedy, losses = _answer(readable, tokenizer, written, answers, format, max_new_tokens, thousands)
         medians, means, low, high = (
             torch.tensor(column, dtype=torch.float64)
             for column in zip(
@@ -232,15 +248,13 @@ def compare_answers(
 
 
 def _true_answers(
-    prompts: Sequence[str], truths: Sequence[Any], format: NumberFormat | None, thousands: str | None
+    questions: Sequence[Any], truths: Sequence[Any], format: NumberFormat | None, thousands: str | None
 ) -> tuple[list[str], Tensor]:
     """Return the true answers as texts and as numbers `[prompts]`."""
     given = list(truths)
-    if isinstance(prompts, str) or len(given) != len(prompts) or len(given) < 2:
-        raise ValueError(
-            f"{1 if isinstance(prompts, str) else len(prompts)} prompts and {len(given)} truths: expected as "
-            "many, two or more"
-        )
+    if isinstance(questions, str | Question) or len(given) != len(questions) or len(given) < 2:
+        count = 1 if isinstance(questions, str | Question) else len(questions)
+        raise ValueError(f"{count} questions and {len(given)} truths: expected as many, two or more")
     texts, numbers = [], []
     for row, truth in enumerate(given):
         if isinstance(truth, str):
@@ -258,7 +272,7 @@ def _true_answers(
 
 @torch.no_grad()
 def _answer(
-    readable: TorchModel,
+    source: TorchModel,
     tokenizer: Any,
     prompts: Sequence[Prompt],
     answers: Sequence[str],
@@ -267,16 +281,15 @@ def _answer(
     thousands: str | None,
 ) -> tuple[Tensor, Tensor]:
     """Return greedy answers, NaN where there is no number, and losses of the true ones: `[prompts]`."""
-    model, tokenizer = readable.inner, tokenizer_of(tokenizer)
-    greedy = torch.full((len(prompts),), math.nan, dtype=torch.float64)
-    losses = torch.zeros(len(prompts), dtype=torch.float64)
-    for index in in_batches(prompts, readable):
+    model, tokenizer = source.inner, tokenizer_of(tokenizer)
+
+    def read(index: list[int]) -> list[tuple[float, float]]:
         some = [prompts[i] for i in index]
         endings = [number_forms(each.answer or each.text, format) for each in some]
-        inputs, prefix_ids = encode_prompts(readable, tokenizer, some, endings)
-        losses[index] = _losses(model, tokenizer, some, [answers[i] for i in index], inputs, prefix_ids)
+        inputs, prefix_ids = encode_prompts(source, tokenizer, some, endings)
+        losses = _losses(model, tokenizer, some, [answers[i] for i in index], inputs, prefix_ids)
         begun = {}
-        if has_decoder(readable) and prefix_ids:
+        if has_decoder(source) and prefix_ids:
             start = [start_token(model), *prefix_ids]
             begun = {"decoder_input_ids": inputs["input_ids"].new_tensor([start] * len(some))}
         with _without_penalties(model):
@@ -288,12 +301,15 @@ def _answer(
                 num_beams=1,
                 pad_token_id=_pad_id(model, tokenizer),
             )
-        before = 1 + len(prefix_ids) if has_decoder(readable) else inputs["input_ids"].shape[1]
+        before = 1 + len(prefix_ids) if has_decoder(source) else inputs["input_ids"].shape[1]
         texts = tokenizer.batch_decode(written[:, before:], skip_special_tokens=True)
-        numbers = [
+        greedy = [
             _number_of(text, each.before, format, thousands) for each, text in zip(some, texts, strict=True)
         ]
-        greedy[index] = torch.tensor(numbers).double()
+        return [*zip(greedy, losses.tolist(), strict=True)]
+
+    found = read_each(prompts, source, read, [None] * len(prompts))
+    greedy, losses = torch.tensor(found, dtype=torch.float64).unbind(-1)
     return greedy, losses
 
 

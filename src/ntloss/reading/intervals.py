@@ -1,6 +1,6 @@
 """Intervals with known true numbers: how good they are, and how they cover a share of new numbers.
 
-Split conformal prediction, by a margin for any intervals, or by levels for a model with a distribution.
+Split conformal prediction, by levels for a model with a distribution.
 """
 
 from __future__ import annotations
@@ -38,62 +38,6 @@ def conformal_score(scores: Numbers, coverage: float) -> float:
     # A product such as 100 * 0.07 exceeds 7 by rounding.
     rank = math.ceil((len(known) + 1) * coverage - 1e-9)
     return math.inf if rank > len(known) else known.sort().values[rank - 1].item()
-
-
-def interval_margin(low: Numbers, high: Numbers, truths: Numbers, coverage: float) -> float:
-    r"""Compute the margin by which intervals have to be widened to cover a share of new numbers.
-
-    With $E_i = \max(l_i - y_i, y_i - u_i)$ on n calibration examples, it is the
-    $\lceil (n + 1) c \rceil$-th smallest. Intervals that `widen` moves by the margin then cover a new example
-    with probability at least c, over the calibration and the new examples together, if these are
-    exchangeable.
-
-    Args:
-        low: `[examples]`, lower ends, of examples that the model was not trained on. NaN is a miss.
-        high: `[examples]`, upper ends.
-        truths: `[examples]`, the true numbers.
-        coverage: the share c to cover, above 0 and below 1.
-
-    Returns:
-        The margin, computed in float64; negative if intervals are too wide, infinite if there are too few
-        examples, or too many misses, for that coverage.
-
-    Raises:
-        ValueError: a coverage outside (0, 1), no examples, shapes that differ, or a NaN among the truths.
-
-    Source: Romano, Patterson and Candès, "Conformalized quantile regression", 2019, eq. 6 to 8.
-
-    Example:
-        >>> interval_margin([0, 0, 0, 0], [10, 10, 10, 10], [5, 9, 11, 14], coverage=0.6)
-        1.0
-    """
-    lower, upper, true = _checked(low, high, truths)
-    if not 0 < coverage < 1:
-        raise ValueError(f"coverage={coverage}: expected a share above 0 and below 1, such as 0.9")
-    scores = torch.maximum(lower - true, true - upper).nan_to_num(
-        nan=math.inf, posinf=math.inf, neginf=-math.inf
-    )
-    return conformal_score(scores, coverage)
-
-
-def widen(low: Numbers, median: Numbers, high: Numbers, margin: float) -> tuple[Tensor, Tensor]:
-    """Move the ends of intervals outwards by a margin, or inwards by a negative one, at most to the median.
-
-    Args:
-        low: `[...]`, lower ends.
-        median: `[...]`, the medians, at which ends stop that move inwards.
-        high: `[...]`, upper ends.
-        margin: what `interval_margin` returns.
-
-    Returns:
-        The new lower and upper ends, `[...]`, float64.
-
-    Example:
-        >>> widen([49, 20], [50, 50], [51, 90], margin=-5)
-        (tensor([50., 25.], dtype=torch.float64), tensor([50., 85.], dtype=torch.float64))
-    """
-    lower, middle, upper = (_as_float64(given) for given in (low, median, high))
-    return torch.minimum(lower - margin, middle), torch.maximum(upper + margin, middle)
 
 
 @dataclass(frozen=True)

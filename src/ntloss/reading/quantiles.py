@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,17 +19,98 @@ from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading import any_length, fixed_width
 from ntloss.reading.images import tokenizer_of
 from ntloss.reading.results import NumberQuantiles
-from ntloss.reading.torch_model import Branch, Continuations, Readable, TorchModel
+from ntloss.reading.torch_model import Branch, Continuations, Source, TorchModel, as_source
 from ntloss.reading.writing import Options, options_of
 
-MOST_TEXTS = 64
-MAX_DIGITS = 18
-ROWS_PER_PASS = 1024
+_ROWS = 1024  # of a pass after the prompts', at most
+_CACHED = 2**15  # tokens whose keys and values are copied for a pass, where each text has a copy
 _LEAST_START = 0.1
 _MOST_CONTINUING = 0.1
 _LEAST_ENDING = 0.9
 _MOST_DIGITS = 18  # of an int64
 _PASSES = 64  # after which the places where samples start repeat
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which numbers are read, and how exactly.
+
+    Args:
+        low, high: the range of the number, inclusive: the quantiles are those of the model's number given
+            that it is in the range. Default: none.
+        max_digits: any length: most digits of a number, from 1 to 300; further decimals are cut off, and
+            numbers of 10 to this power or more are not counted. Default: 18.
+        most_texts: any length: how many texts of each prompt are followed in a pass, at most; the likeliest
+            are all followed, and the remaining ones are sampled. A larger number makes the result more exact,
+            see `NumberQuantiles.lower` and `.upper`. Default: 64.
+        thousands: any length: the separator of thousands, see `parse_numbers`. Default: the vocabulary's, and
+            of texts before the number what they decide.
+
+    Raises:
+        ValueError: an option is out of range, or no number is in the range.
+
+    Example:
+        >>> Limits(0, 100).high
+        100.0
+    """
+
+    low: float | None = None
+    high: float | None = None
+    max_digits: int = 18
+    most_texts: int = 64
+    thousands: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.most_texts < 1 or not 1 <= self.max_digits <= 300:
+            raise ValueError(
+                f"most_texts={self.most_texts}, max_digits={self.max_digits}: expected most_texts of 1 or "
+                "more, and max_digits from 1 to 300"
+            )
+        for name in ("low", "high"):
+            if (bound := getattr(self, name)) is not None:
+                object.__setattr__(self, name, as_float(bound))
+        low, high = self.ends
+        if not low <= high:
+            raise ValueError(
+                f"low={self.low}, high={self.high}: expected two numbers, the first not above the second"
+            )
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The range, infinite where there is no bound."""
+        return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether some numbers are out of range."""
+        return self.low is not None or self.high is not None
+
+    def within(self, values: Tensor) -> Tensor:
+        """Return values, NaN where they are outside of the range."""
+        low, high = self.ends
+        return values.masked_fill(values.isnan() | (values < low) | (values > high), math.nan)
+
+    def check(self, format: Any) -> None:
+        """Raise an error for what is no format of numbers, or writes none in the range."""
+        if format is None:
+            return
+        if not isinstance(format, NumberFormat):
+            raise TypeError(
+                f"format={format!r}: expected a NumberFormat, such as NumberFormat(digits=3), or None"
+            )
+        if format.digits + format.decimals > _MOST_DIGITS:
+            raise ValueError(
+                f"digits={format.digits}, decimals={format.decimals}: expected at most {_MOST_DIGITS} in "
+                "total"
+            )
+        step, largest = 10.0**format.decimals, 10**format.digits - 10.0**-format.decimals
+        low, high = self.ends
+        low, high = max(low, -largest if format.signed else 0.0), min(high, largest)
+        if low > high or math.ceil(low * step - 1e-9) > math.floor(high * step + 1e-9):
+            raise ValueError(f"low={self.low}, high={self.high}: {format} writes no number in this range")
+
+
+NO_LIMITS = Limits()
 
 
 def number_quantiles(
@@ -38,13 +120,8 @@ def number_quantiles(
     levels: float | Sequence[float] = (0.05, 0.5, 0.95),
     format: NumberFormat | None = None,
     *,
-    low: float | None = None,
-    high: float | None = None,
-    max_digits: int = MAX_DIGITS,
-    thousands: str | None = None,
-    most_texts: int = MOST_TEXTS,
+    limits: Limits = NO_LIMITS,
     prefix_ids: Sequence[int] = (),
-    rows_per_pass: int = ROWS_PER_PASS,
     generator: torch.Generator | None = None,
     past_key_values: Any = None,
 ) -> NumberQuantiles:
@@ -62,8 +139,8 @@ def number_quantiles(
     cache, it holds a copy of the prompt's cache for each text (see `ntloss.reading.torch_model`).
 
     Args:
-        model: an encoder-decoder or causal language model of transformers, in evaluation mode; or a model
-            with `continuations`, such as a server of `ntloss.reading.served`.
+        model: an encoder-decoder or causal language model of transformers, in evaluation mode; or another
+            source of next tokens: a server of `ntloss.reading.served`, or an engine (`from_function`).
         inputs: what a tokenizer returns: `input_ids` and `attention_mask`, `[batch, seq]`; or what a
             processor returns, such as `pixel_values` besides, for a causal model with images. Prompts of a
             causal model are padded on the left, inputs of an encoder on either side. See the server for what
@@ -74,16 +151,8 @@ def number_quantiles(
         levels: a level or several, each above 0 and below 1. Default: the median and a 90 % interval.
         format: the fixed width in which numbers are written. Default: none, numbers of any length as
             `parse_numbers` reads them.
-        low, high: the range of the number, inclusive: the quantiles are those of the model's number given
-            that it is in the range. Default: none.
-        max_digits: any length: most digits of a number, from 1 to 300; further decimals are cut off, and
-            numbers of 10 to this power or more are not counted. Default: 18.
-        thousands: any length: the separator of thousands, see `parse_numbers`. Default: the vocabulary's.
-        most_texts: any length: how many texts of each prompt are followed in a pass, at most; the likeliest
-            are all followed, and the remaining ones are sampled. A larger number makes the result more exact,
-            see `lower` and `upper`. Default: 64.
+        limits: the range of the number, and how exactly it is read. Default: `Limits()`.
         prefix_ids: tokens that every answer starts with, such as that of a space.
-        rows_per_pass: most rows of one pass after the prompts', which bounds the memory. Default: 1024.
         generator: any length: of what is sampled, on the CPU. Default: one with seed 0, so that equal calls
             give equal results.
         past_key_values: a causal model's cache of the first tokens of `inputs`, as `generate` takes it; it is
@@ -117,64 +186,19 @@ def number_quantiles(
         >>> read.values.shape, bool((read.values[:, 0] <= read.values[:, 2]).all())
         (torch.Size([2, 3]), True)
     """
+    limits.check(format)
     return read_quantiles(
         model,
         inputs,
         vocabulary,
         as_levels(levels),
         format,
-        Limits.checked(low, high, max_digits, most_texts, rows_per_pass, format),
-        NumberReader(thousands),
+        limits,
+        NumberReader(limits.thousands),
         prefix_ids,
         generator,
         past_key_values,
     )
-
-
-Bounds = tuple[float | None, float | None]
-
-
-class Limits(NamedTuple):
-    """What is read of the numbers that a model may write, and how much is run for it.
-
-    Args:
-        bounds: the lowest and the highest number, inclusive; None where there is no bound.
-        max_digits, most_texts, rows_per_pass: see `number_quantiles`.
-    """
-
-    bounds: Bounds
-    max_digits: int
-    most_texts: int
-    rows_per_pass: int
-
-    @classmethod
-    def checked(
-        cls,
-        low: float | None,
-        high: float | None,
-        max_digits: int,
-        most_texts: int,
-        rows_per_pass: int = ROWS_PER_PASS,
-        format: NumberFormat | None = None,
-    ) -> Limits:
-        """Check the options of a reading, in a format if there is one; a ValueError names those at fault."""
-        check_format(format)
-        if min(rows_per_pass, most_texts) < 1 or not 1 <= max_digits <= 300:
-            raise ValueError(
-                f"rows_per_pass={rows_per_pass}, most_texts={most_texts}, max_digits={max_digits}: expected "
-                "rows_per_pass and most_texts of 1 or more, and max_digits from 1 to 300"
-            )
-        if format is not None and format.digits + format.decimals > _MOST_DIGITS:
-            raise ValueError(
-                f"digits={format.digits}, decimals={format.decimals}: expected at most {_MOST_DIGITS} in "
-                "total"
-            )
-        return cls(_check_bounds(low, high, format), max_digits, most_texts, rows_per_pass)
-
-    @property
-    def has_bounds(self) -> bool:
-        """Whether some numbers are out of range."""
-        return any(bound is not None for bound in self.bounds)
 
 
 @torch.no_grad()
@@ -191,30 +215,22 @@ def read_quantiles(
     past_key_values: Any = None,
 ) -> NumberQuantiles:
     """Read quantiles like `number_quantiles`, of prompts whose end decides how their numbers are read."""
-    readable = as_readable(model, past_key_values)
-    known = as_vocabulary(vocabulary, readable)
-    texts = texts_of(known)
-    root = readable.continuations(inputs, texts, prefix_ids)
+    source = as_source(model, past_key_values)
+    known = as_vocabulary(vocabulary, source)
+    root = source.continuations(inputs, texts_of(known), prefix_ids)
     _check_width(root, known)
+    fields: dict[str, Any]
     is_value = format is None and bool(known.value_tokens)
     if not is_value and (format is None or format.signed):
         _warn_of_space(inputs, prefix_ids, known)
     points = torch.tensor(levels, dtype=torch.float64, device=root.device)
-
-    def read() -> dict[str, Tensor]:
-        if is_value:
-            return _of_values(root, known, points, limits.bounds)
-        options = options_of(known, reader, root.device)
-        if format is not None:
-            return _of_fixed_width(root, known, options, points, format, limits)
-        return _of_any_length(root, options, points, limits, generator)
-
-    fields = read()
-    # Some servers name their tokens only in answers. With these, it is read again.
-    while vocabulary is None and (grown := readable.vocabulary()) is not known:
-        known = grown
-        texts |= texts_of(known)
-        fields = read()
+    options = options_of(known, reader, root.device)
+    if is_value:
+        fields = _of_values(root, known, points, limits)
+    elif format is not None:
+        fields = _of_fixed_width(root, known, options, points, format, limits)
+    else:
+        fields = _of_any_length(root, options, points, limits, generator)
     _warn_of_starts(root, known, format, fields["starts"])
     _warn_of_others(format, limits, fields)
     _warn_of_more(format, fields)
@@ -230,59 +246,17 @@ def as_levels(given: float | Sequence[float]) -> tuple[float, ...]:
     return levels
 
 
-def as_readable(model: Any, past: Any = None) -> Readable:
-    """Return a model with `continuations`: a server as it is, a model of transformers with its cache."""
-    if not hasattr(model, "continuations"):
-        return TorchModel(model, past)
-    if past is not None:
-        raise TypeError(
-            f"past_key_values: expected none for {type(model).__name__}, which has a cache of its own"
-        )
-    return cast(Readable, model)
-
-
-def _check_bounds(low: float | None, high: float | None, format: NumberFormat | None) -> Bounds:
-    """Return the bounds of a range as floats; a ValueError if no number can be in it."""
-    bounds = (None if low is None else as_float(low), None if high is None else as_float(high))
-    least = -math.inf if bounds[0] is None else bounds[0]
-    most = math.inf if bounds[1] is None else bounds[1]
-    if not least <= most:
-        raise ValueError(f"low={low}, high={high}: expected two numbers, the first not above the second")
-    if format is not None and bounds != (None, None):
-        largest = 10**format.digits - 10.0**-format.decimals
-        smallest = -largest if format.signed else 0.0
-        step = 10.0**format.decimals
-        if max(least, smallest) > min(most, largest) or (
-            math.ceil(max(least, smallest) * step - 1e-9) > math.floor(min(most, largest) * step + 1e-9)
-        ):
-            raise ValueError(f"low={low}, high={high}: {format} writes no number in this range")
-    return bounds
-
-
-def within(values: Tensor, low: float | None, high: float | None) -> Tensor:
-    """Return values, NaN where they are outside of the range."""
-    outside = values.isnan()
-    if low is not None:
-        outside = outside | (values < low)
-    if high is not None:
-        outside = outside | (values > high)
-    return values.masked_fill(outside, math.nan)
-
-
 _vocabularies: WeakKeyDictionary[Any, dict[tuple[int, int | None], NumberVocabulary]] = WeakKeyDictionary()
 
 
-def as_vocabulary(given: NumberVocabulary | Any, model: Readable) -> NumberVocabulary:
-    """Return a vocabulary; that of a tokenizer is made once, until tokens are added to it.
-
-    Without a tokenizer, the model has a vocabulary of its own.
-    """
+def as_vocabulary(given: NumberVocabulary | Any, source: Source) -> NumberVocabulary:
+    """Return a vocabulary; that of a tokenizer is made once, until tokens are added to it."""
     given = tokenizer_of(given)
     if isinstance(given, NumberVocabulary):
         return given
     if given is None:
-        return model.vocabulary()
-    width = model.width if isinstance(model, TorchModel) else None
+        raise TypeError("vocabulary: expected the model's tokenizer or its NumberVocabulary, given None")
+    width = source.width if isinstance(source, TorchModel) else None
     try:
         made = _vocabularies.setdefault(given, {})
     except TypeError:  # it can be in no dictionary
@@ -307,21 +281,21 @@ def draw_shifts(generator: torch.Generator | None) -> Tensor:
 
 
 def _of_values(
-    root: Continuations, vocabulary: NumberVocabulary, levels: Tensor, bounds: Bounds
-) -> dict[str, Tensor]:
+    root: Continuations, vocabulary: NumberVocabulary, levels: Tensor, limits: Limits
+) -> dict[str, Any]:
     """Read the number of one token, of those that are given by value."""
     tokens, device = vocabulary.value_tokens, root.device
     shares = root.next_tokens(torch.tensor([token.token_id for token in tokens], device=device)).exp()
     values = torch.tensor([token.value for token in tokens], dtype=torch.float64, device=device)
     numbers = any_length.Numbers(
         questions=torch.arange(len(root), device=device).repeat_interleave(len(tokens)),
-        values=within(values.repeat(len(root)), *bounds),
+        values=limits.within(values.repeat(len(root))),
         weights=shares.flatten(),
         tied=torch.zeros(shares.numel(), dtype=torch.bool, device=device),
         texts=[],
         noise=shares.new_zeros(len(root)),
     )
-    return any_length.summarize(numbers, levels, *bounds)
+    return any_length.summarize(numbers, levels, *limits.ends)
 
 
 def _of_any_length(
@@ -330,17 +304,24 @@ def _of_any_length(
     levels: Tensor,
     limits: Limits,
     generator: torch.Generator | None,
-) -> dict[str, Tensor]:
-    bounds, max_digits, most_texts, rows_per_pass = limits
+) -> dict[str, Any]:
     shifts = draw_shifts(generator)
-    prompts = torch.split(torch.arange(len(root), device=root.device), max(1, rows_per_pass // most_texts))
+    prompts = torch.arange(len(root), device=root.device)
     parts = []
-    for rows in prompts:
-        most = min(most_texts, rows_per_pass)
-        numbers = any_length.numbers_after(root, rows, options, most, max_digits, shifts)
-        numbers = numbers._replace(values=within(numbers.values, *bounds))
-        parts.append(any_length.summarize(numbers, levels, *bounds))
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    for rows in torch.split(prompts, max(1, _rows_per_pass(root) // limits.most_texts)):
+        numbers = any_length.numbers_after(root, rows, options, limits.most_texts, limits.max_digits, shifts)
+        numbers = numbers._replace(values=limits.within(numbers.values))
+        parts.append(any_length.summarize(numbers, levels, *limits.ends))
+    distributions = tuple(each for part in parts for each in part.pop("distributions"))
+    fields = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return {**fields, "distributions": distributions}
+
+
+def _rows_per_pass(root: Continuations) -> int:
+    """Return how many rows are run at once: few where each text has a copy of a long prompt's cache."""
+    if not isinstance(root, Branch) or root.model.grows_trees(root.cache):
+        return _ROWS
+    return min(_ROWS, 1 + _CACHED // root.mask.shape[-1])
 
 
 def _of_fixed_width(
@@ -355,17 +336,17 @@ def _of_fixed_width(
     half = levels.new_full((1,), 0.5)
     points, columns = torch.unique(torch.cat([half, levels]), return_inverse=True)
     prompts = torch.arange(len(root), device=root.device)
-    shares = points.expand(len(root), -1)
+    shares, most = points.expand(len(root), -1), _rows_per_pass(root)
     if limits.has_bounds:
         # The quantiles of the numbers in the range are others of all numbers.
         ends = [
             torch.cat(
                 [
                     fixed_width.share_below(root, vocabulary, options, format, rows, bound, includes)
-                    for rows in torch.split(prompts, limits.rows_per_pass)
+                    for rows in torch.split(prompts, most)
                 ]
             )
-            for bound, includes in zip(limits.bounds, (False, True), strict=True)
+            for bound, includes in ((limits.low, False), (limits.high, True))
         ]
         below, in_range = ends[0][:, None], (ends[1] - ends[0])[:, None]
         shares = torch.where(in_range > 0, below + points * in_range, torch.nan)
@@ -376,13 +357,13 @@ def _of_fixed_width(
             shares.flatten()[rows],
             points[rows % len(points)] == 0.5,
         )
-        for rows in torch.split(walks, limits.rows_per_pass)
+        for rows in torch.split(walks, most)
     ]
     found, starts, fits, continues = (
         torch.cat(column).view(len(root), len(points)) for column in zip(*parts, strict=True)
     )
     if limits.has_bounds:
-        found = found.clamp(*limits.bounds)
+        found = found.clamp(*limits.ends)
     found = torch.where(shares.isnan(), torch.nan, found)
     values, median = found[:, columns[1:]], columns[0]
     unknown = torch.full_like(values[:, 0], torch.nan)
@@ -430,11 +411,10 @@ def _warn_of_others(format: NumberFormat | None, limits: Limits, read: Mapping[s
         return
     share = float((1 - ends.nan_to_num())[lost].max())
     if limits.has_bounds:
-        low, high = limits.bounds
-        what, advice = f"outside of low={low}, high={high}", "they are left out"
+        what, advice = f"outside of low={limits.low}, high={limits.high}", "they are left out"
     elif format is None:
         what = f"of more than {limits.max_digits} digits"
-        advice = "they are left out, pass a larger max_digits"
+        advice = "they are left out, pass Limits with a larger max_digits"
     else:
         what = f"of fewer digits than {format}"
         advice = (
@@ -480,14 +460,6 @@ def _warn_of_space(inputs: Any, prefix_ids: Sequence[int], vocabulary: NumberVoc
             f"{', '.join(map(repr, lost))}: leave the space out, so that every number can follow "
             "(read_number does)",
             UnlikelyNumberWarning,
-        )
-
-
-def check_format(format: Any) -> None:
-    """Raise a TypeError for what is no format of numbers."""
-    if format is not None and not isinstance(format, NumberFormat):
-        raise TypeError(
-            f"format={format!r}: expected a NumberFormat, such as NumberFormat(digits=3), or None"
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,34 +15,26 @@ from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading import any_length
 from ntloss.reading.images import tokenizer_of
 from ntloss.reading.prompts import (
-    AUTO,
-    Messages,
-    Prompt,
     check_before,
-    check_tokenizer,
     encode_prompts,
-    for_images,
-    in_batches,
     number_forms,
     process_prompts,
+    read_each,
     value_forms,
-    write_prompts,
+    write_questions,
 )
 from ntloss.reading.quantiles import (
-    MAX_DIGITS,
-    MOST_TEXTS,
+    NO_LIMITS,
     Limits,
     as_levels,
-    as_readable,
     as_vocabulary,
-    check_format,
     draw_shifts,
     read_quantiles,
     texts_of,
-    within,
 )
+from ntloss.reading.question import Prompt, Question
 from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
-from ntloss.reading.torch_model import Continuations, Readable, TorchModel
+from ntloss.reading.torch_model import Continuations, Source, TorchModel
 from ntloss.reading.writing import Options, options_of
 
 _PLACES = 16  # of one answer that are read at once
@@ -50,65 +43,39 @@ _PLACES = 16  # of one answer that are read at once
 def read_number(
     model: Any,
     tokenizer: Any,
-    prompt: str | Sequence[str] | None = None,
-    prefill: str = "",
+    question: Any,
     *,
     format: NumberFormat | None = None,
     levels: Sequence[float] = (0.05, 0.5, 0.95),
-    system: str | None = None,
-    messages: Messages | Sequence[Messages] | None = None,
-    template_options: Mapping[str, Any] | None = None,
-    template: str | None = AUTO,
-    images: Any = None,
-    low: float | None = None,
-    high: float | None = None,
-    max_digits: int = MAX_DIGITS,
-    thousands: str | None = None,
-    most_texts: int = MOST_TEXTS,
+    limits: Limits = NO_LIMITS,
     generator: torch.Generator | None = None,
     vocabulary: NumberVocabulary | None = None,
 ) -> Any:
-    """Read the number with which a model answers a prompt, or each of several.
+    """Read the number with which a model answers a question, or each of several.
 
-    With a chat template, the prompt is the user's turn and the prefill begins the assistant's. Other causal
-    models continue the prompt, a line break unless it ends in white space, and the prefill. Encoder-decoders
-    get the prompt in the encoder and the prefill in the decoder. A space at the end of the text is kept only
-    where every form of a number can follow its token: many tokenizers join the space of ` -5` with the sign.
+    A space at the end of the text before the number is kept only where every form of a number can follow its
+    token: many tokenizers join the space of ` -5` with the sign.
 
     Args:
-        model: a causal or encoder-decoder model of transformers, in evaluation mode; or a server of
-            `ntloss.reading.served`.
-        tokenizer: its tokenizer, or its processor for prompts with images. None for a server that tokenizes
-            the prompts itself.
-        prompt: the question, or several.
-        prefill: the answer's text before the number, such as `"It takes "`. Default: none, the answer begins
-            with the number.
+        model: a causal or encoder-decoder model of transformers, in evaluation mode; a server of
+            `ntloss.reading.served`; or an engine in this process (`from_function`).
+        tokenizer: its tokenizer, or its processor for questions with images.
+        question: a text or a `Question`, or several.
         format: the fixed width in which numbers are written. Default: none, numbers of any length.
         levels: levels of the quantiles, the lowest and the highest of which are the interval's ends; the
             median is always read. Default: a 90 % interval.
-        system: the system's turn before the prompt. Default: that of the chat template.
-        messages: in place of a prompt, the turns of a conversation, or of several; the last may be the
-            beginning of the assistant's.
-        template_options: further options of the chat template, such as `{"enable_thinking": False}`.
-        template: None for prompts without a chat template, as a model was fine-tuned on plain texts; or a
-            template in Jinja. Default: "auto", the tokenizer's own template if it has one, with a warning if
-            `make_number_aware` has seen that the model was trained without.
-        images: those of the prompt, in its front; of several prompts, a list for each. A model of
-            transformers takes what its processor takes, such as images of Pillow; a server files, addresses
-            and images of Pillow. Images may also stand in `messages`, as `{"type": "image", "image": image}`.
-        low, high, max_digits, thousands, most_texts, generator: see `number_quantiles`.
+        limits: the range of the number, and how exactly it is read. Default: `Limits()`.
+        generator: see `number_quantiles`.
         vocabulary: the number tokens, where tokens are values, such as coordinates: the number is then one of
             them. Default: those of the tokenizer.
 
     Returns:
-        A `NumberReading` for one prompt, a list of them for several.
+        A `NumberReading` for one question, a list of them for several.
 
     Raises:
-        TypeError: not a model or a tokenizer of transformers, a prompt that is not a text, or both or none of
-            prompt and messages.
-        ValueError: levels outside (0, 1), an empty prompt, a prefill or a plain prompt that ends in a part of
-            a number, a prefill that the chat template has no turn for; see
-            `number_quantiles`.
+        TypeError: not a model or a tokenizer of transformers, or a question that is no text.
+        ValueError: levels outside (0, 1), a prefill or a plain prompt that ends in a part of a number, a
+            prefill that the chat template has no turn for; see `number_quantiles`.
 
     Warns:
         UnlikelyNumberWarning: see `number_quantiles`.
@@ -127,62 +94,43 @@ def read_number(
         >>> reading.low <= reading.median <= reading.high
         True
     """
-    processor, tokenizer = tokenizer, tokenizer_of(tokenizer)
-    readable = for_images(as_readable(model), images, messages)
-    check_tokenizer(readable, tokenizer)
-    check_format(format)
-    limits = Limits.checked(low, high, max_digits, most_texts, format=format)
+    limits.check(format)
     with_median = tuple(sorted({*as_levels(levels), 0.5}))
-    written, single = write_prompts(
-        readable, processor, prompt, prefill, system, messages, template_options, template, images
-    )
-    readers = [NumberReader.at(each.before, len(each.before), thousands) for each in written]
+    source, prompts, single = write_questions(model, tokenizer, question)
+    readers = [NumberReader.at(prompt.before, len(prompt.before), limits.thousands) for prompt in prompts]
     values = () if format is not None or vocabulary is None else vocabulary.value_tokens
-    for each, reader in zip(written, readers, strict=True):
+    known = tokenizer_of(tokenizer) if vocabulary is None else vocabulary
+    for prompt, reader in zip(prompts, readers, strict=True):
         if not values:
-            check_before(each, reader.thousands)
-    readings: dict[int, NumberReading] = {}
-    batches = [each for batch in in_batches(written, readable) for each in _by(readers, batch).items()]
-    for reader, index in batches:
-        some = [written[i] for i in index]
-        endings = [
-            value_forms(values, tokenizer) if values else number_forms(each.answer or each.text, format)
-            for each in some
-        ]
-        inputs, prefix_ids = encode_prompts(readable, processor, some, endings)
-        read = read_quantiles(
-            model if isinstance(readable, TorchModel) else readable,
-            inputs,
-            tokenizer if vocabulary is None else vocabulary,
-            with_median,
-            format,
-            limits,
-            reader,
-            prefix_ids,
-            generator,
+            check_before(prompt, reader.thousands)
+
+    def forms(prompt: Prompt) -> list[str]:
+        if values:
+            return value_forms(values, tokenizer_of(tokenizer))
+        return number_forms(prompt.answer or prompt.text, format)
+
+    def read(index: list[int]) -> list[NumberReading]:
+        some = [prompts[i] for i in index]
+        inputs, prefix_ids = encode_prompts(source, tokenizer, some, [forms(prompt) for prompt in some])
+        reader = readers[index[0]]
+        found = read_quantiles(
+            source, inputs, known, with_median, format, limits, reader, prefix_ids, generator
         )
-        readings |= {i: read.row(row) for row, i in enumerate(index)}
-    return readings[0] if single else [readings[i] for i in range(len(written))]
+        return [found.row(row) for row in range(len(index))]
+
+    readings = read_each(prompts, source, read, readers)
+    return readings[0] if single else readings
 
 
 @torch.no_grad()
 def read_numbers(
     model: Any,
     tokenizer: Any,
-    prompt: str | None,
+    question: Question | str,
     answer: str,
     *,
     levels: Sequence[float] = (0.05, 0.5, 0.95),
-    system: str | None = None,
-    messages: Messages | None = None,
-    template_options: Mapping[str, Any] | None = None,
-    template: str | None = AUTO,
-    images: Any = None,
-    low: float | None = None,
-    high: float | None = None,
-    max_digits: int = MAX_DIGITS,
-    thousands: str | None = None,
-    most_texts: int = MOST_TEXTS,
+    limits: Limits = NO_LIMITS,
     generator: torch.Generator | None = None,
 ) -> list[WrittenNumber]:
     """Read, for each number of an answer that was already written, what the model would write in its place.
@@ -194,12 +142,11 @@ def read_numbers(
     answer may be any text, such as JSON.
 
     Args:
-        model: a causal model of transformers, in evaluation mode; or a server.
+        model: a causal model of transformers, in evaluation mode; a server, or an engine.
         tokenizer: its tokenizer or processor, a fast one, which knows where in a text its tokens stand.
-        prompt: the question; None with `messages`.
+        question: a text or a `Question`, whose prefill stands before the answer.
         answer: the answer, whoever wrote it.
-        levels, system, messages, template_options, template, images, low, high, max_digits, thousands,
-            most_texts, generator: see `read_number`.
+        levels, limits, generator: see `read_number`.
 
     Returns:
         The numbers of the answer in its order, each with its text, its probability, and a `NumberReading`.
@@ -221,32 +168,29 @@ def read_numbers(
         >>> [(number.text, number.value) for number in found]
         [('2', 2.0), ('14', 14.0)]
     """
+    asked = question if isinstance(question, Question) else Question(question)
+    asked = replace(asked, prefill=asked.prefill + answer)
+    with_median = tuple(sorted({*as_levels(levels), 0.5}))
+    source, (whole,), _ = write_questions(model, tokenizer, asked)
     processor, tokenizer = tokenizer, tokenizer_of(tokenizer)
-    readable = for_images(as_readable(model), images, messages)
-    check_tokenizer(readable, tokenizer)
-    limits = Limits.checked(low, high, max_digits, most_texts)
     if not getattr(tokenizer, "is_fast", False):
         raise TypeError(
             f"tokenizer: expected a fast tokenizer of transformers, given {type(tokenizer).__name__}, which "
             "does not say where in a text its tokens stand"
         )
-    with_median = tuple(sorted({*as_levels(levels), 0.5}))
-    (whole,), _ = write_prompts(
-        readable, processor, prompt, answer, system, messages, template_options, template, images
-    )
     if whole.answer:
         raise TypeError("model: expected a causal model, which reads prompt and answer as one text")
     if not whole.text.endswith(answer):
         raise ValueError("answer: the chat template changes it. Leave out the white space around it.")
-    vocabulary = as_vocabulary(tokenizer, readable)
+    vocabulary = as_vocabulary(tokenizer, source)
     encoded = tokenizer(whole.text, add_special_tokens=whole.special, return_offsets_mapping=True)
     tokens = _Tokens(encoded["input_ids"], [end for _, end in encoded["offset_mapping"]])
-    places = _places_of(answer, whole.text, tokens, vocabulary, thousands)
+    places = _places_of(answer, whole.text, tokens, vocabulary, limits.thousands)
     if not places:
         return []
     shifts, found = draw_shifts(generator), list[WrittenNumber]()
     lengths = [place.length for place in places]
-    for root in _roots_of(readable, processor, whole, tokens, lengths, vocabulary):
+    for root in _roots_of(source, processor, whole, tokens, lengths, vocabulary):
         some = places[len(found) : len(found) + len(root)]
         read: dict[int, tuple[float, NumberReading]] = {}
         for reader, index in _by([place.reader for place in some], range(len(some))).items():
@@ -320,7 +264,7 @@ def _places_of(
 
 
 def _roots_of(
-    readable: Readable,
+    source: Source,
     processor: Any,
     whole: Prompt,
     tokens: _Tokens,
@@ -329,15 +273,15 @@ def _roots_of(
 ) -> Iterator[Continuations]:
     """Run a text, and return what may follow each of these numbers of its tokens, several at once."""
     ids, ends = tokens
-    if isinstance(readable, TorchModel):
-        inputs: dict[str, Any] = {"input_ids": torch.tensor([ids], device=readable.inner.device)}
+    if isinstance(source, TorchModel):
+        inputs: dict[str, Any] = {"input_ids": torch.tensor([ids], device=source.inner.device)}
         if whole.images:
-            inputs, (added,) = process_prompts(readable, processor, [whole], [ids])
+            inputs, (added,) = process_prompts(source, processor, [whole], [ids])
             lengths = [length + added for length in lengths]
-        return readable.prefixes(inputs, lengths, _PLACES)
-    in_chat = getattr(readable, "is_chat", False)
+        return source.prefixes(inputs, lengths, _PLACES)
+    in_chat = getattr(source, "is_chat", False)
     prompts = [whole.text[: ends[n - 1]] if in_chat else ids[:n] for n in lengths]
-    return iter([readable.continuations(prompts, texts_of(vocabulary))])
+    return iter([source.continuations(prompts, texts_of(vocabulary))])
 
 
 def _read_at(
@@ -360,9 +304,9 @@ def _read_at(
         [place.text for place in places],
     )
     signs = torch.tensor([place.sign for place in places], device=root.device)[after.questions]
-    values = within(after.values * signs + 0.0, *limits.bounds)  # with one zero
+    values = limits.within(after.values * signs + 0.0)  # with one zero
     points = torch.tensor(levels, dtype=torch.float64, device=root.device)
-    fields = any_length.summarize(after._replace(values=values), points, *limits.bounds)
+    fields = any_length.summarize(after._replace(values=values), points, *limits.ends)
     passes, run = root.counts
     quantiles = NumberQuantiles(levels, **fields, passes=passes, rows=run)
     for row, place in enumerate(places):

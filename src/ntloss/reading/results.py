@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
+
+from ntloss.reading.plots import plot_numbers
+
+_LIKELY = 0.5  # the probability that a number begins, below which a printed reading says so
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,9 @@ class NumberQuantiles:
             that it is only a part of what the model writes: the `/2` of `1/2`, or digits after a fixed width.
         passes: number of calls of the model.
         rows: number of rows in all calls.
+        distributions: for each prompt the numbers that were read, `[numbers]` in ascending order, and their
+            probabilities, `[numbers]`, which add up to 1. Empty for a fixed width, whose quantiles are found
+            without the other numbers.
     """
 
     levels: tuple[float, ...]
@@ -45,6 +52,7 @@ class NumberQuantiles:
     continues: Tensor
     passes: int
     rows: int
+    distributions: tuple[tuple[Tensor, Tensor], ...] = field(default=(), repr=False)
 
     def row(self, index: int) -> NumberReading:
         """Return the reading of one prompt, with a median if 0.5 is among the levels."""
@@ -61,13 +69,16 @@ class NumberQuantiles:
             float(self.starts[index]),
             float(self.ends[index]),
             float(self.continues[index]),
-            replace(self, **of_row),
+            replace(self, distributions=self.distributions[index : index + 1], **of_row),
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NumberReading:
     """A number that a model is about to write; printed as `11 [2, 30]`. NaN if it writes none.
+
+    If a number begins with a probability below 0.5, the printed reading says so: the model may write
+    something else, such as `eight`.
 
     Args:
         median: the 0.5-quantile: with a probability of 0.5 or more, the number is this one or a smaller one.
@@ -91,7 +102,45 @@ class NumberReading:
         if math.isnan(self.median):
             return "no number"
         median, low, high = (f"{number:.15g}" for number in (self.median, self.low, self.high))
-        return f"{median} [{low}, {high}]"
+        rare = self.starts < _LIKELY
+        said = f" (a number begins here with a probability of {self.starts:.2g})" if rare else ""
+        return f"{median} [{low}, {high}]{said}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        median, space, interval = str(self).partition(" [")
+        return f"<b>{median}</b>{space}{interval}"
+
+    @property
+    def distribution(self) -> dict[float, float]:
+        """Each number that was read, with its probability; empty for a fixed width."""
+        found: dict[float, float] = {}
+        for numbers, shares in self.details.distributions:
+            found |= zip(numbers.tolist(), shares.tolist(), strict=True)
+        return found
+
+    def to_frame(self) -> Any:
+        """Return a row of pandas, with the mean: `pandas.concat([r.to_frame() for r in readings])`."""
+        from pandas import DataFrame
+
+        columns = {name: value for name, value in vars(self).items() if name != "details"}
+        return DataFrame([{**columns, "mean": float(self.details.mean)}])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the numbers with their probabilities, the median, and the interval; needs matplotlib.
+
+        Numbers of few steps are bars, others a density. That of a fixed width is uniform between the levels
+        that were read, so read more of them for a finer figure.
+
+        Args:
+            ax: axes of matplotlib. Default: new ones.
+
+        Returns:
+            The axes.
+        """
+        levels = dict(zip(self.details.levels, self.details.values[0].tolist(), strict=True))
+        return plot_numbers(self.distribution, levels, self.median, ax)
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,9 @@ import torch
 from ntloss.callers import UnlikelyNumberWarning, warn_caller
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading.images import tokenizer_of
-from ntloss.reading.prompts import (
-    AUTO,
-    Messages,
-    Prompt,
-    check_tokenizer,
-    encode_before,
-    encode_prompts,
-    encode_whole,
-    for_images,
-    has_decoder,
-    in_batches,
-    write_prompts,
-)
-from ntloss.reading.quantiles import as_readable, as_vocabulary, likeliest_after
+from ntloss.reading.prompts import encode_before, encode_prompts, encode_whole, read_each, write_questions
+from ntloss.reading.quantiles import as_vocabulary, likeliest_after
+from ntloss.reading.question import Prompt, has_decoder
 from ntloss.reading.torch_model import Continuations
 from ntloss.scores.levels import (
     DIGIT,
@@ -43,20 +32,8 @@ _MOST_ROWS = 1024  # of levels after all prompts that are run at once
 _ANOTHER = "0000000001"  # stands for all digits that make a number of a level which is none
 
 
-def read_scores(
-    model: Any,
-    tokenizer: Any,
-    prompt: str | Sequence[str] | None = None,
-    levels: Levels = range(1, 6),
-    prefill: str = "",
-    *,
-    system: str | None = None,
-    messages: Messages | Sequence[Messages] | None = None,
-    template_options: Mapping[str, Any] | None = None,
-    template: str | None = AUTO,
-    images: Any = None,
-) -> Any:
-    """Read the exact probability of each level of a score, after a prompt or each of several.
+def read_scores(model: Any, tokenizer: Any, question: Any, levels: Levels = range(1, 6)) -> Any:
+    """Read the exact probability of each level of a score, after a question or each of several.
 
     A level is written if the answer begins with it and does not go on as another number: `10`, `4.5` and
     `2024` are none of the levels 1 to 5. `4.0` is 4, and so is `4.05` where each digit is a token, because
@@ -65,21 +42,18 @@ def read_scores(
     follows them, and any further tokens one each.
 
     Args:
-        model: a causal or encoder-decoder model of transformers, in evaluation mode; or a server of
-            `ntloss.reading.served`.
-        tokenizer: its tokenizer, or its processor for prompts with images.
-        prompt: the question, or several; see `read_number` for how prompt and prefill are put together.
+        model: a causal or encoder-decoder model of transformers, in evaluation mode; a server, or an engine;
+            see `read_number`.
+        tokenizer: its tokenizer, or its processor for questions with images.
+        question: a text or a `Question`, or several. A judge's reasons and `"Score: "` are its prefill.
         levels: the scores, such as `range(1, 11)`; or words with their values, such as
             `{"calm": 0, "annoyed": 1, "angry": 2}`. Default: 1 to 5.
-        prefill: the answer's text before the score, such as the judge's reasons and `"Score: "`. Default:
-            none, the answer begins with the score.
-        system, messages, template_options, template, images: see `read_number`.
 
     Returns:
-        A `ScoreReading` for one prompt, a list of them for several.
+        A `ScoreReading` for one question, a list of them for several.
 
     Raises:
-        TypeError: not a model or a tokenizer of transformers, or a prompt that is not a text.
+        TypeError: not a model or a tokenizer of transformers, or a question that is no text.
         ValueError: fewer than two levels, or two that are written alike; see `read_number`.
 
     Warns:
@@ -99,29 +73,25 @@ def read_scores(
         1.0
     """
     values = level_values(levels)
+    source, prompts, single = write_questions(model, tokenizer, question)
     processor, tokenizer = tokenizer, tokenizer_of(tokenizer)
-    readable = for_images(as_readable(model), images, messages)
-    check_tokenizer(readable, tokenizer)
-    if tokenizer is None:
-        raise TypeError("tokenizer: expected the model's tokenizer, whose tokens write the levels")
-    written, single = write_prompts(
-        readable, processor, prompt, prefill, system, messages, template_options, template, images
-    )
-    vocabulary = as_vocabulary(tokenizer, readable)
+    vocabulary = as_vocabulary(tokenizer, source)
     of_text, texts = levels_by_text(values), [text_of_level(level) for level in values]
-    readings: dict[int, ScoreReading] = {}
-    for index in in_batches(written, readable, _MOST_ROWS // len(values)):
-        some = [written[i] for i in index]
-        inputs, prefix_ids = encode_prompts(readable, processor, some, [["", *texts]] * len(some))
-        tokens = _Tokens(vocabulary, of_text, [_ids_after(readable, tokenizer, each, texts) for each in some])
+
+    def read(index: list[int]) -> list[ScoreReading]:
+        some = [prompts[i] for i in index]
+        inputs, prefix_ids = encode_prompts(source, processor, some, [["", *texts]] * len(some))
+        tokens = _Tokens(vocabulary, of_text, [_ids_after(source, tokenizer, each, texts) for each in some])
         with torch.no_grad():
-            root = readable.continuations(inputs, tokens.texts, prefix_ids)
+            root = source.continuations(inputs, tokens.texts, prefix_ids)
             starts = [(i, (), i) for i in range(len(some))]
             found = walk_levels(tokens.of(root), starts, of_text, rest_is_known=True)
-        read = [reading_of(shares, values) for shares in found]
-        _warn(root, read, of_text, vocabulary)
-        readings |= dict(zip(index, read, strict=True))
-    return readings[0] if single else [readings[i] for i in range(len(written))]
+        readings = [reading_of(shares, values) for shares in found]
+        _warn(root, readings, of_text, vocabulary)
+        return readings
+
+    readings = read_each(prompts, source, read, [None] * len(prompts), max(1, _MOST_ROWS // len(values)))
+    return readings[0] if single else readings
 
 
 class _Tokens:

@@ -16,13 +16,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from ntloss.numbers.vocabulary import NumberVocabulary
 
 _USED = ("input_ids", "attention_mask")
 # What a forward calls its cache, since transformers 5.24, and before for attention and for recurrent models.
@@ -62,8 +60,8 @@ class Continuations(Protocol):
     def next_tokens(self, token_ids: Tensor) -> Tensor:
         """Return the log-probabilities of these tokens after each row, `[rows, tokens]`, float64."""
 
-    def likeliest(self, row: int) -> int | str:
-        """Return the likeliest token after a row, or its text, as `next_tokens` found it."""
+    def likeliest(self, row: int) -> int | str | None:
+        """Return the likeliest token after a row, or its text, as `next_tokens` found it; None if unknown."""
 
     def select(self, rows: Tensor | slice) -> Continuations:
         """Return some rows to be extended, in any order and number; a slice ends the use of this object."""
@@ -72,38 +70,24 @@ class Continuations(Protocol):
         """Write `[rows, n]` tokens, or the first `lengths` of each row, which ends its use."""
 
 
-class Readable(Protocol):
-    """A model that numbers can be read from: `TorchModel`, or a server of `ntloss.reading.served`."""
+class Source(Protocol):
+    """What may follow a text: of a model of transformers, of a server, or of an engine in this process."""
 
     def continuations(
         self, inputs: Any, texts: Mapping[int, str], prefix_ids: Sequence[int] = ()
     ) -> Continuations:
         """Return prompts to be continued with tokens of these ids and texts, after the tokens of a prefix."""
 
-    def vocabulary(self) -> NumberVocabulary:
-        """Return the number tokens, for readings without a tokenizer."""
 
-
-def cache_name(model: nn.Module) -> str:
-    """Return what a model of transformers calls its cache.
-
-    Releases differ: it is `cache`, `past_key_values` or, of a recurrent model, `cache_params`.
-
-    Args:
-        model: a model of transformers.
-
-    Returns:
-        The name by which `forward` takes the cache, and its output holds it; empty if the model has none.
-
-    Example:
-        >>> from transformers import LlamaConfig, LlamaForCausalLM
-        >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=12, hidden_size=8, intermediate_size=8,
-        ...                                      num_hidden_layers=1, num_attention_heads=2))
-        >>> cache_name(model) in ("past_key_values", "cache")
-        True
-    """
-    accepted = inspect.signature(type(model).forward).parameters
-    return next((name for name in _CACHE_NAMES if name in accepted), "")
+def as_source(model: Any, past: Any = None) -> Source:
+    """Return a source as it is, and a model of transformers as one, with its cache of the prompts."""
+    if not hasattr(model, "continuations"):
+        return TorchModel(model, past)
+    if past is not None:
+        raise TypeError(
+            f"past_key_values: expected none for {type(model).__name__}, which has a cache of its own"
+        )
+    return cast(Source, model)
 
 
 class TorchModel:
@@ -128,7 +112,7 @@ class TorchModel:
         # Replicas on several devices would have to merge their caches.
         self.model = model.module if isinstance(model, nn.DataParallel) else model
         self.accepted = inspect.signature(type(self.inner).forward).parameters
-        self.cache_name = cache_name(self.inner) or "past_key_values"
+        self.cache_name = next((name for name in _CACHE_NAMES if name in self.accepted), "past_key_values")
         self.past = past
         self.encoded: Any = None  # output of the encoder
         self.padded = False  # whether a prompt is, so that positions have to be given
@@ -312,10 +296,6 @@ class TorchModel:
             # Other layers forget tokens, or round them.
             and all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
         )
-
-    def vocabulary(self) -> NumberVocabulary:
-        """Raise a TypeError: a model of transformers does not know its tokens."""
-        raise TypeError("tokenizer: expected the model's tokenizer or its NumberVocabulary, given None")
 
     def _give_positions(self) -> None:
         """Let positions be counted without what the mask leaves out."""

@@ -62,10 +62,11 @@ class Options:
         # Most options matter after few texts, and some servers return only few tokens a request.
         asked = allowed[:, :-1].any(0).nonzero()[:, 0]
         shares = torch.zeros(allowed.shape, dtype=torch.float64, device=allowed.device)
-        if len(asked):
-            shares[:, asked] = last.next_tokens(self.token_ids[asked]).exp()[nodes]
-        if bool(allowed[:, -1].any()):
-            shares[:, -1] = last.next_tokens(self._letter_ids).exp().sum(-1)[nodes]
+        letters = self._letter_ids[: None if bool(allowed[:, -1].any()) else 0]
+        if len(asked) or len(letters):
+            found = last.next_tokens(torch.cat([self.token_ids[asked], letters])).exp()
+            shares[:, asked] = found[nodes, : len(asked)]
+            shares[:, -1] = found[:, len(asked) :].sum(-1)[nodes]
         return torch.where(allowed, shares, 0)
 
     def further(self, last: Continuations, nodes: Tensor, texts: list[str]) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from ntloss.callers import UnlikelyNumberWarning, warn_caller
@@ -69,6 +70,28 @@ class ScoreReading:
     def value_of(self, level: Any) -> float:
         """Return what a level is worth."""
         return float(level if self.values is None else self.values[level])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the probability of each level, and the mean; needs matplotlib.
+
+        Args:
+            ax: axes of matplotlib. Default: new ones.
+
+        Returns:
+            The axes.
+        """
+        if ax is None:
+            from matplotlib import pyplot
+
+            ax = pyplot.subplots(layout="constrained")[1]
+        places = [self.value_of(level) for level in self.probabilities]
+        gap = min((b - a for a, b in pairwise(places)), default=1.0)
+        ax.bar(places, [*self.probabilities.values()], width=0.8 * gap or 0.8)
+        ax.set_xticks(places, [str(level) for level in self.probabilities])
+        ax.axvline(self.mean, color="black", label=f"mean {self.mean:.3g}")
+        ax.set_ylabel("probability")
+        ax.legend()
+        return ax
 
     def __str__(self) -> str:
         shares = ", ".join(f"{level}: {share:.3g}" for level, share in self.probabilities.items())

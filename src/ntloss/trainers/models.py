@@ -6,12 +6,10 @@ import inspect
 import sys
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 from ntloss.reading.images import tokenizer_of
-from ntloss.reading.prompts import PLAIN_PROMPTS
 
 # Embeddings are padded for speed and for future tokens, by less than this.
 _PADDING_SHARE, _PADDING_TOKENS = 1.1, 1024
@@ -110,40 +108,6 @@ def check_special(vocabulary: NumberVocabulary, processor: Any) -> None:
                 f"vocabulary: the number token {token} is the tokenizer's {name}_token. To train the levels "
                 "of a score, use NumberVocabulary.from_levels(tokenizer, levels)"
             )
-
-
-def note_prompts(trainer: Any, input_ids: Tensor | None) -> None:
-    """Note in a model's configuration whether its training prompts have the tokenizer's chat template.
-
-    `read_number` applies the template, and warns if the model was trained without. A template is recognized
-    by the special tokens that only it writes. Where it writes none but those that begin and end any text
-    (SmolLM2's), the assistant's turn is recognized by its first two tokens, such as `<|im_start|>assistant`.
-    """
-    tokenizer = tokenizer_of(trainer.processing_class)
-    if input_ids is None or getattr(tokenizer, "chat_template", None) is None:
-        return
-    turn = [{"role": "user", "content": "a"}]
-    try:
-        asked, written = (
-            tokenizer.apply_chat_template(turn, add_generation_prompt=answers, return_dict=False)
-            for answers in (False, True)
-        )
-    except Exception:  # a template of another form of turns, which raises errors of Jinja
-        return
-    special = {*tokenizer.all_special_ids}
-    marks = special.intersection(written) - {
-        *tokenizer("a")["input_ids"],
-        tokenizer.bos_token_id,
-        tokenizer.eos_token_id,
-    }
-    start = written[len(asked) : len(asked) + 2]
-    if marks:
-        has_template = torch.isin(input_ids, torch.tensor(sorted(marks), device=input_ids.device)).any()
-    elif len(start) == 2 and special.intersection(start):
-        has_template = ((input_ids[:, :-1] == start[0]) & (input_ids[:, 1:] == start[1])).any()
-    else:
-        return
-    setattr(trainer.model.config, PLAIN_PROMPTS, not bool(has_template))
 
 
 def is_masked(model: Any) -> bool:

@@ -22,7 +22,6 @@ from ntloss.criteria.signature import name_of
 from ntloss.engine.targets import IGNORED, PreparedLabels
 from ntloss.numbers import LabelNumbers
 from ntloss.numbers.fields import fields_of_labels
-from ntloss.reading.prompts import PLAIN_PROMPTS
 from ntloss.trainers.answering import Answering
 from ntloss.trainers.chunked import ChunkedHead
 from ntloss.trainers.columns import (
@@ -39,7 +38,6 @@ from ntloss.trainers.models import (
     check_loss,
     check_special,
     is_masked,
-    note_prompts,
     shifts_labels,
     vocabulary_of,
     without_wrappers,
@@ -179,7 +177,6 @@ class NumberAware:
         self.plain = NTLCrossEntropyLoss(loss.vocabulary, None, label_smoothing=loss.label_smoothing)
         self.head = ChunkedHead(loss, self.plain, chunk_size) if chunked else None
         self._last_training = _Training(None)
-        self._note = vars(trainer.model.config).get(PLAIN_PROMPTS)
         self.first_numbers = ""
         self.sums: EvaluationMeans | None = None
         trainer._set_signature_columns_if_needed()
@@ -200,11 +197,7 @@ class NumberAware:
         self._ours = ours
 
     def undo(self) -> None:
-        """Restore the trainer's own loss, and the model's configuration. Do nothing the second time."""
-        if self._ours:
-            config = vars(self.trainer.model.config)
-            config.pop(PLAIN_PROMPTS, None)
-            config |= {} if self._note is None else {PLAIN_PROMPTS: self._note}
+        """Restore the trainer's own loss. Do nothing the second time."""
         for name, value in self._ours.items():
             if vars(self.trainer).get(name) == value:  # else it was replaced since
                 del vars(self.trainer)[name]
@@ -256,7 +249,6 @@ class NumberAware:
             training.looked = True
             check_names(inputs)
             self._log_first(inputs)
-            note_prompts(self.trainer, inputs.get("input_ids"))
         if isinstance(model, Answering):  # of `prediction_step`
             inputs = {**inputs, **model.columns}
         else:

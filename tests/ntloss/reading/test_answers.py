@@ -13,7 +13,7 @@ from written_answers import Answers, byte_level_tokenizer
 
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat, parse_number
-from ntloss.reading import UnlikelyNumberWarning, number_quantiles, read_number, read_scores
+from ntloss.reading import Limits, Question, UnlikelyNumberWarning, number_quantiles, read_number, read_scores
 
 BYTES = byte_level_tokenizer()
 BYT5 = ByT5Tokenizer()
@@ -53,8 +53,9 @@ WORDS = byte_level_tokenizer(
 )
 
 
-def read(shares, tokenizer=BYTES, **options):
-    return number_quantiles(Answers(tokenizer, shares), ["?"], tokenizer, **options)
+def read(shares, tokenizer=BYTES, levels=(0.05, 0.5, 0.95), format=None, **limits):
+    model = Answers(tokenizer, shares)
+    return number_quantiles(model, ["?"], tokenizer, levels, format, limits=Limits(**limits))
 
 
 @pytest.mark.parametrize("tokenizer", [BYTES, WORDS, BYT5], ids=["bytes", "words", "ByT5"])
@@ -194,8 +195,8 @@ def test_a_plain_prompt_is_the_text_before_the_number(prompt, answer, value):
 )
 def test_a_currency_before_the_number_makes_letters_magnitudes(before, answer, value):
     model = Answers(BYTES, {answer: 1.0})
-    for given in ((before,), ("?", before)):
-        found = read_number(model, BYTES, *given)
+    for question in (before, Question("?", prefill=before)):
+        found = read_number(model, BYTES, question)
         assert (found.median, found.starts, found.continues) == (value, approx(1.0), 0.0)
 
 
@@ -239,7 +240,9 @@ def test_quantiles_in_a_range_are_those_given_that_the_number_is_in_it(low, high
     found = read(ANSWERS, low=low, high=high, levels=levels)
     assert found.values[0].tolist() == quantiles(inside, levels)
     assert found.ends.item() == approx(sum(inside.values()))
-    reading = read_number(Answers(BYTES, ANSWERS), BYTES, "?", low=low, high=high, levels=levels)
+    reading = read_number(
+        Answers(BYTES, ANSWERS), BYTES, "?", levels=levels, limits=Limits(low=low, high=high)
+    )
     assert (reading.low, reading.high) == (found.values[0, 0].item(), found.values[0, -1].item())
     padded = {f"{int(text):+04d}": share for text, share in ANSWERS.items()}
     form = NumberFormat(3, signed=True)

@@ -12,7 +12,7 @@ from tolerances import DISTRIBUTION, approx, assert_repeats
 from ntloss import NumberVocabulary
 from ntloss.numbers import parse_numbers
 from ntloss.numbers.grammar import NumberReader
-from ntloss.reading import number_quantiles
+from ntloss.reading import Limits, number_quantiles
 from ntloss.reading.any_length import Numbers, numbers_after, summarize
 from ntloss.reading.torch_model import TorchModel
 from ntloss.reading.writing import options_of
@@ -38,7 +38,11 @@ def test_quantiles_equal_those_of_the_enumerated_numbers(kind):
     model, questions = make_model(kind, SPELLINGS.vocab_size), QUESTIONS[:2]
     enumerated = questions if kind == "llama" else questions[:1]  # the padded one
     found = number_quantiles(
-        model, batch_of(questions), SPELLINGS, LEVELS, max_digits=2, most_texts=ALL, rows_per_pass=ALL
+        model,
+        batch_of(questions),
+        SPELLINGS,
+        LEVELS,
+        limits=Limits(max_digits=2, most_texts=ALL),
     )
     allowed = DISTRIBUTION[torch.float32]
     for i, question in enumerate(enumerated):
@@ -86,9 +90,8 @@ def test_samples_are_fair_and_their_bounds_hold():
                 batch_of([question]),
                 SPELLINGS,
                 (0.5,),
-                max_digits=2,
-                most_texts=few,
                 generator=seeded(seed),
+                limits=Limits(max_digits=2, most_texts=few),
             )
             inside.append((read.lower.item() <= median) and (median <= read.upper.item()))
         assert sum(inside) >= 19
@@ -96,11 +99,11 @@ def test_samples_are_fair_and_their_bounds_hold():
 
 def test_bounds_of_a_reading_are_in_the_range_that_is_read():
     model = make_model("llama", SPELLINGS.vocab_size)
-    options = {"levels": (0.001, 0.999), "max_digits": 2, "most_texts": 4}
-    free = number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, **options)
+    levels, most = (0.001, 0.999), {"max_digits": 2, "most_texts": 4}
+    free = number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, levels, limits=Limits(**most))
     # Not all numbers are read, so that smaller or larger ones than a quantile may be missed.
     assert (free.lower[:, 0].isinf() & free.upper[:, 1].isinf()).any()
-    read = number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, low=1, high=9, **options)
+    read = number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, levels, limits=Limits(1, 9, **most))
     assert ((read.lower >= 1) & (read.lower <= read.values)).all()
     assert ((read.upper <= 9) & (read.upper >= read.values)).all()
 
@@ -111,7 +114,11 @@ def test_readings_differ_only_with_a_generator_of_ones_own():
     def read(seed=None):
         generator = None if seed is None else seeded(seed)
         found = number_quantiles(
-            model, batch_of(QUESTIONS), SPELLINGS, max_digits=4, most_texts=8, generator=generator
+            model,
+            batch_of(QUESTIONS),
+            SPELLINGS,
+            generator=generator,
+            limits=Limits(max_digits=4, most_texts=8),
         )
         return found.mean
 
@@ -123,7 +130,7 @@ def test_a_reading_asks_the_vocabulary_whether_commas_group():
 
     def mean(vocabulary, thousands=None):
         return number_quantiles(
-            model, batch_of(QUESTIONS), vocabulary, max_digits=4, thousands=thousands
+            model, batch_of(QUESTIONS), vocabulary, limits=Limits(max_digits=4, thousands=thousands)
         ).mean.tolist()
 
     grouped, separate = mean(replace(SPELLINGS, thousands=",")), mean(replace(SPELLINGS, thousands=""))
@@ -146,7 +153,7 @@ def test_a_model_that_never_ends_a_number_takes_a_bounded_number_of_passes():
     ones[0, 0] = 1.0
     digits = NumberVocabulary.from_mapping({0: "1", 1: "."}, vocab_size=4)
     prompt = {"input_ids": torch.tensor([[3]])}
-    read = number_quantiles(FixedModel(ones, {}), prompt, digits, (0.5,), max_digits=12)
+    read = number_quantiles(FixedModel(ones, {}), prompt, digits, (0.5,), limits=Limits(max_digits=12))
     assert read.passes == 13
     assert read.values.isnan().all()
     assert read.ends.item() == 0

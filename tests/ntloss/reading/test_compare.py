@@ -10,7 +10,7 @@ from reading_cases import make_model
 from tolerances import approx
 
 from ntloss.numbers import NumberFormat
-from ntloss.reading import compare_answers, number_quantiles
+from ntloss.reading import Question, compare_answers, number_quantiles
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
 PROMPTS, TRUTHS = ["a\n", "the a\n", "a a a\n"], [12, 7, 55]
@@ -59,7 +59,9 @@ def test_errors_are_those_of_the_readings_and_of_the_true_answers(models, tokeni
 
 
 def test_the_cross_entropy_is_that_of_the_answers_after_the_prefill(models, tokenizer):
-    found = compare_answers(models, tokenizer, PROMPTS, TRUTHS, prefill="is", format=TWO_DIGITS)
+    found = compare_answers(
+        models, tokenizer, [Question(each, prefill="is") for each in PROMPTS], TRUTHS, format=TWO_DIGITS
+    )
     begun = len(tokenizer.encode("is"))
     for name, model in models.items():
         losses = []
@@ -77,6 +79,20 @@ def test_the_change_is_that_of_the_medians_errors_and_lies_in_its_interval(model
     assert change.low <= change.share <= change.high
     same = compare_answers(dict.fromkeys("ab", models["seed 0"]), tokenizer, PROMPTS, TRUTHS)
     assert same.changes["b"] == (0, 0, 0)
+
+
+def test_a_comparison_is_printed_as_a_table_and_becomes_one(models, tokenizer):
+    found = compare_answers(models, tokenizer, PROMPTS, TRUTHS, format=TWO_DIGITS)
+    lines = repr(found).splitlines()
+    assert [line.split("  ")[0] for line in lines[1:]] == [*models]
+    assert found._repr_html_().count("<tr>") == len(lines)
+    table = found.to_frame()
+    assert table.index.tolist() == [*models]
+    assert table["median"].tolist() == [errors.median for errors in found.models.values()]
+    assert table["change_share"].iloc[1] == found.changes["seed 1"].share
+    pytest.importorskip("matplotlib").use("agg")
+    heights = [bar.get_height() for bars in found.plot().containers for bar in bars]
+    assert approx(found.models["seed 0"].median) in heights
 
 
 def test_saved_models_answer_as_those_in_memory(models, tokenizer, tmp_path):
@@ -127,7 +143,7 @@ def test_a_text_is_a_truth_that_is_read_and_scored_as_it_is_written(models, toke
     [
         (["a"], [1], "truths"),
         (["a", "a"], [1], "truths"),
-        ("aa", [1, 2], "prompts"),
+        ("aa", [1, 2], "questions"),
         (["a", "a"], [1, None], "row 1"),
         (["a", "a"], [1, "1/2"], "row 1"),
         (["a", "a"], [1, math.inf], "row 1"),

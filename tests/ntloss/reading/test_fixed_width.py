@@ -16,10 +16,11 @@ from reading_cases import (
 )
 from tolerances import DISTRIBUTION, approx, assert_close
 
+import ntloss.reading.quantiles as quantiles
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
 from ntloss.numbers.grammar import NumberReader
-from ntloss.reading import number_quantiles
+from ntloss.reading import Limits, number_quantiles
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
 
@@ -69,29 +70,32 @@ def test_half_precision_is_as_close_as_its_rounding(kind):
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("width", [NumberFormat(3, signed=True), None], ids=str)
-@pytest.mark.parametrize("rows_per_pass", [7, 256])
-def test_neither_batching_nor_rows_per_pass_changes_the_quantiles(kind, width, rows_per_pass):
+@pytest.mark.parametrize("rows", [7, 256])
+def test_neither_batching_nor_the_rows_of_a_pass_change_the_quantiles(kind, width, rows, monkeypatch):
     model = make_model(kind, DIGITS.vocab_size, seed=3).double()
 
     def read(questions, rows):
-        options = {"max_digits": 2, "most_texts": 7, "rows_per_pass": rows}
-        return number_quantiles(model, batch_of(questions), DIGITS, QUANTILES, width, **options)
+        monkeypatch.setattr(quantiles, "_ROWS", rows)
+        limits = Limits(max_digits=2, most_texts=7)
+        return number_quantiles(model, batch_of(questions), DIGITS, QUANTILES, width, limits=limits)
 
-    together = read(QUESTIONS, rows_per_pass)
+    together = read(QUESTIONS, rows)
     for i, question in enumerate(QUESTIONS):
         alone = read([question], 256)
         for name in ("values", "lower", "upper", "starts", "ends", "continues"):
             assert_close(getattr(together, name)[i : i + 1], getattr(alone, name))
 
 
-def test_rows_per_pass_bounds_the_rows_of_each_call():
-    model = make_model("llama", DIGITS.vocab_size, seed=3)
+@pytest.mark.parametrize("width", [NumberFormat(3, signed=True), None], ids=str)
+def test_copies_of_long_prompts_caches_are_run_few_at_a_time(width, monkeypatch):
+    model = make_model("t5", DIGITS.vocab_size, seed=3)
     rows: list[int] = []
-    model.register_forward_pre_hook(
+    model.get_decoder().register_forward_pre_hook(
         lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
     )
-    for width in (NumberFormat(3, signed=True), None):
-        number_quantiles(model, batch_of(QUESTIONS), DIGITS, format=width, max_digits=3, rows_per_pass=4)
+    batch = batch_of(QUESTIONS)
+    monkeypatch.setattr(quantiles, "_CACHED", 3 * batch["input_ids"].shape[1])
+    number_quantiles(model, batch, DIGITS, format=width, limits=Limits(max_digits=3, most_texts=4))
     assert max(rows) <= 4
 
 
@@ -245,9 +249,6 @@ def test_a_signed_number_may_begin_with_a_space_that_only_a_sign_is_joined_with(
         ({2: "1"}, {"levels": (0.5, 1.0)}, "levels="),
         ({2: "1"}, {"levels": ()}, "levels="),
         ({2: "1"}, {"format": NumberFormat(12, 9)}, "digits=12, decimals=9"),
-        ({2: "1"}, {"rows_per_pass": 0}, "rows_per_pass=0"),
-        ({2: "1"}, {"most_texts": 0}, "most_texts=0"),
-        ({2: "1"}, {"max_digits": 301}, "max_digits=301"),
         ({2: "12", 3: "34"}, {"format": NumberFormat(3)}, "cannot write numbers of 3 digits"),
         ({2: "1", 3: "2"}, {"format": NumberFormat(1, 1)}, "a point and 1 decimals"),
         ({2: "1", 3: "2", 4: "+"}, {"format": NumberFormat(1, signed=True)}, "no minus sign"),

@@ -1,6 +1,7 @@
 """Readings of models that see: against brute force, single and in padded batches, and through a processor."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,7 +21,15 @@ from vision_cases import (
 )
 
 from ntloss.numbers import NumberFormat
-from ntloss.reading import compare_answers, number_quantiles, read_number, read_numbers, read_scores
+from ntloss.reading import (
+    Limits,
+    Question,
+    compare_answers,
+    number_quantiles,
+    read_number,
+    read_numbers,
+    read_scores,
+)
 from ntloss.reading.torch_model import TorchModel
 
 transformers = pytest.importorskip("transformers")
@@ -59,8 +68,8 @@ def test_quantiles_of_a_padded_batch_with_images_are_right_and_leave_the_model_a
 
 def test_bounds_leave_the_numbers_of_their_range_after_an_image(kind):
     model = build(kind)
-    inputs, bounds = inputs_of(kind, PROMPTS[:1], SEEDS[:1]), {"low": 20, "high": 69}
-    found = number_quantiles(model, inputs, DIGITS, LEVELS, NumberFormat(2), **bounds)
+    inputs = inputs_of(kind, PROMPTS[:1], SEEDS[:1])
+    found = number_quantiles(model, inputs, DIGITS, LEVELS, NumberFormat(2), limits=Limits(20, 69))
     numbers, _ = fixed_width(next_token(kind, model, PROMPT, SEEDS[0]), texts_of(DIGITS), NumberFormat(2))
     inside = {number: mass for number, mass in numbers.items() if 20 <= number <= 69}
     for value, level in zip(found.values[0].tolist(), LEVELS, strict=True):
@@ -69,9 +78,9 @@ def test_bounds_leave_the_numbers_of_their_range_after_an_image(kind):
 
 def test_numbers_of_any_length_after_images_are_those_of_copied_caches(kind, monkeypatch):
     model, inputs = build(kind), inputs_of(kind, PROMPTS, SEEDS)
-    shared = number_quantiles(model, inputs, DIGITS, LEVELS, max_digits=2)
+    shared = number_quantiles(model, inputs, DIGITS, LEVELS, limits=Limits(max_digits=2))
     monkeypatch.setattr(TorchModel, "grows_trees", lambda self, cache: False)
-    copied = number_quantiles(model, inputs, DIGITS, LEVELS, max_digits=2)
+    copied = number_quantiles(model, inputs, DIGITS, LEVELS, limits=Limits(max_digits=2))
     for field in ("values", "starts", "ends"):
         assert_close(getattr(shared, field), getattr(copied, field), DISTRIBUTION[torch.float32])
     ids = torch.tensor(DIGITS.token_ids)
@@ -149,16 +158,17 @@ def through_processor(model, processor, text, image):
 def test_read_number_puts_images_through_the_processors_chat_template():
     model, processor = build("Llava"), processor_of("Llava")
     options = {"format": NumberFormat(2), "levels": LEVELS}
-    read = read_number(model, processor, "dog?", images=[picture(1)], prefill="a:", **options)
+    read = read_number(model, processor, Question("dog?", prefill="a:", images=[picture(1)]), **options)
     expected = through_processor(model, processor, "user:<start><image><end>dog?\nbot:a:", picture(1))
     assert_close(read.details.values, expected.values)
     # In a batch of other lengths, in messages, and in the prompt itself without a template.
     several = read_number(
         model,
         processor,
-        ["dog?", "a dog:a dog?"],
-        images=[[picture(1)], [picture(2)]],
-        prefill="a:",
+        [
+            Question("dog?", prefill="a:", images=[picture(1)]),
+            Question("a dog:a dog?", prefill="a:", images=picture(2)),
+        ],
         **options,
     )
     assert_close(several[0].details.values, expected.values)
@@ -166,10 +176,13 @@ def test_read_number_puts_images_through_the_processors_chat_template():
         "role": "user",
         "content": [{"type": "image", "image": picture(1)}, {"type": "text", "text": "dog?"}],
     }
-    of_messages = read_number(model, processor, messages=[turn], prefill="a:", **options)
+    of_messages = read_number(model, processor, Question(prefill="a:", messages=[turn]), **options)
     assert_close(of_messages.details.values, expected.values)
     plain = read_number(
-        model, processor, "user:<start><image><end>dog?", images=picture(1), template=None, **options
+        model,
+        processor,
+        Question("user:<start><image><end>dog?", images=picture(1), template=None),
+        **options,
     )
     right = through_processor(model, processor, "user:<start><image><end>dog?", picture(1))
     assert_close(plain.details.values, right.values)
@@ -177,17 +190,21 @@ def test_read_number_puts_images_through_the_processors_chat_template():
 
 def test_scores_and_numbers_of_answers_see_the_image():
     model, processor = build("Llava"), processor_of("Llava")
-    scores = read_scores(model, processor, "dog?", range(1, 6), images=[picture(1)])
-    others = read_scores(model, processor, "dog?", range(1, 6), images=[picture(2)])
+    scores = read_scores(model, processor, Question("dog?", images=[picture(1)]), range(1, 6))
+    others = read_scores(model, processor, Question("dog?", images=[picture(2)]), range(1, 6))
     assert scores.probabilities != others.probabilities
     text = "user:<start><image><end>dog?\nbot:"
     inputs = processor(text=[text], images=[[picture(1)]], return_tensors="pt")
     with torch.no_grad():
         first = model(**inputs).logits[0, -1].softmax(-1)
     assert scores.probabilities[3] <= float(first[4]) <= scores.probabilities[3] * 10
-    numbers = read_numbers(model, processor, "dog?", "[12,7]", images=[picture(1)], max_digits=2)
+    numbers = read_numbers(
+        model, processor, Question("dog?", images=[picture(1)]), "[12,7]", limits=Limits(max_digits=2)
+    )
     assert [number.value for number in numbers] == [12.0, 7.0]
-    prefilled = read_number(model, processor, "dog?", "[", images=[picture(1)], max_digits=2)
+    prefilled = read_number(
+        model, processor, Question("dog?", prefill="[", images=[picture(1)]), limits=Limits(max_digits=2)
+    )
     assert numbers[0].reading.starts == approx(prefilled.starts, 0.05)  # texts are sampled
     details = prefilled.details
     assert details.lower[0, 1] <= numbers[0].reading.median <= details.upper[0, 1]
@@ -195,34 +212,34 @@ def test_scores_and_numbers_of_answers_see_the_image():
 
 def test_each_coordinate_of_a_point_in_an_image_has_its_own_interval():
     model, processor = build("Llava"), processor_of("Llava")
-    given = {"images": [picture(1)], "low": 0, "high": 63, "max_digits": 2, "thousands": ""}
-    read = read_numbers(model, processor, "dog?", "(12,7),(3,40)", **given)
+    question, given = Question("dog?", images=[picture(1)]), {"limits": Limits(0, 63, 2, thousands="")}
+    read = read_numbers(model, processor, question, "(12,7),(3,40)", **given)
     assert [number.value for number in read] == [12.0, 7.0, 3.0, 40.0]
     for number, before in zip(read, ["(", "(12,", "(12,7),(", "(12,7),(3,"], strict=True):
-        alone = read_number(model, processor, "dog?", before, **given)
+        alone = read_number(model, processor, replace(question, prefill=before), **given)
         assert number.reading.starts == approx(alone.starts, 0.05)  # texts are sampled
         assert (number.reading.low, number.reading.median) == (alone.low, alone.median)
         assert number.reading.median < number.reading.high <= 63
     # A pair that could be one number with groups of thousands.
-    assert [number.value for number in read_numbers(model, processor, "dog?", "(12,740)", **given)] == [
-        12,
-        740,
-    ]
+    pair = read_numbers(model, processor, question, "(12,740)", **given)
+    assert [number.value for number in pair] == [12.0, 740.0]
 
 
 def test_comparisons_refuse_images_that_only_their_medians_would_see():
     model, processor = build("Llava"), processor_of("Llava")
     with pytest.raises(TypeError, match="images"):
-        compare_answers({"a": model}, processor, ["dog?", "a?"], [1, 2], images=[[picture(1)], [picture(2)]])
+        compare_answers(
+            {"a": model},
+            processor,
+            [Question(each, images=[picture(1)]) for each in ["dog?", "a?"]],
+            [1, 2],
+        )
 
 
-def test_images_need_a_processor_and_one_list_for_each_prompt():
+def test_images_need_a_processor():
     model, processor = build("Llava"), processor_of("Llava")
     with pytest.raises(TypeError, match="processor"):
-        read_number(model, processor.tokenizer, "dog?", images=[picture(1)], template=None)
-    for images in ([[picture(1)]], [[picture(1)], []]):
-        with pytest.raises(ValueError, match="images"):
-            read_number(model, processor, ["dog?", "a?"], images=images)
+        read_number(model, processor.tokenizer, Question("dog?", images=[picture(1)], template=None))
 
 
 def test_a_processor_without_images_reads_text():

@@ -1,4 +1,4 @@
-"""Intervals widened so that they cover the share of truths that was asked for, and how good they are."""
+"""Scores that a share of new ones does not exceed, calibrated levels, and how good intervals are."""
 
 import math
 
@@ -6,37 +6,31 @@ import pytest
 import torch
 from tolerances import approx
 
-from ntloss.reading import interval_coverage, interval_margin, pinball_loss, widen
-from ntloss.reading.intervals import Calibration
+from ntloss.reading import interval_coverage, pinball_loss
+from ntloss.reading.intervals import Calibration, conformal_score
 
 
-@pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
-@pytest.mark.parametrize("coverage", [0.5, 0.9])
-def test_the_margin_reaches_the_requested_coverage_for_miscalibrated_models(scale, coverage):
+def test_new_scores_do_not_exceed_a_conformal_one_with_the_requested_probability():
     generator = torch.Generator().manual_seed(0)
-    count, covered = 200, []
-    for _ in range(200):
-        truths = torch.randn(2 * count, generator=generator, dtype=torch.float64)
-        # Intervals of the wrong width, and off to one side.
-        lower, upper = torch.full_like(truths, -scale - 0.2), torch.full_like(truths, scale - 0.2)
-        margin = interval_margin(lower[:count], upper[:count], truths[:count], coverage)
-        low, high = widen(lower[count:], (lower + upper)[count:] / 2, upper[count:], margin)
-        covered.append(interval_coverage(low, high, truths[count:]))
-    mean = sum(covered) / len(covered)
-    # Over splits, coverage lies between c and c + 1 / (n + 1); the deviation of one split is about 0.05.
-    assert coverage - 0.01 <= mean <= coverage + 1 / (count + 1) + 0.01
+    for coverage in (0.5, 0.9):
+        known, new = torch.randn(2, 200, 99, generator=generator, dtype=torch.float64)
+        held = [(n <= conformal_score(k, coverage)).double().mean() for k, n in zip(known, new, strict=True)]
+        # Over splits, it lies between c and c + 1 / (n + 1).
+        assert coverage - 0.015 <= float(torch.stack(held).mean()) <= coverage + 0.01 + 0.015
 
 
-def test_the_margin_is_the_smallest_score_with_enough_coverage():
-    truths = [5.0, 9.0, 11.0, 14.0]
-    scores = {0.2: -5.0, 0.4: -1.0, 0.6: 1.0, 0.8: 4.0}
-    for coverage, score in scores.items():
-        assert interval_margin([0.0] * 4, [10.0] * 4, truths, coverage) == approx(score)
+def test_too_few_scores_for_a_coverage_give_an_infinite_one():
+    assert math.isfinite(conformal_score([5.0] * 9, 0.9))
+    assert conformal_score([5.0] * 9, 0.91) == math.inf
+
+
+def test_rounding_errors_do_not_raise_the_rank():
+    assert 100 * 0.07 > 7  # in float64
+    assert conformal_score(torch.arange(99.0), 0.07) == 6
 
 
 def test_python_floats_keep_their_digits():
-    ends, truths = [1e8] * 4, [1e8 + 2] * 4  # float32 holds multiples of 8 here
-    assert interval_margin(ends, ends, truths, 0.6) == 2
+    assert conformal_score([1e8 + 2] * 4, 0.6) == 1e8 + 2  # float32 holds multiples of 8 here
 
 
 @pytest.mark.filterwarnings("error")
@@ -59,13 +53,6 @@ def test_a_column_of_pandas_is_read_by_place_whatever_its_index():
     assert interval_coverage(table["low"], table["high"], table["true"]) == 0.5
 
 
-def test_a_negative_margin_moves_the_ends_at_most_to_the_median():
-    low, high = widen([49, 20], [50, 50], [51, 90], -5)
-    assert (low.tolist(), high.tolist()) == ([50, 25], [50, 85])
-    assert [end.item() for end in widen(49, 50, 51, -50)] == [50, 50]
-    assert [end.item() for end in widen(49, 50, 51, 2)] == [47, 53]
-
-
 def test_pinball_loss_is_smallest_at_the_quantile():
     truths = torch.arange(1.0, 101.0)
     candidates = torch.arange(1.0, 101.0)
@@ -78,36 +65,17 @@ def test_pinball_loss_is_smallest_at_the_quantile():
         pinball_loss([1.0], [1.0], 1.0)
 
 
-def test_too_few_examples_for_a_coverage_give_an_infinite_margin():
-    intervals = [0.0] * 9, [10.0] * 9
-    assert math.isfinite(interval_margin(*intervals, [5.0] * 9, 0.9))
-    assert interval_margin(*intervals, [5.0] * 9, 0.91) == math.inf
-
-
-def test_rounding_errors_do_not_raise_the_rank():
-    assert 100 * 0.07 > 7  # in float64
-    truths = torch.arange(99.0)
-    assert interval_margin(torch.zeros(99), torch.zeros(99), truths, 0.07) == 6
-
-
-def test_an_interval_of_nan_is_a_miss():
-    lower, upper = torch.zeros(4), torch.tensor([10.0, math.nan, 10.0, 10.0])
-    assert interval_margin(lower, upper, [5.0] * 4, 0.6) == -5
-    assert interval_margin(lower, upper, [5.0] * 4, 0.8) == math.inf
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (([0.0], [1.0], [0.5], 1.0), "coverage=1.0"),
-        (([], [], [], 0.5), "at least one example"),
-        (([0.0], [1.0, 2.0], [0.5], 0.5), "shapes"),
-        (([0.0, 0.0], [1.0, 2.0], [0.5, math.nan], 0.5), "1 of 2 truths"),
+        (([], [], []), "at least one example"),
+        (([0.0], [1.0, 2.0], [0.5]), "shapes"),
+        (([0.0, 0.0], [1.0, 2.0], [0.5, math.nan]), "1 of 2 truths"),
     ],
 )
 def test_impossible_input_is_an_error(given, message):
     with pytest.raises(ValueError, match=message):
-        interval_margin(*given)
+        interval_coverage(*given)
 
 
 def test_levels_of_answers_that_a_model_holds_for_impossible_are_in_order():

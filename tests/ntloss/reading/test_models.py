@@ -11,7 +11,7 @@ from tolerances import DISTRIBUTION, assert_close
 
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
-from ntloss.reading import number_quantiles
+from ntloss.reading import Limits, number_quantiles
 from ntloss.reading.torch_model import TorchModel
 
 transformers = pytest.importorskip("transformers")
@@ -169,7 +169,7 @@ def test_a_cache_of_the_first_tokens_changes_no_quantile_and_can_be_used_again(n
     model, inputs = make(name), batch_of(QUESTIONS)
     past = past_of(model, inputs, held)
     for form in (NumberFormat(2), NumberFormat(2), None):
-        options = {"levels": QUANTILES, "format": form, "max_digits": 3}
+        options = {"levels": QUANTILES, "format": form, "limits": Limits(max_digits=3)}
         plain, found = (
             number_quantiles(model, inputs, DIGITS, **options, **given)
             for given in ({}, {"past_key_values": past})

@@ -15,9 +15,10 @@ import ntloss.reading.quantiles as quantiles
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
 from ntloss.reading import (
+    Limits,
     NumberQuantiles,
+    Question,
     UnlikelyNumberWarning,
-    cache_name,
     number_quantiles,
     read_number,
     read_numbers,
@@ -68,7 +69,7 @@ def tokens_of(tokenizer, ids):
 )
 def test_the_prompt_ends_before_the_first_token_that_a_number_would_change(seen, kind, make, texts, read):
     tokenizer = make()
-    read_number(make_model(kind, len(tokenizer)), tokenizer, *texts, max_digits=2)
+    read_number(make_model(kind, len(tokenizer)), tokenizer, Question(*texts), limits=Limits(max_digits=2))
     ((rows, prefix),) = seen
     assert (tokens_of(tokenizer, rows[0]), tokens_of(tokenizer, prefix)) == read
 
@@ -92,7 +93,9 @@ def joins_signs():
 )
 def test_a_space_stays_only_if_no_number_of_the_format_is_joined_with_it(seen, format, kept):
     tokenizer = joins_signs()
-    read_number(make_model("llama", len(tokenizer)), tokenizer, "a ", format=format, max_digits=2)
+    read_number(
+        make_model("llama", len(tokenizer)), tokenizer, "a ", format=format, limits=Limits(max_digits=2)
+    )
     assert tokens_of(tokenizer, seen[0][0][0]) == kept
 
 
@@ -109,7 +112,12 @@ def test_only_white_space_is_left_out_of_the_text_before_a_number(seen, kind, en
     backend.pre_tokenizer = pre_tokenizers.Split(Regex('[(=:"]-|.|\n'), "isolated")
     backend.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
-    read_number(make_model(kind, len(words) + 2), tokenizer, "a", "a" + end, max_digits=2)
+    read_number(
+        make_model(kind, len(words) + 2),
+        tokenizer,
+        Question("a", prefill="a" + end),
+        limits=Limits(max_digits=2),
+    )
     ((rows, prefix),) = seen
     assert tokenizer.decode(prefix or rows[0]).rstrip().endswith("a" + end.rstrip())
 
@@ -119,7 +127,8 @@ def test_a_space_at_the_end_changes_no_number():
     model = make_model("llama", len(tokenizer)).double()
     for format in (None, NumberFormat(2, signed=True)):
         plain, spaced = (
-            read_number(model, tokenizer, "a" + end, format=format, max_digits=2) for end in ("", " ")
+            read_number(model, tokenizer, "a" + end, format=format, limits=Limits(max_digits=2))
+            for end in ("", " ")
         )
         assert (plain.median, plain.low, plain.high, plain.starts) == approx(
             (spaced.median, spaced.low, spaced.high, spaced.starts)
@@ -132,7 +141,7 @@ def test_number_quantiles_warns_of_a_space_that_signs_cannot_follow():
     for format, warned in ((None, True), (NumberFormat(2, signed=True), True), (NumberFormat(2), False)):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            number_quantiles(model, inputs, tokenizer, format=format, max_digits=2)
+            number_quantiles(model, inputs, tokenizer, format=format, limits=Limits(max_digits=2))
         assert any("' -'" in str(each.message) for each in caught) == warned
 
 
@@ -185,7 +194,8 @@ def chat_tokenizer():
 )
 def test_a_chat_template_leaves_the_assistants_turn_open(seen, given, read):
     tokenizer = chat_tokenizer()
-    read_number(make_model("llama", len(tokenizer)), tokenizer, **given, max_digits=2)
+    model, limits = make_model("llama", len(tokenizer)), Limits(max_digits=2)
+    read_number(model, tokenizer, Question(**given), limits=limits)
     found = tokens_of(tokenizer, seen[0][0][0]).replace("|", "").replace("Ġ", " ")
     assert found.rstrip() == read
 
@@ -201,7 +211,7 @@ def test_a_chat_template_that_reads_parts_writes_them_as_in_training(seen, betwe
     turn = {"role": "user", "content": [{"type": "text", "text": "q "}, {"type": "text", "text": "r"}]}
     model = make_model("llama", len(tokenizer))
     for prefill in ("", "a "):
-        read_number(model, tokenizer, messages=[turn], prefill=prefill, max_digits=2)
+        read_number(model, tokenizer, Question(prefill=prefill, messages=[turn]), limits=Limits(max_digits=2))
         found = tokens_of(tokenizer, seen[-1][0][0]).replace("|", "").replace("Ġ", " ")
         assert found.startswith(tokenizer.apply_chat_template([turn], tokenize=False))
 
@@ -213,23 +223,17 @@ def test_a_chat_template_without_an_assistants_turn_is_an_error(answer):
     tokenizer = tiny.qwen_like()
     tokenizer.chat_template = f"{{% for m in messages %}}{answer}{{% endfor %}}"
     with pytest.raises(ValueError, match="prefill="):
-        read_number(make_model("llama", len(tokenizer)), tokenizer, "q", "It takes ")
+        read_number(make_model("llama", len(tokenizer)), tokenizer, Question("q", prefill="It takes "))
 
 
 def test_a_column_of_a_table_holds_several_conversations():
     tokenizer = chat_tokenizer()
     turns = [{"role": "user", "content": "q"}]
     model = make_model("llama", len(tokenizer))
-    one = read_number(model, tokenizer, messages=turns, max_digits=2)
-    of_column = read_number(model, tokenizer, messages=pd.Series([turns, turns]), max_digits=2)
+    one = read_number(model, tokenizer, Question(messages=turns), limits=Limits(max_digits=2))
+    questions = pd.Series([turns, turns]).map(lambda each: Question(messages=each))
+    of_column = read_number(model, tokenizer, questions, limits=Limits(max_digits=2))
     assert [str(reading) for reading in of_column] == [str(one)] * 2
-
-
-def test_a_conversation_has_one_system():
-    tokenizer = chat_tokenizer()
-    turns = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
-    with pytest.raises(ValueError, match="system"):
-        read_number(make_model("llama", len(tokenizer)), tokenizer, messages=turns, system="t")
 
 
 def test_a_reading_is_a_row_of_number_quantiles():
@@ -238,7 +242,7 @@ def test_a_reading_is_a_row_of_number_quantiles():
     prompts = ["a", "a-a"]
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=len(tokenizer) + 8)
     for format in (None, NumberFormat(2)):
-        options = {"max_digits": 1, "most_texts": 1000}
+        options = {"limits": Limits(max_digits=1, most_texts=1000)}
         sampled = 0.01 if format is None else DISTRIBUTION
         several = read_number(model, tokenizer, prompts, levels=(0.25, 0.75), format=format, **options)
         for prompt, reading in zip(prompts, several, strict=True):
@@ -262,10 +266,10 @@ def test_the_vocabulary_of_a_tokenizer_is_made_once_until_it_grows(monkeypatch):
     )
     model = make_model("llama", len(tokenizer) + 8)
     for _ in range(2):
-        read_number(model, tokenizer, "a", max_digits=2)
+        read_number(model, tokenizer, "a", limits=Limits(max_digits=2))
     assert len(made) == 1
     tokenizer.add_tokens(["much"])
-    read_number(model, tokenizer, "a", max_digits=2)
+    read_number(model, tokenizer, "a", limits=Limits(max_digits=2))
     assert len(made) == 2
 
 
@@ -273,26 +277,82 @@ def test_the_vocabulary_of_a_tokenizer_is_made_once_until_it_grows(monkeypatch):
 def test_tokens_that_the_model_does_not_have_are_not_read(kind):
     tokenizer = getattr(tiny, kind)()
     model = make_model("llama", len(tokenizer))
-    before = read_number(model, tokenizer, "a", max_digits=2), read_scores(model, tokenizer, "a")
+    before = (
+        read_number(model, tokenizer, "a", limits=Limits(max_digits=2)),
+        read_scores(model, tokenizer, "a"),
+    )
     # As some have tokens of images, which a head without images has not.
     tokenizer.add_tokens(["88", "8888", "\u2212", "+", "€€"])
-    after = read_number(model, tokenizer, "a", max_digits=2), read_scores(model, tokenizer, "a")
+    after = (
+        read_number(model, tokenizer, "a", limits=Limits(max_digits=2)),
+        read_scores(model, tokenizer, "a"),
+    )
     assert [str(reading) for reading in after] == [str(reading) for reading in before]
 
 
-def reading_of(median, low, high):
+def reading_of(median, low, high, starts=1.0):
     nothing = torch.zeros(1, dtype=torch.float64)
     values = torch.tensor([[low, median, high]], dtype=torch.float64)
-    levels = (0.05, 0.5, 0.95)
-    found = NumberQuantiles(levels, values, values, values, nothing, nothing, nothing, nothing, nothing, 1, 1)
+    found = NumberQuantiles(
+        (0.05, 0.5, 0.95), values, values, values, nothing, nothing, nothing + starts, nothing, nothing, 1, 1
+    )
     return found.row(0)
 
 
 def test_a_reading_prints_as_its_median_and_its_interval():
     assert str(reading_of(11.0, 2.0, 40.5)) == "11 [2, 40.5]"
-    assert str(reading_of(1234567.0, -0.25, 3e9)) == "1234567 [-0.25, 3000000000]"
+    assert repr([reading_of(1234567.0, -0.25, 3e9)]) == "[1234567 [-0.25, 3000000000]]"
     assert str(reading_of(math.nan, math.nan, math.nan)) == "no number"
+    assert reading_of(1.0, 0.0, 2.0)._repr_html_() == "<b>1</b> [0, 2]"
     assert reading_of(1.0, 0.0, 2.0) != replace(reading_of(1.0, 0.0, 2.0), high=3.0)
+
+
+def test_a_reading_says_where_the_model_rather_writes_something_else():
+    assert "0.21" in str(reading_of(8.0, 2.0, 9.0, starts=0.21))
+    assert str(reading_of(8.0, 2.0, 9.0, starts=0.6)) == "8 [2, 9]"
+
+
+def test_a_reading_has_the_distribution_that_its_quantiles_are_of():
+    tokenizer = tiny.byte_level()
+    model, limits = make_model("llama", len(tokenizer)).double(), Limits(max_digits=1, most_texts=1000)
+    for reading in read_number(model, tokenizer, ["a", "the a"], limits=limits):
+        numbers = reading.distribution
+        assert [*numbers] == sorted(numbers)
+        assert sum(numbers.values()) == approx(1.0)
+        assert sum(number * share for number, share in numbers.items()) == approx(
+            reading.details.mean.item(), scale=1.0
+        )
+        below = sum(share for number, share in numbers.items() if number < reading.median)
+        assert below < 0.5 <= below + numbers[reading.median] + 1e-9
+    assert read_number(model, tokenizer, "a", format=NumberFormat(2)).distribution == {}
+
+
+def test_readings_become_a_table():
+    tokenizer = tiny.byte_level()
+    model = make_model("llama", len(tokenizer))
+    readings = read_number(model, tokenizer, ["a", "the a"], limits=Limits(max_digits=1))
+    table = pd.concat([reading.to_frame() for reading in readings])
+    assert table["median"].tolist() == [reading.median for reading in readings]
+    assert table["mean"].tolist() == [reading.details.mean.item() for reading in readings]
+
+
+def test_readings_are_drawn():
+    pytest.importorskip("matplotlib").use("agg")
+    tokenizer = tiny.byte_level()
+    model = make_model("llama", len(tokenizer))
+    for options in ({"limits": Limits(max_digits=1)}, {"format": NumberFormat(2)}):
+        reading = read_number(model, tokenizer, "a", **options)
+        ax = reading.plot()
+        (median,) = ax.lines
+        assert median.get_xdata()[0] == reading.median
+        assert reading.plot(ax) is ax
+    reading_of(math.nan, math.nan, math.nan).plot(ax)
+    # Whole numbers from 0 to 3 are bars as high as their probabilities.
+    numbers = torch.arange(4, dtype=torch.float64)
+    shares = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    few = reading_of(2.0, 0.0, 3.0)
+    bars = replace(few, details=replace(few.details, distributions=((numbers, shares),))).plot()
+    assert [bar.get_height() for bar in bars.containers[0]] == approx(shares.tolist())
 
 
 @pytest.mark.parametrize(
@@ -300,25 +360,54 @@ def test_a_reading_prints_as_its_median_and_its_interval():
     [
         ({"model": "smollm2"}, TypeError, "model"),
         ({"tokenizer": None}, TypeError, "tokenizer"),
-        ({"prompt": [3]}, TypeError, "prompt"),
-        ({"prompt": None}, TypeError, "prompt"),
-        ({"messages": [{"role": "user", "content": "a"}]}, TypeError, "messages"),
-        ({"prompt": None, "messages": {"role": "user", "content": "a"}}, TypeError, "messages"),
-        ({"prompt": None, "messages": [{"from": "human", "value": "a"}]}, TypeError, "messages"),
-        ({"prefill": None}, TypeError, "prefill"),
+        ({"question": [3]}, TypeError, "prompt"),
+        ({"question": [["a"]]}, TypeError, "prompt"),
+        ({"question": None}, TypeError, "question"),
+        ({"question": []}, ValueError, "question"),
+        ({"question": {"role": "user", "content": "a"}}, TypeError, "prompt"),
         ({"format": 2}, TypeError, "format"),
-        ({"prompt": ""}, ValueError, "prompt"),
         ({"levels": 90}, ValueError, "levels"),
         ({"levels": (0.5, 1.0)}, ValueError, "levels"),
-        ({"prefill": "It takes 1 "}, ValueError, "prefill"),
-        ({"system": "s"}, ValueError, "system"),
+        ({"question": Question("a", prefill="It takes 1 ")}, ValueError, "prefill"),
+        ({"question": Question("a", system="s")}, ValueError, "system"),
     ],
 )
 def test_what_cannot_be_read_is_an_error(changed, error, named):
     tokenizer = tiny.qwen_like()
-    given = {"model": make_model("llama", len(tokenizer)), "tokenizer": tokenizer, "prompt": "a", **changed}
+    given = {"model": make_model("llama", len(tokenizer)), "tokenizer": tokenizer, "question": "a"}
     with pytest.raises(error, match=named):
-        read_number(**given)
+        read_number(**given | changed)
+
+
+TURN = {"role": "user", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "named"),
+    [
+        ({}, TypeError, "prompt or messages"),
+        ({"prompt": "a", "messages": [TURN]}, TypeError, "messages"),
+        ({"prompt": ""}, ValueError, "prompt"),
+        ({"prompt": "a", "prefill": None}, TypeError, "prefill"),
+        ({"messages": TURN}, TypeError, "messages"),
+        ({"messages": [[TURN]]}, TypeError, "messages"),
+        ({"messages": [{"from": "human", "value": "a"}]}, TypeError, "messages"),
+        ({"messages": [{"role": "system", "content": "s"}, TURN], "system": "t"}, ValueError, "system"),
+    ],
+)
+def test_a_question_is_a_text_or_a_conversation(given, error, named):
+    with pytest.raises(error, match=named):
+        Question(**given)
+
+
+def test_questions_that_begin_their_answers_in_other_ways_are_read_together():
+    for kind, make in (("t5", tiny.sentence_piece), ("llama", tiny.byte_level)):
+        tokenizer = make()
+        model, limits = make_model(kind, len(tokenizer)).double(), Limits(max_digits=1)
+        questions = [Question("a", prefill="the "), "a a", Question("a", prefill="a ")]
+        together = read_number(model, tokenizer, questions, limits=limits)
+        alone = [read_number(model, tokenizer, question, limits=limits) for question in questions]
+        assert [reading.starts for reading in together] == approx([reading.starts for reading in alone])
 
 
 @pytest.mark.parametrize("prompt", [" ", [" ", "the a"]])
@@ -339,10 +428,10 @@ def test_a_prefill_that_ends_in_a_part_of_the_number_is_an_error(prefill):
     tokenizer = chat_tokenizer()
     model = make_model("llama", len(tokenizer))
     with pytest.raises(ValueError, match="prefill"):
-        read_number(model, tokenizer, "a", prefill)
+        read_number(model, tokenizer, Question("a", prefill=prefill))
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": prefill}]
     with pytest.raises(ValueError, match="prefill"):
-        read_number(model, tokenizer, messages=turns)
+        read_number(model, tokenizer, Question(messages=turns))
 
 
 @pytest.mark.parametrize(
@@ -355,7 +444,9 @@ def test_a_prefill_that_ends_in_a_part_of_the_number_is_an_error(prefill):
 def test_a_prefill_may_end_in_marks_that_belong_to_no_number(prefill):
     tokenizer = chat_tokenizer()
     model = make_model("llama", len(tokenizer))
-    read_number(model, tokenizer, "In 2019.", prefill, max_digits=1, most_texts=2)
+    read_number(
+        model, tokenizer, Question("In 2019.", prefill=prefill), limits=Limits(max_digits=1, most_texts=2)
+    )
 
 
 CHARACTERS = '0271-: {}"ab'
@@ -378,11 +469,11 @@ def test_the_numbers_of_an_answer_are_those_that_the_model_would_write_there(kin
     calls = []
     model.register_forward_pre_hook(
         lambda module, args, kwargs: calls.append(
-            (*kwargs["input_ids"].shape, kwargs.get(cache_name(model)))
+            (*kwargs["input_ids"].shape, kwargs.get(TorchModel(model).cache_name))
         ),
         with_kwargs=True,
     )
-    found = read_numbers(model, tokenizer, "ab ", answer, max_digits=1, most_texts=10**4)
+    found = read_numbers(model, tokenizer, "ab ", answer, limits=Limits(max_digits=1, most_texts=10**4))
     assert [(each.text, each.value, each.start) for each in found] == [
         ("7", 7.0, answer.index("7")),
         ("-2", -2.0, answer.index("-")),
@@ -404,7 +495,7 @@ def test_the_numbers_of_an_answer_are_those_that_the_model_would_write_there(kin
 def test_a_written_number_is_followed_however_unlikely_it_is():
     tokenizer = by_characters()
     model = make_model("llama", 2 + len(CHARACTERS)).double()
-    (found,) = read_numbers(model, tokenizer, "ab ", ":72", max_digits=2, most_texts=3)
+    (found,) = read_numbers(model, tokenizer, "ab ", ":72", limits=Limits(max_digits=2, most_texts=3))
     behind = next_token(model, torch.tensor(tokenizer.encode("ab :")))
     seven, two = tokenizer.encode("72")
     ends = [i for i in range(14) if i < 2 or CHARACTERS[i - 2] in '"a']  # not a `bn`
@@ -440,12 +531,12 @@ def test_each_number_of_an_answer_is_read_where_it_can_be_written(answer, value,
     backend.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
     model = make_model("llama", len(words) + 2).double()
-    (found,) = read_numbers(model, tokenizer, "aa\n", answer, max_digits=2, most_texts=500)
+    (found,) = read_numbers(model, tokenizer, "aa\n", answer, limits=Limits(max_digits=2, most_texts=500))
     assert found.value == value
     assert found.text in answer
     place = "($" if joined and "($" in answer else before
     prompt = tokenizer("aa\n" + place, return_tensors="pt")
-    read = number_quantiles(model, prompt, tokenizer, max_digits=2, most_texts=500)
+    read = number_quantiles(model, prompt, tokenizer, limits=Limits(max_digits=2, most_texts=500))
     assert found.reading.starts == approx(read.starts.item(), 1e-2)
     assert found.probability > 0
 
@@ -459,14 +550,16 @@ def test_numbers_in_a_list_are_read_as_those_of_a_list():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
     model, answer = make_model("llama", len(tokenizer)).double(), "[127,127]"
     options = {"max_digits": 4, "most_texts": 500}
-    found = read_numbers(model, tokenizer, "aa\n", answer, **options)
+    found = read_numbers(model, tokenizer, "aa\n", answer, limits=Limits(**options))
     assert [number.value for number in found] == [127, 127]
     for number in found:
         before = answer[: number.start]
         prompt = tokenizer("aa\n" + before, return_tensors="pt")
-        read = number_quantiles(model, prompt, tokenizer, thousands="", **options)
-        grouped = number_quantiles(model, prompt, tokenizer, thousands=",", **options)
-        alone = read_number(model, tokenizer, "aa", before, **options)
+        read, grouped = (
+            number_quantiles(model, prompt, tokenizer, limits=Limits(thousands=mark, **options))
+            for mark in ("", ",")
+        )
+        alone = read_number(model, tokenizer, Question("aa", prefill=before), limits=Limits(**options))
         for reading in (number.reading, alone):
             assert [reading.low, reading.median, reading.high] == read.values[0].tolist()
             assert reading.continues == approx(read.continues.item(), 1e-3, scale=1.0)
@@ -480,14 +573,14 @@ def test_an_answer_without_numbers_has_none_and_other_models_are_errors():
         read_numbers(make_model("t5", 14), tokenizer, "ab", "7")
     # A recurrent model is run from number to number.
     model = make_model("mamba", 14)
-    numbers = read_numbers(model, tokenizer, "ab", "7 b 12", max_digits=1)
+    numbers = read_numbers(model, tokenizer, "ab", "7 b 12", limits=Limits(max_digits=1))
     assert [number.value for number in numbers] == [7.0, 12.0]
 
 
-@pytest.mark.parametrize("changed", [{"max_digits": 0}, {"max_digits": 400}, {"most_texts": 0}])
-def test_options_of_reading_the_numbers_of_an_answer_are_in_their_range(changed):
+@pytest.mark.parametrize("changed", [{"max_digits": 0}, {"max_digits": 301}, {"most_texts": 0}])
+def test_limits_are_in_their_range(changed):
     with pytest.raises(ValueError, match=next(iter(changed))):
-        read_numbers(make_model("llama", 14), by_characters(), "ab", "7", **changed)
+        Limits(**changed)
 
 
 @pytest.mark.parametrize("make", [tiny.byte_level, tiny.sentence_piece, tiny.word_piece])
@@ -511,7 +604,7 @@ def test_a_level_alone_stands_for_one_quantile():
 def test_smollm2_can_answer_with_a_negative_number_after_a_space(smollm2):
     tokenizer, model = smollm2
     spaced, plain = (
-        read_number(model, tokenizer, "What is -3 - 4?", prefill)
+        read_number(model, tokenizer, Question("What is -3 - 4?", prefill=prefill))
         for prefill in ("The answer is ", "The answer is")
     )
     assert str(spaced) == str(plain)
@@ -523,7 +616,12 @@ def test_smollm2_can_answer_with_a_negative_number_after_a_space(smollm2):
 def test_smollm2_reads_all_of_the_text_before_the_number(smollm2, seen):
     tokenizer, model = smollm2
     for end in ("Answer:", "x=", "It is (", '{"score": "', "<answer>"):
-        read_number(model, tokenizer, "What is 3 - 4?", end, max_digits=2, most_texts=4)
+        read_number(
+            model,
+            tokenizer,
+            Question("What is 3 - 4?", prefill=end),
+            limits=Limits(max_digits=2, most_texts=4),
+        )
         assert tokenizer.decode(seen[-1][0][0]).endswith(end)
 
 
@@ -531,7 +629,7 @@ def test_smollm2_reads_all_of_the_text_before_the_number(smollm2, seen):
 def test_smollm2s_magnitudes_are_read(smollm2):
     tokenizer, model = smollm2
     prompt = "The population of France is about"
-    read = read_number(model, tokenizer, prompt, prompt, most_texts=16)
+    read = read_number(model, tokenizer, Question(prompt, prefill=prompt), limits=Limits(most_texts=16))
     assert 1e7 < read.median < 1e8
 
 
@@ -539,5 +637,7 @@ def test_smollm2s_magnitudes_are_read(smollm2):
 def test_a_width_that_is_too_large_for_smollm2_is_named_as_such(smollm2):
     tokenizer, model = smollm2
     with pytest.warns(UnlikelyNumberWarning, match="fewer digits"):
-        wide = read_number(model, tokenizer, "12 + 13 =", "12 + 13 = ", format=NumberFormat(digits=3))
+        wide = read_number(
+            model, tokenizer, Question("12 + 13 =", prefill="12 + 13 = "), format=NumberFormat(digits=3)
+        )
     assert wide.starts > 0.9

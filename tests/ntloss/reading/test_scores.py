@@ -9,7 +9,7 @@ import torch
 from reading_cases import make_model, next_token
 from tolerances import approx
 
-from ntloss.reading import UnlikelyNumberWarning, read_scores
+from ntloss.reading import Question, UnlikelyNumberWarning, read_scores
 from ntloss.scores import scores_from_logprobs
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
@@ -164,7 +164,9 @@ def test_words_have_values_and_may_share_their_beginning():
 def test_reasons_stand_before_the_score(kind):
     model = model_of(DIGITS, kind)
     reasons = "not calm: annoyed. Score: "
-    scores = read_scores(model, DIGITS, "How a?", {"calm": 0, "annoyed": 1, "angry": 2}, prefill=reasons)
+    scores = read_scores(
+        model, DIGITS, Question("How a?", prefill=reasons), {"calm": 0, "annoyed": 1, "angry": 2}
+    )
     if kind == "t5":
         behind = next_token(model, torch.tensor(DIGITS.encode("How a?")))
         logs = behind(DIGITS.encode(reasons))

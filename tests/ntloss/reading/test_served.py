@@ -18,7 +18,16 @@ from tolerances import DISTRIBUTION, LLAMA_CPP, OTHER_TOKENS, approx, assert_clo
 
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
-from ntloss.reading import UnlikelyNumberWarning, number_quantiles, read_number, read_numbers, read_scores
+from ntloss.reading import (
+    Limits,
+    Question,
+    UnlikelyNumberWarning,
+    from_function,
+    number_quantiles,
+    read_number,
+    read_numbers,
+    read_scores,
+)
 from ntloss.reading.images import as_url
 from ntloss.reading.served import ServedModel, ServerError, transport
 
@@ -51,7 +60,9 @@ def serve(model, monkeypatch):
 
 def read(model, prompts=PROMPTS, format=FORMATS[0], vocabulary=VOCABULARY):
     inputs = prompts if isinstance(model, ServedModel) else batch_of(prompts)
-    return number_quantiles(model, inputs, vocabulary, QUANTILES, format, max_digits=3, most_texts=6)
+    return number_quantiles(
+        model, inputs, vocabulary, QUANTILES, format, limits=Limits(max_digits=3, most_texts=6)
+    )
 
 
 def fields(found):
@@ -83,22 +94,6 @@ def test_an_answer_that_leaves_out_more_than_a_hundredth_is_an_error(kind, optio
     assert (found.starts - in_torch.starts).abs() <= 0.01
 
 
-@pytest.mark.parametrize("kind", KINDS[:3])  # whose own tokens are those of the model
-def test_one_call_reads_a_served_model(kind, serve, model):
-    server = serve(kind)
-    served = ServedModel(server.url, top=len(TEXTS))
-    found = read_number(served, None, ["V,", "V. "], max_digits=2)
-    known = {*served.vocabulary().pieces.values()}
-    pieces = {i: text for i, text in enumerate(TEXTS) if text in known}
-    vocabulary = NumberVocabulary.from_mapping(pieces, vocab_size=len(TEXTS))
-    for reading, text in zip(found, ("V,", "V."), strict=True):  # without the space
-        prompt = batch_of([server.encode(text)])
-        expected = number_quantiles(model, prompt, vocabulary, max_digits=2).row(0)
-        assert (reading.low, reading.median, reading.high, reading.starts) == approx(
-            (expected.low, expected.median, expected.high, expected.starts), DISTRIBUTION
-        )
-
-
 def as_tokenizer():
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -112,22 +107,20 @@ def as_tokenizer():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_go_to_a_servers_route_for_chats(kind, serve, model):
-    server = serve(kind)
-    served = ServedModel(server.url, top=len(TEXTS))
+    served, tokenizer = ServedModel(serve(kind).url, top=len(TEXTS)), as_tokenizer()
     # The form server sees an image's data as text before the question.
     for prefill in ("V,", ""):
-        found = read_number(served, None, "V.", prefill, images=[b"7,"], max_digits=1, most_texts=128)
-        prompt = batch_of([server.encode(f"7,V.{prefill}")])
-        known = {*served.vocabulary().pieces.values()}
-        pieces = {i: text for i, text in enumerate(TEXTS) if text in known}
-        vocabulary = NumberVocabulary.from_mapping(pieces, vocab_size=len(TEXTS))
-        expected = number_quantiles(model, prompt, vocabulary, max_digits=1, most_texts=128).row(0)
+        seen = Question("V.", prefill=prefill, images=[b"7,"])
+        limits = Limits(max_digits=1, most_texts=128)
+        found = read_number(served, tokenizer, seen, limits=limits)
+        expected = read_number(model, tokenizer, Question(f"7,V.{prefill}", template=None), limits=limits)
         # A route for chats names texts, so it also counts "7 ", which is no number token in torch.
         assert found.starts == approx(expected.starts, OTHER_TOKENS)
-    scores = read_scores(served, as_tokenizer(), "V.", levels=range(1, 6), images=b"7,")
-    in_torch = read_scores(model, as_tokenizer(), "7,V.", levels=range(1, 6), template=None)
+    seen = Question("V.", images=b"7,")
+    scores = read_scores(served, tokenizer, seen, levels=range(1, 6))
+    in_torch = read_scores(model, tokenizer, Question("7,V.", template=None), levels=range(1, 6))
     assert scores.probabilities == approx(in_torch.probabilities, DISTRIBUTION)
-    numbers = read_numbers(served, as_tokenizer(), "V.", "4 12", images=b"7,", max_digits=2)
+    numbers = read_numbers(served, tokenizer, seen, "4 12", limits=Limits(max_digits=2))
     assert [number.value for number in numbers] == [4.0, 12.0]
 
 
@@ -173,58 +166,6 @@ def test_a_server_tokenizes_prompts_that_are_texts(kind, serve, model):
     assert_close(fields(found), fields(expected), DISTRIBUTION)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_servers_own_tokens_make_a_vocabulary(kind, serve, model):
-    server = serve(kind)
-    served = ServedModel(server.url, top=len(TEXTS))
-    if kind == "openai":  # which are known only from its answers
-        read_number(served, None, "V,", max_digits=2)
-    made = served.vocabulary()
-    texts = {token.text for token in made.tokens}
-    assert texts >= {*NUMBERS.values()}
-    assert set(made.pieces.values()) >= {*MARKS.values()}
-    if kind != "openai":
-        assert {i: text for i, text in made.pieces.items() if text in texts} == NUMBERS
-        assert {path for path, _ in server.requests} == {"/v1/models", "/tokenize", "/detokenize"}
-        sent = len(server.requests)
-        assert served.vocabulary() is made
-        assert len(server.requests) == sent
-
-
-# Tokens that a model writes, its number, and whether that is a part of something else.
-WRITTEN = [
-    ([" 3", ".5"], 3.5, False),
-    ([" 1", ",234"], 1234, False),
-    ([" 1", "'", "200"], 1200, False),
-    ([" 1", "\u202f", "200"], 1200, False),
-    ([" 5", " Million"], 5e6, False),
-    ([" 5", " millions"], 5e6, False),
-    ([" 5", " lakh"], 5e5, False),
-    ([" 5", " crore"], 5e7, False),
-    ([" 5", " mn"], 5e6, False),
-    ([" $", "5", "m"], 5e6, False),
-    ([" $", "5", "B"], 5e9, False),
-    ([" 5", "e3"], 5000, False),
-    ([" 5", "k", "g"], 5, False),
-    ([" 67", " million", "en"], 67, True),
-    ([" 3", "\u2013", "5"], 3, True),
-    ([" 1", "/2"], 1, True),
-    ([" 12", ":30"], 12, True),
-    ([" 10", "\u00b2"], 10, True),
-    ([" 10", "^", "5"], 10, True),
-    ([" 1", "\u00bd"], 1, True),
-    ([" 3", " x", " 4"], 3, True),
-    ([" 5", " \u00b1", " 2"], 5, True),
-    ([" 5", " Millionen"], 5, True),
-    ([" 5", "m", " USD"], 5, False),
-    ([" 5", "\uff0c", "000"], 5, True),
-    ([" \u2013", "5"], -5, False),
-    ([" \u20b9", "5"], 5, False),
-    ([" $5"], 5, False),
-    ([" 2019"], 2019, False),
-]
-
-
 def writing(server, words):
     """Let a server write these words after a prompt, each with a probability of almost 1."""
 
@@ -237,38 +178,37 @@ def writing(server, words):
     server.log_probs = log_probs
 
 
-@pytest.mark.parametrize(("words", "value", "is_part"), WRITTEN)
-def test_tokens_that_a_server_names_by_their_text_are_read_as_the_grammar_says(serve, words, value, is_part):
-    server = serve("openai", texts=[*dict.fromkeys(["V", "\n", "7", *words])])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("words", "value", "is_part"),
+    [
+        ([" 3", ".5"], 3.5, False),
+        ([" 1", ",234"], 1234, False),
+        ([" 5", " million"], 5e6, False),
+        ([" 1", "/2"], 1, True),
+        ([" $", "5", "m"], 5e6, False),
+        ([" 2019"], 2019, False),
+    ],
+)
+def test_what_a_server_writes_is_read_as_the_grammar_says(serve, kind, words, value, is_part):
+    texts = [*dict.fromkeys(["V", "\n", "7", *words])]
+    server = serve(kind, texts=texts)
     writing(server, words)
-    served = ServedModel(server.url)
-    for _ in range(2):  # before its tokens are known, and after
-        asked = len(server.prefixes())
-        reading = read_number(served, None, "V")
-        assert reading.median == value
-        assert reading.starts > 0.99
-        assert (reading.continues > 0.9) == is_part
-        prefixes = server.prefixes()[asked:]
-        assert len(prefixes) == len({*prefixes})
+    pieces = {i: text for i, text in enumerate(texts) if text not in ("V", "\n")}
+    served = ServedModel(server.url, check_tokenizer=False)
+    vocabulary = NumberVocabulary.from_mapping(pieces, vocab_size=len(texts))
+    found = number_quantiles(served, ["V"], vocabulary, (0.5,))
+    assert found.values.item() == value
+    assert found.starts.item() > 0.99
+    assert (found.continues.item() > 0.9) == is_part
 
 
-def test_a_width_is_read_with_all_tokens_that_a_server_names(serve):
-    server = serve("openai", texts=["V", "\n", "7", "2019"])
-    writing(server, ["2019"])
-    reading = read_number(ServedModel(server.url), None, "V", format=NumberFormat(digits=4))
-    assert reading.median == 2019
-    assert reading.starts > 0.99
-
-
-@pytest.mark.parametrize(("words", "value", "is_part"), WRITTEN)
-def test_the_tokens_that_a_server_is_asked_for_are_those_of_the_grammar(serve, words, value, is_part):
-    if words in ([" 5", "k", "g"], [" 5", " Millionen"]):
-        pytest.skip("letters are too many to ask for")
-    server = serve("vllm", texts=[*dict.fromkeys(["V", "\n", *"0123456789", *words])])
-    writing(server, words)
-    reading = read_number(ServedModel(server.url), None, "V")
-    assert reading.median == value
-    assert (reading.continues > 0.9) == is_part
+def test_a_server_without_a_tokenizer_is_an_error_that_asks_for_it(serve):
+    served = ServedModel(serve("vllm").url)
+    with pytest.raises(TypeError, match="tokenizer"):
+        read_number(served, None, "V")
+    with pytest.raises(TypeError, match="vocabulary"):
+        number_quantiles(served, ["V"], None)
 
 
 def test_a_server_is_asked_about_all_numbers_of_a_large_vocabulary(serve, real_tokenizer):
@@ -397,7 +337,7 @@ def test_a_list_of_tokens_is_split_into_requests(serve, model):
         ({"form": "tgi"}, "form='tgi'"),
         ({"top": 0}, "top=0"),
         ({"timeout": 0}, "timeout=0"),
-        ({"in_flight": 0}, "in_flight=0"),
+        ({"batch": 0}, "batch=0"),
     ],
 )
 def test_unusable_options_are_errors(options, message):
@@ -420,7 +360,7 @@ def test_inputs_that_are_no_prompts_are_errors(serve):
 @pytest.mark.parametrize("kind", ["vllm", "openai"])
 def test_prefix_ids_and_passes_of_few_rows_are_those_of_the_model_in_torch(kind, serve, model):
     served = ServedModel(serve(kind).url, top=len(TEXTS))
-    options: Any = {"levels": QUANTILES, "prefix_ids": [14, 2], "rows_per_pass": 7, "max_digits": 3}
+    options: Any = {"levels": QUANTILES, "prefix_ids": [14, 2], "limits": Limits(max_digits=3)}
     expected = number_quantiles(model, batch_of(PROMPTS), DIGITS, **options)
     found = number_quantiles(served, PROMPTS, DIGITS, **options)
     assert_close(fields(found), fields(expected), DISTRIBUTION)
@@ -448,11 +388,11 @@ def test_a_key_is_sent_and_never_shown(serve, monkeypatch):
     assert "sk-secret" not in str(wrong.value)
 
 
-def test_requests_in_flight_are_bounded(serve):
+def test_four_requests_wait_at_a_time(serve):
     server = serve("llama.cpp")
     server.slow = 0.02
-    read(ServedModel(server.url, batch=1, in_flight=3), PROMPTS * 4)
-    assert server.most_open == 3
+    read(ServedModel(server.url, batch=1), PROMPTS * 4)
+    assert server.most_open == 4
 
 
 def test_an_interrupt_closes_all_sockets(serve):
@@ -550,8 +490,23 @@ def test_llama_cpp_reads_the_numbers_of_smollm2_in_torch(llama_cpp, smollm2):
         assert_close(found.starts, in_torch.starts, LLAMA_CPP)
         # A quantile at which two digits meet may go to either.
         assert (found.values == in_torch.values).double().mean() >= 8 / 9
-    own = served.vocabulary()
-    assert {*own.token_ids} >= {*vocabulary.token_ids}
-    shared = own.pieces.keys() & vocabulary.pieces.keys()
-    assert {i: own.pieces[i] for i in shared} == {i: vocabulary.pieces[i] for i in shared}
-    assert not any(text.isascii() for i, text in own.pieces.items() if i not in shared)
+
+
+@pytest.mark.slow
+@pytest.mark.pretrained
+def test_llama_cpp_in_this_process_is_a_source(llama_cpp, smollm2):
+    tokenizer, model = smollm2
+
+    def log_probs(prompts, token_ids):
+        found = []
+        for prompt in prompts:
+            answer = llama_cpp.handle_completions({"prompt": prompt, "n_predict": 1, "n_probs": 50_000})
+            (position,) = answer["choices"][0]["logprobs"]["content"]
+            known = {each["id"]: each["logprob"] for each in position["top_logprobs"]}
+            found.append([known.get(i, -math.inf) for i in token_ids])
+        return found
+
+    price = Question("What is the price?", prefill="The price is $")
+    source, width = from_function(log_probs), NumberFormat(digits=2)
+    found, in_torch = (read_number(each, tokenizer, price, format=width) for each in (source, model))
+    assert found.starts == approx(in_torch.starts, LLAMA_CPP)

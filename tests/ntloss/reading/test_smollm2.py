@@ -5,7 +5,7 @@ import torch
 
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
-from ntloss.reading import UnlikelyNumberWarning, number_quantiles, read_number
+from ntloss.reading import Question, UnlikelyNumberWarning, number_quantiles, read_number
 
 pytestmark = pytest.mark.pretrained
 
@@ -13,7 +13,9 @@ pytestmark = pytest.mark.pretrained
 def test_a_width_that_is_too_large_is_forced_on_the_model_with_a_warning(smollm2):
     tokenizer, model = smollm2
     with pytest.warns(UnlikelyNumberWarning, match="fewer digits"):
-        wide = read_number(model, tokenizer, "12 + 13 =", "12 + 13 = ", format=NumberFormat(digits=3))
+        wide = read_number(
+            model, tokenizer, Question("12 + 13 =", prefill="12 + 13 = "), format=NumberFormat(digits=3)
+        )
     assert wide.median == 251
     assert wide.ends < 0.1
 

@@ -4,7 +4,6 @@ import copy
 import importlib
 import pickle
 import sys
-import warnings
 from types import MethodType, SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 import trainer_cases as cases
 from accelerate.state import GradientState
 from processes import results_of
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close, assert_identical
 from trainer_cases import (
     ALONE,
@@ -37,7 +36,6 @@ from transformers import (
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, number_level
 from ntloss.numbers import LabelNumbers
-from ntloss.reading import UnlikelyNumberWarning, read_number
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.answering import Answering
 from ntloss.trainers.columns import PREPARED
@@ -205,71 +203,13 @@ def test_weight_zero_and_undo_train_as_the_stock_trainer(kind, way, one, tmp_pat
     assert max(moved) > 10 * CLOSE  # the number term changes training
 
 
-TOKENS = ["<pad>", "<end>", "<turn>", *"0123456789", *map(chr, range(97, 123))]
-
-
-def tokenizer_with(template, **special):
-    """A tokenizer whose tokens are characters, with the digits' ids of `cases.DIGITS`."""
-    plain = Tokenizer(models.WordLevel({text: i for i, text in enumerate(TOKENS)}, "<pad>"))
-    plain.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    special = special or {"eos_token": "<end>", "additional_special_tokens": ["<turn>"]}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=plain, chat_template=template, pad_token="<pad>", **special
-    )
-
-
-@pytest.mark.parametrize("before", [None, True])
-@pytest.mark.parametrize("prompts", ["plain", "chats"])
-def test_a_model_notes_whether_its_prompts_were_plain_until_it_is_undone(before, prompts, tmp_path):
-    rows = cases.samples()
-    if prompts == "chats":
-        for row in rows:
-            row["input_ids"][0] = TOKENS.index("<turn>")
-    trainer = cases.trainer_for(cases.llama(), tmp_path)
-    trainer.train_dataset = rows
-    model, config = trainer.model, trainer.model.config
-    template = "{% for m in messages %}<turn>{{ m['content'] }}{% endfor %}"
-    trainer.processing_class = tokenizer = tokenizer_with(template)
-    if before is not None:
-        config.number_prompts_are_plain = before
-    handle = make_number_aware(trainer, vocabulary=cases.DIGITS)
-    trainer.train()
-    assert config.number_prompts_are_plain is (prompts == "plain")
-    model.eval()
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always", UnlikelyNumberWarning)
-        read_number(model, tokenizer, "a")
-        by_default = [str(warning.message) for warning in found]
-        found.clear()
-        read_number(model, tokenizer, "a", template=None)
-    assert any("template" in message for message in by_default) is (prompts == "plain")
-    assert not any("template" in str(warning.message) for warning in found)
-    for _ in range(2):
-        handle.undo()
-        assert getattr(config, "number_prompts_are_plain", None) is before
-
-
-@pytest.mark.parametrize(("begins", "plain"), [("a", True), ("b", False)])
-def test_a_template_is_recognized_whose_marks_also_begin_and_end_plain_texts(begins, plain, tmp_path):
-    template = (
-        "{% for m in messages %}<turn>c{{ m['content'] }}<end>{% endfor %}"
-        "{% if add_generation_prompt %}<turn>b{% endif %}"
-    )
-    rows = cases.samples()
-    for row in rows:
-        row["input_ids"][:2] = torch.tensor([TOKENS.index("<turn>"), TOKENS.index(begins)])
-    trainer = cases.trainer_for(cases.llama(), tmp_path)
-    trainer.train_dataset = rows
-    trainer.processing_class = tokenizer_with(template, bos_token="<turn>", eos_token="<end>")
-    make_number_aware(trainer, vocabulary=cases.DIGITS)
-    trainer.train()
-    assert trainer.model.config.number_prompts_are_plain is plain
-
-
 @pytest.mark.parametrize("name", ["pad", "eos"])
 def test_number_tokens_that_are_special_to_the_tokenizer_are_an_error(name, tmp_path):
     trainer = number_aware_trainer(cases.llama(), tmp_path)  # and stays so
-    trainer.processing_class = tokenizer = tokenizer_with(None)
+    tokens = {text: i for i, text in enumerate(["<pad>", "<end>", *"0123456789"])}
+    backend = Tokenizer(models.WordLevel(tokens, "<pad>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="<end>")
+    trainer.processing_class = tokenizer
     special = getattr(tokenizer, f"{name}_token_id")
     levels = NumberVocabulary.from_mapping({3: 1.0, special: 10.0}, vocab_size=cases.VOCAB)
     before = dict(vars(trainer))
@@ -387,11 +327,9 @@ def test_each_training_looks_at_its_first_labels(tmp_path):
         return Trainer(None, *args, model_init=lambda: cases.llama(), **kwargs)
 
     trainer = number_aware_trainer(None, tmp_path, cls=make)
-    trainer.processing_class = tokenizer_with("{% for m in messages %}<turn>{{ m['content'] }}{% endfor %}")
     for _ in range(2):
         trainer.train()
         assert sum("number_share" in entry for entry in trainer.state.log_history) == 1
-        assert trainer.model.config.number_prompts_are_plain
 
 
 def test_the_weight_may_be_assigned_at_each_step(tmp_path):

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ntloss.reading.served.transport import Request
+from ntloss.reading.source import Prefix
 
-Prefix = tuple[int, ...] | str
 CHAT = "\0"  # between the index of a conversation and the beginning of its answer
 _IMPOSSIBLE = -9998.0  # JSON has no infinity: vLLM writes -9999, others null
 _LARGEST = 700.0  # whose exponential is finite; no log-probability is above 0, which is checked of their sum

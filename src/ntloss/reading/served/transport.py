@@ -17,6 +17,8 @@ T = TypeVar("T")
 _FIRST_WAIT = 0.5  # seconds before the second attempt; doubled before each further one, ...
 _LONGEST_WAIT = 30.0  # ... up to this, which also limits what a server asks for
 _CONNECT_TIMEOUT = 10.0
+_IN_FLIGHT = 4  # requests at a time
+_KEY = "NTLOSS_API_KEY"  # the environment variable of a server's key
 _LONGEST_REASON = 300  # characters of a server's own message
 
 
@@ -33,13 +35,11 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Connection:
-    """How a server is reached; see `connect`. No socket stays open between two calls of `send`."""
+    """How a server is reached; see `ServedModel`. No socket stays open between two calls of `send`."""
 
     url: str
-    key_variable: str
     timeout: float
     retries: int
-    in_flight: int
 
     def send(self, requests: Sequence[Request]) -> list[Any]:
         """Return the JSON answers to requests, in their order; a ServerError if one fails."""
@@ -50,7 +50,7 @@ class Connection:
             http = import_module("httpx2")
         except ImportError as error:
             raise ServerError("servers need an HTTP client: pip install 'ntloss[serve]'") from error
-        places = asyncio.Semaphore(self.in_flight)
+        places = asyncio.Semaphore(_IN_FLIGHT)
         timeout = http.Timeout(self.timeout, connect=min(_CONNECT_TIMEOUT, self.timeout))
         headers = {"Authorization": f"Bearer {key}"} if (key := self._key()) else {}
         async with http.AsyncClient(timeout=timeout, headers=headers) as client:
@@ -81,7 +81,7 @@ class Connection:
                 text = " ".join(answer.text.split())[:_LONGEST_REASON]
                 problem = f"{answer.status_code} {text}".replace(self._key() or "\n", "***")
                 if answer.status_code in (401, 403):
-                    problem += f". Set the environment variable {self.key_variable} to a key of this server"
+                    problem += f". Set the environment variable {_KEY} to a key of this server"
                 if answer.status_code != 429 and answer.status_code < 500:
                     raise ServerError(f"{route} refused the request: {problem}")
                 with contextlib.suppress(ValueError):
@@ -94,9 +94,9 @@ class Connection:
         )
 
     def _key(self) -> str:
-        key = os.environ.get(self.key_variable, "").strip()
+        key = os.environ.get(_KEY, "").strip()
         if not (key.isascii() and key.isprintable()):
-            raise ServerError(f"{self.key_variable} holds characters that no key has: correct it")
+            raise ServerError(f"{_KEY} holds characters that no key has: correct it")
         return key
 
 

@@ -1,0 +1,81 @@
+"""Readings as figures and as tables of HTML; matplotlib is imported when something is drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+_MOST_BARS = 40
+_OUTERMOST = 0.005  # the share of rare numbers on each side that a figure leaves out
+
+
+def axes(given: Any) -> Any:
+    """Return the axes of matplotlib that are given, or new ones; an ImportError that says what is missing."""
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError("plots need matplotlib: pip install matplotlib") from error
+    return pyplot.subplots(layout="constrained")[1] if given is None else given
+
+
+def plot_numbers(
+    shares: Mapping[float, float], quantiles: Mapping[float, float], median: float, given: Any
+) -> Any:
+    """Draw numbers with their probabilities, the median, and the interval between the outermost quantiles.
+
+    Numbers of few steps are bars, others a density. Without numbers, it is uniform between the quantiles.
+    """
+    ax = axes(given)
+    if math.isnan(median):
+        ax.set_title("no number")
+        return ax
+    low, high = quantiles[min(quantiles)], quantiles[max(quantiles)]
+    ax.axvspan(low, high, color="tab:blue", alpha=0.15, linewidth=0, label=f"[{low:.15g}, {high:.15g}]")
+    reached, inside = 0.0, []
+    for number in sorted(shares):
+        reached += shares[number]
+        if _OUTERMOST <= reached <= 1 - _OUTERMOST or low <= number <= high:
+            inside.append(number)
+    weights = [shares[number] for number in inside]
+    gap = min((after - before for before, after in pairwise(inside)), default=1.0)
+    has_bars = bool(inside) and inside[-1] - inside[0] < _MOST_BARS * gap
+    if has_bars:
+        ax.bar(inside, weights, width=0.8 * gap)
+    elif inside:
+        ax.hist(inside, bins=_MOST_BARS, weights=weights, density=True)
+    else:
+        steps = [(a, b) for a, b in pairwise(sorted(quantiles)) if quantiles[b] > quantiles[a]]
+        edges = [quantiles[a] for a, _ in steps] + [quantiles[b] for _, b in steps[-1:]]
+        if steps:
+            ax.stairs([(b - a) / (quantiles[b] - quantiles[a]) for a, b in steps], edges, fill=True)
+    ax.set_ylabel("probability" if has_bars else "density")
+    ax.axvline(median, color="black", label=f"median {median:.15g}")
+    ax.set_xlabel("number")
+    ax.legend()
+    return ax
+
+
+def plot_errors(errors: Mapping[str, Mapping[str, float]], given: Any) -> Any:
+    """Draw the errors of each model by the answer that is measured, as groups of bars."""
+    ax, kinds = axes(given), [*dict.fromkeys(kind for found in errors.values() for kind in found)]
+    for i, kind in enumerate(kinds):
+        places = [row + (i - (len(kinds) - 1) / 2) * 0.8 / len(kinds) for row in range(len(errors))]
+        ax.bar(
+            places, [of_model.get(kind, 0.0) for of_model in errors.values()], 0.8 / len(kinds), label=kind
+        )
+    ax.set_xticks(range(len(errors)), [*errors])
+    ax.set_ylabel("mean absolute error")
+    ax.legend()
+    return ax
+
+
+def table_of(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of HTML, whose first row is its head."""
+    lines = [
+        "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>"
+        for tag, row in zip(["th", *["td"] * len(rows)], rows, strict=False)
+    ]
+    return "<table>" + "".join(lines) + "</table>"
