@@ -117,7 +117,7 @@ def table_of(text):
 
 
 def check_hosted(names):
-    """The API has computed the loss, and trained the model with it; the first blocks are other frameworks'."""
+    """The API has computed the loss and trained the model; the first blocks are of other frameworks."""
     if "result" not in names:
         return
     (client,) = sys.modules["tinker"].clients

@@ -359,8 +359,8 @@ class NumberReader(NamedTuple):
         '3 apples' 3.0 False False
         '1/' 1.0 False True
         '1/2' 1.0 True False
-        >>> reader.state("1,234,567.89"), reader.state("2,222.5")
-        ('1.1', '1.1')
+        >>> reader.state("1,234,567"), reader.state("22,333"), reader.state("1,234,567.89")
+        ('111,111', '11,111', '1.1')
     """
 
     thousands: str | None = None

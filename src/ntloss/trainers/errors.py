@@ -9,6 +9,7 @@ from transformers import TrainerCallback
 
 from ntloss.numbers import NumberFormat
 from ntloss.reading.compare import compare_answers
+from ntloss.reading.question import Question
 
 
 class NumberErrors(TrainerCallback):
@@ -25,43 +26,45 @@ class NumberErrors(TrainerCallback):
     Each of them may be the `metric_for_best_model` of the trainer, with `greater_is_better=False` but for
     `eval_inside`.
 
-    An evaluation takes one greedy generation of up to 16 tokens for each prompt, and the reading of a median
-    by `read_number`: with a format, a batch of texts for each digit, without one, walks of sampled texts.
+    An evaluation takes one greedy generation of up to 16 tokens for each question, and the reading of a
+    median by `read_number`: with a format, a batch of texts for each digit, without one, walks of sampled
+    texts.
 
     Args:
         trainer: the trainer that the callback is added to.
-        prompts: questions that the model is not trained on, written as those of the training.
+        questions: texts, or each a `ntloss.reading.Question`, that the model is not trained on, written as
+            those of the training.
         truths: the true answers, as texts of one number or as numbers.
         format: the fixed width in which answers are written. Default: none, numbers of any length.
-        most: number of prompts that are asked, the first ones. Default: 64, with which a standard error is
+        most: number of questions that are asked, the first ones. Default: 64, with which a standard error is
             about an eighth of the errors' standard deviation.
-        options: of `ntloss.reading.compare_answers`: `prefill`, `template`, `system`, `thousands` and others.
+        options: of `ntloss.reading.compare_answers`: `levels`, `max_new_tokens` and `limits`.
 
     Raises:
-        ValueError: there are not as many truths as prompts, or fewer than two; at the first evaluation, a
+        ValueError: there are not as many truths as questions, or fewer than two; at the first evaluation, a
             truth that is not one number.
 
     Example:
-        >>> trainer.add_callback(NumberErrors(trainer, prompts, truths))  # doctest: +SKIP
+        >>> trainer.add_callback(NumberErrors(trainer, questions, truths))  # doctest: +SKIP
     """
 
     def __init__(
         self,
         trainer: Any,
-        prompts: Sequence[str],
+        questions: Sequence[Any],
         truths: Sequence[Any],
         *,
         format: NumberFormat | None = None,
         most: int = 64,
         **options: Any,
     ) -> None:
-        if isinstance(prompts, str) or len(prompts) != len(truths) or len(prompts) < 2:
+        asked = [questions] if isinstance(questions, str | Question) else list(questions)
+        if len(asked) != len(truths) or len(asked) < 2:
             raise ValueError(
-                f"{1 if isinstance(prompts, str) else len(prompts)} prompts and {len(truths)} truths: "
-                "expected as many, two or more"
+                f"{len(asked)} questions and {len(truths)} truths: expected as many, two or more"
             )
         self.trainer, self.options = trainer, {**options, "format": format}
-        self.prompts, self.truths = list(prompts)[:most], list(truths)[:most]
+        self.questions, self.truths = asked[:most], list(truths)[:most]
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **given: Any
@@ -71,7 +74,7 @@ class NumberErrors(TrainerCallback):
         was_training = model.training
         model.eval()
         try:
-            asked = {"model": model}, self.trainer.processing_class, self.prompts, self.truths
+            asked = {"model": model}, self.trainer.processing_class, self.questions, self.truths
             errors = compare_answers(*asked, **self.options).models["model"]
         finally:
             model.train(was_training)

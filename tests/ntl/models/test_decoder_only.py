@@ -21,7 +21,7 @@ from tolerances import DISTRIBUTION, SAMPLED_TEXTS, assert_close, assert_identic
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from ntl.errors import UserError
-from ntl.models import build, language_model
+from ntl.models import build
 from ntl.settings import LossSettings
 from ntloss import NTLoss
 
@@ -73,22 +73,6 @@ def test_prompts_are_run_once_where_attention_is_all_that_a_cache_holds(shape, s
     built.answer(*asked)
     built.quantiles(asked[0], (0.5,))
     assert together <= share * sum(seen)
-
-
-def test_reading_quantiles_holds_fewer_rows_the_longer_the_prompts_are(monkeypatch):
-    monkeypatch.setattr(language_model, "CACHED", 60)
-    built, seen = causal(number_format="padded"), []
-    built.fit(ANSWERS)
-    built.model.register_forward_pre_hook(
-        lambda model, args, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True
-    )
-    levels = tuple((k + 0.5) / 100 for k in range(100))
-    largest = []
-    for question in ("1 + 2 = ", "1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9 = "):
-        built.quantiles([question], levels)
-        largest.append(max(seen[1:]))  # after the pass of the prompt
-        seen.clear()
-    assert largest[1] < largest[0] < len(levels) / 2
 
 
 @pytest.mark.parametrize(("number_format", "ends"), [("plain", True), ("padded", False)])

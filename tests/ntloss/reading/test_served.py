@@ -183,9 +183,9 @@ def writing(server, words):
     ("words", "value", "is_part"),
     [
         ([" 3", ".5"], 3.5, False),
-        ([" 1", ",234"], 1234, False),
+        ([" 1", ",", "234"], 1234, False),
         ([" 5", " million"], 5e6, False),
-        ([" 1", "/2"], 1, True),
+        ([" 1", "/", "2"], 1, True),
         ([" $", "5", "m"], 5e6, False),
         ([" 2019"], 2019, False),
     ],

@@ -68,9 +68,9 @@ def test_they_reach_tensorboard_and_choose_the_best_checkpoint(tmp_path):
     assert torch.tensor(written).tolist() == torch.tensor(logged).tolist()
 
 
-def test_the_first_prompts_are_asked_and_each_needs_a_truth(tmp_path):
+def test_the_first_questions_are_asked_and_each_needs_a_truth(tmp_path):
     trainer = trainer_of(tmp_path, False)
-    assert len(NumberErrors(trainer, QUESTIONS * 40, TRUTHS * 40).prompts) == 64
+    assert len(NumberErrors(trainer, QUESTIONS * 40, TRUTHS * 40).questions) == 64
     for prompts, truths in ((QUESTIONS, TRUTHS[:2]), ("12", TRUTHS), (QUESTIONS[:1], TRUTHS[:1])):
-        with pytest.raises(ValueError, match="prompts"):
+        with pytest.raises(ValueError, match="questions"):
             NumberErrors(trainer, prompts, truths)
