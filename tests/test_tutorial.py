@@ -53,7 +53,7 @@ def fingerprint(notebook):
 
 
 def strip(notebook):
-    """Remove times and names of environments, which readers do not see."""
+    """Remove times, names of environments, progress bars and warnings."""
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
@@ -61,6 +61,8 @@ def strip(notebook):
     }
     for cell in notebook.cells:
         cell.metadata = {}
+    for cell in code_cells(notebook):
+        cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
 
 
 def shortened():
