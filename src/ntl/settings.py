@@ -450,7 +450,9 @@ def _needs(config: Config) -> list[tuple[str, Any, str, bool]]:
     head_loss = "absolute" if args.family == "pretrained" else "squared"  # the default, see `conf/model_args`
     model = "model_args.model_name_or_path=MODEL, a folder or a name on the hub"
     head = "a regression head, such as model_args=pretrained_regression_head"
-    digits = "a language model that writes numbers in digits, without another number_encoding or own_encoding"
+    name = "a regression head" if is_head else f"number_encoding={args.encoding}"
+    name = f"own_encoding={args.own_encoding}" if args.encoding == "own" else name
+    digits = f"a language model that writes numbers in digits, which {name} does not"
     padded, decoder = "model_args.number_format=padded", "a model_args.family that is not t5"
     term = "model_args.number_token_loss=true with loss=from_model_args"
     function = f"{term} without model_args.number_token_loss_with_wasserstein=true"

@@ -288,7 +288,7 @@ INVALID = [
     ("evaluation.name=checkpoint-2", "evaluation.name"),
     ("dataset_args.dataset_name=tabluar", "tabular"),
     ("loss=ntl_was model_args=vanilla_t5_ntl", "number_token_loss"),
-    ("loss=ntl_was model_args=xval", "number_encoding"),
+    ("loss=ntl_was model_args=xval", "number_encoding=xval"),
     ("loss=hl_gauss loss.normalize_by=numbers", "loss.normalize_by"),
     ("model_args.gaussian_label_smoother=true loss.normalize_by=numbers", "loss.normalize_by"),
     ("loss=ce loss.mode=replace", "loss.mode"),
