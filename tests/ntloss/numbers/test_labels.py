@@ -113,7 +113,13 @@ MORE = [
     "1'234.5", "12,34,567", "1{,}234", "2017–2018", "35 m2", "9 J kg-1 K-1", "5 kg CO2", "pIC50 = 7.2", "x1",
     "Qwen2.5", "3k", "10.0.0.1", "−7.25", "3 × 10^5", "2½", "10²", "1２", "5万", "4k7", "1,234 5",
 ]  # fmt: skip
-BETWEEN = [" ", "\n", "; ", " and ", ": "]
+BETWEEN = ["; ", " and ", ": "]
+SPACES = [" ", "\n"]  # which T5 drops between added digits
+# T5 writes some of their digits in tokens that are no numbers, such as `1,`.
+JOINED_BY_T5 = [
+    "[341, 258, 397, 360]", '{"price": 1234.5, "count": 7}', "| 12 | 345,678 | 9.5 |", "$1,234.50", "12:30",
+    "0.05", "1/2", "3%-5%",
+]  # fmt: skip
 
 
 def with_t5(real_tokenizer, *added):
@@ -138,7 +144,7 @@ def like_bert():
 
 def of_characters():
     model = models.WordLevel(
-        {c: i for i, c in enumerate(sorted({*"".join(WRITTEN + MORE + BETWEEN)}))}, unk_token="?"
+        {c: i for i, c in enumerate(sorted({*"".join(WRITTEN + MORE + BETWEEN + SPACES)}))}, unk_token="?"
     )
     return tiny_tokenizers._wrapped(model, pre_tokenizers.Split("", "isolated"), decoders.Fuse())
 
@@ -150,8 +156,12 @@ KINDS = {
     "three digits": (lambda _: tiny_tokenizers.llama_3_like(), WRITTEN + MORE),
     "one digit": (lambda _: tiny_tokenizers.qwen_like(), WRITTEN + MORE),
     "byte fallback": (lambda _: tiny_tokenizers.gemma_like(), WRITTEN + MORE),
-    "Unigram": (lambda real: real("t5"), WRITTEN),
-    "Unigram with added digits": (lambda real: with_t5(real, *DIGITS), [*WRITTEN[2:5], *WRITTEN[6:-1]]),
+    "Unigram": (lambda real: real("t5"), [text for text in WRITTEN if text not in JOINED_BY_T5]),
+    # Between a digit and a letter, T5 with added digits drops spaces, so `5e3` is `5 e3`.
+    "Unigram with added digits": (
+        lambda real: with_t5(real, *DIGITS),
+        [text for text in WRITTEN if text not in ("5e3", "7 2")],
+    ),
     "WordPiece": (lambda _: like_bert(), [*WRITTEN[1:5], *WRITTEN[6:]]),
 }
 
@@ -172,7 +182,8 @@ def test_the_numbers_of_labels_are_those_of_the_text(kind, real_tokenizer):
     draw, tokenizer = random.Random(kind), make(real_tokenizer)
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
     for _ in range(10):
-        texts = ["".join(draw.choice(written) + draw.choice(BETWEEN) for _ in range(n)) for n in (40, 30)]
+        between = BETWEEN + (SPACES if "added" not in kind else [])
+        texts = ["".join(draw.choice(written) + draw.choice(between) for _ in range(n)) for n in (40, 30)]
         rows = tokenizer(texts, add_special_tokens=False)["input_ids"]
         sequences = torch.tensor([[i for i, row in enumerate(rows) for _ in row]])  # two in one row
         read = digits_of_row(rows[0] + rows[1], vocabulary, sequence_ids=sequences)

@@ -214,10 +214,10 @@ def test_numbers_of_real_tokenizers_are_read_as_metrics_read_them(name, real_tok
     given = texts_with_a_number_in_front(seed=len(name), count=75)
     rows = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in given]
     written = [tokenizer.convert_tokens_to_string(tokenizer.convert_ids_to_tokens(row)) for row in rows]
-    expected = [parse_numbers(text)[0] for text in written]
+    expected = [next(iter(parse_numbers(text)), math.inf) for text in written]  # some begin with a name
     kept = [i for i, number in enumerate(expected) if abs(number) < 1e300]
     assert len(kept) > 120
-    read = read_rows(vocabulary, [rows[i] for i in kept], max_digits=300).values[:, 0].tolist()
+    read = read_rows(vocabulary, [rows[i] for i in kept], limits=Limits(max_digits=300)).values[:, 0].tolist()
     wrong = [
         (written[i], r, expected[i]) for i, r in zip(kept, read, strict=True) if r != approx(expected[i])
     ]
