@@ -13,8 +13,8 @@ const numberLosses = (() => {
   const PLACE_BASE = 1.2; // of NTIL
   const EPSILON = 2 ** -24; // half of the library's, in units of the last digit
 
-  // Of what the library's `parse_number` reads: thousands in groups, a point or a decimal comma, and an exponent.
-  const NUMBER = /^([-+−–]?)(?:([1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.(\d+)|\.(?=[eE]))?|(\d+),(\d+)|\.(\d+))(?:[eE]([-+]?\d+))?\.?$/;
+  // Of what the library's `parse_number` reads: thousands in groups, a decimal point, and an exponent.
+  const NUMBER = /^([-+−–]?)(?:([1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.(\d+)|\.(?=[eE]))?|\.(\d+))(?:[eE]([-+]?\d+))?\.?$/;
 
   const isDigit = (token) => /^\d$/.test(token);
 
@@ -29,11 +29,11 @@ const numberLosses = (() => {
     const plain = text.trim();
     const found = plain.match(NUMBER);
     if (plain === "") throw new Error("Type a number.");
-    if (!found && plain.includes(",")) throw new Error("Write 1,234.5 or 4,5: a comma stands between thousands or before decimals.");
+    if (!found && plain.includes(",")) throw new Error("Write 1,234.5: a comma stands between thousands, and a point before decimals.");
     if (!found) throw new Error(`“${plain}” is not a number such as 405, 3.14, −7 or 1e5.`);
-    const [, sign, grouped, afterPoint, beforeComma, afterComma, leading, exponent = "0"] = found;
-    const fraction = afterPoint ?? afterComma ?? leading ?? "";
-    const { whole, decimals } = movePoint((grouped ?? beforeComma ?? "0").replace(/,/g, ""), fraction, Number(exponent));
+    const [, sign, grouped, afterPoint, leading, exponent = "0"] = found;
+    const fraction = afterPoint ?? leading ?? "";
+    const { whole, decimals } = movePoint((grouped ?? "0").replace(/,/g, ""), fraction, Number(exponent));
     if (whole.length > MOST_DIGITS) throw new Error(`At most ${MOST_DIGITS} digits before the point.`);
     if (decimals.length > MOST_DECIMALS) throw new Error(`At most ${MOST_DECIMALS} decimals.`);
     return { sign: /[-−–]/.test(sign) && /[1-9]/.test(whole + decimals) ? "-" : "", whole, decimals };
