@@ -16,6 +16,6 @@ A run, from the command to its results:
             trainer.EncodedRows, LabTrainer     the rows as token ids, and transformers' Trainer
             train.add_loss                      `ntloss.trainers.make_number_aware`
         train.train                       transformers' training loop
-        train.answer_tests                `evaluate.score_answers` of the validation and test sets
+        run.answer_tests                  `evaluate.score_answers` of the validation and test sets
         evaluate.write_results            metrics.json and predictions.jsonl
 """

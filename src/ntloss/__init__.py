@@ -79,9 +79,20 @@ __all__ = [
 ]
 
 _HOMES = (
-    *("criteria", "engine.targets", "engine.terms", "losses", "numbers.vocabulary", "options", "published"),
-    *("trainers.number_aware", "reading.read", "regression.estimator"),
+    "criteria",
+    "engine.targets",
+    "engine.terms",
+    "losses",
+    "numbers.vocabulary",
+    "options",
+    "published",
 )
+# These need packages that the losses do not need.
+_OWN_HOME = {
+    "make_number_aware": "trainers.number_aware",
+    "read_number": "reading.read",
+    "NumberRegressor": "regression.estimator",
+}
 
 
 if not _typing.TYPE_CHECKING:
@@ -89,7 +100,7 @@ if not _typing.TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         """Import a name, and torch with it, when it is used, so that `ntloss.scores` needs no torch."""
         if name in __all__:
-            for home in _HOMES:
+            for home in [_OWN_HOME[name]] if name in _OWN_HOME else _HOMES:
                 module = _import_module(f"ntloss.{home}")
                 if hasattr(module, name):
                     globals()[name] = getattr(module, name)

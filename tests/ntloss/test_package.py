@@ -66,6 +66,14 @@ print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
     assert ours - {"torch"} == {"ntloss"}
 
 
+def test_a_name_of_the_package_imports_no_trainer_that_it_does_not_need():
+    code = """
+from ntloss import NTLCrossEntropyLoss, read_number
+print(*sorted({"ntloss.trainers", "ntloss.regression", "accelerate"} & set(sys.modules)))
+"""
+    assert run(code).split() == []
+
+
 def test_a_loss_from_a_mapping_needs_no_tokenizer_library():
     code = """
 import torch

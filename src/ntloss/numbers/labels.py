@@ -137,7 +137,8 @@ def find_numbers(
     ids = F.pad(labels.cpu().long().reshape(shape[:-1].numel(), seq), (0, 1), value=-1)
     outside = (ids == ignore_index) | (ids < 0) | (ids >= vocabulary.vocab_size)
     ids, spelling = ids.masked_fill(outside, -1).reshape(-1), vocabulary.spelling
-    pieces = spelling.pieces(ids.tolist())
+    tokens = ids.tolist()
+    pieces = spelling.pieces(tokens)
     if sequence_ids is not None:
         of_rows = sequence_ids.cpu().reshape(-1, seq)
         begins = F.pad(of_rows[:, 1:] != of_rows[:, :-1], (1, 1), value=False)
@@ -149,7 +150,7 @@ def find_numbers(
         found.extend(_measure(start, plain))
     packed = ids.new_zeros(*shape, len(LabelNumbers._fields))
     if found:
-        token = torch.repeat_interleave(spelling.digit_counts(ids.tolist()))
+        token = torch.repeat_interleave(spelling.digit_counts(tokens))
         digits = _digits_of(torch.frombuffer(found, dtype=torch.int64).view(-1, 4), text, token, decimals)
         at, numbers = _by_token(digits, ids, spelling, decimals)
         packed.view(-1, packed.shape[-1])[at - at // (seq + 1)] = numbers.pack()
