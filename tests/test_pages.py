@@ -212,7 +212,7 @@ def test_readmes_install_lines_name_the_extra_that_a_block_needs():
     installed = {"torch", "ntloss", *sys.stdlib_module_names}
     brought = {"trl": ["datasets"]}
     for language, text in blocks("README.md"):
-        for extra in re.findall(r'pip install "ntloss\[([\w,]+)\]', text if language == "bash" else ""):
+        for extra in re.findall(r'pip install "\./ntloss\[([\w,]+)\]', text if language == "bash" else ""):
             for name in extra.split(","):
                 installed |= {re.split(r"[^\w]", requirement)[0] for requirement in extras[name]}
                 installed |= {*brought.get(name, [])}
