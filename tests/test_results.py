@@ -40,6 +40,7 @@ def test_tables_of_a_page_are_written_between_their_comments(tmp_path, monkeypat
 @pytest.mark.parametrize(
     "path",
     [
+        "docs/images/idea.svg",
         "docs/images/finding.svg",
         "studies/small_models/results/effects.svg",
         "studies/small_models/results/losses.svg",

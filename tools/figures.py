@@ -1,24 +1,23 @@
-"""Draw the figures of the pages from the packed runs of `studies/`: `python tools/figures.py`.
-
-Writes `docs/images/finding.svg`, and `effects.svg` and `losses.svg` of the study on small models.
-"""
+"""Draw the pages' figures, from the library and packed runs of `studies/`: `python tools/figures.py`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ntl.report.runs import read_runs
 from ntl.report.statistics import paired_difference
 from ntl.report.style import BLUE, FLOOR, GRAY, GREEN, LINE, ORANGE, PINK, STYLE, TEXT
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 
 ROOT = Path(__file__).resolve().parents[1]
 INK = "#333333"
@@ -102,7 +101,8 @@ def write(name: str, path: Path) -> None:
     """Draw one of `FIGURES` from its study's runs into an SVG that follows a light or dark color scheme."""
     study, draw = FIGURES[name]
     with mpl.rc_context({**STYLE, **{key: INK for key, color in STYLE.items() if color == TEXT}}):
-        draw(load_runs(study)).savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
+        figure = draw() if study is None else draw(load_runs(study))
+        figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
     rules = "".join(f'[style*="fill: {light}"]{{fill:{dark}!important}}' for light, dark in DARK.items())
     style = f"<style>@media (prefers-color-scheme: dark){{{rules}}}</style>"
     text = re.sub(r"(<svg [^>]*>)", lambda match: match[1] + style, path.read_text(encoding="utf-8"), count=1)
@@ -132,6 +132,33 @@ def effect(arms: Mapping[str, Mapping[int, Metrics]], arm: str, key: str, base: 
         return None
     in_percent = found.times(100 / theirs[(mine - theirs).dropna().index].mean())
     return in_percent.mean, in_percent.half
+
+
+def draw_idea() -> Figure:
+    """Draw what a model pays that is 70 % sure of a digit, and 30 % of the true one, 4."""
+    digits = NumberVocabulary.from_mapping({digit: str(digit) for digit in range(10)}, vocab_size=10)
+    probs = 0.7 * torch.eye(10) + 0.3 * torch.eye(10)[4]
+    terms = [NTLCrossEntropyLoss(digits).terms(row.clamp_min(1e-9).log(), torch.tensor(4)) for row in probs]
+    ce = np.array([float(term.ce) for term in terms])
+    whole = np.array([float(term.loss) for term in terms])
+    figure = Figure(figsize=(7.0, 2.5))
+    figure.subplots_adjust(left=0.075, right=0.99, top=0.83, bottom=0.2, wspace=0.16)
+    panels = figure.subplots(1, 2, sharey=True)
+    names = ("Cross-entropy: a 9 costs what a 3 does", "With NTL-WAS, a 9 costs more")
+    for ax, title, cost, color in zip(panels, names, (ce, whole), (BLUE, ORANGE), strict=True):
+        ax.bar(range(10), cost, color=color, width=0.72)
+        ax.set_xticks(range(10))
+        ax.grid(axis="x", visible=False)
+        ax.set_title(title)
+        ax.set_xlabel("digit that the model is 70 % sure of")
+        ax.annotate("truth", (4, 0), (0, 4), textcoords="offset points", ha="center", fontsize=7.5)
+        for digit in (3, 9):
+            style = {"ha": "center", "fontsize": 8}
+            ax.annotate(
+                f"{cost[digit]:.1f}", (digit, cost[digit]), (0, 2), textcoords="offset points", **style
+            )
+    panels[0].set_ylabel("loss")
+    return figure
 
 
 def draw_finding(runs: Runs) -> Figure:
@@ -254,7 +281,8 @@ def draw_mark(ax: Axes, y: float, mark: Mark, one: Series, scale: Scale) -> None
             ax.plot([end], [y], arrow, color=one.color, ms=4, clip_on=False)
 
 
-FIGURES = {
+FIGURES: Mapping[str, tuple[str | None, Callable[..., Figure]]] = {
+    "docs/images/idea.svg": (None, draw_idea),
     "docs/images/finding.svg": ("ten_epochs", draw_finding),
     "studies/small_models/results/effects.svg": ("small_models", draw_effects),
     "studies/small_models/results/losses.svg": ("small_models", draw_losses),
