@@ -25,7 +25,7 @@ INK = "#333333"
 TEXT_COLORS = {GRAY: "#5f5f5f", BLUE: "#00629b", ORANGE: "#8a5e00", GREEN: "#00714f", PINK: "#9c3f73"}
 DARK = dict(zip([INK, *TEXT_COLORS.values()],
                 ["#d9dbe3", "#bdbdbd", "#7cbdea", "#efbf68", "#58cfa8", "#e6b0cd"], strict=True))  # fmt: skip
-TASKS = {"sentiment": "sentiment of a text, 0 to 80", "places": "latitude of an airport, degrees"}
+TASKS = {"sentiment": "Rated texts, 0 to 80", "places": "Latitudes of airports, degrees"}
 # Settings of the study on small models; those of exact arithmetic and of text have other metrics.
 SETTINGS = {
     "sums": "sums", "sums_noisy": "sums, more noise", "sums_few": "sums, 1,000 examples",
@@ -40,28 +40,6 @@ LOSSES = {
     "regression_head": "regression head", "regression_head_log": "regression head, log scale",
 }  # fmt: skip
 
-
-class Model(NamedTuple):
-    """How an arm of the study of ten epochs is drawn in the figure of the home page."""
-
-    label: str
-    arm: str
-    metric: str
-    color: str
-    shape: str
-
-
-MODELS = (
-    Model("TF-IDF + ridge", "ridge", "mae", GRAY, "o"),
-    Model("MiniLM, frozen, + SVR", "minilm", "mae", GRAY, "o"),
-    Model("mpnet, frozen, + SVR", "mpnet", "mae", GRAY, "o"),
-    Model("MiniLM, fine-tuned", "encoder", "mae", GREEN, "^"),
-    Model("SmolLM2, regression head", "head", "mae", GREEN, "^"),
-    Model("cross-entropy, greedy answer", "ce", "mae", BLUE, "s"),
-    Model("cross-entropy, median", "ce", "median_mae", BLUE, "s"),
-    Model("label smoothing, median", "label_smoothing", "median_mae", PINK, "v"),
-    Model("HL-Gauss, median", "hl_gauss", "median_mae", ORANGE, "D"),
-)
 
 Metrics = Mapping[str, float]
 Runs = Mapping[str, Mapping[str, Mapping[int, Metrics]]]
@@ -113,7 +91,7 @@ def load_runs(study: str) -> Runs:
     """Read the reported runs of a study from its pack."""
     table, _ = read_runs([ROOT / "studies" / study / "results"])
     found: dict[str, dict[str, dict[int, Metrics]]] = {}
-    for row in table[table["test"] == "test"].itertuples():
+    for row in table[table["test"].isin(["test", "lowest error of the median"])].itertuples():
         runs = found.setdefault(row.dataset, {}).setdefault(row.row, {})
         runs.setdefault(row.seed, {})[row.metric] = row.value
     return found
@@ -161,34 +139,31 @@ def draw_idea() -> Figure:
     return figure
 
 
-def draw_finding(runs: Runs) -> Figure:
-    """Draw the figure of the home page: each model's error on each table, narrow enough for a phone."""
-    figure = Figure(figsize=(4.6, 5.7))
-    figure.subplots_adjust(left=0.42, right=0.97, top=0.875, bottom=0.125, hspace=0.3)
-    found = []
-    for ax, (table, title) in zip(figure.subplots(len(TASKS), 1), TASKS.items(), strict=True):
+def draw_seeds(runs: Runs) -> Figure:
+    """Draw the error of cross-entropy, of noise in its labels and of HL-Gauss, seed by seed."""
+    looks = {
+        "ce": ("cross-entropy", BLUE, "s"),
+        "jittered": ("cross-entropy, noise in the labels", GRAY, "o"),
+        "hl_gauss": ("HL-Gauss", ORANGE, "D"),
+    }
+    figure = Figure(figsize=(7.0, 2.9))
+    figure.subplots_adjust(left=0.075, right=0.99, top=0.9, bottom=0.32, wspace=0.16)
+    for ax, (table, title) in zip(figure.subplots(1, 2), TASKS.items(), strict=True):
         arms = runs[table]
-        ax.set_ylim(len(MODELS) - 0.5, -0.5)
-        ax.set_yticks(range(len(MODELS)), [model.label for model in MODELS], fontsize=8)
-        ax.tick_params(axis="y", length=0)
-        for y, (_, arm, key, color, shape) in enumerate(MODELS):
-            errors = [metrics[key] for metrics in arms[arm].values()]
-            found.append(len(errors))
-            ax.plot([min(errors), max(errors)], [y, y], color=color, lw=1.4)
-            ax.plot([np.mean(errors)], [y], shape, color=color, ms=5)
-            style = {"va": "center", "fontsize": 7.5, "color": TEXT_COLORS[color]}
-            ax.annotate(
-                f"{np.mean(errors):.1f}", (max(errors), y), (5, 0), textcoords="offset points", **style
-            )
-        ax.axvline(np.mean([metrics["mae"] for metrics in arms["constant"].values()]), **FLOOR)
-        ax.set_xlim(left=0)
-        ax.set_title(title, fontsize=9.5)
-    ax.set_xlabel("mean absolute error (dashed: the median of the training answers)", fontsize=8, x=0.2)
-    title = "Ten epochs on 600 rows: a language model that\nwrites the number, and what else you could use"
-    figure.text(0.02, 0.985, title, va="top", weight="bold", fontsize=11)
-    seeds = f"{min(found)}" if min(found) == max(found) else f"{min(found)} to {max(found)}"
-    note = f"SmolLM2-135M, upper four layers. Mean, lowest and highest of {seeds} seeds"
-    figure.text(0.02, 0.012, note, fontsize=8)
+        seeds = sorted(arms["ce"])
+        for x, seed in enumerate(seeds):
+            errors = [arms[arm][seed]["median_mae"] for arm in looks]
+            ax.plot([x, x], [min(errors), max(errors)], color=LINE, lw=1, zorder=1)
+        for arm, (label, color, shape) in looks.items():
+            errors = [arms[arm][seed]["median_mae"] for seed in seeds]
+            ax.plot(range(len(seeds)), errors, shape, color=color, ms=5.5, label=label)
+        ax.set_xticks(range(len(seeds)), [str(seed) for seed in seeds])
+        ax.set_ylim(0, 1.08 * max(metrics["median_mae"] for arm in looks for metrics in arms[arm].values()))
+        ax.grid(axis="x", visible=False)
+        ax.set_title(title)
+        ax.set_xlabel("seed")
+    figure.axes[0].set_ylabel("mean absolute error")
+    figure.legend(*ax.get_legend_handles_labels(), loc="lower center", ncols=3, fontsize=8.5)
     return figure
 
 
@@ -283,7 +258,7 @@ def draw_mark(ax: Axes, y: float, mark: Mark, one: Series, scale: Scale) -> None
 
 FIGURES: Mapping[str, tuple[str | None, Callable[..., Figure]]] = {
     "docs/images/idea.svg": (None, draw_idea),
-    "docs/images/finding.svg": ("ten_epochs", draw_finding),
+    "docs/images/seeds.svg": ("all_layers", draw_seeds),
     "studies/small_models/results/effects.svg": ("small_models", draw_effects),
     "studies/small_models/results/losses.svg": ("small_models", draw_losses),
 }
