@@ -1,6 +1,7 @@
 """README and the pages of docs: their Python blocks run and print what they say, and links lead to files."""
 
 import ast
+import pkgutil
 import re
 import socket
 import sys
@@ -223,3 +224,9 @@ def test_the_links_of_a_page_lead_to_files_of_the_repository(page):
     text = _CODE.sub("", (ROOT / page).read_text(encoding="utf-8"))
     broken = [link for link in _LINK.findall(text) if not ((ROOT / page).parent / link).exists()]
     assert not broken
+
+
+def test_every_name_that_the_page_for_agents_calls_exists():
+    text = (ROOT / "docs/agents.md").read_text(encoding="utf-8")
+    for name in sorted(set(re.findall(r"ntloss(?:\.\w+)+", text))):
+        assert pkgutil.resolve_name(name), name
