@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
-import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ntl.report.runs import read_runs
-from ntl.report.statistics import paired_difference
-from ntl.report.style import BLUE, FLOOR, GRAY, GREEN, LINE, ORANGE, PINK, STYLE, TEXT
+from ntl.report.style import BLUE, GRAY, GREEN, LINE, ORANGE, PINK, STYLE, TEXT
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,47 +22,11 @@ TEXT_COLORS = {GRAY: "#5f5f5f", BLUE: "#00629b", ORANGE: "#8a5e00", GREEN: "#007
 DARK = dict(zip([INK, *TEXT_COLORS.values()],
                 ["#d9dbe3", "#bdbdbd", "#7cbdea", "#efbf68", "#58cfa8", "#e6b0cd"], strict=True))  # fmt: skip
 TASKS = {"sentiment": "Rated texts, 0 to 80", "places": "Latitudes of airports, degrees"}
-# Settings of the study on small models; those of exact arithmetic and of text have other metrics.
-SETTINGS = {
-    "sums": "sums", "sums_noisy": "sums, more noise", "sums_few": "sums, 1,000 examples",
-    "sums_plain": "sums, not padded", "ratings": "ratings 0 to 10", "products": "products",
-    "diamonds_few": "diamonds, 4,000 rows", "diamonds": "diamonds, 45,000 rows", "housing": "house sales",
-}  # fmt: skip
-LOSSES = {
-    "ntl_was": "NTL-WAS", "ntl_mse": "NTL-MSE", "crps": "CRPS", "dist2": "DIST2",
-    "gaussian": "Gaussian smoothing", "smmd": "SMMD", "ntil": "NTIL", "digit_entropy": "DEL",
-    "number_level": "number-level NTL", "ntl_mae": "NTL-MAE", "ntl_huber": "NTL-Huber",
-    "ntl_was_reweigh": "NTL-WAS, reweigh", "raft": "RAFT", "xval": "xVal",
-    "regression_head": "regression head", "regression_head_log": "regression head, log scale",
-}  # fmt: skip
 
 
 Metrics = Mapping[str, float]
 Runs = Mapping[str, Mapping[str, Mapping[int, Metrics]]]
 """Test metrics of a study's runs, by setting, arm and seed."""
-Mark = tuple[float, float]
-"""A value with the half-width of its 95 % interval."""
-
-
-class Series(NamedTuple):
-    """One mark in each row: how it is labelled and drawn, and where it lies (None: not measured)."""
-
-    label: str
-    color: str
-    shape: str
-    marks: Sequence[Mark | None]
-
-
-class Scale(NamedTuple):
-    """The axis of a panel: its ends, the line of reference, and where labels begin (None: at the marks)."""
-
-    low: float
-    high: float
-    line: float
-    labels: float | None = None
-
-
-EFFECTS = Scale(-20.0, 20.0, 0.0, 7.0)
 
 
 def main() -> None:
@@ -95,21 +55,6 @@ def load_runs(study: str) -> Runs:
         runs = found.setdefault(row.dataset, {}).setdefault(row.row, {})
         runs.setdefault(row.seed, {})[row.metric] = row.value
     return found
-
-
-def effect(arms: Mapping[str, Mapping[int, Metrics]], arm: str, key: str, base: str) -> Mark | None:
-    """Return the paired difference to cross-entropy's error in per cent, or None for fewer than two pairs."""
-    mine, theirs = (
-        pd.Series(
-            {seed: metrics[metric] for seed, metrics in arms.get(name, {}).items() if metric in metrics}
-        )
-        for name, metric in ((arm, key), ("ce", base))
-    )
-    found = paired_difference(mine, theirs)
-    if found is None or found.pairs < 2:
-        return None
-    in_percent = found.times(100 / theirs[(mine - theirs).dropna().index].mean())
-    return in_percent.mean, in_percent.half
 
 
 def draw_idea() -> Figure:
@@ -167,100 +112,9 @@ def draw_seeds(runs: Runs) -> Figure:
     return figure
 
 
-def draw_effects(runs: Runs) -> Figure:
-    """Draw what readings and the main losses change in each setting of the study on small models."""
-    settings = {
-        f"{task}-{steps}": f"{name} · {steps:,} steps"
-        for task, name in SETTINGS.items()
-        for steps in (200, 300, 800, 2400)
-        if f"{task}-{steps}" in runs
-    }
-    looks = {
-        "ntl_was": (BLUE, "s"),
-        "ntl_mse": (ORANGE, "D"),
-        "crps": (PINK, "v"),
-        "regression_head": (GREEN, "^"),
-    }
-
-    def series(key: str, base: str, arms: Sequence[str]) -> list[Series]:
-        return [
-            Series(LOSSES[arm], *looks[arm], [effect(runs[s], arm, key, base) for s in settings])
-            for arm in arms
-        ]
-
-    median = [effect(runs[s], "ce", "median_mae", "mae") for s in settings]
-    left = [Series("CE's median", GRAY, "o", median), *series("mae", "mae", list(looks))]
-    right = series("median_mae", "median_mae", list(looks)[:3])
-    figure = Figure(figsize=(9.0, 0.62 * len(settings) + 1.2), layout="constrained")
-    for i, (ax, panel) in enumerate(zip(figure.subplots(1, 2), (left, right), strict=True)):
-        draw_panel(ax, [name if i == 0 else "" for name in settings.values()], panel, EFFECTS)
-        ax.tick_params(axis="x", labeltop=True)
-        ax.set_title(("against CE's greedy answers", "medians, against CE's median")[i])
-        ax.set_xlabel("change of the error, in %; left is better")
-    return figure
-
-
-def draw_losses(runs: Runs) -> Figure:
-    """Draw what every loss changes in the settings that have them all, of greedy answers and of medians."""
-    settings = ["sums-800", "sums_noisy-800", "sums_few-800", "products-800"]
-    figure = Figure(figsize=(9.0, 10.0), layout="constrained")
-    for i, (ax, setting) in enumerate(zip(figure.subplots(2, 2).ravel(), settings, strict=True)):
-        series = [
-            Series(reading, color, shape, [effect(runs[setting], arm, key, key) for arm in LOSSES])
-            for reading, key, color, shape in (
-                ("greedy answers", "mae", ORANGE, "^"),
-                ("median", "median_mae", BLUE, "v"),
-            )
-        ]
-        draw_panel(ax, [name if i % 2 == 0 else "" for name in LOSSES.values()], series, EFFECTS)
-        ax.set_title(f"{SETTINGS[setting.rpartition('-')[0]]} · 800 steps")
-        ax.set_xlabel("against cross-entropy's same reading, in %; left is better", fontsize=8)
-    return figure
-
-
-def draw_panel(ax: Axes, rows: Sequence[str], series: Sequence[Series], scale: Scale) -> None:
-    """Draw the series below each other in each row; marks off the axis are arrows at its edge."""
-    ax.axvline(scale.line, **FLOOR)
-    ax.set_xlim(scale.low, scale.high)
-    ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set_yticks(range(len(rows)), rows)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(axis="y", visible=False)
-    for y in range(1, len(rows)):
-        ax.axhline(y - 0.5, color=LINE, alpha=0.3, lw=0.6)
-    for place, one in enumerate(series):
-        shift = 0.85 * ((place + 0.5) / len(series) - 0.5)
-        for y, mark in enumerate(one.marks):
-            if mark is not None:
-                draw_mark(ax, y + shift, mark, one, scale)
-        if one.marks[0] is not None:
-            mean, half = one.marks[0]
-            x = mean + half + 0.015 * (scale.high - scale.low) if scale.labels is None else scale.labels
-            style = {"va": "center", "fontsize": 7.5, "color": TEXT_COLORS[one.color]}
-            ax.text(x, shift, one.label, **style)
-
-
-def draw_mark(ax: Axes, y: float, mark: Mark, one: Series, scale: Scale) -> None:
-    """Draw a mark with its interval, or an arrow with its value where it is off the axis."""
-    mean, half = mark
-    ends = [end for end in (scale.low, scale.high) if (end - mean) * (end - scale.line) < 0]
-    if ends:
-        side, text = ("right", f"{mean:+,.0f} % →") if mean > 0 else ("left", f"← {mean:+,.0f} %")
-        style = {"va": "center", "fontsize": 7.5, "color": TEXT_COLORS[one.color]}
-        ax.text(ends[0], y, text.replace("-", "\N{MINUS SIGN}"), ha=side, **style)
-        return
-    ax.plot(np.clip([mean - half, mean + half], scale.low, scale.high), [y, y], color=one.color, lw=1.4)
-    ax.plot([mean], [y], one.shape, color=one.color, ms=4.5)
-    for end, arrow, beyond in ((scale.low, "<", mean - half), (scale.high, ">", mean + half)):
-        if (beyond - end) * (end - scale.line) > 0:
-            ax.plot([end], [y], arrow, color=one.color, ms=4, clip_on=False)
-
-
 FIGURES: Mapping[str, tuple[str | None, Callable[..., Figure]]] = {
     "docs/images/idea.svg": (None, draw_idea),
     "docs/images/seeds.svg": ("all_layers", draw_seeds),
-    "studies/small_models/results/effects.svg": ("small_models", draw_effects),
-    "studies/small_models/results/losses.svg": ("small_models", draw_losses),
 }
 
 if __name__ == "__main__":
