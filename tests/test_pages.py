@@ -22,7 +22,7 @@ ELSEWHERE = {"docs/regression.md", "docs/train.md"}
 # What these pages print is about SmolLM2; others train, and have a tiny model in its place.
 OF_SMOLLM2 = {
     "README.md",
-    *(f"docs/{name}.md" for name in ("quickstart", "uncertainty", "scores")),
+    *(f"docs/{name}.md" for name in ("quickstart", "gallery", "uncertainty", "scores")),
 }
 SLOW = {f"docs/{name}.md" for name in ("uncertainty", "scores")}  # read much from SmolLM2
 RUN = [
@@ -31,6 +31,7 @@ RUN = [
     if snippets(page) and page not in ELSEWHERE
 ]
 NEEDED = {
+    "docs/gallery.md": ["matplotlib"],
     "docs/train.md": ["trl", "datasets", "accelerate"],
     "docs/prices.md": ["trl", "datasets", "accelerate"],
     "docs/scores.md": ["sklearn", "accelerate"],
@@ -133,7 +134,9 @@ CHECKS = {
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_the_python_blocks_of_a_page_run_in_turn_and_print_what_they_say(page, tmp_path, request):
+def test_the_python_blocks_of_a_page_run_in_turn_and_print_what_they_say(
+    page, tmp_path, request, monkeypatch
+):
     for module in NEEDED.get(page, []):
         pytest.importorskip(module)
     if page == "docs/uncertainty.md":
@@ -146,6 +149,7 @@ def test_the_python_blocks_of_a_page_run_in_turn_and_print_what_they_say(page, t
         request.getfixturevalue("a_hosted_trainer")
     pretrained = request.getfixturevalue("smollm2") if page in OF_SMOLLM2 else None
     write_reviews(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
     for snippet, printed, names in run_page(page, tmp_path, pretrained):
         lines = printed.splitlines()
         for line, expected in zip(lines, said(snippet), strict=bool(said(snippet))):

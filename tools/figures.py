@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,17 +14,14 @@ import torch
 from matplotlib.figure import Figure
 
 from ntl.report.runs import read_runs
-from ntl.report.style import BLUE, GRAY, GREEN, LINE, ORANGE, PINK, STYLE, TEXT
+from ntl.report.style import BLUE, GRAY, LINE, ORANGE, STYLE, TEXT
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 
 ROOT = Path(__file__).resolve().parents[1]
-INK = "#333333"
-# Text on light and on dark pages; marks and lines have colors that are legible on both.
-TEXT_COLORS = {GRAY: "#5f5f5f", BLUE: "#00629b", ORANGE: "#8a5e00", GREEN: "#00714f", PINK: "#9c3f73"}
-DARK = dict(zip([INK, *TEXT_COLORS.values()],
-                ["#d9dbe3", "#bdbdbd", "#7cbdea", "#efbf68", "#58cfa8", "#e6b0cd"], strict=True))  # fmt: skip
+INK = {"#333333": "#d9dbe3", "#000000": "#ffffff"}  # of text and lines on a light page, and on a dark one
 TASKS = {"sentiment": "Rated texts, 0 to 80", "places": "Latitudes of airports, degrees"}
 
+ON_PAGES = {**STYLE, **{key: next(iter(INK)) for key, color in STYLE.items() if color == TEXT}}
 
 Metrics = Mapping[str, float]
 Runs = Mapping[str, Mapping[str, Mapping[int, Metrics]]]
@@ -30,18 +29,35 @@ Runs = Mapping[str, Mapping[str, Mapping[int, Metrics]]]
 
 
 def main() -> None:
-    """Draw all figures."""
+    """Draw all figures; those of the gallery by its own programs, with the model of `make model`."""
     for name in FIGURES:
         write(name, ROOT / name)
+    os.environ["SOURCE_DATE_EPOCH"] = "0"  # no date in the files
+    text = (ROOT / "docs/gallery.md").read_text("utf-8")
+    program = "".join(re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+    model = str(ROOT / ".models/smollm2")
+    with mpl.rc_context({**ON_PAGES, "savefig.transparent": True}), contextlib.chdir(ROOT / "docs/images"):
+        exec(program.replace("HuggingFaceTB/SmolLM2-135M-Instruct", model), {})
+    for name in re.findall(r'savefig\("(.*?)"\)', program):
+        add_dark_scheme(ROOT / "docs/images" / name)
 
 
 def write(name: str, path: Path) -> None:
-    """Draw one of `FIGURES` from its study's runs into an SVG that follows a light or dark color scheme."""
+    """Draw one of `FIGURES` from its study's runs."""
     study, draw = FIGURES[name]
-    with mpl.rc_context({**STYLE, **{key: INK for key, color in STYLE.items() if color == TEXT}}):
+    with mpl.rc_context(ON_PAGES):
         figure = draw() if study is None else draw(load_runs(study))
         figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
-    rules = "".join(f'[style*="fill: {light}"]{{fill:{dark}!important}}' for light, dark in DARK.items())
+    add_dark_scheme(path)
+
+
+def add_dark_scheme(path: Path) -> None:
+    """Let an SVG follow the light or dark color scheme of its reader."""
+    rules = "".join(
+        f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
+        for light, dark in INK.items()
+        for kind in ("fill", "stroke")
+    )
     style = f"<style>@media (prefers-color-scheme: dark){{{rules}}}</style>"
     text = re.sub(r"(<svg [^>]*>)", lambda match: match[1] + style, path.read_text(encoding="utf-8"), count=1)
     path.write_text(text, encoding="utf-8")
