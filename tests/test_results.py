@@ -28,14 +28,14 @@ def test_writing_the_tables_of_a_page_again_changes_nothing(page, monkeypatch):
     assert not left_out
 
 
-@pytest.mark.parametrize("path", ["docs/images/idea.svg", "docs/images/seeds.svg"])
+@pytest.mark.parametrize("path", ["docs/images/idea.svg", "docs/images/seeds.svg", "docs/images/rates.svg"])
 def test_a_figure_of_the_pages_is_that_of_the_runs(path, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "tools")
     figures = importlib.import_module("figures")
     figures.write(path, tmp_path / "figure.svg")
     old, new = (file.read_text("utf-8") for file in (ROOT / path, tmp_path / "figure.svg"))
     written = re.compile("<text [^>]*>(.*?)</text>")
-    assert len(written.findall(new)) > 20
+    assert len(written.findall(new)) > 10
     assert written.findall(old) == written.findall(new)
 
 

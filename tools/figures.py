@@ -10,11 +10,12 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
 from ntl.report.runs import read_runs
-from ntl.report.style import BLUE, GRAY, LINE, ORANGE, STYLE, TEXT
+from ntl.report.style import BLUE, GRAY, GREEN, LINE, ORANGE, PINK, STYLE, TEXT
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -128,9 +129,42 @@ def draw_seeds(runs: Runs) -> Figure:
     return figure
 
 
+def draw_rates() -> Figure:
+    """Draw the cost of actions under four losses at four learning rates, seed by seed."""
+    costs = pd.read_csv(ROOT / "studies/actions/results/rates.csv")
+    costs = costs[costs["reading"] == "median"]
+    looks = {
+        "ce": ("cross-entropy", BLUE, "s"),
+        "ntl_was": ("NTL-WAS", ORANGE, "D"),
+        "crps": ("CRPS", GREEN, "o"),
+        "hl_gauss": ("HL-Gauss", PINK, "v"),
+    }
+    rates = sorted(costs["rate"].unique())
+    figure = Figure(figsize=(7.0, 3.1))
+    figure.subplots_adjust(left=0.095, right=0.99, top=0.97, bottom=0.27)
+    ax = figure.subplots()
+    for place, (arm, (label, color, shape)) in enumerate(looks.items()):
+        for x, rate in enumerate(rates):
+            found = costs[(costs["arm"] == arm) & (costs["rate"] == rate)]
+            ratios = found["cost"] / found["expert"]
+            at = x + 0.18 * (place - 1.5)
+            ax.plot([at] * len(ratios), ratios, shape, color=color, ms=3.5, alpha=0.45, mew=0)
+            mean = 2 ** found["log_ratio"].mean()
+            ax.plot([at], [mean], shape, color=color, ms=8, label=label if x == 0 else None)
+    ax.set_yscale("log", base=2)
+    ax.set_yticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+    ax.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
+    ax.grid(axis="x", visible=False)
+    ax.set_xlabel("learning rate")
+    ax.set_ylabel("cost / cost of the expert")
+    figure.legend(*ax.get_legend_handles_labels(), loc="lower center", ncols=4, fontsize=8.5)
+    return figure
+
+
 FIGURES: Mapping[str, tuple[str | None, Callable[..., Figure]]] = {
     "docs/images/idea.svg": (None, draw_idea),
     "docs/images/seeds.svg": ("all_layers", draw_seeds),
+    "docs/images/rates.svg": (None, draw_rates),
 }
 
 if __name__ == "__main__":

@@ -103,8 +103,7 @@ def contrasts(costs: pd.DataFrame, plan: Sequence[Mapping[str, Any]]) -> pd.Data
             rows.append({**each, "seeds": found.pairs, "mean": found.mean, "half": found.half, "p": found.p})
     tested = pd.DataFrame(rows)
     if len(tested):
-        untested = pd.Series([1.0] * (len(plan) - len(tested)))
-        tested["p_holm"] = holm(pd.concat([tested["p"], untested], ignore_index=True))[: len(tested)]
+        tested["p_holm"] = holm(tested["p"], len(plan))
     return tested
 
 
