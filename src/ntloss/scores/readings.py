@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from ntloss.callers import UnlikelyNumberWarning, warn_caller
@@ -23,11 +24,8 @@ from ntloss.scores.levels import (
 from ntloss.scores.places import Place, Scale, places_of_score
 from ntloss.scores.responses import Position, answer_of, answer_of_list, plain
 
-MOST_NONE, MOST_LEFT_OUT = (
-    0.5,
-    0.1,
-)  # the probability of what is no level, or not known, above which a reading warns
-_LEAST_CASE = 0.01  # the probability of levels in other letters from which on a warning names them
+# The probability of what is no level, of what is not known, and of levels in other letters that warns.
+MOST_NONE, MOST_LEFT_OUT, _LEAST_CASE = 0.5, 0.1, 0.01
 T = TypeVar("T")
 
 
@@ -152,19 +150,19 @@ def scores_from_response(
     if isinstance(response, list | tuple):
         return [scores_from_response(each, levels, after) for each in response]
     values = level_values(levels)
-    scale = Scale.of(levels_by_text(values), values)
+    scale = Scale(levels_by_text(values), values)
     answer = answer_of(response)
 
     def read(after: str | None) -> ScoreReading:
         place = _place(answer.text, scale, after)
         if place is None:
             return reading_of({NONE: 1.0}, values)
-        index, begun = 0, 0
-        while begun + len(answer.positions[index].written or "") <= place.start:
-            begun, index = begun + len(answer.positions[index].written or ""), index + 1
-        # Of a token such as `"7`, what stands before the score is no part of it.
-        lead = answer.text[begun : place.start]
-        return _read(answer.positions[index:], answer.has_ended, scale.levels, values, lead)
+        ends = [*accumulate(len(position.written or "") for position in answer.positions)]
+        index = bisect_right(ends, place.start)
+        first, *others = answer.positions[index:]
+        lead = answer.text[: place.start][ends[index - 1] if index else 0 :]
+        positions = [first.after(lead) if lead.strip() else first, *others]
+        return _read(positions, answer.has_ended, scale.levels, values)
 
     return _for_each(after, read)
 
@@ -226,7 +224,7 @@ def scores_from_samples(
         4.33 (1: 0, 2: 0, 3: 0, 4: 0.5, 5: 0.25)
     """
     values = level_values(levels)
-    scale = Scale.of(levels_by_text(values), values)
+    scale = Scale(levels_by_text(values), values)
     texts = [answers] if isinstance(answers, str) else [*answers]
     if not texts:
         raise ValueError("answers: expected the texts of one or more answers, given none")
@@ -356,41 +354,26 @@ def _read(
     has_ended: bool | None,
     of_text: Mapping[str, Any],
     values: Mapping[Any, float],
-    lead: str = "",
 ) -> ScoreReading:
-    first = positions[0].shares()
-    if lead := lead.lstrip():
-        shares: dict[str, float] = {}
-        for token, share in first.items():
-            token = token.lstrip().removeprefix(lead)
-            shares[token] = shares.get(token, 0.0) + share
-        first = shares
-        written = (positions[0].written or "").lstrip().removeprefix(lead)
-        positions = [positions[0]._replace(written=written), *positions[1:]]
-    (shares,) = walk_levels(_ask_of(positions, first, has_ended, of_text), [0], of_text)
+    (shares,) = walk_levels(_ask_of(positions, has_ended, of_text), [0], of_text)
     found = reading_of(shares, values)
-    _warn(first, found, of_text)
+    _warn(positions[0].shares(), found, of_text)
     return found
 
 
-def _ask_of(
-    positions: Sequence[Position],
-    first: Mapping[str, float],
-    has_ended: bool | None,
-    levels: Mapping[str, Any],
-) -> Ask:
+def _ask_of(positions: Sequence[Position], has_ended: bool | None, levels: Mapping[str, Any]) -> Ask:
     """Say what may follow the texts that an API has written, and that others end where the list shows it.
 
     The state of a text is the position behind it, None if it was not written.
     """
-    seen = {token.strip() for token in first}
+    seen = {token.strip() for token in positions[0].shares()}
     lengths = {len(token) for token in seen if token.isdigit()}
 
     def follows(node: Node) -> list[tuple[str, float, int | None]] | None:
         i, is_point = node.state, node.text[-1:] in (".", ",")  # that of a sentence, or of 4.5
         if i is not None and i < len(positions):
-            shares = (positions[i].shares() if i else first).items()
-            return [(token, p, i + 1 if token == positions[i].written else None) for token, p in shares]
+            shares, written = positions[i].shares(), positions[i].written
+            return [(token, p, i + 1 if token == written else None) for token, p in shares.items()]
         if i is not None and (has_ended or (has_ended is None and is_point)):
             return [("", 1.0, None)]
         # Where 85 is one token, so would be any other level of two digits, and 8 is not the beginning of one.
@@ -406,13 +389,13 @@ def _ask_of(
 def _warn(first: Mapping[str, float], found: ScoreReading, of_text: Mapping[str, Any]) -> None:
     folded = {text.casefold() for text in of_text}
     differ = {
-        token: share
+        token.strip(): share
         for token, share in first.items()
         if token.strip() not in of_text and token.strip().casefold() in folded
     }
-    likeliest = max(first, key=lambda token: first[token], default="")
+    likeliest = max(first, key=first.__getitem__, default="")
     if sum(differ.values()) > _LEAST_CASE:
-        listed = ", ".join(f"{token.strip()!r} ({share:.2g})" for token, share in differ.items())
+        listed = ", ".join(f"{token!r} ({share:.2g})" for token, share in differ.items())
         problem = (
             f"{listed} differ from the levels only in their case, and count as none: add them to the levels "
             "with their values"
