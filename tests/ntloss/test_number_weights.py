@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from combined_cases import HIDDEN_PATHS, NUMBERS, PATHS, assert_matches, numbers_case, prepared
-from criterion_cases import DIGITS
+from combined_cases import DIGITS, HIDDEN_PATHS, NUMBERS, PATHS, assert_matches, numbers_case, prepared
 from tolerances import assert_close, assert_identical
 
 from ntloss import NTLCrossEntropyLoss, NTLoss, NumberVocabulary
