@@ -65,7 +65,7 @@ def main() -> None:
         contenders = {STOCK: contender(stock, batch)}
         for name, trainer in trainers.items():
             own = [trainer.train_dataset[i] for i in range(size)]
-            contenders[name] = contender(trainer, trainer.data_collator(own))
+            contenders[name] = contender(trainer, trainer.get_train_dataloader().collate_fn(own))
     for each in contenders.values():
         each.run()
     timings = time_interleaved(contenders, "cpu", options.rounds, float("inf"))
