@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ntloss.criteria import Criterion, cross_entropy, make_criterion
 from ntloss.criteria.facts import fact
-from ntloss.criteria.signature import check_compares_distributions, name_of, reads_of, requires
+from ntloss.criteria.signature import name_of, reads_of, requires
 from ntloss.criteria.soft import check_probabilities
 from ntloss.criteria.targets import MINUS_INFINITY
 from ntloss.engine.logits import without_autocast
@@ -84,13 +84,17 @@ def options_loss(
     criterion = make_criterion(criterion)
     check_choice("reduction", reduction, Reduction)
     check_weight(weight)
-    if of_numbers := [name for name in reads_of(criterion) if name in OF_NUMBERS]:
+    reads = reads_of(criterion)
+    if of_numbers := [name for name in reads if name in OF_NUMBERS]:
         raise ValueError(
             f"criterion {name_of(criterion)} reads {', '.join(of_numbers)} of whole numbers, but an option "
             "is one value: expected a criterion such as crps, or gaussian_smoothing for Gaussian targets"
         )
-    if soft is not None:
-        check_compares_distributions(criterion)
+    if soft is not None and "target_probs" not in reads:
+        raise ValueError(
+            f"soft is given, but criterion {name_of(criterion)} reads {', '.join(reads)}: expected one that "
+            "reads target_probs, such as crps or gaussian_smoothing"
+        )
     label = _check_tensors(logits, target, mask, soft)
     shape, count = logits.shape[:-1], logits.shape[-1]
     logits = logits.to(COMPUTED_IN[logits.dtype])

@@ -161,16 +161,6 @@ def _parameters(criterion: Any) -> dict[str, inspect.Parameter]:
     }
 
 
-def check_compares_distributions(criterion: Criterion) -> None:
-    """Raise a ValueError unless a criterion reads the label's distribution, which soft labels need."""
-    if "target_probs" not in reads_of(criterion):
-        able = [name for name, each in CRITERIA.items() if "target_probs" in _parameters(each)]
-        raise ValueError(
-            f"criterion {name_of(criterion)} compares with one value, and cannot compare with a soft label: "
-            f"expected one that reads target_probs ({', '.join(able)})"
-        )
-
-
 def name_of(criterion: Criterion) -> str:
     """Return a criterion as a reader would write it: `ntl_was`, `dist2(tau=0.5)`, `HLGauss(sigma=2)`."""
     if isinstance(criterion, partial):

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ntloss.engine.readout import COMPUTED_IN, Backend, Grads, Readout, Wanted
 from ntloss.engine.shards import Shard, Sharded
-from ntloss.engine.targets import values_are_hidden
 
 # `once_differentiable` raises only if the second backward pass reaches it. `torch.autograd.grad` with respect
 # to some inputs may not reach it, and gradient penalties and Hessians would silently lack second derivatives.
@@ -41,11 +40,12 @@ def read(logits: Tensor, labels: Tensor, wanted: Wanted, shard: Shard | None = N
     transform: models transform them themselves. They need one buffer of their size, which becomes their
     gradient; none without a gradient.
     """
-    if shard is None and values_are_hidden():
-        by_operators = logits.device.type not in ("cpu", *KERNEL_DEVICES)
-        if by_operators or not torch.compiler.is_compiling():
-            # The compiler fuses this into few passes over the logits. torch.func transforms operators only.
-            return read_plainly(logits, labels, wanted)
+    plainly = torch.compiler.is_compiling() and logits.device.type not in ("cpu", *KERNEL_DEVICES)
+    if not torch.compiler.is_compiling():
+        plainly = torch._C._are_functorch_transforms_active()
+    if shard is None and plainly:
+        # The compiler fuses this into few passes over the logits. torch.func transforms operators only.
+        return read_plainly(logits, labels, wanted)
     keep = torch.is_grad_enabled() and logits.requires_grad
     return Readout(*_Read.apply(logits, labels, *wanted[:2], shard, keep))  # type: ignore[no-untyped-call]
 

@@ -23,7 +23,7 @@ IGNORED = -100  # label of positions without a loss, the default of torch
 Mode = Literal["add", "replace"]
 Reduction = Literal["mean", "sum", "none"]
 # What a criterion reads of the whole number that a label belongs to.
-OF_NUMBERS = ("place", "digits_after", "numbers", "digits", "number_sigma")
+OF_NUMBERS = frozenset({"place", "digits_after", "numbers", "digits", "number_sigma"})
 INTEGERS = (torch.int64, torch.int32)
 TINY = torch.finfo(torch.float32).tiny  # a divisor in place of 0
 
@@ -110,7 +110,7 @@ class LabelReader(NamedTuple):
     @property
     def finds_numbers(self) -> bool:
         """Whether the criterion reads which numbers labels form."""
-        return not {*OF_NUMBERS}.isdisjoint(self.reads)
+        return not OF_NUMBERS.isdisjoint(self.reads)
 
     def prepare(
         self,
@@ -148,19 +148,19 @@ class LabelReader(NamedTuple):
                 )
         # `gather` accepts int32 only since torch 2.8.
         record = PreparedLabels(labels.long().masked_fill(ignored, -1), weights, number_weights, sigma, soft)
-        if any(each is not None for each in (weights, number_weights, sigma, soft, sequence_ids)):
+        beside = weights, number_weights, sigma, soft, sequence_ids
+        if [each for each in beside if each is not None]:
             self._check(record, sequence_ids, mode, reads)
         if self.fields is not None:
             own = sigma_of_labels(record.labels, self.vocabulary, *self.fields, sequence_ids, -1)
             own = own.to(labels.device)
             record = record._replace(sigma=own if sigma is None else torch.where(sigma > 0, sigma, own))
         if shift:  # by one position to the left; the length stays that of the logits
-            soft = None if soft is None else SoftTargets(*(_shifted(each, 0, -2) for each in soft))
-            beside = weights, number_weights, record.sigma
-            moved = [None if each is None else _shifted(each) for each in beside]
+            soft = None if soft is None else SoftTargets(*[_shifted(each, 0, -2) for each in soft])
+            moved = [None if each is None else _shifted(each) for each in record[1:4]]  # type: ignore[arg-type]
             record = PreparedLabels(_shifted(record.labels, -1), *moved, soft)  # type: ignore[arg-type,call-arg]
             sequence_ids = None if sequence_ids is None else _shifted(sequence_ids, -1)
-        if self.finds_numbers:
+        if not OF_NUMBERS.isdisjoint(self.reads):
             # Compiled code cannot read labels, and in eager mode the compiler need not be imported.
             find = self._find_numbers
             find = _disable_dynamo(find) if torch.compiler.is_compiling() else find
@@ -314,7 +314,7 @@ def make_targets(
     has_term = is_number = target >= 0
     of_numbers = "numbers" in reads  # one term for each number, at its first token
     numbers = sigma = None
-    if not {*OF_NUMBERS}.isdisjoint(reads):
+    if not OF_NUMBERS.isdisjoint(reads):
         if record.numbers is None:
             raise ValueError(
                 "the labels were prepared by a loss that looks at no whole numbers: expected "

@@ -267,7 +267,7 @@ def read_distribution(
     # A clamp whose backward pass is a single operator; so is `hardtanh` below.
     logits = F.threshold(number_logits.to(dtype), MINUS_INFINITY, MINUS_INFINITY)
     shifted: Tensor = logits
-    highest: Tensor | float = 0.0
+    highest: Tensor | None = None
     if tables.has_several_forms or "log_mass" in reads:
         # Differences of large logits are more precise than their logsumexp.
         highest = logits.detach().amax(-1)
@@ -277,7 +277,8 @@ def read_distribution(
     given: dict[str, Any] = {"logits": logits, "values": values}
     if normalizer is not None:
         # Rounding may make the sum over the number tokens exceed the sum over the vocabulary.
-        row_max, shifted_lse = normalizer[0] - highest, normalizer[1]
+        row_max, shifted_lse = normalizer
+        row_max = row_max if highest is None else row_max - highest
         if "vocab_log_probs" in reads:
             log_probs = (shifted - row_max.unsqueeze(-1)) - shifted_lse.unsqueeze(-1)
             given["vocab_log_probs"] = F.hardtanh(log_probs, torch.finfo(dtype).min, 0.0)

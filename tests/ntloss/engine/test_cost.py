@@ -141,7 +141,7 @@ class TestHiddenPath:
 
 @pytest.mark.parametrize(
     ("criterion", "forward", "backward"),
-    [("ntl_was", 40, 16), ({"name": "hl_gauss", "sigma": 2.0}, 83, 21), ("number_level", 111, 28)],
+    [("ntl_was", 40, 16), ({"name": "hl_gauss", "sigma": 2.0}, 79, 21), ("number_level", 111, 28)],
     ids=str,
 )
 def test_few_operators_are_dispatched(criterion, forward, backward):
@@ -154,7 +154,7 @@ def test_few_operators_are_dispatched(criterion, forward, backward):
 
 @pytest.mark.parametrize(
     ("criterion", "most"),
-    [("ntl_was", (20, 36)), ({"name": "hl_gauss", "sigma": 2.0}, (21, 37))],
+    [("ntl_was", (19, 31)), ({"name": "hl_gauss", "sigma": 2.0}, (21, 33))],
     ids=str,
 )
 def test_a_reader_follows_few_functions(criterion, most):
