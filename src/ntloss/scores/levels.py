@@ -59,6 +59,16 @@ def levels_by_text(levels: Iterable[Any]) -> dict[str, Any]:
     return of_text
 
 
+class Scale:
+    """Levels by their texts, with their values, and the largest one that is a number; None for words."""
+
+    def __init__(self, levels: Levels) -> None:
+        self.values = level_values(levels)
+        self.levels = levels_by_text(self.values)
+        numbers = [self.values[level] for name, level in self.levels.items() if _NUMBER.fullmatch(name)]
+        self.top = max(numbers, default=None)
+
+
 class Begun(NamedTuple):
     """What an answer is so far.
 
@@ -105,10 +115,10 @@ def read_level(text: str, levels: Mapping[str, Any]) -> Begun:
     name, behind = _plain(text[:end]), text[end:]
     if text[end - 1].isdigit():
         has_point = "." in name  # 0.5.1 is no longer number
-        goes_on = (DIGIT if has_point else _GOES_ON).match(behind)
+        goes_on = bool((DIGIT if has_point else _GOES_ON).match(behind))
         is_open = behind in ("", "" if has_point else ".") and text[:end] in levels
     else:
-        goes_on = _LETTER.match(behind) and not _UNSPACED.match(text[end - 1])
+        goes_on = bool(_LETTER.match(behind)) and not _UNSPACED.match(text[end - 1])
         is_open = not behind
     return Begun(NONE if goes_on else levels[name], longer, is_open)
 

@@ -18,10 +18,10 @@ place and is no level is no score. Thoughts before the answer do not count.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ntloss.scores.levels import NONE, read_level
+from ntloss.scores.levels import NONE, Scale, read_level
 
 _SCORES = "scores?|ratings?|grades?"
 _VERDICTS = "answer|verdict|judge?ment|decision|result|label|choice|sentiment"
@@ -38,16 +38,16 @@ _UNIT = r"[\"'`*_)\]]*(?:\s*(?:(?:stars?|points?|marks?|Punkten?)\b|[分点점])
 _TOP = rf"""{_UNIT}\s*(?:/|out[ -]of\b(?:[ ]an?\b)?|\b(?:of|von|sur|de|su|из)\b)\s*[*_]*
     (?P<top>\d+(?:\.\d+)?){_UNIT}"""
 _OPENING = r"""(?:\\(?:boxed|text|textbf|mathbf)\{|\{\s*["']value["']\s*:|<[^<>\n]*>|->|-(?=\s)
-    |[\s"'`*_~$|>\[({:=\\#→⭐★☆])*"""
+    |[\s"'`*_~$|>\[({:=\\#→⭐★☆]){0,40}"""
 _CLOSING = r"""(?:[\s"'`*_~$|\])}.!\\]|</?[^<>\n]*>)*"""
-# Another number, a range or a list: 4-5, 4 to 5, 4:30, 4e1, [4, 5].
-_PART = r"-\d|\s-\s\d+(?!\s*[a-z])|\s?(?:to|or)\s\d|:\d|e-?\d|,\s*\d+(?:\.\d+)?\s*[,\]]"
+# Another number, a range, a sum or a list: 4th, 4:30, 4-5, 4 to 5, 4 + 1, [4, 5].
+_PART = r"[a-z]|:\d|-\w|\s-\s\d+(?!\s*[a-z])|\s?(?:to|or|and|[+*=])\s?\d|,\s*\d+(?:\.\d+)?\s*[,\]]"
 # What a number counts: `2 flaws`, but not `4 because`.
 _COUNTED = r"""\s+(?=(?-i:[a-z]))
     (?!(?:out|of|for|because|as|on|in|since|with|given|and|but|or|so|due|is|was|overall|based|here)\b)"""
-_ONLY_BEFORE = r"""(?:\b(?:not|never|cannot|than|if|unless|why|for\ an?
-    |to\ (?:be|get|earn|reach|receive|deserve)|(?:perfect|full|max\w*|highest)\ (?:score|rating))\b|n't\b)
-    (?:(?!\b(?:so|but)\b)[^.!?;,:\n]){0,40}\Z"""
+_ONLY_BEFORE = r"""(?:\b(?:not|never|cannot|unable|than|if|unless|why|going|could|might|(?<!\bi\ )would
+    |for\ an?|to\ (?:be|get|earn|reach|receive|deserve)|(?:perfect|full|max\w*|highest)\ (?:score|rating))\b
+    |n't\b)(?:(?!\b(?:so|but)\b)[^.!?;,:\n]){0,40}\Z"""
 _ONLY_BEHIND = r"""\W{0,3}\b(?:would|could|should|might|requires?|needs?|means?
     |(?:is|are)\ (?:for|only|reserved|given))\b|\s*="""
 
@@ -56,19 +56,20 @@ _OBJECT = r"""\{\s*(?:"[^"\n]*"|'[^'\n]*'|\w+)\s*:"""
 _LEXEME = rf"(?s)(?P<name>{_TEXT}|\w+)\s*:|{_TEXT}|[{{}}\[\]]"
 _MARK = r"""(?P<sure>\[\[(?=[^\[\]\n]*\]\])|\[RESULT\])\s*(?:[A-Za-z ]+:)?
     |[\[<](?P<name>[A-Za-z][\w -]*)[\]>](?!\()"""
-_LINE = r"""(?m)^(?P<indent>[ \t]*)[^\w\n]*(?:\d+[.)][ \t]+)?[*_]*(?P<name>[^\W\d_][^\n:=|<>→\d.?!(\[]{0,40}?)
-    [ \t*_`"')]*(?:[(\[][^\n)\]]*[)\]]|\b(?:from|on|out\ of)\b[^\n:=]*)?[ \t*_`"')\]]*
+_LINE = r"""(?m)^(?P<indent>[ \t]*)(?![ \t])(?:[^\w\n]|_)*(?:\d+[.)][ \t]+[*_]*)?
+    (?P<name>[^\W\d_][^\n:=|<>→\d.?!(\[]{0,40}?)[ \t*_`"')]{0,9}
+    (?:(?:[(\[][^\n)\]]*[)\]]|\b(?:from|on|out\ of)\b[^\n:=]*)[ \t*_`"')\]]{0,9})?
     (?:[:=|→][*_ \t]*(?=[^\s*_])|[ \t]-+>?[ \t]|[是为為はが]
-      |:?[*_\s]+(?=[^\w\n]*LEVEL[\d./]*[^\w\n]*$))"""
+      |:?[*_\s]{1,9}(?=[^\w\n]{0,9}LEVEL[\d./]*[^\w\n]*$))"""
 _WORDS = (
-    r"\\boxed\{(?=[^\n}]*LEVEL)",
+    r"\\boxed\{(?=[^\n}]{0,40}LEVEL)",
     rf"(?=LEVEL{_UNIT}\s*(?:/|out[ -]of\b)(?:\s+an?)?\s*[*_]*TOP(?!\d|\.\d))",
     rf"""(?:\b(?:rat(?:e|es|ed)|scor(?:e|es|ed)|grad(?:e|es|ed)|giv(?:e|es|en)|gave|assign(?:s|ed)?|award(?:s|ed)?
-            |deserves?|earn(?:s|ed)?|gets?|got|merits?|warrants?|receives?|say)\b[^.!?;:\n\d]{{0,60}}?
+            |deserves?|earn(?:s|ed)?|gets?|got|merits?|warrants?|receives?|say|vote|choose|pick)\b[^.!?;:(\n\d]{{0,60}}?
           |(?:\bscore|\brating|\bgrade|\bverdict|\banswer|{_FOREIGN})
             (?:[\s"'*_]*(?:\b(?:of|is|was|be|as|at|an?)\b|[:=]))+
           |[给給打])[\s"'`*_(\[]*?(?=LEVEL)""",
-    rf"\A[^\n]*?(?:\b(?:an?|is|say)\b|:)\W*(?=LEVEL{_UNIT}{_CLOSING}\Z)",
+    rf"\A[^\n]*?(?:\b(?:an?|is|say)\b|:)\W{{0,9}}(?=LEVEL{_UNIT}{_CLOSING}\Z)",
     rf"""\A\W*(?=LEVEL{_UNIT}(?:{_CLOSING}(?:\n|\Z)|(?<=[^\W\d])[.!]
             |\s*(?:[;:(]|,(?!\s*\d)|-+\s|because\b|since\b)))
         |\n[^\w\n]*(?=LEVEL{_UNIT}{_CLOSING}\Z)""",
@@ -86,40 +87,6 @@ class Place(NamedTuple):
     level: Any
 
 
-class Scale:
-    """The levels that are looked for in answers.
-
-    Args:
-        levels: levels by their texts.
-        values: levels with their values.
-    """
-
-    def __init__(self, levels: Mapping[str, Any], values: Mapping[Any, float]) -> None:
-        numbers = [values[level] for name, level in levels.items() if re.fullmatch(_NUMBER, name)]
-        words = sorted((name for name in levels if not name[-1].isdigit()), key=len, reverse=True)
-        either = [rf"(?<!\w)(?-i:{'|'.join(map(re.escape, words))})(?!\w)"] if words else []
-        self.levels, self.top = levels, max(numbers, default=None)
-        self.pattern = f"(?:{'|'.join([*either, *([_NUMBER] if numbers else [])])})"
-
-    def find(self, pattern: str, text: str) -> Iterator[re.Match[str]]:
-        """Find a pattern, in which LEVEL stands for any number or level, and TOP for the largest one."""
-        top = "(?!)" if self.top is None else f"{self.top:g}"
-        return _compiled(pattern.replace("LEVEL", self.pattern).replace("TOP", top)).finditer(text)
-
-    def at(self, text: str, start: int) -> Place:
-        """Return the place of the score behind marks such as quotes and stars."""
-        start = _end(_OPENING, text, start)
-        number = _compiled(_NUMBER).match(text, start)
-        if number is None:
-            return Place(start, _end(self.pattern, text, start), read_level(text[start:], self.levels).level)
-        level, end = read_level(number[0], self.levels).level, number.end()
-        top, percent = _compiled(_TOP).match(text, end), text.startswith("%", end)
-        is_of_other = (top and float(top["top"]) != self.top) or (percent and self.top != 100)
-        if is_of_other or _compiled(_PART).match(text, end):
-            level = NONE
-        return Place(start, top.end() if top else _end(_UNIT, text, end), level)
-
-
 def places_of_score(text: str, scale: Scale, after: str | None = None) -> list[Place]:
     """Return the places at which an answer has its score: one, or several of the same rank, in their order.
 
@@ -134,29 +101,56 @@ def places_of_score(text: str, scale: Scale, after: str | None = None) -> list[P
         text = _blank(text, 0, marks[-1].end() if marks[-1]["end"] else len(text))
     if after is not None:
         words = r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", after)))
-        return [scale.at(text, match.end()) for match in re.finditer(words, text)]
+        return [_at(scale, text, match.end()) for match in re.finditer(words, text)]
     objects = [*_objects(text)]
     if found := _best((entry for *_, entries in objects for entry in entries), text, scale):
         return found
     for begin, end, entries in objects:
-        single = scale.at(text, entries[0][2])
+        single = _at(scale, text, entries[0][2])
         if len(entries) == 1 and single.level is not NONE and not re.search(r"\w", text[:begin] + text[end:]):
             return [single]
         text = _blank(text, begin, end)
-    in_marks = [(m["sure"] or m["name"], 0, m.end()) for m in scale.find(_MARK, text)]
-    in_lines = [(m["name"], len(m["indent"]), m.end()) for m in scale.find(_LINE, text)]
+    in_marks = [(m["sure"] or m["name"], 0, m.end()) for m in _find(scale, _MARK, text)]
+    in_lines = [(m["name"], len(m["indent"]), m.end()) for m in _find(scale, _LINE, text)]
     if found := _best(in_marks, text, scale) or _best(in_lines, text, scale):
         return found
     for pattern in _WORDS:
-        places = [scale.at(text, match.end()) for match in scale.find(pattern, text)]
+        places = [_at(scale, text, match.end()) for match in _find(scale, pattern, text)]
         if found := [place for place in places if _is_said(place, text)]:
             return found
     return []
 
 
+def _at(scale: Scale, text: str, start: int) -> Place:
+    """Return the place of the score behind marks such as quotes and stars."""
+    start = _end(_OPENING, text, start)
+    number = _compiled(_NUMBER).match(text, start)
+    if number is None:
+        end = _end(_level_in(scale), text, start)
+        return Place(start, end, read_level(text[start:], scale.levels).level)
+    level, end = read_level(number[0], scale.levels).level, number.end()
+    top, percent = _compiled(_TOP).match(text, end), text.startswith("%", end)
+    is_of_other = (top and float(top["top"]) != scale.top) or (percent and scale.top != 100)
+    if is_of_other or _compiled(_PART).match(text, end):
+        level = NONE
+    return Place(start, top.end() if top else _end(_UNIT, text, end), level)
+
+
+def _find(scale: Scale, pattern: str, text: str) -> Iterator[re.Match[str]]:
+    """Find a pattern, in which LEVEL stands for any number or level, and TOP for the largest one."""
+    top = "(?!)" if scale.top is None else f"{scale.top:g}"
+    return _compiled(pattern.replace("TOP", top).replace("LEVEL", _level_in(scale))).finditer(text)
+
+
+def _level_in(scale: Scale) -> str:
+    words = [re.escape(name) for name in scale.levels if not re.fullmatch(_NUMBER, name)]
+    either = [rf"(?<!\w)(?-i:{'|'.join(sorted(words, key=len, reverse=True))})(?!\w)"] if words else []
+    return f"(?:{'|'.join([*either, *([] if scale.top is None else [_NUMBER])])})"
+
+
 def _best(named: Iterable[tuple[str, int, int]], text: str, scale: Scale) -> list[Place]:
     """Return the places of the best name, of these the outermost; given the name, depth and start of each."""
-    found = [(name, -depth, scale.at(text, start)) for name, depth, start in named]
+    found = [(name, -depth, _at(scale, text, start)) for name, depth, start in named]
     ranked = [((_rank(name, place, text, scale), depth), place) for name, depth, place in found]
     best = max((rank for rank, _ in ranked), default=(0, 0))
     return [place for rank, place in ranked if rank == best and best[0]]

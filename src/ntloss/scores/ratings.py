@@ -168,20 +168,15 @@ def _tables(scores: Sequence[ScoreReading], ratings: Ratings) -> tuple[list[list
     levels = [*scores[0].probabilities]
     probs, shares = [], []
     for row, (score, given) in enumerate(zip(scores, ratings, strict=True)):
-        if [*score.probabilities] != levels:
-            raise ValueError(
-                f"row {row} has the levels {[*score.probabilities]}: expected those of all, {levels}"
-            )
+        mass = sum(score.probabilities.values())
+        if [*score.probabilities] != levels or not mass > 0:
+            raise ValueError(f"scores: row {row} is {score}, expected probabilities of {levels}")
         of_raters = counted([given] if is_one_rating(given) else given, f"ratings of row {row}")
         if unknown := [rating for rating, _ in of_raters if rating not in levels]:
             raise ValueError(f"ratings of row {row}: {given!r} with {unknown}: expected some of {levels}")
-        total, mass = sum(count for _, count in of_raters), sum(score.probabilities.values())
-        if not mass > 0:
-            raise ValueError(f"scores: row {row} has no probability on its levels")
+        counts = [float(sum(n for rating, n in of_raters if rating == level)) for level in levels]
         probs.append([p / mass for p in score.probabilities.values()])
-        shares.append(
-            [float(sum(n for rating, n in of_raters if rating == level) / total) for level in levels]
-        )
+        shares.append([count / sum(counts) for count in counts])
     return probs, shares
 
 

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from ntloss.callers import UnlikelyNumberWarning, warn_caller
-from ntloss.scores.levels import (
-    NONE,
-    UNKNOWN,
-    Ask,
-    Levels,
-    Node,
-    level_values,
-    levels_by_text,
-    read_level,
-    walk_levels,
-)
-from ntloss.scores.places import Place, Scale, places_of_score
+from ntloss.scores.levels import NONE, UNKNOWN, Ask, Levels, Node, Scale, read_level, walk_levels
+from ntloss.scores.places import Place, places_of_score
 from ntloss.scores.responses import Position, answer_of, answer_of_list, plain
 
 # The probability of what is no level, of what is not known, and of levels in other letters that warns.
@@ -49,11 +39,8 @@ class ScoreReading:
     def mean(self) -> float:
         """The mean of the levels' values, given that the model answers with a level; NaN if it does not."""
         total = sum(self.probabilities.values())
-        return (
-            sum(self.value_of(level) * p for level, p in self.probabilities.items()) / total
-            if total
-            else math.nan
-        )
+        weighted = sum(self.value_of(level) * p for level, p in self.probabilities.items())
+        return weighted / total if total else math.nan
 
     @property
     def median(self) -> float:
@@ -108,10 +95,9 @@ def scores_from_response(
 ) -> Any:
     """Find the score in the answer of an API, and read the probability of each level at its place.
 
-    The value of a JSON or YAML key such as `score` counts first, then marks such as `[RESULT]`, `[[4]]`,
-    `<score>` and a line that begins with `Score:`, then `4/5`, then words such as "a rating of 4", then an
-    answer that is nearly nothing but a level. Thoughts before the answer are no part of it. If what stands at
-    that place is no level (`Score: N/A`), there is no score.
+    The score under a key of JSON or YAML counts first, then marks such as `[RESULT]` and `Score:`, then
+    `4/5`, then prose, then an answer that is nearly nothing but a level. If what stands there is no level
+    (`Score: N/A`), there is no score. Thoughts before the answer do not count.
 
     Args:
         response: what an API or a library has returned, as an object or a mapping: OpenAI's chats
@@ -149,20 +135,13 @@ def scores_from_response(
     """
     if isinstance(response, list | tuple):
         return [scores_from_response(each, levels, after) for each in response]
-    values = level_values(levels)
-    scale = Scale(levels_by_text(values), values)
-    answer = answer_of(response)
+    scale, answer = Scale(levels), answer_of(response)
 
     def read(after: str | None) -> ScoreReading:
         place = _place(answer.text, scale, after)
         if place is None:
-            return reading_of({NONE: 1.0}, values)
-        ends = [*accumulate(len(position.written or "") for position in answer.positions)]
-        index = bisect_right(ends, place.start)
-        first, *others = answer.positions[index:]
-        lead = answer.text[: place.start][ends[index - 1] if index else 0 :]
-        positions = [first.after(lead) if lead.strip() else first, *others]
-        return _read(positions, answer.has_ended, scale.levels, values)
+            return reading_of({NONE: 1.0}, scale.values)
+        return _read(answer.positions_from(place.start), answer.has_ended, scale)
 
     return _for_each(after, read)
 
@@ -179,14 +158,11 @@ def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> Sco
         levels: see `scores_from_response`.
 
     Returns:
-        The score, see `scores_from_response`.
+        The score; it and its warnings are those of `scores_from_response`.
 
     Raises:
         ValueError: an empty list, fewer than two levels, or numbers that are no log-probabilities.
         TypeError: entries of another form.
-
-    Warns:
-        UnlikelyNumberWarning: see `scores_from_response`.
 
     Example:
         >>> top = [{"token": "4", "logprob": -0.22}, {"token": "5", "logprob": -2.3},
@@ -195,9 +171,7 @@ def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> Sco
         >>> round(scores.mean, 2), round(scores.left_out, 2)
         (4.11, 0.05)
     """
-    values = level_values(levels)
-    positions, has_ended = answer_of_list(top_logprobs)
-    return _read(positions, has_ended, levels_by_text(values), values)
+    return _read(*answer_of_list(top_logprobs), Scale(levels))
 
 
 def scores_from_samples(
@@ -216,15 +190,11 @@ def scores_from_samples(
         TypeError: the answers are no texts.
         ValueError: there is none.
 
-    Warns:
-        UnlikelyNumberWarning: see `scores_from_response`.
-
     Example:
         >>> print(scores_from_samples(["Score: 4", "Score: 5", "Score: 4", "I cannot say."]))
         4.33 (1: 0, 2: 0, 3: 0, 4: 0.5, 5: 0.25)
     """
-    values = level_values(levels)
-    scale = Scale(levels_by_text(values), values)
+    scale = Scale(levels)
     texts = [answers] if isinstance(answers, str) else [*answers]
     if not texts:
         raise ValueError("answers: expected the texts of one or more answers, given none")
@@ -232,12 +202,9 @@ def scores_from_samples(
         raise TypeError(f"answers: expected texts, given {others[0]!r:.80}")
 
     def read(after: str | None) -> ScoreReading:
-        shares: dict[Any, float] = {}
-        for text in texts:
-            place = _place(plain(text), scale, after)
-            level = NONE if place is None else place.level
-            shares[level] = shares.get(level, 0.0) + 1 / len(texts)
-        return reading_of(shares, values)
+        places = [_place(plain(text), scale, after) for text in texts]
+        counts = Counter(NONE if place is None else place.level for place in places)
+        return reading_of({level: count / len(texts) for level, count in counts.items()}, scale.values)
 
     return _for_each(after, read)
 
@@ -349,15 +316,10 @@ def _place(text: str, scale: Scale, after: str | None) -> Place | None:
     return places[-1]
 
 
-def _read(
-    positions: Sequence[Position],
-    has_ended: bool | None,
-    of_text: Mapping[str, Any],
-    values: Mapping[Any, float],
-) -> ScoreReading:
-    (shares,) = walk_levels(_ask_of(positions, has_ended, of_text), [0], of_text)
-    found = reading_of(shares, values)
-    _warn(positions[0].shares(), found, of_text)
+def _read(positions: Sequence[Position], has_ended: bool | None, scale: Scale) -> ScoreReading:
+    (shares,) = walk_levels(_ask_of(positions, has_ended, scale.levels), [0], scale.levels)
+    found = reading_of(shares, scale.values)
+    _warn(positions[0].shares(), found, scale.levels)
     return found
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -41,8 +42,10 @@ _HAS_ENDED = {"stop", "eos", "eos_token", "stop_sequence", "word", "completed", 
 _LARGEST_SUM = 1.01  # of probabilities, which APIs round
 # Marks of tokens that are not decoded, typography's minus and dashes, and digits and punctuation of full
 # width: one character for one, so that places in the text stay.
-_PLAIN = str.maketrans("Ġ▁Ċ\u2212\u2013\u2014", "  \n---")
-_PLAIN |= {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
+_WIDE = "".join(map(chr, range(0xFF01, 0xFF5F)))
+_PLAIN = str.maketrans(
+    "Ġ▁Ċ\u2212\u2013\u2014" + _WIDE, "  \n---" + "".join(chr(ord(sign) - 0xFEE0) for sign in _WIDE)
+)
 
 
 class Position(NamedTuple):
@@ -77,12 +80,6 @@ class Position(NamedTuple):
             )
         return shares
 
-    def after(self, lead: str) -> Position:
-        """Return the position behind characters that its token begins with, such as the quote of `"7`."""
-        rest = {token: token.lstrip().removeprefix(lead.lstrip()) for token in self.shares()}
-        top = [(rest[token], math.log(share)) for token, share in self.shares().items() if share]
-        return Position(None if self.written is None else rest[self.written], None, top)
-
 
 class Answer(NamedTuple):
     """The positions of an answer, and whether nothing follows them; None if that is not known."""
@@ -94,6 +91,18 @@ class Answer(NamedTuple):
     def text(self) -> str:
         """The tokens that were written, as one text."""
         return "".join(position.written or "" for position in self.positions)
+
+    def positions_from(self, start: int) -> list[Position]:
+        """Return the positions from a character of the text on; what its token has before it is cut off."""
+        ends = [*accumulate(len(position.written or "") for position in self.positions)]
+        index = bisect_right(ends, start)
+        first, *others = self.positions[index:]
+        lead = self.text[ends[index - 1] if index else 0 : start].lstrip()
+        if not lead:
+            return [first, *others]
+        rest = {token: token.lstrip().removeprefix(lead) for token in [first.written or "", *first.shares()]}
+        top = [(rest[token], math.log(share)) for token, share in first.shares().items() if share]
+        return [Position(rest[first.written or ""], None, top), *others]
 
 
 def answer_of(response: Any) -> Answer:
