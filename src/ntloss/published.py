@@ -25,7 +25,6 @@ from ntloss.numbers.grammar import LARGEST, as_value, with_ascii_sign
 from ntloss.numbers.vocabulary import (
     NumberToken,
     NumberVocabulary,
-    make_vocabulary,
     missing_digits,
     texts_within,
     warn_once,
@@ -75,7 +74,7 @@ def _published_vocabulary(
         )
     if ways:
         warn_once(f"{len(kept):,} tokens count as numbers; left out are {' and '.join(ways)}")
-    return make_vocabulary(texts, kept, texts.vocab_size if vocab_size is None else vocab_size)
+    return NumberVocabulary(texts.vocab_size, tuple(kept), _texts=texts)
 
 
 def reweighed(criterion: Criterion, worst: float) -> Criterion:

@@ -37,8 +37,7 @@ class Options:
     def __init__(self, vocabulary: NumberVocabulary, reader: NumberReader, device: torch.device) -> None:
         self.reader = reader
         self.read = functools.lru_cache(maxsize=2**15)(reader.read)
-        tokens = [*vocabulary.pieces.items(), *vocabulary.parts.items()]
-        pieces = sorted(tokens, key=lambda piece: _place(piece[1]))
+        pieces = sorted(vocabulary.pieces.items(), key=lambda piece: _place(piece[1]))
         self.token_ids = torch.tensor([i for i, _ in pieces], device=device)
         self.texts = [*(text for _, text in pieces), _LETTER]
         self._patterns = tuple(map(simplify, self.texts))
