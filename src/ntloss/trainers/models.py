@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
-from ntloss.reading.images import tokenizer_of
+from ntloss.reading.question import tokenizer_of
 
 # Embeddings are padded for speed and for future tokens, by less than this.
 _PADDING_SHARE, _PADDING_TOKENS = 1.1, 1024
