@@ -45,14 +45,6 @@ class FormServer(ThreadingHTTPServer):
     def url(self):
         return f"http://127.0.0.1:{self.server_port}"
 
-    def prefixes(self):
-        """All prefixes whose next token was asked for, in their order."""
-        found = []
-        for _, body in self.requests:
-            if body and (prompts := body.get("prompt", body.get("input_ids"))) and "tokens" not in body:
-                found += prompts if isinstance(prompts, list) else []
-        return found
-
     def encode(self, text):
         longest = sorted(self.texts, key=len, reverse=True)
         return [self.texts.index(piece) for piece in re.findall("|".join(map(re.escape, longest)), text)]

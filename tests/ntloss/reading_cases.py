@@ -68,6 +68,18 @@ def _logits(model, question, rows):
     return output.logits[:, -1]
 
 
+def tokenizer_of(words, pattern=None):
+    """A tokenizer with a token for each word, from 2; `a` also stands for what is unknown."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel({word: i + 2 for i, word in enumerate(words)}, "a"))
+    pattern = pattern or "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
 class FixedModel:
     """A causal model whose next token depends on the kind of the last one only.
 

@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from ntloss.reading.source import Prefixes
+
 
 def byte_level_tokenizer(*merged):
     """A tokenizer of bytes, and of some texts in one token each."""
@@ -42,43 +44,25 @@ class Answers:
         """Continue prompts, of which only the number counts."""
         return _Written(self, [tuple(prefix_ids)] * len(inputs))
 
-    def vocabulary(self):
-        """It has none of its own."""
-        raise TypeError("tokenizer")
 
+class _Written(Prefixes):
+    def __init__(self, model, prompts):
+        super().__init__(prompts)
+        self.model = model
 
-class _Written:
-    device = torch.device("cpu")
-    counts = (0, 0)
-
-    def __init__(self, model, rows):
-        self.model, self.rows = model, rows
-
-    def __len__(self):
-        return len(self.rows)
-
-    def _after(self, row):
+    def _after(self, prefix):
         shares = {}
         for ids, share in self.model.rows:
-            if ids[: len(row)] == row and len(ids) > len(row):
-                shares[ids[len(row)]] = shares.get(ids[len(row)], 0.0) + share
+            if ids[: len(prefix)] == prefix and len(ids) > len(prefix):
+                shares[ids[len(prefix)]] = shares.get(ids[len(prefix)], 0.0) + share
         total = sum(shares.values())
         return {token: math.log(share / total) for token, share in shares.items()}
 
-    def next_tokens(self, token_ids):
-        after = [self._after(row) for row in self.rows]
-        rows = [[row.get(int(i), -math.inf) for i in token_ids] for row in after]
+    def ask(self, prefixes, token_ids):
+        after = [self._after(prefix) for prefix in prefixes]
+        rows = [[row.get(i, -math.inf) for i in token_ids] for row in after]
         return torch.tensor(rows, dtype=torch.float64).view(len(rows), len(token_ids))
 
     def likeliest(self, row):
-        after = self._after(self.rows[row])
+        after = self._after(self.prompts[row])
         return max(after, key=after.get)
-
-    def select(self, rows):
-        chosen = self.rows[rows] if isinstance(rows, slice) else [self.rows[i] for i in rows.tolist()]
-        return _Written(self.model, chosen)
-
-    def extend(self, tokens, lengths=None):
-        counts = [tokens.shape[-1]] * len(tokens) if lengths is None else lengths.tolist()
-        rows = zip(self.rows, tokens.tolist(), counts, strict=True)
-        return _Written(self.model, [(*row, *written[:n]) for row, written, n in rows])

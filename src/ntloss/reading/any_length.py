@@ -4,7 +4,9 @@ From the end of the prompt, texts are extended token by token, and each has its 
 likeliest texts are all followed. The remaining texts are sampled: they are sorted by their numbers, and every
 n-th of them is followed with the weight of all texts that it stands for (systematic sampling). The estimate
 is unbiased, and it is exact where few texts are likely. A text ends where further characters cannot change
-its number.
+its number, as the grammar says (`ntloss.numbers.grammar.NumberReader`): a model may write a space, a currency
+sign, a sign, digits with separators, an exponent, and what makes the number larger (`67 million`) or a part
+of another (`1/2`).
 
 Source: Fearnhead and Clifford, "On-line inference for hidden Markov models via particle filters", JRSS B 2003
 (weights above a threshold are kept, those below resampled).
@@ -12,165 +14,286 @@ Source: Fearnhead and Clifford, "On-line inference for hidden Markov models via 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from ntloss.numbers.grammar import count_digits
-from ntloss.reading.torch_model import Continuations
-from ntloss.reading.writing import Options
+from ntloss.numbers.grammar import (
+    POINT,
+    NumberReader,
+    count_digits,
+    simplify,
+    value_of_token,
+    with_ascii_sign,
+)
+from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.reading.source import Continuations, Text
 
-_FINER = 8  # a text is certain to be followed if its share is this times smaller than one of the most texts
+# Every text with a share of at least 1 / (8 * most_texts) is followed.
+_FINER = 8
+_LETTER = "qq"  # begins no word of a number, as `q` does; stands for all letters
+
+
+class Options:
+    """What may follow the text of a number: the tokens that matter, any letter, and the end, all else.
+
+    After `12`, a model may write a token that changes the number or keeps it open (a column each), a letter
+    (one column for all), or anything else, which ends it (one minus the sum). A letter matters where it takes
+    something back: `1e3` followed by one has no exponent. Options are in the order of the numbers that they
+    lead to, as far as these have one length.
+
+    Args:
+        vocabulary: the tokens.
+        reader: reads the text, given what stands before it.
+        device: where the results are.
+    """
+
+    def __init__(self, vocabulary: NumberVocabulary, reader: NumberReader, device: torch.device) -> None:
+        self.reader = reader
+        self.read = functools.lru_cache(maxsize=2**15)(reader.read)
+        self.after = functools.lru_cache(maxsize=2**15)(self._after)
+        pieces = sorted(vocabulary.pieces.items(), key=lambda piece: (_place(piece[1]), piece[0]))
+        self.token_ids = torch.tensor([i for i, _ in pieces], device=device)
+        self.texts = [*(text for _, text in pieces), _LETTER]
+        self.digits = torch.tensor([count_digits(text) for text in self.texts], device=device)
+        self._patterns = tuple(map(simplify, self.texts))
+        self.written = [text.encode("utf-8", "surrogateescape") for text in self.texts]
+        letters = [i for i in vocabulary.letter_ids if i not in vocabulary.pieces]
+        self._letter_ids = torch.tensor(letters, dtype=torch.int64, device=device)
+
+    def _after(self, text: str) -> tuple[Tensor, Tensor]:
+        """Return which options matter after a text, `[tokens + 1]`, and which of these keep its number open.
+
+        The letter is the last. They are the same after all texts of one state.
+        """
+        return _options_after(self.reader.state(text), self._patterns, self.reader)
+
+    def shares(self, root: Continuations, texts: Sequence[Text], allowed: Tensor) -> Tensor:
+        """Return the probabilities of the `allowed` options after texts, `[texts, options]`."""
+        # Most options matter after few texts, and some servers return only few tokens a request.
+        asked = allowed[:, :-1].any(0).nonzero()[:, 0]
+        shares = torch.zeros(allowed.shape, dtype=torch.float64, device=allowed.device)
+        letters = self._letter_ids[: None if bool(allowed[:, -1].any()) else 0]
+        if len(asked) or len(letters):
+            found = root.next_tokens(texts, torch.cat([self.token_ids[asked], letters])).exp()
+            shares[:, asked] = found[:, : len(asked)]
+            shares[:, -1] = found[:, len(asked) :].sum(-1)
+        return torch.where(allowed, shares, 0)
+
+    def further(
+        self, root: Continuations, texts: Sequence[Text], written: Sequence[str]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the probability that each text's number goes on at once, and that it may after one option.
+
+        Both are `[texts, options]`; `written` are the texts as characters.
+        """
+        after = map(self.after, written)
+        allowed, unchanged = (torch.stack(column).to(root.device) for column in zip(*after, strict=True))
+        shares = self.shares(root, texts, allowed)
+        return torch.where(unchanged, 0, shares), torch.where(unchanged, shares, 0)
+
+
+@functools.lru_cache(maxsize=2**12)
+def _options_after(state: str, options: tuple[str, ...], reader: NumberReader) -> tuple[Tensor, Tensor]:
+    """Return which options matter after a state, and which of these keep its number, but open."""
+    now = reader.read(state)
+    after = functools.cache(lambda text: reader.read(state + text))
+
+    def matters(option: str) -> tuple[bool, bool]:
+        """Return whether an option matters, and whether it keeps the number, but open."""
+        for n in range(1, len(option) + 1):
+            read = after(option[:n])
+            if not read.open:  # what begins with an end of the number ends it
+                break
+        kept = read[:2] == now[:2]
+        return read.open or not kept, read.open and kept
+
+    found = {option: matters(option) for option in dict.fromkeys(options)}
+    matter, kept = torch.tensor([found[option] for option in options]).unbind(-1)
+    return matter, kept
+
+
+_of_vocabulary: WeakKeyDictionary[NumberVocabulary, dict[tuple[NumberReader, torch.device], Options]] = (
+    WeakKeyDictionary()
+)
+
+
+def options_of(vocabulary: NumberVocabulary, reader: NumberReader, device: torch.device) -> Options:
+    """Return the options of a vocabulary, made once on each device.
+
+    Without a separator of thousands before the number, the vocabulary's is used.
+    """
+    if reader.thousands is None:
+        reader = reader._replace(thousands=vocabulary.thousands)
+    made = _of_vocabulary.setdefault(vocabulary, {})
+    if (reader, device) not in made:
+        made[reader, device] = Options(vocabulary, reader, device)
+    return made[reader, device]
+
+
+def _place(piece: str) -> tuple[int, float]:
+    """Return the place of a token among the options, in the order of the numbers that it begins."""
+    text = with_ascii_sign(piece.strip())
+    number = value_of_token(text)
+    if text.startswith("-"):
+        return 0, -(number or 0.0)
+    if text.startswith(POINT):
+        return 1, number or 0.0
+    return (3, 0.0) if number is None else (2, number)
 
 
 class Numbers(NamedTuple):
     """The numbers that a model writes after some prompts, each from one text; all `[texts]`."""
 
-    questions: Tensor  # the prompt that each follows, int64
+    prompts: Tensor  # the row of the prompt that each follows, int64
     values: Tensor  # float64, NaN if it has too many digits
     weights: Tensor  # float64, the probability of the text after the prompt
     tied: Tensor  # bool, whether the number is only a part of what is written
-    texts: list[str]
-    noise: Tensor  # `[questions]`, float64, variance of sampled shares p, at most, as a multiple of p(1 - p)
+    noise: Tensor  # `[prompts]`, float64, variance of sampled shares p, at most, as a multiple of p(1 - p)
+
+
+class _Texts(NamedTuple):
+    """What a model may have written after prompts."""
+
+    prompts: Tensor  # `[texts]`, the row of the prompt that each follows
+    weights: Tensor  # `[texts]`, float64, the probability of each, or of all texts that it stands for
+    digits: Tensor  # `[texts]`, how many digits each has
+    written: list[str]
+    tokens: list[Text]
+
+    def take(self, kept: Sequence[bool]) -> _Texts:
+        """Return some of them."""
+        index = torch.tensor(kept, dtype=torch.bool, device=self.weights.device)
+        return _Texts(
+            self.prompts[index],
+            self.weights[index],
+            self.digits[index],
+            [*compress(self.written, kept)],
+            [*compress(self.tokens, kept)],
+        )
 
 
 def numbers_after(
     root: Continuations,
-    rows: Tensor,
     options: Options,
     most_texts: int,
     max_digits: int,
     shifts: Tensor,
     kept: Sequence[str] = (),
 ) -> Numbers:
-    """Return the numbers that follow some prompts.
+    """Return the numbers that follow prompts.
 
     Args:
         root: the prompts.
-        rows: `[questions]`, the rows of `root` that are read.
         options: what may follow a text.
         most_texts: how many texts of each prompt are followed in a pass, at most.
         max_digits: most digits of a number; further decimals are cut off, and larger numbers are NaN.
         shifts: `[n]`, where in the first step of each pass sampling starts, from 0 to 1; of all prompts.
         kept: a text for each prompt that is followed however unlikely it is. Default: none.
     """
-    device, count = root.device, len(rows)
-    parts: list[tuple[Tensor, list[str], Tensor]] = []  # questions, texts and weights of numbers that ended
-    ended = torch.zeros(count, dtype=torch.float64, device=device)
-    noise = torch.zeros_like(ended)
-
-    def end(owners: Tensor, texts: list[str], weights: Tensor, which: list[int]) -> None:
-        index = torch.tensor(which, dtype=torch.int64, device=device)
-        parts.append((owners[index], [texts[i] for i in which], weights[index]))
-        ended.index_add_(0, owners[index], weights[index])
-
-    owners, nodes = torch.arange(count, device=device), rows
-    weights, texts, last, depth = torch.ones_like(ended), [""] * count, root, 0
-    while texts:
-        allowed = torch.stack([options.allowed(text) for text in texts]).to(device)
-        shares = options.shares(last, nodes, allowed)
-        ending = weights * (1 - shares.sum(-1)).clamp(min=0)
-        end(
-            owners, texts, ending, [i for i, text in enumerate(texts) if options.read(text).value is not None]
-        )
-        joint = weights[:, None] * shares
-        mass = ended.index_add(0, owners, joint.sum(-1))
-        is_kept = _leading_to(kept, owners, texts, options, joint)
+    rows = torch.arange(len(root), device=root.device)
+    ids = [*options.token_ids.tolist(), -1]  # the letter, which nothing follows
+    ones = torch.ones(len(root), dtype=torch.float64, device=root.device)
+    texts = _Texts(rows, ones, 0 * rows, [""] * len(root), [(row, ()) for row in range(len(root))])
+    ended, noise, depth = list[_Texts](), torch.zeros_like(ones), 0
+    of_ended = torch.zeros_like(ones)
+    while texts.written:
+        allowed = torch.stack([options.after(text)[0] for text in texts.written]).to(root.device)
+        shares = options.shares(root, texts.tokens, allowed)
+        ending = texts._replace(weights=texts.weights * (1 - shares.sum(-1)).clamp(min=0))
+        ended.append(ending.take([options.read(text).value is not None for text in texts.written]))
+        of_ended.index_add_(0, ended[-1].prompts, ended[-1].weights)
+        joint = texts.weights[:, None] * shares
+        mass = of_ended.index_add(0, texts.prompts, joint.sum(-1))
+        is_kept = torch.zeros_like(joint, dtype=torch.bool)
+        if kept:
+            _mark_leading_to(kept, texts, options, is_kept)
+        step = _steps(joint, texts.prompts, mass / (_FINER * most_texts), most_texts, is_kept)
         shift = float(shifts[depth % len(shifts)])
-        step = _steps(joint, owners, mass / (_FINER * most_texts), most_texts, is_kept)
-        joint, resampled = _resample(joint, owners, step, shift, is_kept)
+        joint, resampled = _resample(joint, texts.prompts, step, shift, is_kept)
         noise += (resampled / mass * step / mass).nan_to_num()
         parents, chosen = joint.nonzero(as_tuple=True)
-        pairs = zip(parents.tolist(), chosen.tolist(), strict=True)
-        texts = [texts[parent] + options.texts[i] for parent, i in pairs]
-        owners, weights = owners[parents], joint[parents, chosen]
-        going_on = [options.read(text).open and count_digits(text) <= max_digits for text in texts]
-        numbers = [i for i, text in enumerate(texts) if options.read(text).value is not None]
-        end(owners, texts, weights, [i for i in numbers if not going_on[i]])
-        follow = [i for i, goes in enumerate(going_on) if goes]
-        if follow:
-            index = torch.tensor(follow, device=device)
-            owners, weights = owners[index], weights[index]
-            last = last.select(nodes[parents[index]]).extend(options.token_ids[chosen[index]][:, None])
-            nodes = torch.arange(len(follow), device=device)
-        texts, depth = [texts[i] for i in follow], depth + 1
-    texts = [text for _, of_part, _ in parts for text in of_part]
-    read = [(_value(options, text, max_digits), options.read(text).tied) for text in texts]
-    values = torch.tensor([value for value, _ in read], dtype=torch.float64, device=device)
+        pairs = [*zip(parents.tolist(), chosen.tolist(), strict=True)]
+        written = [texts.written[parent] + options.texts[i] for parent, i in pairs]
+        longer = texts.digits[parents] + options.digits[chosen]
+        reads = [options.read(text) for text in written]
+        fits = (longer <= max_digits).tolist()
+        going_on = [read.open and few for read, few in zip(reads, fits, strict=True)]
+        is_end = [read.value is not None and not on for read, on in zip(reads, going_on, strict=True)]
+        tokens = [(texts.tokens[parent][0], (*texts.tokens[parent][1], ids[i])) for parent, i in pairs]
+        after = _Texts(texts.prompts[parents], joint[parents, chosen], longer, written, tokens)
+        ended.append(after.take(is_end))
+        of_ended.index_add_(0, ended[-1].prompts, ended[-1].weights)
+        texts, depth = after.take(going_on), depth + 1
+    prompts, weights, digits = (torch.cat(column) for column in list(zip(*ended, strict=True))[:3])
+    written = [text for each in ended for text in each.written]
+    reads = [options.read(text) for text in written]
+    # A decimal's further digits change little, but those of groups such as `37,200,000,000,0` end another
+    # number than the one that is read so far.
+    lost = [
+        read.open and many and options.reader.length(text) < len(text)
+        for text, read, many in zip(written, reads, (digits > max_digits).tolist(), strict=True)
+    ]
+    values = torch.tensor(
+        [math.nan if cut else read.value for read, cut in zip(reads, lost, strict=True)],
+        dtype=torch.float64,
+        device=root.device,
+    )
+    tied = torch.tensor([read.tied for read in reads], dtype=torch.bool, device=root.device)
     return Numbers(
-        torch.cat([questions for questions, *_ in parts]),
-        values.masked_fill(values.abs() >= 10.0**max_digits, math.nan),
-        torch.cat([weights for *_, weights in parts]),
-        torch.tensor([tied for _, tied in read], dtype=torch.bool, device=device),
-        texts,
-        noise,
+        prompts, values.masked_fill(values.abs() >= 10.0**max_digits, math.nan), weights, tied, noise
     )
 
 
-def _value(options: Options, text: str, max_digits: int) -> float:
-    """Return the number of a text; NaN if its digits were too many to be followed to its end.
-
-    A decimal's further digits change little, but those of groups such as `37,200,000,000,0` end another
-    number than the one that is read so far.
-    """
-    number = options.read(text)
-    is_long = number.open and count_digits(text) > max_digits
-    is_cut = is_long and options.reader.length(text) < len(text)
-    return math.nan if is_cut or number.value is None else number.value
-
-
-def _steps(weights: Tensor, owners: Tensor, finest: Tensor, most: int, kept: Tensor) -> Tensor:
-    """Return the weight from which on texts are certain to be followed, `[questions]`.
+def _steps(weights: Tensor, prompts: Tensor, finest: Tensor, most: int, kept: Tensor) -> Tensor:
+    """Return the weight from which on texts are certain to be followed, `[prompts]`.
 
     It is the `finest`, or more if `most` texts would not suffice for it.
     """
     steps = finest.clone()
-    shares = torch.where(kept, 1, (weights / finest[owners][:, None]).clamp(max=1)).nan_to_num().sum(-1)
-    for question in (torch.zeros_like(finest).index_add(0, owners, shares) > most).nonzero().flatten():
-        own = weights[owners == question].flatten().sort(descending=True).values
+    shares = torch.where(kept, 1, (weights / finest[prompts][:, None]).clamp(max=1)).nan_to_num().sum(-1)
+    for prompt in (torch.zeros_like(finest).index_add(0, prompts, shares) > most).nonzero().flatten():
+        own = weights[prompts == prompt].flatten().sort(descending=True).values
         # With the n largest texts kept, the remaining weight is shared by the other texts.
         rest = own.flip(0).cumsum(0).flip(0)
         share = rest[:most] / torch.arange(most, 0, -1, device=own.device)
         fits = (own[:most] <= share).nonzero()
-        steps[question] = share[fits[0, 0]] if len(fits) else share[-1]
+        steps[prompt] = share[fits[0, 0]] if len(fits) else share[-1]
     return steps
 
 
 def _resample(
-    weights: Tensor, owners: Tensor, step: Tensor, shift: float, kept: Tensor
+    weights: Tensor, prompts: Tensor, step: Tensor, shift: float, kept: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Keep large weights, and replace small ones by fewer that have the weight of a step; unbiased.
 
-    `weights`, `[rows, options]`, are those of the questions `owners`, `[rows]`, in ascending order; `step` is
-    `[questions]`. Return the weights, and how much of each question's was resampled.
+    `weights`, `[rows, options]`, are those of texts after `prompts`, `[rows]`, in ascending order; `step` is
+    `[prompts]`. Return the weights, and how much of each prompt's was resampled.
     """
-    steps = step[owners][:, None]
+    steps = step[prompts][:, None]
     small = torch.where((weights < steps) & ~kept, weights, 0)
-    resampled = torch.zeros_like(step).index_add_(0, owners, small.sum(-1))
+    resampled = torch.zeros_like(step).index_add_(0, prompts, small.sum(-1))
     sums = small.flatten().cumsum(0)
     before = torch.cat([sums.new_zeros(1), sums[:-1]]).view_as(small)
-    # Each question is counted from its own start.
-    start = torch.full_like(step, math.inf).scatter_reduce(0, owners, before[:, 0], "amin")[owners][:, None]
+    # Each prompt is counted from its own start.
+    start = torch.full_like(step, math.inf).scatter_reduce(0, prompts, before[:, 0], "amin")[prompts][:, None]
     above, below = ((of - start) / steps + shift for of in (sums.view_as(small), before))
     taken = torch.where(above.floor() > below.floor(), steps, 0)
     return torch.where(small > 0, taken, weights), resampled
 
 
-def _leading_to(
-    kept: Sequence[str], owners: Tensor, texts: list[str], options: Options, like: Tensor
-) -> Tensor:
-    """Return which options write a part of each question's kept text, `[rows, options]`, bool."""
-    found = torch.zeros_like(like, dtype=torch.bool)
-    if kept:
-        for row, (owner, text) in enumerate(zip(owners.tolist(), texts, strict=True)):
-            begun, whole = text.encode("utf-8", "surrogateescape"), kept[owner].encode()
-            rest = whole[len(begun) :] if whole.startswith(begun) else b""
-            index = [i for i, option in enumerate(options.written) if rest and rest.startswith(option)]
-            found[row, index] = True
-    return found
+def _mark_leading_to(kept: Sequence[str], texts: _Texts, options: Options, is_kept: Tensor) -> None:
+    """Mark the options that write a part of each prompt's kept text, `[texts, options]`."""
+    for row, (prompt, text) in enumerate(zip(texts.prompts.tolist(), texts.written, strict=True)):
+        begun, whole = text.encode("utf-8", "surrogateescape"), kept[prompt].encode()
+        rest = whole[len(begun) :] if whole.startswith(begun) else b""
+        is_kept[row] = torch.tensor([rest != b"" and rest.startswith(option) for option in options.written])
 
 
 def summarize(numbers: Numbers, levels: Tensor, low: float, high: float) -> dict[str, Any]:
@@ -183,8 +306,8 @@ def summarize(numbers: Numbers, levels: Tensor, low: float, high: float) -> dict
     """
     count, device = len(numbers.noise), numbers.values.device
     rows, distributions = [], []
-    for question in range(count):
-        own = numbers.questions == question
+    for prompt in range(count):
+        own = numbers.prompts == prompt
         values, weights = numbers.values[own], numbers.weights[own]
         begun, read = weights.sum(), ~values.isnan() & (weights > 0)
         values, order = values[read].sort()
@@ -204,7 +327,7 @@ def summarize(numbers: Numbers, levels: Tensor, low: float, high: float) -> dict
         mean = (shares * values).sum()
         spread = (shares * (values - mean).square()).sum().sqrt()
         # Systematic samples vary at most as much as independent ones of what was resampled.
-        noise = 1.96 * numbers.noise[question].sqrt()
+        noise = 1.96 * numbers.noise[prompt].sqrt()
         off = noise * (levels * (1 - levels)).sqrt()
         at = [
             _quantile(values, cumulative, level).clamp(low, high)

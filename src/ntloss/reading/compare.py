@@ -6,28 +6,24 @@ The loss of an evaluation cannot tell: under `HLGauss` it falls because the widt
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.engine.targets import IGNORED
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import NumberReader
 from ntloss.numbers.parsing import as_float, parse_number
-from ntloss.reading.images import tokenizer_of
 from ntloss.reading.intervals import interval_coverage
 from ntloss.reading.plots import plot_errors, table_of
 from ntloss.reading.prompts import encode_prompts, encode_whole, number_forms, read_each, write_questions
 from ntloss.reading.quantiles import NO_LIMITS, Limits
-from ntloss.reading.question import Prompt, Question, as_questions, has_decoder
+from ntloss.reading.question import Prompt, Question, as_questions, has_decoder, tokenizer_of
 from ntloss.reading.read import read_number
-from ntloss.reading.torch_model import TorchModel, start_token
+from ntloss.reading.torch_model import Prompts, TorchModel
 
 _RESAMPLES = 10_000
 
@@ -281,36 +277,41 @@ def _answer(
     thousands: str | None,
 ) -> tuple[Tensor, Tensor]:
     """Return greedy answers, NaN where there is no number, and losses of the true ones: `[prompts]`."""
-    model, tokenizer = source.inner, tokenizer_of(tokenizer)
+    tokenizer = tokenizer_of(tokenizer)
 
     def read(index: list[int]) -> list[tuple[float, float]]:
         some = [prompts[i] for i in index]
         endings = [number_forms(each.answer or each.text, format) for each in some]
         inputs, prefix_ids = encode_prompts(source, tokenizer, some, endings)
-        losses = _losses(model, tokenizer, some, [answers[i] for i in index], inputs, prefix_ids)
-        begun = {}
-        if has_decoder(source) and prefix_ids:
-            start = [start_token(model), *prefix_ids]
-            begun = {"decoder_input_ids": inputs["input_ids"].new_tensor([start] * len(some))}
-        with _without_penalties(model):
-            written = model.generate(
-                **inputs,
-                **begun,
-                max_new_tokens=max_new_tokens,
-                do_sample=False,
-                num_beams=1,
-                pad_token_id=_pad_id(model, tokenizer),
-            )
-        before = 1 + len(prefix_ids) if has_decoder(source) else inputs["input_ids"].shape[1]
-        texts = tokenizer.batch_decode(written[:, before:], skip_special_tokens=True)
+        root = source.continuations(inputs, {}, prefix_ids)
+        losses = _losses(
+            root, _true_tokens(source, tokenizer, some, [answers[i] for i in index], inputs, prefix_ids)
+        )
+        written = _greedy(root, max_new_tokens, source.inner.generation_config.eos_token_id)
+        texts = tokenizer.batch_decode(written, skip_special_tokens=True)
         greedy = [
             _number_of(text, each.before, format, thousands) for each, text in zip(some, texts, strict=True)
         ]
-        return [*zip(greedy, losses.tolist(), strict=True)]
+        return [*zip(greedy, losses, strict=True)]
 
     found = read_each(prompts, source, read, [None] * len(prompts))
     greedy, losses = torch.tensor(found, dtype=torch.float64).unbind(-1)
     return greedy, losses
+
+
+def _greedy(root: Prompts, most: int, end: Any) -> list[list[int]]:
+    """Return the tokens of greedy answers up to the end, `most` or fewer for each prompt."""
+    ends = {*end} if isinstance(end, list | tuple) else {end}
+    every = torch.arange(root.logits.shape[-1], device=root.device)
+    answers: list[list[int]] = [[] for _ in range(len(root))]
+    for _ in range(most):
+        open_rows = [row for row, tokens in enumerate(answers) if not tokens or tokens[-1] not in ends]
+        if not open_rows:
+            break
+        likeliest = root.next_tokens([(row, tuple(answers[row])) for row in open_rows], every).argmax(-1)
+        for row, token in zip(open_rows, likeliest.tolist(), strict=True):
+            answers[row].append(token)
+    return answers
 
 
 def _number_of(text: str, before: str, format: NumberFormat | None, thousands: str | None) -> float:
@@ -324,63 +325,39 @@ def _number_of(text: str, before: str, format: NumberFormat | None, thousands: s
     return math.nan if number is None else number
 
 
-def _losses(
-    model: Any,
+def _true_tokens(
+    source: TorchModel,
     tokenizer: Any,
     prompts: Sequence[Prompt],
     answers: Sequence[str],
     inputs: Mapping[str, Tensor],
     prefix_ids: Sequence[int],
-) -> Tensor:
-    """Return the negative log-likelihood of each true answer after its prompt, in nats: `[prompts]`."""
-    ids, mask = inputs["input_ids"], inputs["attention_mask"]
-    rows = []
-    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-        if model.config.is_encoder_decoder:
-            whole = tokenizer.encode(prompt.answer + answer, add_special_tokens=False)
-            before = len(prefix_ids)
-        else:
-            whole = encode_whole(tokenizer, prompt.text + answer, prompt.special)
-            before = int(mask[row].sum())
-        rows.append((whole, before))
-    longest = max(len(whole) for whole, _ in rows)
-    labels = ids.new_tensor(
-        [[IGNORED] * before + whole[before:] + [IGNORED] * (longest - len(whole)) for whole, before in rows]
-    )
-    whole_ids = ids.new_tensor([whole + [0] * (longest - len(whole)) for whole, _ in rows])
-    if model.config.is_encoder_decoder:
-        start = ids.new_full((len(rows), 1), start_token(model))
-        decoder_ids = torch.cat([start, whole_ids[:, :-1]], dim=-1)
-        logits = model(input_ids=ids, attention_mask=mask, decoder_input_ids=decoder_ids).logits
-    else:
-        real = ids.new_tensor([[1] * len(whole) + [0] * (longest - len(whole)) for whole, _ in rows])
-        logits = model(input_ids=whole_ids, attention_mask=real).logits[:, :-1]
-        labels = labels[:, 1:]
-    each = F.cross_entropy(logits.double().flatten(0, 1), labels.flatten(), reduction="none")
-    return each.view(labels.shape).sum(-1).cpu()
+) -> list[list[int]]:
+    """Return the tokens of each true answer after those that are kept of its prompt."""
+    if has_decoder(source):
+        pairs = zip(prompts, answers, strict=True)
+        whole = [
+            tokenizer.encode(prompt.answer + answer, add_special_tokens=False) for prompt, answer in pairs
+        ]
+        return [ids[len(prefix_ids) :] for ids in whole]
+    kept = inputs["attention_mask"].sum(-1).tolist()
+    return [
+        encode_whole(tokenizer, prompt.text + answer, prompt.special)[before:]
+        for prompt, answer, before in zip(prompts, answers, kept, strict=True)
+    ]
 
 
-@contextmanager
-def _without_penalties(model: Any) -> Iterator[None]:
-    """Let a model generate by its probabilities alone: of its settings, only its tokens stay.
-
-    A configuration that is passed to `generate` takes what it does not say from the model's.
-    """
-    settings = model.generation_config
-    names = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-    model.generation_config = type(settings)(**{name: getattr(settings, name) for name in names})
-    try:
-        yield
-    finally:
-        model.generation_config = settings
-
-
-def _pad_id(model: Any, tokenizer: Any) -> int:
-    """Return the token that `generate` writes after the end of an answer, which no answer holds."""
-    for known in (tokenizer.pad_token_id, model.generation_config.pad_token_id, tokenizer.eos_token_id):
-        if known is not None:
-            return int(known)
-    return 0
+def _losses(root: Prompts, answers: Sequence[list[int]]) -> list[float]:
+    """Return the negative log-likelihood of each answer's tokens after its prompt, in nats."""
+    losses = [0.0] * len(answers)
+    for step in range(max(map(len, answers))):
+        rows = [row for row, tokens in enumerate(answers) if len(tokens) > step]
+        asked = sorted({answers[row][step] for row in rows})
+        texts = [(row, tuple(answers[row][:step])) for row in rows]
+        after = root.next_tokens(texts, torch.tensor(asked, device=root.device)).tolist()
+        for row, log_probs in zip(rows, after, strict=True):
+            losses[row] -= log_probs[asked.index(answers[row][step])]
+    return losses
 
 
 def _load(folder: str | Path) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from itertools import takewhile
 from typing import Any, TypeVar, cast
 
@@ -13,8 +14,7 @@ from torch import Tensor
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import CURRENCIES, DIGITS, SPACES, find_numbers
 from ntloss.numbers.vocabulary import NumberToken
-from ntloss.reading.images import process, tokenizer_of
-from ntloss.reading.question import Prompt, as_questions, has_decoder
+from ntloss.reading.question import Prompt, as_questions, has_decoder, tokenizer_of
 from ntloss.reading.torch_model import TorchModel, as_source
 
 _AT_ONCE = 64  # prompts
@@ -50,36 +50,33 @@ def read_each(
 ) -> list[T]:
     """Read prompts of equal keys together, `most` or fewer at a time; return the readings in their order.
 
-    After two seconds, a progress bar is shown. An error, such as of a server that dies, has as `results` what
-    was read before, None for the other prompts.
+    After two seconds, a progress bar is shown, if tqdm is there. An error, such as of a server that dies, has
+    as `results` what was read before, None for the other prompts.
     """
     found: list[T | None] = [None] * len(prompts)
-    for index in _shown(in_batches(prompts, source, keys, most), len(prompts)):
-        try:
-            readings = read(index)
-        except Exception as error:
-            error.results = found  # type: ignore[attr-defined]
-            raise
-        for i, reading in zip(index, readings, strict=True):
-            found[i] = reading
+    bar: Any = nullcontext()
+    with suppress(ImportError):
+        from tqdm.auto import tqdm
+
+        bar = tqdm(
+            total=len(prompts), unit="question", delay=_PATIENCE, leave=False, disable=len(prompts) == 1
+        )
+    with bar:
+        for index in _in_batches(prompts, source, keys, most):
+            try:
+                readings = read(index)
+            except Exception as error:
+                error.results = found  # type: ignore[attr-defined]
+                raise
+            for i, reading in zip(index, readings, strict=True):
+                found[i] = reading
+            if hasattr(bar, "update"):
+                bar.update(len(index))
     return cast(list[T], found)
 
 
-def _shown(batches: Iterator[list[int]], count: int) -> Iterator[list[int]]:
-    """Yield batches, with a progress bar if tqdm is there and there are several prompts."""
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        yield from batches
-        return
-    with tqdm(total=count, unit="question", delay=_PATIENCE, leave=False, disable=count == 1) as bar:
-        for index in batches:
-            yield index
-            bar.update(len(index))
-
-
-def in_batches(
-    prompts: Sequence[Prompt], source: Any, keys: Sequence[Hashable], most: int = _AT_ONCE
+def _in_batches(
+    prompts: Sequence[Prompt], source: Any, keys: Sequence[Hashable], most: int
 ) -> Iterator[list[int]]:
     """Yield the indices of prompts of equal keys that are run at once, which have similar lengths."""
     lengths = [len(prompt.text) for prompt in prompts]
@@ -194,16 +191,67 @@ def encode_prompts(
     if not isinstance(model, TorchModel):
         return rows, prefix_ids
     if prompts[0].images:
-        return process_prompts(model, processor, prompts, rows)[0], prefix_ids
+        return process(model, processor, prompts, rows)[0], prefix_ids
     return pad(rows, model.inner.device), prefix_ids
 
 
-def process_prompts(
-    model: TorchModel, processor: Any, prompts: Sequence[Prompt], rows: Sequence[Sequence[int]]
+def process(
+    model: TorchModel, processor: Any, prompts: Sequence[Prompt], kept: Sequence[Sequence[int]]
 ) -> tuple[dict[str, Any], list[int]]:
-    """Return the inputs of prompts with images, given their tokens without the images'; see `process`."""
-    texts, images = [prompt.text for prompt in prompts], [prompt.images for prompt in prompts]
-    return process(processor, texts, images, rows, prompts[0].special, model.inner)
+    """Let a processor put the tokens of images into prompts.
+
+    Args:
+        model: the model.
+        processor: the model's.
+        prompts: texts with one placeholder for each of their images.
+        kept: tokens of each prompt without the images', which may leave out some at its end.
+
+    Returns:
+        The inputs of the model, padded on the left, and how many tokens of images were put in front of the
+        last ones of each prompt.
+    """
+    special = prompts[0].special
+    made = processor(
+        text=[prompt.text for prompt in prompts],
+        images=[[*prompt.images] for prompt in prompts],
+        padding=True,
+        add_special_tokens=special,
+        return_tensors="pt",
+    )
+    ids = made["input_ids"]
+    mask = made.get("attention_mask")
+    mask = torch.ones_like(ids) if mask is None else mask
+    by_token = {
+        name
+        for name, value in made.items()
+        if getattr(value, "shape", None) == ids.shape and not torch.is_floating_point(value)
+    }
+    columns: dict[str, list[list[int]]] = {name: [] for name in by_token - {"attention_mask"}}
+    added = []
+    for row, (prompt, tokens) in enumerate(zip(prompts, kept, strict=True)):
+        whole = processor.tokenizer.encode(prompt.text, add_special_tokens=special)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(whole, tokens, strict=False)))
+        lost, written = whole[same:], list(tokens[same:])
+        own = mask[row].bool()
+        length = int(own.sum()) - len(lost)
+        if ids[row][own][length:].tolist() != lost:
+            raise ValueError(
+                f"{type(processor).__name__} encodes the end of a prompt in another way than its tokenizer: "
+                "pass what it returns to number_quantiles"
+            )
+        added.append(length - same)
+        for name, rows in columns.items():
+            end = written if name == "input_ids" else [0] * len(written)
+            rows.append([*made[name][row][own][:length].tolist(), *end])
+    inputs = {**made} | {name: pad(rows, ids.device)["input_ids"] for name, rows in columns.items()}
+    inputs["attention_mask"] = pad(columns["input_ids"], ids.device)["attention_mask"]
+    inner = model.inner
+    return {
+        name: value.to(inner.device, inner.dtype if torch.is_floating_point(value) else None)
+        if isinstance(value, Tensor)
+        else value
+        for name, value in inputs.items()
+    }, added
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device, pad_id: int = 0) -> dict[str, Tensor]:

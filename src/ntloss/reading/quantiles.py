@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,10 +17,10 @@ from ntloss.numbers.grammar import NumberReader
 from ntloss.numbers.parsing import as_float
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading import any_length, fixed_width
-from ntloss.reading.images import tokenizer_of
+from ntloss.reading.question import tokenizer_of
 from ntloss.reading.results import NumberQuantiles
-from ntloss.reading.torch_model import Branch, Continuations, Source, TorchModel, as_source
-from ntloss.reading.writing import Options, options_of
+from ntloss.reading.source import Continuations, Source
+from ntloss.reading.torch_model import Prompts, TorchModel, as_source
 
 _ROWS = 1024  # of a pass after the prompts', at most
 _CACHED = 2**15  # tokens whose keys and values are copied for a pass, where each text has a copy
@@ -217,14 +217,19 @@ def read_quantiles(
     """Read quantiles like `number_quantiles`, of prompts whose end decides how their numbers are read."""
     source = as_source(model, past_key_values)
     known = as_vocabulary(vocabulary, source)
-    root = source.continuations(inputs, texts_of(known), prefix_ids)
-    _check_width(root, known)
+    texts = {} if isinstance(source, TorchModel) else texts_of(known)
+    root = source.continuations(inputs, texts, prefix_ids)
+    if isinstance(root, Prompts) and root.logits.shape[-1] != known.vocab_size:
+        raise ValueError(
+            f"the model's logits are {root.logits.shape[-1]} wide, the vocabulary has {known.vocab_size} "
+            "tokens. Pass vocab_size=<width of the logits> to the vocabulary."
+        )
     fields: dict[str, Any]
     is_value = format is None and bool(known.value_tokens)
     if not is_value and (format is None or format.signed):
         _warn_of_space(inputs, prefix_ids, known)
     points = torch.tensor(levels, dtype=torch.float64, device=root.device)
-    options = options_of(known, reader, root.device)
+    options = any_length.options_of(known, reader, root.device)
     if is_value:
         fields = _of_values(root, known, points, limits)
     elif format is not None:
@@ -232,15 +237,14 @@ def read_quantiles(
     else:
         fields = _of_any_length(root, options, points, limits, generator)
     _warn_of_starts(root, known, format, fields["starts"])
-    _warn_of_others(format, limits, fields)
-    _warn_of_more(format, fields)
+    _warn_of_rest(format, limits, fields)
     passes, rows = root.counts
     return NumberQuantiles(levels, **fields, passes=passes, rows=rows)
 
 
 def as_levels(given: float | Sequence[float]) -> tuple[float, ...]:
     """Return levels as a tuple; a ValueError if one is not between 0 and 1."""
-    levels = tuple(as_float(level) for level in (given if isinstance(given, Iterable) else [given]))
+    levels = tuple(map(float, given if isinstance(given, Iterable) else [given]))
     if not levels or not all(0 < level < 1 for level in levels):
         raise ValueError(f"levels={given!r}: expected one or more numbers above 0 and below 1, such as 0.5")
     return levels
@@ -285,14 +289,14 @@ def _of_values(
 ) -> dict[str, Any]:
     """Read the number of one token, of those that are given by value."""
     tokens, device = vocabulary.value_tokens, root.device
-    shares = root.next_tokens(torch.tensor([token.token_id for token in tokens], device=device)).exp()
+    ids = torch.tensor([token.token_id for token in tokens], device=device)
+    shares = root.next_tokens([(row, ()) for row in range(len(root))], ids).exp()
     values = torch.tensor([token.value for token in tokens], dtype=torch.float64, device=device)
     numbers = any_length.Numbers(
-        questions=torch.arange(len(root), device=device).repeat_interleave(len(tokens)),
+        prompts=torch.arange(len(root), device=device).repeat_interleave(len(tokens)),
         values=limits.within(values.repeat(len(root))),
         weights=shares.flatten(),
         tied=torch.zeros(shares.numel(), dtype=torch.bool, device=device),
-        texts=[],
         noise=shares.new_zeros(len(root)),
     )
     return any_length.summarize(numbers, levels, *limits.ends)
@@ -300,16 +304,15 @@ def _of_values(
 
 def _of_any_length(
     root: Continuations,
-    options: Options,
+    options: any_length.Options,
     levels: Tensor,
     limits: Limits,
     generator: torch.Generator | None,
 ) -> dict[str, Any]:
-    shifts = draw_shifts(generator)
-    prompts = torch.arange(len(root), device=root.device)
-    parts = []
-    for rows in torch.split(prompts, max(1, _rows_per_pass(root) // limits.most_texts)):
-        numbers = any_length.numbers_after(root, rows, options, limits.most_texts, limits.max_digits, shifts)
+    """Read numbers of any length."""
+    shifts, parts = draw_shifts(generator), []
+    for some in _at_once(root, limits.most_texts):
+        numbers = any_length.numbers_after(some, options, limits.most_texts, limits.max_digits, shifts)
         numbers = numbers._replace(values=limits.within(numbers.values))
         parts.append(any_length.summarize(numbers, levels, *limits.ends))
     distributions = tuple(each for part in parts for each in part.pop("distributions"))
@@ -317,61 +320,49 @@ def _of_any_length(
     return {**fields, "distributions": distributions}
 
 
-def _rows_per_pass(root: Continuations) -> int:
-    """Return how many rows are run at once: few where each text has a copy of a long prompt's cache."""
-    if not isinstance(root, Branch) or root.model.grows_trees(root.cache):
-        return _ROWS
-    return min(_ROWS, 1 + _CACHED // root.mask.shape[-1])
+def _at_once(root: Continuations, texts: int) -> Iterator[Continuations]:
+    """Yield prompts that are read together, each with so many texts: few where each text has a long cache."""
+    rows = _ROWS
+    if isinstance(root, Prompts) and not root.in_tree:
+        rows = min(_ROWS, 1 + _CACHED // root.mask.shape[-1])
+    parts = torch.split(torch.arange(len(root), device=root.device), max(1, rows // texts))
+    yield from [root] if len(parts) == 1 else map(root.select, parts)
 
 
 def _of_fixed_width(
     root: Continuations,
     vocabulary: NumberVocabulary,
-    options: Options,
+    options: any_length.Options,
     levels: Tensor,
     format: NumberFormat,
     limits: Limits,
 ) -> dict[str, Tensor]:
+    """Read numbers of one width."""
     # What is said of a format is measured along the digits of the median.
     half = levels.new_full((1,), 0.5)
     points, columns = torch.unique(torch.cat([half, levels]), return_inverse=True)
-    prompts = torch.arange(len(root), device=root.device)
-    shares, most = points.expand(len(root), -1), _rows_per_pass(root)
-    if limits.has_bounds:
-        # The quantiles of the numbers in the range are others of all numbers.
-        ends = [
-            torch.cat(
-                [
-                    fixed_width.share_below(root, vocabulary, options, format, rows, bound, includes)
-                    for rows in torch.split(prompts, most)
-                ]
+    parts = []
+    for some in _at_once(root, len(points)):
+        shares = points.expand(len(some), -1)
+        inside = torch.ones_like(shares[:, 0])
+        if limits.has_bounds:
+            # The quantiles of the numbers in the range are others of all numbers.
+            below, upto = (
+                fixed_width.share_below(some, vocabulary, options, format, bound, includes)
+                for bound, includes in ((limits.low, False), (limits.high, True))
             )
-            for bound, includes in ((limits.low, False), (limits.high, True))
-        ]
-        below, in_range = ends[0][:, None], (ends[1] - ends[0])[:, None]
-        shares = torch.where(in_range > 0, below + points * in_range, torch.nan)
-    walks = torch.arange(shares.numel(), device=root.device)
-    parts = [
-        fixed_width.walk(
-            *(root, vocabulary, options, format, rows // len(points)),
-            shares.flatten()[rows],
-            points[rows % len(points)] == 0.5,
-        )
-        for rows in torch.split(walks, most)
-    ]
-    found, starts, fits, continues = (
-        torch.cat(column).view(len(root), len(points)) for column in zip(*parts, strict=True)
-    )
-    if limits.has_bounds:
-        found = found.clamp(*limits.ends)
-    found = torch.where(shares.isnan(), torch.nan, found)
-    values, median = found[:, columns[1:]], columns[0]
-    unknown = torch.full_like(values[:, 0], torch.nan)
+            inside = upto - below
+            shares = torch.where(inside[:, None] > 0, below[:, None] + points * inside[:, None], torch.nan)
+        walked, _, _ = fixed_width.walk(some, vocabulary, options, format, shares, points == 0.5)
+        numbers = torch.where(shares.isnan(), torch.nan, walked.numbers.clamp(*limits.ends))
+        ends = walked.fits * (1 - walked.continues) * inside
+        parts.append((numbers, walked.starts, ends, walked.continues))
+    values, starts, ends, continues = (torch.cat(column) for column in zip(*parts, strict=True))
+    values = values[:, columns[1:]]
+    unknown = torch.full_like(starts, torch.nan)
     return {
         **{"values": values, "lower": values, "upper": values, "mean": unknown, "mean_error": unknown},
-        "starts": starts[:, median],
-        "ends": (fits * (1 - continues))[:, median] * (ends[1] - ends[0] if limits.has_bounds else 1),
-        "continues": continues[:, median],
+        **{"starts": starts, "ends": ends, "continues": continues},
     }
 
 
@@ -402,14 +393,12 @@ def _warn_of_starts(
     )
 
 
-def _warn_of_others(format: NumberFormat | None, limits: Limits, read: Mapping[str, Tensor]) -> None:
-    """Warn if the model writes numbers that are not read."""
+def _warn_of_rest(format: NumberFormat | None, limits: Limits, read: Mapping[str, Tensor]) -> None:
+    """Warn if the model writes numbers that are not read, or of which only a part is."""
     starts, continues = read["starts"], read["continues"]
     ends = read["ends"] / (1 - continues).clamp(min=1e-9) if format is not None else read["ends"]
     lost = (starts >= _LEAST_START) & ~(ends >= _LEAST_ENDING)
-    if not bool(lost.any()):
-        return
-    share = float((1 - ends.nan_to_num())[lost].max())
+    further = (starts >= _LEAST_START) & (continues > _MOST_CONTINUING)
     if limits.has_bounds:
         what, advice = f"outside of low={limits.low}, high={limits.high}", "they are left out"
     elif format is None:
@@ -421,30 +410,23 @@ def _warn_of_others(format: NumberFormat | None, limits: Limits, read: Mapping[s
             "a width is forced on it, pass a format with the digits of its numbers, or format=None for "
             "numbers of any length"
         )
-    warn_caller(
-        f"after {int(lost.sum())} of {len(starts)} prompts the model writes numbers {what} (with "
-        f"probability {share:.2g} for one): {advice}",
-        UnlikelyNumberWarning,
-    )
-
-
-def _warn_of_more(format: NumberFormat | None, read: Mapping[str, Tensor]) -> None:
-    """Warn if the number that is read is only a part of what the model writes."""
-    starts, continues = read["starts"], read["continues"]
-    further = (starts >= _LEAST_START) & (continues > _MOST_CONTINUING)
-    if not bool(further.any()):
-        return
-    what = (
-        "with what is not read, such as a fraction, a range or a product, so it is only a part"
+    rest = (
+        "what is not read, such as a fraction, a range or a product, so it is only a part"
         if format is None
-        else "with further digits, a point or thousands: pass a format of more digits or decimals, or "
-        "format=None for numbers of any length"
+        else "further digits, a point or thousands: pass a format of more digits or decimals, or format=None "
+        "for numbers of any length"
     )
-    warn_caller(
-        f"after {int(further.sum())} of {len(starts)} prompts the number goes on (with probability "
-        f"{float(continues[further].max()):.2g} for one) {what}",
-        UnlikelyNumberWarning,
-    )
+    for rows, share, said in (
+        (
+            lost,
+            1 - ends.nan_to_num(),
+            f"the model writes numbers {what} (with probability {{}} for one): {advice}",
+        ),
+        (further, continues, f"the number goes on (with probability {{}} for one) with {rest}"),
+    ):
+        if bool(rows.any()):
+            message = said.format(f"{float(share[rows].max()):.2g}")
+            warn_caller(f"after {int(rows.sum())} of {len(rows)} prompts {message}", UnlikelyNumberWarning)
 
 
 def _warn_of_space(inputs: Any, prefix_ids: Sequence[int], vocabulary: NumberVocabulary) -> None:
@@ -460,13 +442,4 @@ def _warn_of_space(inputs: Any, prefix_ids: Sequence[int], vocabulary: NumberVoc
             f"{', '.join(map(repr, lost))}: leave the space out, so that every number can follow "
             "(read_number does)",
             UnlikelyNumberWarning,
-        )
-
-
-def _check_width(root: Continuations, vocabulary: NumberVocabulary) -> None:
-    width = root.logits.shape[-1] if isinstance(root, Branch) else vocabulary.vocab_size
-    if width != vocabulary.vocab_size:
-        raise ValueError(
-            f"the model's logits are {width} wide, the vocabulary has {vocabulary.vocab_size} tokens. Pass "
-            "vocab_size=<width of the logits> to the vocabulary."
         )

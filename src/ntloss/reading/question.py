@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from ntloss.reading.images import (
-    as_messages,
-    images_of,
-    in_parts,
-    in_texts,
-    is_processor,
-    reads_parts,
-    tokenizer_of,
-    with_images,
-)
 from ntloss.reading.torch_model import TorchModel
 
 Turns = Sequence[Mapping[str, Any]]
 AUTO = "auto"
+_PROCESSES = ("image_processor", "feature_extractor")
 
 
 @dataclass(frozen=True)
@@ -83,15 +77,23 @@ class Question:
     @property
     def seen(self) -> list[Any]:
         """The images of the prompt, or of the messages."""
-        if self.images is None:
-            return images_of(self.messages or ())
-        is_list = isinstance(self.images, Sequence) and not isinstance(self.images, str | bytes)
-        return [*self.images] if is_list else [self.images]
+        if self.images is not None:
+            is_list = isinstance(self.images, Sequence) and not isinstance(self.images, str | bytes)
+            return [*self.images] if is_list else [self.images]
+        contents = (turn.get("content") for turn in self.messages or ())  # none of a turn that calls a tool
+        parts = (part for content in contents if isinstance(content, list | tuple) for part in content)
+        return [
+            part["image"] for part in parts if isinstance(part, Mapping) and part.get("image") is not None
+        ]
 
     @property
     def turns(self) -> list[Mapping[str, Any]]:
         """The conversation, without the prefill."""
-        chat = [*(self.messages or [{"role": "user", "content": with_images(self.prompt or "", self.seen)}])]
+        content: Any = self.prompt
+        if self.images is not None:
+            shown = [{"type": "image", "image": image} for image in self.seen]
+            content = [*shown, {"type": "text", "text": self.prompt}]
+        chat = [*(self.messages or [{"role": "user", "content": content}])]
         return chat if self.system is None else [{"role": "system", "content": self.system}, *chat]
 
     def written_for(self, source: Any, processor: Any) -> Prompt:
@@ -99,10 +101,10 @@ class Question:
         images = tuple(self.seen)
         if getattr(source, "is_chat", False):  # a server's route for them
             return Prompt(
-                source.add_chat(as_messages(self.turns, images), self.prefill), "", True, self.prefill
+                source.add_chat(_as_messages(self.turns, images), self.prefill), "", True, self.prefill
             )
         if images and (
-            not is_processor(processor) or not isinstance(source, TorchModel) or has_decoder(source)
+            tokenizer_of(processor) is processor or not isinstance(source, TorchModel) or has_decoder(source)
         ):
             raise TypeError(
                 "images: expected a server, or a causal model of transformers and its processor in place of "
@@ -129,16 +131,16 @@ class Question:
         options, chat, prefill = {**(self.template_options or {})}, self.turns, self.prefill
         if self.template != AUTO:
             options["chat_template"] = self.template
-        in_turns: Any = in_texts
-        if is_processor(writer):
-            in_turns = in_parts
-        elif any(isinstance(turn.get("content"), list | tuple) for turn in chat) and reads_parts(
+        in_turns: Any = _in_texts
+        if tokenizer_of(writer) is not writer:
+            in_turns = _in_parts
+        elif any(isinstance(turn.get("content"), list | tuple) for turn in chat) and _reads_parts(
             writer, options
         ):
             in_turns = list
         if chat[-1]["role"] == "assistant" and not chat[-1].get("tool_calls"):
             *chat, last = chat
-            begun = in_texts([last])[0].get("content") or ""
+            begun = _in_texts([last])[0].get("content") or ""
             if not isinstance(begun, str):
                 raise TypeError(
                     f"messages: expected the assistant's last turn to be a text, given {begun!r:.80}"
@@ -208,3 +210,80 @@ def _is_chat(given: Any) -> bool:
     """Return whether this is a conversation, turns with a role each."""
     is_list = isinstance(given, Sequence) and len(given) > 0
     return is_list and all(isinstance(turn, Mapping) and "role" in turn for turn in given)
+
+
+def tokenizer_of(given: Any) -> Any:
+    """Return the tokenizer of a processor, which has a part for images or sounds; anything else as it is."""
+    is_processor = hasattr(given, "tokenizer") and any(hasattr(given, name) for name in _PROCESSES)
+    return given.tokenizer if is_processor else given
+
+
+def _in_parts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return turns whose contents are lists of parts, which templates of processors expect."""
+    return [
+        {**turn, "content": [{"type": "text", "text": turn["content"]}]}
+        if isinstance(turn.get("content"), str)
+        else {**turn}
+        for turn in chat
+    ]
+
+
+def _in_texts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return turns whose contents are texts, which templates of tokenizers expect, a line for each part."""
+    found = [{**turn} for turn in chat]
+    for turn in found:  # one that calls a tool may have no content
+        if isinstance(content := turn.get("content"), list | tuple):
+            texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+            if all(isinstance(each, str) for each in texts):
+                turn["content"] = "\n".join(texts)
+    return found
+
+
+def _reads_parts(source: Any, options: Mapping[str, Any]) -> bool:
+    """Whether a chat template reads contents in parts: whether it writes one part as it writes the text."""
+    from jinja2 import TemplateError  # transformers needs it for templates
+
+    chats: list[Any] = [[{"role": "user", "content": "x"}]]
+    chats.append(_in_parts(chats[0]))
+    try:
+        text, parts = (source.apply_chat_template(chat, tokenize=False, **options) for chat in chats)
+    except (TemplateError, TypeError):  # it takes a list for a text
+        return False
+    return bool(text == parts)
+
+
+def _as_messages(chat: Sequence[Mapping[str, Any]], images: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return a conversation as OpenAI's chat API takes it, with images as addresses or as data."""
+    rest = iter(images)
+
+    def part_of(part: Mapping[str, Any]) -> Mapping[str, Any]:
+        if part.get("type") != "image":
+            return part
+        return {"type": "image_url", "image_url": {"url": as_url(next(rest))}}
+
+    def content(given: Any) -> Any:
+        return [part_of(part) for part in given] if isinstance(given, list | tuple) else given
+
+    return [{**turn, "content": content(turn.get("content"))} for turn in chat]
+
+
+def as_url(image: Any) -> str:
+    """Return an image's address as it is, and any other image as data in an address."""
+    if isinstance(image, str) and image.startswith(("http://", "https://", "data:")):
+        return image
+    if isinstance(image, str | Path):
+        data = Path(image).read_bytes()
+    elif isinstance(image, bytes):
+        data = image
+    elif hasattr(image, "save"):  # of Pillow
+        buffer = io.BytesIO()
+        image.save(buffer, format="PNG")
+        data = buffer.getvalue()
+    else:
+        raise TypeError(
+            "images: expected images of Pillow, files or addresses for a server, given "
+            f"{type(image).__name__}"
+        )
+    kinds = {b"\xff\xd8": "jpeg", b"GI": "gif", b"RI": "webp"}
+    kind = kinds.get(data[:2], "png")
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"

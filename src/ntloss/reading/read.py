@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,12 +13,11 @@ from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import DIGITS, NumberReader, Written, find_numbers
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading import any_length
-from ntloss.reading.images import tokenizer_of
 from ntloss.reading.prompts import (
     check_before,
     encode_prompts,
     number_forms,
-    process_prompts,
+    process,
     read_each,
     value_forms,
     write_questions,
@@ -32,10 +31,10 @@ from ntloss.reading.quantiles import (
     read_quantiles,
     texts_of,
 )
-from ntloss.reading.question import Prompt, Question
+from ntloss.reading.question import Prompt, Question, tokenizer_of
 from ntloss.reading.results import NumberQuantiles, NumberReading, WrittenNumber
-from ntloss.reading.torch_model import Continuations, Source, TorchModel
-from ntloss.reading.writing import Options, options_of
+from ntloss.reading.source import Continuations, Source
+from ntloss.reading.torch_model import TorchModel
 
 _PLACES = 16  # of one answer that are read at once
 
@@ -103,15 +102,13 @@ def read_number(
     for prompt, reader in zip(prompts, readers, strict=True):
         if not values:
             check_before(prompt, reader.thousands)
-
-    def forms(prompt: Prompt) -> list[str]:
-        if values:
-            return value_forms(values, tokenizer_of(tokenizer))
-        return number_forms(prompt.answer or prompt.text, format)
+    endings = [number_forms(prompt.answer or prompt.text, format) for prompt in prompts]
+    if values:
+        endings = [value_forms(values, tokenizer_of(tokenizer))] * len(prompts)
 
     def read(index: list[int]) -> list[NumberReading]:
         some = [prompts[i] for i in index]
-        inputs, prefix_ids = encode_prompts(source, tokenizer, some, [forms(prompt) for prompt in some])
+        inputs, prefix_ids = encode_prompts(source, tokenizer, some, [endings[i] for i in index])
         reader = readers[index[0]]
         found = read_quantiles(
             source, inputs, known, with_median, format, limits, reader, prefix_ids, generator
@@ -193,23 +190,15 @@ def read_numbers(
     for root in _roots_of(source, processor, whole, tokens, lengths, vocabulary):
         some = places[len(found) : len(found) + len(root)]
         read: dict[int, tuple[float, NumberReading]] = {}
-        for reader, index in _by([place.reader for place in some], range(len(some))).items():
-            options, group = options_of(vocabulary, reader, root.device), [some[i] for i in index]
-            read |= zip(
-                index, _read_at(root, index, group, options, with_median, limits, shifts), strict=True
-            )
+        for reader in dict.fromkeys(place.reader for place in some):
+            index = [i for i, place in enumerate(some) if place.reader == reader]
+            group, options = [some[i] for i in index], any_length.options_of(vocabulary, reader, root.device)
+            prompts = root.select(torch.tensor(index, device=root.device))
+            read |= zip(index, _read_at(prompts, group, options, with_median, limits, shifts), strict=True)
         for i, (number, *_) in enumerate(some):
             text = answer[number.start : number.end]
             found.append(WrittenNumber(text, number.start, number.value, *read[i]))
     return found
-
-
-def _by(keys: Sequence[NumberReader], index: Iterable[int]) -> dict[NumberReader, list[int]]:
-    """Return the indices of each key, in the order in which these come."""
-    groups: dict[NumberReader, list[int]] = {}
-    for i in index:
-        groups.setdefault(keys[i], []).append(i)
-    return groups
 
 
 class _Place(NamedTuple):
@@ -276,7 +265,7 @@ def _roots_of(
     if isinstance(source, TorchModel):
         inputs: dict[str, Any] = {"input_ids": torch.tensor([ids], device=source.inner.device)}
         if whole.images:
-            inputs, (added,) = process_prompts(source, processor, [whole], [ids])
+            inputs, (added,) = process(source, processor, [whole], [ids])
             lengths = [length + added for length in lengths]
         return source.prefixes(inputs, lengths, _PLACES)
     in_chat = getattr(source, "is_chat", False)
@@ -286,30 +275,28 @@ def _roots_of(
 
 def _read_at(
     root: Continuations,
-    rows: list[int],
     places: Sequence[_Place],
-    options: Options,
+    options: any_length.Options,
     levels: tuple[float, ...],
     limits: Limits,
     shifts: Tensor,
 ) -> Iterator[tuple[float, NumberReading]]:
-    """Read numbers at these places, rows of `root`: the probability of each number, and the reading."""
+    """Read numbers at these places, the prompts of `root`: the probability of each, and the reading."""
     after = any_length.numbers_after(
         root,
-        torch.tensor(rows, device=root.device),
         options,
         limits.most_texts,
         limits.max_digits,
         shifts,
         [place.text for place in places],
     )
-    signs = torch.tensor([place.sign for place in places], device=root.device)[after.questions]
+    signs = torch.tensor([place.sign for place in places], device=root.device)[after.prompts]
     values = limits.within(after.values * signs + 0.0)  # with one zero
     points = torch.tensor(levels, dtype=torch.float64, device=root.device)
     fields = any_length.summarize(after._replace(values=values), points, *limits.ends)
     passes, run = root.counts
     quantiles = NumberQuantiles(levels, **fields, passes=passes, rows=run)
     for row, place in enumerate(places):
-        own = (after.questions == row) & ~values.isnan()
+        own = (after.prompts == row) & ~values.isnan()
         share = after.weights[own & (values == place.number.value)].sum() / after.weights[own].sum()
         yield float(share), quantiles.row(row)

@@ -10,11 +10,10 @@ import torch
 
 from ntloss.callers import UnlikelyNumberWarning, warn_caller
 from ntloss.numbers.vocabulary import NumberVocabulary
-from ntloss.reading.images import tokenizer_of
 from ntloss.reading.prompts import encode_before, encode_prompts, encode_whole, read_each, write_questions
 from ntloss.reading.quantiles import as_vocabulary, likeliest_after
-from ntloss.reading.question import Prompt, has_decoder
-from ntloss.reading.torch_model import Continuations
+from ntloss.reading.question import Prompt, has_decoder, tokenizer_of
+from ntloss.reading.source import Continuations
 from ntloss.scores.levels import (
     DIGIT,
     Ask,
@@ -84,7 +83,7 @@ def read_scores(model: Any, tokenizer: Any, question: Any, levels: Levels = rang
         tokens = _Tokens(vocabulary, of_text, [_ids_after(source, tokenizer, each, texts) for each in some])
         with torch.no_grad():
             root = source.continuations(inputs, tokens.texts, prefix_ids)
-            starts = [(i, (), i) for i in range(len(some))]
+            starts = [(i, ()) for i in range(len(some))]
             found = walk_levels(tokens.of(root), starts, of_text, rest_is_known=True)
         readings = [reading_of(shares, values) for shares in found]
         _warn(root, readings, of_text, vocabulary)
@@ -98,7 +97,7 @@ class _Tokens:
     """Asks a model about tokens that write a level, or make another number of it; see `walk_levels`.
 
     A number is written by any tokens of its digits, a word as the tokenizer writes it. The state of a text
-    is its tokens, and the row of the last pass that they are added to.
+    is its prompt and its tokens.
 
     Args:
         vocabulary: has the texts of tokens.
@@ -121,7 +120,7 @@ class _Tokens:
         digits = {i for i, text in known.items() if DIGIT.match(text)}
         decimals = {i for i, text in known.items() if text[:1] in (".", ",") and DIGIT.match(text[1:])}
         zeros = {i for i in digits | decimals if not known[i].strip("0.,")}
-        self.texts = {i: vocabulary.text_of(i) or "" for i in written | digits | decimals}
+        self.texts = {i: known.get(i) or vocabulary.text_of(i) or "" for i in written | digits | decimals}
         self.columns = {token: i for i, token in enumerate(sorted(self.texts))}
         self.by_text: dict[str, list[int]] = {}
         for i in sorted(written):
@@ -131,24 +130,18 @@ class _Tokens:
 
     def of(self, root: Continuations) -> Ask:
         """Return what asks a model after the prompts of `root`."""
-        last = root
         asked = torch.tensor([*self.columns], device=root.device)
         others = [torch.tensor([self.columns[i] for i in ids], dtype=torch.int64) for ids in self.others]
 
         def ask(nodes: Sequence[Node]) -> Sequence[list[tuple[str, float, Any]] | None]:
-            nonlocal last
             asked_of = [node for node in nodes if self._may_go_on(node.text.lstrip())]
             if not asked_of:
                 return [None] * len(nodes)
-            if asked_of[0].state[1]:  # the tokens so far
-                rows = torch.tensor([node.state[2] for node in asked_of], device=root.device)
-                tokens = torch.tensor([[node.state[1][-1]] for node in asked_of], device=root.device)
-                last = last.select(rows).extend(tokens)
-            shares = last.next_tokens(asked).exp().cpu()
+            shares = root.next_tokens([node.state for node in asked_of], asked).exp().cpu()
             sums = torch.stack([shares[:, columns].sum(-1) for columns in others], -1).tolist()
             found = {
-                id(node): self._pieces(node, i, *of_node)
-                for i, (node, *of_node) in enumerate(zip(asked_of, shares.tolist(), sums, strict=True))
+                id(node): self._pieces(node, *of_node)
+                for node, *of_node in zip(asked_of, shares.tolist(), sums, strict=True)
             }
             return [found.get(id(node)) for node in nodes]
 
@@ -176,9 +169,9 @@ class _Tokens:
         return text[-1:].isdigit() or text[-1:] in (".", ",") or read_level(text, self.levels).longer
 
     def _pieces(
-        self, node: Node, i: int, shares: Sequence[float], others: Sequence[float]
+        self, node: Node, shares: Sequence[float], others: Sequence[float]
     ) -> list[tuple[str, float, Any]]:
-        prompt, path, _ = node.state
+        prompt, path = node.state
         text = node.text.lstrip()
         rests = [name[len(text) :] for name in self.levels if name.startswith(text)]
         pieces = {rest[:n] for rest in rests for n in range(1, len(rest) + 1)}
@@ -191,7 +184,7 @@ class _Tokens:
         tokens = {*written}
         written |= {token: full[len(text) :] for token, full in self._longer(prompt, path, text).items()}
         found = [
-            (piece, shares[self.columns[t]], (prompt, (*path, t), i)) for t, piece in sorted(written.items())
+            (piece, shares[self.columns[t]], (prompt, (*path, t))) for t, piece in sorted(written.items())
         ]
         if is_number:
             has_point = "." in text or "," in text

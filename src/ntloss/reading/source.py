@@ -1,83 +1,107 @@
-"""Sources of next tokens that are asked about whole prefixes: engines in this process, and servers.
+"""What may follow a text, as all readings ask for it; and engines in this process, asked by a function.
 
     source = from_function(log_probs)  # log_probs(prompts, token_ids) -> [prompts, tokens]
     read_number(source, tokenizer, "How many legs does a spider have?")
 
-Continuations of a model of transformers have a cache instead (`ntloss.reading.torch_model`).
+Models of transformers keep the texts in a cache (`ntloss.reading.torch_model`), servers are in
+`ntloss.reading.served`.
 """
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+Text = tuple[int, tuple[int, ...]]
+"""A text that continues a prompt: the prompt's row, and the tokens that are written after it."""
 Prefix = tuple[int, ...] | str
 LogProbs = Callable[[list[list[int]], list[int]], Any]
 _LARGEST_SUM = 1.01  # of the probabilities of some tokens, with rounding
 
 
-class Asker(ABC):
-    """Is asked about the tokens after prefixes, and counts how often."""
+class Continuations(Protocol):
+    """Prompts, one a row, and what may follow the texts that continue them."""
 
-    def __init__(self) -> None:
-        self.passes = self.rows = 0
+    device: torch.device
 
-    @abstractmethod
-    def ask(self, prefixes: Sequence[Prefix], token_ids: list[int], known: dict[Prefix, Any]) -> Tensor:
-        """Return the log-probabilities of tokens after prefixes, `[prefixes, tokens]`, float64.
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How often the model was called so far, and with how many rows."""
 
-        `known` keeps what was answered about these prefixes until they are longer.
+    def __len__(self) -> int: ...
+
+    def next_tokens(self, texts: Sequence[Text], token_ids: Tensor) -> Tensor:
+        """Return the log-probabilities of these tokens after each text, `[texts, tokens]`, float64.
+
+        Before a text of several tokens, the text without its last one has been asked about. Equal texts are
+        run once.
         """
 
-    def likeliest(self, prefix: Prefix, known: Mapping[Prefix, Any]) -> int | str | None:
-        """Return the likeliest token after a prefix, or its text; None if it is unknown."""
+    def likeliest(self, row: int) -> int | str | None:
+        """Return the likeliest token after a prompt, or its text; None if it is unknown."""
+
+    def select(self, rows: Tensor) -> Continuations:
+        """Return some of the prompts."""
+
+
+class Source(Protocol):
+    """What may follow a text: of a model of transformers, of a server, or of an engine in this process."""
+
+    def continuations(
+        self, inputs: Any, texts: Mapping[int, str], prefix_ids: Sequence[int] = ()
+    ) -> Continuations:
+        """Return prompts to be continued with tokens of these ids and texts, after the tokens of a prefix."""
+
+
+class Prefixes(ABC):
+    """Prompts whose continuations an engine or a server is asked about as whole prefixes."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, prompts: Sequence[Prefix]) -> None:
+        self.prompts, self._counted = [*prompts], [0, 0]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How often it was asked, and about how many prefixes."""
+        return self._counted[0], self._counted[1]
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def select(self, rows: Tensor) -> Prefixes:
+        """Return some of the prompts, which are counted together."""
+        chosen = copy.copy(self)
+        chosen.prompts = [self.prompts[row] for row in rows.tolist()]
+        return chosen
+
+    def next_tokens(self, texts: Sequence[Text], token_ids: Tensor) -> Tensor:
+        """Ask about tokens after each text, and about equal ones once."""
+        prefixes = [self.longer(self.prompts[row], tokens) for row, tokens in texts]
+        places = {prefix: i for i, prefix in enumerate(dict.fromkeys(prefixes))}
+        return self.ask([*places], token_ids.tolist())[[places[prefix] for prefix in prefixes]]
+
+    def likeliest(self, row: int) -> int | str | None:
+        """Return the likeliest token after a prompt, or its text; None if it is unknown."""
         return None
 
     def longer(self, prefix: Prefix, token_ids: Sequence[int]) -> Prefix:
         """Return a prefix with further tokens."""
         return (*prefix, *token_ids)
 
+    def count(self, prefixes: Sequence[Prefix]) -> None:
+        """Count a call about these prefixes."""
+        self._counted[0] += 1
+        self._counted[1] += len(prefixes)
 
-class Prefixes:
-    """Continuations of prompts that an engine or a server is asked about; see `Continuations`."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, asker: Asker, rows: Sequence[Prefix]) -> None:
-        self._asker, self._rows, self._known = asker, rows, dict[Prefix, Any]()
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """How often it was asked, and about how many prefixes."""
-        return self._asker.passes, self._asker.rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def next_tokens(self, token_ids: Tensor) -> Tensor:
-        """Ask about these tokens after each row, and about equal rows once."""
-        places = {row: i for i, row in enumerate(dict.fromkeys(self._rows))}
-        found = self._asker.ask([*places], token_ids.tolist(), self._known)
-        return found[[places[row] for row in self._rows]]
-
-    def likeliest(self, row: int) -> int | str | None:
-        """Return the likeliest token after a row, or its text; None if it is unknown."""
-        return self._asker.likeliest(self._rows[row], self._known)
-
-    def select(self, rows: Tensor | slice) -> Prefixes:
-        """Copy some rows, in any order and number."""
-        chosen = self._rows[rows] if isinstance(rows, slice) else [self._rows[i] for i in rows.tolist()]
-        return Prefixes(self._asker, chosen)
-
-    def extend(self, tokens: Tensor, lengths: Tensor | None = None) -> Prefixes:
-        """Write `[rows, n]` tokens, or the first `lengths` of each row."""
-        counts = [tokens.shape[-1]] * len(tokens) if lengths is None else lengths.tolist()
-        rows = zip(self._rows, tokens.tolist(), counts, strict=True)
-        return Prefixes(self._asker, [self._asker.longer(row, written[:n]) for row, written, n in rows])
+    @abstractmethod
+    def ask(self, prefixes: Sequence[Prefix], token_ids: list[int]) -> Tensor:
+        """Return the log-probabilities of tokens after prefixes, `[prefixes, tokens]`, float64."""
 
 
 class FunctionSource:
@@ -93,19 +117,19 @@ class FunctionSource:
         prompts = as_prefixes(inputs)
         if isinstance(prompts[0], str):
             raise TypeError("inputs: expected lists of token ids, given texts: encode them")
-        return Prefixes(_Calls(self.log_probs), [(*prompt, *prefix_ids) for prompt in prompts])
+        return _Calls(self.log_probs, [(*prompt, *prefix_ids) for prompt in prompts])
 
 
-class _Calls(Asker):
+class _Calls(Prefixes):
     """Calls a function."""
 
-    def __init__(self, log_probs: LogProbs) -> None:
-        super().__init__()
+    def __init__(self, log_probs: LogProbs, prompts: Sequence[Prefix]) -> None:
+        super().__init__(prompts)
         self.log_probs = log_probs
 
-    def ask(self, prefixes: Sequence[Prefix], token_ids: list[int], known: dict[Prefix, Any]) -> Tensor:
+    def ask(self, prefixes: Sequence[Prefix], token_ids: list[int]) -> Tensor:
         """Call the function, and check the form of its result."""
-        self.passes, self.rows = self.passes + 1, self.rows + len(prefixes)
+        self.count(prefixes)
         returned = self.log_probs([[*map(int, prefix)] for prefix in prefixes], token_ids)
         found = torch.as_tensor(returned, dtype=torch.float64).cpu()
         if found.shape != (len(prefixes), len(token_ids)):

@@ -1,9 +1,8 @@
 """The next tokens of a model of transformers: the prompt is run once, and its cache serves all continuations.
 
-All readings know a model as `Continuations`, which is also what a server answers with
-(`ntloss.reading.served`). Most causal models keep all texts that continue a prompt in one cache (`Tree`). Of
-other models, such as encoder-decoders, Mamba, and models with sliding windows, each text has a copy of the
-prompt's cache (`Branch`). A token of a cache takes 2 * layers * key-value heads * head size numbers, 46 kB
+Most causal models keep all texts that continue a prompt in one cache, where a mask says which tokens belong
+to each. Of other models, such as encoder-decoders, Mamba, and models with sliding windows, each text has a
+copy of the prompt's cache. A token of a cache takes 2 * layers * key-value heads * head size numbers, 46 kB
 for SmolLM2-135M in float32. No class of transformers is imported: a cache is copied tensor by tensor, which
 works for attention and Mamba caches of transformers 4.57 and 5.
 """
@@ -15,12 +14,13 @@ import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ntloss.reading.source import Source, Text
 
 _USED = ("input_ids", "attention_mask")
 # What a forward calls its cache, since transformers 5.24, and before for attention and for recurrent models.
@@ -40,43 +40,6 @@ _SAME = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.fl
 _WITH_OTHER_CACHES = ("fsmt", "minimax")
 _HALF = (torch.bfloat16, torch.float16)
 _HEAD_ROWS = 8192  # rows of a half-precision head that are converted to float32 at a time
-# Equal texts are merged only if less than this share of them remains, because selecting rows copies caches.
-_WORTH_SHARING = 0.9
-
-
-class Continuations(Protocol):
-    """Continuations of prompts, one a row, and the tokens that may follow each."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the results are."""
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """How often the model was called so far, and with how many rows."""
-
-    def __len__(self) -> int: ...
-
-    def next_tokens(self, token_ids: Tensor) -> Tensor:
-        """Return the log-probabilities of these tokens after each row, `[rows, tokens]`, float64."""
-
-    def likeliest(self, row: int) -> int | str | None:
-        """Return the likeliest token after a row, or its text, as `next_tokens` found it; None if unknown."""
-
-    def select(self, rows: Tensor | slice) -> Continuations:
-        """Return some rows to be extended, in any order and number; a slice ends the use of this object."""
-
-    def extend(self, tokens: Tensor, lengths: Tensor | None = None) -> Continuations:
-        """Write `[rows, n]` tokens, or the first `lengths` of each row, which ends its use."""
-
-
-class Source(Protocol):
-    """What may follow a text: of a model of transformers, of a server, or of an engine in this process."""
-
-    def continuations(
-        self, inputs: Any, texts: Mapping[int, str], prefix_ids: Sequence[int] = ()
-    ) -> Continuations:
-        """Return prompts to be continued with tokens of these ids and texts, after the tokens of a prefix."""
 
 
 def as_source(model: Any, past: Any = None) -> Source:
@@ -115,22 +78,29 @@ class TorchModel:
         self.cache_name = next((name for name in _CACHE_NAMES if name in self.accepted), "past_key_values")
         self.past = past
         self.encoded: Any = None  # output of the encoder
-        self.padded = False  # whether a prompt is, so that positions have to be given
-        self.first_position = 0
+        self.gives_positions = False  # counted without what the mask leaves out, as where a prompt is padded
+        parts = [*self.inner.named_modules()]
+        embeddings = [part for name, part in parts if "position" in name and isinstance(part, nn.Embedding)]
+        # RoBERTa leaves the positions up to that of padding unused.
+        paddings = [part.padding_idx for part in embeddings if part.padding_idx is not None]
+        self.first_position = paddings[0] + 1 if paddings else 0
         # The part that counts images on several axes, and knows how far they move the tokens after them.
-        parts = [part for _, part in self.inner.named_modules()]
-        self.counting: Any = next((part for part in parts if hasattr(part, "rope_deltas")), None)
+        self.counting: Any = next((part for _, part in parts if hasattr(part, "rope_deltas")), None)
+        # The tokens that stand for a part of an image, a video or a sound.
+        self.placeholders: dict[str, int] = {
+            kind: token
+            for kind in _KINDS
+            for name in (f"{kind}_token_index", f"{kind}_token_id")
+            if isinstance(token := getattr(self.inner.config, name, None), int)
+        }
+        self.head = self.inner.get_output_embeddings()
+        weight = getattr(self.head, "weight", None)
+        self.width = None if weight is None else len(weight)  # of the logits; None if only these tell it
         self.passes = self.rows = 0  # number of calls, and of rows in all of them
-
-    @property
-    def width(self) -> int | None:
-        """The width of the model's logits; None if it is only known from them."""
-        head = self.inner.get_output_embeddings()
-        return None if getattr(head, "weight", None) is None else len(head.weight)
 
     def continuations(
         self, inputs: Mapping[str, Tensor], texts: Mapping[int, str], prefix_ids: Sequence[int] = ()
-    ) -> Branch:
+    ) -> Prompts:
         """Run a batch of prompts, each with the tokens of a prefix after it; see `number_quantiles`."""
         tokens, mask = _check_inputs(inputs)
         prefix = tokens.new_tensor(list(prefix_ids)).expand(len(tokens), -1)
@@ -153,14 +123,14 @@ class TorchModel:
                     "decoder-only model to be padded on the left: set tokenizer.padding_side = 'left'."
                 )
             if padded:
-                self._give_positions()
+                self.gives_positions = True
             tokens, mask = torch.cat([tokens, prefix], dim=-1), F.pad(mask, (0, len(prefix_ids)), value=1)
         past = None
         if self.past is not None:
             past = _copy_past(self.past, tokens, self.inner.config.is_encoder_decoder)
         logits, cache, moved = self._begin(tokens, mask, past, further)
-        root = Branch(self, mask, cache, logits[:, -1], moved)
-        if self.padded and "position_ids" not in self.accepted:
+        root = Prompts(self, mask, cache, logits[:, -1], moved)
+        if self.gives_positions and "position_ids" not in self.accepted:
             _check_padding(root, tokens)
         if bool((rows := root.logits.isnan().any(-1)).any()):
             raise ValueError(
@@ -174,8 +144,7 @@ class TorchModel:
         """Return what a processor made besides the tokens, such as images; `written` tokens follow these."""
         config, ids = self.inner.config, inputs["input_ids"]
         given = {name: value for name, value in inputs.items() if name not in _USED and value is not None}
-        tokens = {kind: _placeholder(config, kind) for kind in _KINDS}
-        if config.is_encoder_decoder or not any(token is not None for token in tokens.values()):
+        if config.is_encoder_decoder or not self.placeholders:
             given = {name: value for name, value in given.items() if name not in _IGNORED}
         taken = {*()} if config.is_encoder_decoder else {*self.accepted, *_IGNORED} - _NOT_OF_PROMPTS
         if refused := sorted({*given} - taken):
@@ -183,12 +152,9 @@ class TorchModel:
                 f"inputs: expected input_ids and attention_mask, and of a causal model with images what its "
                 f"forward takes; {type(self.inner).__name__} cannot be read with {', '.join(refused)}"
             )
-        for kind, token in tokens.items():
-            if token is None or not bool((ids == token).any()):
-                continue
-            if not any(
-                torch.is_floating_point(value) and _is_of(kind, name) for name, value in given.items()
-            ):
+        for kind, token in self.placeholders.items():
+            seen = (torch.is_floating_point(value) and _is_of(kind, name) for name, value in given.items())
+            if bool((ids == token).any()) and not any(seen):
                 raise ValueError(
                     f"inputs: a prompt holds the token {token}, which stands for an {kind}, but there is no "
                     f"{kind}: pass all that the processor returned"
@@ -213,15 +179,14 @@ class TorchModel:
         if self.counting is not None:
             has_grid = any("grid" in name for name in further)
             if not has_grid:
-                self._give_positions()
+                self.gives_positions = True
             elif past is not None:  # the model itself counts only from the first token
                 accepted = inspect.signature(self.counting.get_rope_index).parameters
                 options = {name: value for name, value in further.items() if name in accepted}
                 places, moved = self.counting.get_rope_index(tokens, attention_mask=mask, **options)
                 places = places[..., seen:]
         if past is not None:
-            known = {_placeholder(self.inner.config, kind) for kind in _KINDS}
-            if not any(bool((tokens[:, seen:] == token).any()) for token in known if token is not None):
+            if not any(bool((tokens[:, seen:] == token).any()) for token in self.placeholders.values()):
                 further = {}  # the cache holds all images
             by_token = {name for name, v in further.items() if getattr(v, "shape", None) == tokens.shape}
             further = {name: v[:, seen:] if name in by_token else v for name, v in further.items()}
@@ -231,20 +196,18 @@ class TorchModel:
         logits, cache = self(tokens[:, seen:], mask, past, keep, places, further)
         if has_grid and past is None:
             moved = self.counting.rope_deltas.to(tokens.device)
-            self._give_positions()
+            self.gives_positions = True
         if self.counting is not None:
             self.counting.rope_deltas = before
         return logits, cache, moved
 
     def places(self, mask: Tensor, count: int, moved: Tensor) -> Tensor | None:
         """Return the positions of the last tokens, `[rows, count]`; None if the model counts them itself."""
-        if not self.padded or "position_ids" not in self.accepted or self.encoded is not None:
+        if not self.gives_positions or "position_ids" not in self.accepted or self.encoded is not None:
             return None
         return (mask.cumsum(-1) - 1).clamp(min=0)[:, -count:] + moved
 
-    def prefixes(
-        self, inputs: Mapping[str, Any], lengths: Sequence[int], rows: int
-    ) -> Iterator[Branch | Tree]:
+    def prefixes(self, inputs: Mapping[str, Any], lengths: Sequence[int], rows: int) -> Iterator[Prompts]:
         """Run one prompt once, and yield its first `lengths` tokens as prompts, `rows` at a time.
 
         A cache of attention layers holds every prefix. Other caches, and those of models that take no
@@ -256,35 +219,40 @@ class TorchModel:
         tokens, mask = _check_inputs(inputs)
         further = self._further(inputs, 0)
         logits, cache, moved = self._begin(tokens, mask, None, further, torch.tensor(lengths) - 1)
-        self._give_positions()
+        self.gives_positions = True
         holds_all = _is_attention(cache) and _holds_all(cache, tokens.shape[-1])
         if not holds_all or "position_ids" not in self.accepted:
             yield from self._steps(tokens, mask, further, lengths)
             return
         seen = torch.arange(tokens.shape[-1], device=tokens.device)
+        is_shared = self.grows_trees(cache)
         for first in range(0, len(lengths), rows):
             kept = torch.tensor(lengths[first : first + rows], device=tokens.device)
-            sees, root = seen < kept[:, None], torch.zeros_like(kept)
-            if self.grows_trees(cache):
-                copy = _select(cache, root[:1], 1)
-                yield Tree(self, copy, root, sees, logits[0, first : first + rows], moved[root])
-            else:
-                of_rows = _select(cache, root, 1)
-                yield Branch(self, sees.long(), of_rows, logits[0, first : first + rows], moved[root])
+            sees, same = (seen < kept[:, None]).long(), torch.zeros_like(kept)
+            held = cache if is_shared else _select(cache, same, 1)
+            owners = same.tolist() if is_shared else None
+            yield Prompts(self, sees, held, logits[0, first : first + rows], moved[same], owners)
 
     def _steps(
         self, tokens: Tensor, mask: Tensor, further: dict[str, Any], lengths: Sequence[int]
-    ) -> Iterator[Branch | Tree]:
+    ) -> Iterator[Prompts]:
         at = lengths[0]
         by_token = {name for name, v in further.items() if getattr(v, "shape", None) == tokens.shape}
         further = {name: v[:, :at] if name in by_token else v for name, v in further.items()}
         logits, cache, moved = self._begin(tokens[:, :at], mask[:, :at], None, further)
-        branch = Branch(self, mask[:, :at], cache, logits[:, -1], moved)
+        seen = mask[:, :at]
         for length in lengths:
-            for at in range(branch.mask.shape[-1], length):
-                branch = branch.extend(tokens[:, at : at + 1])
+            for at in range(seen.shape[-1], length):
+                logits, seen, cache = self.extend(tokens[:, at : at + 1], seen, cache, moved)
             first = torch.zeros(1, dtype=torch.int64, device=tokens.device)
-            yield replace(branch, mask=branch.mask.clone(), cache=_select(branch.cache, first, 1))
+            yield Prompts(self, seen, _select(cache, first, 1), logits[:, -1], moved)
+
+    def extend(self, tokens: Tensor, mask: Tensor, cache: Any, moved: Tensor) -> tuple[Tensor, Tensor, Any]:
+        """Write `[rows, n]` tokens after those in a cache; return logits, the new mask and the cache."""
+        if self.encoded is None:
+            mask = torch.cat([mask, torch.ones_like(tokens, dtype=mask.dtype)], dim=-1)
+        logits, cache = self(tokens, mask, cache, places=self.places(mask, tokens.shape[-1], moved))
+        return logits, mask, cache
 
     def grows_trees(self, cache: Any) -> bool:
         """Return whether texts can share a cache: the model takes a mask for each token, and positions."""
@@ -296,14 +264,6 @@ class TorchModel:
             # Other layers forget tokens, or round them.
             and all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
         )
-
-    def _give_positions(self) -> None:
-        """Let positions be counted without what the mask leaves out."""
-        self.padded = True
-        # RoBERTa leaves the positions up to that of padding unused.
-        embeddings = [module for name, module in self.inner.named_modules() if "position" in name]
-        paddings = [m.padding_idx for m in embeddings if isinstance(m, nn.Embedding)]
-        self.first_position = next((i + 1 for i in paddings if i is not None), 0)
 
     def __call__(
         self,
@@ -317,7 +277,7 @@ class TorchModel:
         """Write `[rows, n]` tokens after those in the cache; a TypeError if the model returns none.
 
         Return the logits, `[rows, 1 or n, vocab]`, or those at the columns `keep`, and the cache. See
-        `Branch` and `Tree` for the mask; `places` are the tokens' positions, and `further` are images.
+        `Prompts` for the mask; `places` are the tokens' positions, and `further` are images.
         """
         options: dict[str, Any] = {self.cache_name: cache, "attention_mask": mask, **(further or {})}
         if self.encoded is not None:
@@ -343,7 +303,7 @@ class TorchModel:
                 if "cache_position" in self.accepted:  # transformers 4 needs the position after the cache
                     seen = max(mask.shape[-1], self.inner.config.conv_kernel)
                     options["cache_position"] = torch.tensor([seen], device=tokens.device)
-        head = self.inner.get_output_embeddings()
+        head = self.head
         # Adapters and quantized heads do more than multiply.
         is_half = type(head) is nn.Linear and (
             head.weight.dtype in _HALF or torch.is_autocast_enabled(head.weight.device.type)
@@ -366,20 +326,35 @@ class TorchModel:
         return logits if keep is None or "logits_to_keep" in options else logits[:, keep], cache
 
 
-@dataclass
-class Branch:
-    """Continuations whose tokens are in a cache; see `Continuations`."""
+class Prompts:
+    """Prompts that a model has run, and the texts that continue them; see `Continuations`.
 
-    model: TorchModel
-    mask: Tensor  # `[rows, seen]`, attention mask of the encoder's inputs, or of all tokens so far
-    cache: Any
-    logits: Tensor  # `[rows, vocab]`, of the token after each row
-    moved: Tensor  # `[rows, 1]`, how far images move the positions of what follows
+    Args:
+        model: the model.
+        mask: `[rows, seen]`, attention mask of the encoder's inputs, or of the tokens of each prompt.
+        cache: the prompts' keys and values.
+        logits: `[rows, vocab]`, of the token after each prompt.
+        moved: `[rows, 1]`, how far images move the positions of what follows.
+        owners: the row of the cache that each prompt is in. Default: its own.
+    """
 
-    @property
-    def device(self) -> torch.device:
-        """The logits' device."""
-        return self.logits.device
+    def __init__(
+        self,
+        model: TorchModel,
+        mask: Tensor,
+        cache: Any,
+        logits: Tensor,
+        moved: Tensor,
+        owners: Sequence[int] | None = None,
+    ) -> None:
+        self.model, self.mask, self.cache, self.logits, self.moved = model, mask, cache, logits, moved
+        self.device = logits.device
+        self._owners = [*range(len(logits))] if owners is None else owners
+        self.in_tree = model.grows_trees(cache)
+        # In a tree, the cache with the texts' tokens, and each text's columns in it; otherwise the texts of
+        # the last pass, each with its row in the cache and the mask of that pass.
+        self._grown: Any = None
+        self._places = dict[Text, Any]()
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -389,147 +364,103 @@ class Branch:
     def __len__(self) -> int:
         return len(self.logits)
 
-    def next_tokens(self, token_ids: Tensor) -> Tensor:
-        """Return the log-probabilities of these tokens; -inf for all of a row that rules out every token."""
-        total = self.logits.to(torch.promote_types(self.logits.dtype, torch.float32)).logsumexp(-1)
-        log_probs = self.logits[:, token_ids].double() - total.double()[:, None]
-        return torch.where(log_probs.isnan(), -math.inf, log_probs)
+    def select(self, rows: Tensor) -> Prompts:
+        """Return some of the prompts."""
+        cache, within = self.cache, None
+        if self.in_tree:  # which leaves the prompts' cache as it is
+            owners = [self._owners[row] for row in rows.tolist()]
+            held, count = sorted({*owners}), len(cache.layers[0].keys)
+            within = [held.index(owner) for owner in owners]
+            cache = cache if len(held) == count else _select(cache, rows.new_tensor(held), count)
+        else:
+            cache = _select(cache, rows, len(self))
+        return Prompts(self.model, self.mask[rows], cache, self.logits[rows], self.moved[rows], within)
 
     def likeliest(self, row: int) -> int:
-        """Return the likeliest token after a row."""
+        """Return the likeliest token after a prompt."""
         return int(self.logits[row].argmax())
 
-    def tree(self, rows: Tensor) -> Tree | None:
-        """Return some rows as texts, with one copy of each prompt's cache, if the model allows it."""
-        if not self.model.grows_trees(self.cache):
-            return None
-        self.model._give_positions()
-        prompts, index = torch.unique(rows, return_inverse=True)
-        cache = _select(self.cache, prompts, len(self))
-        return Tree(self.model, cache, index, self.mask[rows].bool(), self.logits[rows], self.moved[rows])
+    def next_tokens(self, texts: Sequence[Text], token_ids: Tensor) -> Tensor:
+        """Return the log-probabilities of these tokens; -inf for all of a text that rules out every token."""
+        distinct = dict.fromkeys(texts)
+        written = [text for text in distinct if text[1]]
+        begun = [row for row, tokens in distinct if not tokens]
+        parts = [self.logits[begun]] if begun else []
+        parts += [self._in_tree(written) if self.in_tree else self._in_copies(written)] if written else []
+        order = {text: i for i, text in enumerate([*((row, ()) for row in begun), *written])}
+        logits = torch.cat(parts) if len(parts) > 1 else parts[0]
+        total = logits.to(torch.promote_types(logits.dtype, torch.float32)).logsumexp(-1)
+        log_probs = logits[:, token_ids].double() - total.double()[:, None]
+        return torch.where(log_probs.isnan(), -math.inf, log_probs)[[order[text] for text in texts]]
 
-    def select(self, rows: Tensor | slice) -> Branch | Tree:
-        """Return some rows, with a copy of their caches; a slice shares this one's and ends its use."""
-        if isinstance(rows, Tensor) and (tree := self.tree(rows)) is not None:
-            return tree
-        mask, cache, moved = (_select(of, rows, len(self)) for of in (self.mask, self.cache, self.moved))
-        return replace(self, mask=mask, cache=cache, moved=moved)
-
-    def extend(self, tokens: Tensor, lengths: Tensor | None = None) -> Branch:
-        """Write `[rows, n]` tokens, or the first `lengths` of each row; do not use this branch afterwards.
-
-        With `lengths`, the result cannot be extended: the cache of a shorter row holds its padding.
-        """
-        if lengths is not None and tokens.shape[-1] > 1 and not _is_attention(self.cache):
-            # A recurrent model starts a longer input from an empty state: only single tokens can follow.
-            longer = self.extend(tokens[:, :1])
-            for i in range(1, tokens.shape[-1]):
-                before, longer = longer.logits, longer.extend(tokens[:, i : i + 1])
-                longer.logits = torch.where((lengths > i)[:, None], longer.logits, before)
-            return longer
-        mask = self.mask
-        if self.model.encoded is None:
-            mask = torch.cat([mask, torch.ones_like(tokens, dtype=mask.dtype)], dim=-1)
-        places = self.model.places(mask, tokens.shape[-1], self.moved)
-        logits, cache = self.model(tokens, mask, self.cache, places=places)
-        rows = torch.arange(len(tokens), device=logits.device)
-        last = logits[rows, -1 if lengths is None else lengths - 1]
-        return Branch(self.model, mask, cache, last, self.moved)
-
-
-@dataclass
-class Tree:
-    """Texts that continue prompts, with one cache for each prompt; see `Continuations`.
-
-    A pass holds the next tokens of all texts of a prompt side by side. A mask says which of the tokens before
-    it belong to the text of each.
-    """
-
-    model: TorchModel
-    cache: Any  # `[prompts]`, all tokens that were written so far; shared with other trees
-    prompts: Tensor  # `[texts]`, the row of the cache that each belongs to
-    sees: Tensor  # `[texts, seen]`, bool, the tokens of that row that each consists of
-    logits: Tensor  # `[texts, vocab]`, of the token after each text; of the last pass, for selected texts
-    moved: Tensor  # `[texts, 1]`, how far images move the positions of what follows
-
-    device, counts, next_tokens, likeliest = (
-        Branch.device,
-        Branch.counts,
-        Branch.next_tokens,
-        Branch.likeliest,
-    )
-
-    def __len__(self) -> int:
-        return len(self.prompts)
-
-    def select(self, rows: Tensor | slice) -> Tree:
-        """Return some texts, in any order and number."""
-        return replace(self, prompts=self.prompts[rows], sees=self.sees[rows], moved=self.moved[rows])
-
-    def join(self, other: Tree) -> Tree:
-        """Return the texts of both, which share their cache, to be extended."""
-        longest = max(self.sees.shape[-1], other.sees.shape[-1])
-        sees = [F.pad(each.sees, (0, longest - each.sees.shape[-1])) for each in (self, other)]
-        prompts, moved = (
-            torch.cat([getattr(of, name) for of in (self, other)]) for name in ("prompts", "moved")
+    def _in_tree(self, texts: Sequence[Text]) -> Tensor:
+        """Write the last tokens of texts side by side; return their logits, `[texts, vocab]`."""
+        if self._grown is None:
+            self.model.gives_positions = True
+            self._grown = _select(self.cache, slice(None), len(self.cache.layers[0].keys))
+        seen, count = self._grown.get_seq_length(), len(self._grown.layers[0].keys)
+        filled, places, columns = [0] * count, list[int](), list[tuple[int, ...]]()
+        for row, tokens in texts:
+            places.append(filled[self._owners[row]])
+            filled[self._owners[row]] += 1
+            columns.append((*self._places.get((row, tokens[:-1]), ()), seen + places[-1]))
+        self._places.update(zip(texts, columns, strict=True))
+        rows = torch.tensor([row for row, _ in texts], device=self.device)
+        at = (
+            torch.tensor([self._owners[row] for row, _ in texts], device=self.device),
+            rows.new_tensor(places),
         )
-        return replace(self, prompts=prompts, sees=torch.cat(sees), moved=moved)
-
-    def extend(self, tokens: Tensor, lengths: Tensor | None = None) -> Tree:
-        """Write `[texts, n]` tokens, or the first `lengths` of each text."""
-        (texts, length), seen = tokens.shape, self.cache.get_seq_length()
-        order = self.prompts.argsort(stable=True)
-        sizes = self.prompts.bincount(minlength=len(self.cache.layers[0].keys))
-        # Each text's place among those of its prompt, and the columns of its tokens.
-        place = torch.empty_like(order)
-        place[order] = (
-            torch.arange(texts, device=order.device) - (sizes.cumsum(0) - sizes)[self.prompts[order]]
-        )
-        columns = place[:, None] * length + torch.arange(length, device=order.device)
-        width = int(sizes.max()) * length
-        at = self.prompts[:, None], columns
-        written = tokens.new_zeros(len(sizes), width).index_put(at, tokens)
-        places = self.sees.sum(-1, keepdim=True) + torch.arange(length, device=order.device) + self.moved
-        places = torch.zeros_like(written).index_put(at, places)
+        width = max(filled)
+        written = rows.new_zeros(count, width).index_put(at, rows.new_tensor([t[-1] for _, t in texts]))
+        before = rows.new_tensor([len(tokens) - 1 for _, tokens in texts])
+        positions = self.mask[rows].bool().sum(-1) + before + self.moved[rows, 0]
+        sees = F.pad(self.mask[rows].bool(), (0, seen + width - self.mask.shape[-1]))
+        index = torch.arange(len(texts), device=self.device).repeat_interleave(before + 1)
+        sees[index, rows.new_tensor([column for each in columns for column in each])] = True
         # Where a prompt has fewer texts than others, tokens that no text holds see all.
-        mask = self.sees.new_ones(len(sizes), width, seen + width)
-        sees = F.pad(self.sees, (0, seen + width - self.sees.shape[-1]))
-        for i, column in enumerate(columns.unbind(-1)):
-            sees = sees.scatter(-1, seen + column[:, None], 1 if lengths is None else (lengths > i)[:, None])
-            mask[self.prompts, column] = sees
+        mask = sees.new_ones(count, width, seen + width).index_put(at, sees)
         dtype = self.model.inner.dtype
         additive = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
-        logits, cache = self.model(written, additive[:, None], self.cache, places=places)
-        self.model.rows += texts - len(sizes)
-        last = columns[:, -1] if lengths is None else columns.gather(-1, lengths[:, None] - 1).squeeze(-1)
-        return Tree(self.model, cache, self.prompts, sees, logits[self.prompts, last], self.moved)
+        positions = torch.zeros_like(written).index_put(at, positions)
+        logits, self._grown = self.model(written, additive[:, None], self._grown, places=positions)
+        self.model.rows += len(texts) - count
+        return logits[at]
 
+    def _in_copies(self, texts: Sequence[Text]) -> Tensor:
+        """Write texts, each after a copy of its cache; return their logits, `[texts, vocab]`.
 
-def advance(
-    branch: Continuations, root: Continuations, parents: Tensor, tokens: Tensor
-) -> tuple[Continuations, Tensor]:
-    """Extend texts by one token each; equal ones share a row if that saves many.
-
-    Text i continues row `parents[i]` of `branch`, the last pass, which must not be used afterwards unless it
-    is `root`. Return the next pass, and the row of each text.
-    """
-    width = int(tokens.max()) + 1
-    keys, nodes = share(parents * width + tokens)
-    parents, tokens = keys // width, keys % width
-    if branch is root or not torch.equal(parents, torch.arange(len(parents), device=parents.device)):
-        branch = branch.select(parents)
-    elif len(parents) < len(branch):
-        branch = branch.select(slice(len(parents)))
-    return branch.extend(tokens[:, None]), nodes
-
-
-def share(texts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distinct texts and each one's index among them; all texts if few are equal."""
-    dim = None if texts.dim() == 1 else 0
-    distinct, index = torch.unique(texts, dim=dim, return_inverse=True)
-    if len(distinct) < _WORTH_SHARING * len(texts):
-        return distinct, index
-    return texts, torch.arange(len(texts), device=texts.device)
+        The last pass is continued if it holds all of them but their last tokens. Otherwise whole texts are
+        written after the prompts.
+        """
+        lengths = [len(tokens) for _, tokens in texts]
+        longest = max(lengths)
+        parents = [self._places.get((row, tokens[:-1])) for row, tokens in texts]
+        if None in parents:
+            rows = torch.tensor([row for row, _ in texts], device=self.device)
+            held, count = (self.mask, self.cache), len(self)
+            tokens = [[*tokens, *[0] * (longest - len(tokens))] for _, tokens in texts]
+        else:
+            rows = torch.tensor(parents, device=self.device)
+            held, count = self._grown, len(self._places)
+            tokens = [[tokens[-1]] for _, tokens in texts]
+        in_order = None not in parents and parents == [*range(len(parents))]
+        mask, cache = _select(held, slice(len(parents)) if in_order else rows, count)
+        moved = self.moved[[row for row, _ in texts]]
+        written, ends = torch.tensor(tokens, device=self.device), torch.tensor(lengths, device=self.device)
+        is_even = None not in parents or min(lengths) == longest
+        if written.shape[-1] == 1 or _is_attention(cache):
+            logits, mask, cache = self.model.extend(written, mask, cache, moved)
+            last = -1 if is_even else ends - 1
+            logits = logits[torch.arange(len(texts), device=self.device), last]
+        else:  # a recurrent model starts a longer input from an empty state: only single tokens can follow
+            logits = self.logits[rows]
+            for i, column in enumerate(written.unbind(-1)):
+                after, mask, cache = self.model.extend(column[:, None], mask, cache, moved)
+                logits = torch.where((ends > i)[:, None], after[:, -1], logits)
+        # The cache of a shorter row holds its padding, so it cannot be continued.
+        self._places = {text: i for i, text in enumerate(texts)} if is_even else {}
+        self._grown = (mask, cache) if is_even else None
+        return logits
 
 
 @contextmanager
@@ -618,18 +549,6 @@ def _holds_all(cache: Any, length: int) -> bool:
     return all(window is None or length < window for window in windows)
 
 
-def _placeholder(config: Any, kind: str) -> int | None:
-    """Return the token that stands for a part of an image, a video or a sound."""
-    return next(
-        (
-            token
-            for name in (f"{kind}_token_id", f"{kind}_token_index")
-            if isinstance(token := getattr(config, name, None), int)
-        ),
-        None,
-    )
-
-
 def _is_of(kind: str, name: str) -> bool:
     """Whether an input of a processor holds images, videos or sounds."""
     if kind == "audio":
@@ -668,7 +587,7 @@ def _copy_past(past: Any, tokens: Tensor, is_encoder_decoder: bool) -> Any:
     return _select(past, torch.arange(len(tokens)), len(tokens))
 
 
-def _check_padding(root: Branch, tokens: Tensor) -> None:
+def _check_padding(root: Prompts, tokens: Tensor) -> None:
     """Run the prompt with the most padding without it; raise a ValueError if that changes its logits."""
     padding = (root.mask == 0).sum(-1)
     row = int(padding.argmax())

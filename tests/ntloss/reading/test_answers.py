@@ -18,39 +18,15 @@ from ntloss.reading import Limits, Question, UnlikelyNumberWarning, number_quant
 BYTES = byte_level_tokenizer()
 BYT5 = ByT5Tokenizer()
 WORDS = byte_level_tokenizer(
-    *(
-        "万",
-        "万元",
-        "만원",
-        "千克",
-        "亿",
-        "½",
-        "²",
-        "—",
-        " trillion",
-        " million",
-        "ion",
-        "\u202f",
-        "\uff12",
-        "10",
-        " 5",
-    ),
-    *(
-        "から",
-        "부터",
-        "에서",
-        "到",
-        "ล้าน",
-        "พัน",
-        " m",
-        " USD",
-        " dollars",
-        "mm",
-        " grand",
-        " thousandths",
-        "\uff0c",
-    ),
-)
+    "万", "万元", "만원", "千克", "亿", "½", "²", "—", "ion", "\u202f", "\uff12", "10", "から", "부터",
+    "에서", "到", "ล้าน", "พัน", "mm", "\uff0c", " trillion", " million", " 5", " m", " USD", " dollars",
+    " grand", " thousandths",
+)  # fmt: skip
+PARTS = [
+    "5万", "5万元", "5 만", "12亿", "5億", "5천", "2½", "2⅓", "10²", "10⁻³", "1\uff12", "2π", "5 Millionen",
+    "3—5", "3～5", "5…7", "1\uff0c000", "1\uff0e5", "1.234(5)", "10^(-3)", "10 ** 3",
+    "0.\\overline{3}", "3,14", "1 200", "1/2", "3x4", "1 1/2",
+]  # fmt: skip
 
 
 def read(shares, tokenizer=BYTES, levels=(0.05, 0.5, 0.95), format=None, **limits):
@@ -59,38 +35,7 @@ def read(shares, tokenizer=BYTES, levels=(0.05, 0.5, 0.95), format=None, **limit
 
 
 @pytest.mark.parametrize("tokenizer", [BYTES, WORDS, BYT5], ids=["bytes", "words", "ByT5"])
-@pytest.mark.parametrize(
-    "answer",
-    [
-        *(
-            "5万",
-            "5万元",
-            "5 만",
-            "12亿",
-            "5億",
-            "5천",
-            "2½",
-            "2⅓",
-            "10²",
-            "10⁻³",
-            "1\uff12",
-            "2π",
-            "5 Millionen",
-        ),
-        *(
-            "3—5",
-            "3～5",
-            "5…7",
-            "1\uff0c000",
-            "1\uff0e5",
-            "1.234(5)",
-            "10^(-3)",
-            "10 ** 3",
-            "0.\\overline{3}",
-        ),
-        *("3,14", "1 200", "1/2", "3x4", "1 1/2"),
-    ],
-)
+@pytest.mark.parametrize("answer", PARTS)
 def test_what_makes_a_number_a_part_of_another_is_asked_about(answer, tokenizer):
     assert parse_number(answer) is None
     with pytest.warns(UnlikelyNumberWarning):

@@ -15,9 +15,8 @@ from ntloss.numbers import parse_numbers
 from ntloss.numbers.grammar import NumberReader
 from ntloss.numbers.texts import TokenTexts
 from ntloss.reading import Limits, number_quantiles
-from ntloss.reading.any_length import Numbers, numbers_after, summarize
+from ntloss.reading.any_length import Numbers, numbers_after, options_of, summarize
 from ntloss.reading.torch_model import TorchModel
-from ntloss.reading.writing import options_of
 
 QUESTIONS = [[3, 4, 5], [10, 2, 3, 7, 6, 11, 4], [8]]
 LEVELS = (0.05, 0.3, 0.5, 0.95)
@@ -63,7 +62,7 @@ def test_quantiles_equal_those_of_the_enumerated_numbers(kind):
 def test_the_estimated_probability_of_a_number_is_at_most_1():
     of_one, weights = torch.zeros(2, dtype=torch.int64), torch.tensor([0.6, 0.45], dtype=torch.float64)
     tied, noise = torch.zeros(2, dtype=torch.bool), torch.zeros(1, dtype=torch.float64)
-    numbers = Numbers(of_one, torch.tensor([1.0, 2.0]).double(), weights, tied, ["1", "2"], noise)
+    numbers = Numbers(of_one, torch.tensor([1.0, 2.0]).double(), weights, tied, noise)
     found = summarize(numbers, torch.tensor([0.5], dtype=torch.float64), -math.inf, math.inf)
     assert found["starts"].item() == 1
     assert found["ends"].item() == approx(1.0)
@@ -81,7 +80,7 @@ def test_samples_are_fair_and_their_bounds_hold():
             root = TorchModel(model).continuations(batch_of([question]), {})
             for seed in range(60):
                 shifts = torch.rand(16, generator=seeded(seed), dtype=torch.float64)
-                numbers = numbers_after(root, torch.tensor([0]), options, few, 2, shifts)
+                numbers = numbers_after(root, options, few, 2, shifts)
                 below.append(numbers.weights[numbers.values <= median].sum().item())
                 started.append(numbers.weights.sum().item())
         assert sum(started) / 60 == approx(starts, 0.05)
@@ -139,15 +138,6 @@ def test_a_reading_asks_the_vocabulary_whether_commas_group():
     assert grouped != separate
     assert mean(SPELLINGS, ",") == mean(replace(SPELLINGS, thousands=""), ",") == approx(grouped)
     assert mean(SPELLINGS, "") == approx(separate)
-
-
-def test_a_reading_that_follows_every_likely_text_says_that_it_is_exact():
-    numbers = torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.0, 0.0, 0.0, 1.0]])
-    digits = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: "3"}, vocab_size=4)
-    prompt = {"input_ids": torch.tensor([[3]])}
-    read = number_quantiles(FixedModel(numbers, {0: 1, 1: 1, 2: 1}), prompt, digits)
-    assert read.values.tolist() == read.lower.tolist() == read.upper.tolist() == [[1.0, 1.0, 3.0]]
-    assert (read.mean.item(), read.mean_error.item()) == (approx(1.7), 0.0)
 
 
 def test_a_model_that_never_ends_a_number_takes_a_bounded_number_of_passes():
@@ -224,3 +214,12 @@ def test_numbers_of_real_tokenizers_are_read_as_metrics_read_them(name, real_tok
         (written[i], r, expected[i]) for i, r in zip(kept, read, strict=True) if r != approx(expected[i])
     ]
     assert not wrong
+
+
+def test_a_reading_that_follows_every_likely_text_says_that_it_is_exact():
+    numbers = torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    digits = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: "3"}, vocab_size=4)
+    prompt = {"input_ids": torch.tensor([[3]])}
+    read = number_quantiles(FixedModel(numbers, {0: 1, 1: 1, 2: 1}), prompt, digits)
+    assert read.values.tolist() == read.lower.tolist() == read.upper.tolist() == [[1.0, 1.0, 3.0]]
+    assert (read.mean.item(), read.mean_error.item()) == (approx(1.7), 0.0)

@@ -62,13 +62,6 @@ def test_quantiles_equal_those_of_the_enumerated_distribution(kind, vocabulary, 
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_half_precision_is_as_close_as_its_rounding(kind):
-    model = make_model(kind, DIGITS.vocab_size, seed=2, scale=0.5).to(torch.bfloat16)
-    found = number_quantiles(model, batch_of(QUESTIONS), DIGITS, QUANTILES, format=NumberFormat(3))
-    check_against_all_numbers(model, DIGITS, NumberFormat(3), found, DISTRIBUTION[torch.bfloat16])
-
-
-@pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("width", [NumberFormat(3, signed=True), None], ids=str)
 @pytest.mark.parametrize("rows", [7, 256])
 def test_neither_batching_nor_the_rows_of_a_pass_change_the_quantiles(kind, width, rows, monkeypatch):
@@ -97,16 +90,6 @@ def test_copies_of_long_prompts_caches_are_run_few_at_a_time(width, monkeypatch)
     monkeypatch.setattr(quantiles, "_CACHED", 3 * batch["input_ids"].shape[1])
     number_quantiles(model, batch, DIGITS, format=width, limits=Limits(max_digits=3, most_texts=4))
     assert max(rows) <= 4
-
-
-def test_an_encoders_inputs_may_be_padded_on_either_side():
-    model = make_model("t5", DIGITS.vocab_size).double()
-    left, right = (
-        number_quantiles(model, batch_of(QUESTIONS, side), DIGITS, format=NumberFormat(3))
-        for side in ("left", "right")
-    )
-    assert_close(left.values, right.values)
-    assert_close(left.starts, right.starts)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "mamba"])
@@ -218,15 +201,6 @@ def test_a_number_that_hardly_starts_or_has_another_width_is_a_warning_of_its_ow
     assert read.ends.item() < 0.01
     probabilities[1, :7], probabilities[1, 7] = 0.0, 1.0
     assert says(model, digits, NumberFormat(1), prefix_ids=[3])[1] == []
-
-
-def test_digits_after_a_point_or_a_comma_go_on():
-    probabilities = torch.full((3, 8), 1e-4)  # after each of: text, a digit, a comma
-    model = FixedModel(probabilities, {0: 1, 1: 1, 2: 2})
-    digits = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: ",", 4: ".5"}, vocab_size=8)
-    probabilities[0, 0] = probabilities[2, 0] = 1.0
-    probabilities[1, :] = torch.tensor([0, 0, 0, 0, 0.5, 0, 0, 0.5])
-    assert says(model, digits, NumberFormat(1))[0].continues.item() == approx(0.5, 0.01)
 
 
 def test_a_signed_number_may_begin_with_a_space_that_only_a_sign_is_joined_with():

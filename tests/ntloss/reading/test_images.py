@@ -1,7 +1,6 @@
 """Readings of models that see: against brute force, single and in padded batches, and through a processor."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -66,29 +65,6 @@ def test_quantiles_of_a_padded_batch_with_images_are_right_and_leave_the_model_a
     assert not torch.equal(found.starts, other.starts)
 
 
-def test_bounds_leave_the_numbers_of_their_range_after_an_image(kind):
-    model = build(kind)
-    inputs = inputs_of(kind, PROMPTS[:1], SEEDS[:1])
-    found = number_quantiles(model, inputs, DIGITS, LEVELS, NumberFormat(2), limits=Limits(20, 69))
-    numbers, _ = fixed_width(next_token(kind, model, PROMPT, SEEDS[0]), texts_of(DIGITS), NumberFormat(2))
-    inside = {number: mass for number, mass in numbers.items() if 20 <= number <= 69}
-    for value, level in zip(found.values[0].tolist(), LEVELS, strict=True):
-        assert_quantile(value, level, inside, DISTRIBUTION[torch.float32])
-
-
-def test_numbers_of_any_length_after_images_are_those_of_copied_caches(kind, monkeypatch):
-    model, inputs = build(kind), inputs_of(kind, PROMPTS, SEEDS)
-    shared = number_quantiles(model, inputs, DIGITS, LEVELS, limits=Limits(max_digits=2))
-    monkeypatch.setattr(TorchModel, "grows_trees", lambda self, cache: False)
-    copied = number_quantiles(model, inputs, DIGITS, LEVELS, limits=Limits(max_digits=2))
-    for field in ("values", "starts", "ends"):
-        assert_close(getattr(shared, field), getattr(copied, field), DISTRIBUTION[torch.float32])
-    ids = torch.tensor(DIGITS.token_ids)
-    for row, (prompt, seed) in enumerate(zip(PROMPTS, SEEDS, strict=True)):
-        first = torch.tensor(next_token(kind, model, prompt, seed)([]))
-        assert float(shared.starts[row]) == approx(float(first[ids].exp().sum()), 0.01)  # sampled
-
-
 def test_text_after_an_image_elsewhere_is_read_without_it(kind):
     model, text = build(kind), (24, 27, 28, 26)
     inputs = {
@@ -135,19 +111,15 @@ def test_each_number_of_an_answer_is_read_with_the_image(kind):
     answer = (2, 3, 13, 5)  # `12:4`
     inputs, lengths = inputs_of(kind, [(*PROMPT, *answer)], SEEDS[:1]), [len(PROMPT), len(PROMPT) + 3]
     with torch.no_grad():
-        roots = [*TorchModel(model).prefixes(inputs, lengths, rows=16)]
-    found = [log_probs for root in roots for log_probs in root.next_tokens(torch.arange(32))]
+        found = [
+            [root.next_tokens([(row, tokens)], torch.arange(32))[0] for tokens in ((), (2,))]
+            for root in TorchModel(model).prefixes(inputs, lengths, rows=16)
+            for row in range(len(root))
+        ]
     for log_probs, length in zip(found, lengths, strict=True):
-        expected = next_token(kind, model, PROMPT, SEEDS[0])(answer[: length - len(PROMPT)])
-        assert log_probs.exp().tolist() == approx([math.exp(value) for value in expected], scale=0.1)
-    ids = torch.tensor([2])
-    with torch.no_grad():
-        (last,) = [root.select(torch.tensor([0])).extend(ids[:, None]) for root in roots[-1:]]
-    kept = (*answer[:3], 2) if len(roots) > 1 else (2,)  # of one root, the first prefix
-    expected = next_token(kind, model, PROMPT, SEEDS[0])(kept)
-    assert last.next_tokens(torch.arange(32))[0].exp().tolist() == approx(
-        [math.exp(value) for value in expected], scale=0.1
-    )
+        for after, tokens in zip(log_probs, ((), (2,)), strict=True):
+            expected = next_token(kind, model, PROMPT, SEEDS[0])((*answer[: length - len(PROMPT)], *tokens))
+            assert after.exp().tolist() == approx([math.exp(value) for value in expected], scale=0.1)
 
 
 def through_processor(model, processor, text, image):
@@ -210,21 +182,6 @@ def test_scores_and_numbers_of_answers_see_the_image():
     assert details.lower[0, 1] <= numbers[0].reading.median <= details.upper[0, 1]
 
 
-def test_each_coordinate_of_a_point_in_an_image_has_its_own_interval():
-    model, processor = build("Llava"), processor_of("Llava")
-    question, given = Question("dog?", images=[picture(1)]), {"limits": Limits(0, 63, 2, thousands="")}
-    read = read_numbers(model, processor, question, "(12,7),(3,40)", **given)
-    assert [number.value for number in read] == [12.0, 7.0, 3.0, 40.0]
-    for number, before in zip(read, ["(", "(12,", "(12,7),(", "(12,7),(3,"], strict=True):
-        alone = read_number(model, processor, replace(question, prefill=before), **given)
-        assert number.reading.starts == approx(alone.starts, 0.05)  # texts are sampled
-        assert (number.reading.low, number.reading.median) == (alone.low, alone.median)
-        assert number.reading.median < number.reading.high <= 63
-    # A pair that could be one number with groups of thousands.
-    pair = read_numbers(model, processor, question, "(12,740)", **given)
-    assert [number.value for number in pair] == [12.0, 740.0]
-
-
 def test_comparisons_refuse_images_that_only_their_medians_would_see():
     model, processor = build("Llava"), processor_of("Llava")
     with pytest.raises(TypeError, match="images"):
@@ -259,8 +216,12 @@ def test_numbers_of_an_answer_longer_than_a_sliding_window_are_right(window):
     tokens = torch.tensor([[*prompt, *answer]])
     lengths = [4, 7, 10]
     with torch.no_grad():
-        roots = [*TorchModel(model).prefixes({"input_ids": tokens}, lengths, rows=16)]
-        found = torch.cat([root.next_tokens(torch.arange(32)) for root in roots])
+        found = torch.cat(
+            [
+                root.next_tokens([(row, ()) for row in range(len(root))], torch.arange(32))
+                for root in TorchModel(model).prefixes({"input_ids": tokens}, lengths, rows=16)
+            ]
+        )
         expected = [
             model(input_ids=tokens[:, :n], use_cache=False).logits[0, -1].log_softmax(-1) for n in lengths
         ]

@@ -218,9 +218,9 @@ def test_what_continues_a_part_of_an_answer_has_the_positions_after_that_part(na
     model, answer, lengths = make(name, **others.get(name, {})), [3, 4, 5, 10, 2, 7, 6, 11], [2, 4, 7]
     log_probs = []
     for root in TorchModel(model).prefixes({"input_ids": torch.tensor([answer])}, lengths, rows=2):
-        rows = root.select(torch.arange(len(root)))
-        written = rows.extend(torch.full((len(root), 1), 5)).extend(torch.full((len(root), 1), 8))
-        log_probs.append(written.next_tokens(torch.arange(12)))
+        for tokens in ((5,), (5, 8)):
+            after = root.next_tokens([(row, tokens) for row in range(len(root))], torch.arange(12))
+        log_probs.append(after)
     plain = [next_token(model, torch.tensor(answer[:length]))([5, 8]) for length in lengths]
     assert_close(torch.cat(log_probs).exp(), torch.tensor(plain).double().exp(), DISTRIBUTION[torch.float32])
 
@@ -272,17 +272,6 @@ def test_logits_that_are_nan_are_an_error():
         number_quantiles(model, batch_of(QUESTIONS), DIGITS, format=NumberFormat(2))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_bfloat16_models_own_logits_stay_in_bfloat16(compiled):
-    torch._dynamo.reset()
-    model = make("LlamaForCausalLM").to(torch.bfloat16)
-    used = torch.compile(model, backend="eager") if compiled else model
-    number_quantiles(used, batch_of(QUESTIONS), DIGITS, QUANTILES, format=NumberFormat(2))
-    with torch.no_grad():
-        assert used(**batch_of(QUESTIONS)).logits.dtype == torch.bfloat16
-    assert not model.lm_head._forward_hooks
-
-
 class Ones(torch.nn.Module):
     """A last normalization whose states are exact in any dtype."""
 
@@ -326,3 +315,14 @@ def test_texts_that_share_a_cache_have_the_quantiles_of_texts_with_copies(name, 
     copied = read()
     for field in ("values", "starts", "ends", "continues"):
         assert_close(getattr(shared, field), getattr(copied, field))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_bfloat16_models_own_logits_stay_in_bfloat16(compiled):
+    torch._dynamo.reset()
+    model = make("LlamaForCausalLM").to(torch.bfloat16)
+    used = torch.compile(model, backend="eager") if compiled else model
+    number_quantiles(used, batch_of(QUESTIONS), DIGITS, QUANTILES, format=NumberFormat(2))
+    with torch.no_grad():
+        assert used(**batch_of(QUESTIONS)).logits.dtype == torch.bfloat16
+    assert not model.lm_head._forward_hooks

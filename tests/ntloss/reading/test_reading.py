@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import tiny_tokenizers as tiny
 import torch
-from reading_cases import any_length, make_model, next_token
+from reading_cases import any_length, make_model, next_token, tokenizer_of
 from tolerances import DISTRIBUTION, approx, assert_close
 
 import ntloss.reading.quantiles as quantiles
@@ -103,15 +103,9 @@ def test_a_space_stays_only_if_no_number_of_the_format_is_joined_with_it(seen, f
 @pytest.mark.parametrize("kind", ["llama", "t5"])
 def test_only_white_space_is_left_out_of_the_text_before_a_number(seen, kind, end):
     """Also where the tokenizer joins the text's last character with a sign or with digits."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     marks = ["(", "=", ":", '"']
     words = ["a", *"0123456789", "-", ".", "$", " ", "\n", *marks, *(mark + "-" for mark in marks)]
-    backend = Tokenizer(models.WordLevel({word: i + 2 for i, word in enumerate(words)}, "a"))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex('[(=:"]-|.|\n'), "isolated")
-    backend.decoder = decoders.Fuse()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    tokenizer = tokenizer_of(words)
     read_number(
         make_model(kind, len(words) + 2),
         tokenizer,
@@ -120,19 +114,6 @@ def test_only_white_space_is_left_out_of_the_text_before_a_number(seen, kind, en
     )
     ((rows, prefix),) = seen
     assert tokenizer.decode(prefix or rows[0]).rstrip().endswith("a" + end.rstrip())
-
-
-def test_a_space_at_the_end_changes_no_number():
-    tokenizer = joins_signs()
-    model = make_model("llama", len(tokenizer)).double()
-    for format in (None, NumberFormat(2, signed=True)):
-        plain, spaced = (
-            read_number(model, tokenizer, "a" + end, format=format, limits=Limits(max_digits=2))
-            for end in ("", " ")
-        )
-        assert (plain.median, plain.low, plain.high, plain.starts) == approx(
-            (spaced.median, spaced.low, spaced.high, spaced.starts)
-        )
 
 
 def test_number_quantiles_warns_of_a_space_that_signs_cannot_follow():
@@ -224,16 +205,6 @@ def test_a_chat_template_without_an_assistants_turn_is_an_error(answer):
     tokenizer.chat_template = f"{{% for m in messages %}}{answer}{{% endfor %}}"
     with pytest.raises(ValueError, match="prefill="):
         read_number(make_model("llama", len(tokenizer)), tokenizer, Question("q", prefill="It takes "))
-
-
-def test_a_column_of_a_table_holds_several_conversations():
-    tokenizer = chat_tokenizer()
-    turns = [{"role": "user", "content": "q"}]
-    model = make_model("llama", len(tokenizer))
-    one = read_number(model, tokenizer, Question(messages=turns), limits=Limits(max_digits=2))
-    questions = pd.Series([turns, turns]).map(lambda each: Question(messages=each))
-    of_column = read_number(model, tokenizer, questions, limits=Limits(max_digits=2))
-    assert [str(reading) for reading in of_column] == [str(one)] * 2
 
 
 def test_a_reading_is_a_row_of_number_quantiles():
@@ -371,6 +342,7 @@ def test_readings_are_drawn():
         ({"levels": (0.5, 1.0)}, ValueError, "levels"),
         ({"question": Question("a", prefill="It takes 1 ")}, ValueError, "prefill"),
         ({"question": Question("a", system="s")}, ValueError, "system"),
+        ({"question": [" ", "the a"]}, ValueError, "prompt: "),
     ],
 )
 def test_what_cannot_be_read_is_an_error(changed, error, named):
@@ -399,23 +371,6 @@ TURN = {"role": "user", "content": "a"}
 def test_a_question_is_a_text_or_a_conversation(given, error, named):
     with pytest.raises(error, match=named):
         Question(**given)
-
-
-def test_questions_that_begin_their_answers_in_other_ways_are_read_together():
-    for kind, make in (("t5", tiny.sentence_piece), ("llama", tiny.byte_level)):
-        tokenizer = make()
-        model, limits = make_model(kind, len(tokenizer)).double(), Limits(max_digits=1)
-        questions = [Question("a", prefill="the "), "a a", Question("a", prefill="a ")]
-        together = read_number(model, tokenizer, questions, limits=limits)
-        alone = [read_number(model, tokenizer, question, limits=limits) for question in questions]
-        assert [reading.starts for reading in together] == approx([reading.starts for reading in alone])
-
-
-@pytest.mark.parametrize("prompt", [" ", [" ", "the a"]])
-def test_a_prompt_of_white_space_alone_has_no_tokens_before_the_number(prompt):
-    tokenizer = tiny.byte_level()
-    with pytest.raises(ValueError, match="prompt: "):
-        read_number(make_model("llama", len(tokenizer)), tokenizer, prompt)
 
 
 @pytest.mark.parametrize(
@@ -454,12 +409,7 @@ CHARACTERS = '0271-: {}"ab'
 
 
 def by_characters():
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.WordLevel({c: i + 2 for i, c in enumerate(CHARACTERS)}, "a"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    return tokenizer_of(CHARACTERS)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -523,14 +473,8 @@ def test_a_written_number_is_followed_however_unlikely_it_is():
 @pytest.mark.parametrize("joined", [False, True])
 def test_each_number_of_an_answer_is_read_where_it_can_be_written(answer, value, before, joined):
     """Also where a token holds the bracket and the currency; the reading has the sign of the number."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     words = [*"0123456789", *"a-$,() \\USER", "($"]
-    backend = Tokenizer(models.WordLevel({word: i + 2 for i, word in enumerate(words)}, "a"))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"\(\$|." if joined else "."), "isolated")
-    backend.decoder = decoders.Fuse()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    tokenizer = tokenizer_of(words, r"\(\$|." if joined else ".")
     model = make_model("llama", len(words) + 2).double()
     (found,) = read_numbers(model, tokenizer, "aa\n", answer, limits=Limits(max_digits=2, most_texts=500))
     assert found.value == value
@@ -543,13 +487,8 @@ def test_each_number_of_an_answer_is_read_where_it_can_be_written(answer, value,
 
 
 def test_numbers_in_a_list_are_read_as_those_of_a_list():
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    backend = Tokenizer(models.WordLevel({c: i for i, c in enumerate("0127,[] a\n")}, "a"))
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
-    model, answer = make_model("llama", len(tokenizer)).double(), "[127,127]"
+    tokenizer = tokenizer_of("0127,[] a\n")
+    model, answer = make_model("llama", len(tokenizer) + 2).double(), "[127,127]"
     options = {"max_digits": 4, "most_texts": 500}
     found = read_numbers(model, tokenizer, "aa\n", answer, limits=Limits(**options))
     assert [number.value for number in found] == [127, 127]
@@ -584,23 +523,6 @@ def test_limits_are_in_their_range(changed):
         Limits(**changed)
 
 
-@pytest.mark.parametrize("make", [tiny.byte_level, tiny.sentence_piece, tiny.word_piece])
-def test_every_token_has_a_text_for_messages(make):
-    tokenizer = make()
-    numbers = NumberVocabulary.from_tokenizer(tokenizer, "numbers", vocab_size=2 * len(tokenizer))
-    (digit,) = [token for token in numbers.tokens if token.text.strip() == "4"][:1]
-    assert numbers.text_of(digit.token_id).strip() == "4"
-    assert numbers.text_of(2 * len(tokenizer) - 1) is None
-
-
-def test_a_level_alone_stands_for_one_quantile():
-    tokenizer = tiny.byte_level()
-    model, width = make_model("llama", len(tokenizer)), NumberFormat(digits=2)
-    inputs = dict(tokenizer("a", return_tensors="pt"))
-    several = number_quantiles(model, inputs, tokenizer, [0.5], width)
-    assert_close(number_quantiles(model, inputs, tokenizer, 0.5, width).values, several.values, DISTRIBUTION)
-
-
 @pytest.mark.pretrained
 def test_smollm2_can_answer_with_a_negative_number_after_a_space(smollm2):
     tokenizer, model = smollm2
@@ -614,27 +536,6 @@ def test_smollm2_can_answer_with_a_negative_number_after_a_space(smollm2):
 
 
 @pytest.mark.pretrained
-def test_smollm2_reads_all_of_the_text_before_the_number(smollm2, seen):
-    tokenizer, model = smollm2
-    for end in ("Answer:", "x=", "It is (", '{"score": "', "<answer>"):
-        read_number(
-            model,
-            tokenizer,
-            Question("What is 3 - 4?", prefill=end),
-            limits=Limits(max_digits=2, most_texts=4),
-        )
-        assert tokenizer.decode(seen[-1][0][0]).endswith(end)
-
-
-@pytest.mark.pretrained
-def test_smollm2s_magnitudes_are_read(smollm2):
-    tokenizer, model = smollm2
-    prompt = "The population of France is about"
-    read = read_number(model, tokenizer, Question(prompt, prefill=prompt), limits=Limits(most_texts=16))
-    assert 1e7 < read.median < 1e8
-
-
-@pytest.mark.pretrained
 def test_a_width_that_is_too_large_for_smollm2_is_named_as_such(smollm2):
     tokenizer, model = smollm2
     with pytest.warns(UnlikelyNumberWarning, match="fewer digits"):
@@ -642,3 +543,13 @@ def test_a_width_that_is_too_large_for_smollm2_is_named_as_such(smollm2):
             model, tokenizer, Question("12 + 13 =", prefill="12 + 13 = "), format=NumberFormat(digits=3)
         )
     assert wide.starts > 0.9
+
+
+def test_questions_that_begin_their_answers_in_other_ways_are_read_together():
+    for kind, make in (("t5", tiny.sentence_piece), ("llama", tiny.byte_level)):
+        tokenizer = make()
+        model, limits = make_model(kind, len(tokenizer)).double(), Limits(max_digits=1)
+        questions = [Question("a", prefill="the "), "a a", Question("a", prefill="a ")]
+        together = read_number(model, tokenizer, questions, limits=limits)
+        alone = [read_number(model, tokenizer, question, limits=limits) for question in questions]
+        assert [reading.starts for reading in together] == approx([reading.starts for reading in alone])

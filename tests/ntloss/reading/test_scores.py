@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from reading_cases import make_model, next_token
+from reading_cases import make_model, next_token, tokenizer_of
 from tolerances import approx
 
 from ntloss.reading import Question, UnlikelyNumberWarning, read_scores
@@ -14,16 +14,6 @@ from ntloss.scores import scores_from_logprobs
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
 WORDS = ["calm", "annoyed", "angry", "Score", ":", " ", "a", "?", *"0123456789", "not", "10"]
-
-
-def tokenizer_of(words):
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.WordLevel({word: i + 2 for i, word in enumerate(words)}, "a"))
-    pattern = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 DIGITS = tokenizer_of(WORDS[:-1])  # 10 is written as 1, 0
@@ -204,14 +194,12 @@ def test_levels_that_are_none_are_an_error(levels):
             call()
 
 
-def test_log_probabilities_of_an_api_are_the_same_scores():
-    model = model_of(DIGITS)
-    words = {"calm": 0, "Score": 1, "not": 2}
-    scores = read_scores(model, DIGITS, "How a?", words)
-    of_tokens = next_token(model, torch.tensor(DIGITS.encode("How a?")))([])
-    listed = {DIGITS.convert_ids_to_tokens(i) or f"<{i}>": of_tokens[i] for i in range(len(of_tokens))}
-    found = scores_from_logprobs(listed, words)
-    assert [*found.probabilities.values()] == approx([*scores.probabilities.values()])
-    assert (found.mean, found.median) == (approx(scores.mean), scores.median)
-    assert found.none == approx(scores.none)
-    assert found.left_out == approx(0.0, scale=1.0)
+def test_scores_are_drawn_as_a_bar_for_each_level():
+    pytest.importorskip("matplotlib").use("agg")
+    scores = read_scores(model_of(DIGITS), DIGITS, "How a?", {"calm": 0, "annoyed": 1, "angry": 4})
+    ax = scores.plot()
+    bars = ax.containers[0]
+    assert [bar.get_height() for bar in bars] == approx([*scores.probabilities.values()])
+    assert [bar.get_x() + bar.get_width() / 2 for bar in bars] == approx([0.0, 1.0, 4.0], scale=1.0)
+    assert ax.lines[0].get_xdata()[0] == scores.mean
+    assert scores.plot(ax) is ax

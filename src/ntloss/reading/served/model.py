@@ -13,7 +13,7 @@ from torch import Tensor
 from ntloss.numbers.grammar import DIGITS
 from ntloss.reading.served.forms import CHAT, FORMS, Returned, chat_form, in_order
 from ntloss.reading.served.transport import Connection, Request, ServerError
-from ntloss.reading.source import Asker, Prefix, Prefixes, as_prefixes
+from ntloss.reading.source import Prefix, Prefixes, as_prefixes
 
 _MOST_PARTS = 32  # requests that a list of token ids may be split into
 _LEAST_SUM, _LARGEST_SUM = 0.99, 1.01  # of a position's probabilities
@@ -115,8 +115,7 @@ class ServedModel:
             prompts = [*self._tokenize(prompts, special=True)]
         if self._checks and not (by_text and self.form.tokenizer is None):
             self._check_tokenizer(texts)
-        asker = _Reading(self, texts)
-        return Prefixes(asker, [asker.longer(prompt, prefix_ids) for prompt in prompts])
+        return _Reading(self, texts, prompts, prefix_ids)
 
     def chats(self) -> ServedModel:
         """Return this server asked by `/v1/chat/completions`, which takes images.
@@ -233,24 +232,35 @@ class ServedModel:
             ) from None
 
 
-class _Reading(Asker):
-    """Asks a server; all texts of one reading share its counts."""
+class _Reading(Prefixes):
+    """Prompts whose continuations a server is asked about."""
 
-    def __init__(self, server: ServedModel, texts: Mapping[int, str]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        server: ServedModel,
+        texts: Mapping[int, str],
+        prompts: Sequence[Prefix],
+        prefix_ids: Sequence[int],
+    ) -> None:
+        super().__init__(prompts)
         self.server, self.texts = server, texts
+        self.prompts = [self.longer(prompt, prefix_ids) for prompt in prompts]
         # Of tokens with the same text, a server that names them by it knows one.
         self._named = {text: i for i, text in reversed([*texts.items()])}
+        self._first, self._known = {*self.prompts}, dict[Prefix, Returned]()
 
-    def ask(self, prefixes: Sequence[Prefix], token_ids: list[int], known: dict[Prefix, Any]) -> Tensor:
+    def ask(self, prefixes: Sequence[Prefix], token_ids: list[int]) -> Tensor:
         """Ask the server about tokens with a text, and once if all its answers name the likeliest tokens.
 
         Tokens without a text are those of all letters, which are too many to ask about.
         """
         chosen = [i for i in token_ids if i in self.texts] if self.server.form.chosen else []
-        if chosen or (not self.server.form.chosen and prefixes[0] not in known):
-            known |= zip(prefixes, self.server.ask(prefixes, chosen), strict=True)
-            self.passes, self.rows = self.passes + 1, self.rows + len(prefixes)
+        # Long lists of the likeliest tokens are kept of the prompts and of this call alone.
+        for past in {*self._known} - self._first - {*prefixes}:
+            del self._known[past]
+        if chosen or (not self.server.form.chosen and prefixes[0] not in self._known):
+            self._known.update(zip(prefixes, self.server.ask(prefixes, chosen), strict=True))
+            self.count(prefixes)
         keys: list[int | str] = [*token_ids]
         if self.server.form.tokenizer is None:
             texts = [self.texts.get(i, "") for i in token_ids]
@@ -258,15 +268,14 @@ class _Reading(Asker):
                 text if self._named.get(text) == i else "" for i, text in zip(token_ids, texts, strict=True)
             ]
         nothing = Returned({}, "")
-        found = [known.get(prefix, nothing).log_probs for prefix in prefixes]
+        found = [self._known.get(prefix, nothing).log_probs for prefix in prefixes]
         return torch.tensor(
             [[each.get(key, -math.inf) for key in keys] for each in found], dtype=torch.float64
         )
 
-    def likeliest(self, prefix: Prefix, known: Mapping[Prefix, Any]) -> int | str | None:
+    def likeliest(self, row: int) -> int | str | None:
         """Return what the server said."""
-        likeliest: int | str = known[prefix].likeliest
-        return likeliest
+        return self._known[self.prompts[row]].likeliest
 
     def longer(self, prefix: Prefix, token_ids: Sequence[int]) -> Prefix:
         """Return a prefix with further tokens, or their texts."""
