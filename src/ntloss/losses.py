@@ -310,8 +310,8 @@ class NTLCrossEntropyLoss(nn.Module):
             >>> loss = loss_fn.from_hidden(torch.randn(2, 5, 8), head.weight, torch.randint(12, (2, 5)))
             >>> loss.backward()
         """
-        head = {"softcap": softcap, "logit_scale": logit_scale, "chunk_size": chunk_size}
-        return self.terms(hidden_states, labels, lm_head_weight, bias, count=count, **head).loss
+        head = lm_head_weight, bias, softcap, logit_scale, chunk_size
+        return self._terms_of_product(hidden_states, labels, count, *head).loss
 
     def terms(
         self,
@@ -320,15 +320,18 @@ class NTLCrossEntropyLoss(nn.Module):
         lm_head_weight: Tensor | None = None,
         bias: Tensor | None = None,
         *,
+        softcap: float | None = None,
+        logit_scale: float = 1.0,
+        chunk_size: int | None = None,
         count: Tensor | float | None = None,
-        **head: Any,
     ) -> LossTerms:
         """Compute the loss and its terms.
 
         Args:
             inputs: `[..., vocab]`, logits, or with a head `[..., hidden]`, its inputs.
             labels, count: see `forward`.
-            lm_head_weight, bias, head: arguments of `from_hidden`. Default: the inputs are logits.
+            lm_head_weight, bias, softcap, logit_scale, chunk_size: see `from_hidden`. Default: the inputs are
+                logits.
 
         Returns:
             The loss, which supports `backward()`, and cross-entropy and the number term before its weight,
@@ -346,7 +349,8 @@ class NTLCrossEntropyLoss(nn.Module):
             (10000.0, 1.0, 10000.5)
         """
         if lm_head_weight is not None:
-            return self._terms_of_product(inputs, labels, lm_head_weight, bias, count, **head)
+            head = lm_head_weight, bias, softcap, logit_scale, chunk_size
+            return self._terms_of_product(inputs, labels, count, *head)
         vocab_size, shard = self.term.tables.vocabulary.vocab_size, None
         if self.group is not None or type(inputs) is not Tensor:
             inputs, shard = local_columns(inputs, -1, vocab_size, self.group)
@@ -361,12 +365,12 @@ class NTLCrossEntropyLoss(nn.Module):
         self,
         hidden: Tensor,
         labels: Tensor | PreparedLabels,
+        count: Tensor | float | None,
         weight: Tensor,
         bias: Tensor | None,
-        count: Tensor | float | None,
-        softcap: float | None = None,
-        logit_scale: float = 1.0,
-        chunk_size: int | None = None,
+        softcap: float | None,
+        logit_scale: float,
+        chunk_size: int | None,
     ) -> LossTerms:
         if not torch.compiler.is_compiling() and values_are_hidden():
             raise RuntimeError(

@@ -202,7 +202,7 @@ class _PublishedLoss(nn.Module):
     @property
     def is_number_token(self) -> Tensor:
         """`[vocab]`, bool, True for number tokens."""
-        return self.term.tables.value_of_token >= 0
+        return self.term.tables.value_of_label[:-1] >= 0
 
     @property
     def number_token_ids(self) -> Tensor:
@@ -212,7 +212,7 @@ class _PublishedLoss(nn.Module):
     @property
     def number_values(self) -> Tensor:
         """`[vocab]`, value of each token, NaN for text, float32."""
-        values = self.term.tables.values.to(torch.float32)[self.term.tables.value_of_token]
+        values = self.term.tables.values.to(torch.float32)[self.term.tables.value_of_label[:-1]]
         return torch.where(self.is_number_token, values, torch.nan)
 
     @property

@@ -89,16 +89,6 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_split(name, mode):
     assert_close(torch.cat(parts), expected)
 
 
-@EITHER_MODE
-def test_compiles_without_graph_breaks(mode):
-    torch._dynamo.reset()
-    case = weighted_case("number_level", mode=mode)
-    loss = NTLCrossEntropyLoss(NUMBERS, **case.arguments())
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    given = (case.logits(torch.float32), prepared(loss, case))
-    assert_close(loss_and_gradient(compiled, *given), loss_and_gradient(loss, *given))
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_weights_of_text_and_of_ignored_positions_are_not_read():
     labels, logits = torch.tensor([[3, 11, -100]]), torch.randn(1, 3, 12, generator=torch.manual_seed(0))

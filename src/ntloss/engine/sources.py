@@ -236,11 +236,12 @@ def local_product(
         weight, shard = local_columns(weight, 0, vocab_size, group)
     if bias is not None and type(bias) not in plain:
         bias = local_columns(bias, 0, vocab_size, None)[0]
-    for name, tensor in {"hidden_states": hidden, "lm_head_weight": weight, "bias": bias}.items():
-        if tensor is not None and (not isinstance(tensor, Tensor) or tensor.dtype not in COMPUTED_IN):
-            given = given_type(tensor)
+    given = {"hidden_states": hidden, "lm_head_weight": weight} | ({} if bias is None else {"bias": bias})
+    for name, tensor in given.items():
+        if not isinstance(tensor, Tensor) or tensor.dtype not in COMPUTED_IN:
             raise TypeError(
-                f"{name}: expected a floating-point tensor, given {given}: cast float8 to bfloat16 or float32"
+                f"{name}: expected a floating-point tensor, given {given_type(tensor)}: cast float8 to "
+                "bfloat16 or float32"
             )
     size = vocab_size if shard is None else shard.size
     if weight.dim() != 2 or weight.shape != (size, *hidden.shape[-1:]):
