@@ -157,7 +157,7 @@ class LabelReader(NamedTuple):
             record = record._replace(sigma=own if sigma is None else torch.where(sigma > 0, sigma, own))
         if shift:  # by one position to the left; the length stays that of the logits
             soft = None if soft is None else SoftTargets(*[_shifted(each, 0, -2) for each in soft])
-            moved = [None if each is None else _shifted(each) for each in record[1:4]]  # type: ignore[arg-type]
+            moved = [None if each is None else _shifted(each) for each in record[1:4]]
             record = PreparedLabels(_shifted(record.labels, -1), *moved, soft)  # type: ignore[arg-type,call-arg]
             sequence_ids = None if sequence_ids is None else _shifted(sequence_ids, -1)
         if not OF_NUMBERS.isdisjoint(self.reads):
