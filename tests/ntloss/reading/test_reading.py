@@ -342,7 +342,6 @@ def test_readings_are_drawn():
         ({"levels": (0.5, 1.0)}, ValueError, "levels"),
         ({"question": Question("a", prefill="It takes 1 ")}, ValueError, "prefill"),
         ({"question": Question("a", system="s")}, ValueError, "system"),
-        ({"question": [" ", "the a"]}, ValueError, "prompt: "),
     ],
 )
 def test_what_cannot_be_read_is_an_error(changed, error, named):
@@ -371,6 +370,13 @@ TURN = {"role": "user", "content": "a"}
 def test_a_question_is_a_text_or_a_conversation(given, error, named):
     with pytest.raises(error, match=named):
         Question(**given)
+
+
+@pytest.mark.parametrize("prompt", [" ", [" ", "the a"]])
+def test_a_prompt_of_white_space_alone_has_no_tokens_before_the_number(prompt):
+    tokenizer = tiny.byte_level()
+    with pytest.raises(ValueError, match="prompt: "):
+        read_number(make_model("llama", len(tokenizer)), tokenizer, prompt)
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,7 @@ def test_numbers_of_a_server_are_those_of_its_model_in_torch(kind, format, serve
     assert served.form.owner == ("" if kind == "openai" else {"llama.cpp": "llamacpp"}.get(kind, kind))
     in_torch, of_server = read(model, format=format), read(served, format=format)
     assert_close(fields(of_server), fields(in_torch), DISTRIBUTION)
-    texts = ["".join(TEXTS[i] for i in prompt) for prompt in PROMPTS]
-    for prompts in (batch_of(PROMPTS), texts):
-        assert_close(fields(read(served, prompts, format)), fields(in_torch), DISTRIBUTION)
+    assert_close(fields(read(served, batch_of(PROMPTS), format)), fields(in_torch), DISTRIBUTION)
 
 
 @pytest.mark.parametrize(("kind", "option"), [("llama.cpp", "top="), ("openai", "--max-logprobs")])
@@ -145,6 +143,18 @@ def test_tokens_of_one_text_in_a_servers_list_are_added_up(serve, model):
     log_probs = next_token(model, torch.tensor([16]))([])
     expected = sum(math.exp(p) for text, p in zip(texts, log_probs, strict=True) if text in "0123456789")
     assert_close(found.starts, torch.tensor([expected], dtype=torch.float64), DISTRIBUTION)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_tokenizes_prompts_that_are_texts(kind, serve, model):
+    server = serve(kind)
+    texts = ["".join(TEXTS[i] for i in prompt) for prompt in PROMPTS]
+    assert [server.encode(text) for text in texts] == PROMPTS
+    served = ServedModel(server.url, top=len(TEXTS))
+    digits = NumberFormat(digits=2)
+    found = number_quantiles(served, texts, DIGITS, QUANTILES, digits)
+    expected = number_quantiles(model, batch_of(PROMPTS), DIGITS, QUANTILES, digits)
+    assert_close(fields(found), fields(expected), DISTRIBUTION)
 
 
 def writing(server, words):
