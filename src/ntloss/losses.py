@@ -382,7 +382,9 @@ class NTLCrossEntropyLoss(nn.Module):
         for name, factor in {"logit_scale": logit_scale, "softcap": softcap}.items():
             if factor is not None and not 0 < factor < math.inf:
                 raise ValueError(f"{name}={factor!r}: expected a number above 0")
-        product, shard = local_product(hidden, weight, bias, self.vocabulary.vocab_size, self.group)
+        product, shard = local_product(
+            hidden, weight, bias, self.term.tables.vocabulary.vocab_size, self.group
+        )
         targets, shape = self._targets(labels, product.hidden, count, shard)
         hidden = product.hidden.reshape(-1, product.hidden.shape[-1])
         kept = (targets.labels >= 0).nonzero().squeeze(-1)
@@ -392,21 +394,15 @@ class NTLCrossEntropyLoss(nn.Module):
         product = product._replace(hidden=hidden, rows=rows)
         wanted = Wanted(targets.token_ids, self.label_smoothing > 0, Transform(logit_scale, softcap))
         needed = [torch.is_grad_enabled() and each is not None and each.requires_grad for each in product[:3]]
+        # The gradients of the readout are known before the logits are for a sum whose gradient does not read
+        # the probability on text, and which nothing but hidden states and head gets.
+        others = [targets.ce_weights, targets.number_weights, *self.term.parameters()]
+        is_known = targets.is_sum and targets.soft is None and not self.term.gradient_reads_mass
         with without_autocast(hidden.device):
-            if any(needed) and self._gradients_are_known(targets):
+            if any(needed) and is_known and not any(each.requires_grad for each in others):
                 return self._sum_in_one_pass(product, targets, wanted, shard, needed)
             readout = read_product(product, targets.labels, wanted, shard)
         return self._combine(readout, targets, shape, kept)
-
-    def _gradients_are_known(self, targets: Targets) -> bool:
-        """Whether the gradients of the readout are known before the logits are, and suffice.
-
-        So it is for a sum whose gradient does not read the probability on text, and which nothing but hidden
-        states and head gets.
-        """
-        others = [targets.ce_weights, targets.number_weights, *self.term.parameters()]
-        is_sum = targets.is_sum and targets.soft is None and not self.term.gradient_reads_mass
-        return is_sum and not any(each.requires_grad for each in others)
 
     @torch.no_grad()
     def _sum_in_one_pass(
@@ -417,16 +413,20 @@ class NTLCrossEntropyLoss(nn.Module):
         Those of cross-entropy are its weights. The number term reads few logits, which one small product
         makes at all positions together.
         """
-        smoothing, of_lse = self.label_smoothing, targets.ce_weights
+        smoothing, of_lse, ntl = self.label_smoothing, targets.ce_weights, None
         grads = [of_lse, of_lse * (smoothing - 1), of_lse.new_zeros(len(of_lse), len(targets.token_ids))]
         if self.term.criterion is not None:
             few = read_numbers(product, wanted, shard, targets.number_rows)
-            by_lse, by_numbers = self.term.gradients(few, targets)
+            with torch.enable_grad():
+                leaves = few.shifted_lse.requires_grad_(), few.number_logits.requires_grad_()
+                term = self.term(few, targets)
+            ntl = None if self.term.reads_mass else term.detach()
+            by_lse, by_numbers = torch.autograd.grad(term, leaves, materialize_grads=True)
             grads[0], grads[2] = of_lse + self.weight * by_lse, self.weight * by_numbers
         if smoothing:
             grads.append(-smoothing * of_lse)
         gradients, readout = differentiate(product, targets.labels, wanted, shard, needed, grads)
-        terms = self._combine(readout, targets, torch.Size())
+        terms = self._combine(readout, targets, torch.Size(), ntl=ntl)
         with torch.enable_grad():
             loss = WithGradients.apply(terms.loss, gradients, *product[:3])  # type: ignore[no-untyped-call]
         return terms._replace(loss=loss)
@@ -593,9 +593,14 @@ class NTLCrossEntropyLoss(nn.Module):
         return make_targets(*given, reduction=self.reduction, mode=mode), record.labels.shape
 
     def _combine(
-        self, readout: Readout, targets: Targets, shape: torch.Size, kept: Tensor | None = None
+        self,
+        readout: Readout,
+        targets: Targets,
+        shape: torch.Size,
+        kept: Tensor | None = None,
+        ntl: Tensor | None = None,
     ) -> LossTerms:
-        """Compute the loss and its weighted terms, which are detached.
+        """Compute the loss and its weighted terms, which are detached; the number term may be known.
 
         They are sums, or with "none" those of each position, or of the kept ones, in the labels' shape.
         """
@@ -612,7 +617,7 @@ class NTLCrossEntropyLoss(nn.Module):
         total = ce.masked_fill(targets.ce_weights == 0, 0) * targets.ce_weights
         if targets.is_sum:
             total = total.sum()
-        ntl = self.term(readout, targets)
+        ntl = self.term(readout, targets) if ntl is None else ntl
         # 0 times infinity is NaN, but a weight of 0 switches the term off.
         if isinstance(self.weight, Tensor):
             weighted = self._weight_in(ntl.dtype) * ntl

@@ -96,7 +96,7 @@ class HLGauss:
             self.schedule, sigma = (first, last), first
         self._sigma = _as_sigma(sigma)
         self._calls_at_start: int | None = None if self.schedule is None else 0  # None after `anneal`
-        if isinstance(relative, bool) or not 0 <= relative < math.inf:
+        if not _is_number(relative) or not 0 <= relative < math.inf:
             raise ValueError(f"relative={relative!r}: expected a share of the number, 0 or more")
         self.relative = float(relative)
         self.leading_zeros = leading_zeros
@@ -357,10 +357,15 @@ def fields_of(criterion: object) -> tuple[dict[str, float], Finder] | None:
     return (criterion.fields, criterion.by) if isinstance(criterion, HLGauss) and criterion.fields else None
 
 
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number of Python or NumPy."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _as_sigma(sigma: Any) -> Tensor:
     """Return a standard deviation as a scalar tensor; raise a TypeError or ValueError for anything else."""
     is_tensor = isinstance(sigma, Tensor) and sigma.dim() == 0 and sigma.is_floating_point()
-    if not is_tensor and (not isinstance(sigma, Real) or isinstance(sigma, bool)):
+    if not is_tensor and not _is_number(sigma):
         raise TypeError(
             f"sigma={sigma!r}: expected a number, a scalar tensor, or two numbers, first and last"
         )

@@ -83,7 +83,7 @@ def make_criterion(given: Criterion | str | Mapping[str, Any]) -> Criterion:
     if function is not HLGauss:
         reads_of(criterion)
         return criterion
-    if _parameters(criterion)["sigma"].default is inspect.Parameter.empty:
+    if requires(criterion, "sigma"):
         raise ValueError(
             "hl_gauss needs its width: expected HLGauss.for_answers(answers), which computes it, or "
             "{'name': 'hl_gauss', 'sigma': 2.0} with a number, or a start and an end"

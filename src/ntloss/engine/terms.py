@@ -234,16 +234,6 @@ class NumberTerm(nn.Module):
             loss = self.criterion(**{name: given[name] for name in self.reads})
         return -torch.autograd.grad(loss.sum(), log_probs)[0]
 
-    def gradients(self, readout: Readout, targets: Targets) -> tuple[Tensor, Tensor]:
-        """Differentiate the summed term by the log-sum-exp and by the number tokens' logits."""
-        given = readout.shifted_lse, readout.number_logits
-        with torch.enable_grad():
-            shifted_lse, number_logits = (each.detach().requires_grad_() for each in given)
-            readout = readout._replace(shifted_lse=shifted_lse, number_logits=number_logits)
-            term = self(readout, targets)
-        by_lse, by_numbers = torch.autograd.grad(term, (shifted_lse, number_logits), materialize_grads=True)
-        return by_lse, by_numbers
-
 
 @cache
 def compiled_term() -> Callable[..., Tensor]:

@@ -154,7 +154,7 @@ def test_few_operators_are_dispatched(criterion, forward, backward):
 
 @pytest.mark.parametrize(
     ("criterion", "most"),
-    [("ntl_was", (19, 31)), ({"name": "hl_gauss", "sigma": 2.0}, (21, 33))],
+    [("ntl_was", (19, 28)), ({"name": "hl_gauss", "sigma": 2.0}, (21, 30))],
     ids=str,
 )
 def test_a_reader_follows_few_functions(criterion, most):
