@@ -309,12 +309,8 @@ class TestRecord:
                 call()
         flat = loss.prepare(labels[0], sequence_ids=torch.zeros(4, dtype=torch.int64))
         assert_close(loss(logits[0], flat), loss(logits, labels))
-        for ids, error in (
-            (torch.zeros(1, 3, dtype=torch.int64), ValueError),
-            (torch.zeros(1, 4), TypeError),
-        ):
-            with pytest.raises(error, match="sequence_ids"):
-                loss.prepare(labels, sequence_ids=ids)
+        with pytest.raises(ValueError, match="sequence_ids"):
+            loss.prepare(labels, sequence_ids=torch.zeros(1, 3, dtype=torch.int64))
 
     def test_empty_batches_are_supported(self):
         for shape in ((0, 5), (2, 0)):
