@@ -297,23 +297,20 @@ def _for_each(after: str | Iterable[str] | None, read: Callable[[str | None], T]
 
 
 def _place(text: str, scale: Scale, after: str | None) -> Place | None:
-    """Return where the score stands in an answer, and warn if there is none, or if there are several."""
+    """Return where the score stands in an answer, None if nowhere; and warn if it is none or has rivals."""
     places = places_of_score(text, scale, after)
-    levels = list(dict.fromkeys(place.level for place in places))
-    if not places or places[-1].level is NONE:
-        at = f" where it is expected ({text[places[-1].start :][:20]!r})" if places else ""
-        warn_caller(
-            f"the answer {text[-80:]!r} holds none of the levels{at}: its score is NaN", UnlikelyNumberWarning
-        )
-        return None
-    if len(levels) > 1:
+    place = places[-1] if places else None
+    levels = dict.fromkeys(place.level for place in places)
+    if place is None or place.level is NONE:
+        at = f" where it is expected ({text[place.start :][:20]!r})" if place else ""
+        problem = f"holds none of the levels{at}: its score is NaN"
+    elif len(levels) > 1:
         shown = " and ".join("no level" if level is NONE else repr(level) for level in levels)
-        warn_caller(
-            f"the answer {text[-80:]!r} holds the scores {shown}, and the last one counts: pass what stands "
-            "before the score as after=",
-            UnlikelyNumberWarning,
-        )
-    return places[-1]
+        problem = f"holds the scores {shown}, and the last one counts: pass the text before it as after="
+    else:
+        return place
+    warn_caller(f"the answer {text[-80:]!r} {problem}", UnlikelyNumberWarning)
+    return None if place is None or place.level is NONE else place
 
 
 def _read(positions: Sequence[Position], has_ended: bool | None, scale: Scale) -> ScoreReading:

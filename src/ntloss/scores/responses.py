@@ -138,8 +138,9 @@ def answer_of_list(given: Any) -> Answer:
         return Answer(_positions_in(given) or [_position(given)], None)
     if not given:
         raise ValueError("top_logprobs: expected the likeliest tokens of a position, given an empty list")
-    # OpenAI's list of one position has entries with `token` and `logprob` alone.
-    is_one = all(_entry(each) and _field(each, *_TOPS) is None and not _is_written(each) for each in given)
+    # The likeliest tokens of one position are pairs, or have `token` and `logprob` alone; others are written.
+    names = ("text", *_LOG_PROBS[1:], *_TOPS)
+    is_one = all(_entry(each) and _field(each, *names) is None and not _is_of_sglang(each) for each in given)
     return Answer([Position(None, None, given)] if is_one else [_position(each) for each in given], None)
 
 
@@ -180,9 +181,9 @@ def _position(each: Any, top: Any = None) -> Position:
 
 def _entry(each: Any) -> tuple[str, float | None, Any] | None:
     """Return the token, log-probability and likeliest tokens that an entry names; None if it is none."""
+    if _is_of_sglang(each):
+        return each[2], float(each[0]), None
     if isinstance(each, list | tuple):
-        if len(each) == 3 and isinstance(each[0], Real):  # SGLang writes (log-probability, id, text)
-            return each[2], float(each[0]), None
         is_pair = len(each) == 2 and isinstance(each[0], str)
         return (each[0], -math.inf if each[1] is None else each[1], None) if is_pair else None
     token, top = _field(each, *_TOKENS), _field(each, *_TOPS)
@@ -195,11 +196,9 @@ def _entry(each: Any) -> tuple[str, float | None, Any] | None:
     return (token, log_prob, top) if isinstance(token, str) and (log_prob, top) != (None, None) else None
 
 
-def _is_written(each: Any) -> bool:
-    """Whether an entry without tops is a token of an answer: one of TGI, SGLang or Gemini is."""
-    if isinstance(each, list | tuple):
-        return len(each) == 3
-    return _field(each, "text", *_LOG_PROBS[1:]) is not None
+def _is_of_sglang(each: Any) -> bool:
+    """Whether this is (log-probability, id, text)."""
+    return isinstance(each, list | tuple) and len(each) == 3 and isinstance(each[0], Real)
 
 
 def _error_of(inside: Any) -> Any:
