@@ -66,7 +66,8 @@ def rows(reader: Reader) -> Iterator[tuple[str, str]]:
         if reader is prometheus and answer["right"]:
             right = float(max(answer["right"], key=answer["right"].__getitem__))
         is_right = abs(found - right) < _TOLERANCE or (math.isnan(found) and math.isnan(right))
-        yield answer["kind"], "right" if is_right else "none" if math.isnan(found) else "wrong"
+        for kind in (answer["kind"], "all"):
+            yield kind, "right" if is_right else "none" if math.isnan(found) else "wrong"
 
 
 def _in_openai(response: Any) -> Any:
@@ -96,19 +97,14 @@ def main() -> None:
     """Print a row for each kind of answer: read right, wrong, not at all."""
     warnings.simplefilter("ignore")
     found = {reader: Counter(rows(reader)) for reader in (ours, deepeval, prometheus)}
-    kinds = [*dict.fromkeys(kind for kind, _ in found[ours])]
+    kinds = dict.fromkeys(kind for kind, _ in found[ours] if kind != "all")
     print("| answer | answers | ntloss | DeepEval 3.4.8 | prometheus-eval 0.1.20 |")
     print("| --- | ---: | --- | --- | --- |")
-    for kind in kinds:
+    for kind in [*kinds, "all"]:
         counts = [[each[kind, state] for state in ("right", "wrong", "none")] for each in found.values()]
         print(
-            f"| {kind} | {sum(counts[0])} | " + " | ".join(", ".join(map(str, row)) for row in counts) + " |"
+            "|", " | ".join([kind, str(sum(counts[0])), *(", ".join(map(str, row)) for row in counts)]), "|"
         )
-    totals = [
-        [sum(each[kind, state] for kind in kinds) for state in ("right", "wrong", "none")]
-        for each in found.values()
-    ]
-    print(f"| all | {sum(totals[0])} | " + " | ".join(", ".join(map(str, row)) for row in totals) + " |")
 
 
 if __name__ == "__main__":

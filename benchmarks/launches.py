@@ -27,8 +27,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ntloss
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.engine import sources
-from ntloss.engine.readout import COMPUTED_IN, Operators, Readout, Wanted
+from ntloss.engine import logits as engine_logits
+from ntloss.engine.logits import Operators
+from ntloss.engine.readout import COMPUTED_IN, Readout, Wanted
 
 # Operators that make no tensor of their own but another view of one, or read one number of the CPU.
 VIEWS = {
@@ -152,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     for name, criterion in CRITERIA.items():
         on_cpu = of_logits(criterion)
-        with patch.object(sources, "backend_of", lambda *_: _KernelsElsewhere()):
+        with patch.object(engine_logits, "backend_of", lambda *_: _KernelsElsewhere()):
             elsewhere = of_logits(criterion, "meta")
         counts = [f"{forward} + {backward}" for forward, backward in (on_cpu, elsewhere)]
         functions = "; ".join(map(str, functions_of(criterion)))

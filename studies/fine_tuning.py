@@ -1,21 +1,22 @@
-"""Full fine-tuning of a small causal language model, in runs that can be stopped and continued.
+"""Full fine-tuning of a small causal language model on a table, in runs that can be stopped and continued.
 
-Studies derive their runs from `FineTuning`. Each run writes one file, at its end, and runs that have one are
-skipped. A run saves its state every five minutes, in 1.6 GB for SmolLM2-135M, and goes on from there: a
-command may be stopped at any moment and started again. It may also run several times at once, because each
-process locks the run that it works on: once for each core of a CPU, with OMP_NUM_THREADS=1, or about five
-times on a GPU.
+Each run writes one file, at its end, and runs that have one are skipped. A run saves its state every five
+minutes, in 1.6 GB for SmolLM2-135M, and goes on from there: a command may be stopped at any moment and
+started again. It may also run several times at once, because each process locks the run that it works on:
+once for each core of a CPU, with OMP_NUM_THREADS=1, or about five times on a GPU.
 """
 
 import argparse
+import copy
 import fcntl
+import itertools
 import json
 import platform
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,37 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ntloss
 from ntl.data.files import write_atomically
-from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntl.data.tabular import Tabular
+from ntl.scores import SPACED_LEVELS
+from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
+from ntloss.numbers import NumberFormat
+from ntloss.reading import UnlikelyNumberWarning, number_quantiles
 
+# What dataset_args=tabular gets. The rows of each seed are those of studies/ten_epochs.
+COMMON = {"significant_digits": None, "train_size": 600, "validation_size": 100, "test_size": 200}
+TABLES: dict[str, dict[str, Any]] = {
+    # what about 20 people think of a short text, 0 to 80
+    "sentiment": {
+        "file": "data/sentiment.csv",
+        "target": "sentiment",
+        "prompt": "{text}\nSentiment: ",
+        "ratings": "ratings",
+        "longest": 77,
+    },
+    # the latitude of an airport in whole degrees
+    "places": {
+        "file": "data/places.csv",
+        "target": "degrees",
+        "prompt": "{name}, {city}, {country}\nLatitude: ",
+        "longest": 87,
+    },
+}
+ARMS = ("ce", "hl_gauss", "jittered")
+LEVELS = (*SPACED_LEVELS, 0.05, 0.5, 0.95)
 BATCH = 16
 WARMUP, CLIP = 20, 1.0
 SAVE_EVERY = 300.0  # seconds
+ROWS_READ = 50  # questions of a pass of reading
 
 
 def parser_of(description: str | None, outputs: str) -> argparse.ArgumentParser:
@@ -88,34 +115,21 @@ def make_runs(given: argparse.Namespace, planned: Iterable[tuple[str, Callable[[
 
 
 class FineTuning:
-    """One training of all layers with AdamW and a linear decay.
-
-    A study says in `batch_loss` what is minimized, and in `read` what is read after the steps of `compared`.
+    """One training of all layers on a table, with AdamW and a rate that falls to zero at the last step.
 
     Args:
         given: The command line.
-        seed: Random seed of the order of the rows.
-        rate: Learning rate, after 20 steps of warm-up.
-        rows: Number of training rows.
-        steps: Number of steps, of 16 rows each.
-        compared: After how many steps the model is read.
+        table, arm, seed, rate: Which run it is.
+        steps: Number of steps of 16 rows, after which the model is read.
     """
 
-    modules: tuple[str, ...] = ("model",)
-    """Names of the attributes that are trained."""
-    loss_fn: NTLCrossEntropyLoss | None = None
-
-    def __init__(
-        self,
-        given: argparse.Namespace,
-        seed: int,
-        rate: float,
-        rows: int,
-        steps: int,
-        compared: Sequence[int],
-    ):
+    def __init__(self, given: argparse.Namespace, table: str, arm: str, seed: int, rate: float, steps: int):
         self.given, self.device = given, torch.device(given.device)
-        self.rate, self.rows, self.steps, self.compared = rate, rows, steps, compared
+        self.which = {"table": table, "arm": arm, "seed": seed}
+        self.rate, self.steps = rate, steps
+        task = Tabular(**{**COMMON, **TABLES[table], "data_seed": seed}).read()
+        train = [*task.train]
+        self.held_out = {"validation": [*task.validation], "test": [*task.tests["test"]]}
         torch.manual_seed(seed)
         self.tokenizer = AutoTokenizer.from_pretrained(given.model)
         self.tokenizer.pad_token = self.tokenizer.pad_token or self.tokenizer.eos_token
@@ -123,18 +137,17 @@ class FineTuning:
         self.vocabulary = NumberVocabulary.from_tokenizer(
             self.tokenizer, vocab_size=self.model.config.vocab_size
         )
+        self.prompts = self.tokenizer([row.question for row in train])["input_ids"]
+        self.answers = [row.answer for row in train]
+        self.format = NumberFormat.of(self.answers)
+        widths = HLGauss.for_answers(map(float, self.answers), leading_zeros=True)
+        self.schedule = widths.schedule or (0.0, 0.0)
+        criterion = widths if arm == "hl_gauss" else None
+        self.loss_fn = NTLCrossEntropyLoss(self.vocabulary, criterion).to(self.device)
         # The same rows in the same order for each arm, and noise of its own.
         self.order, self.noise = np.random.default_rng(seed), np.random.default_rng((seed, 1))
         self.step, self.seconds = 0, 0.0
-        self.waiting, self.losses, self.readings = list[int](), list[float](), list[dict[str, Any]]()
-
-    def batch_loss(self, rows: Sequence[int]) -> Tensor:
-        """Compute the loss of some training rows."""
-        raise NotImplementedError
-
-    def read(self) -> dict[str, Any]:
-        """Read what the study compares."""
-        raise NotImplementedError
+        self.waiting, self.losses = list[int](), list[float]()
 
     def train(self, state: Path) -> bool:
         """Train, from a saved state if there is one, and save it every five minutes.
@@ -142,9 +155,8 @@ class FineTuning:
         Returns:
             Whether training has ended; if not, the time is over.
         """
-        parameters = list(chain(*(getattr(self, name).parameters() for name in self.modules)))
         self.optimizer = torch.optim.AdamW(
-            parameters, lr=self.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True
+            self.model.parameters(), lr=self.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True
         )
         if state.is_file():
             self._load(state)
@@ -154,54 +166,98 @@ class FineTuning:
             if datetime.now() > self.given.until:
                 self._save(state)
                 return False
-            self._train_step(parameters)
+            self._train_step()
             self.seconds = time.process_time() - begin
-            if self.step in self.compared:
-                self.model.eval()
-                with torch.no_grad(), self.autocast():
-                    self.readings.append({"step": self.step, **self.read()})
-                self.model.train()
             if time.monotonic() - saved > SAVE_EVERY:
                 self._save(state)
                 saved = time.monotonic()
         return True
 
     def result(self) -> dict[str, Any]:
-        """Return what was read, the mean loss of each epoch, and how the run was made."""
-        every = max(1, self.rows // BATCH)
+        """Return what is read after the last step, the mean loss of each epoch, and how the run was made."""
+        self.model.eval()
+        with torch.no_grad(), self.autocast():
+            read = {part: self.read(rows) for part, rows in self.held_out.items()}
+        every = max(1, len(self.answers) // BATCH)
         epochs = [self.losses[i : i + every] for i in range(0, self.steps, every)]
         return {
-            **{"rate": self.rate, "train_rows": self.rows, "steps": self.steps, "seconds": self.seconds},
-            **{"read": self.readings, "losses": [round(float(np.mean(epoch)), 4) for epoch in epochs]},
+            **self.which,
+            **{"rate": self.rate, "train_rows": len(self.answers), "steps": self.steps},
+            **{"seconds": self.seconds, "read": [{"step": self.step, **read}]},
+            "losses": [round(float(np.mean(epoch)), 4) for epoch in epochs],
             "made": {**provenance(self.device), "products": self.given.products},
+            "levels": LEVELS,
+            "truths": {part: [float(row.answer) for row in rows] for part, rows in self.held_out.items()},
         }
 
-    def hidden_states(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Run the model on texts of token ids.
-
-        Returns:
-            The last states of all texts, and of padding if there is any, `[tokens, width]`; and for each text
-            the place after its last token, `[texts]`.
-        """
+    def batch_loss(self, rows: Sequence[int]) -> Tensor:
+        """Compute the loss of some training rows, whose answers have one number of tokens."""
+        prompts, answers = [self.prompts[row] for row in rows], self.written(rows)
+        labels = torch.tensor(answers, device=self.device)
         # One row of all texts: where positions start again, attention starts anew, and nothing is padded.
+        texts = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]
         lengths = torch.tensor([len(text) for text in texts])
-        tokens = torch.tensor([[*chain(*texts)]], device=self.device)
+        tokens = torch.tensor([[*itertools.chain(*texts)]], device=self.device)
         positions = torch.cat([torch.arange(length) for length in lengths])[None].to(self.device)
         outputs = self.model.model(input_ids=tokens, position_ids=positions, use_cache=False)
-        return outputs.last_hidden_state[0], lengths.cumsum(0).to(self.device)
+        before = torch.arange(labels.shape[1]) - labels.shape[1] - 1
+        ends = (lengths.cumsum(0)[:, None] + before).to(self.device)
+        return self.loss_fn(self.model.lm_head(outputs.last_hidden_state[0, ends]), labels)
 
-    def logits_of(
-        self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
-    ) -> tuple[Tensor, Tensor]:
-        """Compute the logits of answers that have one number of tokens.
+    def written(self, rows: Sequence[int]) -> list[list[int]]:
+        """Write the answers of training rows as tokens, with the end token; all have one length."""
+        answers = [self.answers[row] for row in rows]
+        if self.which["arm"] == "jittered":
+            answers = [self.jittered(float(answer)) for answer in answers]
+        texts = [self.format.write(answer) for answer in answers]
+        tokens = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return [[*row, self.tokenizer.eos_token_id] for row in tokens]
 
-        Returns:
-            Logits `[answers, tokens, vocab]` and labels `[answers, tokens]`.
-        """
-        labels = torch.tensor(answers, device=self.device)
-        states, ends = self.hidden_states([[*p, *a] for p, a in zip(prompts, answers, strict=True)])
-        before = torch.arange(labels.shape[1], device=self.device) - labels.shape[1] - 1
-        return self.model.lm_head(states[ends[:, None] + before]), labels
+    def jittered(self, answer: float) -> str:
+        """Draw a label around an answer, as wide as the targets of HL-Gauss are at this step."""
+        first, last = self.schedule
+        unit = 10**self.format.decimals
+        most = 10 ** (self.format.digits + self.format.decimals) - 1
+        drawn = draw(self.noise, round(answer * unit), (first + (last - first) * self.progress) * unit, most)
+        return f"{drawn / unit:.{self.format.decimals}f}"
+
+    def read(self, rows: Sequence[Any]) -> dict[str, list[Any]]:
+        """Read the greedy answers, and quantiles of the numbers, of rows."""
+        found: dict[str, list[Any]] = {"answers": [], "quantiles": [], "starts": []}
+        for start in range(0, len(rows), ROWS_READ):
+            questions = [row.question for row in rows[start : start + ROWS_READ]]
+            encoded = self.tokenizer(questions, return_tensors="pt", padding=True, padding_side="left")
+            inputs = encoded.to(self.device)
+            # Both readings go on from one run of the prompts.
+            first = {name: tensor[:, :-1] for name, tensor in inputs.items()}
+            past = self.model(**first, use_cache=True, logits_to_keep=1).past_key_values
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UnlikelyNumberWarning)  # an untrained model writes no number
+                quantiles = number_quantiles(
+                    self.model, inputs, self.vocabulary, LEVELS, self.format, past_key_values=past
+                )
+            found["answers"] += self.greedy(inputs, past)
+            found["quantiles"] += quantiles.values.tolist()
+            found["starts"] += [round(x, 4) for x in quantiles.starts.tolist()]
+        return found
+
+    def greedy(self, inputs: Any, past: Any) -> list[float]:
+        """Write the greedy answers to prompts that were run already, within the format."""
+        allowed, _ = self.format.masks(self.vocabulary)
+        allowed, length = allowed.to(self.device), inputs["input_ids"].shape[1]
+
+        def keep_format(tokens: Tensor, scores: Tensor) -> Tensor:
+            return scores.masked_fill(~allowed[tokens.shape[1] - length], -torch.inf)
+
+        tokens = self.model.generate(
+            **inputs,
+            past_key_values=copy.deepcopy(past),
+            max_new_tokens=len(allowed),
+            do_sample=False,
+            logits_processor=[keep_format],
+        )
+        texts = self.tokenizer.batch_decode(tokens[:, length:])
+        return [float(self.format.read(text.strip())) for text in texts]
 
     def autocast(self) -> torch.autocast:
         """Make the context in which matrix products are computed."""
@@ -213,26 +269,25 @@ class FineTuning:
         """The share of training that is done."""
         return self.step / self.steps
 
-    def _train_step(self, parameters: Sequence[nn.Parameter]) -> None:
-        if self.loss_fn is not None:
-            self.loss_fn.anneal(self.progress)
+    def _train_step(self) -> None:
+        self.loss_fn.anneal(self.progress)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * min(1, (self.step + 1) / WARMUP) * (1 - self.progress)
         if len(self.waiting) < BATCH:
-            self.waiting += self.order.permutation(self.rows).tolist()
+            self.waiting += self.order.permutation(len(self.answers)).tolist()
         rows, self.waiting = self.waiting[:BATCH], self.waiting[BATCH:]
         with self.autocast():
             loss = self.batch_loss(rows)
         loss.backward()
-        nn.utils.clip_grad_norm_(parameters, CLIP)
+        nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.losses.append(float(loss.detach()))
         self.step += 1
 
     def _save(self, path: Path) -> None:
-        state = {name: getattr(self, name) for name in ("step", "seconds", "waiting", "readings", "losses")}
-        state |= {name: getattr(self, name).state_dict() for name in (*self.modules, "optimizer")}
+        state = {name: getattr(self, name) for name in ("step", "seconds", "waiting", "losses")}
+        state |= {name: getattr(self, name).state_dict() for name in ("model", "optimizer")}
         state |= {name: getattr(self, name).bit_generator.state for name in ("order", "noise")}
         part = path.with_suffix(".writing")
         torch.save(state, part)
@@ -240,12 +295,20 @@ class FineTuning:
 
     def _load(self, path: Path) -> None:
         for name, value in torch.load(path, map_location=self.device).items():
-            if name in (*self.modules, "optimizer"):
+            if name in ("model", "optimizer"):
                 getattr(self, name).load_state_dict(value)
             elif name in ("order", "noise"):
                 getattr(self, name).bit_generator.state = value
             else:
                 setattr(self, name, value)
+
+
+def draw(rng: np.random.Generator, answer: int, sigma: float, most: int) -> int:
+    """Draw a label around an answer, of the same sign and of at most a given magnitude."""
+    while True:
+        label = round(rng.normal(answer, sigma))
+        if abs(label) <= most and (label < 0) == (answer < 0):
+            return label
 
 
 def provenance(device: torch.device) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def benchmarks(monkeypatch):
     threads = torch.get_num_threads()
     yield losses, measure, report
     torch.set_num_threads(threads)
-    for name in ("losses", "measure", "report", "contenders", "training", "lab_step", "reading"):
+    for name in ("losses", "measure", "report", "contenders", "training", "reading"):
         sys.modules.pop(name, None)
 
 
@@ -152,17 +152,3 @@ def test_the_reading_benchmark_times_the_walk_and_reads_a_model(benchmarks, monk
     assert row["values"] == sorted(row["values"])
     assert row["samples"] == sorted(row["samples"])
     assert "| 2+2= |" in capsys.readouterr().out
-
-
-def test_a_step_of_losses_of_the_lab_is_timed(benchmarks, monkeypatch, capsys):
-    pytest.importorskip("transformers")
-    import lab_step
-
-    monkeypatch.setattr(lab_step, "LOSSES", lab_step.LOSSES[::4])
-    data = ["dataset_args.train_size=10", "dataset_args.validation_size=1", "dataset_args.test_size=1"]
-    monkeypatch.setattr(sys, "argv", ["lab_step.py", *data, "--rounds", "1"])
-    lab_step.main()
-    lines = capsys.readouterr().out.splitlines()
-    _, *rows = (line.strip("| ").split(" | ") for line in lines if " | " in line)
-    assert {name for name, *_ in rows} >= {"stock", "ce", *lab_step.LOSSES}
-    assert all(float(figure) > 0 for _, *figures in rows for figure in figures)

@@ -77,7 +77,7 @@ def test_without_the_model_or_the_texts_one_line_says_what_to_do(given, tmp_path
         assert demo.main(overrides) == 2
         error = capsys.readouterr().err
         assert word in error
-        assert "demo_sums" in error
+        assert "ntl compare" in error
         assert error.count("\n") == 1
 
 

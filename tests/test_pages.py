@@ -1,6 +1,7 @@
 """README and the pages of docs: their Python blocks run and print what they say, and links lead to files."""
 
 import ast
+import pkgutil
 import re
 import socket
 import sys
@@ -21,7 +22,7 @@ ELSEWHERE = {"docs/regression.md", "docs/train.md"}
 # What these pages print is about SmolLM2; others train, and have a tiny model in its place.
 OF_SMOLLM2 = {
     "README.md",
-    *(f"docs/{name}.md" for name in ("quickstart", "uncertainty", "scores")),
+    *(f"docs/{name}.md" for name in ("quickstart", "gallery", "uncertainty", "scores")),
 }
 SLOW = {f"docs/{name}.md" for name in ("uncertainty", "scores")}  # read much from SmolLM2
 RUN = [
@@ -30,6 +31,7 @@ RUN = [
     if snippets(page) and page not in ELSEWHERE
 ]
 NEEDED = {
+    "docs/gallery.md": ["matplotlib"],
     "docs/train.md": ["trl", "datasets", "accelerate"],
     "docs/prices.md": ["trl", "datasets", "accelerate"],
     "docs/scores.md": ["sklearn", "accelerate"],
@@ -109,13 +111,6 @@ def check_shards(names):
     assert names["loss"].item() == approx(whole.item())
 
 
-def table_of(text):
-    """The cells of a printed table, with `#` for a number or none, however many questions were answered."""
-    text = re.sub(r" \(\d+% answered\)|\+", "", text)
-    rows = [re.split(r" {2,}", line.strip()) for line in text.strip().splitlines()]
-    return [["#" if cell == "-" else _NUMBER.sub("#", cell) for cell in row] for row in rows]
-
-
 def check_hosted(names):
     """The API has computed the loss and trained the model; the first blocks are of other frameworks."""
     if "result" not in names:
@@ -139,7 +134,9 @@ CHECKS = {
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_the_python_blocks_of_a_page_run_in_turn_and_print_what_they_say(page, tmp_path, request):
+def test_the_python_blocks_of_a_page_run_in_turn_and_print_what_they_say(
+    page, tmp_path, request, monkeypatch
+):
     for module in NEEDED.get(page, []):
         pytest.importorskip(module)
     if page == "docs/uncertainty.md":
@@ -152,11 +149,8 @@ def test_the_python_blocks_of_a_page_run_in_turn_and_print_what_they_say(page, t
         request.getfixturevalue("a_hosted_trainer")
     pretrained = request.getfixturevalue("smollm2") if page in OF_SMOLLM2 else None
     write_reviews(tmp_path)
-    outputs = [text for language, text in blocks(page) if language == "text"]
+    monkeypatch.setenv("MPLBACKEND", "agg")
     for snippet, printed, names in run_page(page, tmp_path, pretrained):
-        if page == "README.md" and "compare_answers(" in snippet:
-            expected = table_of(outputs[0])
-            assert table_of(printed)[-len(expected) :] == expected
         lines = printed.splitlines()
         for line, expected in zip(lines, said(snippet), strict=bool(said(snippet))):
             if expected:
@@ -191,9 +185,7 @@ def test_the_blocks_of_the_page_on_training_run_in_turn_and_their_losses_see_the
             assert "rewards/number_reward/mean" in log[0]
         if "NumberErrors" in snippet:
             assert any("eval_mae_median" in entry for entry in log)
-        if "WarmUp" in snippet:
-            assert names["handle"].loss.weight == approx(0.3 / 500)
-    assert (trained, shares) == (10, 7)  # TRL's rewards and plain functions log no share
+    assert (trained, shares) == (6, 4)  # TRL's rewards and plain functions log no share
 
 
 def test_accelerate_knows_the_configuration_of_several_gpus(tmp_path):
@@ -212,7 +204,7 @@ def test_readmes_install_lines_name_the_extra_that_a_block_needs():
     installed = {"torch", "ntloss", *sys.stdlib_module_names}
     brought = {"trl": ["datasets"]}
     for language, text in blocks("README.md"):
-        for extra in re.findall(r'pip install "ntloss\[([\w,]+)\]', text if language == "bash" else ""):
+        for extra in re.findall(r'pip install "\./ntloss\[([\w,]+)\]', text if language == "bash" else ""):
             for name in extra.split(","):
                 installed |= {re.split(r"[^\w]", requirement)[0] for requirement in extras[name]}
                 installed |= {*brought.get(name, [])}
@@ -234,3 +226,9 @@ def test_the_links_of_a_page_lead_to_files_of_the_repository(page):
     text = _CODE.sub("", (ROOT / page).read_text(encoding="utf-8"))
     broken = [link for link in _LINK.findall(text) if not ((ROOT / page).parent / link).exists()]
     assert not broken
+
+
+def test_every_name_that_the_page_for_agents_calls_exists():
+    text = (ROOT / "docs/agents.md").read_text(encoding="utf-8")
+    for name in sorted(set(re.findall(r"ntloss(?:\.\w+)+", text))):
+        assert pkgutil.resolve_name(name), name

@@ -15,7 +15,7 @@ from ntl.report.runs import read_runs
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "studies"
 PAGES = [path for path in sorted(STUDIES.glob("*/results/README.md")) if START in path.read_text("utf-8")]
-FILLED = ["README.md", "docs/evidence.md", "docs/playground/index.html"]
+FILLED = ["docs/evidence.md", "docs/playground/index.html"]
 pytestmark = pytest.mark.skipif(not PAGES, reason="an sdist has no results")
 
 
@@ -28,30 +28,14 @@ def test_writing_the_tables_of_a_page_again_changes_nothing(page, monkeypatch):
     assert not left_out
 
 
-def test_tables_of_a_page_are_written_between_their_comments(tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    table, _ = read_runs([PAGES[0].parent])
-    written = PAGES[0].read_text("utf-8")
-    emptied = re.sub(rf"({re.escape(START)}.*? -->\n).*?(<!-- end)", r"\1\2", written, flags=re.DOTALL)
-    assert emptied != written
-    assert fill_page(emptied, table) == written
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "docs/images/finding.svg",
-        "studies/small_models/results/effects.svg",
-        "studies/small_models/results/losses.svg",
-    ],
-)
+@pytest.mark.parametrize("path", ["docs/images/idea.svg", "docs/images/seeds.svg", "docs/images/rates.svg"])
 def test_a_figure_of_the_pages_is_that_of_the_runs(path, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "tools")
     figures = importlib.import_module("figures")
     figures.write(path, tmp_path / "figure.svg")
     old, new = (file.read_text("utf-8") for file in (ROOT / path, tmp_path / "figure.svg"))
     written = re.compile("<text [^>]*>(.*?)</text>")
-    assert len(written.findall(new)) > 20
+    assert len(written.findall(new)) > 10
     assert written.findall(old) == written.findall(new)
 
 

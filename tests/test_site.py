@@ -154,7 +154,7 @@ def test_the_search_shows_guides_before_the_reference_and_no_raw_results(build_s
     way_back = "<p>API reference / ntloss</p>"
     raw = (
         "studies/demo/results/index.html",
-        "studies/pretrained/results/tables.html",
+        "studies/earlier.html",
         "studies/whole_numbers/index.html",
     )
     sources = ("LICENSE.html", "CITATION.cff.html", "src/ntloss/__init__.py.html", "examples/tiny.py.html")

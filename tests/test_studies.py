@@ -1,18 +1,25 @@
-"""The sweeps of studies/ compose, and their runs use what was selected; baselines read the same rows."""
+"""Studies: sweeps compose, runs are made once and continued, and packs are merged and measured."""
 
-import csv
 import importlib
-import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from tolerances import TRAINED_BY_ADAM, approx
 
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
 pytest.importorskip("hydra")
+import tokenizers
+import torch
+import transformers
+
 from ntl.commands import compare
-from ntl.layout import RESULTS
-from ntl.report.contrasts import read_contrasts
+from ntl.report.contrasts import compare_rows, read_contrasts
+from ntl.report.runs import read_runs
+from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 
 ROOT = Path(__file__).parents[1]
 FILES = [path for path in sorted((ROOT / "studies").glob("*/*.yaml")) if path.stem != "common"]
@@ -29,7 +36,6 @@ def test_a_sweep_composes_and_contrasts_losses_that_it_trains_with_selected_sett
     contrasts = read_contrasts(config["contrasts"])
     # The regression head is another sweep into the same folder.
     assert {str(row).partition(",")[0] for c in contrasts for row in (c.of, c.minus)} <= {*losses, "head"}
-    assert losses <= {*config.get("selected", losses)}
     named = "/".join(dict.fromkeys(["outputs", path.parent.name, path.stem]))
     assert config["training_args"]["output_dir"].startswith(named)
 
@@ -44,114 +50,152 @@ def test_contrasts_over_several_tables_name_the_sweeps_beside_them(study, others
     assert {c.dataset for c in planned} == {p.stem for p in SWEEPS if p.parent == folder}
 
 
-def test_a_run_of_a_sweep_has_the_weight_that_was_selected_for_its_loss(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ntl.report.figures.draw_figures", lambda *_: [])
-    sizes = [
-        f"dataset_args.{part}_size={size}" for part, size in (("train", 8), ("validation", 2), ("test", 2))
-    ]
-    one = ["loss=ntl_was", "training_args.seed=0", "training_args.max_steps=1", "hydra/launcher=basic"]
-    overrides = [*sizes, *one, "evaluation.read=[greedy]", f"training_args.output_dir={tmp_path}/out"]
-    assert compare([str(ROOT / "studies/small_models/sums.yaml"), *overrides]) == 0
-    (path,) = (tmp_path / "out").glob(f"*/test/{RESULTS}")
-    loss = json.loads(path.read_text())["settings"]["loss"]
-    assert (loss["criterion"], loss["weight"], loss["normalize_by"]) == ("ntl_was", 0.1, "numbers")
-
-
-def test_models_without_language_read_the_rows_of_each_seed_and_trees_their_columns(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.syspath_prepend(ROOT / "studies/whole_numbers")
-    baselines = importlib.import_module("baselines")
-    rows = [f"{size / 4},{kind},{10 * size + 300 * (kind == 'b')}" for size in range(60) for kind in "ab"]
-    (tmp_path / "made.csv").write_text("\n".join(["size,kind,price", *rows]))
-    prompt = "A {kind} of {size} m. Price: "
-    table = {"file": str(tmp_path / "made.csv"), "target": "price", "prompt": prompt, "longest": 40}
-    (tmp_path / "made.yaml").write_text(yaml.safe_dump({"dataset_args": table}))
-    sizes = {"train_size": 80, "validation_size": 5, "test_size": 20, "data_seed": "${seed}"}
-    (tmp_path / "common.yaml").write_text(yaml.safe_dump({"dataset_args": sizes}))
-    for name, value in {"FOLDER": tmp_path, "SEEDS": (3, 4), "OF_NUMBERS": ("made",)}.items():
-        monkeypatch.setattr(baselines, name, value)
-    baselines.main(["made"])
-    found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [(row["name"], row["seed"]) for row in found] == [
-        ("ridge", "3"), ("trees", "3"), ("ridge", "4"), ("trees", "4")
-    ]  # fmt: skip
-    errors = [float(row["value"]) for row in found]
-    assert len({*errors}) == 4  # each seed has rows of its own
-    assert max(errors[1::2]) < min(errors[::2])
-    assert max(errors) < 120  # the constant errs by about 190
-
-
-def test_encoders_read_the_rows_of_each_seed_and_learn_what_their_words_say(tmp_path, monkeypatch, capsys):
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+@pytest.fixture
+def study(monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
-    alternatives = importlib.import_module("studies.ten_epochs.alternatives")
-    tokenizers = pytest.importorskip("tokenizers")
-    words = ("calm", "glad", "cross")
-    vocabulary = {word: i for i, word in enumerate(("[PAD]", "[UNK]", *words))}
-    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return lambda name: importlib.import_module(f"studies.{name}")
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """A folder with a small causal model whose tokens are characters."""
+    characters = ["[END]", *' -+.,0123456789:abcdefghijklmnopqrstuvwxyz{}"_']
+    plain = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({c: i for i, c in enumerate(characters)}, unk_token="[END]")
+    )
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    plain.decoder = tokenizers.decoders.Fuse()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="[END]").save_pretrained(tmp_path)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     torch.manual_seed(0)
-    config = transformers.BertConfig(vocab_size=len(vocabulary), **shape)
-    transformers.BertModel(config).save_pretrained(tmp_path / "encoder")
-    splits = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
-    splits.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    special = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=splits, **special)
-    tokenizer.save_pretrained(tmp_path / "encoder")
-    rows = [
-        f"{word} {size},{10 * place + size % 3}" for size in range(60) for place, word in enumerate(words)
+    config = transformers.LlamaConfig(vocab_size=len(characters), eos_token_id=0, bos_token_id=None, **shape)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def command(study, tiny, tmp_path, monkeypatch):
+    """Arguments of short runs on a small table, without a folder of outputs; the first seed tunes."""
+    fine_tuning, train, results = map(study, ("fine_tuning", "schedules.train", "schedules.results"))
+    words = ("calm", "glad", "cross")
+    rows = [f"{word} {chr(97 + k)},{10 * i}" for k in range(26) for i, word in enumerate(words, -1)]
+    (tmp_path / "whole.csv").write_text("\n".join(["text,score", *rows]))
+    table = {"file": str(tmp_path / "whole.csv"), "target": "score", "prompt": "{text}: "}
+    sizes = {"train_size": 32, "validation_size": 20, "test_size": 20}
+    values = {"COMMON": sizes, "TABLES": {"whole": table}, "STEPS": (4, 20), "TRIED": (1e-2,)}
+    for module in (fine_tuning, train, results):
+        for name, value in {**values, "RESULTS": tmp_path}.items():
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
+    given = ["--model", str(tiny), "--seeds", "12", "--products", "float32", "--tables", "whole"]
+    return lambda outputs, *more: train.main([*given, "--outputs", str(outputs), *more])
+
+
+# These train, because what a stopped run lacks is seen in its weights alone.
+def test_each_arm_writes_one_file_that_is_kept_and_locked_runs_are_left_to_others(command, tmp_path):
+    import fcntl
+
+    outputs = tmp_path / "outputs"
+    outputs.mkdir()
+    with open(outputs / "whole-ce-12-4-1e-02.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command(outputs, "--arms", "ce")
+    before = {path: path.stat().st_mtime_ns for path in outputs.glob("*.json")}
+    assert [path.name for path in before] == ["whole-ce-12-20-1e-02.json"]
+    command(outputs)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    runs = [json.loads(path.read_text()) for path in sorted(outputs.glob("*.json"))]
+    assert len(runs) == 6
+    for run in runs:
+        (read,) = run["read"]
+        assert read["step"] == run["steps"]
+        for part, truths in run["truths"].items():
+            assert len(truths) == len(read[part]["answers"]) == len(read[part]["quantiles"]) == 20
+    assert all(run["losses"][-1] < run["losses"][0] for run in runs if run["steps"] == 20)
+
+
+def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(study, command, tmp_path, monkeypatch):
+    fine_tuning = study("fine_tuning")
+    monkeypatch.setattr(study("schedules.train"), "settings_of", lambda *_: [(20, 1e-3)])
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    command(whole, "--arms", "jittered")
+    command(pieces, "--arms", "jittered", "--until", "00:00")
+    monkeypatch.setattr(fine_tuning, "SAVE_EVERY", 0)
+    step = fine_tuning.FineTuning._train_step
+
+    def killed(run):
+        if run.step == 7:
+            raise KeyboardInterrupt
+        return step(run)
+
+    monkeypatch.setattr(fine_tuning.FineTuning, "_train_step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        command(pieces, "--arms", "jittered")
+    assert [*pieces.glob("*.state")]
+    assert not [*pieces.glob("*.json")]
+    monkeypatch.setattr(fine_tuning.FineTuning, "_train_step", step)
+    command(pieces, "--arms", "jittered")
+    made = [json.loads(next(folder.glob("*.json")).read_text()) for folder in (whole, pieces)]
+    assert made[1]["losses"] == approx(made[0]["losses"], TRAINED_BY_ADAM)
+    assert not [*pieces.glob("*.state")]
+
+
+def made_run(seed, arm="ce", median=10.0, steps=74, rate=1e-4):
+    """A run whose interval is its median ± 1; half of the test answers are the validation rows' 10."""
+    truths = {"validation": [10.0] * 19, "test": [10.0] * 10 + [16.0] * 10}
+    row = [median] * 20 + [median - 1, median, median + 1]
+    read = {
+        part: {"answers": [median + seed] * len(of_part), "quantiles": [row] * len(of_part)}
+        for part, of_part in truths.items()
+    }
+    which = {"table": "sentiment", "arm": arm, "seed": seed, "steps": steps, "rate": rate}
+    return {**which, "truths": truths, "read": [{"step": steps, **read}]}
+
+
+def test_validation_rows_calibrate_intervals(study):
+    results = study("schedules.results")
+    right, wrong = (results.measures(*results._read(made_run(27, median=x))) for x in (10.0, 20.0))
+    assert (right["median_mae"], right["mae"]) == (3, (27 + 21) / 2)
+    assert (right["interval_width"], right["calibrated_width"]) == (2, 0)
+    assert (wrong["interval_coverage"], wrong["calibrated_coverage"]) == (0, 1)
+
+
+def test_packs_grow_keep_what_the_outputs_lack_and_are_compared(study, tmp_path):
+    outputs = tmp_path / "outputs"
+    outputs.mkdir()
+    for seeds in ((27, 28), (28, 29)):
+        for old in outputs.glob("*.json"):
+            old.unlink()
+        for seed in seeds:
+            for arm, median in (("ce", 20.0), ("hl_gauss", 10.0)):
+                (outputs / f"{arm}{seed}.json").write_text(json.dumps(made_run(seed, arm, median)))
+        study("schedules.results").main(["--outputs", str(outputs), "--results", str(tmp_path)])
+    plan = yaml.safe_load((ROOT / "studies/schedules/contrasts.yaml").read_text("utf-8"))
+    found, _ = compare_rows(read_runs([tmp_path])[0], read_contrasts(plan["contrasts"]), plan["margin"])
+    medians = found[found["of"] == "hl_gauss, median"]
+    assert medians["seeds"].tolist() == [3]
+    assert medians["percent"].tolist() == [approx(100 * (3 - 7) / 7, scale=100)]
+
+
+def test_the_second_tuning_seed_tries_the_best_of_the_first_and_the_lowest_mean_is_chosen(study):
+    results = study("schedules.results")
+    tried = [(steps, rate) for steps in results.STEPS for rate in results.TRIED]
+    errors = dict(zip(tried, range(12), strict=True))
+    runs = [made_run(12, "ce", 10.0 + error, *setting) for setting, error in errors.items()]
+    which = ("sentiment", "ce")
+    assert results.best_settings(runs[:-1]) == {}
+    assert results.best_settings(runs)[which] == tried[:3]
+    assert results.chosen_settings(runs) == {}
+    runs += [
+        made_run(13, "ce", 20.0 - 5 * errors[setting], *setting)
+        for setting in results.best_settings(runs)[which]
     ]
-    (tmp_path / "made.csv").write_text("\n".join(["text,score", *rows]))
-    table = {"file": str(tmp_path / "made.csv"), "target": "score", "prompt": "{text}: "}
-    (tmp_path / "made.yaml").write_text(yaml.safe_dump({"dataset_args": table}))
-    sizes = {"train_size": 100, "validation_size": 20, "test_size": 20, "data_seed": "${seed}"}
-    (tmp_path / "common.yaml").write_text(yaml.safe_dump({"dataset_args": sizes}))
-    monkeypatch.setattr(alternatives, "FOLDER", tmp_path)
-    encoder = f"{tmp_path / 'encoder'}"
-    models = ["--frozen", f"frozen={encoder}", "--tuned", f"tuned={encoder}", "--rates", "1e-5", "1e-2"]
-    alternatives.main(["made", "--seeds", "3", "5", *models])
-    found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    names = ("constant", "ridge", "frozen", "tuned")
-    assert [(row["seed"], row["name"]) for row in found] == [(s, n) for s in "34" for n in names]
-    errors = [float(row["value"]) for row in found]
-    assert errors[0] != errors[4]  # each seed has rows of its own
-    of_seeds = errors[:4], errors[4:]
-    assert all(max(encoders) < 1.5 < ridge < constant for constant, ridge, *encoders in of_seeds)
+    assert results.chosen_settings(runs)[which] == [tried[2]]
 
 
-def test_jittered_labels_are_spread_as_the_targets_of_hl_gauss_and_less_so_at_the_end(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT)
-    jittered = importlib.import_module("studies.ten_epochs.jittered")
-    from ntl.data.tabular import Tabular
-
-    rows = [f"row {i},{i % 40 - 5}" for i in range(120)]
-    (tmp_path / "made.csv").write_text("\n".join(["text,size", *rows]))
-    table = {"file": str(tmp_path / "made.csv"), "target": "size", "prompt": "{text}: "}
-    table |= {"train_size": 80, "validation_size": 20, "test_size": 20}
-    true, moved = Tabular(**table).read(), jittered.Jittered(**table, epochs=50).read()
-    assert (moved.validation, moved.tests) == (true.validation, true.tests)
-    answers = {row.question: int(row.answer) for row in true.train}
-    errors = [int(row.answer) - answers[row.question] for row in moved.train]
-    assert len(errors) == 50 * len(answers)
-    assert {row.question for row in moved.train[-80:]} == answers.keys()  # an epoch has every row
-    assert all(int(row.answer) <= 99 for row in moved.train)
-    assert all((int(row.answer) < 0) == (answers[row.question] < 0) for row in moved.train)
-    early, late = (sum(map(abs, part)) / 1000 for part in (errors[:1000], errors[-1000:]))
-    assert 3 < early < 6  # 0.8 of a standard deviation of 0.55 · 11.5, less where the sign limits it
-    assert 0.5 < late < 1.5
-
-
-def test_a_jittered_first_digit_is_as_likely_as_hl_gauss_wants_it(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT)
-    jittered = importlib.import_module("studies.ten_epochs.jittered")
-    import numpy as np
-    import torch
-
-    from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
-
+def test_a_jittered_first_digit_is_as_likely_as_hl_gauss_wants_it(study):
     rng = np.random.default_rng(0)
-    first_digits = [jittered.draw(rng, 39, 5.0, 99) // 10 for _ in range(20_000)]
+    first_digits = [study("fine_tuning").draw(rng, 39, 5.0, 99) // 10 for _ in range(20_000)]
     shares = np.bincount(first_digits, minlength=10) / 20_000
     wanted = []
 

@@ -1,8 +1,8 @@
 """Answers of a pretrained model that the interactive page shows as stored: `make_data.py answers RUN`.
 
-RUN is a run of the sweep in studies/pretrained/sentiment.yaml, cross-entropy with seed 0:
+RUN is a run of cross-entropy on rated texts:
 
-    ntl compare studies/pretrained/sentiment.yaml loss=ce training_args.seed=0 \\
+    ntl compare studies/whole_numbers/sentiment.yaml loss=ce training_args.seed=0 \\
         dataset_args.validation_size=16 training_args.output_dir=outputs/stored
 
 On another processor it has other errors. The page shows what the model answers to the sentences of

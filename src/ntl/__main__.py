@@ -29,7 +29,7 @@ commands:
   prepare   convert a dataset's official files into training, validation and test files
 
   ntl train model_args=vanilla_t5 run_specific_config@_global_=debug_config
-  ntl compare studies/small_models/sums.yaml
+  ntl compare studies/whole_numbers/sentiment.yaml
   ntl report outputs/mathematics_dataset
 
 `ntl COMMAND --help` shows what matters of each, and `ntl --version` prints the version."""

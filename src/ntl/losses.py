@@ -111,14 +111,11 @@ def gaussian_and_wasserstein(
     vocab_log_probs: Tensor,
     values: Tensor,
     target: Tensor,
-    form_log_probs: Tensor | None = None,
     sigma: float = 1.0,
     weight: float = 0.3,
 ) -> Tensor:
     """Gaussian label smoothing plus `weight` times the smoothed Wasserstein loss, with one sigma."""
     from ntloss import gaussian_smoothing, smoothed_wasserstein
 
-    smoothing = gaussian_smoothing(
-        vocab_log_probs, values, target, form_log_probs=form_log_probs, sigma=sigma
-    )
+    smoothing = gaussian_smoothing(vocab_log_probs, values, target, sigma=sigma)
     return smoothing + weight * smoothed_wasserstein(probs, values, target, sigma=sigma)

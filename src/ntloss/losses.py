@@ -6,6 +6,7 @@ the reduction.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,60 +17,49 @@ from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imp
 
 from ntloss.criteria import Criterion, HLGauss
 from ntloss.criteria.facts import fact
-from ntloss.criteria.signature import (
-    check_unit,
-    name_of,
-)
+from ntloss.criteria.signature import check_unit, name_of
 from ntloss.criteria.soft import SoftTargets
 from ntloss.engine.hosted import LossArrays, loss_arrays, readout_of_candidates, weighted_tokens
-from ntloss.engine.readout import (
-    Readout,
-    Wanted,
-    values_are_hidden,
-    without_autocast,
-)
+from ntloss.engine.logits import read, without_autocast
+from ntloss.engine.readout import Readout, Transform, Wanted
 from ntloss.engine.shards import Shard, check_same_labels, local_columns
-from ntloss.engine.soft import soft_difference
 from ntloss.engine.sources import (
-    Head,
-    Source,
+    Product,
     WithGradients,
     differentiate,
-    local_source,
-    read,
+    local_product,
     read_numbers,
+    read_product,
     rows_for,
 )
 from ntloss.engine.targets import (
-    MODES,
-    REDUCTIONS,
+    Mode,
     PreparedLabels,
+    Reduction,
     Targets,
     check_choice,
     check_logits,
     check_weight,
     make_targets,
+    values_are_hidden,
 )
 from ntloss.engine.terms import LossTerms, NumberTerm
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
-_FIXED = ("vocabulary", "criterion")
-_CHOICES = {"mode": MODES, "reduction": REDUCTIONS}
+_CHOICES = {"mode": Mode, "reduction": Reduction}
 
 
 class NTLCrossEntropyLoss(nn.Module):
-    r"""Cross-entropy plus $\lambda$ times a number token loss.
+    """Cross-entropy plus lambda times a number token loss.
 
-    Call it on logits, or call `from_hidden` with the hidden states and the head's weight, which never holds
-    the logits of all tokens. On logits, both terms together take less time on the CPU than
-    `torch.nn.functional.cross_entropy` alone, because they share the few passes of this loss over the logits
-    (docs/benchmarks.md); GPUs use Triton kernels (docs/fused_kernels.md). Beyond the logits, it needs one
-    buffer of their size for their gradient.
+    `loss_fn = NTLCrossEntropyLoss(tokenizer)`, then `loss_fn(logits, labels)`, or `from_hidden` with the
+    hidden states and the head's weight, which never holds the logits of all tokens. What stands beside the
+    labels (weights, soft labels, widths) goes into `prepare`. `terms` returns cross-entropy and the number
+    term apart.
 
-    The arguments are attributes. `vocabulary` and `criterion` cannot be changed afterwards, because tables
-    are computed from them. All other attributes may be assigned at any time, and are checked as in the
-    constructor. A tensor as `weight` moves with the loss, and keeps its dtype.
-    Assigning `mode` leaves `weight` as it is.
+    On logits, both together take less time on the CPU than `torch.nn.functional.cross_entropy` alone, because
+    they share the few passes of this loss over the logits; GPUs use Triton kernels (docs/fused_kernels.md).
+    Beyond the logits, it needs one buffer of their size for their gradient.
 
     Args:
         vocabulary: the number tokens, or a tokenizer, which is passed to `NumberVocabulary.from_tokenizer`.
@@ -77,20 +67,23 @@ class NTLCrossEntropyLoss(nn.Module):
             `HLGauss`, a name of `ntloss.criteria.CRITERIA`, a mapping of `name` and options, or
             `"package.module:function"`. None: cross-entropy alone, as a baseline that costs no number
             term. Default: "ntl_was".
-        weight: $\lambda$ of the number term. Default: 0.3, and 1 with `mode="replace"`. Under
-            `torch.compile`, where a changing float recompiles, pass a scalar tensor and fill it in place; it
-            gets no gradient.
+        weight: lambda of the number term. Default: 0.3, and 1 with `mode="replace"`. Under `torch.compile`,
+            where a changing float recompiles, pass a scalar tensor and fill it in place; it gets no gradient,
+            moves with the loss, and keeps its dtype.
         mode: "add" adds the number term to cross-entropy. "replace" uses it instead of cross-entropy at
             number labels. Default: as the source of the criterion does: "replace" for `HLGauss`,
             `gaussian_smoothing` and `raft`, "add" for all others.
         ignore_index: label of positions to ignore. Default: -100.
         label_smoothing: label smoothing of cross-entropy, from 0 (default) to 1.
         reduction: "mean" (default) divides both terms by the total weight of the positions, so that the loss
-            of a number token is cross-entropy + $\lambda$ times the criterion; "sum"; "none".
+            of a number token is cross-entropy + lambda times the criterion; "sum"; "none".
         shift: compare each position with the next position's label, for a causal model's unshifted labels.
             Default: False, each position has its own label.
         group: process group over which plain logits, or the rows of a plain head, are sharded along the
             vocabulary, in the order of its ranks. A `DTensor` that is sharded along it needs none.
+
+    The arguments are attributes. All but `vocabulary` and `criterion`, from which tables are computed, may be
+    assigned at any time, and are checked as here; assigning `mode` leaves `weight` as it is.
 
     Raises:
         TypeError: the criterion is none, or reads what is not in `READABLE`.
@@ -118,41 +111,38 @@ class NTLCrossEntropyLoss(nn.Module):
         criterion: Criterion | str | Mapping[str, Any] | None = "ntl_was",
         weight: float | Tensor | None = None,
         *,
-        mode: str | None = None,
+        mode: Mode | None = None,
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
-        reduction: str = "mean",
+        reduction: Reduction = "mean",
         shift: bool = False,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
         self.term = NumberTerm(as_vocabulary(vocabulary), criterion)
-        replaces: bool | None = False
         if self.criterion is not None:
             check_unit(self.criterion, self.vocabulary)
-            replaces = fact(self.criterion, "replaces")
+        replaces = self.criterion is not None and fact(self.criterion, "replaces")
         self.mode = mode or ("replace" if replaces else "add")
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
         self.reduction = reduction
         self.shift = shift
         self.group = group
-        weight = (0.3 if self.mode == "add" else 1.0) if weight is None else weight
-        self.weight = weight
+        self.weight = (0.3 if self.mode == "add" else 1.0) if weight is None else weight
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _CHOICES:
-            check_choice(name, value, _CHOICES[name])
-        elif name == "label_smoothing" and not 0 <= value <= 1:
-            raise ValueError(f"label_smoothing={value!r}: expected 0 to 1")
-        elif name == "weight":
+        if name == "weight":
             self._set_weight(value)
             return
-        elif name in _FIXED:
+        if name in ("vocabulary", "criterion"):
             raise AttributeError(
-                f"{name} cannot be changed, because tables are computed from it when a loss is made. Make a "
-                "new loss: NTLCrossEntropyLoss(vocabulary, criterion, ...)"
+                f"{name} cannot be changed, because tables are computed from it: make a new loss"
             )
+        if name in _CHOICES:
+            check_choice(name, value, _CHOICES[name])
+        if name == "label_smoothing" and not 0 <= value <= 1:
+            raise ValueError(f"label_smoothing={value!r}: expected 0 to 1")
         super().__setattr__(name, value)
 
     def _set_weight(self, weight: Any) -> None:
@@ -202,10 +192,10 @@ class NTLCrossEntropyLoss(nn.Module):
     ) -> PreparedLabels:
         """Put labels and what the loss reads beside them into one record, which takes the place of labels.
 
-        It checks them, shifts them (`shift`), and for criteria on whole numbers finds the numbers that they
-        form. This happens on the CPU, so call it where labels are made: in a collator, whose work the
-        processes of a data loader share, or before a compiled function. For other criteria, it works on the
-        labels' device, and synchronizes nothing.
+        It checks and shifts them (`shift`), and for criteria on whole numbers finds the numbers that they
+        form, on the CPU: call it where labels are made, in a collator, whose work the processes of a data
+        loader share, or before a compiled function. For other criteria, it works on the labels' device, and
+        synchronizes nothing.
 
         Args:
             labels: `[...]`, token ids.
@@ -237,8 +227,8 @@ class NTLCrossEntropyLoss(nn.Module):
             >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
             >>> loss_fn, labels = NTLCrossEntropyLoss(digits, HLGauss(2.0)), torch.tensor([[3, 9, 11, 7]])
             >>> prepared = loss_fn.prepare(labels, number_weights=torch.tensor([[1.0, 1.0, 1.0, 0.0]]))
-            >>> loss = torch.compile(loss_fn, fullgraph=True)  # doctest: +SKIP
-            >>> loss(logits, prepared)  # doctest: +SKIP
+            >>> prepared.labels
+            tensor([[ 3,  9, 11,  7]])
         """
         beside = weights, number_weights, sigma, soft, sequence_ids
         ignored, shift, mode = self.ignore_index, self.shift, self.mode
@@ -294,10 +284,10 @@ class NTLCrossEntropyLoss(nn.Module):
 
         The head is applied to chunks of tokens. For "mean" and "sum" this computes the gradients, too, with
         the three matrix products that whole logits need; a second `backward` through the same graph is then
-        an error. The backward pass recomputes the logits, which is a fourth product, for "none", for soft
-        labels, for a criterion on whole numbers that also reads the probability on text, and where weights or
-        parameters of the criterion need a gradient. Under `torch.compile` it causes one graph break. It
-        counts the positions that are not ignored, which synchronizes with the device.
+        an error. The backward pass recomputes the logits, a fourth product, for "none", for soft labels, for
+        a criterion whose gradient reads the probability on text (`raft`), and where weights or parameters of
+        the criterion need a gradient. Under `torch.compile` it causes one graph break. It counts the
+        positions that are not ignored, which synchronizes with the device.
 
         Args:
             hidden_states: `[..., hidden]`, inputs of the head.
@@ -320,8 +310,8 @@ class NTLCrossEntropyLoss(nn.Module):
             >>> loss = loss_fn.from_hidden(torch.randn(2, 5, 8), head.weight, torch.randint(12, (2, 5)))
             >>> loss.backward()
         """
-        head = {"softcap": softcap, "logit_scale": logit_scale, "chunk_size": chunk_size}
-        return self.terms(hidden_states, labels, lm_head_weight, bias, count=count, **head).loss
+        head = lm_head_weight, bias, softcap, logit_scale, chunk_size
+        return self._terms_of_product(hidden_states, labels, count, *head).loss
 
     def terms(
         self,
@@ -330,15 +320,18 @@ class NTLCrossEntropyLoss(nn.Module):
         lm_head_weight: Tensor | None = None,
         bias: Tensor | None = None,
         *,
+        softcap: float | None = None,
+        logit_scale: float = 1.0,
+        chunk_size: int | None = None,
         count: Tensor | float | None = None,
-        **head: Any,
     ) -> LossTerms:
         """Compute the loss and its terms.
 
         Args:
             inputs: `[..., vocab]`, logits, or with a head `[..., hidden]`, its inputs.
             labels, count: see `forward`.
-            lm_head_weight, bias, head: arguments of `from_hidden`. Default: the inputs are logits.
+            lm_head_weight, bias, softcap, logit_scale, chunk_size: see `from_hidden`. Default: the inputs are
+                logits.
 
         Returns:
             The loss, which supports `backward()`, and cross-entropy and the number term before its weight,
@@ -356,96 +349,95 @@ class NTLCrossEntropyLoss(nn.Module):
             (10000.0, 1.0, 10000.5)
         """
         if lm_head_weight is not None:
-            return self._terms_from_hidden(inputs, labels, Head(lm_head_weight, bias, **head), count)
+            head = lm_head_weight, bias, softcap, logit_scale, chunk_size
+            return self._terms_of_product(inputs, labels, count, *head)
         vocab_size, shard = self.term.tables.vocabulary.vocab_size, None
         if self.group is not None or type(inputs) is not Tensor:
             inputs, shard = local_columns(inputs, -1, vocab_size, self.group)
         check_logits(inputs, vocab_size if shard is None else shard.size)
         targets, shape = self._targets(labels, inputs, count, shard)
-        source = Source(inputs.reshape(-1, inputs.shape[-1]))
-        readout = read(source, targets.labels, Wanted(targets.token_ids, self.label_smoothing > 0), shard)
+        wanted = Wanted(targets.token_ids, self.label_smoothing > 0)
+        readout = read(inputs.reshape(-1, inputs.shape[-1]), targets.labels, wanted, shard)
         return self._combine(readout, targets, shape)
 
     @_disable_dynamo  # a single graph break: it cannot be traced
-    def _terms_from_hidden(
-        self, hidden: Tensor, labels: Tensor | PreparedLabels, head: Head, count: Tensor | float | None
+    def _terms_of_product(
+        self,
+        hidden: Tensor,
+        labels: Tensor | PreparedLabels,
+        count: Tensor | float | None,
+        weight: Tensor,
+        bias: Tensor | None,
+        softcap: float | None,
+        logit_scale: float,
+        chunk_size: int | None,
     ) -> LossTerms:
         if not torch.compiler.is_compiling() and values_are_hidden():
             raise RuntimeError(
                 "from_hidden computes gradients in its forward pass, which torch.func cannot transform: call "
                 "the loss on the logits"
             )
-        vocab_size = self.term.tables.vocabulary.vocab_size
-        source, transform, shard = local_source(hidden, head, vocab_size, self.group)
-        targets, shape = self._targets(labels, source.inputs, count, shard)
-        hidden = source.inputs.reshape(-1, source.inputs.shape[-1])
-        kept = targets.counted.nonzero().squeeze(-1)
+        if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
+            raise ValueError(f"chunk_size={chunk_size!r}: expected 1 or more tokens, or None")
+        for name, factor in {"logit_scale": logit_scale, "softcap": softcap}.items():
+            if factor is not None and not 0 < factor < math.inf:
+                raise ValueError(f"{name}={factor!r}: expected a number above 0")
+        product, shard = local_product(
+            hidden, weight, bias, self.term.tables.vocabulary.vocab_size, self.group
+        )
+        targets, shape = self._targets(labels, product.hidden, count, shard)
+        hidden = product.hidden.reshape(-1, product.hidden.shape[-1])
+        kept = (targets.labels >= 0).nonzero().squeeze(-1)
         if len(kept) < len(hidden):  # leave ignored positions out of the matrix products
             hidden, targets = hidden.index_select(0, kept), targets.select(kept)
-        rows = head.chunk_size or rows_for(len(hidden), len(head.weight), hidden.device)
-        source = source._replace(inputs=hidden, rows=rows)
-        wanted = Wanted(targets.token_ids, self.label_smoothing > 0, transform)
-        needed = [torch.is_grad_enabled() and each is not None and each.requires_grad for each in source[:3]]
-        with without_autocast(hidden.device):
-            if any(needed) and self._gradients_are_known(targets):
-                return self._sum_in_one_pass(source, targets, wanted, shard, needed)
-            readout = read(source, targets.labels, wanted, shard)
-        return self._combine(readout, targets, shape, kept)
-
-    def _gradients_are_known(self, targets: Targets) -> bool:
-        """Whether a block of hidden states has its gradients before its logits are overwritten.
-
-        So it is for a sum over positions of which nothing but hidden states and head gets a gradient, and
-        whose terms depend on one position each.
-        """
-        is_sum = targets.is_sum and targets.soft is None
-        if not is_sum or ("numbers" in self.term.reads and self.term.gradient_reads_mass):
-            return False
+        rows = chunk_size or rows_for(len(hidden), len(product.weight), hidden.device)
+        product = product._replace(hidden=hidden, rows=rows)
+        wanted = Wanted(targets.token_ids, self.label_smoothing > 0, Transform(logit_scale, softcap))
+        needed = [torch.is_grad_enabled() and each is not None and each.requires_grad for each in product[:3]]
+        # The gradients of the readout are known before the logits are for a sum whose gradient does not read
+        # the probability on text, and which nothing but hidden states and head gets.
         others = [targets.ce_weights, targets.number_weights, *self.term.parameters()]
-        return not any(each.requires_grad for each in others)
+        is_known = targets.is_sum and targets.soft is None and not self.term.gradient_reads_mass
+        with without_autocast(hidden.device):
+            if any(needed) and is_known and not any(each.requires_grad for each in others):
+                return self._sum_in_one_pass(product, targets, wanted, shard, needed)
+            readout = read_product(product, targets.labels, wanted, shard)
+        return self._combine(readout, targets, shape, kept)
 
     @torch.no_grad()
     def _sum_in_one_pass(
-        self, source: Source, targets: Targets, wanted: Wanted, shard: Shard | None, needed: Sequence[bool]
+        self, product: Product, targets: Targets, wanted: Wanted, shard: Shard | None, needed: Sequence[bool]
     ) -> LossTerms:
         """Sum the terms of all positions, and compute the gradients of each block while its logits are there.
 
         Those of cross-entropy are its weights. The number term reads few logits, which one small product
-        makes at all positions together, unless its gradient depends on the probability on text.
+        makes at all positions together.
         """
-        smoothing, weight = self.label_smoothing, self.weight
-        of_lse, of_numbers = targets.ce_weights, None
-        of_label = of_lse * (smoothing - 1)
-        of_mean = [-smoothing * of_lse] if smoothing else []
-        if self.term.criterion is None:
-            of_numbers = of_lse.new_zeros(len(of_lse), 0)
-        elif not self.term.gradient_reads_mass:
-            few = read_numbers(source, wanted, shard, targets.number_rows)
-            by_lse, of_numbers = self.term.gradients(few, targets)
-            of_lse, of_numbers = of_lse + weight * by_lse, weight * of_numbers
-
-        def grads_of(block: slice, readout: Readout) -> list[Tensor]:
-            if of_numbers is not None:
-                by_lse, by_numbers = of_lse[block], of_numbers[block]
-            else:
-                by_lse, by_numbers = self.term.gradients(readout, targets.select(block))
-                by_lse, by_numbers = of_lse[block] + weight * by_lse, weight * by_numbers
-            return [by_lse, of_label[block], by_numbers, *(each[block] for each in of_mean)]
-
-        gradients, readout = differentiate(source, targets.labels, wanted, shard, needed, grads_of)
-        terms = self._combine(readout, targets, torch.Size())
+        smoothing, of_lse, ntl = self.label_smoothing, targets.ce_weights, None
+        grads = [of_lse, of_lse * (smoothing - 1), of_lse.new_zeros(len(of_lse), len(targets.token_ids))]
+        if self.term.criterion is not None:
+            few = read_numbers(product, wanted, shard, targets.number_rows)
+            with torch.enable_grad():
+                leaves = few.shifted_lse.requires_grad_(), few.number_logits.requires_grad_()
+                term = self.term(few, targets)
+            ntl = None if self.term.reads_mass else term.detach()
+            by_lse, by_numbers = torch.autograd.grad(term, leaves, materialize_grads=True)
+            grads[0], grads[2] = of_lse + self.weight * by_lse, self.weight * by_numbers
+        if smoothing:
+            grads.append(-smoothing * of_lse)
+        gradients, readout = differentiate(product, targets.labels, wanted, shard, needed, grads)
+        terms = self._combine(readout, targets, torch.Size(), ntl=ntl)
         with torch.enable_grad():
-            loss = WithGradients.apply(terms.loss, gradients, *source[:3])  # type: ignore[no-untyped-call]
+            loss = WithGradients.apply(terms.loss, gradients, *product[:3])  # type: ignore[no-untyped-call]
         return terms._replace(loss=loss)
 
     def targets(self, labels: Tensor | PreparedLabels, *, count: Tensor | float | None = None) -> SoftTargets:
-        r"""Write the loss as weighted tokens, for a training API that takes them.
+        """Write the loss as weighted tokens, for a training API that takes them.
 
-        The sum of $-w_k \log p_k$ over tokens and positions is the loss, where the criterion is a
-        cross-entropy with a fixed target: `HLGauss`, `gaussian_smoothing`, or one of your own that reads
-        `vocab_log_probs`. `dist2` sees the number tokens alone, so the sum has more: $\lambda$ times
-        the entropy of its target, which is constant, and $-\lambda \log m$ with m the probability of all
-        number tokens.
+        The sum of -w_k log p_k over tokens and positions is the loss, where the criterion is a cross-entropy
+        with a fixed target: `HLGauss`, `gaussian_smoothing`, or one of your own that reads `vocab_log_probs`.
+        `dist2` sees the number tokens alone, so the sum has more: lambda times the constant entropy of its
+        target, and -lambda log m with m the probability of all number tokens.
 
         Where a value has several tokens (`4`, `▁4`; `1`, `01`), all of its weight is on the token that is
         written as the label is. The loss adds up the probabilities of these tokens, so the sum is the loss
@@ -478,16 +470,14 @@ class NTLCrossEntropyLoss(nn.Module):
             >>> abs(cross_entropy - loss_fn(log_probs, labels)) < 1e-5
             tensor(True)
         """
-        record = labels if isinstance(labels, PreparedLabels) else self.prepare(labels)
-        floats = self.term.tables.values.dtype
-        inputs = torch.empty(*record.labels.shape, 0, dtype=floats, device=record.labels.device)
-        targets, shape = self._targets(record, inputs, count)
+        targets, shape = self._targets(labels, None, count)
         weight = self._weight_in(targets.number_weights.dtype)
-        flat = weighted_tokens(targets, self.term, weight, self.label_smoothing)
+        given = targets, self.term.fixed_target(targets), self.term.tables, weight, self.label_smoothing
+        flat = weighted_tokens(*given)
         return SoftTargets(*[each.reshape(*shape, each.shape[-1]) for each in flat])
 
     def arrays(self, labels: Tensor | PreparedLabels, *, count: Tensor | float | None = None) -> LossArrays:
-        r"""Write the loss as NumPy arrays, for a framework that is not PyTorch.
+        """Write the loss as NumPy arrays, for a framework that is not PyTorch.
 
         They are made where labels are, on the CPU, and a few lines compute the loss from the
         log-probabilities of a model in any framework (docs/hosted_trainers.md): of criteria with a fixed
@@ -512,9 +502,7 @@ class NTLCrossEntropyLoss(nn.Module):
             [4.0, 3.0, 2.0, 1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
         """
         record = labels if isinstance(labels, PreparedLabels) else self.prepare(labels)
-        record = record.to("cpu")
-        floats = self.term.tables.values.dtype
-        targets, shape = self._targets(record, torch.empty(*record.labels.shape, 0, dtype=floats), count)
+        targets, shape = self._targets(record.to("cpu"), None, count)
         weight = self._weight_in(targets.number_weights.dtype)
         return loss_arrays(targets, self.term, weight, self.label_smoothing, shape)
 
@@ -587,33 +575,41 @@ class NTLCrossEntropyLoss(nn.Module):
     def _targets(
         self,
         labels: Tensor | PreparedLabels,
-        inputs: Tensor,
+        inputs: Tensor | None,
         count: Tensor | float | None,
         shard: Shard | None = None,
     ) -> tuple[Targets, torch.Size]:
-        """Return the targets of labels for `inputs`, logits or hidden states, and the labels' shape."""
+        """Return the targets of labels for logits or hidden states, if there are any, and their shape."""
         term = self.term
         record = labels if isinstance(labels, PreparedLabels) else self.prepare(labels)
+        if inputs is None:  # in the dtype of the values
+            inputs = term.tables.values.new_empty(*record.labels.shape, 0, device=record.labels.device)
         if shard is not None:
             check_same_labels(record.labels, shard.group)
         if inputs.device != term.tables.values.device:
             term.move_to(inputs.device)
-        mode = (
-            "add" if term.criterion is None else self.mode
-        )  # without a criterion, nothing replaces anything
+        mode = "add" if term.criterion is None else self.mode  # nothing replaces cross-entropy then
         given = record, inputs, term.tables, term.reads, count
         return make_targets(*given, reduction=self.reduction, mode=mode), record.labels.shape
 
     def _combine(
-        self, readout: Readout, targets: Targets, shape: torch.Size, kept: Tensor | None = None
+        self,
+        readout: Readout,
+        targets: Targets,
+        shape: torch.Size,
+        kept: Tensor | None = None,
+        ntl: Tensor | None = None,
     ) -> LossTerms:
-        """Compute the loss and its weighted terms, which are detached.
+        """Compute the loss and its weighted terms, which are detached; the number term may be known.
 
         They are sums, or with "none" those of each position, or of the kept ones, in the labels' shape.
         """
         ce = readout.shifted_lse + (readout.row_max - readout.label_logit)
-        if targets.soft is not None:
-            ce = ce + soft_difference(readout.number_logits, targets.soft)
+        if targets.soft is not None:  # what cross-entropy with the distribution adds to its likeliest token's
+            soft, numbers = targets.soft, readout.number_logits
+            likeliest = numbers.gather(-1, soft.argmax(-1, keepdim=True))
+            ce = ce + torch.where(soft > 0, soft * (likeliest - numbers), 0).sum(-1)
+            ce = ce.masked_fill(((soft > 0) & numbers.isneginf()).any(-1), torch.inf)
         if readout.mean_logit is not None:
             smooth = readout.shifted_lse + (readout.row_max - readout.mean_logit)
             ce = (1 - self.label_smoothing) * ce + self.label_smoothing * smooth
@@ -621,7 +617,7 @@ class NTLCrossEntropyLoss(nn.Module):
         total = ce.masked_fill(targets.ce_weights == 0, 0) * targets.ce_weights
         if targets.is_sum:
             total = total.sum()
-        ntl = self.term(readout, targets)
+        ntl = self.term(readout, targets) if ntl is None else ntl
         # 0 times infinity is NaN, but a weight of 0 switches the term off.
         if isinstance(self.weight, Tensor):
             weighted = self._weight_in(ntl.dtype) * ntl

@@ -17,15 +17,14 @@ from torch import Tensor, nn
 
 from ntloss.criteria import Criterion, ntl_was, number_level
 from ntloss.criteria.signature import reads_of
+from ntloss.engine.logits import read
 from ntloss.engine.readout import Readout, Wanted
-from ntloss.engine.sources import Source, read
-from ntloss.engine.targets import REDUCTIONS, TINY, PreparedLabels, check_choice, check_logits, make_targets
+from ntloss.engine.targets import TINY, PreparedLabels, Reduction, check_choice, check_logits, make_targets
 from ntloss.engine.terms import NumberTerm, read_distribution
 from ntloss.numbers.grammar import LARGEST, as_value, with_ascii_sign
 from ntloss.numbers.vocabulary import (
     NumberToken,
     NumberVocabulary,
-    make_vocabulary,
     missing_digits,
     texts_within,
     warn_once,
@@ -40,61 +39,57 @@ def _published_vocabulary(
 ) -> NumberVocabulary:
     """Find number tokens by the published rule: a token has the value that `float` reads, with its sign.
 
-    Warn once of number tokens that are not among the chosen ones.
+    Warn once of number tokens that are not among the chosen ones. A `NumberVocabulary` is returned as it is;
+    raise a ValueError if the other arguments contradict it.
     """
+    if isinstance(tokenizer, NumberVocabulary):
+        if vocab_size not in (None, tokenizer.vocab_size) or not digit_level or space_prefixed:
+            raise ValueError(
+                f"vocab_size={vocab_size}, digit_level={digit_level}, space_prefixed={space_prefixed}: "
+                "a NumberVocabulary determines these. Pass them where you make the vocabulary."
+            )
+        return tokenizer
     texts = texts_within(tokenizer, vocab_size)
     kept: list[NumberToken] = []
-    marked: list[NumberToken] = []
-    longer: list[NumberToken] = []
+    left_out: dict[str, list[NumberToken]] = {}
     for token_id, text in sorted(texts.decoded.items()):
         number = text.removeprefix(" ")
         if not _NUMBER.fullmatch(number) or abs(value := as_value(with_ascii_sign(number))) > LARGEST:
             continue
-        token = NumberToken(token_id, text, value)
+        token, chosen = NumberToken(token_id, text, value), kept
         if digit_level and not token.is_digit:
-            longer.append(token)
-        else:
-            (kept if texts.bare[token_id] or space_prefixed else marked).append(token)
-    if digit_level and (missing := missing_digits(kept)):
-        if set(missing).issubset(token.text.removeprefix(" ") for token in marked):
-            raise ValueError(
-                f"the digits {', '.join(missing)} have tokens only with a marker of the tokenizer, such as "
-                "'▁4', 'Ġ4' or '##4'. Pass space_prefixed=True to count those."
+            chosen = left_out.setdefault("of several characters ({}; digit_level=False counts them)", [])
+        elif not (texts.bare[token_id] or space_prefixed):
+            chosen = left_out.setdefault(
+                "with a marker of the tokenizer ({}; space_prefixed=True counts them)", []
             )
+        chosen.append(token)
+    ways = [f"{len(some):,} " + way.format(f"such as {some[0].text!r}") for way, some in left_out.items()]
+    if digit_level and (missing := missing_digits(kept)):
         raise ValueError(
-            f"the digits {', '.join(missing)} have no token in this vocabulary. Expected all of 0 to 9. Add "
-            f"them yourself, tokenizer.add_tokens({missing}), and resize the model to match, "
-            "model.resize_token_embeddings(len(tokenizer)); or pass digit_level=False to use the numbers in "
-            "the vocabulary."
+            f"the digits {', '.join(missing)} have no token in this vocabulary that counts; left out are "
+            f"{' and '.join(ways) or 'none'}. Pass an option that counts those, or add the digits, "
+            f"tokenizer.add_tokens({missing}), and resize the model to match, "
+            "model.resize_token_embeddings(len(tokenizer))."
         )
-    ways = (
-        (marked, "with a marker of the tokenizer", "space_prefixed=True"),
-        (longer, "of several characters", "digit_level=False"),
-    )
-    if left_out := [
-        f"{len(some):,} {what} (such as {some[0].text!r}; {option} counts them)"
-        for some, what, option in ways
-        if some
-    ]:
-        warn_once(f"{len(kept):,} tokens count as numbers; left out are {' and '.join(left_out)}")
-    return make_vocabulary(texts, kept, texts.vocab_size if vocab_size is None else vocab_size)
+    if ways:
+        warn_once(f"{len(kept):,} tokens count as numbers; left out are {' and '.join(ways)}")
+    return NumberVocabulary(texts.vocab_size, tuple(kept), _texts=texts)
 
 
 def reweighed(criterion: Criterion, worst: float) -> Criterion:
-    r"""Add a penalty for probability on text, which costs more than the worst number.
+    """Make a criterion cost more for probability on text than for the worst number.
 
-    $m \cdot loss + 1.01 \cdot worst \cdot (1 - m)$ with $m$ the total probability of the number tokens, for
-    a whole number at its first token. Without it, a criterion sees only the distribution *within* the number
-    tokens, however small $m$ is. Nothing balances the penalty where the label ends a number, so it makes
-    numbers too long (docs/differences.md). The published classes use it by default.
+    m loss + 1.01 worst (1 - m) with m the total probability of the number tokens, for a whole number at its
+    first token. Nothing balances the penalty where the label ends a number, so it makes numbers too long
+    (docs/differences.md). The published classes use it by default.
 
     Args:
-        criterion: the criterion to reweigh.
+        criterion: the criterion to reweigh, which sees only the distribution within the number tokens.
         worst: its largest loss.
 
     Source: the package ntloss since 0.1 (not in the paper).
     """
-
     made = partial(_reweighed, criterion=criterion, worst=worst)
     names = [*(name for name in reads_of(criterion) if name != "target_probs"), "log_mass"]
     parameters = [Parameter(name, Parameter.KEYWORD_ONLY) for name in names]
@@ -119,33 +114,18 @@ class _PublishedLoss(nn.Module):
     """Base class of the published losses: made from a tokenizer, called on logits, with their attributes."""
 
     def __init__(
-        self,
-        tokenizer: Any,
-        vocab_size: int | None,
-        digit_level: bool,
-        reweigh: bool,
-        criterion: Criterion,
-        worst_cost: Callable[[Tensor], float],
-        space_prefixed: bool,
+        self, vocabulary: NumberVocabulary, criterion: Criterion, worst: float, reweigh: bool
     ) -> None:
         super().__init__()
-        if not isinstance(tokenizer, NumberVocabulary):
-            tokenizer = _published_vocabulary(tokenizer, vocab_size, digit_level, space_prefixed)
-        elif vocab_size not in (None, tokenizer.vocab_size) or not digit_level or space_prefixed:
-            raise ValueError(
-                f"vocab_size={vocab_size}, digit_level={digit_level}, space_prefixed={space_prefixed}: "
-                "a NumberVocabulary determines these. Pass them where you make the vocabulary."
-            )
-        self._reweigh = reweigh
-        self._worst = worst_cost(tokenizer.value_tensor())
-        self.term = NumberTerm(tokenizer, reweighed(criterion, self._worst) if reweigh else criterion)
+        self._reweigh, self._worst = reweigh, worst
+        self.term = NumberTerm(vocabulary, reweighed(criterion, worst) if reweigh else criterion)
 
     def forward(
         self,
         logits: Tensor,
         labels: Tensor | PreparedLabels,
         loss_weights: Tensor | None = None,
-        reduction: str = "mean",
+        reduction: Reduction = "mean",
         ignore_index: int = -100,
     ) -> Tensor:
         """Compute the loss of the positions whose label is a number token.
@@ -166,7 +146,7 @@ class _PublishedLoss(nn.Module):
             ValueError: shapes, devices, labels or weights do not fit, or the reduction is unknown.
         """
         check_logits(logits, self.vocab_size)
-        check_choice("reduction", reduction, REDUCTIONS)
+        check_choice("reduction", reduction, Reduction)
         if logits.device != self.term.tables.values.device:
             self.term.move_to(logits.device)
         if not isinstance(labels, PreparedLabels):
@@ -178,7 +158,7 @@ class _PublishedLoss(nn.Module):
             targets = targets._replace(number_weights=weights / weights.sum().clamp(min=TINY))
         flat = logits.reshape(-1, logits.shape[-1])
         if self.reweigh:
-            readout = read(Source(flat), targets.labels, Wanted(targets.token_ids))
+            readout = read(flat, targets.labels, Wanted(targets.token_ids))
         else:
             # The backward pass of index_select along the last dimension is three times slower than gather's.
             number_logits = flat.gather(-1, targets.token_ids.expand(len(flat), -1))
@@ -222,7 +202,7 @@ class _PublishedLoss(nn.Module):
     @property
     def is_number_token(self) -> Tensor:
         """`[vocab]`, bool, True for number tokens."""
-        return self.term.tables.value_of_token >= 0
+        return self.term.tables.value_of_label[:-1] >= 0
 
     @property
     def number_token_ids(self) -> Tensor:
@@ -232,7 +212,7 @@ class _PublishedLoss(nn.Module):
     @property
     def number_values(self) -> Tensor:
         """`[vocab]`, value of each token, NaN for text, float32."""
-        values = self.term.tables.values.to(torch.float32)[self.term.tables.value_of_token]
+        values = self.term.tables.values.to(torch.float32)[self.term.tables.value_of_label[:-1]]
         return torch.where(self.is_number_token, values, torch.nan)
 
     @property
@@ -281,13 +261,11 @@ class NTLoss(_PublishedLoss):
         *,
         space_prefixed: bool = False,
     ) -> None:
+        vocabulary = _published_vocabulary(tokenizer, vocab_size, digit_level, space_prefixed)
+        values = vocabulary.distinct_values
+        worst = float(values[-1] - values[0] if squash_factor is None else squash_factor)
+        super().__init__(vocabulary, partial(ntl_was, squash=squash_factor), worst, reweigh)
         self._squash_factor = squash_factor
-        criterion = partial(ntl_was, squash=squash_factor)
-
-        def worst_cost(values: Tensor) -> float:
-            return float(values[-1] - values[0] if squash_factor is None else squash_factor)
-
-        super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, worst_cost, space_prefixed)
 
     @property
     def squash_factor(self) -> float | None:
@@ -335,18 +313,16 @@ class NTLossDotProduct(_PublishedLoss):
         *,
         space_prefixed: bool = False,
     ) -> None:
-        self._loss_function = elementwise = loss_function
+        elementwise = loss_function
         parameters = signature(loss_function).parameters.values()
         if any(each.name == "reduction" or each.kind == each.VAR_KEYWORD for each in parameters):
             elementwise = partial(loss_function, reduction="none")
+        vocabulary = _published_vocabulary(tokenizer, vocab_size, digit_level, space_prefixed)
+        ends = vocabulary.value_tensor()[[0, -1]]  # of which each may be mistaken for the other
+        worst = float(elementwise(ends, ends.flip(0)).abs().max())
         criterion = partial(_of_expected_value, loss_function=elementwise)
-
-        def worst_cost(values: Tensor) -> float:
-            # Mistaking the smallest value for the largest, or vice versa.
-            ends = torch.stack([values[0], values[-1]])
-            return float(elementwise(ends, ends.flip(0)).abs().max())
-
-        super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, worst_cost, space_prefixed)
+        super().__init__(vocabulary, criterion, worst, reweigh)
+        self._loss_function = loss_function
 
     @property
     def loss_function(self) -> Callable[..., Tensor]:
@@ -369,16 +345,16 @@ class NTLossDotProduct(_PublishedLoss):
         shape = logits.shape[:-1]
         unused = logits.new_zeros(shape.numel(), dtype=torch.int64)  # in place of labels and targets
         tables = self.term.tables
-        readout = read(Source(logits.reshape(-1, logits.shape[-1])), unused, Wanted(tables.token_ids))
+        readout = read(logits.reshape(-1, logits.shape[-1]), unused, Wanted(tables.token_ids))
         # torch 2.7 does not compile a slice of a named tuple.
         normalizer = (readout.row_max, readout.shifted_lse)
-        found = read_distribution(tables, readout.number_logits, unused, ("probs", "log_mass"), normalizer)
+        found = read_distribution(tables, readout.number_logits, ("probs", "log_mass"), normalizer)
         yhat = (found["probs"] * found["values"]).sum(-1)
         return yhat.reshape(shape), found["log_mass"].exp().reshape(shape)
 
 
 class NumberLevelLoss(NTLossDotProduct):
-    r"""Symmetric relative error of the expected number, one loss for each whole number (`number_level`).
+    """Symmetric relative error of the expected number, one loss for each whole number (`number_level`).
 
     A drop-in for the class of `ntloss` 0.3.2 that is also right for numbers of more than 20 digits. It reads
     as many digits as the *label* has: cross-entropy beside it has to penalize a model that would stop after
@@ -418,16 +394,10 @@ class NumberLevelLoss(NTLossDotProduct):
         space_prefixed: bool = False,
     ) -> None:
         # In 0.3.2 this class extends NTLossDotProduct, for its predict_numbers, and has another criterion.
-        self._float_level = float_level
-        self._loss_function = F.l1_loss
+        vocabulary = _published_vocabulary(tokenizer, vocab_size, True, space_prefixed)
         criterion = partial(number_level, decimals=float_level)
-
-        def worst_cost(values: Tensor) -> float:
-            return 1.0  # the largest relative error
-
-        _PublishedLoss.__init__(
-            self, tokenizer, vocab_size, True, reweigh, criterion, worst_cost, space_prefixed
-        )
+        _PublishedLoss.__init__(self, vocabulary, criterion, 1.0, reweigh)  # the largest relative error
+        self._float_level, self._loss_function = float_level, F.l1_loss
         self.max_number_length = max_number_length
 
     @property

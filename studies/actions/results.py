@@ -25,6 +25,8 @@ CURVE = (250, 500, 1000, 2000, 4000)
 TUNED_AT = {250: 500, 500: 500, 1000: 500, 2000: 4000, 4000: 4000}
 """Whose tuning runs choose the rate of runs of so many steps."""
 TUNING = (100, 101)
+RANGE = tuple(range(200, 212))
+"""Seeds of the second question, trained with all rates."""
 KEY = ("environment", "arm", "pairs", "steps", "rate", "seed")
 HOW = {"head": "greedy"}  # how an arm's actions are read; others by the median
 
@@ -38,11 +40,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs = merge(given.results / "runs.jsonl.xz", given.outputs, KEY)
     for (environment, arm, steps), rate in chosen_rates(runs).items():
         print(f"{environment}, {arm}, {steps} steps: {rate:g}")
-    costs = table_of(run for run in runs if run["seed"] not in TUNING)
+    plan = yaml.safe_load((Path(__file__).parent / "contrasts.yaml").read_text("utf-8"))
+    costs = table_of(run for run in runs if run["seed"] not in (*TUNING, *RANGE))
     if len(costs):
         write(costs, given.results / "costs.csv")
-        print(curve(costs).to_string(float_format="%.2f"))
-        write(contrasts(costs), given.results / "contrasts.csv")
+        print(curve(costs, "steps").to_string(float_format="%.2f"))
+        write(contrasts(costs, plan["contrasts"]), given.results / "contrasts.csv")
+    costs = table_of(run for run in runs if run["seed"] in RANGE)
+    if len(costs):
+        write(costs, given.results / "rates.csv")
+        print(curve(costs, "rate").to_string(float_format="%.2f"))
+        write(contrasts(costs, plan["over_all_rates"]), given.results / "contrasts_over_all_rates.csv")
 
 
 def table_of(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -80,15 +88,14 @@ def chosen_rates(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int]
     }
 
 
-def curve(costs: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate the geometric mean of the ratio to the expert's cost: rows of arms, columns of steps."""
+def curve(costs: pd.DataFrame, over: str) -> pd.DataFrame:
+    """Tabulate the geometric mean of the ratio to the expert's cost: rows of arms, columns of `over`."""
     index = ["environment", "pairs", "arm", "reading"]
-    return 2 ** costs.pivot_table(index=index, columns="steps", values="log_ratio")
+    return 2 ** costs.pivot_table(index=index, columns=over, values="log_ratio")
 
 
-def contrasts(costs: pd.DataFrame) -> pd.DataFrame:
+def contrasts(costs: pd.DataFrame, plan: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Test the planned contrasts that have runs; Holm's correction counts all that were planned."""
-    plan = yaml.safe_load((Path(__file__).parent / "contrasts.yaml").read_text("utf-8"))["contrasts"]
     rows = []
     for each in plan:
         of, minus = (_values(costs, each, arm) for arm in (each["of"], each["minus"]))
@@ -96,17 +103,16 @@ def contrasts(costs: pd.DataFrame) -> pd.DataFrame:
             rows.append({**each, "seeds": found.pairs, "mean": found.mean, "half": found.half, "p": found.p})
     tested = pd.DataFrame(rows)
     if len(tested):
-        untested = pd.Series([1.0] * (len(plan) - len(tested)))
-        tested["p_holm"] = holm(pd.concat([tested["p"], untested], ignore_index=True))[: len(tested)]
+        tested["p_holm"] = holm(tested["p"], len(plan))
     return tested
 
 
 def _values(costs: pd.DataFrame, contrast: Mapping[str, Any], arm: str) -> pd.Series:
-    """Return the log ratios of an arm by seed."""
+    """Return the log ratios of an arm by seed, the mean over rates if there are several of each seed."""
     asked = {"environment": contrast["environment"], "steps": contrast["steps"], "pairs": 600, "arm": arm}
     asked["reading"] = HOW.get(arm, "median")
     chosen = costs[(costs[[*asked]] == pd.Series(asked)).all(axis=1)]
-    return chosen.set_index("seed")["log_ratio"]
+    return chosen.groupby("seed")["log_ratio"].mean()
 
 
 if __name__ == "__main__":

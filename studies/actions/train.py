@@ -1,6 +1,7 @@
 """Teach a tiny language model to write actions, let it act in a closed loop, and record what that costs.
 
     python -m studies.actions.train --seeds 100 101 --steps 500                         # tuning: every rate
+    python -m studies.actions.train --seeds 200 201 --steps 500                         # also every rate
     python -m studies.actions.train --seeds 0 1 2 3 4 5 6 7 8 9 10 11 --steps 500       # the chosen rates
 
 Each run writes one file at its end, and runs that have one are skipped.
@@ -26,7 +27,7 @@ from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.numbers import NumberFormat
 from ntloss.reading import UnlikelyNumberWarning, number_quantiles
 from studies.actions.environments import ENVIRONMENTS, LARGEST, Array, Environment, meant
-from studies.actions.results import ARMS, CURVE, KEY, RATES, RESULTS, TUNED_AT, TUNING, chosen_rates
+from studies.actions.results import ARMS, CURVE, KEY, RANGE, RATES, RESULTS, TUNED_AT, TUNING, chosen_rates
 from studies.fine_tuning import provenance
 from studies.packs import merge
 
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def rates_of(outputs: Path, environment: str, arm: str, steps: int, seed: int) -> Sequence[float]:
     """Return the learning rates of a seed's runs."""
-    if seed in TUNING:
+    if seed in (*TUNING, *RANGE):
         return RATES
     chosen = chosen_rates(merge(RESULTS / "runs.jsonl.xz", outputs, KEY))
     if (environment, arm, TUNED_AT[steps]) not in chosen:

@@ -95,7 +95,7 @@ def _demo(arguments: Sequence[str]) -> int:
     if missing := [f"{what} ({path})" for what, path in needed.items() if not Path(str(path)).exists()]:
         raise UserError(
             f"{' and '.join(missing)} of the demo are not here; expected what `make demo` fetches from the "
-            "package index. Run it with a network, or `ntl compare studies/demo_sums/demo_sums.yaml`, which "
+            "package index. Run it with a network, or `ntl compare`, which "
             "needs nothing."
         )
     code = 0
@@ -189,8 +189,8 @@ def show(config: Config) -> None:
     print(f"  {fit} fit TABLE.csv --target COLUMN --model .models/smollm2")
     print("  # HL-Gauss in a Trainer of your own, in Python:")
     print("  make_number_aware(trainer, criterion=HLGauss.for_answers(answers))")
-    print("  # other losses on sums, in four minutes:")
-    print(f"  {program} compare studies/demo_sums/demo_sums.yaml")
+    print("  # other losses, on sums:")
+    print(f"  {program} compare loss=ce,ntl_was,crps")
 
 
 def find_rows(config: Config) -> list[Row]:

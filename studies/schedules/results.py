@@ -7,20 +7,33 @@ ntl report studies/schedules/results --into studies/schedules/results/README.md
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from studies.all_layers.results import error, measures, reading
-from studies.all_layers.train import TRIED
+from ntl.metrics import crps, interval_metrics
+from ntl.scores import SPACED, SPACED_LEVELS
+from ntloss.reading.intervals import conformal_score
 from studies.packs import long_table, merge, write
 
 RESULTS = Path(__file__).parent / "results"
-TABLES, ARMS = ("sentiment", "places"), ("ce", "hl_gauss", "jittered")
 STEPS = (74, 148, 222, 370)
+TRIED = (1e-4, 3e-4, 1e-3)  # learning rates
+COVERAGE = 0.9
 TUNING, DECIDE = (12, 13), range(27, 33)
 FINALISTS = 3  # settings of the first tuning seed that the second one tries, too
 KEY = ("table", "arm", "seed", "steps", "rate")
+
+
+class Reading(NamedTuple):
+    """What was read for validation or test rows."""
+
+    truths: np.ndarray  # `[rows]`
+    answers: np.ndarray  # `[rows]`, greedy answers
+    spaced: np.ndarray  # `[rows, SPACED]`, quantiles, ascending
+    ends: np.ndarray  # `[rows, 2]`, the ends of the 90 % interval
+    median: np.ndarray  # `[rows]`
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -49,7 +62,7 @@ def tuning_errors(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     Returns:
         One row for each table, arm, number of steps and rate, and one column for each tuning seed.
     """
-    rows = [{**run, "error": error(_read(run)[0])} for run in runs if run["seed"] in TUNING]
+    rows = [{**run, "error": _error(_read(run)[0])} for run in runs if run["seed"] in TUNING]
     columns = ["table", "arm", "steps", "rate", "seed", "error"]
     return pd.DataFrame(rows, columns=columns).pivot(index=columns[:4], columns="seed", values="error")
 
@@ -90,9 +103,46 @@ def _by_setting(runs: Iterable[Mapping[str, Any]], seeds: Sequence[int]) -> dict
     }
 
 
-def _read(run: Mapping[str, Any]) -> list[Any]:
+def _read(run: Mapping[str, Any]) -> list[Reading]:
     """Return the readings of the validation and of the test rows."""
-    return [reading(run, run["read"][-1], part) for part in ("validation", "test")]
+    found = []
+    for part in ("validation", "test"):
+        read = run["read"][-1][part]
+        quantiles = np.array(read["quantiles"])
+        lower, median, upper = quantiles[:, SPACED:].T
+        ends = np.sort(np.stack([lower, upper], -1))
+        spaced = np.sort(quantiles[:, :SPACED])
+        found.append(Reading(np.array(run["truths"][part]), np.array(read["answers"]), spaced, ends, median))
+    return found
+
+
+def measures(validation: Reading, test: Reading) -> dict[str, float]:
+    """Measure the test rows by names of `ntl.metrics.registry`; the validation rows calibrate the intervals.
+
+    By split conformal prediction (Romano, Patterson and Candès, 2019), all intervals are widened by the
+    margin that validation rows need, or narrowed, at most to the median.
+    """
+    misses = np.maximum(validation.ends[:, 0] - validation.truths, validation.truths - validation.ends[:, 1])
+    margin = conformal_score(misses.tolist(), COVERAGE)
+    low = np.minimum(test.ends[:, 0] - margin, test.median)
+    high = np.maximum(test.ends[:, 1] + margin, test.median)
+    coverage, width, _ = interval_metrics(*test.ends.T, test.truths, COVERAGE)
+    calibrated, calibrated_width, _ = interval_metrics(low, high, test.truths, COVERAGE)
+    return {
+        "mae": float(np.abs(test.answers - test.truths).mean()),
+        "median_mae": _error(test),
+        "mean_mae": float(np.abs(test.spaced.mean(-1) - test.truths).mean()),
+        "crps": crps(test.spaced, test.truths, SPACED_LEVELS),
+        "interval_coverage": coverage,
+        "interval_width": width,
+        "calibrated_coverage": calibrated,
+        "calibrated_width": calibrated_width,
+    }
+
+
+def _error(found: Reading) -> float:
+    """Compute the mean absolute error of the median."""
+    return float(np.abs(found.median - found.truths).mean())
 
 
 if __name__ == "__main__":

@@ -12,27 +12,16 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from studies.all_layers.train import TRIED, Run
-from studies.fine_tuning import FineTuning, make_runs, parser_of
+from studies.fine_tuning import ARMS, TABLES, FineTuning, make_runs, parser_of
 from studies.packs import merge
-from studies.schedules.results import (
-    ARMS,
-    KEY,
-    RESULTS,
-    STEPS,
-    TABLES,
-    TUNING,
-    best_settings,
-    chosen_settings,
-)
+from studies.schedules.results import KEY, RESULTS, STEPS, TRIED, TUNING, best_settings, chosen_settings
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs that are missing, those of few steps first."""
     parser = parser_of(__doc__, "outputs/schedules")
-    parser.add_argument("--tables", nargs="+", default=TABLES, choices=TABLES)
+    parser.add_argument("--tables", nargs="+", default=[*TABLES], choices=TABLES)
     parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
-    parser.set_defaults(train_size=None)  # which Run takes from the study of all layers
     given = parser.parse_args(arguments)
     make_runs(given, planned(given))
 
@@ -48,7 +37,7 @@ def planned(given: argparse.Namespace) -> Iterator[tuple[str, Callable[[], FineT
         ]
         for steps, arm, table, rate in sorted(asked, key=lambda run: run[0]):
             name = f"{table}-{arm}-{seed}-{steps}-{rate:.0e}"
-            yield name, functools.partial(Run, given, table, arm, seed, rate, steps)
+            yield name, functools.partial(FineTuning, given, table, arm, seed, rate, steps)
 
 
 def settings_of(

@@ -18,24 +18,8 @@ from tolerances import (
 )
 from torch import Tensor
 
-from ntloss import (
-    HLGauss,
-    NTLCrossEntropyLoss,
-    NumberVocabulary,
-    crps,
-    del_loss,
-    dist2,
-    gaussian_smoothing,
-    ntil,
-    ntl_huber,
-    ntl_mae,
-    ntl_mse,
-    ntl_was,
-    number_level,
-    raft,
-    smmd,
-    smoothed_wasserstein,
-)
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary, del_loss, ntl_was
+from ntloss.criteria import make_criterion
 from ntloss.criteria.signature import reads_of
 from ntloss.engine.targets import OF_NUMBERS
 
@@ -53,6 +37,7 @@ def values_of(vocabulary):
 
 
 VALUES = values_of(NUMBERS)
+DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
 TEXTS = [i for i in range(VOCAB) if i not in VALUES]
 # The paths of a loss: from logits; from hidden states with the gradient in the forward pass; and with one
 # that is recomputed in the backward pass.
@@ -75,49 +60,18 @@ def del_loss_by_place(probs, logits, target, place):
     return torch.where(place >= 0, 2 * (place + 1), 1.02 ** (place - 1)) * del_loss(probs, logits, target)
 
 
-def of(formula, **options):
-    return Term(formula, decimals=options.pop("decimals", False), options=tuple(options.items()))
-
-
 # name -> (criterion, the oracle's term)
 CRITERIA: dict[str, tuple[Any, Term]] = {
-    "ntl_was": (ntl_was, of(oracle.wasserstein)),
-    "ntl_was squashed": (partial(ntl_was, squash=3.0), of(oracle.wasserstein, squash=3.0)),
-    "crps": (crps, of(oracle.crps)),
-    "ntl_mse": (ntl_mse, of(oracle.expected_value)),
-    "ntl_mae": (ntl_mae, of(oracle.expected_value, loss="absolute")),
-    "ntl_huber": (ntl_huber, of(oracle.expected_value, loss="huber")),
-    "raft": (raft, of(oracle.raft)),
-    "user's own": (squared_distance, of(oracle.squared_distance)),
-    "gaussian": (gaussian_smoothing, of(oracle.gaussian_cross_entropy)),
-    "gaussian 2.5": (partial(gaussian_smoothing, sigma=2.5), of(oracle.gaussian_cross_entropy, sigma=2.5)),
-    "gaussian 0.05": (partial(gaussian_smoothing, sigma=0.05), of(oracle.gaussian_cross_entropy, sigma=0.05)),
-    "hl_gauss": (HLGauss(1.5), of(oracle.hl_gauss, sigma=1.5, decimals=True)),
-    "hl_gauss narrow": (HLGauss(0.05, decimals=False), of(oracle.hl_gauss, sigma=0.05)),
-    "hl_gauss relative": (
-        HLGauss(0.2, relative=0.3, leading_zeros=True),
-        of(oracle.hl_gauss, sigma=0.2, relative=0.3, leading_zeros=True, decimals=True),
-    ),
-    "smoothed": (smoothed_wasserstein, of(oracle.smoothed_wasserstein)),
-    "smoothed 0.6": (partial(smoothed_wasserstein, sigma=0.6), of(oracle.smoothed_wasserstein, sigma=0.6)),
-    "dist2": (dist2, of(oracle.dist2)),
-    "dist2 0.001": (partial(dist2, tau=1e-3), of(oracle.dist2, tau=1e-3)),
-    "del_loss": (del_loss, of(oracle.del_loss)),
-    "del_loss by place": (del_loss_by_place, of(oracle.del_loss_by_place, decimals=True)),
-    "smmd": (smmd, of(oracle.smmd)),
-    "smmd squashed": (partial(smmd, sigma=1.0, squash=4.0), of(oracle.smmd, sigma=1.0, squash=4.0)),
-    "smmd unsquashed": (partial(smmd, squash=None), of(oracle.smmd, squash=None)),
-    "by digits after": (weighted_by_digits_after, of(oracle.weighted_by_digits_after)),
+    **{
+        label: (make_criterion({"name": name, **options}), term)
+        for label, (name, options, term) in oracle.CRITERIA.items()
+    },
+    "user's own": (squared_distance, Term(oracle.squared_distance)),
+    "del_loss by place": (del_loss_by_place, Term(oracle.del_loss_by_place, decimals=True)),
+    "by digits after": (weighted_by_digits_after, Term(oracle.weighted_by_digits_after)),
     "by digits after, decimals": (
         partial(weighted_by_digits_after, base=1.5, decimals=True),
-        of(oracle.weighted_by_digits_after, base=1.5, decimals=True),
-    ),
-    "number_level": (number_level, of(oracle.number_level)),
-    "number_level decimals": (partial(number_level, decimals=True), of(oracle.number_level, decimals=True)),
-    "ntil": (ntil, of(oracle.ntil)),
-    "ntil decimals": (
-        partial(ntil, base=1.5, relative=0.5, temperature=0.4, decimals=True),
-        of(oracle.ntil, base=1.5, relative=0.5, temperature=0.4, decimals=True),
+        Term(oracle.weighted_by_digits_after, decimals=True, options=(("base", 1.5),)),
     ),
 }
 OF_WHOLE_NUMBERS = [name for name, (c, _) in CRITERIA.items() if "numbers" in reads_of(c)]
@@ -258,7 +212,7 @@ def prepared(loss_fn, case):
 def compute(case, path, leaves, chunk_size=None, **changes):
     loss_fn = NTLCrossEntropyLoss(case.vocabulary, **{**case.arguments(), **changes})
     if path == "hidden, recomputed":
-        loss_fn._gradients_are_known = lambda targets: False
+        loss_fn.term.gradient_reads_mass = True  # so no gradient is known before the logits
     labels = prepared(loss_fn, case)
     transform = {"softcap": case.options.softcap, "logit_scale": case.options.logit_scale}
     if path in HIDDEN_PATHS:

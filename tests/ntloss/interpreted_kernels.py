@@ -20,13 +20,13 @@ from triton.runtime.interpreter import TensorHandle
 from triton.runtime.interpreter import interpreter_builder as builder
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.engine import backends, kernels
+from ntloss.engine import kernels, logits
 from ntloss.engine.readout import Transform, Wanted
 from tests.ntloss import test_cross_entropy
 from tests.ntloss.engine import test_readout, test_shards
 from tests.ntloss.engine.test_kernels import wide_case
 
-if "cpu" not in backends.KERNEL_DEVICES:  # where doctests are collected
+if "cpu" not in logits.KERNEL_DEVICES:  # where doctests are collected
     pytest.skip("test_kernels.py runs this file with TRITON_INTERPRET=1", allow_module_level=True)
 
 KERNELS = kernels.Kernels()

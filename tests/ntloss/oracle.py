@@ -471,3 +471,40 @@ def through_head(hidden, weight, gradient):
     """Compute the gradients of hidden states, head and bias from the gradient of the logits."""
     rows, states = gradient.reshape(-1, gradient.shape[-1]), hidden.reshape(-1, hidden.shape[-1])
     return gradient @ weight, rows.T @ states, rows.sum(0)
+
+
+def known(name, formula, of_formula=(), **options):
+    """A criterion of the library by its name and options, and its term; `of_formula` has the term alone."""
+    shared = {option: value for option, value in options.items() if option != "decimals"}
+    decimals = options.get("decimals", name == "hl_gauss")
+    return name, options, Term(formula, decimals=decimals, options=(*shared.items(), *of_formula))
+
+
+# What the tests try of each criterion that ships: label -> `known`.
+CRITERIA = {
+    "ntl_was": known("ntl_was", wasserstein),
+    "ntl_was squashed": known("ntl_was", wasserstein, squash=3.0),
+    "crps": known("crps", crps),
+    "ntl_mse": known("ntl_mse", expected_value),
+    "ntl_mae": known("ntl_mae", expected_value, [("loss", "absolute")]),
+    "ntl_huber": known("ntl_huber", expected_value, [("loss", "huber")]),
+    "raft": known("raft", raft),
+    "gaussian": known("gaussian_smoothing", gaussian_cross_entropy),
+    "gaussian 2.5": known("gaussian_smoothing", gaussian_cross_entropy, sigma=2.5),
+    "gaussian 0.05": known("gaussian_smoothing", gaussian_cross_entropy, sigma=0.05),
+    "hl_gauss": known("hl_gauss", hl_gauss, sigma=1.5),
+    "hl_gauss narrow": known("hl_gauss", hl_gauss, sigma=0.05, decimals=False),
+    "hl_gauss relative": known("hl_gauss", hl_gauss, sigma=0.2, relative=0.3, leading_zeros=True),
+    "smoothed": known("smoothed_wasserstein", smoothed_wasserstein),
+    "smoothed 0.6": known("smoothed_wasserstein", smoothed_wasserstein, sigma=0.6),
+    "dist2": known("dist2", dist2),
+    "dist2 0.001": known("dist2", dist2, tau=1e-3),
+    "del_loss": known("del_loss", del_loss),
+    "smmd": known("smmd", smmd),
+    "smmd squashed": known("smmd", smmd, sigma=1.0, squash=4.0),
+    "smmd unsquashed": known("smmd", smmd, squash=None),
+    "number_level": known("number_level", number_level),
+    "number_level decimals": known("number_level", number_level, decimals=True),
+    "ntil": known("ntil", ntil),
+    "ntil decimals": known("ntil", ntil, base=1.5, relative=0.5, temperature=0.4, decimals=True),
+}

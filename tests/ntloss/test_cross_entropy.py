@@ -42,7 +42,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ntloss import LossTerms, NTLCrossEntropyLoss, NumberVocabulary, ntl_mse, ntl_was
-from ntloss.engine import readout
+from ntloss.engine import logits as engine_logits
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 REDUCTIONS = ["mean", "sum", "none"]
@@ -74,7 +74,7 @@ def test_every_path_equals_the_oracle(drawn, monkeypatch):
     drawn = dict(drawn)
     dtype, chunk_size = drawn.pop("dtype"), drawn.pop("chunk_size")
     drawn["softcap"], drawn["logit_scale"] = drawn.pop("transform")
-    monkeypatch.setattr(readout, "CHUNK", drawn.pop("block"))
+    monkeypatch.setattr(engine_logits, "CHUNK", drawn.pop("block"))
     num_items = drawn.pop("num_items")
     if drawn["reduction"] == "mean":
         drawn["num_items"] = num_items
@@ -107,7 +107,7 @@ class TestLogitsPath:
     @pytest.mark.parametrize("block", [1 << 22, 2 * VOCAB])
     def test_a_label_with_a_vanishing_probability_equals_the_oracle(self, block, monkeypatch):
         # exp(-300) is 0 in float32, and exp(-55) has few digits: another logit must give the log-normalizer.
-        monkeypatch.setattr(readout, "CHUNK", block)
+        monkeypatch.setattr(engine_logits, "CHUNK", block)
         logits = make_case(6).logits(torch.float32)
         labels = torch.tensor([9, 12, 3, TEXTS[0], 5, 7])
         for row, depth in enumerate([0.0, -300.0, -55.0, -1e30, -88.0, -46.0]):

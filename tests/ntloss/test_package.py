@@ -162,6 +162,21 @@ def test_a_wheel_contains_the_library_alone(tmp_path):
     assert "ntloss = ntloss.cli:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
 
 
+def test_the_line_that_readme_shows_installs_the_library(tmp_path):
+    """By the pip that this environment has, which is the one that Python brought."""
+    root = Path(__file__).parents[2]
+    line = re.search(
+        r'^pip install "\./ntloss(\[\w+\])"', (root / "README.md").read_text("utf-8"), re.MULTILINE
+    )
+    alone = ["--no-deps", "--no-index", "--no-build-isolation", "--target", str(tmp_path)]
+    install = [sys.executable, "-m", "pip", "install", "--quiet", *alone, f"{root}{line[1]}"]
+    done = subprocess.run(install, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import ntloss; print(ntloss.__file__)"
+    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert Path(found.stdout).is_relative_to(tmp_path), found.stderr
+
+
 def test_the_oldest_tested_releases_are_the_minimum_versions_in_the_metadata():
     root = Path(__file__).parents[2]
     metadata = (root / "pyproject.toml").read_text(encoding="utf-8")

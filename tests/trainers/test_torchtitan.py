@@ -133,4 +133,4 @@ def test_the_example_is_found_by_torchtitans_command_line(monkeypatch):
     monkeypatch.syspath_prepend(str(RUNS.parent))
     config = ConfigManager().parse_args(["--module", "torchtitan_runs", "--config", "llama3_8b_ntl"])
     inner = config.loss.loss_fn
-    assert (inner.weight, inner.criterion, inner.global_vocab_size) == (0.3, "dist2", 128_256)
+    assert (inner.options.weight, inner.options.criterion, inner.global_vocab_size) == (0.3, "dist2", 128_256)

@@ -30,44 +30,37 @@ _PADDED = re.compile(r"[^0-9.,]*0[0-9]")
 
 
 class HLGauss:
-    r"""Cross-entropy with Gaussian targets on whole numbers, one digit at a time, in nats.
+    """Cross-entropy with Gaussian targets on whole numbers, digit by digit, in nats.
+
+    `HLGauss.for_answers(answers)` chooses the width. The loss takes the place of cross-entropy at number
+    labels. Use it where near misses are acceptable, not where answers are right or wrong. It knows place and
+    carry: the first digit of 39 is expected to be 3 or 4, because 39 and 40 are neighbors.
 
     The first 3 of 39 stands for the numbers from 30 to 39. Given the true digits before it, the target of a
-    digit is the share of $N(y, \sigma^2)$ that falls into its cell,
+    digit is q_v, the share of N(y, sigma^2) in the cell of v: the numbers that begin with these digits and v,
+    with half a unit of their last digit on either side. The loss is -sum_v q_v log(m p_v) with p the
+    distribution over the values and m the probability of all number tokens. It is smallest, the entropy of q,
+    if m p is q. As sigma decreases it approaches cross-entropy; as sigma grows the target becomes uniform.
 
-    $q_v \propto \Phi((hi_v - y) / \sigma) - \Phi((lo_v - y) / \sigma)$,
+    The targets are smoothed, so the learned distribution is wider than that of the labels, by about the final
+    sigma. Digits after a wrong prefix are not trained, because each target is conditioned on the label's own
+    digits. The target covers numbers with the label's length and sign; a first digit of 0 is left out of
+    numbers above 9, unless the label itself begins with one. A token with a point or an exponent of its own
+    (`3.14`, `1e3`) keeps cross-entropy. A token that is given by value (`NumberVocabulary.from_mapping`) is a
+    number of its own, with the target of `gaussian_smoothing` over all tokens that are given by value.
 
-    where the cell of v holds the numbers that begin with the true digits so far and v, each with half a unit
-    of its last digit on either side. The loss is $-\sum_v q_v \log p_v - \log m$ with $m$ the probability of
-    all number tokens, so probability on text costs, too. It knows place and carry: the target of the first
-    digit of 39 is split between 3 and 4, because 39 and 40 are neighbors. It ranges from the entropy of q to
-    infinity, and is smallest if the probabilities are q. As sigma decreases it approaches cross-entropy; as
-    sigma grows the target becomes uniform.
-
-    It takes the place of cross-entropy at number labels. The targets are smoothed, so the learned
-    distribution is wider than that of the labels, by about the final sigma. Digits after a wrong prefix are
-    not trained, because each target is conditioned on the label's own digits. Use it where near misses are
-    acceptable, not where answers are right or wrong.
-
-    `number_sigma`, an argument of the loss and a column in trainers, gives single numbers a standard
-    deviation of their own, where numbers of several units stand in a row. It takes the place of `sigma` and
-    `relative`, and falls in proportion to `sigma` with `anneal`.
-
-    The target covers numbers with the label's length and sign. A first digit of 0 is left out of numbers
-    above 9, unless the label itself begins with one. A token with a point or an exponent of its own (`3.14`,
-    `1e3`) keeps cross-entropy. A token that is given by value (`NumberVocabulary.from_mapping`) is a number
-    of its own, whose target is that of `gaussian_smoothing`: $q_v \propto \exp(-(v - y)^2 / 2\sigma^2)$ over
-    all tokens that are given by value.
+    Single numbers may have a standard deviation of their own, where those of several units stand in a row:
+    `sigma` of `NTLCrossEntropyLoss.prepare`, or the column `number_sigma` in trainers. It takes the place of
+    `sigma` and `relative`, and falls in proportion to `sigma` with `anneal`.
 
     Args:
         sigma: standard deviation of the target, in the unit of the numbers: a float, a scalar tensor, or the
             first and last value of `anneal`. It may be set at any time, `criterion.sigma = 2.0`, which fills
             a tensor in place: nothing is compiled again, and a captured CUDA graph replays with the new
             value. A loss moves the tensor to its device.
-        relative: standard deviation as a share of the label's magnitude, for long tails. It adds to sigma as
-            an independent error: the variance is $\sigma^2 + (relative \cdot y)^2$. Default: 0.
-        leading_zeros: answers are padded to one width, so the first digit may be 0. Default: False;
-            `for_answers` and `for_fields` see it from texts such as `"007"`.
+        relative: standard deviation as a share of the label's magnitude, for long tails, which adds to sigma
+            as an independent error: the variance is sigma^2 + (relative y)^2. Default: 0.
+        leading_zeros: answers are padded to one width, so the first digit may be 0. Default: False.
         decimals: a point between two digits belongs to their number. Default: True.
 
     Raises:
@@ -98,11 +91,7 @@ class HLGauss:
         self.schedule: tuple[float, float] | None = None
         self.fields: dict[str, float] = {}  # see `for_fields`
         self.by: Finder = "name"
-        if isinstance(sigma, (tuple, list)):
-            if len(sigma) != 2:
-                raise TypeError(
-                    f"sigma={sigma!r}: expected a number, a scalar tensor, or two numbers, first and last"
-                )
+        if isinstance(sigma, (tuple, list)) and len(sigma) == 2:
             first, last = (float(_as_sigma(end)) for end in sigma)
             self.schedule, sigma = (first, last), first
         self._sigma = _as_sigma(sigma)
@@ -114,16 +103,24 @@ class HLGauss:
         self.decimals = decimals
 
     @classmethod
-    def for_answers(cls, answers: Iterable[float | str], **options: Any) -> HLGauss:
+    def for_answers(
+        cls,
+        answers: Iterable[float | str],
+        *,
+        relative: float = 0.0,
+        leading_zeros: bool | None = None,
+        decimals: bool = True,
+    ) -> HLGauss:
         """Make the criterion with the sigma that suits training answers and falls during training.
 
-        It falls from 0.55 of their standard deviation to an eighth of that, with `anneal`. If a text begins
-        with a 0 before another digit, as in `["00326", "00400"]`, `leading_zeros` is set.
+        It falls from 0.55 of their standard deviation to an eighth of that, with `anneal`.
 
         Args:
             answers: the answers of the training data, two or more that differ: numbers, or texts such as
                 `"$1,234.50"` that are one number by `parse_number(text, "whole")`.
-            options: `relative`, `leading_zeros`, `decimals`.
+            relative, decimals: see the class.
+            leading_zeros: see the class. Default: whether a text begins with a 0 before another digit, as in
+                `["00326", "00400"]`.
 
         Raises:
             TypeError: a single text or number.
@@ -153,11 +150,17 @@ class HLGauss:
                 "number: HLGauss(0.0, relative=0.1).",
                 UserWarning,
             )
-        return cls((start, _END * start), **{"leading_zeros": padded, **options})
+        padded = padded if leading_zeros is None else leading_zeros
+        return cls((start, _END * start), relative, leading_zeros=padded, decimals=decimals)
 
     @classmethod
     def for_fields(
-        cls, answers: Mapping[str, Iterable[float | str]], by: Finder = "name", **options: Any
+        cls,
+        answers: Mapping[str, Iterable[float | str]],
+        by: Finder = "name",
+        *,
+        leading_zeros: bool | None = None,
+        decimals: bool = True,
     ) -> HLGauss:
         """Make the criterion for answers with several numbers, each of which has a standard deviation.
 
@@ -168,7 +171,7 @@ class HLGauss:
         Args:
             answers: field to its answers in the training data, numbers or texts, two or more that differ.
             by: how fields are found; see `ntloss.numbers.find_fields`.
-            options: `leading_zeros`, `decimals`.
+            leading_zeros, decimals: see `for_answers`.
 
         Raises:
             TypeError: a single text or number as the answers of a field.
@@ -182,9 +185,8 @@ class HLGauss:
         if not answers:
             raise ValueError("answers: expected the numbers of at least one field, {'room_size': [0.2, 0.4]}")
         found = {name: _numbers_of(given, f"answers of {name}") for name, given in answers.items()}
-        padded = any(is_padded for _, is_padded in found.values())
-        # Sigma is a share of the standard deviations of fields.
-        made = cls((1.0, _END), **{"leading_zeros": padded, **options})
+        padded = any(is_padded for _, is_padded in found.values()) if leading_zeros is None else leading_zeros
+        made = cls((1.0, _END), leading_zeros=padded, decimals=decimals)  # a share of those of the fields
         made.by = by
         made.fields = {name: _START * statistics.pstdev(numbers) for name, (numbers, _) in found.items()}
         return made
@@ -242,7 +244,6 @@ class HLGauss:
         target: Tensor,
         digits: LabelNumbers,
         cells: Tensor | None,
-        form_log_probs: Tensor | None = None,
         number_sigma: Tensor | None = None,
         own_values: Tensor | None = None,
     ) -> Tensor:
@@ -257,7 +258,7 @@ class HLGauss:
                     UserWarning,
                 )
         targets = self.targets(values, target, digits, cells, number_sigma, own_values)
-        return cross_entropy(targets, vocab_log_probs, form_log_probs)
+        return cross_entropy(targets, vocab_log_probs)
 
     def targets(
         self,
@@ -299,7 +300,7 @@ class HLGauss:
         return torch.where((digits.kind == VALUE).unsqueeze(-1), of_values, of_digits)
 
     def _inverse_width(self, digits: LabelNumbers, number_sigma: Tensor | None) -> Tensor:
-        r"""Compute $1 / (\sqrt 2 \sigma)$ of each target, in units of the token's last digit, float64."""
+        """Compute 1 / (sqrt(2) sigma) of each target, in units of the token's last digit, float64."""
         sigma = self._sigma.detach().to(digits.unit)
         if self.relative:
             sigma = torch.hypot(sigma, self.relative * digits.magnitude)
@@ -324,7 +325,7 @@ class HLGauss:
 
 
 def _gaussian_targets(values: Tensor, target: Tensor, scale: Tensor, among: Tensor | None = None) -> Tensor:
-    r"""Compute Gaussians over all values, or among some, `[positions, values]`, of $1 / (\sqrt 2 \sigma)$."""
+    """Compute Gaussians over all values, or among some, `[positions, values]`, of 1 / (sqrt(2) sigma)."""
     exponents = -((values - values[target].unsqueeze(-1)) * scale).square()
     return torch.softmax(exponents if among is None else exponents.masked_fill(~among, -math.inf), -1)
 
@@ -356,25 +357,19 @@ def fields_of(criterion: object) -> tuple[dict[str, float], Finder] | None:
     return (criterion.fields, criterion.by) if isinstance(criterion, HLGauss) and criterion.fields else None
 
 
-def _as_sigma(sigma: Any) -> Tensor:
-    """Return a standard deviation as a scalar tensor; raise a TypeError or ValueError for anything else."""
-    if isinstance(sigma, Tensor) and sigma.dim() == 0 and sigma.is_floating_point():
-        if sigma.device.type == "cpu" and not torch.compiler.is_compiling():
-            _check_sigma(sigma.item())
-        return sigma
-    if not _is_number(sigma):
-        raise TypeError(
-            f"sigma={sigma!r}: expected a number, a scalar tensor, or two numbers, first and last"
-        )
-    _check_sigma(float(sigma))
-    return torch.tensor(float(sigma), dtype=torch.float64, device="cpu")
-
-
 def _is_number(value: Any) -> bool:
     """Whether a value is a number of Python or NumPy."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _check_sigma(sigma: float) -> None:
-    if not 0 <= sigma < math.inf:
-        raise ValueError(f"sigma={sigma!r}: expected a finite standard deviation, 0 or more")
+def _as_sigma(sigma: Any) -> Tensor:
+    """Return a standard deviation as a scalar tensor; raise a TypeError or ValueError for anything else."""
+    is_tensor = isinstance(sigma, Tensor) and sigma.dim() == 0 and sigma.is_floating_point()
+    if not is_tensor and not _is_number(sigma):
+        raise TypeError(
+            f"sigma={sigma!r}: expected a number, a scalar tensor, or two numbers, first and last"
+        )
+    is_read = not is_tensor or (sigma.device.type == "cpu" and not torch.compiler.is_compiling())
+    if is_read and not 0 <= float(sigma) < math.inf:
+        raise ValueError(f"sigma={float(sigma)}: expected a finite standard deviation, 0 or more")
+    return sigma if is_tensor else torch.tensor(float(sigma), dtype=torch.float64, device="cpu")

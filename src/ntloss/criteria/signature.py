@@ -6,7 +6,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -24,27 +24,22 @@ READABLE = {
     "probs": "`[positions, values]`, the probability of each value among the number tokens",
     "log_probs": "`[positions, values]`, the logarithm of `probs`",
     "logits": "`[positions, values]`, the logit of each value, whose level `log_probs` does not have",
-    "vocab_log_probs": "`[positions, values]`, the logarithm of each value's probability in the whole "
-    "vocabulary: `log_probs` plus `log_mass`",
+    "vocab_log_probs": "`[positions, values]`, `log_probs` plus `log_mass`; beside a criterion that reads it "
+    "in place of cross-entropy, the loss also learns which token of its value (`4`, `▁4`) the label is",
     "log_mass": "`[positions]`, log of the total probability of the number tokens in the vocabulary",
-    "form_log_probs": "`[positions]`, log of the share of the label's own token among the tokens of its "
-    "value (`4`, `▁4`), where the criterion replaces cross-entropy and a value has several tokens, else None",
     "values": "`[values]`, the distinct values of the number tokens, ascending",
     "target": "`[positions]`, index of the label's value in `values`",
-    "target_probs": "`[positions, values]`, the distribution of the label over the values where soft labels "
-    "are given, else None; a criterion without a default for it gets all probability on `target` instead",
+    "target_probs": "`[positions, values]`, the label's distribution where soft labels are given, else None; "
+    "a criterion without a default for it gets all probability on `target` instead",
     "place": "`[positions]`, decimal place of the label's last digit, a float: 0 for units, 1 for tens",
     "digits_after": "`[positions]`, number of digits after this token in its number, a float",
-    "numbers": "`LabelNumbers`, the number of each label. A criterion that reads it sees all positions of "
-    "the batch, and returns one loss for each number, at the number's first token",
-    "digits": "`LabelNumbers` for a criterion with one loss for each token: targets on whole numbers",
-    "number_sigma": "`[positions]`, standard deviation that is given for the label's number, NaN or 0 where "
-    "none is; None if none is given at all",
-    "cells": "`[2, kinds, values]`, bool, `cells[0, digits.kind]` says which values have a token of the "
-    "label's length and sign, and `cells[1]` leaves out those with a leading 0; None if all tokens are given "
-    "by value",
-    "own_values": "`[values]`, bool, which values are those of tokens that are given by value, each a number "
-    "of its own; None if there are none",
+    "numbers": "`LabelNumbers` of all positions of the batch, for one loss a number, at its first token",
+    "digits": "`LabelNumbers` of each label, for one loss a token",
+    "number_sigma": "`[positions]`, standard deviation given for the label's number, NaN or 0 for none; None "
+    "if none is given",
+    "cells": "`[2, kinds, values]`, bool: at `[0, digits.kind]` which values have a token of the label's "
+    "length and sign, at `[1, ...]` without those with a leading 0; None if all tokens are given by value",
+    "own_values": "`[values]`, bool, which are those of tokens that are given by value; None for none",
 }
 # Criteria by name, for configuration files.
 CRITERIA: dict[str, Criterion | type[HLGauss]] = {
@@ -73,43 +68,27 @@ def make_criterion(given: Criterion | str | Mapping[str, Any]) -> Criterion:
         >>> make_criterion({"name": "dist2", "tau": 0.5}).keywords
         {'tau': 0.5}
     """
-    options: dict[str, Any] = {}
-    if isinstance(given, Mapping):
-        options = dict(given)
-        if "name" not in options:
-            raise ValueError(f"criterion={options}: expected a mapping with the key name, and its options")
-        given = options.pop("name")
+    options = dict(given) if isinstance(given, Mapping) else {}
+    if isinstance(given, Mapping) and "name" not in options:
+        raise ValueError(f"criterion={options}: expected a mapping with the key name, and its options")
+    given = options.pop("name", given)
     made: Any = _look_up(given) if isinstance(given, str) else given
-    if made is not HLGauss and (isinstance(made, type) or not callable(made)):
+    function = made.func if isinstance(made, partial) else made
+    if not callable(made) or (isinstance(function, type) and function is not HLGauss):
         raise TypeError(
             f"criterion={given!r}: expected a function, one of {', '.join(CRITERIA)}, 'module:function', or "
             "a mapping of name and options"
         )
-    _check_options(made, options)
-    if _function(made) is HLGauss:
-        sizes = {**made.keywords, **options} if isinstance(made, partial) else options
-        if "sigma" not in sizes:
-            raise ValueError(
-                "hl_gauss needs its width: expected HLGauss.for_answers(answers), which computes it, or "
-                "{'name': 'hl_gauss', 'sigma': 2.0} with a number, or a start and an end"
-            )
-        return HLGauss(**sizes)
-    criterion = cast(Criterion, partial(made, **options) if options else made)
-    reads_of(criterion)
-    return criterion
-
-
-def _check_options(criterion: Any, options: Mapping[str, Any]) -> None:
-    """Raise a ValueError if a function, or that of a partial, has no option of one of these names."""
-    if isinstance(criterion, partial):  # may also set what it would read
-        _check_options(criterion.func, {k: v for k, v in criterion.keywords.items() if k not in READABLE})
-    criterion = _function(criterion)
-    known = [p.name for p in _parameters(criterion) if p.name not in READABLE]
-    if unknown := sorted(set(options) - set(known)):
-        name = getattr(criterion, "__name__", criterion)
+    criterion: Criterion = partial(made, **options) if options else made
+    if function is not HLGauss:
+        reads_of(criterion)
+        return criterion
+    if requires(criterion, "sigma"):
         raise ValueError(
-            f"{name} has no option {', '.join(unknown)}; its options: {', '.join(known) or 'none'}"
+            "hl_gauss needs its width: expected HLGauss.for_answers(answers), which computes it, or "
+            "{'name': 'hl_gauss', 'sigma': 2.0} with a number, or a start and an end"
         )
+    return criterion()  # type: ignore[return-value]
 
 
 def _look_up(name: str) -> Any:
@@ -129,49 +108,57 @@ def reads_of(criterion: Criterion) -> tuple[str, ...]:
 
     Raises:
         TypeError: a parameter without a default has another name.
+        ValueError: a partial sets an option that the function does not have.
     """
     parameters = _parameters(criterion)
-    unknown = [
-        p.name for p in parameters
-        if p.name not in READABLE and p.default is p.empty and p.kind is not p.VAR_KEYWORD
-    ]  # fmt: skip
-    if unknown:
+    unknown = [name for name in parameters if name not in READABLE and requires(criterion, name)]
+    reads = tuple(name for name in parameters if name in READABLE)
+    if unknown or not reads:
         raise TypeError(
-            f"criterion {name_of(criterion)} reads {', '.join(unknown)}; a criterion may read "
+            f"criterion {name_of(criterion)} reads {', '.join(unknown) or 'nothing'}; a criterion may read "
             f"{', '.join(READABLE)}, and its options have defaults"
-        )
-    bound = criterion.keywords if isinstance(criterion, partial) else {}
-    reads = tuple(p.name for p in parameters if p.name in READABLE and p.name not in bound)
-    if not reads:
-        raise TypeError(
-            f"criterion {name_of(criterion)} reads nothing: expected some of {', '.join(READABLE)}"
         )
     return reads
 
 
 def requires(criterion: Criterion, name: str) -> bool:
     """Return whether a criterion has a parameter of this name without a default."""
-    return any(p.name == name and p.default is p.empty for p in _parameters(criterion))
-
-
-def check_compares_distributions(criterion: Criterion) -> None:
-    """Raise a ValueError unless a criterion reads the label's distribution, which soft labels need."""
-    if "target_probs" not in reads_of(criterion):
-        able = [name for name, each in CRITERIA.items() if "target_probs" in _names(each)]
-        raise ValueError(
-            f"criterion {name_of(criterion)} compares with one value, and cannot compare with a soft label: "
-            f"expected one that reads target_probs ({', '.join(able)})"
-        )
+    parameter = _parameters(criterion).get(name)
+    return parameter is not None and parameter.default is parameter.empty
 
 
 def option_of(criterion: Criterion, name: str) -> Any:
     """Return the value of a criterion's option, or None if it has no such option."""
     if isinstance(criterion, HLGauss):
         return getattr(criterion, name, None)
-    for parameter in _parameters(criterion):
-        if parameter.name == name:
-            return parameter.default
-    return None
+    parameter = _parameters(criterion).get(name)
+    return None if parameter is None else parameter.default
+
+
+def _parameters(criterion: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters by name, with the options that partials have set as defaults.
+
+    What is set of `READABLE` is left out, because nothing has to be read for it. Raise a ValueError for an
+    option that the function does not have.
+    """
+    given: dict[str, Any] = {}
+    bound = 0
+    while isinstance(criterion, partial) and not hasattr(criterion, "__signature__"):
+        given, bound, criterion = {**criterion.keywords, **given}, bound + len(criterion.args), criterion.func
+    called = criterion.forward if isinstance(criterion, nn.Module) else criterion
+    found = [*inspect.signature(called).parameters.values()][bound:]
+    parameters = {p.name: p for p in found if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    options = [name for name in parameters if name not in READABLE]
+    if len(parameters) == len(found) and (unknown := sorted({*given} - {*parameters})):
+        raise ValueError(
+            f"{name_of(criterion)} has no option {', '.join(unknown)}; its options: "
+            f"{', '.join(options) or 'none'}"
+        )
+    return {
+        name: parameter.replace(default=given.get(name, parameter.default))
+        for name, parameter in parameters.items()
+        if name in options or name not in given
+    }
 
 
 def name_of(criterion: Criterion) -> str:
@@ -185,47 +172,22 @@ def name_of(criterion: Criterion) -> str:
 def check_unit(criterion: Criterion, vocabulary: NumberVocabulary) -> None:
     """Raise a ValueError if a loss in the unit of the values would outweigh cross-entropy."""
     largest = max(map(abs, vocabulary.distinct_values))
-    unbounded = fact(criterion, "in_units") and option_of(criterion, "squash") is None
-    if not unbounded or largest <= _LARGEST_UNIT:
+    bounded = not fact(criterion, "in_units") or option_of(criterion, "squash") is not None
+    if bounded or largest <= _LARGEST_UNIT:
         return
     given = [token.value for token in vocabulary.value_tokens]
+    advice = (
+        "Use HLGauss.for_answers(answers) or another bounded criterion (dist2, number_level, ntl_was with "
+        "squash=2.0), or a vocabulary of digits: NumberVocabulary.from_tokenizer(tokenizer, tokens='digits')."
+    )
     if any(abs(value) > _LARGEST_UNIT for value in given):
         low, high = min(given), max(given)
-        extent = high - low or abs(high)
         value = f"(value - {low:.15g})".replace("- -", "+ ") if low else "value"
         advice = (
-            f"Divide the values by their range: {value} / {extent:.15g}. Or use HLGauss(sigma=...) or "
-            "another bounded criterion (dist2, ntl_was with squash=2.0)."
-        )
-    else:
-        advice = (
-            "Use HLGauss.for_answers(answers) or another bounded criterion (dist2, number_level, ntl_was "
-            "with squash=2.0), or a vocabulary of digits: NumberVocabulary.from_tokenizer(tokenizer, "
-            "tokens='digits')."
+            f"Divide the values by their range: {value} / {high - low or abs(high):.15g}. Or use "
+            "HLGauss(sigma=...) or another bounded criterion (dist2, ntl_was with squash=2.0)."
         )
     raise ValueError(
         f"criterion {name_of(criterion)} is measured in the unit of the tokens' values, here up to "
         f"{largest:,.0f}, and would outweigh cross-entropy. {advice}"
     )
-
-
-def _function(criterion: Any) -> Any:
-    """Return the function behind partials and wrappers, such as those of `functools.wraps`."""
-    while True:
-        if isinstance(criterion, partial):
-            criterion = criterion.func
-        elif hasattr(criterion, "__wrapped__"):
-            criterion = criterion.__wrapped__
-        else:
-            return criterion
-
-
-def _names(criterion: Any) -> list[str]:
-    return [parameter.name for parameter in _parameters(criterion)]
-
-
-def _parameters(criterion: Any) -> list[inspect.Parameter]:
-    if isinstance(criterion, partial) and isinstance(criterion.func, nn.Module):
-        criterion = partial(criterion.func.forward, *criterion.args, **criterion.keywords)
-    called = criterion.forward if isinstance(criterion, nn.Module) else criterion
-    return list(inspect.signature(called).parameters.values())

@@ -1,9 +1,8 @@
-r"""Target distributions around the label, and distances from them: what criteria are made of.
+"""Target distributions around the label, and distances from them: what criteria are made of.
 
-Most losses on numbers are a target distribution $q$ over the values and a distance between $q$ and the
-predicted distribution $p$. Cross-entropy with a Gaussian target is the paper's label smoothing, the
-Kullback-Leibler divergence from an exponential target is DIST2Loss, and so on. Combine them to make a loss of
-your own.
+Most losses on numbers are a target distribution q over the values and a distance between q and the predicted
+distribution p: cross-entropy with a Gaussian target is the paper's label smoothing, the Kullback-Leibler
+divergence from an exponential target is DIST2Loss.
 """
 
 from __future__ import annotations
@@ -33,9 +32,6 @@ def made_once(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     Args:
         function: computes a table from the distinct values (`[values]`, ascending) and options.
-
-    Returns:
-        The function with a memory.
 
     Example:
         >>> from ntloss.criteria import made_once
@@ -75,7 +71,7 @@ def made_once(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @made_once
 def gaussian(values: Tensor, sigma: float) -> Tensor:
-    r"""Compute Gaussian targets: row k is $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$.
+    """Compute Gaussian targets: in row k, q_j is proportional to exp(-(v_j - v_k)^2 / (2 sigma^2)).
 
     Args:
         values: `[values]`, the distinct values, ascending.
@@ -90,14 +86,9 @@ def gaussian(values: Tensor, sigma: float) -> Tensor:
 
 @made_once
 def exponential(values: Tensor, tau: float) -> Tensor:
-    r"""Compute exponential targets: row k is $q_j \propto \exp(-(v_j - v_k)^2 / \tau)$, as DIST2Loss does.
+    """Compute the targets of DIST2Loss: in row k, q_j is proportional to exp(-(v_j - v_k)^2 / tau).
 
-    Args:
-        values: `[values]`, the distinct values, ascending.
-        tau: temperature, above 0; a higher one spreads the target.
-
-    Returns:
-        `[values, values]`; index it with the criterion's `target`.
+    `tau` is a temperature, above 0; a higher one spreads the target. Otherwise as `gaussian`.
     """
     check_positive("tau", tau)
     return torch.softmax(-(values - values.unsqueeze(-1)).square() / tau, -1)
@@ -118,27 +109,24 @@ def mixture(table: Tensor, target: Tensor, target_probs: Tensor | None = None) -
     return table[target] if target_probs is None else target_probs @ table
 
 
-def cross_entropy(target_probs: Tensor, log_probs: Tensor, form_log_probs: Tensor | None = None) -> Tensor:
-    r"""Compute $-\sum_j q_j \log p_j$, in nats; infinite if a value with $q_j > 0$ has probability 0.
+def cross_entropy(target_probs: Tensor, log_probs: Tensor) -> Tensor:
+    """Compute -sum_j q_j log p_j, in nats; infinite if a value with q_j > 0 has the probability 0.
 
     Args:
         target_probs: `[positions, values]`, the target q.
         log_probs: `[positions, values]`, log of the probabilities p: among the number tokens (`log_probs`),
             or in the whole vocabulary (`vocab_log_probs`), so that probability on text costs, too.
-        form_log_probs: `[positions]`, log of the share of the label's own token among the tokens of its
-            value (`4`, `▁4`), which is subtracted, so that the loss may replace cross-entropy. Default: None.
 
     Returns:
         `[positions]`.
     """
     impossible = (target_probs > 0) & (log_probs < _IMPOSSIBLE)
     # The target changes its sign, not the loss, whose gradient would need another operator.
-    loss = (-target_probs * log_probs).masked_fill(impossible, torch.inf).sum(-1)
-    return loss if form_log_probs is None else loss - form_log_probs
+    return (-target_probs * log_probs).masked_fill(impossible, torch.inf).sum(-1)
 
 
 def kl_divergence(target_probs: Tensor, log_probs: Tensor) -> Tensor:
-    r"""Compute the Kullback-Leibler divergence $\sum_j q_j (\log q_j - \log p_j)$ in nats: `[positions]`.
+    """Compute the Kullback-Leibler divergence, sum_j q_j (log q_j - log p_j), in nats: `[positions]`.
 
     Args:
         target_probs: `[positions, values]`, the target q.
@@ -148,7 +136,7 @@ def kl_divergence(target_probs: Tensor, log_probs: Tensor) -> Tensor:
 
 
 def wasserstein_distance(target_probs: Tensor, probs: Tensor, values: Tensor) -> Tensor:
-    r"""Compute the Wasserstein-1 distance $\sum_i |P_i - Q_i| (v_{i+1} - v_i)$: `[positions]`.
+    """Compute the Wasserstein-1 distance, sum_i |P_i - Q_i| (v_{i+1} - v_i): `[positions]`.
 
     Args:
         target_probs: `[positions, values]`, the target q, with cumulative probabilities Q.
@@ -160,7 +148,7 @@ def wasserstein_distance(target_probs: Tensor, probs: Tensor, values: Tensor) ->
 
 
 def cramer_distance(target_probs: Tensor, probs: Tensor, values: Tensor) -> Tensor:
-    r"""Compute the Cramér distance $\sum_i (P_i - Q_i)^2 (v_{i+1} - v_i)$: `[positions]`.
+    """Compute the Cramér distance, sum_i (P_i - Q_i)^2 (v_{i+1} - v_i): `[positions]`.
 
     Args:
         target_probs, probs, values: see `wasserstein_distance`.

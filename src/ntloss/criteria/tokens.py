@@ -1,9 +1,9 @@
-r"""Criteria with one loss for each number token.
+"""Criteria with one loss for each number token.
 
-Each function reads the predicted distribution over the values of the number tokens, $p$, at the positions
-whose label is a number, and returns one loss for each position. The names of its parameters say what it
-reads; `ntloss.criteria.READABLE` lists them. Parameters with a default are options. Each has a name in
-`ntloss.criteria.CRITERIA`, that of its function, by its `facts`.
+Each function reads the distribution p over the values v_j of the number tokens at the positions whose label
+is a number, of value v_k, and returns one loss for each position. The names of its parameters say what it
+reads (`ntloss.criteria.READABLE`); those with a default are options. docs/criteria.md compares the criteria,
+and says which distribution minimizes each of them if the label is uncertain.
 """
 
 from __future__ import annotations
@@ -48,23 +48,20 @@ def ntl_was(
     target_probs: Tensor | None = None,
     squash: float | None = None,
 ) -> Tensor:
-    r"""NTL-WAS: the Wasserstein-1 distance between the predicted distribution and the label's value.
+    """NTL-WAS: the Wasserstein-1 distance between the predicted distribution and the label's value.
 
-    $\sum_j p_j \, |v_j - v_k|$ for a label of value $v_k$ is the expected absolute error of a number drawn
-    from the model. It ranges from 0 to the range of the values, and is 0 only if all probability is on the
-    label's value. If the label is uncertain, it is smallest with all probability on the label's median, so
-    it sharpens the distribution beyond the truth; `crps` does not. For a soft label it is the Wasserstein-1
-    distance to the label's distribution, which is smallest if the prediction is that distribution.
+    sum_j p_j |v_j - v_k| is the expected absolute error of a number drawn from the model. It sharpens the
+    distribution beyond the truth, which `crps` does not. For a soft label it is the Wasserstein-1 distance to
+    the label's distribution.
 
     Args:
         probs, values, target, target_probs: see `ntloss.criteria.READABLE`.
-        squash: ratio of the largest to the smallest cost of a wrong value, above 1. The cost becomes
-            $1 + (|v_j - v_k| - c_{min})(s - 1)/(c_{max} - c_{min})$ with $c_{min}$ and $c_{max}$ the smallest
-            non-zero and the largest distance between two values. Use it for irregularly spaced or very large
-            values. Default: None, the plain distance.
+        squash: ratio s of the largest to the smallest cost of a wrong value, above 1, for irregularly spaced
+            or very large values. The cost becomes 1 + (|v_j - v_k| - c_min) (s - 1) / (c_max - c_min) with
+            c_min and c_max the smallest and largest distance of two values. Default: None, plain distances.
 
     Returns:
-        `[positions]`, in the unit of the values.
+        `[positions]`, from 0 to the range of the values, in their unit.
 
     Raises:
         ValueError: `squash` is not a finite number above 1, or there are fewer than three distinct values,
@@ -79,10 +76,7 @@ def ntl_was(
     """
     if target_probs is not None:
         if squash is not None:
-            raise ValueError(
-                f"squash={squash} with soft labels: the distance between two distributions under squashed "
-                "costs has no closed form, so expected squash=None"
-            )
+            raise ValueError(f"squash={squash} with soft labels, which have no squashed cost: pass None")
         return wasserstein_distance(target_probs, probs, values)
     if squash is None:
         cost = (values - values[target].unsqueeze(-1)).abs()
@@ -93,26 +87,14 @@ def ntl_was(
 
 @made_once
 def squashed_distances(values: Tensor, squash: float | None) -> Tensor:
-    """Compute the distances between all values, the non-zero ones mapped to 1 to `squash`, if it is given.
-
-    Args:
-        values: `[values]`, the distinct values, ascending.
-        squash: see `ntl_was`; None for plain distances.
-
-    Returns:
-        `[values, values]`.
-    """
+    """Compute the distances of all values, `[values, values]`, squashed as in `ntl_was` if that is given."""
     distances = (values - values.unsqueeze(-1)).abs()
     if squash is None:
         return distances
-    if not 1 < squash < float("inf"):
+    if not 1 < squash < float("inf") or len(values) < 3:
         raise ValueError(
-            f"squash={squash!r}: expected a finite number above 1 (at 1 every wrong value costs the same), "
-            "or None for the plain distance"
-        )
-    if len(values) < 3:
-        raise ValueError(
-            f"squash={squash} needs at least three distinct values, given {values.tolist()}: pass squash=None"
+            f"squash={squash!r} with {len(values)} distinct values: expected a finite number above 1 (at 1 "
+            "every wrong value costs the same) and at least three values, or None for the plain distance"
         )
     smallest, largest = values.diff().min(), values[-1] - values[0]
     stretched = 1 + (distances - smallest) * ((squash - 1) / (largest - smallest))
@@ -121,11 +103,10 @@ def squashed_distances(values: Tensor, squash: float | None) -> Tensor:
 
 @facts("NTL-MSE", in_units=True)
 def ntl_mse(probs: Tensor, values: Tensor, target: Tensor) -> Tensor:
-    r"""NTL-MSE: the squared error of the expected value.
+    """NTL-MSE: the squared error of the expected value, (sum_j p_j v_j - v_k)^2.
 
-    $(\sum_j p_j v_j - v_k)^2$ is 0 whenever the *mean* is right: half the probability on 3 and half on 5
-    costs nothing for a label of 4. Prefer `ntl_was` or `crps` unless the mean is what you read out. If the
-    label is uncertain, it is smallest for every distribution whose mean is the label's mean.
+    It is 0 whenever the *mean* is right: half the probability on 3 and half on 5 costs nothing for a label of
+    4. Prefer `ntl_was` or `crps` unless the mean is what you read out.
 
     Args:
         probs, values, target: see `ntloss.criteria.READABLE`.
@@ -145,10 +126,7 @@ def ntl_mse(probs: Tensor, values: Tensor, target: Tensor) -> Tensor:
 
 @facts("NTL-MAE", in_units=True)
 def ntl_mae(probs: Tensor, values: Tensor, target: Tensor) -> Tensor:
-    r"""NTL-MAE: the absolute error of the expected value, $|\sum_j p_j v_j - v_k|$.
-
-    Like `ntl_mse`, it is 0 whenever the mean is right. If the label is uncertain, it is smallest for every
-    distribution whose mean is the label's median.
+    """NTL-MAE: the absolute error of the expected value, |sum_j p_j v_j - v_k|, 0 where the mean is right.
 
     Args:
         probs, values, target: see `ntloss.criteria.READABLE`.
@@ -168,7 +146,7 @@ def ntl_mae(probs: Tensor, values: Tensor, target: Tensor) -> Tensor:
 
 @facts("NTL-Huber", in_units=True)
 def ntl_huber(probs: Tensor, values: Tensor, target: Tensor, delta: float = 1.0) -> Tensor:
-    r"""NTL-Huber: the Huber loss of the expected value, squared up to `delta` and absolute beyond it.
+    """NTL-Huber: the Huber loss of the expected value, squared up to `delta` and absolute beyond it.
 
     Args:
         probs, values, target: see `ntloss.criteria.READABLE`.
@@ -189,9 +167,9 @@ def ntl_huber(probs: Tensor, values: Tensor, target: Tensor, delta: float = 1.0)
 
 @facts("RAFT", replaces=True)
 def raft(probs: Tensor, log_mass: Tensor, values: Tensor, target: Tensor) -> Tensor:
-    r"""RAFT: the squared error of the expected value over the whole vocabulary, where text counts as 0.
+    """RAFT: the squared error of the expected value over the whole vocabulary, where text counts as 0.
 
-    $(m \sum_j p_j v_j - v_k)^2$ with $m$ the total probability of the number tokens. It takes the place of
+    (m sum_j p_j v_j - v_k)^2 with m the total probability of the number tokens takes the place of
     cross-entropy at number labels. Where every number is one token, it is the loss of the paper; where
     numbers have several tokens, it treats each of them as a number.
 
@@ -215,20 +193,19 @@ def raft(probs: Tensor, log_mass: Tensor, values: Tensor, target: Tensor) -> Ten
 
 @facts("CRPS", in_units=True, expected_cost=True, spread=True)
 def crps(probs: Tensor, values: Tensor, target: Tensor, target_probs: Tensor | None = None) -> Tensor:
-    r"""Continuous ranked probability score: the Cramér distance between prediction and label.
+    """Continuous ranked probability score: the Cramér distance between prediction and label.
 
-    $\sum_j (F_j - 1[v_j \ge v_k])^2 (v_{j+1} - v_j)$ with $F$ the cumulative probability over the sorted
-    values, which is $E|X - v_k| - \frac{1}{2} E|X - X'|$ for two independent draws $X$ and $X'$ from the
-    model. It ranges from 0 to the range of the values, and is 0 only if all probability is on the label's
-    value. It is a strictly proper score: if the label is uncertain, it is smallest exactly at the label's
-    own distribution. On the levels of a rating it is the ranked probability score. For a soft label it is the
-    Cramér distance to the label's distribution, with the same gradient as the mean over labels drawn from it.
+    sum_j (F_j - 1[v_j >= v_k])^2 (v_{j+1} - v_j) with F the cumulative probability, which is
+    E|X - v_k| - E|X - X'| / 2 for two independent draws X and X' from the model. It is a strictly proper
+    score: if the label is uncertain, it is smallest exactly at the label's own distribution. On the levels of
+    a rating it is the ranked probability score. For a soft label it is the Cramér distance to the label's
+    distribution, with the same gradient as the mean over labels drawn from it.
 
     Args:
         probs, values, target, target_probs: see `ntloss.criteria.READABLE`.
 
     Returns:
-        `[positions]`, in the unit of the values.
+        `[positions]`, from 0 to the range of the values, in their unit.
 
     Source: Matheson and Winkler, Management Science 1976; the second form is from Gneiting and Raftery,
     "Strictly Proper Scoring Rules, Prediction, and Estimation", JASA 2007, equation 21.
@@ -250,24 +227,22 @@ def gaussian_smoothing(
     values: Tensor,
     target: Tensor,
     target_probs: Tensor | None = None,
-    form_log_probs: Tensor | None = None,
     sigma: float = 1.0,
 ) -> Tensor:
-    r"""Gaussian label smoothing: cross-entropy with the label spread over values near it, in nats.
+    """Gaussian label smoothing: cross-entropy with the label spread over values near it, in nats.
 
-    $-\sum_j q_j (z_j - lse)$ with $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$ and the $lse$ of the whole
-    vocabulary, so probability on text costs, too. It takes the place of cross-entropy at number labels. It
-    ranges from the entropy of q to infinity, and is smallest if the probabilities are q, without any on
-    text. Use it where near misses are acceptable, not where answers are either right or wrong.
+    -sum_j q_j log(m p_j) with q_j proportional to exp(-(v_j - v_k)^2 / (2 sigma^2)) and m the probability of
+    all number tokens, so probability on text costs, too. It takes the place of cross-entropy at number
+    labels. Use it where near misses are acceptable, not where answers are either right or wrong.
 
     Args:
-        vocab_log_probs, values, target, target_probs, form_log_probs: see `ntloss.criteria.READABLE`. For a
-            soft label, q is the mixture of the targets of its values.
+        vocab_log_probs, values, target, target_probs: see `ntloss.criteria.READABLE`. For a soft label, q is
+            the mixture of the targets of its values.
         sigma: standard deviation of the target, in the unit of the values. As sigma decreases, the loss
             approaches cross-entropy. Default: 1, as published.
 
     Returns:
-        `[positions]`.
+        `[positions]`, from the entropy of q.
 
     Raises:
         ValueError: `sigma` is not above 0.
@@ -279,8 +254,7 @@ def gaussian_smoothing(
         >>> gaussian_smoothing(probs.log(), values, torch.tensor([0]))  # log(2)
         tensor([0.6931])
     """
-    q = mixture(gaussian(values, sigma), target, target_probs)
-    return cross_entropy(q, vocab_log_probs, form_log_probs)
+    return cross_entropy(mixture(gaussian(values, sigma), target, target_probs), vocab_log_probs)
 
 
 @facts("smoothed NTL-WAS", in_units=True)
@@ -291,16 +265,14 @@ def smoothed_wasserstein(
     target_probs: Tensor | None = None,
     sigma: float = 1.0,
 ) -> Tensor:
-    r"""Wasserstein-1 distance between the predicted distribution and a Gaussian around the label's value.
+    """Wasserstein-1 distance between the predicted distribution and a Gaussian around the label's value.
 
     The target is that of `gaussian_smoothing`. The model is asked to spread its probability: its most likely
     value is the label's, but its mean and median move inwards for labels near the ends. `ntl_was` is the
     limit for small sigma.
 
     Args:
-        probs, values, target, target_probs: see `ntloss.criteria.READABLE`. For a soft label, the target is
-            the mixture of the targets of its values.
-        sigma: standard deviation of the target, in the unit of the values. Default: 1, as published.
+        probs, values, target, target_probs, sigma: see `gaussian_smoothing`.
 
     Returns:
         `[positions]`, in the unit of the values, 0 exactly if the probabilities are the target.
@@ -326,10 +298,9 @@ def dist2(
     target_probs: Tensor | None = None,
     tau: float = 1.0,
 ) -> Tensor:
-    r"""DIST2Loss: the Kullback-Leibler divergence from a target that decays with the distance, in nats.
+    """DIST2Loss: the Kullback-Leibler divergence from a target that decays with the distance, in nats.
 
-    $KL(q \| p)$ with $q_j \propto \exp(-(v_j - v_k)^2 / \tau)$. It ranges from 0 to infinity, and is zero
-    exactly if p = q; the most likely value is then the label's. It sees only the distribution among the
+    KL(q || p) with q_j proportional to exp(-(v_j - v_k)^2 / tau). It sees only the distribution among the
     number tokens; cross-entropy beside it covers the rest. The paper weights each digit by its place:
     `dist2(log_probs, values, target) * (digits_after + 1)`.
 
@@ -340,7 +311,7 @@ def dist2(
             tokens. Default: 1, as published.
 
     Returns:
-        `[positions]`.
+        `[positions]`, 0 exactly if p = q.
 
     Raises:
         ValueError: `tau` is not above 0.
@@ -357,13 +328,13 @@ def dist2(
 
 @facts("DEL")
 def del_loss(probs: Tensor, logits: Tensor, target: Tensor) -> Tensor:
-    r"""Digit entropy loss (DEL): binary cross-entropy of each digit's logit, weighted with its probability.
+    """Digit entropy loss (DEL): binary cross-entropy of each digit's logit, weighted with its probability.
 
-    $0.01 \, mean_j \; p_j \, (softplus(z_j) - [j = k] z_j)$ penalizes likely digits other than the label's.
-    Unlike all other criteria it depends on the level of the logits: it also tends to zero if all probability
-    is on a *wrong* digit and all logits are far below zero. So use it beside cross-entropy with weight 1, as
-    published. The paper multiplies it by $2 (place + 1)$ for digits before the point, and by
-    $1.02^{place - 1}$ after it.
+    0.01 mean_j p_j (softplus(z_j) - [j = k] z_j) penalizes likely digits other than the label's. Unlike all
+    other criteria it depends on the level of the logits: it also tends to zero if all probability is on a
+    *wrong* digit and all logits are far below zero. So use it beside cross-entropy with weight 1, as
+    published. The paper multiplies it by 2 (place + 1) for digits before the point, and by 1.02^(place - 1)
+    after it.
 
     Args:
         probs, logits, target: see `ntloss.criteria.READABLE`.
@@ -393,14 +364,13 @@ def smmd(
     sigma: float = 2.0,
     squash: float | None = 9.0,
 ) -> Tensor:
-    r"""Squared maximum mean discrepancy with a smoothness term (SMMD).
+    """Squared maximum mean discrepancy with a smoothness term (SMMD).
 
-    $r^T K r + \alpha \, r^T (D - K) r$ with $r = p - e_k$ the error of the distribution,
-    $K_{ij} = \exp(-d_{ij}^2 / 2\sigma^2)$ the kernel of the values, $D = diag(K 1)$ and
-    $\alpha = 1 / (2 \, mean(K 1))$. It ranges from 0 to a few units, and is zero exactly if all probability
-    is on the label's value. The kernel treats errors at neighboring values as nearly the same; the second
-    term penalizes differences between the errors of neighbors. Its cost grows with the square of the number
-    of values: one product with a matrix `[values, values]` for each position.
+    r' K r + alpha r' (D - K) r with r = p - e_k the error of the distribution, K_ij = exp(-d_ij^2 / (2
+    sigma^2)) the kernel of the values, D = diag(K 1) and alpha = 1 / (2 mean(K 1)). The kernel treats errors
+    at neighboring values as nearly the same; the second term penalizes differences between the errors of
+    neighbors. Its cost grows with the square of the number of values: one product with a matrix
+    `[values, values]` for each position.
 
     Args:
         probs, values, target, target_probs: see `ntloss.criteria.READABLE`. For a soft label, r is the
@@ -410,7 +380,7 @@ def smmd(
             distances. Default: 9, as published, which changes nothing on digits.
 
     Returns:
-        `[positions]`.
+        `[positions]`, from 0, exactly if all probability is on the label's value, to a few units.
 
     Raises:
         ValueError: an option is out of range.
@@ -425,7 +395,7 @@ def smmd(
     error = probs - (F.one_hot(target, len(values)).to(probs) if target_probs is None else target_probs)
     products = error @ _smmd_matrix(values, sigma, squash)
     if not torch._C._are_functorch_transforms_active():
-        # The matrix M is symmetric, so the gradient of rᵀ M r is 2 M r. This form has it without a product in
+        # The matrix M is symmetric, so the gradient of r' M r is 2 M r. This form has it without a product in
         # the backward pass, which autocast would compute in bfloat16.
         error, products = 2 * error - error.detach(), products.detach()
     return (error * products).sum(-1)

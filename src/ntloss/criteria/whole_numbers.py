@@ -1,8 +1,8 @@
-r"""Criteria with one loss for each whole number, at its first token.
+"""Criteria with one loss for each whole number, at its first token.
 
-They compare $\hat x = \sum_t \hat d_t 10^{place_t}$, computed from the predicted digits, with the label's
-number $x$, on a logarithmic scale that fits numbers of any length. They see as many digits as the *label*
-has, so they cannot tell if the model would have stopped earlier or gone on.
+They compare x' = sum_t d'_t 10^place_t, computed from the predicted digits, with the label's number x, on a
+logarithmic scale that fits numbers of any length. They see as many digits as the *label* has, so they cannot
+tell if the model would have stopped earlier or gone on.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ _SMALLEST_MANTISSA = 1e-12
 def number_level(
     probs: Tensor, values: Tensor, target: Tensor, numbers: LabelNumbers, decimals: bool = False
 ) -> Tensor:
-    r"""Symmetric relative error between the expected and the true whole number.
+    """Symmetric relative error between the expected and the true whole number.
 
-    $|\hat x - x| / (\hat x + x + \epsilon)$ with $\hat x = \sum_t E[d_t] \, 10^{place_t}$ and
-    $\epsilon = 1.2 \cdot 10^{-7}$ units of the number's last digit. It ranges from 0 to 1, and is zero
-    whenever $\hat x = x$, even if digits are uncertain, because each digit contributes its mean. Use it if
-    the size of a number matters more than each digit. `NumberLevelLoss` is the published class with it.
+    |x' - x| / (x' + x + e) with x' = sum_t E[d_t] 10^place_t and e = 1.2e-7 units of the number's last digit.
+    It is zero whenever x' = x, even if digits are uncertain, because each digit contributes its mean. Use it
+    if the size of a number matters more than each digit. `NumberLevelLoss` is the published class with it.
 
     Args:
         probs, values, target, numbers: see `ntloss.criteria.READABLE`.
@@ -77,13 +76,12 @@ def ntil(
     temperature: float = 0.1,
     decimals: bool = False,
 ) -> Tensor:
-    r"""Numerical Token Integrity Loss (NTIL): digits weighted by place, and the whole number.
+    """Numerical Token Integrity Loss (NTIL): digits weighted by place, and the whole number.
 
-    $mean_t \, b^{r_t} W_t + relative \cdot R + magnitude \cdot M$ for each number, where $W_t$ is `ntl_was`
-    of a digit with $r_t$ digits after it, $R = |\hat x - x| / (\max(\hat x, x) + 1)$ and
-    $M = \log((\max(\hat x, x) + 1) / (\min(\hat x, x) + 1))$, with $\hat x$ made of the most likely digits
-    and the gradient of a softmax at a low temperature. It is 0 or more, and zero exactly if all digits are
-    certain and right.
+    mean_t b^r_t W_t + relative R + magnitude M for each number, where W_t is `ntl_was` of a digit with r_t
+    digits after it, R = |x' - x| / (max(x', x) + 1) and M = log((max(x', x) + 1) / (min(x', x) + 1)), with x'
+    made of the most likely digits and the gradient of a softmax at a low temperature. It is zero exactly if
+    all digits are certain and right.
 
     The published code differs: it averages over the digits and numbers of each row before it averages over
     rows, adds a little Gumbel noise to the argmax, and multiplies the loss by the detached ratio of the
@@ -131,7 +129,7 @@ def _mean_over_digits(loss: Tensor, numbers: LabelNumbers) -> Tensor:
 
 
 def log_ratio(predicted: Tensor, true: Tensor, place: Tensor, numbers: LabelNumbers, addend: float) -> Tensor:
-    r"""Compute $\log(\hat x + a) - \log(x + a)$ of numbers of any length, $x = \sum_t d_t \, 10^{place_t}$.
+    """Compute log(x' + a) - log(x + a) of numbers of any length, x = sum_t d_t 10^place_t.
 
     Each number is scaled by its own power of ten, so that none overflows. To keep gradients finite, a number
     is underestimated if its leading digit is predicted below 1e-18 and all others as exactly 0. All are

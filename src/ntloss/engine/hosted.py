@@ -16,17 +16,6 @@ from ntloss.engine.targets import Targets
 from ntloss.engine.terms import NumberTerm
 
 
-def weighted_tokens(
-    targets: Targets, term: NumberTerm, weight: Tensor | float, label_smoothing: float
-) -> SoftTargets:
-    """Write the loss of each position as tokens and their weights, `[positions, K]`.
-
-    The loss is minus the sum of `weights * log_probs`. Raise a ValueError if the criterion depends on the
-    model's probabilities.
-    """
-    return _with_target(targets, term.fixed_target(targets), term.tables, weight, label_smoothing)
-
-
 class LossArrays(NamedTuple):
     """A loss as NumPy arrays, with which any framework computes it from log-probabilities.
 
@@ -57,12 +46,11 @@ def loss_arrays(
 
     Raise a ValueError for a criterion with neither a fixed target nor an expected cost.
     """
-    tables, criterion = term.tables, term.criterion
-    count, nothing = len(tables.token_ids), torch.zeros_like(targets.number_weights)
-    costs, number = nothing.new_zeros(len(nothing), count), nothing
-    distances = costs.new_zeros(count, count)
+    tables, criterion, nothing = term.tables, term.criterion, torch.zeros_like(targets.number_weights)
+    costs, number = nothing.new_zeros(len(nothing), len(tables.token_ids)), nothing
+    distances = costs.new_zeros(costs.shape[-1], costs.shape[-1])
     if criterion is None or not fact(criterion, "expected_cost"):
-        tokens = weighted_tokens(targets, term, weight, label_smoothing)
+        tokens = weighted_tokens(targets, term.fixed_target(targets), tables, weight, label_smoothing)
     elif targets.soft is not None:
         raise ValueError(
             f"soft labels: {name_of(criterion)} of them is no expected cost; expected hard labels"
@@ -76,22 +64,25 @@ def loss_arrays(
         if fact(criterion, "spread"):
             apart = values[of_token]
             distances = (apart - apart.unsqueeze(-1)).abs().to(costs)
-        number = weight * targets.number_weights
-        plain = targets._replace(number_weights=nothing)
-        tokens = _with_target(
-            plain, each.new_zeros(len(nothing), len(values)), tables, weight, label_smoothing
-        )
+        number, plain = weight * targets.number_weights, targets._replace(number_weights=nothing)
+        unused = each.new_zeros(len(nothing), len(values))
+        tokens = weighted_tokens(plain, unused, tables, weight, label_smoothing)
     ids, weights, cost = (each.reshape(*shape, each.shape[-1]).numpy() for each in (*tokens, costs))
     own, factor = tables.token_ids.numpy(), number.reshape(shape).numpy()
     return LossArrays(ids, weights, own, factor, cost, distances.numpy())
 
 
-def _with_target(
+def weighted_tokens(
     targets: Targets, of_values: Tensor, tables: NumberTables, weight: Tensor | float, label_smoothing: float
 ) -> SoftTargets:
-    """Write cross-entropy and the weights `[positions, values]` of a fixed target as weighted tokens."""
-    terms = targets.number_weights.unsqueeze(-1) * _token_weights(of_values, targets.labels, tables)
-    of_numbers = weight * torch.where(targets.number_weights.unsqueeze(-1) != 0, terms, 0)
+    """Write the loss of each position as tokens and their weights, `[positions, K]`, by descending weight.
+
+    The loss is minus the sum of `weights * log_probs`; `of_values`, `[positions, values]`, is the fixed
+    target of the number term.
+    """
+    weights_of_terms = targets.number_weights.unsqueeze(-1)
+    terms = weights_of_terms * _token_weights(of_values, targets.labels, tables)
+    of_numbers = weight * torch.where(weights_of_terms != 0, terms, 0)
     ids = tables.token_ids.expand(of_numbers.shape)
     ce_weights = (1 - label_smoothing) * targets.ce_weights
     if targets.soft is not None:
@@ -108,7 +99,9 @@ def _with_target(
         share = label_smoothing / vocab_size * targets.ce_weights
         weights = share.unsqueeze(-1).repeat(1, vocab_size).scatter_add(-1, ids, weights)
         ids = torch.arange(vocab_size, device=ids.device).expand(weights.shape)
-    return _sorted_tokens(ids, weights)
+    weights, order = weights.sort(stable=True, dim=-1, descending=True)
+    width = max(1, int((weights != 0).sum(-1).max())) if len(weights) else 1  # places that a position needs
+    return SoftTargets(ids.gather(-1, order)[:, :width], weights[:, :width])
 
 
 def _token_weights(of_values: Tensor, labels: Tensor, tables: NumberTables) -> Tensor:
@@ -132,13 +125,6 @@ def _token_weights(of_values: Tensor, labels: Tensor, tables: NumberTables) -> T
     rows = torch.tensor([style_of.get(label, 0) for label in labels.tolist()], device=labels.device)
     at = torch.tensor(columns, device=labels.device)[rows]
     return of_values.new_zeros(len(labels), len(ids)).scatter_add(-1, at, of_values)
-
-
-def _sorted_tokens(token_ids: Tensor, weights: Tensor) -> SoftTargets:
-    """Sort tokens `[positions, K]` by their weights, and leave out the places that no position needs."""
-    weights, order = weights.sort(stable=True, dim=-1, descending=True)
-    width = max(1, int((weights != 0).sum(-1).max())) if len(weights) else 1
-    return SoftTargets(token_ids.gather(-1, order)[:, :width], weights[:, :width])
 
 
 def readout_of_candidates(log_probs: Tensor, targets: Targets, term: NumberTerm) -> Readout:

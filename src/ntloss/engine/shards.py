@@ -118,8 +118,7 @@ def local_columns(
         if len(sharded) > 1 or not all(tensor.placements[i].is_shard(dim % tensor.ndim) for i in sharded):
             raise ValueError(
                 f"DTensor with placements {tensor.placements}: expected the vocabulary, dimension "
-                f"{dim % tensor.ndim}, to be sharded over one dimension of the mesh, and nothing else. "
-                "Redistribute it first."
+                f"{dim % tensor.ndim}, to be sharded over one dimension of the mesh, and nothing else"
             )
         group = tensor.device_mesh.get_group(sharded[0]) if sharded else None
         tensor = tensor.to_local()
@@ -132,8 +131,7 @@ def unwrap_replicated(tensor: Tensor) -> Tensor:
         return tensor
     if not all(placement.is_replicate() for placement in tensor.placements):
         raise ValueError(
-            f"DTensor with placements {tensor.placements}: expected replicated hidden states (Replicate). "
-            "Redistribute them first."
+            f"DTensor with placements {tensor.placements}: expected replicated hidden states (Replicate)"
         )
     return tensor.to_local()
 

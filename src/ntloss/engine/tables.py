@@ -97,11 +97,6 @@ class NumberTables(nn.Module):
             table[1, kinds, i] = abs(token.value) >= 10 ** (token.digits - 1)
         return table
 
-    @property
-    def value_of_token(self) -> Tensor:
-        """`[vocab]`, index into `values` of each number token, -1 for text."""
-        return self.value_of_label[:-1]
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NumberTables:
         # Of .half(), .to(device) and .to_empty(...), only the device takes effect; applying `fn` to an empty
         # tensor reveals it. That tensor is on the CPU if the tables are on meta, because meta tensors cannot
@@ -123,10 +118,3 @@ class NumberTables(nn.Module):
             merged = merged.index_copy(-1, members, both)
             start += len(members)
         return merged
-
-    def extra_repr(self) -> str:
-        """Counts, for `print(model)`."""
-        return (
-            f"vocab_size={self.vocabulary.vocab_size}, tokens={len(self.token_ids)}, "
-            f"values={len(self.values)}"
-        )

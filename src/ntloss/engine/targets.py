@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -12,21 +12,20 @@ from torch import Tensor
 from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imports no compiler yet
 from torch.utils._pytree import tree_map_only
 
-from ntloss.criteria.soft import SoftTargets
-from ntloss.engine.readout import COMPUTED_IN, values_are_hidden
-from ntloss.engine.soft import check_soft_labels, soft_weights
+from ntloss.criteria.soft import SoftTargets, check_probabilities
+from ntloss.engine.readout import COMPUTED_IN
 from ntloss.engine.tables import NumberTables
 from ntloss.numbers.fields import Finder, sigma_of_labels
 from ntloss.numbers.labels import LabelNumbers, find_numbers, first_tokens, without_float64
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 IGNORED = -100  # label of positions without a loss, the default of torch
-MODES = ("add", "replace")
-REDUCTIONS = ("mean", "sum", "none")
+Mode = Literal["add", "replace"]
+Reduction = Literal["mean", "sum", "none"]
 # What a criterion reads of the whole number that a label belongs to.
-OF_NUMBERS = ("place", "digits_after", "numbers", "digits", "number_sigma")
+OF_NUMBERS = frozenset({"place", "digits_after", "numbers", "digits", "number_sigma"})
+INTEGERS = (torch.int64, torch.int32)
 TINY = torch.finfo(torch.float32).tiny  # a divisor in place of 0
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class PreparedLabels(NamedTuple):
@@ -82,13 +81,10 @@ class PreparedLabels(NamedTuple):
     def unpack(cls, packed: Tensor, reader: LabelReader) -> PreparedLabels:
         """Read what `pack` wrote of a record that this reader made."""
         here = packed.cpu() if packed.device.type == "mps" else packed  # which has no float64
-        own, rest = here[..., :4], here[..., 4:]
-        labels, *floats = own.unbind(-1)
+        labels, *floats = here[..., :4].unbind(-1)
         weights, number_weights, sigma = (each.view(torch.float64) for each in floats)
-        numbers = None
-        if reader.finds_numbers:
-            width = len(LabelNumbers._fields)
-            numbers, rest = rest[..., :width], rest[..., width:]
+        width = 4 + (len(LabelNumbers._fields) if reader.finds_numbers else 0)
+        numbers, rest = here[..., 4:width] if reader.finds_numbers else None, here[..., width:]
         soft, half = None, rest.shape[-1] // 2
         if half:
             soft = SoftTargets(rest[..., :half], rest[..., half:].contiguous().view(torch.float64))
@@ -114,7 +110,7 @@ class LabelReader(NamedTuple):
     @property
     def finds_numbers(self) -> bool:
         """Whether the criterion reads which numbers labels form."""
-        return not {*OF_NUMBERS}.isdisjoint(self.reads)
+        return not OF_NUMBERS.isdisjoint(self.reads)
 
     def prepare(
         self,
@@ -134,7 +130,7 @@ class LabelReader(NamedTuple):
         See `NTLCrossEntropyLoss.prepare`; the keywords are attributes of the loss. Raise a TypeError or
         ValueError that names what does not fit.
         """
-        if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
+        if not isinstance(labels, Tensor) or labels.dtype not in INTEGERS:
             raise TypeError(
                 f"labels: expected a tensor of token ids, torch.int64, or what loss.prepare returned, given "
                 f"{given_type(labels)}"
@@ -151,35 +147,84 @@ class LabelReader(NamedTuple):
                     "from another tokenizer?"
                 )
         # `gather` accepts int32 only since torch 2.8.
-        labels = labels.long().masked_fill(ignored, -1)
-        beside = {"weights": weights, "number_weights": number_weights, "sigma": sigma}
+        record = PreparedLabels(labels.long().masked_fill(ignored, -1), weights, number_weights, sigma, soft)
+        beside = weights, number_weights, sigma, soft, sequence_ids
+        if [each for each in beside if each is not None]:
+            self._check(record, sequence_ids, mode, reads)
+        if self.fields is not None:
+            own = sigma_of_labels(record.labels, self.vocabulary, *self.fields, sequence_ids, -1)
+            own = own.to(labels.device)
+            record = record._replace(sigma=own if sigma is None else torch.where(sigma > 0, sigma, own))
+        if shift:  # by one position to the left; the length stays that of the logits
+            soft = None if soft is None else SoftTargets(*[_shifted(each, 0, -2) for each in soft])
+            moved = [None if each is None else _shifted(each) for each in record[1:4]]
+            record = PreparedLabels(_shifted(record.labels, -1), *moved, soft)  # type: ignore[arg-type,call-arg]
+            sequence_ids = None if sequence_ids is None else _shifted(sequence_ids, -1)
+        if not OF_NUMBERS.isdisjoint(self.reads):
+            # Compiled code cannot read labels, and in eager mode the compiler need not be imported.
+            find = self._find_numbers
+            find = _disable_dynamo(find) if torch.compiler.is_compiling() else find
+            record = record._replace(numbers=find(record.labels, sequence_ids))
+        return record
+
+    def _check(self, record: PreparedLabels, sequence_ids: Tensor | None, mode: str, reads: bool) -> None:
+        """Raise a TypeError or ValueError unless what stands beside labels fits them and the criterion.
+
+        Values are checked only if they are read: finite and 0 or more, but for NaN in `sigma`, and at most 1
+        if a number's weight splits its label between two terms.
+        """
+        shape, soft = record.labels.shape, record.soft
+        beside = {"weights": record.weights, "number_weights": record.number_weights, "sigma": record.sigma}
         for name, given in {**beside, "sequence_ids": sequence_ids}.items():
-            if given is not None:
-                _check_beside(name, given, labels, mode)
-        for name, is_given, read, expected in (
-            ("sigma", sigma is not None, "number_sigma", "HLGauss"),
+            if given is None:
+                continue
+            if not isinstance(given, Tensor) or given.is_complex():
+                raise TypeError(f"{name}: expected a tensor of numbers, given {given_type(given)}")
+            if given.shape != shape or given.device != record.labels.device:
+                raise ValueError(
+                    f"{name} of shape {list(given.shape)} on {given.device}: expected those of the labels, "
+                    f"{list(shape)} on {record.labels.device}"
+                )
+            if not reads or name == "sequence_ids":
+                continue
+            valid, expected = (given >= 0) & (given < torch.inf), "finite weights, 0 or more"
+            if name == "sigma":
+                valid, expected = valid | given.isnan(), "standard deviations; 0 or NaN for the criterion's"
+            elif name == "number_weights" and mode == "replace":
+                valid, expected = valid & (given <= 1), "weights from 0 to 1 with mode='replace'"
+            if not valid.all():
+                raise ValueError(f"{name} of {given[~valid][0].item()}: expected {expected}")
+        for name, is_given, read, like in (
+            ("sigma", record.sigma is not None, "number_sigma", "HLGauss"),
             ("soft", soft is not None, "target_probs", "crps or gaussian_smoothing"),
         ):
             if is_given and self.reads and read not in self.reads:
                 raise ValueError(
                     f"{name} is given, but the criterion reads {', '.join(self.reads)}: expected one that "
-                    f"reads {read}, such as {expected}"
+                    f"reads {read}, such as {like}"
                 )
-        if soft is not None:
-            check_soft_labels(soft, labels, self.vocabulary.vocab_size, reads)
-        if self.fields is not None:
-            own = sigma_of_labels(labels, self.vocabulary, *self.fields, sequence_ids, -1).to(labels.device)
-            sigma = own if sigma is None else torch.where(sigma > 0, sigma, own)
-        record = PreparedLabels(labels, weights, number_weights, sigma, soft)
-        if shift:
-            record, sequence_ids = _shift_left(record), _shifted(sequence_ids, -1)
-        if self.finds_numbers:
-            # Compiled code cannot read labels, and in eager mode the compiler need not be imported.
-            find = (
-                _disable_dynamo(self._find_numbers) if torch.compiler.is_compiling() else self._find_numbers
+        if soft is None:
+            return
+        if not isinstance(soft, SoftTargets):
+            raise TypeError(f"soft: expected SoftTargets(token_ids, weights), given {type(soft).__name__}")
+        ids, weights = soft
+        if ids.dtype not in INTEGERS or not weights.is_floating_point():
+            raise TypeError(
+                f"soft: expected ids, torch.int64, and floating weights, given {ids.dtype}, {weights.dtype}"
             )
-            record = record._replace(numbers=find(record.labels, sequence_ids))
-        return record
+        if not (ids.shape == weights.shape == (*shape, *ids.shape[-1:])):
+            raise ValueError(
+                f"soft of shapes {list(ids.shape)} and {list(weights.shape)}: expected K tokens for each "
+                f"label, {[*shape, 'K']}"
+            )
+        if reads:
+            outside = (ids < 0) | (ids >= self.vocabulary.vocab_size)
+            if outside.any():
+                raise ValueError(
+                    f"soft has the token {int(ids[outside][0])}: expected 0 to "
+                    f"{self.vocabulary.vocab_size - 1:,}, with a weight of 0 where a place is not needed"
+                )
+            check_probabilities("weights of soft", weights, may_be_zero=True)
 
     def _find_numbers(self, labels: Tensor, sequence_ids: Tensor | None) -> Tensor:
         """Find the numbers of labels, and raise a ValueError if it is unknown where sequences end."""
@@ -193,19 +238,10 @@ class LabelReader(NamedTuple):
         return (without_float64(numbers) if labels.device.type == "mps" else numbers).to(labels.device)
 
 
-def _shifted(given: Tensor | None, fill: float = 0) -> Tensor | None:
-    """Shift a tensor `[..., seq]` by one position to the left; the last position gets `fill`."""
-    # Padded first, so that empty sequences stay empty.
-    return None if given is None else F.pad(given, (0, 1), value=fill)[..., 1:]
-
-
-def _shift_left(record: PreparedLabels) -> PreparedLabels:
-    """Shift a record by one position to the left, for causal models; its length stays that of the logits."""
-    labels, weights, number_weights, sigma, soft, _ = record
-    labels = F.pad(labels, (0, 1), value=-1)[..., 1:]
-    if soft is not None:
-        soft = SoftTargets(*[F.pad(each, (0, 0, 0, 1))[..., 1:, :] for each in soft])
-    return PreparedLabels(labels, _shifted(weights), _shifted(number_weights), _shifted(sigma), soft)
+def _shifted(given: Tensor, fill: float = 0, dim: int = -1) -> Tensor:
+    """Shift along a sequence, whose last position gets `fill`, padding first, so that it may be empty."""
+    padded = F.pad(given, (0, 1) if dim == -1 else (0, 0, 0, 1), value=fill)
+    return padded.narrow(dim, 1, given.shape[dim])
 
 
 class Targets(NamedTuple):
@@ -216,8 +252,6 @@ class Targets(NamedTuple):
 
     labels: Tensor  # token ids, -1 where ignored
     target: Tensor  # index of the label's value, -1 where the label is not a number
-    counted: Tensor  # bool, False where the label is ignored
-    item_weights: Tensor  # weight of the position
     ce_weights: Tensor  # weight of its cross-entropy
     number_weights: Tensor  # weight of its number term, 0 where it has none
     numbers: Tensor | None  # `[positions, columns]`, packed `LabelNumbers`, if the criterion reads them
@@ -236,7 +270,7 @@ class Targets(NamedTuple):
     replaces: bool  # whether the number term replaces cross-entropy
     is_sum: bool  # whether the losses are summed
 
-    def select(self, rows: Tensor | slice) -> Targets:
+    def select(self, rows: Tensor) -> Targets:
         """Select some positions."""
         fields: tuple[Any, ...] = self
         columns: list[Any] = [None if each is None else each[rows] for each in fields[:_OF_POSITIONS]]
@@ -265,26 +299,22 @@ def make_targets(
     `reads` are those of the `NumberTerm`, and the others are attributes and arguments of
     `NTLCrossEntropyLoss`. Raise a ValueError that names what does not fit.
     """
-    if record.labels.shape != inputs.shape[:-1]:
+    if record.labels.shape != inputs.shape[:-1] or record.labels.device != inputs.device:
         raise ValueError(
-            f"labels of shape {list(record.labels.shape)} do not fit: expected {list(inputs.shape[:-1])}, "
-            "the shape of the logits (or hidden states) without their last dimension. To shift a causal "
-            "model's labels, shift its logits too: logits[:, :-1], labels[:, 1:]."
-        )
-    if record.labels.device != inputs.device:
-        raise ValueError(
-            f"labels are on {record.labels.device}, the logits on {inputs.device}: move one to the other"
+            f"labels of shape {list(record.labels.shape)} on {record.labels.device} do not fit: expected "
+            f"{list(inputs.shape[:-1])} on {inputs.device}, the logits or hidden states without their last "
+            "dimension. To shift a causal model's labels, shift its logits: logits[:, :-1], labels[:, 1:]."
         )
     labels = record.labels.reshape(-1)
-    counted, target = labels >= 0, tables.value_of_label[labels]
+    counted, target, reads_them = labels >= 0, tables.value_of_label[labels], reads_values(labels)
     soft = None
     if record.soft is not None:
-        soft = soft_weights(record.soft, labels, tables, reads_values(labels))
+        soft = soft_weights(record.soft, labels, tables, reads_them)
         labels = torch.where(target >= 0, tables.token_ids[soft.argmax(-1)], labels)
     has_term = is_number = target >= 0
     of_numbers = "numbers" in reads  # one term for each number, at its first token
     numbers = sigma = None
-    if not {*OF_NUMBERS}.isdisjoint(reads):
+    if not OF_NUMBERS.isdisjoint(reads):
         if record.numbers is None:
             raise ValueError(
                 "the labels were prepared by a loss that looks at no whole numbers: expected "
@@ -316,10 +346,9 @@ def make_targets(
     left_out = None
     if of_numbers and record.weights is not None:
         left_out = (weights == 0) & (term_weights == 0)[first_tokens(found)]
-    has_rows = not of_numbers and reads_values(labels)
     return Targets(
-        *(labels, target, counted, weights, ce_weights, term_weights, numbers, soft, sigma, left_out),
-        number_rows=term_weights.nonzero().squeeze(-1) if has_rows else None,
+        *(labels, target, ce_weights, term_weights, numbers, soft, sigma, left_out),
+        number_rows=None if of_numbers or not reads_them else term_weights.nonzero().squeeze(-1),
         token_ids=tables.token_ids if reads or soft is not None else tables.token_ids[:0],
         replaces=mode == "replace",
         is_sum=reduction != "none",
@@ -341,9 +370,45 @@ def _divided(weights: Tensor, count: Tensor | float, reduction: str) -> Tensor:
     return weights / count if count > 0 else torch.zeros_like(weights)
 
 
+def soft_weights(soft: SoftTargets, labels: Tensor, tables: NumberTables, reads: bool) -> Tensor:
+    """Write soft labels `[..., K]` as weights of the number tokens, `[positions, number tokens]`.
+
+    `labels` are flat, -1 where ignored. Rows add up to 1 where the label is a number token, which has all
+    weight where the label is not soft; rows of text are 0. Raise a ValueError if values are read and a label
+    of text is another token's, or that of a number also text's.
+    """
+    width, count = soft.token_ids.shape[-1], len(tables.token_ids)
+    ids, given = soft.token_ids.reshape(-1, width).long(), soft.weights.reshape(-1, width)
+    given = given.to(tables.values_in_float32 if given.dtype != torch.float64 else given)
+    column_of = torch.full((tables.vocabulary.vocab_size + 1,), -1, device=labels.device)
+    column_of = column_of.scatter(0, tables.token_ids, torch.arange(count, device=labels.device))
+    columns, own = column_of[ids], column_of[labels]  # label -1 is the last entry, which is none
+    is_number = (own >= 0).unsqueeze(-1)
+    if reads:
+        on_text = (ids != labels.unsqueeze(-1)) & (labels >= 0).unsqueeze(-1)
+        strange = (given > 0) & torch.where(is_number, columns < 0, on_text)
+        if strange.any():
+            row, place = strange.nonzero()[0].tolist()
+            raise ValueError(
+                f"soft has token {int(ids[row, place])} where the label is {int(labels[row])}, "
+                f"{'a number token' if is_number[row] else 'no number token'}: expected number tokens where "
+                "labels are number tokens, and weights of 0 or the label itself elsewhere"
+            )
+    of_tokens = torch.where(columns >= 0, given, 0)
+    weights = given.new_zeros(len(labels), count).scatter_add(-1, columns.clamp(min=0), of_tokens)
+    total = weights.sum(-1, keepdim=True)
+    hard = F.one_hot(own.clamp(min=0), count).to(weights)
+    return torch.where(total > 0, weights / total.clamp(min=TINY), hard) * is_number
+
+
 def given_type(given: object) -> object:
     """Name the type of an argument for an error message: of a tensor its dtype."""
     return given.dtype if isinstance(given, Tensor) else type(given).__name__
+
+
+def values_are_hidden() -> bool:
+    """Whether tensors have no values that Python could read: under `torch.compile` and `torch.func`."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def reads_values(tensor: Tensor) -> bool:
@@ -353,12 +418,12 @@ def reads_values(tensor: Tensor) -> bool:
 
 def check_logits(logits: Tensor, vocab_size: int) -> None:
     """Raise a TypeError unless logits are float16 to float64, a ValueError unless `vocab_size` wide."""
-    if not isinstance(logits, Tensor) or logits.dtype not in FLOATS:
+    if not isinstance(logits, Tensor) or logits.dtype not in COMPUTED_IN:
         raise TypeError(
             f"logits: expected a floating-point tensor [..., vocab], given {given_type(logits)}: cast float8 "
             "logits to bfloat16 or float32"
         )
-    if logits.dim() == 0 or logits.shape[-1] != vocab_size:
+    if logits.shape[-1:] != (vocab_size,):
         raise ValueError(
             f"logits of shape {list(logits.shape)} do not end in the vocabulary's size, {vocab_size:,}. "
             "Models often pad their embeddings: NumberVocabulary.from_tokenizer(tokenizer, vocab_size="
@@ -366,38 +431,10 @@ def check_logits(logits: Tensor, vocab_size: int) -> None:
         )
 
 
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise a ValueError unless an option is one of several names."""
-    if value not in choices:
-        *others, last = map(repr, choices)
-        raise ValueError(f"{name}={value!r}: expected {', '.join(others)} or {last}")
-
-
-def _check_beside(name: str, given: Tensor, labels: Tensor, mode: str) -> None:
-    """Raise a TypeError or ValueError unless something for each label has the labels' shape and valid values.
-
-    Integers are expected of `sequence_ids`, and numbers of the others: finite and 0 or more, but for NaN in
-    `sigma`, and at most 1 if a number's weight splits its label between two terms.
-    """
-    integers = name == "sequence_ids"
-    if not isinstance(given, Tensor) or given.is_complex() or (integers and given.is_floating_point()):
-        expected = "a tensor of integers" if integers else "a real tensor"
-        raise TypeError(f"{name}: expected {expected}, given {given_type(given)}")
-    if given.shape != labels.shape:
-        found = f"{name} of shape {list(given.shape)}"
-        raise ValueError(f"{found}: expected that of the labels, {list(labels.shape)}")
-    if given.device != labels.device:
-        found = f"{name} are on {given.device}, the labels on {labels.device}"
-        raise ValueError(f"{found}: move one to the other")
-    if integers or not reads_values(labels):
-        return
-    valid, expected = (given >= 0) & (given < torch.inf), "finite weights, 0 or more"  # NaN is neither
-    if name == "sigma":
-        valid, expected = valid | given.isnan(), "standard deviations; 0 or NaN for the criterion's own"
-    elif name == "number_weights" and mode == "replace":
-        valid, expected = valid & (given <= 1), "weights from 0 to 1 with mode='replace'"
-    if not valid.all():
-        raise ValueError(f"{name} of {given[~valid][0].item()}: expected {expected}")
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Raise a ValueError unless an option is one of a `Literal`."""
+    if value not in get_args(choices):
+        raise ValueError(f"{name}={value!r}: expected {' or '.join(map(repr, get_args(choices)))}")
 
 
 def check_weight(weight: object) -> None:

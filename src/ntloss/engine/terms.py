@@ -15,10 +15,10 @@ from ntloss.criteria.facts import fact
 from ntloss.criteria.hl_gauss import fields_of
 from ntloss.criteria.signature import name_of, option_of, reads_of, requires
 from ntloss.criteria.targets import MINUS_INFINITY
-from ntloss.engine.readout import COMPUTED_IN, Readout, values_are_hidden, without_autocast
-from ntloss.engine.soft import by_value, form_share
+from ntloss.engine.logits import without_autocast
+from ntloss.engine.readout import COMPUTED_IN, Readout
 from ntloss.engine.tables import NumberTables
-from ntloss.engine.targets import OF_NUMBERS, LabelReader, Targets
+from ntloss.engine.targets import OF_NUMBERS, LabelReader, Targets, values_are_hidden
 from ntloss.numbers.labels import LabelNumbers
 from ntloss.numbers.vocabulary import NumberVocabulary, warn_once, warn_without_point
 
@@ -55,6 +55,9 @@ class NumberTerm(nn.Module):
         labels: how labels are prepared for the criterion.
         reads_mass: whether it depends on the probability of all number tokens in the vocabulary.
         gradient_reads_mass: whether its gradient does, too, which that of a cross-entropy does not.
+        learns_form: whether the term, where it replaces cross-entropy, adds that of the label's token among
+            the tokens of its value (`4`, `▁4`): so it does for a criterion on tokens that reads
+            `vocab_log_probs`.
     """
 
     def __init__(
@@ -81,6 +84,8 @@ class NumberTerm(nn.Module):
             )
         self.reads_mass = not _OF_MASS.isdisjoint(self.reads)
         self.gradient_reads_mass = self.reads_mass and not fact(self.criterion, "fixed_target")
+        of_tokens = "vocab_log_probs" in self.reads and "numbers" not in self.reads
+        self.learns_form = of_tokens and self.tables.has_several_forms
 
     def move_to(self, device: torch.device) -> None:
         """Move the tables to a device; a RuntimeError in compiled code."""
@@ -102,48 +107,34 @@ class NumberTerm(nn.Module):
             self.criterion.to(self.tables.values.device)
 
     def forward(self, readout: Readout, targets: Targets) -> Tensor:
-        """Compute the weighted number term: its sum or, if the losses are not summed, of each position.
-
-        A term that replaces cross-entropy also learns which form of a value the label is.
-        """
-        compiles = readout.row_max.device.type in COMPILED_ON and not values_are_hidden()
-        if compiles and self.criterion is not None and not _compiler_is_missing:
-            return self._compiled(readout, targets)
+        """Compute the weighted number term: its sum or, if the losses are not summed, of each position."""
         row_max, shifted_lse, number_logits = readout.row_max, readout.shifted_lse, readout.number_logits
         if self.criterion is None:
             return torch.zeros_like(row_max.sum() if targets.is_sum else row_max)
-        learns_form = targets.replaces and self.tables.has_several_forms
-        labels = targets.labels if learns_form else None
-        target, weights = targets.target, targets.number_weights
-        packed, soft, sigma = targets.numbers, targets.soft, targets.sigma
-        rows = targets.number_rows
+        if row_max.device.type in COMPILED_ON and not (_compiler_is_missing or values_are_hidden()):
+            return self._compiled(readout, targets)
+        target, weights, rows = targets.target, targets.number_weights, targets.number_rows
+        labels = targets.labels if targets.replaces and self.learns_form else None
+        beside = targets.numbers, targets.soft, targets.sigma
         if rows is not None:  # with a thousand number tokens, computing all positions would cost more
             target, weights, number_logits = target[rows], weights[rows], number_logits.index_select(0, rows)
             if self.reads_mass:
                 row_max, shifted_lse = row_max[rows], shifted_lse[rows]
-            packed = None if packed is None else packed[rows]
-            soft, sigma = None if soft is None else soft[rows], None if sigma is None else sigma[rows]
-            labels = None if labels is None else labels[rows]
+            labels, *beside = (None if each is None else each[rows] for each in (labels, *beside))  # type: ignore[assignment]
         else:
             # The logits of other positions may be NaN. A criterion on whole numbers reads all tokens of a
             # number whose first token has a weight, and may read its neighbors.
             weightless = weights == 0
-            out = ~targets.counted if "numbers" in self.reads else weightless
+            out = targets.labels < 0 if "numbers" in self.reads else weightless
             if targets.left_out is not None:
                 out = out | targets.left_out
             target, number_logits = target.clamp(min=0), number_logits.masked_fill(out.unsqueeze(-1), 0)
             if self.reads_mass:
                 row_max, shifted_lse = row_max.masked_fill(out, 0), shifted_lse.masked_fill(out, 0)
         with without_autocast(target.device):
-            label_logit = None
-            if labels is not None:
-                form = (labels.unsqueeze(-1) == self.tables.token_ids).int().argmax(-1, keepdim=True)
-                label_logit = number_logits.gather(-1, form).squeeze(-1)
             normalizer = (row_max, shifted_lse) if self.reads_mass else None
-            given = read_distribution(self.tables, number_logits, target, self.reads, normalizer, label_logit)
-            given |= self._of_labels(target, packed, soft, sigma, given["logits"])
-            if soft is not None and learns_form:
-                given["form_log_probs"] = form_share(number_logits, given["logits"], soft, self.tables)
+            given = read_distribution(self.tables, number_logits, self.reads, normalizer)
+            given |= self._of_labels(target, *beside, given["logits"])
             loss = self.criterion(**{name: given[name] for name in self.reads})
             if not isinstance(loss, Tensor) or loss.shape != target.shape:
                 returned = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
@@ -151,12 +142,24 @@ class NumberTerm(nn.Module):
                     f"criterion {name_of(self.criterion)} returned {returned}: expected one loss for each "
                     f"position, {list(target.shape)}"
                 )
+            if labels is not None:
+                form = self._form_log_probs(number_logits, given["logits"], labels, beside[1])
+                loss = loss - form
             if rows is None:  # else no weight is 0
                 loss = loss.masked_fill(weightless, 0)
             term = loss * weights
         if targets.is_sum:
             return term.sum()
         return term if rows is None else term.new_zeros(len(targets.target)).index_copy(0, rows, term)
+
+    def _form_log_probs(
+        self, number_logits: Tensor, logits: Tensor, labels: Tensor, soft: Tensor | None
+    ) -> Tensor:
+        """Compute the log of the share of the label's token among the tokens of its value, `[positions]`."""
+        if soft is None:
+            soft = (labels.unsqueeze(-1) == self.tables.token_ids).to(logits)
+        of_value = logits.index_select(-1, self.tables.value_of_label[self.tables.token_ids])
+        return torch.where(soft > 0, soft * (number_logits.to(logits) - of_value), 0).sum(-1)
 
     def _compiled(self, readout: Readout, targets: Targets) -> Tensor:
         """Compute the term of an accelerator compiled, because its cost is the number of its launches."""
@@ -192,8 +195,9 @@ class NumberTerm(nn.Module):
         numbers = None if packed is None else LabelNumbers.unpack(packed)
         given = {"target": target, "numbers": numbers, "digits": numbers, "cells": self.tables.cells}
         given |= {"own_values": self.tables.own_values, "number_sigma": sigma, "target_probs": None}
-        if soft is not None:
-            given["target_probs"] = by_value(soft, self.tables).to(like)
+        if soft is not None:  # the weights of the forms of each value add up
+            values = self.tables.value_of_label[self.tables.token_ids]
+            given["target_probs"] = torch.zeros_like(like).index_add(-1, values, soft.to(like))
         elif self._requires_target_probs:
             nothing = torch.zeros_like(like)  # not F.one_hot, which reads the values
             given["target_probs"] = nothing.scatter(-1, target.unsqueeze(-1), 1)
@@ -224,21 +228,11 @@ class NumberTerm(nn.Module):
         values, target = self.tables.values, targets.target.clamp(min=0)
         log_probs = values.new_zeros(len(target), len(values)).requires_grad_()
         given: dict[str, Any] = {"log_probs": log_probs, "vocab_log_probs": log_probs, "values": values}
-        given |= {"log_mass": values.new_zeros(len(target)), "form_log_probs": None}
+        given["log_mass"] = values.new_zeros(len(target))
         given |= self._of_labels(target, targets.numbers, targets.soft, targets.sigma, log_probs)
         with torch.enable_grad():
             loss = self.criterion(**{name: given[name] for name in self.reads})
         return -torch.autograd.grad(loss.sum(), log_probs)[0]
-
-    def gradients(self, readout: Readout, targets: Targets) -> tuple[Tensor, Tensor]:
-        """Differentiate the summed term by the log-sum-exp and by the number tokens' logits."""
-        given = readout.shifted_lse, readout.number_logits
-        with torch.enable_grad():
-            shifted_lse, number_logits = (each.detach().requires_grad_() for each in given)
-            readout = readout._replace(shifted_lse=shifted_lse, number_logits=number_logits)
-            term = self(readout, targets)
-        by_lse, by_numbers = torch.autograd.grad(term, (shifted_lse, number_logits), materialize_grads=True)
-        return by_lse, by_numbers
 
 
 @cache
@@ -251,32 +245,30 @@ def compiled_term() -> Callable[..., Tensor]:
 def read_distribution(
     tables: NumberTables,
     number_logits: Tensor,
-    target: Tensor,
     reads: Collection[str],
     normalizer: tuple[Tensor, Tensor] | None,
-    label_logit: Tensor | None = None,
 ) -> dict[str, Any]:
     """Merge the forms of each value and compute what is read of `criteria.READABLE`, in float32 at least.
 
     `number_logits` are `[positions, number tokens]`, in the order of `tables.token_ids`; `normalizer` is
-    `row_max` and `shifted_lse` of the `Readout`, which only `log_mass` and `vocab_log_probs` need; without
-    `label_logit`, `form_log_probs` is None.
+    `row_max` and `shifted_lse` of the `Readout`, which only `log_mass` and `vocab_log_probs` need.
     """
     dtype = COMPUTED_IN[number_logits.dtype]
     # A clamp whose backward pass is a single operator; so is `hardtanh` below.
     logits = F.threshold(number_logits.to(dtype), MINUS_INFINITY, MINUS_INFINITY)
     shifted: Tensor = logits
-    row_max, shifted_lse = (None, None) if normalizer is None else normalizer
+    highest: Tensor | None = None
     if tables.has_several_forms or "log_mass" in reads:
         # Differences of large logits are more precise than their logsumexp.
         highest = logits.detach().amax(-1)
         shifted = tables.merge_forms(logits - highest.unsqueeze(-1))
         logits = shifted + highest.unsqueeze(-1) if tables.has_several_forms else logits
-        row_max = None if row_max is None else row_max - highest
     values = tables.values_in_float32 if dtype == torch.float32 else tables.values
-    given: dict[str, Any] = {"logits": logits, "values": values, "form_log_probs": None}
-    if row_max is not None and shifted_lse is not None:
+    given: dict[str, Any] = {"logits": logits, "values": values}
+    if normalizer is not None:
         # Rounding may make the sum over the number tokens exceed the sum over the vocabulary.
+        row_max, shifted_lse = normalizer
+        row_max = row_max if highest is None else row_max - highest
         if "vocab_log_probs" in reads:
             log_probs = (shifted - row_max.unsqueeze(-1)) - shifted_lse.unsqueeze(-1)
             given["vocab_log_probs"] = F.hardtanh(log_probs, torch.finfo(dtype).min, 0.0)
@@ -286,7 +278,4 @@ def read_distribution(
         given["log_probs"] = torch.log_softmax(shifted, -1)
     if "probs" in reads:  # without a gradient through logarithms that nothing else reads
         given["probs"] = given["log_probs"].exp() if "log_probs" in given else shifted.softmax(-1)
-    if label_logit is not None:
-        of_value = logits.gather(-1, target.unsqueeze(-1)).squeeze(-1)
-        given["form_log_probs"] = label_logit.to(dtype) - of_value
     return given

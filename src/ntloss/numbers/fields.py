@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,28 +15,23 @@ from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imp
 from ntloss.numbers.grammar import find_numbers
 from ntloss.numbers.vocabulary import NumberVocabulary
 
-# What may stand between a field's name and its number, such as `": `, `>` or ` = [`. Not what ends a clause:
-# in "I like its clarity. 3 of 4 ...", the 3 is no clarity. \u2010 to \u201e are dashes and quotation marks;
-# from \u3008 on, brackets of Chinese and Japanese, and marks of full width.
-_MARKS_BEFORE = re.compile(
-    r"""[\s"'`:=()\[\]{}<>|*_/\\~≈≤≥+$€£¥#→«»\u2010-\u201e\u3008-\u3011\uff1a\uff1d\uff08\uff09\uff3b\uff3d"""
-    r"""\uff5b-\uff5e\uffe5-]+\Z"""
-)
+_GAP = r"\s*(?:null|None|NaN|nan)\s*"  # in a list
 # A unit or a scale after a name: `length (m): 5`, `"clarity [1-5]": 4`. In `clarity (4): 2 typos` and
 # `clarity (4/5): fine`, the brackets hold the value.
-_IN_BRACKETS = re.compile(
-    r"""[\s"'`*_]*[(\[\uff08]"""
-    r"""(?!\s*[-+\u2212]?[0-9.,/\s%]+[)\]\uff09])"""
-    r"""[^()\[\]\uff08\uff09\n]*[)\]\uff09]"""
+_UNIT = (
+    r"""[\s"'`*_]*[(\[\uff08](?!\s*[-+\u2212]?[0-9.,/\s%]+[)\]\uff09])[^()\[\]\uff08\uff09\n]*[)\]\uff09]"""
     r"""(?=[\s"'`*_]*[:=\uff1a\uff1d])"""
 )
-_FAR = 32  # characters of these marks
-_GAP = "(?:null|None|NaN|nan)"
-_FIRST_GAPS = re.compile(rf"(?<=[\[(])(?:\s*{_GAP}\s*,)+")  # at the beginning of a list
-# Between two numbers of a list, which may hold lists and gaps.
-_BETWEEN = re.compile(rf"[\s,()\[\]]*(?:,\s*{_GAP}[\s,()\[\]]*)*")
-_CSV_HEAD = re.compile(r"[^:=\d]*[,;][^:=\d]*:?")
-_WORD = re.compile(r"\w")
+# What may stand between a name and its number, such as `": `, `>` or ` = [`. Not what ends a clause: in "I
+# like its clarity. 3 of 4 ...", the 3 is no clarity. \u2010 to \u201e are dashes and quotation marks; from
+# \u3008 on, brackets of Chinese and Japanese, and marks of full width.
+_AFTER_NAME = re.compile(
+    r"""(?:[\s"'`:=()\[\]{}<>|*_/\\~≈≤≥+$€£¥#→«»\u2010-\u201e\u3008-\u3011\uff1a\uff1d\uff08\uff09"""
+    rf"""\uff3b\uff3d\uff5b-\uff5e\uffe5-]|(?<=[\[(])(?:{_GAP},)+)*"""
+)
+_BETWEEN = re.compile(rf"[\s,()\[\]]*(?:,{_GAP}[\s,()\[\]]*)*")  # two numbers of a list
+_EDGE = r"(?:(?<!\w)|(?!\w))"  # of a name
+_COLUMNS = re.compile(r"[^:=]*[,;][^:=]*:?|.*[|\t].*")  # names above the columns of a table
 
 
 class FieldNumber(NamedTuple):
@@ -96,40 +92,29 @@ def find_fields(
 
 def _behind_names(text: str, names: Sequence[str], numbers: Iterable[tuple[int, int]]) -> list[FieldNumber]:
     # Longer names first, so that "size" is not found in "size of the room".
-    either = re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)))
-    field_at = {}  # by the character that follows the name
-    for match in either.finditer(text):
-        start, end = match.span()
-        if not (_is_inside_word(text, start) or _is_inside_word(text, end)):
-            further = _IN_BRACKETS.match(text, end)
-            field_at[end if further is None else further.end()] = match[0]
+    either = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    written = [*re.finditer(f"{_EDGE}({either}){_EDGE}(?:{_UNIT})?", text)]
+    ends = [name.end() for name in written]
     found: list[FieldNumber] = []
-    filled = _FIRST_GAPS.sub(lambda gaps: " " * len(gaps[0]), text)
     depth = 0  # brackets that are open since the name of the last field
     for start, end in numbers:
-        marks = _MARKS_BEFORE.search(filled, max(0, start - _FAR), start)
-        begins = start if marks is None else marks.start()
-        behind = [place for place in range(start, begins - 1, -1) if place in field_at]
-        if behind and not _is_in_head(text, behind[0], start, either):
-            found.append(FieldNumber(field_at[behind[0]], start, end))
-            depth = _depth(text[behind[0] : start])
+        name = written[last] if (last := bisect_right(ends, start) - 1) >= 0 else None
+        if name and _AFTER_NAME.fullmatch(text, name.end(), start) and not _is_above(text, name.end(), start):
+            found.append(FieldNumber(name[1], start, end))
+            depth = _depth(text[name.end() : start])
         elif depth and _BETWEEN.fullmatch(text, found[-1].end, start):
             depth = _depth(text[found[-1].end : start], depth)
-            if depth:
-                found.append(FieldNumber(found[-1].field, start, end))
+            found += [FieldNumber(found[-1].field, start, end)] if depth else []
         else:
             depth = 0
     return found
 
 
-def _is_in_head(text: str, end: int, start: int, either: re.Pattern[str]) -> bool:
-    """Return whether a name that ends before a number is one of those above a table, which are of columns."""
+def _is_above(text: str, end: int, start: int) -> bool:
+    """Return whether a name that ends before a number is one of those above the columns of a table."""
     line_ends = text.find("\n", end, start)
-    if line_ends < 0:
-        return False
-    line = text[text.rfind("\n", 0, end) + 1 : line_ends].strip()
-    is_csv = _CSV_HEAD.fullmatch(line) is not None and len(either.findall(line)) > 1
-    return is_csv or "|" in line or "\t" in line
+    line = text[text.rfind("\n", 0, end) + 1 : max(line_ends, 0)]
+    return line_ends >= 0 and _COLUMNS.fullmatch(line.strip()) is not None
 
 
 def _depth(text: str, before: int = 0) -> int:
@@ -142,9 +127,14 @@ def _depth(text: str, before: int = 0) -> int:
     return depth
 
 
-def _is_inside_word(text: str, place: int) -> bool:
-    """Return whether a letter, digit or underscore stands on both sides of a place."""
-    return all(_WORD.fullmatch(each) for each in (text[max(0, place - 1) : place], text[place : place + 1]))
+def _tokens_of(
+    fields: Iterable[FieldNumber], offsets: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, str]]:
+    """Yield the index of each token that holds a part of a number of a field, and the field."""
+    for field, begins, ends in fields:
+        for i, (first, last) in enumerate(offsets):
+            if first < ends and begins < last:
+                yield i, field
 
 
 def by_field(
@@ -184,10 +174,10 @@ def by_field(
         ['4']
     """
     column = [default] * len(offsets)
-    for field, begins, ends in find_fields(text[start:], values, by, thousands):
-        for i, (first, last) in enumerate(offsets):
-            if first < ends + start and begins + start < last:
-                column[i] = values[field]
+    for i, field in _tokens_of(
+        find_fields(text[start:], values, by, thousands), [(a - start, b - start) for a, b in offsets]
+    ):
+        column[i] = values[field]
     return column
 
 
@@ -219,26 +209,24 @@ def fields_of_labels(
     rows = labels.cpu().reshape(-1, labels.shape[-1] if labels.dim() else 1)
     found = torch.full(rows.shape, -1)
     ids_of = torch.zeros_like(rows) if sequence_ids is None else sequence_ids.cpu().reshape(rows.shape)
-    for row, (ids, sequences) in enumerate(zip(rows.tolist(), ids_of.tolist(), strict=True)):
-        runs = itertools.groupby(
-            range(len(ids)),
-            key=lambda i: (ids[i] == ignore_index, sequences[i]),
-        )
-        for (ignored, _), run in runs:
+    for row, ids, sequences in zip(found, rows.tolist(), ids_of.tolist(), strict=True):
+        keys = [(label == ignore_index, sequence) for label, sequence in zip(ids, sequences, strict=True)]
+        for (ignored, _), run in itertools.groupby(range(len(ids)), key=keys.__getitem__):
             if ignored:
                 continue
             places = list(run)
             pieces = vocabulary.spelling.pieces(ids[i] for i in places)
-            ends_of = list(itertools.accumulate(map(len, pieces)))
-            offsets = list(zip([0, *ends_of], ends_of, strict=False))
             # A token may be a part of a character, so tokens and numbers are compared by their bytes.
             text = b"".join(pieces).decode(errors="surrogateescape")
             lengths = (len(character.encode(errors="surrogateescape")) for character in text)
-            bytes_before = [0, *itertools.accumulate(lengths)]
-            for field, begins, ends in find_fields(text, names, by, vocabulary.thousands):
-                for i, (first, last) in zip(places, offsets, strict=True):
-                    if first < bytes_before[ends] and bytes_before[begins] < last:
-                        found[row, i] = names.index(field)
+            at = [0, *itertools.accumulate(lengths)]
+            numbers = [
+                FieldNumber(field, at[start], at[end])
+                for field, start, end in find_fields(text, names, by, vocabulary.thousands)
+            ]
+            ends = [0, *itertools.accumulate(map(len, pieces))]
+            for i, field in _tokens_of(numbers, [*itertools.pairwise(ends)]):
+                row[places[i]] = names.index(field)
     return found.reshape(labels.shape)
 
 
@@ -254,11 +242,8 @@ def sigma_of_labels(
 
 def _checked(fields: Iterable[str]) -> list[str]:
     names = list(fields)
-    if (
-        isinstance(fields, str)
-        or not names
-        or not all(isinstance(name, str) and name.strip() for name in names)
-    ):
+    are_names = all(isinstance(name, str) and name.strip() for name in names)
+    if isinstance(fields, str) or not names or not are_names:
         raise ValueError(
             f"fields={fields!r}: expected names of fields, such as ['room_size', 'threshold_db']"
         )

@@ -130,10 +130,10 @@ class NumberFormat:
         Raises:
             ValueError: the text is not a single number, or does not fit.
         """
-        width, parsed = len(self.slots), _parse(number)
+        parsed = _parse(number)
         whole, decimals = _count_digits(parsed)
         misfit = None
-        if whole > width - self.signed - bool(self.decimals) - self.decimals:
+        if whole > self.digits:
             misfit = f"it has {whole} digits before the point; expected at most {self.digits}"
         elif decimals > self.decimals:
             misfit = f"it has {decimals} digits after the point; expected at most {self.decimals}"
@@ -141,15 +141,15 @@ class NumberFormat:
             misfit = "it is negative; expected no negative number"
         if misfit:
             raise ValueError(f"{str(number).strip()[:80]!r} does not fit the number format: {misfit}")
-        return f"{parsed:{'+' if self.signed else ''}0{width}.{self.decimals}f}"
+        return f"{parsed:{'+' if self.signed else ''}0{len(self.slots)}.{self.decimals}f}"
 
     def fits(self, number: str | float) -> bool:
         """Return whether this is a number, or a text of one, that this format can write."""
-        width = len(self.slots)
         try:
-            return len(self.write(number)) == width
+            self.write(number)
         except ValueError:
             return False
+        return True
 
     def read(self, text: str) -> Decimal:
         """Read a number of fixed width, as `write` returns it.

@@ -435,7 +435,7 @@ def _with_characters(text: str) -> str:
 
 @functools.lru_cache(maxsize=2**16)
 def _read(reader: NumberReader, text: str) -> Reading:
-    text = _PART.sub("", _with_characters(text))  # a part is open until it is a character
+    text = _LAST_PART.sub("", _with_characters(text))  # a part is open until it is a character
     number, tied = reader._match(text)
     value = None if number is None else as_value(_plain(number, reader.thousands))
     return Reading(value, tied, _is_open(reader, reader.state(text)))
@@ -468,14 +468,15 @@ _WORD = re.compile("[A-Za-z]{2,}")
 _BEFORE_NUMBER = re.compile(rf"^\s{{0,2}}{SIGN}?(?=[01]|\.1)")
 _LATER_ZERO = re.compile("(?<=[0-9.,])0")
 _AMOUNT = re.compile(rf"{SPACE}?(?:{SIGN}|{D}|\.|\Z)")
-_PART = re.compile("[\udc80-\udcff]+$")
+_PARTS = re.compile("[\udc80-\udcff]+")  # of characters
+_LAST_PART = re.compile(rf"{_PARTS.pattern}$")
 _MONEY_BEFORE = re.compile(rf"{_MONEY}\Z")
 
 
 def simplify(text: str) -> str:
     """Write what the grammar takes for the same in one way; of digits, 0 and 1 are left."""
     text = _WORD.sub(lambda word: word[0].lower(), text.translate(_SAME))
-    return text if text.isascii() else _PART.sub("\udce2", text)
+    return text if text.isascii() else _LAST_PART.sub("\udce2", text)
 
 
 @functools.cache
@@ -494,13 +495,6 @@ def _shortened(thousands: str | None) -> list[tuple[re.Pattern[str], str]]:
     if thousands != POINT:
         found.insert(1, (rf"(?:{whole}\.|^\.(?=1))(?:1*(?=1))?", "1."))  # all decimals go on as the first one
     return [(re.compile(pattern), short) for pattern, short in found]
-
-
-@functools.cache
-def characters() -> tuple[str, ...]:
-    """Return all characters that may stand in a number or directly behind it, but ASCII letters."""
-    letters = sorted({c for word in WORDS for c in (*word, *word.upper()) if not c.isascii()})
-    return tuple(dict.fromkeys([*DIGITS, *MARKS, *OTHER_DIGITS, *letters]))
 
 
 WORDS = (*(word + "s" for word in POWERS), *UNREAD, *_SHORT, *COMMANDS, "e", "x")
@@ -526,5 +520,30 @@ def is_subword(text: str) -> bool:
 
 
 def is_piece(text: str) -> bool:
-    """Return whether a token may begin a written number, continue it, or change it from behind its end."""
+    """Return whether a token may begin a written number, continue it, or change it from behind its end.
+
+    A token that is a part of a character has a surrogate for each of its bytes.
+    """
+    if parts := [] if text.isascii() else _PARTS.findall(text):
+        whole, known = _PARTS.sub("", text), _characters()
+        return {*whole} <= known and {*parts} <= _parts_of(known)
     return text != "" and (_PIECE.fullmatch(text) is not None or is_subword(text))
+
+
+@functools.cache
+def _characters() -> frozenset[str]:
+    """Return the characters that may stand in a number or directly behind it, but ASCII letters."""
+    letters = {c for word in WORDS for c in word + word.upper() if not c.isascii()}
+    return frozenset([*DIGITS, *MARKS, *OTHER_DIGITS, *letters])
+
+
+@functools.cache
+def _parts_of(characters: frozenset[str]) -> frozenset[str]:
+    """Return the parts of characters of several bytes, with a surrogate for each byte."""
+    encoded = [character.encode() for character in characters if not character.isascii()]
+    return frozenset(
+        each[i:j].decode("utf-8", "surrogateescape")
+        for each in encoded
+        for i in range(len(each))
+        for j in range(i + 1, len(each) + (i > 0))
+    )

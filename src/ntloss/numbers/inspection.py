@@ -8,17 +8,16 @@ from typing import Any
 
 from ntloss.numbers.grammar import check_thousands
 from ntloss.numbers.parsing import parse_numbers
-from ntloss.numbers.texts import as_texts, texts_of_tokenizer
+from ntloss.numbers.texts import TokenTexts, as_texts, texts_of_tokenizer
 from ntloss.numbers.vocabulary import (
     LONG_NUMBER,
     TOKENS,
+    NumberVocabulary,
     choose_tokens,
     count_digits_of,
     find_number_tokens,
-    make_vocabulary,
     missing_digits,
-    numbers_in_groups,
-    writing_of,
+    writings_of,
 )
 
 SENTENCE = "The answer is 42, or 3.14 in 2019."
@@ -102,17 +101,23 @@ def inspect_tokenizer(
         raise ValueError("the text is empty. Expected a text like the model's training data.")
     known = texts_of_tokenizer(tokenizer)
     numbers = find_number_tokens(known)
-    make_vocabulary(known, numbers, known.vocab_size)  # an error if there are none
+    NumberVocabulary(known.vocab_size, tuple(numbers))  # an error if there are none
     sets = {"digits": [token for token in numbers if token.is_digit], "numbers": numbers}
-    tokens, writes = choose_tokens(known, numbers), writing_of(known)
-    used, digits = known.count(texts)
-    covered = {name: count_digits_of(some, used) for name, some in sets.items()}
+    written = writings_of(known)
+    tokens = choose_tokens(written, numbers)
+    groups = [number for number, pieces in written.items() if max(map(len, pieces), default=1) > 1]
     if tokens == "digits":
         how = "Numbers are written digit by digit."
     elif missing := missing_digits(numbers):
         how = f"There is no token for {', '.join(missing)}; {len(numbers):,} tokens are numbers."
+    elif not groups:
+        how = f"Numbers of several digits are in none of the {len(numbers):,} tokens that are numbers."
     else:
-        how = _groups(known, writes, len(numbers))
+        numbers_shown = dict.fromkeys([groups[0], LONG_NUMBER])
+        shown = [f"{number} is {'|'.join(written[number]) or 'unknown'}" for number in numbers_shown]
+        how = f"Numbers are written in groups of digits: {', but '.join(shown)}."
+    used, digits = known.count(texts)
+    covered = {name: count_digits_of(some, used) for name, some in sets.items()}
     notes = []
     if not digits:
         notes.append("The text has no digit 0 to 9.")
@@ -122,44 +127,27 @@ def inspect_tokenizer(
             f"{unseen:,} of the text's {digits:,} digits are in tokens that are no numbers, or unknown: a "
             "number token loss does not see them."
         )
+    if _drops_spaces(known, spaced := " ".join(written[LONG_NUMBER])):
+        notes.append(
+            f"The tokenizer cannot tell {LONG_NUMBER!r} from {spaced!r}: both have the same ids. Separate "
+            "numbers by more than a space, such as a comma."
+        )
     return Inspection(
         tokenizer=type(tokenizer).__name__,
         vocab_size=known.vocab_size,
         verdict=f"{how} {_CRITERIA[tokens]}",
         tokens=tokens,
-        writes=tuple(writes),
+        writes=tuple(written[LONG_NUMBER]),
         number_tokens={name: len(some) for name, some in sets.items()},
         coverage={name: count / digits if digits else None for name, count in covered.items()},
         reads={text: tuple(parse_numbers(text, thousands)) for text in LISTS},
-        notes=(*notes, *_note_on_spaces(known, writes)),
+        notes=tuple(notes),
     )
 
 
-def _groups(known: Any, writes: list[str], count: int) -> str:
-    """Say in which groups numbers are written, by the number that shows it."""
-    number, written = next(numbers_in_groups(known), (LONG_NUMBER, []))
-    if not written:
-        return f"Numbers of several digits are written in none of the {count:,} tokens that are numbers."
-    groups = f"{number} is {_joined(written)}" if len(written) > 1 else f"{number} is one token"
-    if number == LONG_NUMBER:
-        return f"Numbers are written in groups of digits: {groups}."
-    if not writes:
-        return f"Some numbers are tokens: {groups}, but {LONG_NUMBER} is unknown."
-    return f"Some numbers are written in groups of digits: {groups}, but {LONG_NUMBER} is {_joined(writes)}."
-
-
-def _joined(texts: list[str]) -> str:
-    return "|".join(text.strip() for text in texts)
-
-
-def _note_on_spaces(known: Any, writes: list[str]) -> list[str]:
-    """Say so if adjacent numbers have the tokens of one number."""
-    spaced = " ".join(writes).removeprefix(" ")
-    if "".join(writes).removeprefix(" ") == LONG_NUMBER != spaced:
-        one, several = known.encode([LONG_NUMBER, spaced])
-        if list(one) == list(several):
-            return [
-                f"The tokenizer cannot tell {LONG_NUMBER!r} from {spaced!r}: both have the same ids. "
-                "Separate numbers by more than a space, such as a comma."
-            ]
-    return []
+def _drops_spaces(known: TokenTexts, spaced: str) -> bool:
+    """Return whether adjacent numbers have the tokens of one number."""
+    if spaced.replace(" ", "") != LONG_NUMBER or spaced == LONG_NUMBER:
+        return False
+    one, several = known.encode([LONG_NUMBER, spaced])
+    return list(one) == list(several)

@@ -127,17 +127,19 @@ def find_numbers(
         >>> numbers.starts
         tensor([[1, 0, 0, 0, 0, 1]])
     """
-    if labels.device.type == "meta" or _is_batched(labels):
+    shape, seq = labels.shape, labels.shape[-1] if labels.dim() else 1
+    spelling = vocabulary.spelling
+    try:
+        # One more column, which ends the last number of each row.
+        ids = F.pad(labels.cpu().long().reshape(shape[:-1].numel(), seq), (0, 1), value=-1)
+        outside = (ids == ignore_index) | (ids < 0) | (ids >= vocabulary.vocab_size)
+        ids = ids.masked_fill(outside, -1).reshape(-1)
+        tokens = ids.tolist()
+    except RuntimeError as error:
         raise RuntimeError(
             "the criterion looks at whole numbers, and these labels have no values that could be read: "
             "prepare them before, loss_fn.prepare(labels), and pass what it returns in their place"
-        )
-    shape, seq = labels.shape, labels.shape[-1] if labels.dim() else 1
-    # One more column, which ends the last number of each row.
-    ids = F.pad(labels.cpu().long().reshape(shape[:-1].numel(), seq), (0, 1), value=-1)
-    outside = (ids == ignore_index) | (ids < 0) | (ids >= vocabulary.vocab_size)
-    ids, spelling = ids.masked_fill(outside, -1).reshape(-1), vocabulary.spelling
-    tokens = ids.tolist()
+        ) from error
     pieces = spelling.pieces(tokens)
     if sequence_ids is not None:
         of_rows = sequence_ids.cpu().reshape(-1, seq)
@@ -168,16 +170,6 @@ def _values_of(token_ids: Tensor, magnitudes: Tensor) -> Tensor:
         length=one, place=nothing, after=nothing, back=nothing, starts=one, leads=nothing,
         kind=one * VALUE, unit=2 * half, below=half, above=half, magnitude=magnitudes[token_ids],
     ).pack()  # fmt: skip
-
-
-def _is_batched(labels: Tensor) -> bool:
-    """Return whether labels are a row of `torch.func.vmap`, whose values are not known, in any transform."""
-    functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(labels):
-        if functorch.is_batchedtensor(labels):
-            return True
-        labels = functorch.get_unwrapped(labels)
-    return False
 
 
 def first_tokens(numbers: LabelNumbers) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,7 +34,7 @@ from ntloss.scores.levels import Levels, level_values, text_of_level
 
 _BEFORE = "".join([" ", *SIGNS])  # what a number token may begin with
 LONG_NUMBER = "1234567"  # more digits than a token has
-_FREQUENT = ("10", "42", "365", "2019")  # which some vocabularies have, although they split others
+_SHOWN = (LONG_NUMBER, "10", "42", "365", "2019")  # some vocabularies have these, although they split others
 TOKENS = ("digits", "numbers")
 _MOST_UNKNOWN = 16  # numbers among the tokens that a tokenizer has and the model has not
 VALUE = 1  # the `NumberToken.kind` of a token that is given by value
@@ -96,11 +96,6 @@ class NumberVocabulary:
     Args:
         vocab_size: width of the model's logits.
         tokens: the number tokens, by ascending id.
-        point_ids: ids of the decimal point.
-        sign_ids: ids of signs, each with its factor, -1 or +1.
-        pieces: ids and texts of all tokens that can begin a written number, continue one, or change it by
-            what stands after it: numbers, signs, separators, currencies, `e` of exponents, magnitudes.
-        letter_ids: ids of tokens that begin with a letter, which no exponent has after it.
         thousands: the separator of thousands in texts and labels, see `parse_numbers`; None if each text
             decides.
 
@@ -123,10 +118,6 @@ class NumberVocabulary:
 
     vocab_size: int
     tokens: tuple[NumberToken, ...]
-    point_ids: tuple[int, ...] = ()
-    sign_ids: Mapping[int, int] = field(default_factory=dict)
-    pieces: Mapping[int, str] = field(default_factory=dict)
-    letter_ids: tuple[int, ...] = ()
     thousands: str | None = None
     _texts: TokenTexts = field(default=TokenTexts({}, {}, 0))
 
@@ -140,9 +131,10 @@ class NumberVocabulary:
                 "tokens that stand for numbers ('<num_4>') with "
                 "NumberVocabulary.from_mapping({token_id: value})."
             )
-        ids = sorted([*self.token_ids, *self.point_ids, *self.sign_ids])
-        if ids[0] < 0 or ids[-1] >= self.vocab_size:
-            raise _outside(ids[0] if ids[0] < 0 else ids[-1], self.vocab_size)
+        ids = (*self.token_ids, *self._texts.decoded)
+        for token_id in (min(ids), max(ids)):
+            if not 0 <= token_id < self.vocab_size:
+                raise _outside(token_id, self.vocab_size)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -163,6 +155,32 @@ class NumberVocabulary:
     def value_tokens(self) -> tuple[NumberToken, ...]:
         """The number tokens that are given by value, each a number of its own."""
         return tuple(token for token in self.tokens if token.is_value)
+
+    @functools.cached_property
+    def pieces(self) -> Mapping[int, str]:
+        """All tokens that can begin a written number, continue one, or change it from behind, with texts.
+
+        These are numbers, signs, separators, currencies, `e` of exponents, magnitudes. Parts of characters
+        have a surrogate for each byte.
+        """
+        texts = ((i, text or " ") for i, text in sorted(self.texts.items()))
+        return {i: text for i, text in texts if is_piece(text)}
+
+    @functools.cached_property
+    def point_ids(self) -> tuple[int, ...]:
+        """Ids of the decimal point, which follows no space."""
+        return tuple(i for i, text in self.pieces.items() if text == POINT)
+
+    @functools.cached_property
+    def sign_ids(self) -> Mapping[int, int]:
+        """Ids of signs, each with its factor, -1 or +1."""
+        texts = ((i, text.removeprefix(" ")) for i, text in self.pieces.items())
+        return {i: SIGNS[text] for i, text in texts if text in SIGNS}
+
+    @property
+    def letter_ids(self) -> tuple[int, ...]:
+        """Ids of tokens that begin with a letter, which no exponent has after it."""
+        return self._texts.letter_ids
 
     @property
     def is_digits(self) -> bool:
@@ -188,11 +206,6 @@ class NumberVocabulary:
         """The texts of all tokens that hold a digit, or a mark that may stand beside one."""
         return self._texts.decoded
 
-    @property
-    def parts(self) -> Mapping[int, str]:
-        """Tokens that are parts of characters of numbers, with a surrogate for each byte."""
-        return self._texts.parts
-
     @functools.cached_property
     def spelling(self) -> Spelling:
         """What each token of labels writes."""
@@ -201,10 +214,6 @@ class NumberVocabulary:
     def text_of(self, token_id: int) -> str | None:
         """The text of any token, or None where it is unknown."""
         return self._texts.text_of(token_id)
-
-    def bytes_of(self, token_id: int) -> bytes | None:
-        """What any token writes, maybe a part of a character, in UTF-8, or None where it is unknown."""
-        return self._texts.bytes_of(token_id)
 
     @classmethod
     def from_tokenizer(
@@ -248,7 +257,7 @@ class NumberVocabulary:
         texts = texts_within(tokenizer, vocab_size)
         found = find_number_tokens(texts)
         if tokens is None:
-            tokens = choose_tokens(texts, found)
+            tokens = choose_tokens(writings_of(texts), found)
         if tokens == "digits":
             found = [token for token in found if token.is_digit]
             if missing := missing_digits(found):
@@ -258,8 +267,7 @@ class NumberVocabulary:
                     "the model to match, model.resize_token_embeddings(len(tokenizer)); or pass "
                     "tokens='numbers' to use the numbers in the vocabulary."
                 )
-        size = texts.vocab_size if vocab_size is None else vocab_size
-        return make_vocabulary(texts, found, size, thousands)
+        return cls(texts.vocab_size, tuple(found), thousands, texts)
 
     @classmethod
     def from_mapping(
@@ -317,7 +325,7 @@ class NumberVocabulary:
             texts |= {token.token_id: token.text for token in found}
         encode_all = cannot_encode if encode is None else functools.partial(encode_each, encode)
         known = TokenTexts(texts, dict.fromkeys(texts, True), vocab_size, encode=encode_all)
-        return make_vocabulary(known, sorted(found, key=lambda token: token.token_id), vocab_size, thousands)
+        return cls(vocab_size, tuple(sorted(found, key=lambda token: token.token_id)), thousands, known)
 
     @classmethod
     def from_levels(cls, tokenizer: Any, levels: Levels, vocab_size: int | None = None) -> NumberVocabulary:
@@ -369,8 +377,7 @@ class NumberVocabulary:
                 "Expected levels of one token each: use 0 to 9, or letters with their values, such as "
                 "{'A': 1, 'B': 2}"
             )
-        size = texts.vocab_size if vocab_size is None else vocab_size
-        return make_vocabulary(texts, [found[i] for i in sorted(found)], size)
+        return cls(texts.vocab_size, tuple(found[i] for i in sorted(found)), _texts=texts)
 
     def without_tokenizer(self) -> NumberVocabulary:
         """Return the same vocabulary, which does not keep its tokenizer in memory.
@@ -421,24 +428,6 @@ def _one_token(texts: TokenTexts, text: str) -> int | None:
 def as_vocabulary(given: Any) -> NumberVocabulary:
     """Return a vocabulary as it is; for a tokenizer, make the vocabulary that it chooses by itself."""
     return given if isinstance(given, NumberVocabulary) else NumberVocabulary.from_tokenizer(given)
-
-
-def make_vocabulary(
-    texts: TokenTexts, tokens: Iterable[NumberToken], vocab_size: int, thousands: str | None = None
-) -> NumberVocabulary:
-    """Make a vocabulary of number tokens, and of the other tokens that stand in numbers."""
-    marks = sorted(texts.decoded.items())
-    signs = {i: text.removeprefix(" ") for i, text in marks}  # a sign may follow a space; a point may not
-    return NumberVocabulary(
-        vocab_size=vocab_size,
-        tokens=tuple(tokens),
-        point_ids=tuple(i for i, text in marks if text == POINT),
-        sign_ids={i: SIGNS[text] for i, text in signs.items() if text in SIGNS},
-        pieces={i: text or " " for i, text in marks if is_piece(text or " ")},
-        letter_ids=texts.letter_ids,
-        thousands=thousands,
-        _texts=texts,
-    )
 
 
 def texts_within(tokenizer: Any, vocab_size: int | None) -> TokenTexts:
@@ -493,27 +482,20 @@ def missing_digits(tokens: Iterable[NumberToken]) -> list[str]:
     return sorted(set(DIGITS) - {token.text.removeprefix(" ") for token in tokens})
 
 
-def writing_of(texts: TokenTexts, number: str = LONG_NUMBER) -> list[str]:
-    """Return the texts of the tokens that a tokenizer writes a number with; nothing if it cannot."""
-    with suppress(ValueError):  # it has no token for a digit, and none for unknown ones
-        (ids,) = texts.encode([number])
-        return [text for i in ids if (text := texts.decoded.get(i, "")).strip()]
-    return []
+def writings_of(texts: TokenTexts) -> dict[str, list[str]]:
+    """Return in which tokens a tokenizer writes some numbers, as far as it can, without their spaces."""
+    found: dict[str, list[str]] = {number: [] for number in _SHOWN}
+    for number in found:
+        with suppress(ValueError):  # it has no token for a digit, and none for unknown ones
+            (ids,) = texts.encode([number])
+            found[number] = [text for i in ids if (text := texts.decoded.get(i, "").strip())]
+    return found
 
 
-def choose_tokens(texts: TokenTexts, found: Iterable[NumberToken]) -> str:
+def choose_tokens(written: Mapping[str, list[str]], found: Iterable[NumberToken]) -> str:
     """Return "digits" if a tokenizer writes numbers digit by digit and has all ten, otherwise "numbers"."""
-    written = any(writing_of(texts, number) for number in (LONG_NUMBER, *_FREQUENT))
-    is_digits = written and not any(numbers_in_groups(texts))
-    return TOKENS[0] if is_digits and not missing_digits(found) else TOKENS[1]
-
-
-def numbers_in_groups(texts: TokenTexts) -> Iterator[tuple[str, list[str]]]:
-    """Yield the numbers that a tokenizer does not write digit by digit, of some, with their tokens' texts."""
-    for number in (LONG_NUMBER, *_FREQUENT):
-        written = writing_of(texts, number)
-        if not all(text.strip() in tuple(DIGITS) for text in written):
-            yield number, written
+    pieces = {piece for each in written.values() for piece in each}
+    return TOKENS[0] if pieces and pieces <= {*DIGITS} and not missing_digits(found) else TOKENS[1]
 
 
 def _text_and_value(token_id: int, given: Any) -> tuple[str, float | None]:

@@ -58,8 +58,7 @@ class Options:
         self.reader = reader
         self.read = functools.lru_cache(maxsize=2**15)(reader.read)
         self.after = functools.lru_cache(maxsize=2**15)(self._after)
-        tokens = [*vocabulary.pieces.items(), *vocabulary.parts.items()]
-        pieces = sorted(tokens, key=lambda piece: (_place(piece[1]), piece[0]))
+        pieces = sorted(vocabulary.pieces.items(), key=lambda piece: (_place(piece[1]), piece[0]))
         self.token_ids = torch.tensor([i for i, _ in pieces], device=device)
         self.texts = [*(text for _, text in pieces), _LETTER]
         self.digits = torch.tensor([count_digits(text) for text in self.texts], device=device)

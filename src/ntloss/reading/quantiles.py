@@ -274,8 +274,8 @@ def as_vocabulary(given: NumberVocabulary | Any, source: Source) -> NumberVocabu
 def texts_of(vocabulary: NumberVocabulary) -> dict[int, str]:
     """Return the texts of the tokens that may be asked about."""
     letters = {i: vocabulary.texts[i] for i in vocabulary.letter_ids if i in vocabulary.texts}
-    parts = {**vocabulary.pieces, **vocabulary.parts}
-    return {token.token_id: token.text for token in vocabulary.tokens} | parts | letters
+    numbers = {token.token_id: token.text for token in vocabulary.tokens}
+    return {**numbers, **vocabulary.pieces, **letters}
 
 
 def draw_shifts(generator: torch.Generator | None) -> Tensor:

@@ -233,7 +233,7 @@ def _in_texts(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found = [{**turn} for turn in chat]
     for turn in found:  # one that calls a tool may have no content
         if isinstance(content := turn.get("content"), list | tuple):
-            texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+            texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in content]
             if all(isinstance(each, str) for each in texts):
                 turn["content"] = "\n".join(texts)
     return found

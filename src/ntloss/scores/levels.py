@@ -31,15 +31,12 @@ def level_values(levels: Levels) -> dict[Any, float]:
     values: dict[Hashable, float] = {}
     for level, value in pairs:
         try:
-            is_word = isinstance(value, str) and not _NUMBER.fullmatch(value.strip())
-            values[level] = math.nan if is_word else float(value)
+            values[level] = float(value)
         except (TypeError, ValueError, OverflowError):
-            is_word = True
-        if is_word:
             raise TypeError(
                 f"levels: expected numbers, such as range(1, 6), or words with their values, such as "
                 f"{{'yes': 1, 'no': 0}}; given {value!r}"
-            )
+            ) from None
     if not all(map(math.isfinite, values.values())):
         raise ValueError(f"levels={levels!r}: expected finite values")
     texts = {text_of_level(level) for level in values}
@@ -60,6 +57,16 @@ def levels_by_text(levels: Iterable[Any]) -> dict[str, Any]:
     if any(text.startswith("-") for text in of_text):
         of_text |= {f"+{text}": level for text, level in of_text.items() if text[0].isdigit()}
     return of_text
+
+
+class Scale:
+    """Levels by their texts, with their values, and the largest one that is a number; None for words."""
+
+    def __init__(self, levels: Levels) -> None:
+        self.values = level_values(levels)
+        self.levels = levels_by_text(self.values)
+        numbers = [self.values[level] for name, level in self.levels.items() if _NUMBER.fullmatch(name)]
+        self.top = max(numbers, default=None)
 
 
 class Begun(NamedTuple):
@@ -102,17 +109,18 @@ def read_level(text: str, levels: Mapping[str, Any]) -> Begun:
     longer = any(name.startswith(text) and name != text for name in levels)
     number = _NUMBER.match(text)
     ends = {len(name) for name in levels if text.startswith(name)} | ({number.end()} if number else set())
-    for end in sorted(ends, reverse=True):
-        name, behind = _plain(text[:end]), text[end:]
-        if name not in levels:
-            continue
-        if not text[end - 1].isdigit():
-            is_longer_word = _LETTER.match(behind) and not _UNSPACED.match(text[end - 1])
-            return Begun(NONE if is_longer_word else levels[name], longer, not behind)
-        goes_on = _GOES_ON if "." not in name else DIGIT  # 0.5.1 is no longer number
-        is_open = behind in ("", "." if "." not in name else "") and text[:end] in levels
-        return Begun(NONE if goes_on.match(behind) else levels[name], longer, is_open)
-    return Begun(NONE, longer, False)
+    end = max((end for end in ends if _plain(text[:end]) in levels), default=0)
+    if not end:
+        return Begun(NONE, longer, False)
+    name, behind = _plain(text[:end]), text[end:]
+    if text[end - 1].isdigit():
+        has_point = "." in name  # 0.5.1 is no longer number
+        goes_on = bool((DIGIT if has_point else _GOES_ON).match(behind))
+        is_open = behind in ("", "" if has_point else ".") and text[:end] in levels
+    else:
+        goes_on = bool(_LETTER.match(behind)) and not _UNSPACED.match(text[end - 1])
+        is_open = not behind
+    return Begun(NONE if goes_on else levels[name], longer, is_open)
 
 
 def _plain(number: str) -> str:

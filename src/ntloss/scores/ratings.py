@@ -1,6 +1,6 @@
 """Scores of a judge beside those of people: how good its probabilities are, and a temperature for them.
 
-The Brier score and log loss are scikit-learn's, which is imported when they are asked for.
+scikit-learn, and what it brings, is imported when a function needs it: `pip install "ntloss[scores]"`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from ntloss.scores.readings import ScoreReading
 # A level of probability 0 that a rater gave counts as this unlikely, so that log loss stays finite.
 _SMALLEST = 1e-12
 _LARGEST_TEMPERATURE = 100.0
-_STEPS = 100  # of the bisection, more than float64 has digits
 
 Ratings = Sequence[Any] | Sequence[Iterable[Any]]
 
@@ -71,34 +70,31 @@ def compare_with_ratings(scores: Sequence[ScoreReading], ratings: Ratings, *, bi
         >>> round(measures.ranked_probability, 2), round(measures.calibration_error, 2)
         (0.28, 0.23)
     """
+    import numpy as np
     from sklearn.metrics import brier_score_loss, log_loss
 
-    probs, shares = _tables(scores, ratings)
     if not isinstance(bins, int) or bins < 1:
         raise ValueError(f"bins={bins!r}: expected 1 or more")
+    probs, shares = map(np.array, _tables(scores, ratings))
+    rows, count = probs.shape
     # Each level of a row is a sample, weighted by its share of the ratings.
-    count = len(probs[0])
-    levels, rows = [*range(count)] * len(probs), [row for row in probs for _ in row]
-    options = {"sample_weight": [share for row in shares for share in row], "labels": range(count)}
-    at = [scores[0].value_of(level) for level in scores[0].probabilities]
-    apart, agree = 0.0, [0.0] * bins
-    for row, given in zip(probs, shares, strict=True):
-        below = reached = 0.0
-        for j in range(count - 1):  # of one rating, (F - 1)^2 from it on, otherwise F^2; the mean over raters
-            below, reached = below + row[j], reached + given[j]
-            apart += (below * below - 2 * below * reached + reached) * (at[j + 1] - at[j])
-        likeliest = max(range(count), key=row.__getitem__)
-        agree[min(int(row[likeliest] * bins), bins - 1)] += row[likeliest] - given[likeliest]
+    levels, repeated = np.tile(range(count), rows), probs.repeat(count, 0)
+    options = {"sample_weight": shares.ravel(), "labels": range(count)}
+    # Of one rating, (F - 1)^2 from it on, otherwise F^2; the mean over raters.
+    below, reached = probs.cumsum(1)[:, :-1], shares.cumsum(1)[:, :-1]
+    gaps = np.diff([scores[0].value_of(level) for level in scores[0].probabilities])
+    likeliest = (range(rows), probs.argmax(1))
+    bin_of = np.minimum((probs[likeliest] * bins).astype(int), bins - 1)
     return RatedScores(
-        apart / len(probs),
-        float(brier_score_loss(levels, rows, scale_by_half=False, **options)),
-        float(log_loss(levels, rows, **options)),
-        sum(map(abs, agree)) / len(probs),
+        float(((below**2 - 2 * below * reached + reached) @ gaps).mean()),
+        float(brier_score_loss(levels, repeated, scale_by_half=False, **options)),
+        float(log_loss(levels, repeated, **options)),
+        float(np.abs(np.bincount(bin_of, probs[likeliest] - shares[likeliest])).sum() / rows),
     )
 
 
 def fit_temperature(scores: Sequence[ScoreReading], ratings: Ratings) -> float:
-    """Fit the temperature at which a judge's probabilities have the smallest log loss on rated rows.
+    """Fit the temperature of the smallest log loss on rated rows; needs scikit-learn 1.7.
 
     The new probabilities are proportional to the old ones to the power 1 / temperature: a temperature above 1
     makes the judge less sure, one below 1 more. It does not change which levels are likelier than others. Fit
@@ -125,25 +121,18 @@ def fit_temperature(scores: Sequence[ScoreReading], ratings: Ratings) -> float:
         >>> print(with_temperature([sure], temperature)[0])
         4.25 (4: 0.75, 5: 0.25)
     """
-    probs, shares = _tables(scores, ratings)
-    logs = [[math.log(max(p, _SMALLEST)) for p in row] for row in probs]
-    of_ratings = sum(
-        q * log for row, given in zip(logs, shares, strict=True) for log, q in zip(row, given, strict=True)
-    )
+    import numpy as np
+    from scipy.optimize import minimize_scalar
+    from scipy.special import log_softmax
 
-    def slope(power: float) -> float:  # of the log loss, which is convex in 1 / temperature
-        expected = 0.0
-        for row in logs:
-            expected += sum(
-                p * log for p, log in zip(_softmax([power * log for log in row]), row, strict=True)
-            )
-        return expected - of_ratings
+    probs, shares = map(np.array, _tables(scores, ratings))
+    logs = np.log(probs.clip(_SMALLEST))
 
-    low, high = 1 / _LARGEST_TEMPERATURE, _LARGEST_TEMPERATURE
-    for _ in range(_STEPS):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
-    return 1 / low
+    def loss(log_temperature: float) -> float:
+        return -float((shares * log_softmax(logs / math.exp(log_temperature), axis=1)).sum())
+
+    bound = math.log(_LARGEST_TEMPERATURE)
+    return math.exp(minimize_scalar(loss, bounds=(-bound, bound), options={"xatol": 1e-9}).x)
 
 
 def with_temperature(scores: Sequence[ScoreReading], temperature: float) -> list[ScoreReading]:
@@ -163,17 +152,12 @@ def with_temperature(scores: Sequence[ScoreReading], temperature: float) -> list
         raise ValueError(f"temperature={temperature!r}: expected a finite number above 0")
     found = []
     for score in scores:
-        probs = [*score.probabilities.values()]
-        changed = _softmax([math.log(max(p, _SMALLEST)) / temperature for p in probs])
-        shares = dict(zip(score.probabilities, (p * sum(probs) for p in changed), strict=True))
+        probs = [max(p, _SMALLEST) for p in score.probabilities.values()]
+        powers = [(p / max(probs)) ** (1 / temperature) for p in probs]
+        mass = sum(score.probabilities.values())
+        shares = {level: mass * p / sum(powers) for level, p in zip(score.probabilities, powers, strict=True)}
         found.append(replace(score, probabilities=shares))
     return found
-
-
-def _softmax(logits: Sequence[float]) -> list[float]:
-    highest = max(logits)
-    powers = [math.exp(logit - highest) for logit in logits]
-    return [power / sum(powers) for power in powers]
 
 
 def _tables(scores: Sequence[ScoreReading], ratings: Ratings) -> tuple[list[list[float]], list[list[float]]]:
@@ -184,20 +168,15 @@ def _tables(scores: Sequence[ScoreReading], ratings: Ratings) -> tuple[list[list
     levels = [*scores[0].probabilities]
     probs, shares = [], []
     for row, (score, given) in enumerate(zip(scores, ratings, strict=True)):
-        if [*score.probabilities] != levels:
-            raise ValueError(
-                f"row {row} has the levels {[*score.probabilities]}: expected those of all, {levels}"
-            )
+        mass = sum(score.probabilities.values())
+        if [*score.probabilities] != levels or not mass > 0:
+            raise ValueError(f"scores: row {row} is {score}, expected probabilities of {levels}")
         of_raters = counted([given] if is_one_rating(given) else given, f"ratings of row {row}")
         if unknown := [rating for rating, _ in of_raters if rating not in levels]:
             raise ValueError(f"ratings of row {row}: {given!r} with {unknown}: expected some of {levels}")
-        total, mass = sum(count for _, count in of_raters), sum(score.probabilities.values())
-        if not mass > 0:
-            raise ValueError(f"scores: row {row} has no probability on its levels")
+        counts = [float(sum(n for rating, n in of_raters if rating == level)) for level in levels]
         probs.append([p / mass for p in score.probabilities.values()])
-        shares.append(
-            [float(sum(n for rating, n in of_raters if rating == level) / total) for level in levels]
-        )
+        shares.append([count / sum(counts) for count in counts])
     return probs, shares
 
 

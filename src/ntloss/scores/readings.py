@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from ntloss.callers import UnlikelyNumberWarning, warn_caller
-from ntloss.scores.levels import (
-    NONE,
-    UNKNOWN,
-    Ask,
-    Levels,
-    Node,
-    level_values,
-    levels_by_text,
-    read_level,
-    walk_levels,
-)
-from ntloss.scores.places import Place, Scale, places_of_score
+from ntloss.scores.levels import NONE, UNKNOWN, Ask, Levels, Node, Scale, read_level, walk_levels
+from ntloss.scores.places import Place, places_of_score
 from ntloss.scores.responses import Position, answer_of, answer_of_list, plain
 
-MOST_NONE, MOST_LEFT_OUT = (
-    0.5,
-    0.1,
-)  # the probability of what is no level, or not known, above which a reading warns
-_LEAST_CASE = 0.01  # the probability of levels in other letters from which on a warning names them
+# The probability of what is no level, of what is not known, and of levels in other letters that warns.
+MOST_NONE, MOST_LEFT_OUT, _LEAST_CASE = 0.5, 0.1, 0.01
 T = TypeVar("T")
 
 
@@ -51,11 +39,8 @@ class ScoreReading:
     def mean(self) -> float:
         """The mean of the levels' values, given that the model answers with a level; NaN if it does not."""
         total = sum(self.probabilities.values())
-        return (
-            sum(self.value_of(level) * p for level, p in self.probabilities.items()) / total
-            if total
-            else math.nan
-        )
+        weighted = sum(self.value_of(level) * p for level, p in self.probabilities.items())
+        return weighted / total if total else math.nan
 
     @property
     def median(self) -> float:
@@ -110,10 +95,9 @@ def scores_from_response(
 ) -> Any:
     """Find the score in the answer of an API, and read the probability of each level at its place.
 
-    The value of a JSON or YAML key such as `score` counts first, then marks such as `[RESULT]`, `[[4]]`,
-    `<score>` and a line that begins with `Score:`, then `4/5`, then words such as "a rating of 4", then an
-    answer that is nearly nothing but a level. Thoughts before the answer are no part of it. If what stands at
-    that place is no level (`Score: N/A`), there is no score.
+    The score under a key of JSON or YAML counts first, then marks such as `[RESULT]` and `Score:`, then
+    `4/5`, then prose, then an answer that is nearly nothing but a level. If what stands there is no level
+    (`Score: N/A`), there is no score. Thoughts before the answer do not count.
 
     Args:
         response: what an API or a library has returned, as an object or a mapping: OpenAI's chats
@@ -151,20 +135,13 @@ def scores_from_response(
     """
     if isinstance(response, list | tuple):
         return [scores_from_response(each, levels, after) for each in response]
-    values = level_values(levels)
-    scale = Scale.of(levels_by_text(values), values)
-    answer = answer_of(response)
+    scale, answer = Scale(levels), answer_of(response)
 
     def read(after: str | None) -> ScoreReading:
         place = _place(answer.text, scale, after)
         if place is None:
-            return reading_of({NONE: 1.0}, values)
-        index, begun = 0, 0
-        while begun + len(answer.positions[index].written or "") <= place.start:
-            begun, index = begun + len(answer.positions[index].written or ""), index + 1
-        # Of a token such as `"7`, what stands before the score is no part of it.
-        lead = answer.text[begun : place.start]
-        return _read(answer.positions[index:], answer.has_ended, scale.levels, values, lead)
+            return reading_of({NONE: 1.0}, scale.values)
+        return _read(answer.positions_from(place.start), answer.has_ended, scale)
 
     return _for_each(after, read)
 
@@ -181,14 +158,11 @@ def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> Sco
         levels: see `scores_from_response`.
 
     Returns:
-        The score, see `scores_from_response`.
+        The score; it and its warnings are those of `scores_from_response`.
 
     Raises:
         ValueError: an empty list, fewer than two levels, or numbers that are no log-probabilities.
         TypeError: entries of another form.
-
-    Warns:
-        UnlikelyNumberWarning: see `scores_from_response`.
 
     Example:
         >>> top = [{"token": "4", "logprob": -0.22}, {"token": "5", "logprob": -2.3},
@@ -197,9 +171,7 @@ def scores_from_logprobs(top_logprobs: Any, levels: Levels = range(1, 6)) -> Sco
         >>> round(scores.mean, 2), round(scores.left_out, 2)
         (4.11, 0.05)
     """
-    values = level_values(levels)
-    positions, has_ended = answer_of_list(top_logprobs)
-    return _read(positions, has_ended, levels_by_text(values), values)
+    return _read(*answer_of_list(top_logprobs), Scale(levels))
 
 
 def scores_from_samples(
@@ -218,15 +190,11 @@ def scores_from_samples(
         TypeError: the answers are no texts.
         ValueError: there is none.
 
-    Warns:
-        UnlikelyNumberWarning: see `scores_from_response`.
-
     Example:
         >>> print(scores_from_samples(["Score: 4", "Score: 5", "Score: 4", "I cannot say."]))
         4.33 (1: 0, 2: 0, 3: 0, 4: 0.5, 5: 0.25)
     """
-    values = level_values(levels)
-    scale = Scale.of(levels_by_text(values), values)
+    scale = Scale(levels)
     texts = [answers] if isinstance(answers, str) else [*answers]
     if not texts:
         raise ValueError("answers: expected the texts of one or more answers, given none")
@@ -234,12 +202,9 @@ def scores_from_samples(
         raise TypeError(f"answers: expected texts, given {others[0]!r:.80}")
 
     def read(after: str | None) -> ScoreReading:
-        shares: dict[Any, float] = {}
-        for text in texts:
-            place = _place(plain(text), scale, after)
-            level = NONE if place is None else place.level
-            shares[level] = shares.get(level, 0.0) + 1 / len(texts)
-        return reading_of(shares, values)
+        places = [_place(plain(text), scale, after) for text in texts]
+        counts = Counter(NONE if place is None else place.level for place in places)
+        return reading_of({level: count / len(texts) for level, count in counts.items()}, scale.values)
 
     return _for_each(after, read)
 
@@ -351,46 +316,26 @@ def _place(text: str, scale: Scale, after: str | None) -> Place | None:
     return places[-1]
 
 
-def _read(
-    positions: Sequence[Position],
-    has_ended: bool | None,
-    of_text: Mapping[str, Any],
-    values: Mapping[Any, float],
-    lead: str = "",
-) -> ScoreReading:
-    first = positions[0].shares()
-    if lead := lead.lstrip():
-        shares: dict[str, float] = {}
-        for token, share in first.items():
-            token = token.lstrip().removeprefix(lead)
-            shares[token] = shares.get(token, 0.0) + share
-        first = shares
-        written = (positions[0].written or "").lstrip().removeprefix(lead)
-        positions = [positions[0]._replace(written=written), *positions[1:]]
-    (shares,) = walk_levels(_ask_of(positions, first, has_ended, of_text), [0], of_text)
-    found = reading_of(shares, values)
-    _warn(first, found, of_text)
+def _read(positions: Sequence[Position], has_ended: bool | None, scale: Scale) -> ScoreReading:
+    (shares,) = walk_levels(_ask_of(positions, has_ended, scale.levels), [0], scale.levels)
+    found = reading_of(shares, scale.values)
+    _warn(positions[0].shares(), found, scale.levels)
     return found
 
 
-def _ask_of(
-    positions: Sequence[Position],
-    first: Mapping[str, float],
-    has_ended: bool | None,
-    levels: Mapping[str, Any],
-) -> Ask:
+def _ask_of(positions: Sequence[Position], has_ended: bool | None, levels: Mapping[str, Any]) -> Ask:
     """Say what may follow the texts that an API has written, and that others end where the list shows it.
 
     The state of a text is the position behind it, None if it was not written.
     """
-    seen = {token.strip() for token in first}
+    seen = {token.strip() for token in positions[0].shares()}
     lengths = {len(token) for token in seen if token.isdigit()}
 
     def follows(node: Node) -> list[tuple[str, float, int | None]] | None:
         i, is_point = node.state, node.text[-1:] in (".", ",")  # that of a sentence, or of 4.5
         if i is not None and i < len(positions):
-            shares = (positions[i].shares() if i else first).items()
-            return [(token, p, i + 1 if token == positions[i].written else None) for token, p in shares]
+            shares, written = positions[i].shares(), positions[i].written
+            return [(token, p, i + 1 if token == written else None) for token, p in shares.items()]
         if i is not None and (has_ended or (has_ended is None and is_point)):
             return [("", 1.0, None)]
         # Where 85 is one token, so would be any other level of two digits, and 8 is not the beginning of one.
@@ -406,13 +351,13 @@ def _ask_of(
 def _warn(first: Mapping[str, float], found: ScoreReading, of_text: Mapping[str, Any]) -> None:
     folded = {text.casefold() for text in of_text}
     differ = {
-        token: share
+        token.strip(): share
         for token, share in first.items()
         if token.strip() not in of_text and token.strip().casefold() in folded
     }
-    likeliest = max(first, key=lambda token: first[token], default="")
+    likeliest = max(first, key=first.__getitem__, default="")
     if sum(differ.values()) > _LEAST_CASE:
-        listed = ", ".join(f"{token.strip()!r} ({share:.2g})" for token, share in differ.items())
+        listed = ", ".join(f"{token!r} ({share:.2g})" for token, share in differ.items())
         problem = (
             f"{listed} differ from the levels only in their case, and count as none: add them to the levels "
             "with their values"

@@ -1,25 +1,28 @@
 """What APIs return: the tokens of an answer, the likeliest tokens at each place, and whether it has ended.
 
 Read in the documentation or sources of OpenAI (chats, completions, responses), vLLM 0.33, SGLang 0.5, TGI 3,
-llama.cpp's server, Ollama, Gemini and LangChain. Each is a few names of fields: a form of one position is a
-form of a whole response.
+llama.cpp's server, Ollama, Gemini and LangChain. They differ in the names of fields, which stand here in
+tables; a form of one position is a form of a whole response.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, zip_longest
 from numbers import Real
 from typing import Any, NamedTuple
 
-_LARGEST_SUM = 1.01  # of probabilities, which APIs round
-_TOKENS = ("token", "text", "decoded_token", "tok_str", "content")
-_LOG_PROBS = ("logprob", "log_probability", "logProbability")
-_TOPS = ("top_logprobs", "top_tokens", "top_probs", "candidates", "probs")
-# The tokens of an answer, the likeliest ones at each place, and the log-probabilities of the tokens.
-_COLUMNS: tuple[tuple[str, str, str], ...] = (
+# Where the answer stands in a response, from the outside to the inside; of several answers, the first.
+_INNER = (
+    *("body", "response", "choices", "outputs", "details", "meta_info", "response_metadata"),
+    *("logprobs", "logprobs_result", "logprobsResult", "candidates"),
+)
+# There: the tokens that were written, the likeliest ones at each place, and the log-probabilities of the
+# written ones, if these are not in the entries of the tokens.
+_COLUMNS = (
     ("content", "", ""),  # OpenAI's chats
     ("tokens", "top_tokens", ""),  # TGI
     ("tokens", "top_logprobs", "token_logprobs"),  # OpenAI's completions
@@ -29,21 +32,20 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("token_ids", "logprobs", ""),  # vLLM offline
     ("completion_probabilities", "", ""),  # llama.cpp
 )
-# Where the answer stands in a response, from the outside to the inside; of several answers, the first.
-_INNER = (
-    *("body", "response", "choices", "outputs", "details", "meta_info", "response_metadata"),
-    *("logprobs", "logprobs_result", "logprobsResult", "candidates"),
-)
+# The entry of a token.
+_TOKENS = ("token", "text", "decoded_token", "tok_str", "content")
+_LOG_PROBS = ("logprob", "log_probability", "logProbability")
+_TOPS = ("top_logprobs", "top_tokens", "top_probs", "candidates", "probs")
+
 _FINISHES = ("finish_reason", "finishReason", "done_reason", "stop_type", "status")
 _HAS_ENDED = {"stop", "eos", "eos_token", "stop_sequence", "word", "completed", "end_turn", "tool_calls"}
-_MARKERS = {
-    "Ġ": " ",
-    "▁": " ",
-    "Ċ": "\n",
-    "\u2212": "-",
-}  # of tokens that are not decoded; typography's minus
-# Digits and punctuation of full width, one character for one, so that places in the text stay.
-_PLAIN = str.maketrans({**_MARKERS, **{chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}})
+_LARGEST_SUM = 1.01  # of probabilities, which APIs round
+# Marks of tokens that are not decoded, typography's minus and dashes, and digits and punctuation of full
+# width: one character for one, so that places in the text stay.
+_WIDE = "".join(map(chr, range(0xFF01, 0xFF5F)))
+_PLAIN = str.maketrans(
+    "Ġ▁Ċ\u2212\u2013\u2014" + _WIDE, "  \n---" + "".join(chr(ord(sign) - 0xFEE0) for sign in _WIDE)
+)
 
 
 class Position(NamedTuple):
@@ -55,9 +57,20 @@ class Position(NamedTuple):
 
     def shares(self) -> dict[str, float]:
         """Return the probabilities of the tokens that are known; tokens of one text are added."""
+        entries = self.top
+        if isinstance(entries, Mapping):  # of tokens to log-probabilities, or of ids to vLLM's objects
+            is_plain = all(each is None or isinstance(each, Real) for each in entries.values())
+            entries = entries.items() if is_plain else entries.values()
         shares: dict[str, float] = {}
-        for token, share in _shares(self.top):
-            shares[token] = shares.get(token, 0.0) + share
+        for each in entries:
+            token, log_prob, _ = _entry(each) or (None, None, None)
+            if not isinstance(token, str) or not isinstance(log_prob, Real):
+                raise TypeError(
+                    "top_logprobs: expected entries with a token and a logprob, as OpenAI, vLLM, SGLang "
+                    "(with return_text_in_logprobs=True), TGI, llama.cpp, Ollama and Gemini return them; "
+                    f"given {each!r:.100}"
+                )
+            shares[_clean(token)] = shares.get(_clean(token), 0.0) + math.exp(log_prob)
         if self.written is not None and self.log_prob is not None:
             shares.setdefault(self.written, math.exp(self.log_prob))
         if not sum(shares.values()) <= _LARGEST_SUM:
@@ -79,25 +92,34 @@ class Answer(NamedTuple):
         """The tokens that were written, as one text."""
         return "".join(position.written or "" for position in self.positions)
 
+    def positions_from(self, start: int) -> list[Position]:
+        """Return the positions from a character of the text on; what its token has before it is cut off."""
+        ends = [*accumulate(len(position.written or "") for position in self.positions)]
+        index = bisect_right(ends, start)
+        first, *others = self.positions[index:]
+        lead = self.text[ends[index - 1] if index else 0 : start].lstrip()
+        if not lead:
+            return [first, *others]
+        rest = {token: token.lstrip().removeprefix(lead) for token in [first.written or "", *first.shares()]}
+        top = [(rest[token], math.log(share)) for token, share in first.shares().items() if share]
+        return [Position(rest[first.written or ""], None, top), *others]
+
 
 def answer_of(response: Any) -> Answer:
     """Find the tokens in what an API has returned."""
     finish, inside = None, response
     while inside is not None:
-        if positions := _positions_in(inside):
+        positions = _positions_in(inside)
+        finish = finish or _finish_of(inside)
+        if positions:
             if any(position.written is None for position in positions):
                 raise ValueError("response: it does not say which tokens were written")
-            finish = finish or _finish_of(inside)
             return Answer(positions, finish is None or finish in _HAS_ENDED)
-        if isinstance(inside, list | tuple):
-            inside = inside[0] if inside else None
-            continue
         if error := _error_of(inside):
             raise ValueError(f"the API answered with an error: {error}")
-        if _field(inside, ("delta",)) is not None:
+        if _field(inside, "delta") is not None:
             raise ValueError("response: a part of a streamed answer. Ask for it whole, with stream=False")
-        finish = finish or _finish_of(inside)
-        parts = [_field(inside, (name,)) for name in _INNER]
+        parts = inside[:1] if isinstance(inside, list | tuple) else (_field(inside, name) for name in _INNER)
         inside = next((part for part in parts if part and not isinstance(part, str)), None)
     raise ValueError(
         "response: expected an answer with log-probabilities. Ask for them: of chats by logprobs=True, "
@@ -113,18 +135,12 @@ def answer_of_list(given: Any) -> Answer:
     if given is None:
         raise TypeError("top_logprobs=None: ask the API for them by logprobs=True, top_logprobs=20")
     if not isinstance(given, list | tuple):
-        columns = None if _field(given, _TOPS) is not None and _is_entry(given) else _positions_in(given)
-        if columns is None and _is_entry(given):
-            columns = [_position(given, None, None)]
-        return Answer(columns or [Position(None, None, given)], None)
+        return Answer(_positions_in(given) or [_position(given)], None)
     if not given:
         raise ValueError("top_logprobs: expected the likeliest tokens of a position, given an empty list")
-    if all(_is_top(each) for each in given):
-        return Answer([Position(None, None, each) for each in given], None)
-    is_positions = any(_field(each, _TOPS) is not None or _is_written(each) for each in given)
-    if is_positions:
-        return Answer([_position(each, None, None) for each in given], None)
-    return Answer([Position(None, None, given)], None)
+    # OpenAI's list of one position has entries with `token` and `logprob` alone.
+    is_one = all(_entry(each) and _field(each, *_TOPS) is None and not _is_written(each) for each in given)
+    return Answer([Position(None, None, given)] if is_one else [_position(each) for each in given], None)
 
 
 def plain(text: str) -> str:
@@ -132,113 +148,73 @@ def plain(text: str) -> str:
     return text.translate(_PLAIN)
 
 
-def _error_of(inside: Any) -> Any:
-    """Return what an API says is wrong, in place of an answer."""
-    error = _field(inside, ("error", "detail"))
-    if "error" in (_field(inside, ("object",)), _field(inside, ("type",))):
-        error = error or inside
-    return None if _field(inside, ("choices",)) else _field(error, ("message",)) or error
-
-
-def _finish_of(inside: Any) -> str | None:
-    reason = _field(inside, _FINISHES)
-    reason = _field(reason, ("type",)) if isinstance(reason, Mapping) else reason
-    reason = getattr(reason, "name", reason)  # of an enumeration
-    return None if reason is None else str(reason).lower()
-
-
-def _positions_in(inside: Any) -> list[Position] | None:
-    """Return the positions of a part of a response; None if it does not hold them itself."""
-    if isinstance(inside, Mapping | list) and not inside:
-        return None
-    if isinstance(inside, list):
-        return [_position(each, None, None) for each in inside] if _is_entry(inside[0]) else None
-    if output := _sequence(inside, "output"):  # of responses: reasoning, messages and their parts
-        parts = [part for item in output for part in _field(item, ("content",)) or []]
-        return [_position(each, None, None) for part in parts for each in _field(part, ("logprobs",)) or []]
+def _positions_in(inside: Any) -> list[Position]:
+    """Return the positions of a part of a response; none if it does not hold them itself."""
+    if isinstance(inside, list | tuple):
+        return [_position(each) for each in inside] if all(map(_entry, inside)) else []
+    # OpenAI's responses have reasoning, messages and their parts.
+    parts = [part for item in _sequence(inside, "output") for part in _sequence(item, "content")]
+    if entries := [each for part in parts for each in _sequence(part, "logprobs")]:
+        return [_position(each) for each in entries]
     for names in _COLUMNS:
-        written, tops, log_probs = (list(_sequence(inside, name)) for name in names)
-        is_entries = bool(written) and (bool(tops) or _is_entry(written[0]) or bool(log_probs))
-        if is_entries and (names[1] != "logprobs" or isinstance(tops[0], Mapping)):
+        written, tops, log_probs = (_sequence(inside, name) for name in names)
+        if written and (tops or log_probs or all(map(_entry, written))):
             rows = zip_longest(written, tops[: len(written)], log_probs[: len(written)])
-            return [_position(*row) for row in rows]
-    tops = [*_sequence(inside, "top_candidates"), *_sequence(inside, "topCandidates")]
-    return [Position(None, None, _field(each, _TOPS) or []) for each in tops] or None
+            return [
+                Position(_clean(token), log_prob, top or [])
+                if isinstance(token, str)
+                else _position(token, top)
+                for token, top, log_prob in rows
+            ]
+    return []
 
 
-def _sequence(inside: Any, name: str) -> Sequence[Any]:
-    found = _field(inside, (name,)) if name else None
-    return found if isinstance(found, Sequence) and not isinstance(found, str) else []
+def _position(each: Any, top: Any = None) -> Position:
+    if isinstance(each, int) and isinstance(top, Mapping):  # of vLLM, objects by token ids
+        each = top.get(each, top.get(str(each)))
+    token, log_prob, inner = _entry(each) or (None, None, _field(each, *_TOPS) or each)
+    top = inner if top is None else top
+    top = top if (inner := _field(top, *_TOPS)) is None else inner
+    return Position(_clean(token) if token is not None else None, log_prob, top or [])
 
 
-def _position(written: Any, top: Any, log_prob: Any) -> Position:
-    if isinstance(written, int) and isinstance(top, Mapping):  # of vLLM, objects by token ids
-        written = top.get(written, top.get(str(written)))
-    token, own = (written, log_prob) if isinstance(written, str | int) else _pair_of(written)
-    if not isinstance(token, str):
-        raise TypeError(_EXPECTED.format(written))
-    # The likeliest tokens stand beside the written one, or in its entry.
-    top = _field(written, _TOPS) if top is None and not isinstance(written, str) else top
-    top = _field(top, _TOPS) if _field(top, _TOPS) is not None else top
-    return Position(_clean(token), own if isinstance(own, Real) else None, top or [])  # type: ignore[arg-type]
-
-
-_EXPECTED = (
-    "top_logprobs: expected entries with a token and a logprob, as OpenAI, vLLM, SGLang (with "
-    "return_text_in_logprobs=True), TGI, llama.cpp, Ollama and Gemini return them; given {!r:.100}"
-)
-
-
-def _is_entry(each: Any) -> bool:
-    """Whether this is a token with its log-probability: a mapping, an object, or SGLang's triple."""
+def _entry(each: Any) -> tuple[str, float | None, Any] | None:
+    """Return the token, log-probability and likeliest tokens that an entry names; None if it is none."""
     if isinstance(each, list | tuple):
-        return len(each) == 3 and isinstance(each[0], Real)
-    # A part of a message has a text, too.
-    is_listed = _field(each, _LOG_PROBS) is not None or _field(each, ("prob", *_TOPS)) is not None
-    return is_listed and isinstance(_field(each, _TOKENS), str | int)
+        if len(each) == 3 and isinstance(each[0], Real):  # SGLang writes (log-probability, id, text)
+            return each[2], float(each[0]), None
+        is_pair = len(each) == 2 and isinstance(each[0], str)
+        return (each[0], -math.inf if each[1] is None else each[1], None) if is_pair else None
+    token, top = _field(each, *_TOKENS), _field(each, *_TOPS)
+    log_prob, share = _field(each, *_LOG_PROBS), _field(each, "prob")
+    if log_prob is None and isinstance(share, Real):  # of llama.cpp
+        log_prob = math.log(share) if share else -math.inf
+    # JSON has no infinity, for which some servers write null.
+    elif log_prob is None and isinstance(each, Mapping) and any(name in each for name in _LOG_PROBS):
+        log_prob = -math.inf
+    return (token, log_prob, top) if isinstance(token, str) and (log_prob, top) != (None, None) else None
 
 
 def _is_written(each: Any) -> bool:
-    """Whether an entry of a list without tops is a token of an answer: one of TGI, SGLang or Gemini is.
-
-    OpenAI's list of one position has entries with `token` and `logprob`, and it is the documented argument.
-    """
+    """Whether an entry without tops is a token of an answer: one of TGI, SGLang or Gemini is."""
     if isinstance(each, list | tuple):
-        return _is_entry(each)
-    return _is_entry(each) and (
-        _field(each, ("text",)) is not None or _field(each, _LOG_PROBS[1:]) is not None
-    )
+        return len(each) == 3
+    return _field(each, "text", *_LOG_PROBS[1:]) is not None
 
 
-def _is_top(each: Any) -> bool:
-    """Whether an entry of a list holds the likeliest tokens of a position."""
-    if isinstance(each, list | tuple):
-        return not _is_entry(each) and all(isinstance(one, Mapping | list | tuple) for one in each)
-    return isinstance(each, Mapping) and bool(each) and not _is_entry(each) and _field(each, _TOPS) is None
+def _error_of(inside: Any) -> Any:
+    """Return what an API says is wrong, in place of an answer."""
+    error = _field(inside, "error", "detail")
+    if "error" in (_field(inside, "object"), _field(inside, "type")):
+        error = error or inside
+    return None if _field(inside, "choices") else _field(error, "message") or error
 
 
-def _shares(entries: Any) -> Iterator[tuple[str, float]]:
-    pairs = entries if isinstance(entries, Iterable) else [entries]
-    if isinstance(entries, Mapping):  # of tokens to log-probabilities, or of ids to vLLM's objects
-        is_plain = all(each is None or isinstance(each, Real) for each in entries.values())
-        pairs = entries.items() if is_plain else entries.values()
-    for entry in pairs:
-        token, log_prob = _pair_of(entry)
-        if not isinstance(token, str) or not isinstance(log_prob, Real):
-            raise TypeError(_EXPECTED.format(entry))
-        yield _clean(token), math.exp(log_prob)
-
-
-def _pair_of(entry: Any) -> tuple[Any, Any]:
-    """Return the token and the log-probability of an entry, None where it has none."""
-    if isinstance(entry, tuple | list):  # SGLang writes (log-probability, id, text)
-        return (entry[-1], entry[0]) if len(entry) == 3 else (*entry, None, None)[:2]
-    value, share = _field(entry, _LOG_PROBS), _field(entry, ("prob",))
-    if value is None and isinstance(share, Real):  # of llama.cpp
-        value = math.log(share) if share else -math.inf
-    # JSON has no infinity, for which some servers write null.
-    is_null = isinstance(entry, Mapping) and value is None and any(name in entry for name in _LOG_PROBS)
-    return _field(entry, _TOKENS), -math.inf if is_null else value
+def _finish_of(inside: Any) -> str | None:
+    reason = _field(inside, *_FINISHES)
+    reason = _field(reason, "type") if isinstance(reason, Mapping) else reason
+    reason = getattr(reason, "name", reason)  # of an enumeration
+    return None if reason is None else str(reason).lower()
 
 
 def _clean(token: str) -> str:
@@ -250,7 +226,12 @@ def _clean(token: str) -> str:
     return plain(token)
 
 
-def _field(entry: Any, names: Sequence[str]) -> Any:
+def _sequence(inside: Any, name: str) -> Sequence[Any]:
+    found = _field(inside, name) if name else None
+    return found if isinstance(found, Sequence) and not isinstance(found, str) else []
+
+
+def _field(entry: Any, *names: str) -> Any:
     """Return the first field of these names that an object or a mapping has."""
     for name in names:
         value = entry.get(name) if isinstance(entry, Mapping) else getattr(entry, name, None)

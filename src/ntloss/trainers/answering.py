@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ntloss.trainers.chunked import Computed, ModelCall, entropy_and_hits
+from ntloss.trainers.chunked import ModelCall
 from ntloss.trainers.columns import COLUMNS, PREPARED
 from ntloss.trainers.models import added_loss, inputs_without_labels, without_wrappers
 
@@ -45,30 +46,32 @@ class Answering:
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         """Call the model. With labels, its outputs begin with the loss; for an SFTTrainer, see `_for_sft`."""
-        handle = self.handle
+        handle, sums, labels = self.handle, self.handle.sums, given.get("labels")
         inputs = {name: value for name, value in given.items() if name not in _OF_LOSS}
-        if given.get("labels") is None:
+        if labels is None:
             return self.model(*args, **inputs)
-        is_own = self._are_own(given["labels"])
+        is_own = self._are_own(labels)
         if is_own:
             given = {**self.columns, **given}
-        record = handle.record_of(given, is_own)
-        is_sft = given.get("fused_lm_head", False)
-        count = self._num_items(given)
-        model = without_wrappers(self.model)
-        inputs = inputs_without_labels(model, inputs, given["labels"])
-        evaluates = handle.sums is not None
-        if evaluates:
-            record = record._replace(labels=handle.sums.without_repeated_rows(record.labels))
-        call = ModelCall(model, self.model, args, inputs, record, count, is_sft, evaluates)
-        outputs, terms, ce, measured = self._compute(call)
-        if evaluates:
-            handle.sums.add(record, count, terms, ce)
-        self.loss = terms.loss
+        record, count = handle.record_of(given, is_own), self._num_items(given)
+        if sums is not None:
+            record = record._replace(labels=sums.without_repeated_rows(record.labels))
+        model, is_sft = without_wrappers(self.model), given.get("fused_lm_head", False)
+        inputs = {**inputs_without_labels(model, inputs, labels), "return_dict": True}
+        run, losses = partial(self.model, *args, **inputs), (handle.loss, handle.plain)
+        call = ModelCall(model, run, *losses, record, count, evaluates=sums is not None, measures=is_sft)
+        if handle.head is not None and (self.model.training or is_sft):
+            outputs = handle.head(call)
+        else:
+            outputs = call.run()
+            call.compute(outputs["logits"][..., -labels.shape[-1] :, :])  # prompts and images stand before
+        if sums is not None:
+            sums.add(record, count, call.terms, call.ce)
+        self.loss = loss = call.terms.loss
         if is_sft:
-            return _for_sft(outputs, terms.loss, record.labels >= 0, count, measured)
+            return _for_sft(outputs, loss, record.labels >= 0, count, call.measured)
         added = added_loss(model, outputs)
-        outputs["loss"] = terms.loss if added is None else terms.loss + added.to(terms.loss.device)
+        outputs["loss"] = loss if added is None else loss + added.to(loss.device)
         outputs.move_to_end("loss", last=False)  # as in stock outputs, of which some trainers take the first
         return outputs if given.get("return_dict") in (None, True) else outputs.to_tuple()
 
@@ -89,23 +92,8 @@ class Answering:
             return False
         return labels is own or torch.equal(labels, own.to(labels.device))
 
-    def _compute(self, call: ModelCall) -> Computed:
-        """Call the model and the loss."""
-        handle = self.handle
-        if handle.head is not None and (self.model.training or call.measures):
-            computed: Computed = handle.head(call)
-            return computed
-        outputs = call.outputs()
-        labels = call.record.labels
-        logits = outputs["logits"][..., -labels.shape[-1] :, :]  # prompts and images may stand before
-        record, count = call.beside_on(logits.device)
-        terms = handle.loss.terms(logits, record, count=count)
-        ce = handle.plain(logits, record, count=count).detach() if call.evaluates else terms.ce
-        rows = logits.detach().flatten(0, -2)
-        measured = entropy_and_hits(labels, rows.shape[-1], rows.__getitem__) if call.measures else None
-        return Computed(outputs, terms, ce, measured)
-
     def _num_items(self, given: Mapping[str, Any]) -> Any:
+        """Return the count that a call passes on, else the trainer's for one of its micro-batches."""
         if "num_items_in_batch" in given or self.num_items is None:
             return given.get("num_items_in_batch")
         trainer = self.handle.trainer
@@ -115,7 +103,11 @@ class Answering:
                 "unknown whether it multiplies the loss by the number of processes: call "
                 "super().compute_loss(...) in it"
             )
-        if self.model.training and _averages_batches(trainer):
+        from transformers import Trainer
+
+        # From 5.19 on, a class may say that its losses are means of batches, which the trainer averages.
+        averages = hasattr(Trainer, "loss_is_scaled_for_ga") and trainer.loss_is_scaled_for_ga is False
+        if self.model.training and averages:
             return self.num_items / getattr(trainer, "current_gradient_accumulation_steps", 1)
         return self.num_items
 
@@ -123,13 +115,6 @@ class Answering:
 def _version_of(labels: Tensor | None) -> int | None:
     """Return how often labels were changed in place; None if there are none, or nothing counts it."""
     return None if labels is None or labels.is_inference() else labels._version
-
-
-def _averages_batches(trainer: Any) -> bool:
-    """Whether a trainer's class says that its losses are means of batches, which the trainer averages."""
-    parents = [parent for parent in type(trainer).__mro__ if parent.__module__ == "transformers.trainer"]
-    is_known = any(hasattr(parent, "loss_is_scaled_for_ga") for parent in parents)  # from 5.19 on
-    return is_known and trainer.loss_is_scaled_for_ga is False
 
 
 def _depends_on(loss: Tensor, part: Tensor) -> bool:

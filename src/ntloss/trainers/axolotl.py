@@ -1,4 +1,4 @@
-"""A number token loss in axolotl: a plug-in, and its keys in axolotl's YAML file.
+"""A number-aware loss in axolotl 0.19: a plug-in, and its keys in axolotl's YAML file.
 
 plugins:
   - ntloss.trainers.axolotl.NumberLoss
@@ -8,17 +8,12 @@ ntl_criterion: ntl_was
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_type_hints
 
-from pydantic import BaseModel, model_validator
+from axolotl.integrations.base import BasePlugin
+from pydantic import BaseModel, create_model, model_validator
 
-from ntloss.trainers import make_number_aware
-from ntloss.trainers.share import check_options, given_vocabulary
-
-try:
-    from axolotl.integrations.base import BasePlugin
-except ImportError as missing:
-    raise ImportError("ntloss.trainers.axolotl needs axolotl 0.19: " + str(missing)) from missing
+from ntloss.trainers.plug_ins import PREFIX, Options
 
 # Keys whose loss does not use the model's logits.
 _OTHER_LOSSES = (
@@ -30,27 +25,10 @@ _OTHER_LOSSES = (
 )
 
 
-class NumberLossArgs(BaseModel):
-    """Keys of axolotl's YAML file: `ntl_` and an option of `make_number_aware`.
-
-    `ntl_vocabulary` is the `module:function` of a function that makes the number tokens from the tokenizer.
-
-    Raises:
-        ValueError: an invalid option, or a key with another loss.
-    """
-
-    ntl_weight: float | None = None
-    ntl_criterion: str | dict[str, Any] | None = None
-    ntl_mode: str | None = None
-    ntl_label_smoothing: float | None = None
-    ntl_thousands: str | None = None
-    ntl_vocabulary: str | None = None
-    ntl_chunked: bool | None = None
-
+class _Checks(BaseModel):
     @model_validator(mode="after")
-    def _check(self) -> NumberLossArgs:
-        of_loss = vars(self) | {"ntl_chunked": None}  # which is how the loss is computed
-        check_options(**_options(of_loss))
+    def _check(self) -> _Checks:
+        Options.of_keys(vars(self))
         return self
 
     @model_validator(mode="before")
@@ -65,20 +43,18 @@ class NumberLossArgs(BaseModel):
         return data
 
 
+# The keys of axolotl's YAML file: `ntl_` and one of the options.
+_KEYS: Any = {f"{PREFIX}{name}": (of | None, None) for name, of in get_type_hints(Options).items()}
+NumberLossArgs = create_model("NumberLossArgs", __base__=_Checks, __module__=__name__, **_KEYS)
+
+
 class NumberLoss(BasePlugin):  # type: ignore[misc]
     """Makes the trainer number-aware; evaluations also log `eval_ce` and `eval_ntl`."""
 
     def get_input_args(self) -> str:
         """Name the class of the plug-in's keys."""
-        return f"{NumberLossArgs.__module__}.{NumberLossArgs.__qualname__}"
+        return f"{__name__}.NumberLossArgs"
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
         """Make the trainer number-aware."""
-        options = _options(cfg)
-        vocabulary = given_vocabulary(options.pop("vocabulary", None), trainer.processing_class)
-        make_number_aware(trainer, vocabulary=vocabulary, **options)
-
-
-def _options(cfg: Any) -> dict[str, Any]:
-    given = {key: cfg[key] for key in NumberLossArgs.model_fields if cfg.get(key) is not None}
-    return {key.removeprefix("ntl_"): value for key, value in given.items()}
+        Options.of_keys(cfg).apply(trainer)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ntloss import LossTerms, NTLCrossEntropyLoss
+from ntloss import NTLCrossEntropyLoss
 from ntloss.engine.readout import Transform
 from ntloss.engine.sources import rows_for
 from ntloss.engine.targets import PreparedLabels
@@ -20,6 +20,7 @@ from ntloss.trainers.models import find_head
 _PROBE = 50.0
 _SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 _SCALES = ("logit_scale", "output_multiplier", "lm_head_multiplier")
+PLAIN = Transform()
 
 
 class HeadTensors(NamedTuple):
@@ -30,37 +31,91 @@ class HeadTensors(NamedTuple):
     bias: Tensor | None  # `[vocab]`
 
 
-class ModelCall(NamedTuple):
-    """A call of a model with labels, whose loss is computed outside of it."""
+@dataclass
+class ModelCall:
+    """A call of a model with labels, and the loss of these labels, which is computed outside of the model.
 
-    model: Any  # without its wrappers
-    wrapped: Any  # the model that is called
-    args: tuple[Any, ...]
-    inputs: dict[str, Any]  # keywords of the call, without labels
-    record: PreparedLabels  # of `[batch, seq]` labels
-    count: Any  # of labels, by which the loss is divided
-    measures: bool  # whether `entropy_and_hits` is asked for
-    evaluates: bool  # whether cross-entropy at all labels is asked for
+    Args:
+        model: the model without its wrappers.
+        run: calls the model with its wrappers, and returns its outputs.
+        loss, plain: the loss, and cross-entropy alone.
+        record: of `[batch, seq]` labels.
+        count: of labels, by which the loss is divided; None for that of the record.
+        evaluates: whether cross-entropy at all labels is asked for.
+        measures: whether `entropy_and_hits` is asked for.
 
-    def outputs(self) -> Any:
-        """Call the model."""
-        return self.wrapped(*self.args, **{**self.inputs, "return_dict": True})
+    Attributes:
+        terms: the loss and its terms, `LossTerms`; None before `compute`.
+        ce: cross-entropy at all labels in an evaluation, else that of the terms.
+        measured: `entropy_and_hits`, or None.
+    """
 
-    def beside_on(self, device: torch.device) -> tuple[PreparedLabels, Any]:
-        """Return the record and the count on a device."""
+    model: Any
+    run: Callable[[], Any]
+    loss: NTLCrossEntropyLoss
+    plain: NTLCrossEntropyLoss
+    record: PreparedLabels
+    count: Any
+    evaluates: bool
+    measures: bool
+    terms: Any = None
+    ce: Any = None
+    measured: tuple[Tensor, Tensor] | None = None
+
+    def count_on(self, device: torch.device) -> Any:
+        """Return the count for a device: a scalar on the CPU works with tensors of any, without a copy."""
         count = self.count
-        # A scalar on the CPU works with tensors of any device, without a copy.
         stays = not isinstance(count, Tensor) or (count.dim() == 0 and count.device.type == "cpu")
-        return self.record.to(device), count if stays else count.to(device)
+        return count if stays else count.to(device)
+
+    def compute(
+        self,
+        inputs: Tensor,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        transform: Transform = PLAIN,
+        chunk_size: int | None = None,
+    ) -> None:
+        """Compute the loss from logits, or from hidden states and a head's weight and bias."""
+        record, options = self.record.to(inputs.device), {"count": self.count_on(inputs.device)}
+        if weight is not None:
+            options |= {
+                "softcap": transform.softcap,
+                "logit_scale": transform.scale,
+                "chunk_size": chunk_size,
+            }
+        self.terms = self.loss.terms(inputs, record, weight, bias, **options)
+        self.ce = self.terms.ce
+        if self.evaluates:
+            self.ce = self.plain.terms(inputs, record, weight, bias, **options).ce
+        if self.measures:
+            self.measured = entropy_and_hits(inputs, record.labels, weight, bias, transform)
 
 
-class Computed(NamedTuple):
-    """What a call of a model gives, and the loss of its labels."""
+@torch.no_grad()
+def entropy_and_hits(
+    inputs: Tensor,
+    labels: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    transform: Transform = PLAIN,
+) -> tuple[Tensor, Tensor]:
+    """Sum the entropies at labels that count, and count those that are the most likely token.
 
-    outputs: Any
-    terms: LossTerms
-    ce: Tensor  # cross-entropy at all labels in an evaluation, else that of the terms
-    measured: tuple[Tensor, Tensor] | None  # `entropy_and_hits`, for an SFTTrainer
+    An `SFTTrainer` logs both. `inputs` are logits, or hidden states of a head of weight and bias.
+    """
+    labels, inputs = labels.reshape(-1), inputs.flatten(0, -2)
+    positions = (labels >= 0).nonzero().squeeze(-1)
+    entropy = hits = torch.zeros((), device=labels.device)
+    width = inputs.shape[-1] if weight is None else len(weight)
+    for rows in torch.split(positions, max(rows_for(len(positions), width, labels.device), 1)):
+        logits = inputs[rows].float()
+        if weight is not None:
+            logits = transform.apply(F.linear(inputs[rows], weight, bias).float())
+        log_probs = logits.log_softmax(-1)
+        entropy = entropy - torch.where(log_probs > -torch.inf, log_probs.exp() * log_probs, 0).sum()
+        hits = hits + (log_probs.argmax(-1) == labels[rows]).sum()
+    return entropy, hits
 
 
 class ChunkedHead:
@@ -71,27 +126,26 @@ class ChunkedHead:
     through the model's outputs they keep the graph to all weights, which data parallelism follows.
     """
 
-    def __init__(self, loss: NTLCrossEntropyLoss, plain: NTLCrossEntropyLoss, chunk_size: int | None) -> None:
-        self.loss, self.plain, self.chunk_size = loss, plain, chunk_size  # `plain` is cross-entropy alone
+    def __init__(self, chunk_size: int | None) -> None:
+        self.chunk_size = chunk_size
         self.checked = False  # the head of the model
         self._forward = self._in_head  # one object, so that a compiled model is not compiled again
         self._call: Any = None  # what a call of the model hands to its head
 
-    def __call__(self, given: ModelCall) -> Computed:
-        """Call the model, and compute the loss in its head.
+    def __call__(self, call: ModelCall) -> Any:
+        """Call the model, compute the loss in its head, and return the outputs, without logits.
 
         Raises:
             ValueError: the model does not call its head, or does more with its logits than is known.
         """
-        model = given.model
-        transform = transform_of(model.config)
+        model, name = call.model, type(call.model).__name__
         head = find_head(model)  # an adapter may have wrapped it since the last call
         replaced = vars(head).get("forward")
         bias = getattr(model, "final_logits_bias", None)  # of BART and similar models
-        self._call = call = _HeadCall(given, head, head.forward, transform, bias)
+        self._call = of_head = _HeadCall(call, head, head.forward, transform_of(model.config), bias)
         vars(head)["forward"] = self._forward
         try:
-            outputs = given.outputs()
+            outputs = call.run()
         finally:
             self._call = None
             del vars(head)["forward"]
@@ -99,90 +153,49 @@ class ChunkedHead:
                 vars(head)["forward"] = replaced
         if call.terms is None:
             raise ValueError(
-                f"{type(model).__name__}.forward never calls its head: use chunked=False, which computes the "
-                "logits"
+                f"{name}.forward never calls its head: use chunked=False, which computes the logits"
             )
-        if not self.checked and call.probed is not None:
-            _check_transform(call.probed, outputs["logits"].detach(), transform, type(model).__name__)
+        if not self.checked and of_head.probed is not None:
+            _check_transform(of_head.probed, outputs["logits"].detach(), of_head.transform, name)
             self.checked = True
         nothing = outputs["logits"][..., :0, :].sum().to(call.terms.loss)
         outputs["logits"] = None
-        ce = call.terms.ce if call.ce is None else call.ce
-        terms = call.terms._replace(loss=call.terms.loss + nothing)
-        return Computed(outputs, terms, ce, call.measured)
+        call.terms = call.terms._replace(loss=call.terms.loss + nothing)
+        return outputs
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # the linear loss cannot be traced
     def _in_head(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        call: _HeadCall = self._call
+        of_head: _HeadCall = self._call
+        call, bias = of_head.call, of_head.final_bias
         if call.terms is not None:
-            return call.own_forward(hidden, *args, **kwargs)
-        width = call.given.record.labels.shape[-1]  # prompts and images may stand before
-        tensors = head_tensors(call.head, hidden[..., -width:, :])
-        if call.final_bias is not None:
-            final_bias = call.final_bias.reshape(-1).to(hidden)
-            tensors = tensors._replace(bias=final_bias if tensors.bias is None else tensors.bias + final_bias)
-        record, count = call.given.beside_on(tensors.hidden_states.device)
-        states, *head = tensors
-        softcap, scale = call.transform.softcap, call.transform.scale
-        options = {"softcap": softcap, "logit_scale": scale, "chunk_size": self.chunk_size, "count": count}
-        call.terms = self.loss.terms(states, record, *head, **options)
-        if call.given.evaluates:
-            call.ce = self.plain.terms(states, record, *head, **options).ce
-        if call.given.measures:
-            call.measured = _of_hidden(tensors, record.labels, call.transform)
+            return of_head.own_forward(hidden, *args, **kwargs)
+        width = call.record.labels.shape[-1]  # prompts and images may stand before
+        tensors = head_tensors(of_head.head, hidden[..., -width:, :])
+        if bias is not None:
+            own = bias.reshape(-1).to(hidden)
+            tensors = tensors._replace(bias=own if tensors.bias is None else tensors.bias + own)
+        call.compute(*tensors, of_head.transform, self.chunk_size)
         first = hidden[..., :1, :]
         if not self.checked:
             with torch.no_grad():
-                logits = call.own_forward(first).abs()
-                largest = float(
-                    torch.where(logits.isfinite(), logits, 0).max()
-                )  # a bias of -inf disables tokens
+                logits = of_head.own_forward(first).abs()
+            largest = float(torch.where(logits.isfinite(), logits, 0).max())  # a bias of -inf disables tokens
             first = first * (_PROBE / largest) if largest > 0 else first  # so that a soft cap has an effect
-        logits = call.own_forward(first)
-        call.probed = logits.detach() if call.final_bias is None else logits.detach() + final_bias
+        logits = of_head.own_forward(first)
+        of_head.probed = logits.detach() if bias is None else logits.detach() + bias
         return logits
 
 
 @dataclass
 class _HeadCall:
-    """What one call of the model hands to its head, and what the head found."""
+    """What one call of the model hands to its head."""
 
-    given: ModelCall
+    call: ModelCall
     head: nn.Module
     own_forward: Callable[..., Any]  # of the head
     transform: Transform
     final_bias: Tensor | None
-    terms: LossTerms | None = None
-    ce: Tensor | None = None
-    measured: tuple[Tensor, Tensor] | None = None
     probed: Tensor | None = None  # the logits of one position
-
-
-@torch.no_grad()
-def entropy_and_hits(
-    labels: Tensor, vocab_size: int, logits_of: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Sum the entropies at labels that count, and count those that are the most likely token.
-
-    `logits_of` maps the indices of some positions to their logits. An `SFTTrainer` logs both.
-    """
-    labels = labels.reshape(-1)
-    positions = (labels >= 0).nonzero().squeeze(-1)
-    entropy = hits = torch.zeros((), device=labels.device)
-    for rows in torch.split(positions, max(rows_for(len(positions), vocab_size, labels.device), 1)):
-        log_probs = logits_of(rows).float().log_softmax(-1)
-        entropy = entropy - torch.where(log_probs > -torch.inf, log_probs.exp() * log_probs, 0).sum()
-        hits = hits + (log_probs.argmax(-1) == labels[rows]).sum()
-    return entropy, hits
-
-
-def _of_hidden(tensors: HeadTensors, labels: Tensor, transform: Transform) -> tuple[Tensor, Tensor]:
-    hidden = tensors.hidden_states.detach().reshape(-1, tensors.hidden_states.shape[-1])
-
-    def logits_of(rows: Tensor) -> Tensor:
-        return transform.apply(F.linear(hidden[rows], tensors.lm_head_weight, tensors.bias).float())
-
-    return entropy_and_hits(labels, len(tensors.lm_head_weight), logits_of)
 
 
 def transform_of(config: Any) -> Transform:

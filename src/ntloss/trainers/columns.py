@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from inspect import isroutine
 from typing import Any
 
 import torch
@@ -29,7 +28,11 @@ _ALIKE = 0.85  # ratio of difflib: "number_weight" has 0.96
 
 
 class Preparation:
-    """Prepares the labels of a batch as a loss does; it can be pickled, as collators have to be."""
+    """Makes the record of a batch's labels and columns as a loss does, also in a data loader's processes.
+
+    Args:
+        loss: the loss, of which it keeps what it can pickle.
+    """
 
     def __init__(self, loss: NTLCrossEntropyLoss) -> None:
         self.reader, self.mode, self.shift = loss.term.labels, loss.mode, loss.shift
@@ -55,6 +58,37 @@ class Preparation:
         reader = self.reader if finds_numbers else LabelReader(self.reader.vocabulary)
         shift = self.shift and shifted is None
         return reader.prepare(labels, **arguments, sequence_ids=ids, mode=self.mode, shift=shift)
+
+    def collate(self, collator: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
+        """Return a collator's batch, with a record if rows have columns or the loss reads whole numbers.
+
+        Columns are padded as the collator pads the labels. A row's columns belong to its labels or, without
+        labels, to its `input_ids`. In the batch they stand where the row's tokens do: at the start or the end
+        of a row of the batch, or after those of the row before if the collator joins rows. All other
+        positions get 0. Rows without weights get 1, without a standard deviation 0, which is the criterion's
+        own or that of the number's field, and without soft labels none.
+
+        Raises:
+            ValueError: columns do not fit the labels, or the labels are not those of the rows.
+        """
+        given, own = list[str](), rows
+        if rows and isinstance(rows[0], Mapping):
+            # Columns of weights are in each batch, also where none of its rows has a value: accelerate takes
+            # the columns of the first process for those of all. The others may be empty beside a loss that
+            # has no use for them.
+            given = [
+                name
+                for name in COLUMNS
+                if any(row.get(name) is not None or (name in row and name in _WEIGHTS) for row in rows)
+            ]
+            own = [{name: value for name, value in row.items() if name not in COLUMNS} for row in rows]
+        batch = collator(own)
+        if isinstance(batch, MutableMapping) and batch.get("labels") is not None:
+            columns = {name: batch.pop(name) for name in COLUMNS if name in batch}  # of the caller's collator
+            columns |= _columns(rows, given, torch.as_tensor(batch["labels"])) if given else {}
+            if columns or self.reader.finds_numbers:
+                batch[PREPARED] = self({**batch, **columns}).pack()
+        return batch
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -82,70 +116,6 @@ def check_dataset(dataset: Any) -> None:
         if names is None and has_rows(part) and len(part):
             names = part[0] if isinstance(part[0], Mapping) else ()
         check_names(names or ())
-
-
-class WithColumns:
-    """A collator around the caller's collator, which adds the record of labels and columns.
-
-    It pads columns of the dataset as the caller's collator pads the labels. A row's columns belong to its
-    labels or, without labels, to its `input_ids`. In the batch they stand where the row's tokens do: at the
-    start or the end of a row of the batch, or after those of the row before if the collator joins rows. All
-    other positions get 0. Rows without weights get 1, without a standard deviation 0, which is the
-    criterion's own or that of the number's field, and without soft labels none.
-
-    Trainers ask for the class of their collator, and read and set its options. So it has the class of the
-    caller's collator for `isinstance`, and its attributes.
-
-    Args:
-        collator: the caller's.
-        prepare: makes the record, in the processes of a data loader.
-    """
-
-    def __init__(self, collator: Callable[[list[Any]], Any], prepare: Preparation) -> None:
-        self.collator, self.prepare = collator, prepare
-
-    @property  # type: ignore[misc]  # what isinstance asks for, besides type()
-    def __class__(self) -> type:
-        return WithColumns if isroutine(self.collator) else type(self.collator)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what Python asks for belongs to this object, such as __deepcopy__
-            raise AttributeError(name)
-        return getattr(self.collator, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("collator", "prepare"):
-            super().__setattr__(name, value)
-        else:
-            setattr(self.collator, name, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:  # pickle would find two classes
-        return WithColumns, (self.collator, self.prepare)
-
-    def __call__(self, rows: list[Any]) -> Any:
-        """Return the collator's batch, with a record if rows have columns or the loss reads whole numbers.
-
-        Raises:
-            ValueError: columns do not fit the labels, or the labels are not those of the rows.
-        """
-        if rows and isinstance(rows[0], Mapping):
-            # Columns of weights are in each batch, also where none of its rows has a value: accelerate takes
-            # the columns of the first process for those of all. The others may be empty beside a loss that
-            # has no use for them.
-            given = [
-                name
-                for name in COLUMNS
-                if any(row.get(name) is not None or (name in row and name in _WEIGHTS) for row in rows)
-            ]
-            batch = self.collator([{k: v for k, v in row.items() if k not in COLUMNS} for row in rows])
-        else:
-            given, batch = [], self.collator(rows)
-        if isinstance(batch, MutableMapping) and batch.get("labels") is not None:
-            columns = {name: batch.pop(name) for name in COLUMNS if name in batch}  # of the caller's collator
-            columns |= _columns(rows, given, torch.as_tensor(batch["labels"])) if given else {}
-            if columns or self.prepare.reader.finds_numbers:
-                batch[PREPARED] = self.prepare({**batch, **columns}).pack()
-        return batch
 
 
 def _columns(rows: list[Any], given: list[str], labels: Tensor) -> dict[str, Tensor | SoftTargets]:

@@ -13,25 +13,25 @@ from ntloss.reading.question import Question
 
 
 class NumberErrors(TrainerCallback):
-    """Asks the model some questions at each evaluation, and logs the errors of its answers.
+    """Logs the errors of a model's answers at each evaluation: `eval_mae_median` and others.
 
-    The losses that a trainer logs do not tell whether answers get better: under `HLGauss` they fall as its
-    width does. This callback logs, to all that the trainer reports to, such as TensorBoard,
+        trainer.add_callback(NumberErrors(trainer, questions, truths))
 
     - `eval_mae_greedy`: mean absolute error of greedy answers, NaN if none has a number,
     - `eval_mae_median`: mean absolute error of the median of the number that the model is about to write,
     - `eval_inside`: share of the true numbers inside of the 90 % interval,
     - `eval_invalid`: share of greedy answers without a number.
 
-    Each of them may be the `metric_for_best_model` of the trainer, with `greater_is_better=False` but for
-    `eval_inside`.
+    They reach all that the trainer reports to, and each may be its `metric_for_best_model`, with
+    `greater_is_better=False` but for `eval_inside`. The losses that a trainer logs do not tell whether
+    answers get better: under `HLGauss` they fall as its width does.
 
     An evaluation takes one greedy generation of up to 16 tokens for each question, and the reading of a
     median by `read_number`: with a format, a batch of texts for each digit, without one, walks of sampled
     texts.
 
     Args:
-        trainer: the trainer that the callback is added to.
+        trainer: the trainer that the callback is added to, number-aware or not.
         questions: texts, or each a `ntloss.reading.Question`, that the model is not trained on, written as
             those of the training.
         truths: the true answers, as texts of one number or as numbers.
@@ -43,9 +43,6 @@ class NumberErrors(TrainerCallback):
     Raises:
         ValueError: there are not as many truths as questions, or fewer than two; at the first evaluation, a
             truth that is not one number.
-
-    Example:
-        >>> trainer.add_callback(NumberErrors(trainer, questions, truths))  # doctest: +SKIP
     """
 
     def __init__(

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ntloss import LossTerms, NTLCrossEntropyLoss
 from ntloss.engine.targets import PreparedLabels
-
-
-class _Sums(NamedTuple):
-    """Sums over the labels of an evaluation; those of a batch are tensors before they are added."""
-
-    ce: Any = 0.0  # cross-entropy, without the labels at which the number term replaces it
-    ntl: Any = 0.0  # the number term before its weight
-    ce_of_all: Any = 0.0  # cross-entropy at all labels
-    items: Any = 0.0  # the labels' weights: what all are divided by
-    batches: Any = 0.0  # the number of batches with labels, which may all be ignored
 
 
 def total_weight(record: PreparedLabels) -> Tensor:
@@ -39,7 +28,10 @@ class EvaluationMeans:
 
     def __init__(self, trainer: Any, loss: NTLCrossEntropyLoss) -> None:
         self.trainer, self.loss = trainer, loss
-        self._sums, self._added = _Sums(), 0.0
+        # Sums over labels of cross-entropy (without the labels at which the number term replaces it), of the
+        # number term before its weight, of cross-entropy at all labels and of the labels' weights; batches
+        # with labels, which may all be ignored; what model and trainer add.
+        self._sums = torch.zeros(6, dtype=torch.float64)
         self._own = self._items = 0.0  # the loss and the labels' weights since the last returned loss
 
     def add(self, record: PreparedLabels, count: Any, terms: LossTerms, ce: Tensor) -> None:
@@ -49,16 +41,17 @@ class EvaluationMeans:
         """
         items = total_weight(record)
         divisor = items if count is None else torch.as_tensor(count, device=items.device)
-        sums = (terms.ce * divisor, terms.ntl * divisor, ce * divisor, items, torch.ones(()))
-        found = _Sums(*(each.detach().sum().to("cpu", torch.float64).item() for each in sums))
-        self._sums = _Sums(*map(operator.add, self._sums, found))
-        self._own += terms.loss.item() * found.items
-        self._items += found.items
+        sums = (terms.ce * divisor, terms.ntl * divisor, ce * divisor, items)
+        found = torch.stack([each.detach().sum().to("cpu", torch.float64) for each in sums])
+        self._sums[:4] += found
+        self._sums[4] += 1
+        self._own += terms.loss.item() * found[3].item()
+        self._items += found[3].item()
 
     def add_returned(self, loss: Tensor) -> None:
         """Add what a trainer's loss of a batch has beyond the number-aware loss, as a mean over labels."""
         if self._items:  # else the loss may be NaN
-            self._added += loss.item() * self._items - self._own
+            self._sums[5] += loss.item() * self._items - self._own
         self._own = self._items = 0.0
 
     def means(self) -> dict[str, float]:
@@ -67,18 +60,13 @@ class EvaluationMeans:
         They are NaN, as the loss of stock training is, if all labels are ignored.
         """
         device = self.trainer.args.device
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        found = torch.tensor([*self._sums, self._added], dtype=dtype, device=device)
-        *of_labels, added = self.trainer.accelerator.reduce(found, reduction="sum").tolist()
-        sums = _Sums(*of_labels)
-        if not sums.items:
-            return dict.fromkeys(("loss", "ce", "ntl"), math.nan) if sums.batches else {}
-        ntl = sums.ntl / sums.items
-        return {
-            "loss": (sums.ce + added) / sums.items + float(self.loss.weight) * ntl,
-            "ce": sums.ce_of_all / sums.items,
-            "ntl": ntl,
-        }
+        found = self._sums.to(device, torch.float32 if device.type == "mps" else torch.float64)
+        sums = self.trainer.accelerator.reduce(found, reduction="sum").tolist()
+        ce, ntl, ce_of_all, items, batches, added = sums
+        if not items:
+            return dict.fromkeys(("loss", "ce", "ntl"), math.nan) if batches else {}
+        loss = (ce + added + float(self.loss.weight) * ntl) / items
+        return {"loss": loss, "ce": ce_of_all / items, "ntl": ntl / items}
 
     def without_repeated_rows(self, labels: Tensor) -> Tensor:
         """Ignore the rows that a distributed sampler repeats to fill the last batch."""

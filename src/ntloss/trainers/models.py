@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
-from ntloss.reading.question import tokenizer_of
 
 # Embeddings are padded for speed and for future tokens, by less than this.
 _PADDING_SHARE, _PADDING_TOKENS = 1.1, 1024
@@ -76,31 +75,26 @@ def vocabulary_of(model: Any, numbers: Any, thousands: str | None = None) -> Num
             )
         if numbers.vocab_size != rows:
             raise ValueError(
-                f"the vocabulary has {numbers.vocab_size:,} tokens, the model's head {rows:,} rows: does it "
-                f"belong to another model? If the model's embeddings are padded: {again}."
+                f"the vocabulary has {numbers.vocab_size:,} tokens, the model's head {rows:,} rows: expected "
+                f"the model's own vocabulary. If the rows are padding: {again}."
             )
         return numbers
     if not hasattr(numbers, "get_vocab"):
         return as_vocabulary(numbers)  # whose error says what was expected
     ids = numbers.get_vocab().values()
     # Some have a token that the model reads but never writes, such as Gemma 3's for images.
-    if sum(i >= rows for i in ids) > _UNWRITTEN_TOKENS:
+    is_too_large = sum(i >= rows for i in ids) > _UNWRITTEN_TOKENS
+    if is_too_large or rows > _PADDING_SHARE * len(ids) + _PADDING_TOKENS:
         raise ValueError(
-            f"the tokenizer has token ids up to {max(ids):,}, the model's head {rows:,} rows: expected the "
-            "model's own tokenizer. If tokens were added to it: model.resize_token_embeddings("
-            "len(tokenizer))."
-        )
-    if rows > _PADDING_SHARE * len(ids) + _PADDING_TOKENS:
-        raise ValueError(
-            f"the tokenizer has {len(ids):,} tokens, the model's head {rows:,} rows, far more than padding: "
-            f"expected the model's own tokenizer. If it is the right one: {again}."
+            f"the tokenizer has {len(ids):,} tokens, ids to {max(ids):,}, the model's head {rows:,} rows: "
+            "expected the model's own tokenizer. If tokens were added to it: model.resize_token_embeddings("
+            f"len(tokenizer)). If the rows are padding: {again}."
         )
     return NumberVocabulary.from_tokenizer(numbers, vocab_size=rows, thousands=thousands)
 
 
-def check_special(vocabulary: NumberVocabulary, processor: Any) -> None:
+def check_special(vocabulary: NumberVocabulary, tokenizer: Any) -> None:
     """Raise a ValueError if a number token is one that ends texts, pads them, or stands for unknown ones."""
-    tokenizer = tokenizer_of(processor)
     named = {name: getattr(tokenizer, f"{name}_token_id", None) for name in ("unk", "eos", "bos", "pad")}
     for name, token in named.items():
         if token is not None and token in vocabulary.token_ids:

@@ -1,4 +1,4 @@
-"""A number token loss in ms-swift: `swift sft --external_plugins plugin.py --loss_type ntl`.
+"""A number-aware loss in ms-swift 4.6: `swift sft --external_plugins plugin.py --loss_type ntl`.
 
 `plugin.py` is a file of your own, because ms-swift puts the folder of a plug-in on Python's path:
 
@@ -11,24 +11,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from swift.loss import BaseLoss, loss_map
 from torch import Tensor
 
-from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.trainers.share import FirstBatches, check_options, given_vocabulary, progress_of
-
-try:
-    from swift.loss import BaseLoss, loss_map
-except ImportError as missing:
-    raise ImportError("ntloss.trainers.ms_swift needs ms-swift 4.6: " + str(missing)) from missing
+from ntloss import NTLCrossEntropyLoss
+from ntloss.trainers.first_labels import FirstBatches
+from ntloss.trainers.plug_ins import Options
 
 
-def register_number_loss(
-    name: str = "ntl",
-    *,
-    thousands: str | None = None,
-    vocabulary: NumberVocabulary | str | None = None,
-    **options: Any,
-) -> None:
+def register_number_loss(name: str = "ntl", **options: Any) -> None:
     """Make cross-entropy + λ · number term a `--loss_type` of ms-swift.
 
     It takes ms-swift's unshifted labels, trimmed logits (`logits_to_keep`), `loss_scale` (as the weight of a
@@ -36,16 +27,13 @@ def register_number_loss(
 
     Args:
         name: the new loss type. Default: "ntl".
-        thousands: the separator of thousands in labels, see `parse_numbers`. Default: each text decides.
-        vocabulary: the number tokens, such as coordinates that are given by value, or `"module:function"` of
-            a function that makes them from the tokenizer. Default: those of the tokenizer.
-        options: of `NTLCrossEntropyLoss`: weight, criterion, mode, label_smoothing.
+        options: see `ntloss.trainers.plug_ins.Options`.
 
     Raises:
         TypeError, ValueError: an unknown or invalid option; when training starts, sequence parallelism, or
             packed rows with a criterion on whole numbers.
     """
-    check_options(thousands, vocabulary, **options)
+    of_loss = Options(**options)
 
     class NumberLoss(BaseLoss):  # type: ignore[misc]
         def __init__(self, args: Any, trainer: Any) -> None:
@@ -65,35 +53,30 @@ def register_number_loss(
             **_: Any,
         ) -> Tensor:
             if self.loss is None:
-                self.loss = self._make_loss(outputs.logits.shape[-1])
+                template = self.trainer.template
+                self.loss = of_loss.loss(template.tokenizer, outputs.logits.shape[-1], shift=True)
+                _check_template(template, self.loss)
             if (share := self.first.look(labels, self.loss.vocabulary)) is not None:
                 self.trainer.log({"number_share": share})
-            self.loss.anneal(progress_of(self.trainer.state))
+            state = self.trainer.state
+            self.loss.anneal(state.global_step / max(state.max_steps, 1))
             if num_items_in_batch is None:
                 num_items_in_batch = (labels[..., 1:] != self.loss.ignore_index).sum()
             prepared = self.loss.prepare(labels, weights=loss_scale)
             found: Tensor = self.loss(outputs.logits, prepared, count=num_items_in_batch)
             return found
 
-        def _make_loss(self, vocab_size: int) -> NTLCrossEntropyLoss:
-            template = self.trainer.template
-            if template.sequence_parallel_size > 1:
-                raise ValueError(
-                    f"sequence_parallel_size={template.sequence_parallel_size}: ms-swift replaces logits by "
-                    "its own loss of each token there; expected 1 with --loss_type ntl"
-                )
-            numbers = given_vocabulary(vocabulary, template.tokenizer)
-            if numbers is None:
-                numbers = NumberVocabulary.from_tokenizer(
-                    template.tokenizer, vocab_size=vocab_size, thousands=thousands
-                )
-            loss = NTLCrossEntropyLoss(numbers, **options, shift=True)
-            if loss.finds_numbers and template.padding_free:
-                raise ValueError(
-                    "this criterion looks at whole numbers, and packed rows join the last number of a text "
-                    "with the first of the next: expected --packing false --padding_free false, or another "
-                    "criterion"
-                )
-            return loss
-
     loss_map[name] = NumberLoss
+
+
+def _check_template(template: Any, loss: NTLCrossEntropyLoss) -> None:
+    if template.sequence_parallel_size > 1:
+        raise ValueError(
+            f"sequence_parallel_size={template.sequence_parallel_size}: ms-swift replaces logits by its own "
+            "loss of each token there; expected 1 with --loss_type ntl"
+        )
+    if loss.finds_numbers and template.padding_free:
+        raise ValueError(
+            "this criterion looks at whole numbers, and packed rows join the last number of a text with the "
+            "first of the next: expected --packing false --padding_free false, or another criterion"
+        )

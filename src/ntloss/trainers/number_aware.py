@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import math
-import random
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss import HLGauss, NTLCrossEntropyLoss
-from ntloss.callers import warn_caller
+from ntloss import NTLCrossEntropyLoss
 from ntloss.criteria import Criterion
-from ntloss.criteria.hl_gauss import fields_of
 from ntloss.criteria.signature import name_of
-from ntloss.engine.targets import IGNORED, PreparedLabels
-from ntloss.numbers import LabelNumbers
-from ntloss.numbers.fields import fields_of_labels
+from ntloss.engine.targets import PreparedLabels
 from ntloss.trainers.answering import Answering
 from ntloss.trainers.chunked import ChunkedHead
-from ntloss.trainers.columns import (
-    COLUMNS,
-    PREPARED,
-    Preparation,
-    WithColumns,
-    check_dataset,
-    check_names,
-    has_rows,
-)
+from ntloss.trainers.columns import COLUMNS, PREPARED, Preparation, check_dataset, check_names
 from ntloss.trainers.evaluation import EvaluationMeans, total_weight
+from ntloss.trainers.first_labels import check_fields, first_labels, log_of, same_random_numbers
 from ntloss.trainers.models import (
     check_loss,
     check_special,
@@ -42,16 +26,6 @@ from ntloss.trainers.models import (
     vocabulary_of,
     without_wrappers,
 )
-from ntloss.trainers.share import (
-    NumberLabelsMissingWarning,
-    number_share,
-    progress_of,
-    warn_without_numbers,
-)
-
-_OPTIONS = {"mode", "label_smoothing"}  # of the loss, which trainers leave to it
-_ROWS = 100  # of the training set, whose labels are looked at before the first step
-_NUMBERS = 3  # that are logged then
 
 
 def make_number_aware(
@@ -59,39 +33,28 @@ def make_number_aware(
     criterion: Criterion | str | Mapping[str, Any] | None = "ntl_was",
     weight: float | None = None,
     *,
+    mode: Literal["add", "replace"] | None = None,
+    label_smoothing: float = 0.0,
     vocabulary: Any = None,
-    thousands: str | None = None,
+    thousands: Literal[",", ".", " ", "'", ""] | None = None,
     chunked: bool | None = None,
     shift: bool | None = None,
     chunk_size: int | None = None,
-    **options: Any,
 ) -> NumberAware:
-    r"""Make a trainer's loss number-aware: cross-entropy plus $\lambda$ times a number term.
+    """Make a trainer's loss number-aware: cross-entropy plus `weight` times a number term.
 
-    The trainer's own `compute_loss` is called with a model that computes this loss from the model's logits.
-    So subclasses with a `compute_loss` of their own keep what they add, and the model itself is not changed.
-    Both terms are divided by the trainer's count of labels, so the loss does not depend on how a batch is
-    split into accumulated batches and over ranks. A criterion whose width falls during training,
-    `HLGauss.for_answers(answers)`, follows the trainer's steps.
+        make_number_aware(trainer, HLGauss.for_answers(answers))
 
-    Evaluations log `eval_ce`, the cross-entropy at all labels, also where the number term replaces it, which
-    compares with the `eval_loss` of stock training, and `eval_ntl`, the number term before its weight. Both,
-    and `eval_loss`, are means over all labels of the evaluation set, so they do not depend on the evaluation
-    batch size. Before the first step, the share of number tokens among the labels of the first hundred rows
-    is logged as `number_share`, and, for a criterion on whole numbers, three numbers of the first batch with
-    their width as `first_numbers`.
-
-    A dataset may have columns with an entry for each of a row's labels (unshifted). `loss_weights` weighs a
-    token in the whole loss, and `number_weights` in the number term alone; both are 0 or more. With
-    `mode="replace"`, `number_weights` are at most 1. `number_sigma` is the standard deviation of a number for
-    `HLGauss`, at its first token, and 0 for the criterion's own or that of its field. `soft_labels` are pairs
-    of token and weight for a label that is a distribution (`SoftTargets.pairs()`), and an empty list for
-    others.
+    `trainer` is a `Trainer` or `Seq2SeqTrainer` of transformers, an `SFTTrainer` of TRL, or a subclass. Its
+    own `compute_loss` is called with a model that computes this loss, so a subclass keeps what it adds, and
+    the model itself is not changed. Call it after the trainer is made; a second call replaces the loss, and
+    `undo()` of the handle that it returns restores the trainer. Evaluations also log `eval_ce`, to compare
+    with the `eval_loss` of stock training, and `eval_ntl`. See docs/train.md for columns of weights.
 
     Args:
-        trainer: a `Trainer` or `Seq2SeqTrainer` of transformers, an `SFTTrainer` of TRL, or a subclass. A
-            trainer that is number-aware already gets the new loss in place of the old one.
-        criterion, weight: see `NTLCrossEntropyLoss`.
+        trainer: see above.
+        criterion, weight, mode, label_smoothing: see `NTLCrossEntropyLoss`. An `HLGauss` whose width falls
+            follows the trainer's steps.
         vocabulary: a tokenizer or `NumberVocabulary`. Default: `trainer.processing_class`.
         thousands: the separator of thousands in labels, see `parse_numbers`. Default: that of the vocabulary,
             and of a tokenizer: each text decides.
@@ -100,14 +63,13 @@ def make_number_aware(
             and False for others.
         shift: whether position i predicts label i + 1. Default: depends on the model's class.
         chunk_size: positions of a chunk. Default: depends on the device.
-        options: `mode` and `label_smoothing` of `NTLCrossEntropyLoss`.
 
     Returns:
         The handle. It prints what the loss does; `handle.loss` is the loss, whose `weight` may be assigned at
         each step, and `handle.undo()`, or leaving a `with` block, restores the trainer.
 
     Raises:
-        TypeError: not such a trainer, or an unknown option.
+        TypeError: not such a trainer.
         ValueError: no tokenizer, or another model's; a model that is no language model; an option of the
             trainer that has another loss; a column that is almost called as one of these.
 
@@ -118,28 +80,16 @@ def make_number_aware(
         >>> trainer.train()  # doctest: +SKIP
     """
     is_sft = check_trainer(trainer)
-    if unknown := sorted(options.keys() - _OPTIONS):
-        raise TypeError(f"unknown options {', '.join(unknown)}: expected {', '.join(sorted(_OPTIONS))}")
     given = trainer.processing_class if vocabulary is None else vocabulary
     if given is None:
         raise ValueError("the trainer has no processing_class: pass the model's tokenizer as vocabulary")
     model = without_wrappers(trainer.model)
-    tokenizer = getattr(given, "tokenizer", given)  # a processor has a tokenizer
-    vocabulary = vocabulary_of(model, tokenizer, thousands)
-    check_special(vocabulary, trainer.processing_class)
-    loss = NTLCrossEntropyLoss(vocabulary, criterion, weight, **options)
-    parallel = getattr(trainer.accelerator, "parallelism_config", None)
-    if getattr(parallel, "cp_enabled", False) and loss.finds_numbers:
-        raise ValueError(
-            f"criterion={criterion!r} looks at whole numbers, which context parallelism cuts: expected "
-            "another criterion, or data or tensor parallelism"
-        )
-    if is_masked(model) and loss.finds_numbers:
-        raise ValueError(
-            f"criterion={criterion!r} looks at whole numbers, of which the labels of "
-            f"{type(model).__name__} hold the masked digits only: expected a criterion on single tokens, "
-            "such as ntl_was, crps or gaussian_smoothing"
-        )
+    # A processor has a tokenizer.
+    numbers = vocabulary_of(model, getattr(given, "tokenizer", given), thousands)
+    check_special(numbers, getattr(trainer.processing_class, "tokenizer", trainer.processing_class))
+    loss = NTLCrossEntropyLoss(numbers, criterion, weight, mode=mode, label_smoothing=label_smoothing)
+    if loss.finds_numbers:
+        _check_whole_numbers(trainer, model, criterion)
     check_loss(model)
     loss.shift = shifts_labels(model) if shift is None else shift
     check_dataset(trainer.train_dataset)
@@ -170,15 +120,19 @@ class NumberAware:
             a number of no field has the width 0.
     """
 
+    _looked: bool  # whether the first labels of a training were looked at
+    _began: bool  # whether the batches of an update were taken
+    _called: bool  # whether an update has called compute_loss
+
     def __init__(
         self, trainer: Any, loss: NTLCrossEntropyLoss, chunked: bool, chunk_size: int | None
     ) -> None:
         self.trainer, self.loss, self.prepare = trainer, loss, Preparation(loss)
         self.plain = NTLCrossEntropyLoss(loss.vocabulary, None, label_smoothing=loss.label_smoothing)
-        self.head = ChunkedHead(loss, self.plain, chunk_size) if chunked else None
-        self._last_training = _Training(None)
+        self.head = ChunkedHead(chunk_size) if chunked else None
         self.first_numbers = ""
         self.sums: EvaluationMeans | None = None
+        self._start()
         trainer._set_signature_columns_if_needed()
         ours = {
             "compute_loss": self.compute_loss,
@@ -188,7 +142,6 @@ class NumberAware:
             "get_train_dataloader": self.get_train_dataloader,
             "get_eval_dataloader": self.get_eval_dataloader,
             "get_test_dataloader": self.get_test_dataloader,
-            "data_collator": WithColumns(trainer.data_collator, self.prepare),
             "model_accepts_loss_kwargs": True,  # so that the trainer counts the labels of a step
             "_signature_columns": [*trainer._signature_columns, *COLUMNS],  # so that it does not drop these
         }
@@ -223,9 +176,8 @@ class NumberAware:
             said = f"All labels: cross-entropy. Those that are one of {count}: plus {term}."
         source = "logits" if self.head is None else "hidden states; the logits are never whole in memory"
         said = f"{'' if self._ours else 'Undone. The loss was: '}{said} Computed from {source}."
-        return (
-            f"{said} The first numbers of the labels: {self.first_numbers}." if self.first_numbers else said
-        )
+        first = f" The first numbers of the labels: {self.first_numbers}." if self.first_numbers else ""
+        return said + first
 
     def compute_loss(
         self,
@@ -235,18 +187,17 @@ class NumberAware:
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Call the trainer's own `compute_loss` with a model whose loss is number-aware."""
-        if self.trainer.compute_loss_func is not None:  # it was assigned after `make_number_aware`
+        trainer, state = self.trainer, self.trainer.state
+        if trainer.compute_loss_func is not None:  # it was assigned after `make_number_aware`
             raise ValueError(
                 "the trainer has a compute_loss_func, which would replace the number-aware loss: to use "
                 "it, call handle.undo()"
             )
-        training = self._training()
-        if self.sums is None:  # else it is a call of an evaluation
-            training.called = True
-        self.loss.anneal(progress_of(training.state))
-        is_first = not training.looked and self.trainer.model.training and inputs.get("labels") is not None
-        if is_first:  # of each training: a search for hyperparameters makes a model for each trial
-            training.looked = True
+        self._called = self._called or self.sums is None  # else it is a call of an evaluation
+        self.loss.anneal(state.global_step / max(state.max_steps, 1))
+        is_first = not self._looked and trainer.model.training and inputs.get("labels") is not None
+        if is_first:
+            self._looked = True
             check_names(inputs)
             self._log_first(inputs)
         if isinstance(model, Answering):  # of `prediction_step`
@@ -297,7 +248,8 @@ class NumberAware:
         return output
 
     def get_train_dataloader(self) -> Any:
-        """Call the trainer's own method, and check the names of columns before it drops unknown ones."""
+        """Call the trainer's own method, whose loader also makes the record of labels; a training begins."""
+        self._start()
         return self._loader_of(self.trainer.train_dataset, "get_train_dataloader")
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
@@ -311,16 +263,22 @@ class NumberAware:
         return self._loader_of(test_dataset, "get_test_dataloader", test_dataset)
 
     def _loader_of(self, dataset: Any, name: str, *given: Any) -> Any:
-        with _same_random_numbers():
+        """Check the names of columns before the trainer drops unknown ones, and make a loader."""
+        with same_random_numbers():
             check_dataset(dataset)
-        return self._own(name)(*given)
+        own = self.trainer.data_collator
+        self.trainer.data_collator = partial(self.prepare.collate, own)
+        try:
+            return self._own(name)(*given)
+        finally:
+            self.trainer.data_collator = own
 
     def record_of(self, batch: Mapping[str, Any], is_own: bool = True) -> PreparedLabels:
         """Return the record of a batch's labels: the collator's, unless it belongs to other labels.
 
         Of other labels than the step's, the numbers are found again, and weights that the batch has stay.
         """
-        record = self._unpack(batch) if PREPARED in batch else None
+        record = PreparedLabels.unpack(batch[PREPARED], self.prepare.reader) if PREPARED in batch else None
         if record is not None and is_own and record.labels.shape == batch["labels"].shape:
             return record
         anew = self.prepare(batch)
@@ -329,148 +287,45 @@ class NumberAware:
         sigma = record.sigma if self.prepare.reader.fields is None else anew.sigma
         return record._replace(labels=anew.labels, numbers=anew.numbers, sigma=sigma)
 
-    def _unpack(self, batch: Mapping[str, Any]) -> PreparedLabels:
-        return PreparedLabels.unpack(batch[PREPARED], self.prepare.reader)
-
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Call the trainer's own method, and count each label by its weight.
 
         Raises:
             ValueError: the first update of a training did not call `compute_loss`.
         """
-        training = self._training()
-        if training.began and not training.called:
+        if self._began and not self._called:
             raise ValueError(
                 f"{type(self.trainer).__name__}.training_step does not call compute_loss, so its loss has no "
                 "number term: expected loss = self.compute_loss(model, inputs, num_items_in_batch="
                 "num_items_in_batch) in it, in place of a call of the model"
             )
         batches, count = self._own("get_batch_samples")(*args, **kwargs)
-        training.began = bool(batches)
-        self._items_per_number = None
+        self._began = bool(batches)
         if count is None:
             return batches, count
         found = torch.zeros(2, device=self.trainer.args.device)  # total weight, and count
         for batch in batches:
-            record = self._unpack(batch) if PREPARED in batch else self.prepare(batch, False)
+            record = self.record_of(batch) if PREPARED in batch else self.prepare(batch, False)
             found += torch.stack([total_weight(record), (record.labels >= 0).sum()]).to(found)
         if self.trainer.args.average_tokens_across_devices:  # then the count is that of all ranks
             found = self.trainer.accelerator.reduce(found, reduction="sum")
         return batches, count * torch.where(found[1] > 0, found[0] / found[1].clamp(min=1), 1.0)
 
-    def _training(self) -> _Training:
-        if self._last_training.state is not self.trainer.state:
-            self._last_training = _Training(self.trainer.state)
-        return self._last_training
+    def _start(self) -> None:
+        """Begin a training, such as each of a search for hyperparameters."""
+        self._looked = self._began = self._called = False
 
     def _own(self, name: str) -> Any:
         return self._replaced.get(name) or getattr(type(self.trainer), name).__get__(self.trainer)
 
     def _log_first(self, inputs: Mapping[str, Any]) -> None:
         """Log the share of number tokens among the labels of the first rows, and the first numbers."""
-        labels, rows = self._first_labels(inputs)
-        self._check_fields(labels, rows)
-        labels = labels[labels != IGNORED]
-        share = number_share(labels, self.loss.vocabulary)
-        if not share:
-            warn_without_numbers(f"the {len(labels):,} labels of the first rows")
-        logs: dict[str, Any] = {"number_share": share}
-        if self.loss.finds_numbers:
-            record = self.record_of(inputs)
-            self._check_numbers(record)
-            self.first_numbers = _written(record, self.loss.criterion)
-            logs |= {"first_numbers": self.first_numbers} if self.first_numbers else {}
+        loader = self.trainer.callback_handler.train_dataloader
+        labels, rows = first_labels(loader, self.trainer.args.train_batch_size, inputs["labels"])
+        check_fields(self.loss, labels, rows)
+        logs = log_of(self.loss, labels, self.record_of(inputs))
+        self.first_numbers = logs.get("first_numbers", "")
         self.trainer.log(logs)
-
-    def _check_numbers(self, record: PreparedLabels) -> None:
-        """Warn if the first labels have number tokens, but these belong to no number of their text."""
-        assert record.numbers is not None
-        labels = record.labels.cpu()
-        share = number_share(labels[labels >= 0], self.loss.vocabulary)
-        if share and not LabelNumbers.unpack(record.numbers.cpu()).length.any():
-            warn_caller(
-                "the number tokens of the first labels belong to no number of their text, so the criterion "
-                "does not see them: their digits stand in words (x1), or tokens beside them are unknown. See "
-                "docs/numbers.md, and decode the labels to see their text",
-                NumberLabelsMissingWarning,
-            )
-
-    def _first_labels(self, inputs: Mapping[str, Any]) -> tuple[Tensor, int | None]:
-        """Return the labels of the first rows, one after the other with an ignored one between rows.
-
-        The second is how many rows these are, None if the data set is a stream: then they are a batch.
-        """
-        labels: list[Tensor] = []
-        loader: Any = self.trainer.callback_handler.train_dataloader
-        dataset: Any = getattr(loader, "dataset", None)
-        rows = min(_ROWS, len(dataset)) if has_rows(dataset) else None
-        if rows is not None:
-            with _same_random_numbers():
-                for start in range(0, rows, self.trainer.args.train_batch_size):
-                    end = min(start + self.trainer.args.train_batch_size, len(dataset))
-                    batch = loader.collate_fn([dataset[i] for i in range(start, end)])
-                    labels.append(torch.as_tensor(batch["labels"]))
-        labels = labels or [inputs["labels"]]
-        return torch.cat([F.pad(each, (0, 1), value=IGNORED).reshape(-1) for each in labels]), rows
-
-    def _check_fields(self, labels: Tensor, rows: int | None) -> None:
-        """Warn of fields without a number in the first labels; raise a ValueError if that is all of them.
-
-        A batch of a stream may hold no number of any field, such as that of one row.
-        """
-        if (found := fields_of(self.loss.criterion)) is None:
-            return
-        fields, by = found
-        index = fields_of_labels(labels, self.loss.vocabulary, fields, by)
-        missing = [name for i, name in enumerate(fields) if not (index == i).any()]
-        message = (
-            f"the labels of the first {'batch' if rows is None else f'{rows} rows'} have no number of "
-            f"{', '.join(missing)}: expected the names of fields as they stand in the answers before their "
-            "numbers, or another way to find them, HLGauss.for_fields(..., by=...), see "
-            "ntloss.numbers.find_fields"
-        )
-        if rows is not None and len(missing) == len(fields):
-            raise ValueError(message)
-        if missing:
-            warn_caller(message, NumberLabelsMissingWarning)
-
-
-@dataclass
-class _Training:
-    """What is known of one training, which is recognized by the trainer's state."""
-
-    state: Any
-    looked: bool = False  # whether its first labels were looked at
-    began: bool = False  # whether the batches of an update were taken
-    called: bool = False  # whether an update has called compute_loss
-
-
-def _written(record: PreparedLabels, criterion: Criterion | None) -> str:
-    """Write the first numbers of labels, with the width of an `HLGauss`."""
-    assert record.numbers is not None
-    numbers = LabelNumbers.unpack(record.numbers.cpu().reshape(-1, record.numbers.shape[-1]))
-    first = numbers.magnitude[numbers.starts > 0][:_NUMBERS].tolist()
-    if not isinstance(criterion, HLGauss):
-        return ", ".join(f"{number:.15g}" for number in first)
-    if criterion.fields and record.sigma is not None:
-        widths: Iterable[float] = record.sigma.cpu().reshape(-1)[numbers.starts > 0].tolist()[:_NUMBERS]
-    else:
-        widths = (math.hypot(float(criterion.sigma), criterion.relative * number) for number in first)
-    return ", ".join(f"{number:.15g} ± {width:.3g}" for number, width in zip(first, widths, strict=True))
-
-
-@contextmanager
-def _same_random_numbers() -> Iterator[None]:
-    """Leave the random numbers that follow as they would be without the block."""
-    numpy: Any = sys.modules.get("numpy")
-    state, of_numpy = random.getstate(), None if numpy is None else numpy.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(state)
-        if numpy is not None:
-            numpy.random.set_state(of_numpy)
 
 
 def check_trainer(trainer: Any) -> bool:
@@ -486,36 +341,39 @@ def check_trainer(trainer: Any) -> bool:
             f"{type(trainer).__name__} has an objective of its own: of TRL's trainers, expected an SFTTrainer"
         )
     of, parallel = trainer.args, getattr(trainer.accelerator, "parallelism_config", None)
-    for wrong, message in (
-        (
-            trainer.compute_loss_func is not None,
-            "the trainer has a compute_loss_func, which would replace the number-aware loss: omit it",
+    wrong = {
+        "the trainer has a compute_loss_func, which would replace the number-aware loss: omit it": (
+            trainer.compute_loss_func is not None
         ),
-        (
-            trainer.label_smoother is not None,
-            f"label_smoothing_factor={of.label_smoothing_factor} makes the trainer compute another loss: "
-            "leave it at 0, and pass label_smoothing= to make_number_aware",
+        f"label_smoothing_factor={of.label_smoothing_factor} makes the trainer compute another loss: omit "
+        "it, and pass label_smoothing= to make_number_aware": trainer.label_smoother is not None,
+        "loss_type='dft' weights cross-entropy in its own way: expected 'nll'": (
+            getattr(of, "loss_type", "nll") == "dft"
         ),
-        (
-            getattr(of, "loss_type", "nll") == "dft",
-            "loss_type='dft' weights cross-entropy in its own way: expected 'nll'",
-        ),
-        (
-            getattr(of, "use_liger_kernel", False),
-            "use_liger_kernel=True replaces the model's head: omit it. chunked=True also computes the loss "
-            "without logits.",
-        ),
-        (
-            of.n_gpu > 1,
-            f"the trainer sees {of.n_gpu} GPUs, and would split batches with DataParallel, which counts "
-            "labels otherwise: start with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES",
-        ),
-        (
-            getattr(parallel, "sp_enabled", False),
-            "sequence parallelism (Ulysses) computes the model's own loss on each rank: expected data, "
-            "tensor or context parallelism",
-        ),
-    ):
-        if wrong:
+        "use_liger_kernel=True replaces the model's head: omit it. chunked=True also saves the logits' "
+        "memory": getattr(of, "use_liger_kernel", False),
+        f"the trainer sees {of.n_gpu} GPUs, and would split batches with DataParallel, which counts labels "
+        "otherwise: start with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES": of.n_gpu > 1,
+        "sequence parallelism (Ulysses) computes the model's own loss on each rank: expected data, tensor or "
+        "context parallelism": getattr(parallel, "sp_enabled", False),
+    }
+    for message, is_wrong in wrong.items():
+        if is_wrong:
             raise ValueError(message)
     return bool(names)
+
+
+def _check_whole_numbers(trainer: Any, model: Any, criterion: Any) -> None:
+    """Raise a ValueError where a criterion on whole numbers would see parts of them."""
+    parallel = getattr(trainer.accelerator, "parallelism_config", None)
+    if getattr(parallel, "cp_enabled", False):
+        raise ValueError(
+            f"criterion={criterion!r} looks at whole numbers, which context parallelism cuts: expected "
+            "another criterion, or data or tensor parallelism"
+        )
+    if is_masked(model):
+        raise ValueError(
+            f"criterion={criterion!r} looks at whole numbers, of which the labels of "
+            f"{type(model).__name__} hold the masked digits only: expected a criterion on single tokens, "
+            "such as ntl_was, crps or gaussian_smoothing"
+        )

@@ -11,16 +11,10 @@ from ntloss.numbers.grammar import check_thousands, find_numbers
 from ntloss.numbers.parsing import Which, check_which, find_answer
 from ntloss.numbers.vocabulary import warn_once
 
-
-def _log_error(x: float, true: float) -> float:
-    return abs(math.copysign(math.log10(abs(x) + 1), x) - math.copysign(math.log10(abs(true) + 1), true))
-
-
-def _absolute_error(x: float, true: float) -> float:
-    return abs(x - true)
-
-
-_ERRORS: dict[str, Callable[[float, float], float]] = {"log": _log_error, "absolute": _absolute_error}
+_ERRORS: dict[str, Callable[[float, float], float]] = {
+    "log": lambda x, true: abs(_signed_log(x) - _signed_log(true)),
+    "absolute": lambda x, true: abs(x - true),
+}
 _BRIER = "brier"
 
 
@@ -31,35 +25,35 @@ def number_reward(
     scale: float | None = None,
     invalid: float = -1.0,
     which: Which = "last",
-    thousands: str | None = None,
+    thousands: Literal[",", ".", " ", "'", ""] | None = None,
     after: str | None = None,
 ) -> Callable[..., list[float | None]]:
-    r"""Make a reward function for a `GRPOTrainer`: how close a completion's number is to the true one.
+    """Make a reward function for TRL's `GRPOTrainer`: how close a completion's number is to the true one.
 
-    The reward is $\exp(-e / scale)$, from 1 for the true number down to 0. With `error="brier"`, for a
-    completion that also states how sure it is, it is $c - (p - c)^2$ with c = 1 for the true number and 0 for
-    all others, and p the completion's last number divided by 100: the model is rewarded for right answers and
-    for a confidence that is the probability of being right. It ranges from -1 (sure and wrong) to 1.
+        GRPOTrainer(model, number_reward("answer"), train_dataset=dataset)
+
+    The reward is exp(-e / scale), from 1 for the true number down to 0; e is |s(x) - s(true)| with
+    s(x) = sign(x) log10(|x| + 1) for "log", and |x - true| for "absolute". For "brier", the completion ends
+    with how sure it is, a number p of 0 to 100 per cent, and the reward is c - (p - c)^2 with c = 1 for the
+    true number before it and c = 0 for others: from 1 down to -1, sure and wrong. A row whose true number is
+    None has no reward.
 
     Args:
         column: the dataset's column with the true numbers, as numbers or as texts of one number.
-        error: $e$ for the completion's number $\hat x$ and the true one $x$. "log" (default):
-            $|s(\hat x) - s(x)|$ with $s(x) = \mathrm{sign}(x) \log_{10}(|x| + 1)$; "absolute":
-            $|\hat x - x|$; "brier": see above.
-        scale: error at which the reward is $\exp(-1) \approx 0.37$. Default: 1, with "log" a factor of ten;
-            with "brier", the number that means sure, 100.
+        error: see above.
+        scale: error at which the reward is exp(-1), about 0.37. Default: 1, with "log" a factor of ten; with
+            "brier", the number that means sure, 100.
         invalid: reward of a completion without a number, or without a text. Default: -1.
         which: the number of the completion that counts, see `parse_number`: "last" (default), "first",
             "after" (a mark of the answer, such as `####`; more text may follow the answer), "whole", or a
-            function. With "brier", it is one before the confidence.
+            function.
+        thousands: the separator of thousands, see `parse_numbers`. Default: each text decides.
         after: a regular expression of the mark before the answer, which makes `which` "after". Default:
             those of `ntloss.numbers.parsing.find_answer`.
-        thousands: the separator of thousands, see `parse_numbers`. Default: each text decides.
 
     Returns:
-        A function with the signature that `GRPOTrainer(reward_funcs=...)` expects. It takes completions as
-        texts or as messages, of which the text of the last one counts, and returns one reward for each; None
-        for a row whose true number is None, which the trainer leaves out.
+        A function for `GRPOTrainer(reward_funcs=...)`. It takes completions as texts or as messages, of which
+        the text of the last one counts.
 
     Warns:
         UserWarning: once, if no completion of a batch has a mark that `which="after"` looks for.
@@ -91,20 +85,36 @@ def number_reward(
     if not 0 < size < math.inf:
         raise ValueError(f"scale={scale!r}: expected a finite number above 0")
 
-    def has_answer(completion: Any) -> bool:
-        return find_answer(_text_of(completion), after) is not None
+    def answer_of(text: str) -> float | None:
+        return parse_number(text, which, thousands, after=after)
+
+    def brier(text: str, true: float) -> float:
+        numbers = find_numbers(text, thousands)
+        if len(numbers) < 2:
+            return invalid
+        start = numbers[-1].start
+        answer, sure = answer_of(text[:start]), parse_number(text[start:], "first", thousands)
+        if answer is None or sure is None or not 0 <= sure <= size:
+            return invalid
+        right = float(math.isclose(answer, true, rel_tol=1e-9))
+        return right - (sure / size - right) ** 2
 
     def reward_of(completion: Any, truth: Any) -> float | None:
         if truth is None:
             return None
         true, text = _true_number(truth, column, thousands), _text_of(completion)
         if error == _BRIER:
-            return _brier(text, true, size, which, thousands, after, invalid)
-        found = parse_number(text, which, thousands, after=after)
+            return brier(text, true)
+        found = answer_of(text)
         return invalid if found is None else math.exp(-_ERRORS[error](found, true) / size)
 
     def number_reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        if len(completions) > 1 and which == "after" and not any(map(has_answer, completions)):
+        texts = map(_text_of, completions)
+        if (
+            which == "after"
+            and len(completions) > 1
+            and all(find_answer(text, after) is None for text in texts)
+        ):
             warn_once(
                 f"none of the {len(completions)} completions of a batch has a mark of an answer, such as "
                 f"'####': each has the reward {invalid}. Ask for one in the prompt, or pass after=, a "
@@ -113,6 +123,10 @@ def number_reward(
         return [reward_of(*each) for each in zip(completions, columns[column], strict=True)]
 
     return number_reward
+
+
+def _signed_log(x: float) -> float:
+    return math.copysign(math.log10(abs(x) + 1), x)
 
 
 def _true_number(truth: Any, column: str, thousands: str | None) -> float:
@@ -125,30 +139,6 @@ def _true_number(truth: Any, column: str, thousands: str | None) -> float:
     if number is None or not math.isfinite(number):
         raise ValueError(f"{column}={truth!r}: expected a finite number, or a text of one")
     return number
-
-
-def _brier(
-    text: str,
-    true: float,
-    sure: float,
-    which: Which,
-    thousands: str | None,
-    after: str | None,
-    invalid: float,
-) -> float:
-    """Return RLCR's reward of an answer and its confidence; `invalid` if one of them is missing."""
-    numbers = find_numbers(text, thousands)
-    if len(numbers) < 2:
-        return invalid
-    start = numbers[-1].start
-    answer, stated = (
-        parse_number(text[:start], which, thousands, after=after),
-        parse_number(text[start:], "first", thousands),
-    )
-    if answer is None or stated is None or not 0 <= stated <= sure:
-        return invalid
-    right = float(math.isclose(answer, true, rel_tol=1e-9))
-    return right - (stated / sure - right) ** 2
 
 
 def _text_of(completion: Any) -> str:
@@ -182,21 +172,15 @@ def compute_score(
         data_source, extra_info, reward_router_address, reward_model_tokenizer: passed by verl, not used.
         solution_str: the completion.
         ground_truth: the true number, or a text of one.
-        options: see `number_reward`: error, scale, invalid, which, thousands, after.
+        options: see `number_reward`, without `column`.
 
-    Returns:
-        The reward, from 0 to 1, or `invalid`.
-
-    Raises:
-        TypeError: an unknown option.
-        ValueError: `ground_truth` is neither a finite number nor a text of one.
+    Returns, Raises: see `number_reward`; also a ValueError for a `ground_truth` of None.
 
     Example:
         >>> compute_score("prices", "It is 42.", "52", error="absolute", scale=10.0)
         0.36787944117144233
     """
-    if ground_truth is None:
-        raise ValueError("ground_truth=None: expected a finite number, or a text of one")
     (found,) = number_reward("ground_truth", **options)([solution_str], ground_truth=[ground_truth])
-    assert found is not None
+    if found is None:
+        raise ValueError("ground_truth=None: expected a finite number, or a text of one")
     return found

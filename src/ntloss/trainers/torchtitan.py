@@ -1,4 +1,4 @@
-"""A number token loss in torchtitan: `--module my_runs --config llama3_8b_ntl`, with a file `my_runs.py`:
+"""A number-aware loss in torchtitan 0.3: `--module my_runs --config llama3_8b_ntl`, with `my_runs.py`:
 
 from ntloss.trainers.torchtitan import with_number_loss
 from torchtitan.models.llama3.config_registry import llama3_8b
@@ -13,23 +13,17 @@ import dataclasses
 import logging
 from typing import Any
 
+import spmd_types as spmd
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torchtitan.components.loss import BaseLoss, ChunkedLossWrapper, CrossEntropyLoss
+from torchtitan.distributed.spmd_types import current_spmd_mesh, spmd_mesh_size
+from torchtitan.distributed.utils import get_spmd_backend
 
-from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.criteria import HLGauss, make_criterion
-from ntloss.criteria.signature import reads_of
-from ntloss.engine.targets import OF_NUMBERS
+from ntloss.criteria import HLGauss
 from ntloss.tokenizer_loading import load_tokenizer
-from ntloss.trainers.share import FirstBatches, check_options, given_vocabulary
-
-try:
-    import spmd_types as spmd
-    from torchtitan.components.loss import BaseLoss, ChunkedLossWrapper, CrossEntropyLoss
-    from torchtitan.distributed.spmd_types import current_spmd_mesh, spmd_mesh_size
-    from torchtitan.distributed.utils import get_spmd_backend
-except ImportError as missing:
-    raise ImportError("ntloss.trainers.torchtitan needs torchtitan 0.3: " + str(missing)) from missing
+from ntloss.trainers.first_labels import FirstBatches
+from ntloss.trainers.plug_ins import Options
 
 _log = logging.getLogger(__name__)
 
@@ -39,28 +33,21 @@ class NumberLoss(BaseLoss):  # type: ignore[misc]
 
     @dataclasses.dataclass(kw_only=True, slots=True)
     class Config(BaseLoss.Config):  # type: ignore[misc]
-        """Folder of the tokenizer, width of the logits, λ, criterion (a name or mapping), number tokens."""
+        """Folder of the tokenizer, width of the logits, and the options of the loss."""
 
         tokenizer: str
         global_vocab_size: int | None = None
-        weight: float | None = None
-        criterion: Any = "ntl_was"  # for tokenizers that write single digits
-        thousands: str | None = None  # separator in labels, see `parse_numbers`
-        vocabulary: Any = None  # a `NumberVocabulary`, or "module:function" of a function of the tokenizer
+        options: Options = dataclasses.field(default_factory=Options)
 
     def __init__(self, config: Config, *, compile_config: Any = None) -> None:
-        check_options(config.thousands, config.vocabulary, criterion=config.criterion, weight=config.weight)
         tokenizer, size = load_tokenizer(config.tokenizer), config.global_vocab_size
-        numbers = given_vocabulary(config.vocabulary, tokenizer)
-        if numbers is None:
-            numbers = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=size, thousands=config.thousands)
-        criterion = make_criterion(config.criterion)
+        self.fn = self.loss = config.options.loss(tokenizer, size, reduction="sum")
+        criterion = self.loss.criterion
         if isinstance(criterion, HLGauss) and criterion.schedule is not None:
             raise ValueError(
                 f"criterion={criterion!r} changes over training, and the loss is not told the step: "
                 "expected a single sigma"
             )
-        self.fn = self.loss = NTLCrossEntropyLoss(numbers, criterion, config.weight, reduction="sum")
         self.first = FirstBatches()
         self._maybe_compile(compile_config)
 
@@ -88,6 +75,10 @@ class NumberLoss(BaseLoss):  # type: ignore[misc]
 def with_number_loss(config: Any, **options: Any) -> Any:
     """Replace cross-entropy in a `Trainer.Config` by a `NumberLoss` with these options, and return it.
 
+    Args:
+        config: the configuration of a run, whose loss is cross-entropy.
+        options: see `ntloss.trainers.plug_ins.Options`.
+
     Raises:
         TypeError: an unknown option.
         ValueError: its loss is not cross-entropy; a criterion on whole numbers, which chunks could cut.
@@ -96,12 +87,12 @@ def with_number_loss(config: Any, **options: Any) -> Any:
     own = config.loss.loss_fn if chunked else config.loss
     if not isinstance(own, CrossEntropyLoss.Config):
         raise ValueError(f"the loss is {type(own).__qualname__}: expected CrossEntropyLoss.Config")
-    size = own.global_vocab_size or config.model_spec.model.vocab_size
-    ours = NumberLoss.Config(tokenizer=config.hf_assets_path, global_vocab_size=size, **options)
-    if chunked and set(OF_NUMBERS) & set(reads_of(make_criterion(ours.criterion))):
+    size, of_loss = own.global_vocab_size or config.model_spec.model.vocab_size, Options(**options)
+    ours = NumberLoss.Config(tokenizer=config.hf_assets_path, global_vocab_size=size, options=of_loss)
+    if chunked and of_loss.loss().finds_numbers:
         raise ValueError(
-            f"criterion={ours.criterion!r} looks at whole numbers, and chunks may cut them: expected another "
-            "criterion, or a configuration without ChunkedLossWrapper"
+            f"criterion={of_loss.criterion!r} looks at whole numbers, and chunks may cut them: expected "
+            "another criterion, or a configuration without ChunkedLossWrapper"
         )
     config.loss = dataclasses.replace(config.loss, loss_fn=ours) if chunked else ours
     return config

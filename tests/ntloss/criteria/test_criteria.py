@@ -4,10 +4,12 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import oracle
 import pytest
 import torch
 from combined_cases import (
     CRITERIA,
+    DIGITS,
     HIDDEN_PATHS,
     NUMBERS,
     OF_WHOLE_NUMBERS,
@@ -20,7 +22,6 @@ from combined_cases import (
     numbers_case,
     run,
 )
-from criterion_cases import BAYES, DIGITS, SPACED, UNSURE, call
 from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import CANCELLATION, TWO_PATHS, approx, assert_close
@@ -32,11 +33,12 @@ from ntloss import (
     del_loss,
     dist2,
     gaussian_smoothing,
+    ntl_mse,
     ntl_was,
     smmd,
     smoothed_wasserstein,
 )
-from ntloss.criteria import cramer_distance, cross_entropy, gaussian, wasserstein_distance
+from ntloss.criteria import cramer_distance, cross_entropy, gaussian, reads_of, wasserstein_distance
 
 # The only criteria that depend on the level of the logits.
 SEES_THE_LEVEL = ("del_loss", "del_loss by place")
@@ -183,6 +185,70 @@ def test_two_losses_in_one_compiled_function_have_tables_of_their_own():
     compiled = torch.compile(lambda loss: loss(logits, labels), fullgraph=True, backend="aot_eager")
     for loss in (narrow, wide, narrow):
         assert_close(compiled(loss), loss(logits, labels))
+
+
+def call(criterion, probs, values, target, **options):
+    """Call a criterion with one position's distribution; all of its probability is on numbers."""
+    log_probs = torch.as_tensor(probs, dtype=torch.float64).log().clamp(min=-1e30).reshape(1, -1)
+    given = {
+        "probs": log_probs.exp(),
+        "log_probs": log_probs,
+        "logits": log_probs,
+        "vocab_log_probs": log_probs,
+        "log_mass": torch.zeros(1, dtype=torch.float64),
+        "values": torch.as_tensor(values, dtype=torch.float64),
+        "target": torch.tensor([target]),
+        "target_probs": None,
+    }
+    return criterion(**{name: given[name] for name in reads_of(criterion)}, **options)
+
+
+SPACED = [0.0, 1.0, 2.0, 4.0, 7.0]
+SPACED_VALUES = torch.tensor(SPACED, dtype=torch.float64)
+
+
+def one_hot(k):
+    return np.eye(len(SPACED))[k]
+
+
+def smoothed(k):
+    return oracle.gaussian(SPACED_VALUES, k).numpy()
+
+
+def dist2_target(k):
+    return oracle.dist2_target(SPACED_VALUES, k).numpy()
+
+
+UNSURE = np.array([0.2, 0.1, 0.15, 0.25, 0.3])  # how often each value is the label: median 4, mean 3.5
+
+
+def median_of_targets():
+    cumulated = np.array([smoothed(k).cumsum() for k in range(len(SPACED))])
+    middle = []
+    for column in cumulated.T:
+        order = column.argsort()
+        middle.append(column[order][np.searchsorted(UNSURE[order].cumsum(), 0.5)])
+    return np.diff(middle, prepend=0.0)
+
+
+# what minimizes the expected loss for an uncertain label: (criterion, options, distribution)
+BAYES = {
+    "all on the median": (ntl_was, {}, one_hot(3)),
+    "anything whose mean is the mean": (ntl_mse, {}, np.array([0, 0, 0.7, 0, 0.3])),
+    "the labels' distribution": (smmd, {"squash": None}, UNSURE),
+    "the labels' distribution by CRPS": (crps, {}, UNSURE),
+    "the labels' distribution, smoothed": (
+        gaussian_smoothing,
+        {},
+        sum(UNSURE[k] * smoothed(k) for k in range(len(SPACED))),
+    ),
+    "the same with DIST2's targets": (
+        dist2,
+        {},
+        sum(UNSURE[k] * dist2_target(k) for k in range(len(SPACED))),
+    ),
+    "the median of the cumulated targets": (smoothed_wasserstein, {}, median_of_targets()),
+}
 
 
 def draw_distributions(generator, count):

@@ -101,11 +101,6 @@ def test_filling_a_tensor_weight_does_not_recompile(irregular):
     assert len(losses) == 4
 
 
-def test_half_precision_compiles(irregular):
-    logits, labels, weights = inputs(17, 3)
-    assert_compiles(NTLoss(irregular), (logits.bfloat16(), labels, weights))
-
-
 def test_predict_numbers_compiles(irregular):
     loss_fn = NTLossDotProduct(irregular)
     logits, _, _ = inputs(17, 3)

@@ -1,7 +1,5 @@
 """The Triton kernels: on a GPU, and on the CPU in Triton's interpreter."""
 
-import importlib
-import itertools
 import os
 import subprocess
 import sys
@@ -19,7 +17,6 @@ from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 triton = pytest.importorskip("triton", reason="triton is not installed: it has wheels for Linux only")
 
 INTERPRETED = Path(__file__).parents[1] / "interpreted_kernels.py"
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("part", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
@@ -40,91 +37,6 @@ def test_the_kernels_are_right_in_tritons_interpreter(part):
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.fixture(scope="module")
-def predictions(tmp_path_factory):
-    """The benchmark that counts instructions; what it compiles is not kept."""
-    if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
-        pytest.skip("older releases compile to other instructions, and need ROCm's linker for AMD")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "benchmarks"))
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield importlib.import_module("kernel_instructions")
-        del sys.modules["kernel_instructions"]
-
-
-COMPILED = [
-    *itertools.product(
-        ("read_rows", "write_rows"), ("A100", "H100", "B200", "MI300X"), ("bf16", "fp32"), (None, 30.0)
-    )
-]
-# Each value once.
-BY_DAY = [
-    ("read_rows", "A100", "bf16", None),
-    ("write_rows", "H100", "bf16", None),
-    ("read_rows", "B200", "fp32", 30.0),
-    ("write_rows", "MI300X", "fp32", 30.0),
-]
-
-
-# The interpreter accepts programs that the compiler rejects.
-@pytest.mark.parametrize(
-    ("name", "gpu", "dtype", "softcap"),
-    [*BY_DAY, *(pytest.param(*case, marks=pytest.mark.slow) for case in COMPILED if case not in BY_DAY)],
-)
-def test_kernels_compiled_for_a_gpu_are_as_lean_as_the_page_says(name, gpu, dtype, softcap, predictions):
-    device = next(each for each in predictions.GPUS if each.name == gpu)
-    count = predictions.count(name, device, dtype, softcap, mean=softcap is not None)
-    assert count.spilled == 0
-    assert count.widths == {128}
-    assert count.occupancy >= 0.5  # on NVIDIA's GPUs, at most 64 registers
-    if softcap is None:
-        assert count.registers <= 64
-        row = next(row for row in table_of_the_page() if [row[0], *row[2:4]] == [gpu, dtype, f"`{name}`"])
-        assert round(count.total, 1) <= float(row[4])
-        # Far from what a GPU can issue while its memory is busy, even if the clock is lower than assumed.
-        assert count.issued <= (0.5 if gpu in ("A100", "H100") else 0.75)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("gpu", ["A100", "H100", "B200"])
-def test_kernels_for_rows_at_any_address_spill_nothing(gpu, predictions):
-    device = next(each for each in predictions.GPUS if each.name == gpu)
-    for name in predictions.KERNELS:
-        for softcap in (None, 30.0):
-            options = {"softcap": softcap, "mean": softcap is not None, "edges": True}
-            assert predictions.count(name, device, "bf16", **options).spilled == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["fp16", "fp64"])
-@pytest.mark.parametrize("gpu", ["H100", "MI300X"])
-def test_kernels_compile_for_logits_of_other_dtypes(gpu, dtype, predictions):
-    device = next(each for each in predictions.GPUS if each.name == gpu)
-    for name in predictions.KERNELS:
-        kernel = getattr(predictions.kernels, name)
-        compiled = predictions.compile_kernel(kernel, device.target, dtype, softcap=30.0, mean=True)
-        assert compiled.asm["cubin" if device.target.backend == "cuda" else "hsaco"]
-
-
-@pytest.mark.slow
-def test_the_table_has_a_row_for_each_kernel(predictions, monkeypatch, capsys):
-    monkeypatch.setattr(predictions, "GPUS", predictions.GPUS[:1])
-    predictions.main([])
-    lines = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith("| A100 | sm_80") for line in lines) == 4
-
-
-def table_of_the_page():
-    """Cells of the rows of the table that the benchmark writes into results/benchmarks/kernels.md."""
-    page = (ROOT / "results" / "benchmarks" / "kernels.md").read_text()
-    table = page.split("<!-- benchmark kernels: begin -->")[1].split("<!-- benchmark kernels: end -->")[0]
-    return [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in table.splitlines()
-        if line[:1] == "|"
-    ]
 
 
 def wide_case(dtype, vocab_size, positions=7, **options):

@@ -1,7 +1,6 @@
 """Which numbers of a text belong to which field, and columns of a dataset by field."""
 
 import pytest
-from tiny_tokenizers import qwen_like
 
 from ntloss.numbers import by_field, find_fields
 
@@ -63,23 +62,21 @@ def test_numbers_belong_to_fields_by_their_order():
 
 
 def test_a_function_may_say_which_numbers_are_whose():
-    assert found("x 1 y 2", ["b", "a"], by=lambda text: [("a", 6, 7), ("b", 2, 3)]) == [
-        ("b", "1"),
-        ("a", "2"),
-    ]
-    with pytest.raises(ValueError, match="c"):
-        find_fields("x 1", ["a"], by=lambda text: [("c", 2, 3)])
+    by = {"x": ("a", 6, 7), "y": ("b", 2, 3)}
+    assert found("x 1 y 2", ["b", "a"], by=lambda _: by.values()) == [("b", "1"), ("a", "2")]
 
 
-@pytest.mark.parametrize("fields", [[], "clarity", [""], [3]])
-def test_fields_are_names(fields):
-    with pytest.raises(ValueError, match="fields"):
-        find_fields("1", fields)
-
-
-def test_by_is_a_known_way():
-    with pytest.raises(ValueError, match="by="):
-        find_fields("1", ["a"], by="key")
+@pytest.mark.parametrize(
+    ("fields", "by", "named"),
+    [
+        *[(fields, "name", "fields") for fields in ([], "clarity", [""], [3])],
+        (["a"], "key", "by="),
+        (["a"], lambda text: [("c", 2, 3)], "c"),
+    ],
+)
+def test_fields_are_names_and_by_is_a_known_way(fields, by, named):
+    with pytest.raises(ValueError, match=named):
+        find_fields("x 1", fields, by)
 
 
 def test_columns_hold_the_value_of_a_field_at_the_tokens_of_its_numbers():
@@ -88,21 +85,8 @@ def test_columns_hold_the_value_of_a_field_at_the_tokens_of_its_numbers():
     assert by_field(text, offsets, {"a": 2.0, "b": 0.5}, -1.0) == [-1.0, 2.0, 2.0, -1.0, 0.5, -1.0]
 
 
-def test_scores_of_a_chat_count_and_digits_of_its_feedback_do_not():
-    tokenizer = qwen_like()
-    tokenizer.chat_template = (
-        "{% for m in messages %}<{{ m.role }}>\n{{ m.content }}</s>\n{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>\n{% endif %}"
-    )
-    messages = [
-        {"role": "user", "content": "Rate it as Clarity: 1 to 5."},
-        {"role": "assistant", "content": "Clarity: 4\nIt has 23 errors."},
-    ]
-    text = tokenizer.apply_chat_template(messages, tokenize=False)
-    answer = tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
-    assert text.startswith(answer)
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    weights = by_field(text, encoded["offset_mapping"], {"Clarity": 1.0}, start=len(answer))
-    tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
-    kept = [token for token, weight in zip(tokens, weights, strict=True) if weight]
-    assert kept == ["4"]
+def test_only_the_answer_of_a_chat_is_looked_at():
+    text, answer = "user: Clarity: 1 to 5. bot: Clarity: 4, with 23 errors.", "Clarity: 4, with 23 errors."
+    tokens = [*range(0, len(text), 2)]
+    weights = by_field(text, [(i, i + 2) for i in tokens], {"Clarity": 1.0}, start=text.index(answer))
+    assert [text[i : i + 2] for i, weight in zip(tokens, weights, strict=True) if weight] == [" 4"]

@@ -24,16 +24,20 @@ READERS = st.builds(NumberReader, st.sampled_from([None, "", ",", ".", " ", "'"]
 
 
 def rows_of_page():
+    """The texts of the page, with their numbers and whether each is alone: others are in parentheses."""
     for line in PAGE.read_text(encoding="utf-8").splitlines():
-        if match := re.match(r"\| `(.*?)` \| (.*?)\| (.*?) \|", line):
+        if match := re.match(r"\| `(.*?)` \| ?(.*?) ?\|$", line):
             text = re.sub(r"\\u([0-9a-f]{4})", lambda code: chr(int(code[1], 16)), match[1])
-            numbers = [float(number) for number in match[2].split(", ") if number.strip()]
-            yield pytest.param(text, numbers, None if match[3] == "—" else float(match[3]), id=match[1])
+            written = match[2].split(", ") if match[2] else []
+            numbers = [(float(number.strip("()")), number[0] != "(") for number in written]
+            yield pytest.param(text, numbers, id=match[1])
 
 
-@pytest.mark.parametrize(("text", "numbers", "last"), list(rows_of_page()))
-def test_texts_are_read_as_the_page_says(text, numbers, last):
-    assert parse_numbers(text) == numbers
+@pytest.mark.parametrize(("text", "numbers"), list(rows_of_page()))
+def test_texts_are_read_as_the_page_says(text, numbers):
+    assert [(number.value, number.alone) for number in find_numbers(text)] == numbers
+    assert parse_numbers(text) == [value for value, _ in numbers]
+    last = numbers[-1][0] if numbers and numbers[-1][1] else None
     assert parse_number(text) == last
     assert parse_number(text, "whole") in (last, None)
 

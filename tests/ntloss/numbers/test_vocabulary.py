@@ -1,206 +1,158 @@
-"""Number vocabularies from every kind of tokenizer, and from mappings."""
+"""Number vocabularies of mappings and levels, and of the tokenizers of four libraries, which never change."""
 
 import enum
+import itertools
 import math
 import pickle
 import re
 import time
+import types
 import warnings
 from functools import partial
 
 import numpy as np
+import other_tokenizers
 import pytest
 import tiny_tokenizers
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from tiny_tokenizers import DIGITS, VALUES_OF_MAKES
+from tiny_tokenizers import DIGITS, HOME_MADE, MAKES, NUMBERS_UP_TO_999, VALUES_OF_MAKES, saved_bytes
+from tokenizers import models, normalizers, pre_tokenizers
 
 from ntloss import NTLCrossEntropyLoss, NTLoss, NTLossDotProduct, NumberVocabulary, number_level
-from ntloss.numbers import NumberFormat
+from ntloss.numbers import inspect_tokenizer, texts
 from ntloss.numbers.grammar import is_piece
+from ntloss.numbers.inspection import SENTENCE
+from ntloss.numbers.labels import LabelNumbers, find_numbers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*tokens count as numbers")
-
-
 VALUES_OF_DIGITS = {d: float(d) for d in DIGITS}
-
-
-def fields(vocabulary, field):
-    return [getattr(token, field) for token in vocabulary.tokens]
 
 
 def by_raw_text(tokenizer, vocabulary, field="value"):
     """A field of each number token, by the token's own string including its marker."""
     raw = tokenizer.convert_ids_to_tokens(list(vocabulary.token_ids))
-    return dict(zip(raw, fields(vocabulary, field), strict=True))
+    return dict(zip(raw, (getattr(token, field) for token in vocabulary.tokens), strict=True))
 
 
-class TestTinyTokenizers:
-    @pytest.mark.parametrize("make", tiny_tokenizers.MAKES)
-    def test_finds_all_numbers_with_and_without_a_marker_and_nothing_else(self, make):
-        # Excludes texts that float() accepts (NOT_NUMBERS), special tokens and bytes such as <0x34>.
-        tokenizer = tiny_tokenizers.MAKES[make]()
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
-        assert by_raw_text(tokenizer, vocabulary) == VALUES_OF_MAKES.get(make, VALUES_OF_DIGITS)
+def places_of_numbers(tokenizer, text):
+    """Decimal places of the digits of each number in a text."""
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
+    ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    numbers = LabelNumbers.unpack(find_numbers(ids, vocabulary))
+    places = numbers.place[numbers.length > 0].tolist()
+    starts = numbers.starts[numbers.length > 0].nonzero().flatten().tolist()
+    return [places[a:b] for a, b in itertools.pairwise([*starts, len(places)])]
 
-    def test_digits_are_the_ten_digits_with_and_without_a_marker(self, tiny_tokenizer):
-        digits = NumberVocabulary.from_tokenizer(tiny_tokenizer, "digits")
-        assert digits.distinct_values == tuple(float(d) for d in range(10))
-        assert set(fields(digits, "digits")) == {1}
-        assert digits.is_digits
-        with pytest.raises(ValueError, match="tokens"):
-            NumberVocabulary.from_tokenizer(tiny_tokenizer, "all")
 
-    @pytest.mark.parametrize(
-        ("make", "by_digit"),
-        [("llama_like", True), ("qwen_like", True), ("llama_3_like", False), ("word_piece", False)],
-    )
-    def test_digits_are_chosen_where_the_tokenizer_writes_digit_by_digit(self, make, by_digit):
-        tokenizer = tiny_tokenizers.MAKES[make]()
-        assert NumberVocabulary.from_tokenizer(tokenizer).is_digits == by_digit
+@pytest.mark.parametrize("make", MAKES)
+def test_all_numbers_and_digits_are_found_with_and_without_a_marker_and_nothing_else(make):
+    # Excludes texts that float() accepts (NOT_NUMBERS), special tokens and bytes such as <0x34>.
+    tokenizer = MAKES[make]()
+    numbers = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
+    assert by_raw_text(tokenizer, numbers) == VALUES_OF_MAKES.get(make, VALUES_OF_DIGITS)
+    digits = NumberVocabulary.from_tokenizer(tokenizer, "digits")
+    assert digits.distinct_values == tuple(range(10))
+    assert digits.is_digits
+    assert "\n" not in repr(numbers)
+    is_by_digit = make not in ("llama_3_like", "word_piece", "word_level", "sentence_piece", "byte_level")
+    assert NumberVocabulary.from_tokenizer(tokenizer).is_digits == is_by_digit
+    with pytest.raises(ValueError, match="tokens"):
+        NumberVocabulary.from_tokenizer(tokenizer, "all")
 
-    def test_a_vocabulary_prints_as_one_short_line(self, tiny_tokenizer):
-        shown = repr(NumberVocabulary.from_tokenizer(tiny_tokenizer, "numbers"))
-        assert "\n" not in shown
-        assert len(shown) < 100
 
-    @pytest.mark.parametrize("thousands", [None, "", ","])
-    def test_the_separator_of_thousands_is_kept(self, thousands):
-        tokenizer = tiny_tokenizers.qwen_like()
-        of_tokenizer = NumberVocabulary.from_tokenizer(tokenizer, thousands=thousands)
+@pytest.mark.parametrize("name", ["t5", "gpt2"])
+def test_values_are_the_decoded_texts_and_no_plain_number_is_missed(name, real_tokenizer):
+    tokenizer = real_tokenizer(name)
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
+    marker = {"t5": "▁", "gpt2": "Ġ"}[name]
+    for raw, value in by_raw_text(tokenizer, vocabulary).items():
+        assert float(raw.removeprefix(marker).lstrip("-+").replace(",", "")) == value
+    plain = {i for raw, i in tokenizer.get_vocab().items() if raw.isascii() and raw.isdigit()}
+    assert plain <= set(vocabulary.token_ids)
+    letters, others = tokenizer.convert_tokens_to_ids(["km", "e"]), [marker + "km", "3"]
+    assert {*letters} <= {*vocabulary.letter_ids}  # the tokens that continue a word
+    assert {*tokenizer.convert_tokens_to_ids(others)}.isdisjoint(vocabulary.letter_ids)
+
+
+def test_tokens_know_their_digits_and_what_starts_a_number():
+    tokenizer = tiny_tokenizers.sentence_piece()
+    tokenizer.add_special_tokens({"bos_token": "77"})
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
+    digits = by_raw_text(tokenizer, vocabulary, "digits")
+    for text, count in {"42": 2, "007": 3, "-3": 1, "3.14": 3, "3.": 1, ".5": 1, "2E-1": 1}.items():
+        assert digits[text] == digits["▁" + text] == count, text
+    starts = by_raw_text(tokenizer, vocabulary, "starts_number")
+    assert all(starts[raw] == (raw[0] in "▁-+") for raw in starts)
+    ids = tokenizer.convert_tokens_to_ids
+    assert vocabulary.point_ids == (ids("."),)
+    assert dict(vocabulary.sign_ids) == {ids("-"): -1, ids("▁-"): -1, ids("+"): 1, ids("▁+"): 1}
+    assert tokenizer.bos_token_id not in vocabulary.token_ids
+
+
+def test_the_separator_of_thousands_is_kept():
+    for thousands in (None, "", ","):
+        of_tokenizer = NumberVocabulary.from_tokenizer(tiny_tokenizers.qwen_like(), thousands=thousands)
         listed = NumberVocabulary.from_mapping({1: "4"}, vocab_size=2, thousands=thousands)
         for vocabulary in (of_tokenizer, listed, pickle.loads(pickle.dumps(listed))):
             assert vocabulary.thousands == thousands
             assert ("thousands" in repr(vocabulary)) == (thousands is not None)
-
-    @pytest.mark.parametrize("thousands", [";", 3, True, [","]])
-    def test_another_separator_of_thousands_is_an_error(self, thousands):
+    for other in (";", 3, True, [","]):
         with pytest.raises(ValueError, match="thousands"):
-            NumberVocabulary.from_mapping({1: "4"}, vocab_size=2, thousands=thousands)
-
-    def test_digits_counts_the_digits_of_a_token_without_its_exponent(self):
-        tokenizer = tiny_tokenizers.sentence_piece()
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
-        digits = by_raw_text(tokenizer, vocabulary, "digits")
-        for text, count in {"42": 2, "007": 3, "-3": 1, "3.14": 3, "3.": 1, ".5": 1, "2E-1": 1}.items():
-            assert digits[text] == digits["▁" + text] == count, text
-
-    def test_tokens_with_a_space_or_a_sign_start_a_number(self):
-        tokenizer = tiny_tokenizers.sentence_piece()
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
-        starts = by_raw_text(tokenizer, vocabulary, "starts_number")
-        assert all(starts[raw] == (raw[0] in "▁-+") for raw in starts)
-
-    def test_points_and_signs_are_found(self):
-        tokenizer = tiny_tokenizers.sentence_piece()
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
-        ids = tokenizer.convert_tokens_to_ids
-        assert vocabulary.point_ids == (ids("."),)
-        assert dict(vocabulary.sign_ids) == {ids("-"): -1, ids("▁-"): -1, ids("+"): 1, ids("▁+"): 1}
-
-    def test_special_tokens_are_not_numbers(self):
-        tokenizer = tiny_tokenizers.sentence_piece()
-        tokenizer.add_special_tokens({"bos_token": "77"})
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
-        assert tokenizer.bos_token_id not in vocabulary.token_ids
-
-
-class TestRealTokenizers:
-    @pytest.mark.parametrize("name", ["t5", "gpt2"])
-    def test_values_match_the_decoded_texts_and_no_plain_number_is_missed(self, name, real_tokenizer):
-        tokenizer = real_tokenizer(name)
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
-        assert len(vocabulary.tokens) > 500
-        marker = {"t5": "▁", "gpt2": "Ġ"}[name]
-        for raw, value in by_raw_text(tokenizer, vocabulary).items():
-            assert float(raw.removeprefix(marker).lstrip("-+").replace(",", "")) == value
-        plain = {i for raw, i in tokenizer.get_vocab().items() if raw.isascii() and raw.isdigit()}
-        assert plain <= set(vocabulary.token_ids)
-
-
-class TestVocabSize:
-    def test_defaults_to_the_tokenizer_and_may_be_padded(self):
-        tokenizer = tiny_tokenizers.byte_level()
-        own = NumberVocabulary.from_tokenizer(tokenizer)
-        padded = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=len(tokenizer) + 28)
-        assert (own.vocab_size, padded.vocab_size) == (len(tokenizer), len(tokenizer) + 28)
-        assert padded.tokens == own.tokens
-        with pytest.raises(ValueError, match=r"\b5 tokens.*vocab_size="):
-            NumberVocabulary.from_tokenizer(tokenizer, vocab_size=5)
-
-    def test_may_be_smaller_than_the_tokenizer_if_all_numbers_fit(self):
-        # It is common, and harmless, to add a padding token to the tokenizer but not to the model.
-        tokenizer = tiny_tokenizers.llama_like()
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
-        signs = (*vocabulary.point_ids, *vocabulary.sign_ids)
-        needed = 1 + max(*vocabulary.token_ids, *signs)
-        assert NumberVocabulary.from_tokenizer(tokenizer, vocab_size=needed).vocab_size == needed
-        with pytest.raises(ValueError, match="vocab_size"):
-            NumberVocabulary.from_tokenizer(tokenizer, vocab_size=needed - 1)
-
-    @pytest.mark.parametrize("tokens", [None, "numbers"])
-    @pytest.mark.parametrize("kind", ["qwen_like", "gemma_like", "llama_3_like"])
-    def test_leaves_out_tokens_that_only_the_tokenizer_has(self, kind, tokens):
-        tokenizer = getattr(tiny_tokenizers, kind)()
-        size = len(tokenizer)
-        before = NumberVocabulary.from_tokenizer(tokenizer, tokens)
-        tokenizer.add_tokens(["8888", "\u2212", "\u20ac\u20ac"])
-        after = NumberVocabulary.from_tokenizer(tokenizer, tokens, vocab_size=size)
-        for name in ("tokens", "point_ids", "sign_ids", "pieces", "vocab_size"):
-            assert getattr(after, name) == getattr(before, name)
-
-    def test_that_leaves_out_many_numbers_is_an_error(self):
-        tokenizer = tiny_tokenizers.llama_3_like()  # whose groups of digits come last
-        for tokens in (None, "numbers"):
-            with pytest.raises(ValueError, match="vocab_size"):
-                NumberVocabulary.from_tokenizer(tokenizer, tokens, vocab_size=len(tokenizer) - 100)
-
-    @pytest.mark.parametrize("size", ["12", 12.5, None, 0, -3])
-    def test_must_be_a_positive_int(self, size):
-        with pytest.raises((TypeError, ValueError), match="vocab_size"):
-            NumberVocabulary.from_mapping({0: 1.0}, vocab_size=size)
+            NumberVocabulary.from_mapping({1: "4"}, vocab_size=2, thousands=other)
 
 
 def test_decimals_without_a_point_in_the_vocabulary_are_a_warning():
     digits = {i: str(i) for i in range(10)}
+    without = NumberVocabulary.from_mapping(digits, vocab_size=12)
     with pytest.warns(UserWarning, match="decimals=True has no effect"):
-        NTLCrossEntropyLoss(
-            NumberVocabulary.from_mapping(digits, vocab_size=12), partial(number_level, decimals=True)
-        )
+        NTLCrossEntropyLoss(without, partial(number_level, decimals=True))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with_point = NumberVocabulary.from_mapping({**digits, 10: "."}, vocab_size=12)
         NTLCrossEntropyLoss(with_point, partial(number_level, decimals=True))
-        NTLCrossEntropyLoss(NumberVocabulary.from_mapping(digits, vocab_size=12), number_level)
+        NTLCrossEntropyLoss(without, number_level)
+
+
+class TestVocabSize:
+    def test_it_may_be_padded_or_leave_out_what_only_the_tokenizer_has(self):
+        for make in ("llama_like", "qwen_like", "gemma_like", "llama_3_like"):
+            tokenizer = MAKES[make]()
+            own, size = NumberVocabulary.from_tokenizer(tokenizer), len(tokenizer)
+            tokenizer.add_tokens(["8888", "\u2212", "\u20ac\u20ac"])  # to the tokenizer alone
+            for given_size in (size, size + 28):
+                found = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=given_size)
+                assert found.vocab_size == given_size
+                if given_size == size:
+                    for name in ("tokens", "point_ids", "sign_ids", "pieces"):
+                        assert getattr(found, name) == getattr(own, name)
+
+    def test_that_leaves_out_a_digit_a_point_a_minus_or_many_numbers_is_an_error(self):
+        tokenizer = tiny_tokenizers.llama_like()
+        own = NumberVocabulary.from_tokenizer(tokenizer)
+        needed = 1 + max(*own.token_ids, *own.point_ids, *own.sign_ids)
+        assert NumberVocabulary.from_tokenizer(tokenizer, vocab_size=needed).vocab_size == needed
+        groups = tiny_tokenizers.llama_3_like()  # whose groups of digits come last
+        for given_tokenizer, size in ((tokenizer, needed - 1), (groups, len(groups) - 100)):
+            for tokens in (None, "numbers"):
+                with pytest.raises(ValueError, match="vocab_size"):
+                    NumberVocabulary.from_tokenizer(given_tokenizer, tokens, vocab_size=size)
 
 
 class TestFromMapping:
-    def test_accepts_values_and_texts(self):
+    def test_it_takes_values_and_texts(self):
         mapping = {7: 0.5, 3: "12", 5: " 12", 9: -3, 2: ".", 1: "-", 4: " -", 0: "+", 6: ",", 8: "\u2212"}
-        vocabulary = NumberVocabulary.from_mapping(mapping, vocab_size=10)
-        assert vocabulary.token_ids == (3, 5, 7, 9)
-        assert vocabulary.values == (12.0, 12.0, 0.5, -3.0)
-        assert fields(vocabulary, "starts_number") == [False, True, False, True]
-        assert vocabulary.distinct_values == (-3.0, 0.5, 12.0)
+        vocabulary = NumberVocabulary.from_mapping({**mapping, 10: "\u22123", 11: "万元"}, vocab_size=12)
+        assert vocabulary.token_ids == (3, 5, 7, 9, 10)
+        assert vocabulary.values == (12.0, 12.0, 0.5, -3.0, 3.0)  # a sign is no part of a text's value
+        assert [token.starts_number for token in vocabulary.tokens] == [False, True, False, True, True]
+        assert vocabulary.distinct_values == (-3.0, 0.5, 3.0, 12.0)
         assert vocabulary.point_ids == (2,)
         assert dict(vocabulary.sign_ids) == {1: -1, 4: -1, 0: 1, 8: -1}
+        assert vocabulary.pieces[11] == "万元"
 
-    def test_a_sign_in_a_text_is_no_part_of_the_value_but_one_in_a_value_is(self):
-        vocabulary = NumberVocabulary.from_mapping({0: "-3", 1: " -2018", 2: -3}, vocab_size=3)
-        assert vocabulary.values == (3.0, 2018.0, -3.0)
-
-    def test_the_minus_sign_of_typography_is_a_minus_sign(self):
-        mapping = {0: "\u22123", 1: "3", 2: "\u2212", 3: " \u22123"}
-        vocabulary = NumberVocabulary.from_mapping(mapping, vocab_size=4)
-        assert vocabulary.values == (3.0, 3.0, 3.0)
-        assert fields(vocabulary, "starts_number") == [True, False, True]
-        assert [len(tokens) for tokens in NumberFormat(1, signed=True).tokens(vocabulary)] == [4, 1]
-
-    @pytest.mark.parametrize(
-        "text",
-        ["abc", "", "\n4", "4\n", "nan", "inf", "1e400", "1_000", "1,00", "3rd"],
-    )
+    @pytest.mark.parametrize("text", ["abc", "", "\n4", "inf", "1e400", "1_000", "1,00", "3rd", "日x"])
     def test_a_text_that_is_not_a_number_is_an_error(self, text):
         with pytest.raises(ValueError, match=rf"token 1: .*{re.escape(repr(text))}"):
             NumberVocabulary.from_mapping({0: "4", 1: text}, vocab_size=2)
@@ -220,67 +172,309 @@ class TestFromMapping:
             with pytest.raises(ValueError, match="token 0"):
                 NumberVocabulary.from_mapping(mapping, vocab_size=2)
 
-    @given(text=st.text(min_size=1, max_size=3))
-    def test_digits_of_other_scripts_are_an_error(self, text):
-        assume(not text.isascii() and not is_piece(text))
-        with pytest.raises(ValueError, match="token 0"):
-            NumberVocabulary.from_mapping({0: text, 1: "1"}, vocab_size=2)
-
-    def test_tokens_that_begin_with_a_magnitude_may_follow_a_number(self):
-        texts = ["1", "万元", " 億円"]
-        vocabulary = NumberVocabulary.from_mapping(dict(enumerate(texts)), vocab_size=3)
-        assert [*vocabulary.pieces.values()] == texts
-
-    def test_minus_zero_is_zero(self):
-        vocabulary = NumberVocabulary.from_mapping({0: -0.0, 1: "-0", 2: 0}, vocab_size=3)
-        assert vocabulary.distinct_values == (0.0,)
-        assert [math.copysign(1, value) for value in vocabulary.values] == [1, 1, 1]
-
     @given(value=st.floats(allow_nan=False, allow_infinity=False, width=32))
-    def test_values_are_kept_exactly(self, value):
-        assert NumberVocabulary.from_mapping({0: value}, vocab_size=1).values == (value,)
+    def test_values_are_kept_exactly_with_one_zero(self, value):
+        (kept,) = NumberVocabulary.from_mapping({0: value}, vocab_size=1).values
+        assert kept == value
+        assert kept != 0 or math.copysign(1, kept) == 1
+        for given_value in (np.float64(0.5), enum.IntEnum("Id", {"A": 3}).A, "-0"):
+            (kept, _) = NumberVocabulary.from_mapping({0: given_value, 1: 1.0}, vocab_size=2).values
+            assert (kept, math.copysign(1, kept)) == (float(given_value), 1)
 
     @pytest.mark.parametrize(
-        "value", [np.float64(0.5), enum.IntEnum("Id", {"A": 3}).A], ids=["numpy", "enum"]
-    )
-    def test_numpy_floats_and_enum_ints_are_accepted(self, value):
-        vocabulary = NumberVocabulary.from_mapping({0: value, 1: 1.0}, vocab_size=2)
-        assert vocabulary.values == (float(value), 1.0)
-
-    @pytest.mark.parametrize(
-        ("mapping", "error", "message"),
+        ("mapping", "size", "error", "message"),
         [
-            ({"4": 4.0}, TypeError, "token ids are ints.*'4'"),
-            ({True: 4.0}, TypeError, "token ids are ints.*True"),
-            ({4: None}, TypeError, "token 4.*NoneType"),
-            ({4: True}, TypeError, "token 4.*bool"),
-            ({4: math.nan}, ValueError, "token 4.*finite.*nan"),
-            ({4: 10**400}, ValueError, "token 4.*finite"),
-            ({-1: 4.0}, ValueError, "token id -1.*10 tokens.*vocab_size"),
-            ({10: 4.0}, ValueError, "token id 10.*10 tokens.*vocab_size"),
-            ({}, ValueError, "no number token among 10"),
-            ({4: "."}, ValueError, "no number token among 10"),
-            (["4"], TypeError, "mapping.*list"),
+            ({"4": 4.0}, 10, TypeError, "token ids are ints.*'4'"),
+            ({True: 4.0}, 10, TypeError, "token ids are ints.*True"),
+            ({4: None}, 10, TypeError, "token 4.*NoneType"),
+            ({4: True}, 10, TypeError, "token 4.*bool"),
+            ({4: math.nan}, 10, ValueError, "token 4.*finite.*nan"),
+            ({4: 10**400}, 10, ValueError, "token 4.*finite"),
+            ({-1: 4.0}, 10, ValueError, "token id -1.*10 tokens.*vocab_size"),
+            ({10: 4.0}, 10, ValueError, "token id 10.*10 tokens.*vocab_size"),
+            ({4: "."}, 10, ValueError, "no number token among 10"),
+            (["4"], 10, TypeError, "mapping.*list"),
+            *[({0: 4.0}, size, TypeError, "vocab_size") for size in ("12", 12.5, None)],
+            *[({0: 4.0}, size, ValueError, "vocab_size") for size in (0, -3)],
         ],
-        ids=lambda x: f"{x!s:.20}" if isinstance(x, (dict, list)) else None,
     )
-    def test_invalid_mappings_are_errors(self, mapping, error, message):
+    def test_invalid_mappings_and_sizes_are_errors(self, mapping, size, error, message):
         with pytest.raises(error, match=message):
-            NumberVocabulary.from_mapping(mapping, vocab_size=10)
+            NumberVocabulary.from_mapping(mapping, vocab_size=size)
 
 
-NO_DIGITS = str.maketrans("0123456789", "ghijklmnop")
+def tokenizer_of_words(*words):
+    tokenizer = tiny_tokenizers.word_level()
+    vocab = {word: i for i, word in enumerate(["<unk>", *DIGITS, *words])}
+    tokenizer.backend_tokenizer.model = models.WordLevel(vocab, "<unk>")
+    return tokenizer
 
 
-@pytest.mark.parametrize("tokens", [None, "digits", "numbers"])
-def test_a_vocabulary_of_256k_tokens_takes_a_few_times_as_long_as_to_list_its_tokens(tokens):
+def test_levels_are_number_tokens_of_one_token_each():
+    tokenizer = tokenizer_of_words("calm", "angry", "10")
+    numbers = NumberVocabulary.from_levels(tokenizer, range(1, 11))
+    assert numbers.values == tuple(range(1, 11))
+    words = NumberVocabulary.from_levels(tokenizer, {"calm": 0, "angry": 2.5}, vocab_size=99)
+    assert (words.values, words.vocab_size) == ((0.0, 2.5), 99)
+
+
+@pytest.mark.parametrize(
+    ("levels", "error"),
+    [
+        (range(1, 11), ValueError),  # 10 is written with two tokens
+        ({"calm": 0, "furious": 1}, ValueError),
+        ([3], ValueError),
+        ({"calm": None, "angry": 1}, TypeError),
+        ({"calm": math.inf, "angry": 1}, ValueError),
+        (["calm", "angry"], TypeError),
+        (5, TypeError),
+    ],
+)
+def test_levels_without_a_token_or_a_finite_value_are_an_error(levels, error):
+    by_digit = isinstance(levels, range)
+    tokenizer = tiny_tokenizers.qwen_like() if by_digit else tokenizer_of_words("calm", "angry")
+    with pytest.raises(error, match="levels"):
+        NumberVocabulary.from_levels(tokenizer, levels)
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({}, ["space_prefixed=True", "digit_level=False"]),
+        ({"space_prefixed": True}, ["digit_level=False"]),
+        ({"digit_level": False}, ["space_prefixed=True"]),
+        ({"digit_level": False, "space_prefixed": True}, []),
+    ],
+)
+def test_published_classes_warn_once_of_the_options_that_count_the_others(options, advice):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            NTLoss(tiny_tokenizers.byte_level(), **options)
+    messages = " ".join(str(warning.message) for warning in caught)
+    assert len(caught) == bool(advice)
+    assert [a for a in ("space_prefixed=True", "digit_level=False") if a in messages] == advice
+
+
+SINGLE_DIGITS = pre_tokenizers.Digits(individual_digits=True)
+SPACED_DIGITS = (SINGLE_DIGITS, pre_tokenizers.ByteLevel())
+TOUR = partial(tiny_tokenizers.quick_tour, individual_digits=False)
+
+
+class TestDecodersThatPutSpacesBetweenTokens:
+    @pytest.mark.parametrize("make", HOME_MADE)
+    def test_adjacent_digits_form_one_number_which_a_token_of_a_space_ends(self, make, monkeypatch):
+        def needs_boxes(self, text, boxes, **options):
+            raise AssertionError
+
+        tokenizer = HOME_MADE[make]()
+        dropped = tokenizer("12 7")["input_ids"] == tokenizer("127")["input_ids"]
+        assert dropped == (make == "quick_tour")
+        assert places_of_numbers(tokenizer, "12 7") == ([[2, 1, 0]] if dropped else [[1, 0], [0]])
+        assert places_of_numbers(tokenizer, "3.14,-2019") == [[0, -1, -2], [3, 2, 1, 0]]
+        monkeypatch.setattr(type(tokenizer), "__call__", needs_boxes)  # more than a text
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+        assert [token.text for token in vocabulary.tokens] == DIGITS
+        ids = tokenizer.convert_tokens_to_ids
+        assert vocabulary.point_ids == (ids("."),)
+        assert dict(vocabulary.sign_ids) == {ids("-"): -1, ids("+"): 1}
+
+    @pytest.mark.parametrize(
+        ("make", "steps", "text", "tokens", "places"),
+        [
+            (TOUR, (), "3.1420", ["3", ".", "14", "2", "0"], [[0, -2, -3, -4]]),
+            # Plain digits begin a word, and marked ones continue it.
+            ("word_piece", (), "127 3", ["1", "##2", "##7", "3"], [[2, 1, 0], [0]]),
+            ("word_piece", (pre_tokenizers.Whitespace(), SINGLE_DIGITS), "12", ["1", "2"], [[1, 0]]),
+            # A space is added before each digit.
+            ("byte_level", SPACED_DIGITS, "12 7", ["Ġ1", "Ġ2", "Ġ", "Ġ7"], [[1, 0], [0]]),
+            ("word_level", (), "42 7 1", ["42", "7", "1"], [[0], [0], [0]]),
+            ("llama_like", (), "12.5", ["▁", "1", "2", ".", "5"], [[1, 0, -1]]),
+        ],
+    )  # fmt: skip
+    def test_digits_get_their_decimal_places(self, make, steps, text, tokens, places):
+        tokenizer = MAKES[make]() if make in MAKES else make()
+        if steps:
+            tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(list(steps))
+        assert tokenizer.tokenize(text) == tokens
+        assert places_of_numbers(tokenizer, text) == places
+
+    @pytest.mark.parametrize("make", ["word_piece", "sentence_piece"])
+    def test_an_added_token_does_not_change_the_texts_of_other_tokens(self, make):
+        before, after = MAKES[make](), MAKES[make]()
+        after.add_tokens(["0"])
+        texts, expected = (
+            {token.token_id: token.text for token in NumberVocabulary.from_tokenizer(t, "numbers").tokens}
+            for t in (after, before)
+        )
+        assert texts == expected
+        assert any(text.startswith(" ") for text in texts.values())
+
+
+class TestOtherLibraries:
+    def test_tiktoken(self, tokenizer_folder, real_tokenizer):
+        pytest.importorskip("tiktoken")
+        encoding = other_tokenizers.tiny_encoding()
+        vocabulary = NumberVocabulary.from_tokenizer(encoding, "numbers")
+        assert vocabulary.vocab_size == 2002  # with special and unused ids
+        read = {token.token_id: token.text for token in vocabulary.tokens}
+        assert read == {encoding.encode_single_token(n): n for n in (*DIGITS, *NUMBERS_UP_TO_999)}
+        for kept in (vocabulary, pickle.loads(pickle.dumps(vocabulary))):
+            assert kept.coverage([SENTENCE, "<|endoftext|> <|4|>"]) == 1  # special tokens in a text are text
+        ours = other_tokenizers.gpt2_encoding(tokenizer_folder / "gpt2")
+        ours, theirs = map(NumberVocabulary.from_tokenizer, (ours, real_tokenizer("gpt2")))
+        for name in ("vocab_size", "tokens", "point_ids", "sign_ids", "pieces", "letter_ids"):
+            assert getattr(ours, name) == getattr(theirs, name)
+
+    @pytest.mark.parametrize("file", ["tekken_file", "sentence_piece_file"])
+    def test_mistral_common_with_all_its_wrappers(self, file, tmp_path):
+        mistral = pytest.importorskip("mistral_common.tokens.tokenizers.mistral")
+        tokenizer = mistral.MistralTokenizer.from_file(getattr(other_tokenizers, file)(tmp_path))
+        inner = tokenizer.instruct_tokenizer.tokenizer
+        layers = [tokenizer, tokenizer.instruct_tokenizer, inner, types.SimpleNamespace(tokenizer=tokenizer)]
+        for vocabulary in map(NumberVocabulary.from_tokenizer, layers):
+            assert vocabulary.vocab_size == inner.n_words
+            assert {token.text: token.token_id for token in vocabulary.tokens} == {
+                digit: inner.encode(digit, bos=False, eos=False)[-1] for digit in DIGITS
+            }
+            assert vocabulary.coverage(SENTENCE) == 1
+
+    def test_sentence_piece(self, tmp_path, real_tokenizer, tokenizer_folder):
+        sentencepiece = pytest.importorskip("sentencepiece")
+        file = str(tokenizer_folder / "t5" / "spiece.model")
+        others = [(sentencepiece.SentencePieceProcessor(model_file=file), real_tokenizer("t5"))]
+        with_suppressed = pytest.importorskip("mistral_common.tokens.tokenizers.sentencepiece")
+        path = other_tokenizers.sentence_piece_file(tmp_path, split_digits=False)
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        others.append((processor, with_suppressed.SentencePieceTokenizer(path)))
+        for pair in others:
+            ours, theirs = (NumberVocabulary.from_tokenizer(each, "numbers") for each in pair)
+            assert ours.tokens == theirs.tokens
+            assert max(token.digits for token in ours.tokens) > 1
+            assert ours.coverage(SENTENCE) == theirs.coverage(SENTENCE)
+
+    def test_those_that_convert_single_characters_have_the_digits_of_their_bytes(self):
+        tokenizer = pytest.importorskip("transformers").ByT5Tokenizer()
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+        assert [tokenizer.decode([i]) for i in vocabulary.token_ids] == [*DIGITS]
+        assert places_of_numbers(tokenizer, "x1 is 12.5, 1\u202f234, -7") == [[1, 0, -1], [3, 2, 1, 0], [0]]
+
+    @pytest.mark.parametrize("given_instead", [None, "t5", {"4": 4}, 7.5])
+    def test_what_is_no_tokenizer_is_an_error(self, given_instead):
+        for call in (NumberVocabulary.from_tokenizer, NTLoss, NTLossDotProduct):
+            with pytest.raises(TypeError, match=rf"tokenizer.*{type(given_instead).__name__}.*from_mapping"):
+                call(given_instead)
+
+
+class TestTheTokenizerIsNeverChanged:
+    def test_by_making_a_vocabulary_or_a_loss(self, tiny_tokenizer, tmp_path):
+        before = saved_bytes(tiny_tokenizer, tmp_path / "before"), dict(tiny_tokenizer.get_vocab())
+        NumberVocabulary.from_tokenizer(tiny_tokenizer, "numbers").coverage([SENTENCE, "", "7"])
+        inspect_tokenizer(tiny_tokenizer)
+        NTLoss(tiny_tokenizer)
+        assert before == (saved_bytes(tiny_tokenizer, tmp_path / "after"), dict(tiny_tokenizer.get_vocab()))
+
+    def test_when_digits_are_missing_and_the_advice_works(self, tmp_path):
+        tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
+        before = saved_bytes(tokenizer, tmp_path / "before")
+        for make in (NTLoss, lambda tokenizer: NumberVocabulary.from_tokenizer(tokenizer, "digits")):
+            with pytest.raises(ValueError, match="digits"):
+                make(tokenizer)
+        assert not NumberVocabulary.from_tokenizer(tokenizer).is_digits
+        assert saved_bytes(tokenizer, tmp_path / "after") == before
+        tokenizer.add_tokens(DIGITS)
+        assert len(NumberVocabulary.from_tokenizer(tokenizer, "digits").distinct_values) == 10
+
+    def test_when_it_truncates_and_pads(self, tmp_path):
+        tokenizer = tiny_tokenizers.byte_level()
+        tokenizer.backend_tokenizer.enable_truncation(4)
+        tokenizer.backend_tokenizer.enable_padding(length=20, pad_id=5)
+        before = saved_bytes(tokenizer, tmp_path / "before")
+        assert NumberVocabulary.from_tokenizer(tokenizer).coverage("1234567890") == 1
+        assert saved_bytes(tokenizer, tmp_path / "after") == before
+
+
+def test_coverage_is_the_share_of_digits_in_number_tokens(monkeypatch):
+    vocabulary = NumberVocabulary.from_tokenizer(tiny_tokenizers.byte_level(), "digits")
+    # "Ġ42" is one token, "Ġ7" another, "4" a third.
+    assert vocabulary.coverage(text for text in ["is 42, 7", "4"]) == 0.5
+    assert math.isnan(vocabulary.coverage(["no digit", ""]))
+    tokenizer = tiny_tokenizers.llama_like()
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
+    normalized = pickle.loads(pickle.dumps(NumberVocabulary.from_tokenizer(tokenizer)))
+    assert normalized.coverage("4 ４５ a²") == 1  # counts the digits that normalization makes
+    listed = NumberVocabulary.from_mapping({0: "1e3"}, vocab_size=1, encode=lambda _: [0])
+    assert listed.coverage("1e3") == 1
+    with pytest.raises(ValueError, match="encode="):
+        NumberVocabulary.from_mapping({0: 1.0}, vocab_size=1).coverage("1")
+    sizes, encode = [], texts.encode_with
+    monkeypatch.setattr(texts, "encode_with", lambda *of: (sizes.append(len(of[1])), encode(*of))[1])
+    assert NumberVocabulary.from_tokenizer(tokenizer).coverage(["is 42", "7"] * 1250) == 1
+    assert [size for size in sizes if size > 100] == [1000, 1000, 500]  # in batches, to save memory
+
+
+class TestInspection:
+    @pytest.mark.parametrize("make", MAKES)
+    def test_it_reports_the_vocabulary_that_is_chosen(self, make):
+        tokenizer, shown = MAKES[make](), ["is 42, 7", "3.14 in 2019"]
+        inspection, chosen = inspect_tokenizer(tokenizer, shown), NumberVocabulary.from_tokenizer(tokenizer)
+        assert inspection.number_tokens[inspection.tokens] == len(chosen.tokens)
+        assert (inspection.tokens == "digits") == chosen.is_digits
+        assert inspection.coverage[inspection.tokens] == chosen.coverage(shown)
+        assert str(inspection).startswith(inspection.verdict)
+        drops = tokenizer("12")["input_ids"] == tokenizer("1 2")["input_ids"]
+        assert any("cannot tell" in note for note in inspection.notes) == drops
+
+    @pytest.mark.parametrize(
+        ("make", "shown"),
+        [
+            ("llama_3_like", ["1234567", "123|456|7"]),
+            ("byte_level", ["42", "1|2|3|4|5|6|7"]),  # decided by a frequent number
+            ("word_level", ["42", "unknown"]),
+        ],
+    )
+    def test_the_verdict_shows_the_number_that_is_written_in_groups(self, make, shown):
+        tokenizer = MAKES[make]()
+        verdict = inspect_tokenizer(tokenizer).verdict
+        assert all(text in verdict for text in shown)
+        if make == "word_level":  # of single digits, it writes none of these numbers
+            assert "1234567" not in inspect_tokenizer(tokenizer_of_words(), "the 1").verdict
+
+    def test_it_says_how_lists_are_read(self):
+        one, two = (1234,), (1, 234)
+        for thousands, read in ((None, [one, two]), ("", [two, two]), (",", [one, one])):
+            inspection = inspect_tokenizer(tiny_tokenizers.qwen_like(), thousands=thousands)
+            assert [inspection.reads[text] for text in ("1,234", "(1,234)")] == read
+            assert all(text in str(inspection) for text in inspection.reads)
+
+    def test_what_the_loss_would_not_see_is_a_note(self):
+        tokenizer = tiny_tokenizers.word_level()
+        for text, noted in (("4 4a 4a 1000 5", "6 of the text's 8 digits"), ("no number", "no digit")):
+            assert noted in str(inspect_tokenizer(tokenizer, text))
+        assert not inspect_tokenizer(tokenizer, "4 5").notes
+
+    @pytest.mark.parametrize(
+        "given_texts", [None, 5, b"12", [None], ["4", 5], [["4"]], "", " \n", [], ["", " "]]
+    )
+    def test_what_is_no_text_or_empty_is_an_error(self, given_texts):
+        with pytest.raises((TypeError, ValueError), match="text"):
+            inspect_tokenizer(tiny_tokenizers.llama_like(), given_texts)
+
+    def test_a_text_that_the_tokenizer_cannot_encode_is_an_error(self):
+        tokenizer = tiny_tokenizers.word_level_without_unknown()
+        assert inspect_tokenizer(tokenizer, "the 42 4").coverage["numbers"] == 1
+        for count in (inspect_tokenizer, lambda t, text: NumberVocabulary.from_tokenizer(t).coverage(text)):
+            with pytest.raises(ValueError, match="unknown token"):
+                count(tokenizer, "a 4")
+
+
+def test_a_vocabulary_of_256k_tokens_takes_a_few_times_as_long_as_to_list_its_tokens():
     # 4,000 numbers, more than in most real vocabularies, and as many words that contain a digit.
-    words = []
+    no_digits, words = str.maketrans("0123456789", "ghijklmnop"), []
     for i in range(256_000):
-        word = f"Ġw{i:x}".translate(NO_DIGITS)
+        word = f"Ġw{i:x}".translate(no_digits)
         words.append({0: f"{'Ġ' * (i // 64 % 2)}{i}", 1: f"{word}7"}.get(i % 64, word))
     tokenizer = tiny_tokenizers.large(words)
-    assert len(tokenizer) > 200_000
 
     def seconds(call, *given):
         start = time.process_time()
@@ -289,95 +483,4 @@ def test_a_vocabulary_of_256k_tokens_takes_a_few_times_as_long_as_to_list_its_to
 
     # To decode all tokens would take many times as long.
     listed = min(seconds(tokenizer.get_vocab) for _ in range(3))
-    assert min(seconds(NumberVocabulary.from_tokenizer, tokenizer, tokens) for _ in range(3)) < 8 * listed
-
-
-def test_missing_digits_are_an_error_whose_advice_works():
-    tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
-    assert not NumberVocabulary.from_tokenizer(tokenizer).is_digits
-    with pytest.raises(ValueError, match="digits"):
-        NumberVocabulary.from_tokenizer(tokenizer, "digits")
-    tokenizer.add_tokens(DIGITS)
-    assert len(NumberVocabulary.from_tokenizer(tokenizer, "digits").distinct_values) == 10
-
-
-class TestPublishedTokens:
-    """The published classes choose tokens by options of their own."""
-
-    @pytest.mark.parametrize(
-        ("options", "advice"),
-        [
-            ({}, ["space_prefixed=True", "digit_level=False"]),
-            ({"space_prefixed": True}, ["digit_level=False"]),
-            ({"digit_level": False}, ["space_prefixed=True"]),
-            ({"digit_level": False, "space_prefixed": True}, []),
-        ],
-    )
-    def test_one_warning_names_the_options_that_count_the_others(self, options, advice):
-        tokenizer = tiny_tokenizers.byte_level()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            for _ in range(2):
-                NTLoss(tokenizer, **options)
-        messages = " ".join(str(warning.message) for warning in caught)
-        assert len(caught) == bool(advice)
-        assert [a for a in ("space_prefixed=True", "digit_level=False") if a in messages] == advice
-
-    def test_digits_with_a_marker_alone_are_an_error_that_names_the_option(self):
-        tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
-        with pytest.raises(ValueError, match="digits"):
-            NTLoss(tokenizer)
-
-    def test_they_default_to_bare_digits(self):
-        tokenizer = tiny_tokenizers.byte_level()
-        for kind in (NTLoss, NTLossDotProduct):
-            assert kind(tokenizer).number_token_ids.tolist() == sorted(
-                tokenizer.convert_tokens_to_ids(DIGITS)
-            )
-            assert len(kind(tokenizer, space_prefixed=True).number_token_ids) == 20
-
-    def test_a_sign_belongs_to_the_value(self):
-        tokenizer = tiny_tokenizers.sentence_piece()
-        loss = NTLoss(tokenizer, digit_level=False)
-        assert loss.number_values[tokenizer.convert_tokens_to_ids(["-3"])].item() == -3
-
-
-def levels_tokenizer(*words):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    vocab = {word: i for i, word in enumerate(["<|endoftext|>", *"0123456789", *words])}
-    tokenizer = Tokenizer(models.WordLevel(vocab, "<|endoftext|>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<|endoftext|>")
-
-
-def test_levels_are_number_tokens_of_one_token_each():
-    tokenizer = levels_tokenizer("calm", "angry")
-    digits = NumberVocabulary.from_levels(tokenizer, range(1, 6))
-    assert dict(zip(digits.token_ids, digits.values, strict=True)) == {i + 1: float(i) for i in range(1, 6)}
-    words = NumberVocabulary.from_levels(tokenizer, {"calm": 0, "angry": 2.5}, vocab_size=99)
-    assert (words.values, words.vocab_size) == ((0.0, 2.5), 99)
-    ten = NumberVocabulary.from_levels(levels_tokenizer("10"), range(1, 11))
-    assert ten.distinct_values[-1] == 10.0
-
-
-@pytest.mark.parametrize("levels", [range(1, 11), {"calm": 0, "furious": 1}])
-def test_levels_without_a_token_of_their_own_are_an_error(levels):
-    with pytest.raises(ValueError, match="levels"):
-        NumberVocabulary.from_levels(levels_tokenizer("calm"), levels)
-
-
-@pytest.mark.parametrize(
-    ("levels", "error"),
-    [
-        ([3], ValueError),
-        ({"calm": None, "angry": 1}, TypeError),
-        ({"calm": math.inf, "angry": 1}, ValueError),
-        (["calm", "angry"], TypeError),
-        (5, TypeError),
-    ],
-)
-def test_levels_of_a_vocabulary_are_two_or_more_with_finite_values(levels, error):
-    with pytest.raises(error, match="levels"):
-        NumberVocabulary.from_levels(levels_tokenizer("calm", "angry"), levels)
+    assert min(seconds(NumberVocabulary.from_tokenizer, tokenizer) for _ in range(3)) < 8 * listed

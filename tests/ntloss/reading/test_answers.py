@@ -239,4 +239,4 @@ def test_other_tokenizers_stand_for_their_vocabulary():
             model, {"input_ids": torch.tensor([[3]])}, encoding, format=NumberFormat(1), levels=(0.5,)
         )
         assert found.values.shape == (1, 1)
-    assert encoding.encode("½")[0] in NumberVocabulary.from_tokenizer(encoding).parts
+    assert encoding.encode("½")[0] in NumberVocabulary.from_tokenizer(encoding).pieces

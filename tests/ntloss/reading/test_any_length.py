@@ -13,6 +13,7 @@ from tolerances import DISTRIBUTION, approx, assert_repeats
 from ntloss import NumberVocabulary
 from ntloss.numbers import parse_numbers
 from ntloss.numbers.grammar import NumberReader
+from ntloss.numbers.texts import TokenTexts
 from ntloss.reading import Limits, number_quantiles
 from ntloss.reading.any_length import Numbers, numbers_after, options_of, summarize
 from ntloss.reading.torch_model import TorchModel
@@ -161,11 +162,12 @@ def sure_of(vocabulary, rows):
     ids = [range(end - len(row) - 1, end - 1) for row, end in zip(rows, ends, strict=True)]
     own = [*zip(itertools.chain(*ids), itertools.chain(*rows), strict=True)]
     of_token = {token.token_id: token for token in vocabulary.tokens}
+    pieces = {new: vocabulary.pieces[i] for new, i in own if i in vocabulary.pieces}
+    letter_ids = tuple(new for new, i in own if i in vocabulary.letter_ids)
     chained = NumberVocabulary(
-        vocab_size=ends[-1],
-        tokens=tuple(replace(of_token[i], token_id=new) for new, i in own if i in of_token),
-        pieces={new: vocabulary.pieces[i] for new, i in own if i in vocabulary.pieces},
-        letter_ids=tuple(new for new, i in own if i in vocabulary.letter_ids),
+        ends[-1],
+        tuple(replace(of_token[i], token_id=new) for new, i in own if i in of_token),
+        _texts=TokenTexts(pieces, {}, ends[-1], letter_ids),
     )
     probabilities = torch.eye(ends[-1]).roll(1, -1)
     last = torch.tensor(ends) - 1

@@ -7,7 +7,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-from answers import completions, log, openai, tokens_of
 from tolerances import approx
 
 import ntloss
@@ -27,14 +26,16 @@ LOW, HIGH, NO_SCORE = (
     ScoreReading({1: 0.25, 2: 0.75}),
     ScoreReading({1: 0.0, 2: 0.0}),
 )
+FOUR = ("4", {"4": 0.7, "5": 0.3})
 
 
-def response_of(answer, finish="stop"):
-    return openai(tokens_of(answer)[0], finish)
-
-
-def response_with(token, finish="stop", **shares):
-    return openai([(token, {name.strip("_"): share for name, share in shares.items()})], finish)
+def response_of(*tokens, finish="stop"):
+    """Return a chat of tokens, some with the probabilities of the likeliest ones."""
+    content = []
+    for token, shares in ((each, {each: 1.0}) if isinstance(each, str) else each for each in tokens):
+        top = [{"token": name, "logprob": math.log(share)} for name, share in shares.items()]
+        content.append({"token": token, "logprob": math.log(shares[token]), "top_logprobs": top})
+    return {"choices": [{"logprobs": {"content": content}, "finish_reason": finish}]}
 
 
 def test_scores_and_the_names_of_ntloss_need_no_torch_until_they_are_used():
@@ -55,28 +56,25 @@ assert {"make_number_aware", "read_number", "NumberRegressor"} <= set(dir(ntloss
 
 
 def test_the_end_of_an_answer_decides_whether_its_last_token_is_a_level():
-    shares = {"_1": 0.7, "_2": 0.2, "_3": 0.1}
-    ended = scores_from_response(response_with("1", **shares), range(1, 11))
+    one = ("1", {"1": 0.7, "2": 0.2, "3": 0.1})
+    ended = scores_from_response(response_of(one), range(1, 11))
     assert (ended.mean, ended.left_out) == (approx(1.4), approx(0.0, scale=1.0))
     with pytest.warns(UnlikelyNumberWarning, match="longer"):
-        cut = scores_from_response(response_with("1", "length", **shares), range(1, 11))
+        cut = scores_from_response(response_of(one, finish="length"), range(1, 11))
     assert (cut.probabilities[1], cut.left_out) == (0.0, approx(0.7))
     # The list shows that 10 is one token, and 85, so that 1 and 8 are levels.
-    assert scores_from_response(response_with("10", "length", _10=0.6, _1=0.4), range(1, 11)).mean == approx(
-        6.4
-    )
-    given = response_with("85", _85=0.5, _80=0.25, _90=0.1, _8=0.05, REFUSAL=0.05)
-    found = scores_from_response(given, range(101))
+    cut = scores_from_response(response_of(("10", {"10": 0.6, "1": 0.4}), finish="length"), range(1, 11))
+    assert cut.mean == approx(6.4)
+    given = ("85", {"85": 0.5, "80": 0.25, "90": 0.1, "8": 0.05, "REFUSAL": 0.05})
+    found = scores_from_response(response_of(given), range(101))
     assert (round(found.mean, 2), found.none, found.left_out) == (79.89, approx(0.05), approx(0.05))
-    tenths = [i / 10 for i in range(11)]
-    assert scores_from_response(response_with("0", _0=0.9, _1=0.1), tenths).mean == approx(0.1)
-    plain = completions([(" 1", {" 1": 0.7, " 2": 0.2, " 0": 0.1})], "stop")
-    assert scores_from_response(plain, range(11)).mean == approx(1.1)
+    zero = response_of(("0", {"0": 0.9, "1": 0.1}))
+    assert scores_from_response(zero, [i / 10 for i in range(11)]).mean == approx(0.1)
 
 
 def test_one_token_a_position_is_no_list_of_alternatives():
     tokens = [
-        {"id": 1, "text": t, "logprob": log(p)} for t, p in (("4", 0.5), (" because", 0.1), (" 2", 0.2))
+        {"id": 1, "text": t, "logprob": math.log(p)} for t, p in (("4", 0.5), (" because", 0.1), (" 2", 0.2))
     ]
     with pytest.warns(UnlikelyNumberWarning):
         found = scores_from_logprobs(tokens)
@@ -84,12 +82,12 @@ def test_one_token_a_position_is_no_list_of_alternatives():
 
 
 def test_a_token_without_alternatives_has_its_own_probability():
-    entry = {"token": "4", "logprob": log(0.7), "top_logprobs": []}
+    entry = {"token": "4", "logprob": math.log(0.7), "top_logprobs": []}
     with pytest.warns(UnlikelyNumberWarning, match=r"0\.3"):
         found = scores_from_response({"choices": [{"logprobs": {"content": [entry]}}]})
     assert (found.probabilities[4], found.left_out) == (approx(0.7), approx(0.3))
     # It counts beside alternatives that do not hold it.
-    entry["top_logprobs"] = [{"token": "5", "logprob": log(0.3)}]
+    entry["top_logprobs"] = [{"token": "5", "logprob": math.log(0.3)}]
     assert scores_from_response({"choices": [{"logprobs": {"content": [entry]}}]}).mean == approx(4.3)
 
 
@@ -112,15 +110,16 @@ def test_what_is_no_answer_says_what_it_is(response, said):
 
 def test_places_that_disagree_are_a_warning_with_both_scores():
     with pytest.warns(UnlikelyNumberWarning, match=r"2 and 4"):
-        assert scores_from_response(response_of("Score: 2\n\nScore: «4|5»")).mean == approx(4.3)
+        assert scores_from_response(response_of("Score: ", "2", "\n\nScore: ", FOUR)).mean == approx(4.3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert scores_from_response(response_of('{"score": «4|5», "reason": "score: 2"}')).mean == approx(4.3)
+        answer = response_of('{"score": ', FOUR, ', "reason": "score: ', "2", '"}')
+        assert scores_from_response(answer).mean == approx(4.3)
 
 
 def test_a_list_of_responses_and_of_criteria_is_read_one_by_one():
-    answer = '{"clarity" : «4|5», "depth": 2}'
-    (table,) = scores_from_response([response_of(answer)], after=['"clarity":', '"depth":'])
+    answer = response_of('{"clarity" : ', FOUR, ', "depth": ', "2", "}")
+    (table,) = scores_from_response([answer], after=['"clarity":', '"depth":'])
     assert {name: reading.mean for name, reading in table.items()} == approx(
         {'"clarity":': 4.3, '"depth":': 2.0}
     )
@@ -165,8 +164,8 @@ def test_a_response_may_hold_objects_in_place_of_mappings():
     from types import SimpleNamespace
 
     top = {
-        4: SimpleNamespace(logprob=log(0.7), decoded_token="4"),
-        5: SimpleNamespace(logprob=log(0.3), decoded_token="5"),
+        4: SimpleNamespace(logprob=math.log(0.7), decoded_token="4"),
+        5: SimpleNamespace(logprob=math.log(0.3), decoded_token="5"),
     }
     output = SimpleNamespace(text="4", token_ids=(4,), finish_reason="stop", logprobs=[top])
     (found,) = scores_from_response([SimpleNamespace(request_id="1", outputs=[output])], range(1, 6))

@@ -1,7 +1,7 @@
 """The columns of the loss have the same effect however a batch is collated and split."""
 
-import copy
 import pickle
+from functools import partial
 
 import pytest
 import tiny_tokenizers
@@ -17,8 +17,9 @@ from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, SoftTargets, 
 from ntloss.criteria.soft import pad_pairs
 from ntloss.engine.targets import PreparedLabels
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.columns import COLUMNS, PREPARED, Preparation, WithColumns
-from ntloss.trainers.share import NumberLabelsMissingWarning
+from ntloss.trainers.columns import COLUMNS, PREPARED, Preparation
+from ntloss.trainers.first_labels import NumberLabelsMissingWarning
+from ntloss.trainers.number_aware import handle_of
 
 datasets = pytest.importorskip("datasets")
 # Criteria that read a column; NTL-WAS reads the weights.
@@ -59,11 +60,16 @@ def stacked(loss_fn, rows, column):
 
 
 def collator_of(collate, criterion=None):
-    return WithColumns(collate, Preparation(NTLCrossEntropyLoss(DIGITS, criterion)))
+    return partial(Preparation(NTLCrossEntropyLoss(DIGITS, criterion)).collate, collate)
 
 
 def record_of(collator, rows):
-    return PreparedLabels.unpack(collator(rows)[PREPARED], collator.prepare.reader)
+    return PreparedLabels.unpack(collator(rows)[PREPARED], collator.func.__self__.reader)
+
+
+def of_trainer(trainer):
+    """The collator of a trainer's loaders."""
+    return partial(handle_of(trainer).prepare.collate, trainer.data_collator)
 
 
 def train_plainly(name, column, criterion=None):
@@ -88,15 +94,18 @@ def assert_same(trained, expected):
     assert trained.losses == cases.logged(expected.losses)
 
 
-@EITHER_COLUMN
+@pytest.mark.parametrize(
+    ("column", "criterion"),
+    [*((column, CRITERIA.get(column, "ntl_was")) for column in COLUMNS), ("number_weights", number_level)],
+)
 @EITHER_WAY
 @pytest.mark.parametrize("accumulate", [1, 4])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_trainer_trains_the_weights_of_a_plain_loop(name, accumulate, way, column, tmp_path):
-    loss = {"criterion": CRITERIA.get(column, "ntl_was")}
+def test_a_trainer_trains_the_weights_of_a_plain_loop(name, accumulate, way, column, criterion, tmp_path):
+    loss = {"criterion": criterion}
     trainer = number_aware_trainer(MODELS[name](), tmp_path, way, loss, accumulate=accumulate)
     trainer.train_dataset = datasets.Dataset.from_list([*map(as_lists, weighted_rows(column))])
-    assert_same(train_with(trainer), train_plainly(name, column))
+    assert_same(train_with(trainer), train_plainly(name, column, criterion))
 
 
 class _Naming(Trainer):
@@ -143,7 +152,7 @@ def test_labels_that_a_subclass_changes_in_place_are_other_labels(tmp_path):
     for in_place in (True, False):
         cls = type("_Own", (_Editing,), {"in_place": in_place})
         trainer = number_aware_trainer(cases.llama(), tmp_path, loss={"criterion": HLGauss(20.0)}, cls=cls)
-        losses.append(cases.gradients(trainer, **trainer.data_collator(cases.samples()[:ROWS]))[0])
+        losses.append(cases.gradients(trainer, **of_trainer(trainer)(cases.samples()[:ROWS]))[0])
     assert losses[0].item() == approx(losses[1].item())
 
 
@@ -156,7 +165,7 @@ def test_reordered_labels_have_the_widths_of_their_fields(tmp_path):
     losses = []
     for cls in (Trainer, _Reversing):
         trainer = number_aware_trainer(cases.llama(), tmp_path, loss={"criterion": criterion}, cls=cls)
-        losses.append(cases.gradients(trainer, **trainer.data_collator(rows))[0].item())
+        losses.append(cases.gradients(trainer, **of_trainer(trainer)(rows))[0].item())
     assert losses[0] == approx(losses[1])
 
 
@@ -174,7 +183,7 @@ def test_other_labels_have_numbers_and_weights_of_their_own(criterion, cls, tmp_
     for kind, own in ((Trainer, rows if cls is _ReversingWeights else plain_rows), (cls, rows)):
         trainer = number_aware_trainer(cases.llama(), tmp_path, loss={"criterion": criterion}, cls=kind)
         metrics = trainer.evaluate(own)
-        loss, gradients = cases.gradients(trainer, **trainer.data_collator(own[:ROWS]))
+        loss, gradients = cases.gradients(trainer, **of_trainer(trainer)(own[:ROWS]))
         found.append((loss.item(), metrics["eval_loss"], gradients))
     (usual, usual_evaluated, expected), (loss, evaluated, gradients) = found
     assert (loss, evaluated) == approx((usual, usual_evaluated))
@@ -194,13 +203,6 @@ def on_two(_rank, folder, column):
 def test_two_processes_train_the_weights_of_a_plain_loop(column, tmp_path):
     for trained in results_of(on_two, (tmp_path, column), tmp_path):
         assert_same(trained, train_plainly("llama", column))
-
-
-def test_whole_numbers_are_weighted(tmp_path):
-    loss = {"criterion": number_level}
-    trainer = number_aware_trainer(cases.llama(), tmp_path, loss=loss, accumulate=2)
-    trainer.train_dataset = weighted_rows("number_weights")
-    assert_same(train_with(trainer), train_plainly("llama", "number_weights", number_level))
 
 
 @EITHER_COLUMN
@@ -228,40 +230,27 @@ def test_a_collator_may_make_the_column_itself(tmp_path):
         return {**batch, "loss_weights": torch.zeros(batch["labels"].shape)}
 
     trainer = number_aware_trainer(cases.llama(), tmp_path, accumulate=2)
-    trainer.data_collator = WithColumns(collate, trainer.data_collator.prepare)
+    trainer.data_collator = collate
     assert train_with(trainer).losses == [0.0] * STEPS
 
 
-@EITHER_COLUMN
-@pytest.mark.parametrize("where", ["dataset", "rows", "batch"])
-def test_a_column_that_is_almost_called_so_is_an_error(where, column, tmp_path):
-    wrong = column[:-1]
-    rows = [{**row, wrong: torch.zeros(LENGTH)} for row in cases.samples()]
-    dataset = datasets.Dataset.from_list([*map(as_lists, rows)]) if where == "dataset" else rows
-    trainer = cases.trainer_for(cases.llama(), tmp_path, remove_unused_columns=where != "batch")
-
-    def train():
-        if where != "batch":
-            trainer.train_dataset = dataset
-        make_number_aware(trainer, vocabulary=DIGITS)
-        trainer.train_dataset = dataset
-        trainer.train()
-
-    with pytest.raises(ValueError, match=column):
-        train()
-
-
-@pytest.mark.parametrize("call", ["train", "evaluate", "evaluate all", "predict"])
+@pytest.mark.parametrize("call", ["make", "train", "evaluate", "evaluate all", "predict", "a batch"])
 @pytest.mark.parametrize("kind", ["dataset", "rows"])
-def test_such_a_column_is_an_error_in_rows_that_are_given_later(kind, call, tmp_path):
+def test_a_column_that_is_almost_called_so_is_an_error(kind, call, tmp_path):
     rows = [{**row, "number_weight": torch.ones(LENGTH)} for row in cases.samples()]
     rows = datasets.Dataset.from_list([*map(as_lists, rows)]) if kind == "dataset" else rows
-    trainer = number_aware_trainer(cases.llama(), tmp_path)
-    trainer.eval_dataset = {"right": cases.samples(), "wrong": rows}
-    if call == "train":
+    trainer = cases.trainer_for(cases.llama(), tmp_path, remove_unused_columns=call != "a batch")
+    if call == "make":
         trainer.train_dataset = rows
+        with pytest.raises(ValueError, match="number_weights"):
+            make_number_aware(trainer, vocabulary=DIGITS)
+        return
+    make_number_aware(trainer, vocabulary=DIGITS)
+    trainer.eval_dataset = {"right": cases.samples(), "wrong": rows}
+    if call in ("train", "a batch"):
+        trainer.train_dataset, call = rows, "train"
     given = [rows] if call in ("evaluate", "predict") else []
-    with pytest.raises(ValueError, match="number_weight"):
+    with pytest.raises(ValueError, match="number_weights"):
         getattr(trainer, call.partition(" ")[0])(*given)
 
 
@@ -322,21 +311,18 @@ def test_a_batch_without_the_columns_or_without_labels_stays_as_it_is():
     assert collate([{**rows[0], "loss_weights": [1, 1]}]).keys() == {"input_ids"}
 
 
-def pickled(collator):
-    return pickle.loads(pickle.dumps(collator))
-
-
-@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickled])
-def test_the_callers_collator_keeps_its_class_and_options(again):
-    tokenizer = padded_tokenizer()
-    collator = again(collator_of(DataCollatorForSeq2Seq(tokenizer)))
-    assert type(collator) is WithColumns
-    assert isinstance(collator, DataCollatorForSeq2Seq)
+def test_the_collator_of_a_loader_can_be_pickled_and_the_trainers_stays_the_callers(tmp_path):
+    collator = DataCollatorForSeq2Seq(padded_tokenizer())
+    trainer = cases.trainer_for(cases.llama(), tmp_path)
+    trainer.data_collator = collator
+    make_number_aware(trainer, vocabulary=DIGITS)
+    loader = trainer.get_train_dataloader()
+    assert trainer.data_collator is collator
     collator.pad_to_multiple_of = 4
-    assert collator.collator.pad_to_multiple_of == collator.pad_to_multiple_of == 4
-    record = record_of(collator, [{"input_ids": [5, 6], "labels": [5, 6], "loss_weights": [1.0, 2.0]}])
-    assert record.weights.tolist() == [[1.0, 2.0, 0.0, 0.0]]
-    assert not hasattr(collator, "pads")
+    row = {"input_ids": [5, 6], "labels": [5, 6], "loss_weights": [1.0, 2.0]}
+    for collate in (loader.collate_fn, pickle.loads(pickle.dumps(loader.collate_fn))):
+        record = PreparedLabels.unpack(collate([row])[PREPARED], handle_of(trainer).prepare.reader)
+        assert record.weights[0, :3].tolist() == [2.0, 0.0, 0.0]  # of the next labels
 
 
 def reads_both(log_probs, target_probs, number_sigma=None):
@@ -387,12 +373,12 @@ def test_widths_of_fields_need_no_column(tmp_path):
     trainer = cases.trainer_for(model, tmp_path, accumulate=2)
     trainer.train_dataset, trainer.data_collator = rows, DataCollatorForSeq2Seq(tokenizer)
     handle = make_number_aware(trainer, criterion, vocabulary=vocabulary)
-    batch, sigma = trainer.data_collator(rows), record_of(trainer.data_collator, rows).sigma
+    batch, sigma = trainer.data_collator(rows), record_of(of_trainer(trainer), rows).sigma
     assert_close(sigma, handle.loss.prepare(batch["labels"]).sigma.double())
     assert sorted({round(width, 4) for width in sigma.flatten().tolist()}) == [0, 0.0688, 2.475]
     of_field = sigma[0]  # of the next label
     given = F.pad(torch.where(of_field > 2, 1.5, 0.0), (1, 0))[:-1]  # another size, none for the dose
-    row = record_of(trainer.data_collator, [{**rows[0], "number_sigma": given.tolist()}]).sigma[0]
+    row = record_of(of_trainer(trainer), [{**rows[0], "number_sigma": given.tolist()}]).sigma[0]
     assert_close(row, torch.where(of_field > 2, 1.5, of_field))
     losses = train_with(trainer).losses
     assert len(losses) == STEPS

@@ -20,6 +20,7 @@ from ntloss.numbers import sequence_ids_of
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.chunked import ModelCall
 from ntloss.trainers.columns import PREPARED
+from ntloss.trainers.number_aware import handle_of
 
 _CAUSAL: dict[str, dict[str, Any]] = {
     "Llama": {},
@@ -247,7 +248,8 @@ def test_documents_that_are_packed_in_the_collator_keep_their_numbers_apart(way,
     trainer = cases.trainer_for(cases.llama(), tmp_path)
     trainer.data_collator = pack
     make_number_aware(trainer, criterion, vocabulary=DIGITS, chunked=way == "chunked")
-    inputs = trainer.data_collator([{"documents": documents} for documents in packed])
+    prepare = handle_of(trainer).prepare
+    inputs = prepare.collate(pack, [{"documents": documents} for documents in packed])
     record = {PREPARED: inputs.pop(PREPARED)}
     assert_close(gradients(trainer, **inputs, **record), gradients(trainer, **inputs), ONE_COMPUTATION)
 
@@ -329,10 +331,8 @@ def test_infinite_or_nan_logits_do_not_make_a_head_unsupported(way, tmp_path):
 
 def test_counts_on_the_cpu_are_not_copied_to_the_heads_device():
     count, record = torch.tensor(3.0), PreparedLabels(torch.zeros(1, 4, dtype=torch.long))
-    call = ModelCall(None, None, (), {}, record, count, measures=False, evaluates=False)
-    moved, same = call.beside_on(torch.device("meta"))
-    assert moved.labels.device.type == "meta"
-    assert same is count
+    call = ModelCall(None, None, None, None, record, count, measures=False, evaluates=False)
+    assert call.count_on(torch.device("meta")) is count
 
 
 def test_a_model_spread_by_accelerate_keeps_its_hooks(way, tmp_path):

@@ -1,0 +1,74 @@
+"""The options of the plug-ins for other trainers: one list, and the loss or the trainer that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any
+
+from ntloss.losses import NTLCrossEntropyLoss
+from ntloss.numbers import NumberVocabulary
+from ntloss.trainers.number_aware import make_number_aware
+
+PREFIX = "ntl_"  # of options among the keys of a trainer's own configuration
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of a number-aware loss in a plug-in, with the defaults of `make_number_aware`.
+
+    Args:
+        criterion, weight, mode, label_smoothing: see `NTLCrossEntropyLoss`.
+        thousands: the separator of thousands in labels, see `parse_numbers`.
+        vocabulary: the number tokens, or `"module:function"`, a function that makes them from the tokenizer.
+            Default: those of the tokenizer.
+        chunked: compute the loss from hidden states, in plug-ins that get a `Trainer`.
+
+    Raises:
+        TypeError, ValueError, ImportError: an unknown or invalid option, before a model is loaded.
+    """
+
+    criterion: Any = "ntl_was"
+    weight: float | None = None
+    mode: str | None = None
+    label_smoothing: float = 0.0
+    thousands: str | None = None
+    vocabulary: Any = None
+    chunked: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.thousands is not None and self.vocabulary is not None:
+            raise ValueError(
+                f"thousands={self.thousands!r}: omit it beside vocabulary, which has a separator of its own"
+            )
+        if isinstance(self.vocabulary, str):
+            resolve_name(self.vocabulary)
+        self.loss()
+
+    @classmethod
+    def of_keys(cls, configuration: Mapping[str, Any]) -> Options:
+        """Return the options among a configuration's keys, `ntl_weight` and so on; None is the default."""
+        given = {key: value for key, value in configuration.items() if value is not None}
+        return cls(**{key.removeprefix(PREFIX): given[key] for key in given if key.startswith(PREFIX)})
+
+    def apply(self, trainer: Any) -> None:
+        """Make a trainer of transformers number-aware."""
+        make_number_aware(trainer, **vars(self) | {"vocabulary": self._numbers(trainer.processing_class)})
+
+    def loss(self, tokenizer: Any = None, vocab_size: int | None = None, **given: Any) -> NTLCrossEntropyLoss:
+        """Make a loss of logits of this width; without a tokenizer, one on digits, to check the options."""
+        numbers = self._numbers(tokenizer)
+        if numbers is None and tokenizer is None:
+            numbers = NumberVocabulary.from_mapping({d: d for d in range(10)}, 10, thousands=self.thousands)
+        elif numbers is None:
+            options: dict[str, Any] = {"vocab_size": vocab_size, "thousands": self.thousands}
+            numbers = NumberVocabulary.from_tokenizer(tokenizer, **options)
+        options = {"mode": self.mode, "label_smoothing": self.label_smoothing, **given}
+        return NTLCrossEntropyLoss(numbers, self.criterion, self.weight, **options)
+
+    def _numbers(self, tokenizer: Any) -> Any:
+        """Return the number tokens that were given, or that a function makes of a tokenizer, or None."""
+        if not isinstance(self.vocabulary, str):
+            return self.vocabulary
+        return None if tokenizer is None else resolve_name(self.vocabulary)(tokenizer)

@@ -1,0 +1,153 @@
+"""Where the score stands in answers: it is marked here, and an answer without a mark has none."""
+
+import warnings
+
+import pytest
+
+from ntloss.scores import UnlikelyNumberWarning, scores_from_samples
+
+TO_FIVE, TO_TEN, TO_100, HALVES = range(1, 6), range(1, 11), range(101), [i / 2 for i in range(2, 11)]
+SIGNED, YES_OR_NO = [-1, -0.5, 0, 0.5, 1], {"yes": 1, "no": 0, "Yes": 1, "No": 0}
+PAIR, LETTERS = {"A": 1, "B": 0, "C": 0.5}, {c: 20 - i for i, c in enumerate("ABCDEFGHIJKLMNOPQRST")}
+
+ANSWERS = [
+    # Objects: the outermost name of a score, whatever texts say
+    (TO_FIVE, '{"evaluation": {"relevance": {"score": 2}, "overall_score": «4»}}'),
+    (
+        TO_FIVE,
+        'Sure!\n\n```json\n{"explanation": "A \\"score\\": 5 is too high", "rating": «4»}\n```\nNot a 5.',
+    ),
+    (TO_FIVE, '{"Score": «4», "score_max": 5, "score_range": [1, 5]}'),
+    (TO_FIVE, '{"reasons": ["rating 5", "score: 2"], "score": [«4»]}'),
+    (TO_FIVE, '{"quality_score": «4», "errors": 3}'),
+    (TO_FIVE, '{"score": "«4» - good, a 5 would need sources"}'),
+    (TO_FIVE, '{"score": {"value": «4», "max": 5}}'),
+    (TO_FIVE, '{"score": «4», "why": "no </think>"'),
+    (YES_OR_NO, '{"label": "«yes»", "score": 0.9}'),
+    (PAIR, '{"answer": "«A»", "explanation": "B is too long"}'),
+    (SIGNED, '{"sentiment": «-0.5»}'),
+    (TO_FIVE, '{"scores": {"clarity": 4, "depth": 3}}'),
+    (TO_FIVE, '{"score": [4, 5]}'),
+    (TO_FIVE, '{"score": {}, "n": 3}'),
+    (TO_FIVE, '{"score": "", "n": 3}'),
+    (TO_FIVE, '{"score": 0.8, "n": 3}'),
+    (TO_FIVE, '{"error": "cannot judge", "code": 3}'),
+    (TO_FIVE, '{"score": null}\nThe rating of 3 is wrong'),
+    # YAML
+    (TO_FIVE, "reasoning: >\n  The score of 5 is too high.\n  Score: 5\nscore: «4»"),
+    (TO_FIVE, 'evaluation:\n  reason: "5 facts"\n  score: «4»  # of 5'),
+    # Marks
+    (
+        TO_FIVE,
+        "<evaluation>\n<reason>Score: 5 is for perfect answers</reason>\n<score>«4»</score>\n</evaluation>",
+    ),
+    (TO_FIVE, "<explanation>I would give a score of 5.</explanation> <rating>**«4»**/5</rating>"),
+    (TO_FIVE, "<final_score>«4»</final_score>\n<max_score>5</max_score>"),
+    (TO_FIVE, "Reasoning: The score should be 5 for style. [RESULT]: «4»"),
+    (PAIR, "The better response is B, so the verdict is [[«A»]]"),
+    (TO_FIVE, "<score>N/A</score>\nRating: 3"),
+    (TO_FIVE, "[RESULT] N/A. A score of 3 is wrong"),
+    # Lines
+    (TO_FIVE, "## Evaluation\n\n- Accuracy: 5/5\n- Clarity: 3/5\n\n**Overall Score: «4»/5**"),
+    (TO_FIVE, "# Score\n\n**«4»**\n\n# Explanation\nA rating of 5 is too high"),
+    (TO_FIVE, "Final Score: «4»\nA score of 5 requires sources."),
+    (TO_FIVE, "Score - «4»\nReason - 3 flaws"),
+    (TO_FIVE, "| Score | «4» |\n| Errors | 2 |"),
+    (TO_FIVE, "overallRating → «4», 2 errors"),
+    (TO_FIVE, "Score «4»\nA rating of 5 would need sources."),
+    (TO_FIVE, "Overall: The answer is good, with 3 facts.\nScore: «4»"),
+    (TO_FIVE, "Rating: «4»\nStrengths: accurate\n1. good\nKey points:\n2. clear"),
+    (TO_FIVE, "Score 1: bad\nScore 5: perfect\n\nScore: «4»"),
+    (TO_FIVE, "The answer is \\boxed{3}, the reference \\boxed{5}.\nScore: «1»"),
+    (TO_FIVE, "Expected score: 5\nScore: «4»"),
+    (TO_TEN, "Score (0-10): «7». Confidence: 3"),
+    (TO_TEN, "Score on a scale of 1 to 10: «4»\n2 typos"),
+    (TO_TEN, "Rating (out of 10): «8»\n2 typos"),
+    (TO_TEN, "Score: «10»/10"),
+    (TO_100, "Score: «85»%\nErrors: 3"),
+    (HALVES, "Score: «4.5»\n3 errors"),
+    (SIGNED, "Score: «-1»\n0 errors"),
+    (LETTERS, "Grade: «B»\nA is for sources"),
+    (YES_OR_NO, "Answer: «Yes»\nNo errors."),
+    (TO_FIVE, "Calificación: «4»\nHay 3 errores"),
+    (TO_FIVE, "Оценка: «4» из 5. Есть 3 ошибки"),
+    (TO_FIVE, "最终评分：**«4»**分\n共有3处错误"),
+    (TO_FIVE, "得分为«4»，因为有2处错误"),
+    (TO_FIVE, "점수: «4»점\n3개의 오류"),
+    (TO_FIVE, "Score: 0\nPages: 3"),
+    (TO_FIVE, "Score: 8/10\nErrors: 3"),
+    (TO_FIVE, "Score: 85%\nErrors: 3"),
+    (TO_FIVE, "Score: between 3 and 4"),
+    (TO_FIVE, "Score: 3–4"),
+    (TO_FIVE, "Score: ?\n\n3"),
+    (HALVES, "Score: 4.2"),
+    (YES_OR_NO, "Verdict: unclear\nno errors"),
+    # The scale beside it
+    (TO_FIVE, "«4»/5 because of 3 flaws"),
+    (TO_FIVE, "Rating: ★★★★☆ («4»/5)"),
+    (TO_FIVE, "The answer covers 3 out of 5 facts. It is a «4»/5."),
+    (TO_FIVE, "I'd rate it «4»/5; not a 5/5, because of 2 errors."),
+    (TO_FIVE, "6/10 overall, 3 errors"),
+    (TO_FIVE, "3/10"),
+    # Prose
+    (TO_FIVE, "I assign a score of «4». For a score of 5, more detail is needed."),
+    (TO_FIVE, "Based on the 3 criteria, I rate the answer «4»."),
+    (TO_FIVE, "This response deserves a «4». It could reach 5 with sources."),
+    (TO_FIVE, "The final score is «4» because a score of 5 needs sources."),
+    (TO_FIVE, "On a scale of 1-5, where 5 is best, I give it «4»."),
+    (PAIR, "My final verdict is «A». B is longer."),
+    (TO_FIVE, "It would not deserve a 5."),
+    (TO_FIVE, "I can't assign a score of 1 to 5 here."),
+    (TO_FIVE, "It gives 3 reasons and lists 2 dates."),
+    # Nearly nothing else
+    (TO_FIVE, "$$\\boxed{«4»}$$ with 3 errors"),
+    (TO_FIVE, "«4» (good, with 3 flaws)"),
+    (TO_FIVE, "«4» because of 3 flaws"),
+    (TO_TEN, "On a 10-point scale: «8»"),
+    (YES_OR_NO, "**«Yes»** - no errors"),
+    (LETTERS, "«K»"),
+    (TO_FIVE, "1. Correct\n2. Short\n3. Clear"),
+    (TO_FIVE, "3 facts are missing"),
+    (TO_FIVE, "See section 3."),
+    (TO_FIVE, "2024-05-03"),
+    (TO_TEN, "12:30"),
+    (YES_OR_NO, "I do not know whether yes or no."),
+    (TO_FIVE, ""),
+    # Thoughts
+    (TO_FIVE, 'analysisLet me rate. {"score": 2}assistantfinal{"score": «4»}'),
+    (TO_FIVE, "commentaryScore: 3assistantfinal«4»/5"),
+    (TO_FIVE, "Analysis: The score of 3 is low.\n\nScore: «4»"),
+    (TO_FIVE, "<think>3?</think><think>4?</think>«5»"),
+    (TO_FIVE, "<|START_THINKING|>Score: 3<|END_THINKING|>Score: «4»"),
+    (TO_FIVE, "◁think▷rating 3◁/think▷Score: «4»"),
+    (TO_FIVE, "<think>Score: 3"),
+    # Outside of what is promised
+    (TO_TEN, "8 points of 10"),
+    (TO_TEN, "Rate 1 - 10: 4"),
+    (TO_FIVE, "That's a 4 for me."),
+]
+
+
+@pytest.mark.parametrize(("levels", "answer"), ANSWERS, ids=[answer for _, answer in ANSWERS])
+def test_the_score_stands_where_the_structure_says(levels, answer):
+    text, place = answer.replace("«", "").replace("»", ""), answer.find("«")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = scores_from_samples([text], levels)
+    assert [level for level, share in found.probabilities.items() if share] == [
+        level for level in levels if f"«{level}»" in answer
+    ]
+    assert [each.category for each in said] == ([] if place >= 0 else [UnlikelyNumberWarning])
+
+
+@pytest.mark.parametrize(
+    ("answer", "after"),
+    [
+        ('{"n":4, "faults": 3}', '"n":'),
+        ('{"coherence" : 4, "score": 3}', '"coherence":'),
+        ("Score: 3?[/THINK]A score of 4, not 5", "score of"),
+        ("<why>short: 3</why>4", "</why>"),
+    ],
+)
+def test_the_text_before_the_score_may_be_given(answer, after):
+    assert scores_from_samples([answer], after=after).mean == 4
