@@ -227,20 +227,7 @@ def test_a_vocabulary_is_not_kept_by_fixed_widths():
     assert kept() is None
 
 
-class OnlyTexts:
-    """A tokenizer with only what `from_tokenizer` needs."""
-
-    def get_vocab(self):
-        """Ten digits."""
-        return {str(digit): digit for digit in range(10)}
-
-    def convert_tokens_to_string(self, tokens):
-        """Join them."""
-        return "".join(tokens)
-
-
 def test_other_tokenizers_stand_for_their_vocabulary():
-    assert NumberVocabulary.from_tokenizer(OnlyTexts()).vocab_size == 10
     tiktoken = pytest.importorskip("tiktoken")
     ranks = {bytes([i]): i for i in range(256)}
     encoding = tiktoken.Encoding(

@@ -112,7 +112,7 @@ class ServedModel:
         prompts = as_prefixes(inputs)
         by_text = isinstance(prompts[0], str)
         if by_text and self.form.tokenizer is not None:
-            prompts = [*self._tokenize(prompts, special=True)]
+            prompts = [*self._tokenize(prompts)]
         if self._checks and not (by_text and self.form.tokenizer is None):
             self._check_tokenizer(texts)
         return _Reading(self, texts, prompts, prefix_ids)
@@ -199,9 +199,9 @@ class ServedModel:
             )
         self._checked.add(sample)
 
-    def _tokenize(self, texts: Sequence[Any], special: bool) -> list[tuple[int, ...]]:
+    def _tokenize(self, texts: Sequence[Any]) -> list[tuple[int, ...]]:
         text_field, special_field, _ = self.form.tokenizer or ("", "", "")
-        answers = self._send([Request("/tokenize", {text_field: t, special_field: special}) for t in texts])
+        answers = self._send([Request("/tokenize", {text_field: t, special_field: True}) for t in texts])
         return [self._understand(lambda found: tuple(map(int, found["tokens"])), each) for each in answers]
 
     def _detokenize(self, token_ids: Sequence[int]) -> str:
