@@ -188,13 +188,11 @@ def test_the_blocks_of_the_page_on_training_run_in_turn_and_their_losses_see_the
     assert (trained, shares) == (6, 4)  # TRL's rewards and plain functions log no share
 
 
-def test_accelerate_knows_the_configuration_of_several_gpus(tmp_path):
+def test_accelerate_knows_the_configuration_of_several_gpus():
     pytest.importorskip("accelerate")
     from accelerate.commands.config.config_args import load_config_from_file
 
-    (text,) = (text for language, text in blocks("docs/train.md") if language == "yaml")
-    (tmp_path / "fsdp.yaml").write_text(text)
-    config = load_config_from_file(str(tmp_path / "fsdp.yaml"))  # an unknown key is an error
+    config = load_config_from_file(str(ROOT / "examples/fsdp.yaml"))  # an unknown key is an error
     assert (config.distributed_type, config.fsdp_config["fsdp_version"]) == ("FSDP", 2)
 
 

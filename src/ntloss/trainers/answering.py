@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.trainers.chunked import ModelCall
+from ntloss.trainers.chunked import Inputs, ModelCall
 from ntloss.trainers.columns import COLUMNS, PREPARED
 from ntloss.trainers.models import added_loss, inputs_without_labels, without_wrappers
 
@@ -64,7 +64,8 @@ class Answering:
             outputs = handle.head(call)
         else:
             outputs = call.run()
-            call.compute(outputs["logits"][..., -labels.shape[-1] :, :])  # prompts and images stand before
+            width = labels.shape[-1]  # prompts and images may stand before
+            call.compute(Inputs(outputs["logits"][..., -width:, :]))
         if sums is not None:
             sums.add(record, count, call.terms, call.ce)
         self.loss = loss = call.terms.loss

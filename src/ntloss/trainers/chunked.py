@@ -23,12 +23,12 @@ _SCALES = ("logit_scale", "output_multiplier", "lm_head_multiplier")
 PLAIN = Transform()
 
 
-class HeadTensors(NamedTuple):
-    """The tensors of a head, whose logits are `hidden_states @ lm_head_weight.T + bias`."""
+class Inputs(NamedTuple):
+    """What a loss is computed from: hidden states and their head, or logits."""
 
-    hidden_states: Tensor  # `[..., hidden]`, with the low-rank activations of adapters appended
-    lm_head_weight: Tensor  # `[vocab, hidden]`, with their second matrices appended
-    bias: Tensor | None  # `[vocab]`
+    states: Tensor  # `[..., hidden]`, with the low-rank activations of adapters appended; or logits
+    weight: Tensor | None = None  # `[vocab, hidden]`, with their second matrices appended
+    bias: Tensor | None = None  # `[vocab]`
 
 
 @dataclass
@@ -68,51 +68,34 @@ class ModelCall:
         stays = not isinstance(count, Tensor) or (count.dim() == 0 and count.device.type == "cpu")
         return count if stays else count.to(device)
 
-    def compute(
-        self,
-        inputs: Tensor,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        transform: Transform = PLAIN,
-        chunk_size: int | None = None,
-    ) -> None:
-        """Compute the loss from logits, or from hidden states and a head's weight and bias."""
-        record, options = self.record.to(inputs.device), {"count": self.count_on(inputs.device)}
-        if weight is not None:
-            options |= {
-                "softcap": transform.softcap,
-                "logit_scale": transform.scale,
-                "chunk_size": chunk_size,
-            }
-        self.terms = self.loss.terms(inputs, record, weight, bias, **options)
-        self.ce = self.terms.ce
-        if self.evaluates:
-            self.ce = self.plain.terms(inputs, record, weight, bias, **options).ce
+    def compute(self, given: Inputs, transform: Transform = PLAIN, chunk_size: int | None = None) -> None:
+        """Compute the loss, and what else is asked for."""
+        (states, *head), device = given, given.states.device
+        record, options = self.record.to(device), {"count": self.count_on(device)}
+        if given.weight is not None:
+            options |= {"softcap": transform.softcap, "logit_scale": transform.scale}
+            options |= {"chunk_size": chunk_size}
+        self.terms = self.loss.terms(states, record, *head, **options)
+        self.ce = self.plain.terms(states, record, *head, **options).ce if self.evaluates else self.terms.ce
         if self.measures:
-            self.measured = entropy_and_hits(inputs, record.labels, weight, bias, transform)
+            self.measured = entropy_and_hits(given, record.labels, transform)
 
 
 @torch.no_grad()
-def entropy_and_hits(
-    inputs: Tensor,
-    labels: Tensor,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    transform: Transform = PLAIN,
-) -> tuple[Tensor, Tensor]:
+def entropy_and_hits(given: Inputs, labels: Tensor, transform: Transform) -> tuple[Tensor, Tensor]:
     """Sum the entropies at labels that count, and count those that are the most likely token.
 
-    An `SFTTrainer` logs both. `inputs` are logits, or hidden states of a head of weight and bias.
+    An `SFTTrainer` logs both.
     """
-    labels, inputs = labels.reshape(-1), inputs.flatten(0, -2)
+    labels, states = labels.reshape(-1), given.states.flatten(0, -2)
     positions = (labels >= 0).nonzero().squeeze(-1)
     entropy = hits = torch.zeros((), device=labels.device)
-    width = inputs.shape[-1] if weight is None else len(weight)
+    width = states.shape[-1] if given.weight is None else len(given.weight)
     for rows in torch.split(positions, max(rows_for(len(positions), width, labels.device), 1)):
-        logits = inputs[rows].float()
-        if weight is not None:
-            logits = transform.apply(F.linear(inputs[rows], weight, bias).float())
-        log_probs = logits.log_softmax(-1)
+        logits = states[rows]
+        if given.weight is not None:
+            logits = F.linear(logits, given.weight, given.bias)
+        log_probs = transform.apply(logits.float()).log_softmax(-1)
         entropy = entropy - torch.where(log_probs > -torch.inf, log_probs.exp() * log_probs, 0).sum()
         hits = hits + (log_probs.argmax(-1) == labels[rows]).sum()
     return entropy, hits
@@ -170,11 +153,11 @@ class ChunkedHead:
         if call.terms is not None:
             return of_head.own_forward(hidden, *args, **kwargs)
         width = call.record.labels.shape[-1]  # prompts and images may stand before
-        tensors = head_tensors(of_head.head, hidden[..., -width:, :])
+        inputs = head_inputs(of_head.head, hidden[..., -width:, :])
         if bias is not None:
             own = bias.reshape(-1).to(hidden)
-            tensors = tensors._replace(bias=own if tensors.bias is None else tensors.bias + own)
-        call.compute(*tensors, of_head.transform, self.chunk_size)
+            inputs = inputs._replace(bias=own if inputs.bias is None else inputs.bias + own)
+        call.compute(inputs, of_head.transform, self.chunk_size)
         first = hidden[..., :1, :]
         if not self.checked:
             with torch.no_grad():
@@ -210,7 +193,7 @@ def transform_of(config: Any) -> Transform:
     return Transform(float(scales[0]) if scales else 1.0, float(caps[-1]) if caps else None)
 
 
-def head_tensors(head: nn.Module, hidden: Tensor) -> HeadTensors:
+def head_inputs(head: nn.Module, hidden: Tensor) -> Inputs:
     """Return the tensors of a linear layer or PEFT's wrapper of one, differentiable in the adapter's weights.
 
     LoRA's product is not formed: its low-rank activations are appended to the hidden states, and its second
@@ -223,15 +206,15 @@ def head_tensors(head: nn.Module, hidden: Tensor) -> HeadTensors:
     layer: Any = head
     if hasattr(layer, "token_adapter"):
         adapter = layer.token_adapter
-        tensors = head_tensors(adapter.base_layer, hidden)
+        inputs = head_inputs(adapter.base_layer, hidden)
         if adapter.disable_adapters or adapter.merged or not adapter.active_adapters:
-            return tensors
+            return inputs
         # PEFT ignores a bias here.
-        return HeadTensors(tensors.hidden_states, adapter.get_merged_weights(adapter.active_adapters), None)
+        return Inputs(inputs.states, adapter.get_merged_weights(adapter.active_adapters), None)
     if hasattr(layer, "modules_to_save"):
         active = [name for name in layer.active_adapters if name in layer.modules_to_save]
         is_stock = layer.disable_adapters or not active
-        return head_tensors(layer.original_module if is_stock else layer.modules_to_save[active[0]], hidden)
+        return head_inputs(layer.original_module if is_stock else layer.modules_to_save[active[0]], hidden)
     if not hasattr(layer, "base_layer"):
         if not hasattr(layer, "bias"):  # an embedding, whose weight the model multiplies with
             raise ValueError(
@@ -239,9 +222,9 @@ def head_tensors(head: nn.Module, hidden: Tensor) -> HeadTensors:
                 "to compute logits. Use chunked=False, which computes the logits."
             )
         # With a model spread over several devices, the head may be on another one.
-        return HeadTensors(hidden.to(layer.weight.device), layer.weight, layer.bias)
+        return Inputs(hidden.to(layer.weight.device), layer.weight, layer.bias)
     if layer.disable_adapters or layer.merged:
-        return head_tensors(layer.base_layer, hidden)
+        return head_inputs(layer.base_layer, hidden)
     active = [name for name in layer.active_adapters if name in getattr(layer, "lora_A", {})]
     if not hasattr(layer, "lora_A") or any(name in layer.lora_variant for name in active):
         raise ValueError(
@@ -249,7 +232,8 @@ def head_tensors(head: nn.Module, hidden: Tensor) -> HeadTensors:
             "has no separate low-rank weights: expected plain LoRA (no variant such as DoRA), "
             "modules_to_save or trainable_token_indices. Use chunked=False, which computes the logits."
         )
-    states, weight, bias = head_tensors(layer.base_layer, hidden)
+    weight: Any
+    states, weight, bias = head_inputs(layer.base_layer, hidden)
     for name in active:
         down, up, scaling = layer.lora_A[name], layer.lora_B[name], layer.scaling[name]
         low_rank = down(layer.lora_dropout[name](hidden.to(down.weight))) * scaling
@@ -258,7 +242,7 @@ def head_tensors(head: nn.Module, hidden: Tensor) -> HeadTensors:
         if up.bias is not None:
             further = (up.bias * scaling).to(weight.dtype)
             bias = further if bias is None else bias + further
-    return HeadTensors(states, weight, bias)
+    return Inputs(states, weight, bias)
 
 
 def _check_transform(head_logits: Tensor, logits: Tensor, transform: Transform, model: str) -> None:

@@ -55,53 +55,55 @@ def find_head(model: Any) -> nn.Module:
     return head
 
 
-def vocabulary_of(model: Any, numbers: Any, thousands: str | None = None) -> NumberVocabulary:
-    """Return the number tokens of a tokenizer or `NumberVocabulary`, for the rows of a model's head.
+def vocabulary_of(model: Any, processor: Any, given: Any, thousands: str | None) -> NumberVocabulary:
+    """Return the number tokens that were given, or those of a trainer's processor, for a model's head.
 
     Raises:
         TypeError: neither a tokenizer nor a vocabulary.
-        ValueError: another model's tokenizer or vocabulary; `thousands` beside a vocabulary, which has its
-            own, or no separator.
+        ValueError: none is given; another model's; `thousands` beside a vocabulary, which has its own, or no
+            separator; a number token that ends texts, pads them, or stands for unknown ones.
     """
+    # A processor has a tokenizer.
+    tokenizer, numbers = (getattr(each, "tokenizer", each) for each in (processor, given))
+    numbers = tokenizer if numbers is None else numbers
+    if numbers is None:
+        raise ValueError("the trainer has no processing_class: pass the model's tokenizer as vocabulary")
     # Sharded by DeepSpeed, the weight itself is an empty tensor.
     weight: Any = find_head(model).weight
     rows = int(getattr(weight, "ds_shape", weight.shape)[0])
-    again = f"NumberVocabulary.from_tokenizer(tokenizer, vocab_size={rows})"
+    again = f"If the rows are padding: NumberVocabulary.from_tokenizer(tokenizer, vocab_size={rows})."
     if isinstance(numbers, NumberVocabulary):
-        if thousands not in (None, numbers.thousands):
+        vocabulary = numbers
+        if thousands not in (None, vocabulary.thousands):
             raise ValueError(
-                f"thousands={thousands!r}, but the vocabulary has thousands={numbers.thousands!r}: make it "
+                f"thousands={thousands!r}, but the vocabulary has {vocabulary.thousands!r}: make it "
                 f"with NumberVocabulary.from_tokenizer(tokenizer, thousands={thousands!r})"
             )
-        if numbers.vocab_size != rows:
+        if vocabulary.vocab_size != rows:
             raise ValueError(
-                f"the vocabulary has {numbers.vocab_size:,} tokens, the model's head {rows:,} rows: expected "
-                f"the model's own vocabulary. If the rows are padding: {again}."
+                f"the vocabulary has {vocabulary.vocab_size:,} tokens, the model's head {rows:,} rows: "
+                f"expected the model's own vocabulary. {again}"
             )
-        return numbers
-    if not hasattr(numbers, "get_vocab"):
-        return as_vocabulary(numbers)  # whose error says what was expected
-    ids = numbers.get_vocab().values()
-    # Some have a token that the model reads but never writes, such as Gemma 3's for images.
-    is_too_large = sum(i >= rows for i in ids) > _UNWRITTEN_TOKENS
-    if is_too_large or rows > _PADDING_SHARE * len(ids) + _PADDING_TOKENS:
-        raise ValueError(
-            f"the tokenizer has {len(ids):,} tokens, ids to {max(ids):,}, the model's head {rows:,} rows: "
-            "expected the model's own tokenizer. If tokens were added to it: model.resize_token_embeddings("
-            f"len(tokenizer)). If the rows are padding: {again}."
-        )
-    return NumberVocabulary.from_tokenizer(numbers, vocab_size=rows, thousands=thousands)
-
-
-def check_special(vocabulary: NumberVocabulary, tokenizer: Any) -> None:
-    """Raise a ValueError if a number token is one that ends texts, pads them, or stands for unknown ones."""
-    named = {name: getattr(tokenizer, f"{name}_token_id", None) for name in ("unk", "eos", "bos", "pad")}
-    for name, token in named.items():
-        if token is not None and token in vocabulary.token_ids:
+    elif hasattr(numbers, "get_vocab"):
+        ids = numbers.get_vocab().values()
+        # Some have a token that the model reads but never writes, such as Gemma 3's for images.
+        is_too_large = sum(i >= rows for i in ids) > _UNWRITTEN_TOKENS
+        if is_too_large or rows > _PADDING_SHARE * len(ids) + _PADDING_TOKENS:
+            raise ValueError(
+                f"the tokenizer has {len(ids):,} tokens (ids to {max(ids):,}), the head {rows:,} rows: "
+                "expected the model's own tokenizer. If tokens were added to it: "
+                f"model.resize_token_embeddings(len(tokenizer)). {again}"
+            )
+        vocabulary = NumberVocabulary.from_tokenizer(numbers, vocab_size=rows, thousands=thousands)
+    else:
+        vocabulary = as_vocabulary(numbers)  # whose error says what was expected
+    for name in ("unk", "eos", "bos", "pad"):
+        if (token := getattr(tokenizer, f"{name}_token_id", None)) in vocabulary.token_ids:
             raise ValueError(
                 f"vocabulary: the number token {token} is the tokenizer's {name}_token. To train the levels "
                 "of a score, use NumberVocabulary.from_levels(tokenizer, levels)"
             )
+    return vocabulary
 
 
 def is_masked(model: Any) -> bool:
@@ -138,15 +140,6 @@ def _names_in_forward(model: Any) -> set[str]:
     parents = [parent for parent in type(model).__mro__ if "forward" in vars(parent)]
     forwards = [inspect.unwrap(vars(parent)["forward"]) for parent in parents]
     return {name for forward in forwards for name in forward.__code__.co_names}
-
-
-def check_loss(model: Any) -> None:
-    """Raise a ValueError if a model adds a loss of its logits where it computes that of its labels."""
-    if getattr(model, "z_loss_coefficient", 0) > 0:  # Bamba
-        raise ValueError(
-            f"{type(model).__name__} adds a z-loss where it computes its own loss, which would be lost: load "
-            "the model with z_loss_coefficient=0"
-        )
 
 
 def inputs_without_labels(model: Any, inputs: dict[str, Any], labels: Tensor) -> dict[str, Any]:

@@ -19,8 +19,6 @@ from ntloss.trainers.columns import COLUMNS, PREPARED, Preparation, check_datase
 from ntloss.trainers.evaluation import EvaluationMeans, total_weight
 from ntloss.trainers.first_labels import check_fields, first_labels, log_of, same_random_numbers
 from ntloss.trainers.models import (
-    check_loss,
-    check_special,
     is_masked,
     shifts_labels,
     vocabulary_of,
@@ -71,7 +69,7 @@ def make_number_aware(
     Raises:
         TypeError: not such a trainer.
         ValueError: no tokenizer, or another model's; a model that is no language model; an option of the
-            trainer that has another loss; a column that is almost called as one of these.
+            trainer that has another loss.
 
     Example:
         >>> from ntloss.trainers import make_number_aware
@@ -80,20 +78,11 @@ def make_number_aware(
         >>> trainer.train()  # doctest: +SKIP
     """
     is_sft = check_trainer(trainer)
-    given = trainer.processing_class if vocabulary is None else vocabulary
-    if given is None:
-        raise ValueError("the trainer has no processing_class: pass the model's tokenizer as vocabulary")
     model = without_wrappers(trainer.model)
-    # A processor has a tokenizer.
-    numbers = vocabulary_of(model, getattr(given, "tokenizer", given), thousands)
-    check_special(numbers, getattr(trainer.processing_class, "tokenizer", trainer.processing_class))
+    numbers = vocabulary_of(model, trainer.processing_class, vocabulary, thousands)
     loss = NTLCrossEntropyLoss(numbers, criterion, weight, mode=mode, label_smoothing=label_smoothing)
-    if loss.finds_numbers:
-        _check_whole_numbers(trainer, model, criterion)
-    check_loss(model)
+    _check_model(trainer, model, loss)
     loss.shift = shifts_labels(model) if shift is None else shift
-    check_dataset(trainer.train_dataset)
-    check_dataset(trainer.eval_dataset)
     if before := handle_of(trainer):
         before.undo()
     return NumberAware(trainer, loss, is_sft if chunked is None else chunked, chunk_size)
@@ -120,9 +109,9 @@ class NumberAware:
             a number of no field has the width 0.
     """
 
-    _looked: bool  # whether the first labels of a training were looked at
-    _began: bool  # whether the batches of an update were taken
-    _called: bool  # whether an update has called compute_loss
+    _looked = False  # whether the first labels of a training were looked at
+    _began = False  # whether the batches of an update were taken
+    _called = False  # whether an update has called compute_loss
 
     def __init__(
         self, trainer: Any, loss: NTLCrossEntropyLoss, chunked: bool, chunk_size: int | None
@@ -132,7 +121,6 @@ class NumberAware:
         self.head = ChunkedHead(chunk_size) if chunked else None
         self.first_numbers = ""
         self.sums: EvaluationMeans | None = None
-        self._start()
         trainer._set_signature_columns_if_needed()
         ours = {
             "compute_loss": self.compute_loss,
@@ -249,7 +237,7 @@ class NumberAware:
 
     def get_train_dataloader(self) -> Any:
         """Call the trainer's own method, whose loader also makes the record of labels; a training begins."""
-        self._start()
+        self._looked = self._began = self._called = False  # also in each of a search for hyperparameters
         return self._loader_of(self.trainer.train_dataset, "get_train_dataloader")
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
@@ -311,10 +299,6 @@ class NumberAware:
             found = self.trainer.accelerator.reduce(found, reduction="sum")
         return batches, count * torch.where(found[1] > 0, found[0] / found[1].clamp(min=1), 1.0)
 
-    def _start(self) -> None:
-        """Begin a training, such as each of a search for hyperparameters."""
-        self._looked = self._began = self._called = False
-
     def _own(self, name: str) -> Any:
         return self._replaced.get(name) or getattr(type(self.trainer), name).__get__(self.trainer)
 
@@ -363,17 +347,23 @@ def check_trainer(trainer: Any) -> bool:
     return bool(names)
 
 
-def _check_whole_numbers(trainer: Any, model: Any, criterion: Any) -> None:
-    """Raise a ValueError where a criterion on whole numbers would see parts of them."""
+def _check_model(trainer: Any, model: Any, loss: NTLCrossEntropyLoss) -> None:
+    """Raise a ValueError if a model has a loss beside that of labels, or labels hold parts of numbers."""
+    if getattr(model, "z_loss_coefficient", 0) > 0:  # Bamba
+        raise ValueError(
+            f"{type(model).__name__} adds a z-loss where it computes its own loss, which would be lost: load "
+            "the model with z_loss_coefficient=0"
+        )
+    if loss.criterion is None or not loss.finds_numbers:
+        return
     parallel = getattr(trainer.accelerator, "parallelism_config", None)
+    said = f"criterion={name_of(loss.criterion)} looks at whole numbers"
     if getattr(parallel, "cp_enabled", False):
         raise ValueError(
-            f"criterion={criterion!r} looks at whole numbers, which context parallelism cuts: expected "
-            "another criterion, or data or tensor parallelism"
+            f"{said}, which context parallelism cuts: expected another criterion, or another parallelism"
         )
     if is_masked(model):
         raise ValueError(
-            f"criterion={criterion!r} looks at whole numbers, of which the labels of "
-            f"{type(model).__name__} hold the masked digits only: expected a criterion on single tokens, "
-            "such as ntl_was, crps or gaussian_smoothing"
+            f"{said}, of which the labels of {type(model).__name__} hold the masked digits only: expected a "
+            "criterion on single tokens, such as ntl_was, crps or gaussian_smoothing"
         )

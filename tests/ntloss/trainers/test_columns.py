@@ -234,24 +234,24 @@ def test_a_collator_may_make_the_column_itself(tmp_path):
     assert train_with(trainer).losses == [0.0] * STEPS
 
 
-@pytest.mark.parametrize("call", ["make", "train", "evaluate", "evaluate all", "predict", "a batch"])
+@pytest.mark.parametrize("call", ["train", "evaluate", "evaluate all", "predict"])
 @pytest.mark.parametrize("kind", ["dataset", "rows"])
 def test_a_column_that_is_almost_called_so_is_an_error(kind, call, tmp_path):
     rows = [{**row, "number_weight": torch.ones(LENGTH)} for row in cases.samples()]
     rows = datasets.Dataset.from_list([*map(as_lists, rows)]) if kind == "dataset" else rows
-    trainer = cases.trainer_for(cases.llama(), tmp_path, remove_unused_columns=call != "a batch")
-    if call == "make":
-        trainer.train_dataset = rows
-        with pytest.raises(ValueError, match="number_weights"):
-            make_number_aware(trainer, vocabulary=DIGITS)
-        return
-    make_number_aware(trainer, vocabulary=DIGITS)
+    trainer = number_aware_trainer(cases.llama(), tmp_path)
     trainer.eval_dataset = {"right": cases.samples(), "wrong": rows}
-    if call in ("train", "a batch"):
-        trainer.train_dataset, call = rows, "train"
+    if call == "train":
+        trainer.train_dataset = rows
     given = [rows] if call in ("evaluate", "predict") else []
     with pytest.raises(ValueError, match="number_weights"):
         getattr(trainer, call.partition(" ")[0])(*given)
+
+
+def test_such_a_column_is_an_error_in_a_batch_of_ones_own_loader(tmp_path):
+    trainer = number_aware_trainer(cases.llama(), tmp_path)
+    with pytest.raises(ValueError, match="number_weights"):
+        cases.gradients(trainer, **cases.batch(), number_weight=torch.ones(4, LENGTH))
 
 
 # Collators

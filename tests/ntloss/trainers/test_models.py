@@ -16,7 +16,6 @@ from trainer_cases import DIGITS, VOCAB, batch, gradients, number_aware_trainer
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NTLoss, NumberVocabulary, number_level
 from ntloss.engine.targets import PreparedLabels
-from ntloss.numbers import sequence_ids_of
 from ntloss.trainers import make_number_aware
 from ntloss.trainers.chunked import ModelCall
 from ntloss.trainers.columns import PREPARED
@@ -219,20 +218,6 @@ def test_labels_that_are_already_shifted_are_not_shifted_again(way, tmp_path):
     assert_close(gradients(trainer, **inputs, shift_labels=shifted)[0], expected, ONE_COMPUTATION)
     with pytest.raises(ValueError, match="shift_labels"):
         gradients(trainer, **inputs, shift_labels=shifted, number_weights=torch.ones(4, cases.LENGTH))
-
-
-def test_numbers_of_packed_sequences_are_separated(way, tmp_path):
-    model = cases.llama()
-    trainer = number_aware_trainer(model, tmp_path, way, {"criterion": number_level})
-    ids = torch.tensor([[20, 4, 5, 6, 7, 8, 9, 21]])  # one number of six digits, or two of three
-    inputs = {"input_ids": ids, "position_ids": torch.arange(8).view(1, -1) % 4}
-    logits = model(**inputs).logits.detach()
-    loss_fn = NTLCrossEntropyLoss(DIGITS, number_level, shift=True)
-    loss = gradients(trainer, **inputs, labels=ids)[0]
-    assert_close(
-        loss, loss_fn(logits, loss_fn.prepare(ids, sequence_ids=sequence_ids_of(inputs["position_ids"])))
-    )
-    assert loss.item() != approx(loss_fn(logits, ids).item())
 
 
 @pytest.mark.parametrize("criterion", [number_level, {"name": "hl_gauss", "sigma": 2.0}], ids=["level", "hl"])
