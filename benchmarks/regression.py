@@ -16,17 +16,13 @@ import argparse
 import resource
 import time
 
-import numpy as np
 import pandas as pd
 import torch
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ntloss.regression import NumberRegressor
 from ntloss.regression.questions import Questions
 from ntloss.regression.report import best_epoch
 from ntloss.writing.writer import LONGEST
-
-NEIGHBORS = "neighbors"  # the column of their texts
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,13 +34,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--prompt", required=True, help="the question, with columns in braces")
     parser.add_argument("--train", default="upper_layers", help="upper_layers (default), lora or all")
     parser.add_argument("--refit", action="store_true", help="train again on all rows for the chosen time")
-    parser.add_argument(
-        "--neighbors",
-        type=int,
-        default=0,
-        help="write that many of the most similar fitted rows, with their answers, before each question "
-        "(default: 0)",
-    )
     parser.add_argument(
         "--learning-rate", type=float, help="default: that of the estimator; of an encoder, 1e-4"
     )
@@ -60,11 +49,6 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     table = pd.read_csv(options.table).sample(options.rows + options.new, random_state=options.seed)
     prompt = options.prompt.replace("\\n", "\n")
-    if options.neighbors >= options.rows:
-        parser.error(f"--neighbors {options.neighbors}: expected fewer than --rows {options.rows}")
-    if options.neighbors:
-        table[NEIGHBORS] = with_neighbors(table, prompt, options.target, options.rows, options.neighbors)
-        prompt = f"{{{NEIGHBORS}}}\n\n{prompt}"
     rows, new = table[: options.rows], table[options.rows :]
     if options.encoder:
         if options.refit or options.train != "upper_layers":
@@ -90,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     read = time.process_time()
     best = best_epoch(model.history_) or options.epochs
     print(
-        f"{options.train}, {options.rows} rows, {options.neighbors} neighbors, seed {options.seed}, epoch "
+        f"{options.train}, {options.rows} rows, seed {options.seed}, epoch "
         f"{best} of {len(model.history_) or options.epochs} is kept: "
         f"{sum(length > LONGEST for length in lengths)} questions are shortened; "
         f"fitted in {fitted - start:.0f} s, {(read - fitted) / len(new):.3f} s a new row; "
@@ -125,30 +109,6 @@ def fine_tune(rows: pd.DataFrame, new: pd.DataFrame, prompt: str, options: argpa
         f"read in {time.process_time() - start:.0f} s; {len(new)} new rows: mean absolute error "
         f"{errors[best][1]:.2f}"
     )
-
-
-def with_neighbors(table: pd.DataFrame, prompt: str, target: str, known: int, count: int) -> list[str]:
-    """Write the rows that are most similar to each row, with their answers, the nearest last.
-
-    Args:
-        table: all rows, of which the first `known` may be neighbors of others, and none of itself.
-        prompt: the question, with columns in braces.
-        target: the column of the answers.
-        known: number of rows whose answers may be written.
-        count: neighbors of a row.
-
-    Returns:
-        A text for each row, similar by TF-IDF of words' parts of two to four letters.
-    """
-    answers = table[target].to_numpy(float)
-    questions = Questions.choose(table.drop(columns=target), answers, prompt=prompt).write(table)
-    letters = TfidfVectorizer(sublinear_tf=True, analyzer="char_wb", ngram_range=(2, 4))
-    vectors = letters.fit(questions[:known]).transform(questions)
-    similar = (vectors @ vectors[:known].T).toarray()
-    np.fill_diagonal(similar, -1.0)
-    nearest = np.argsort(similar, axis=1, kind="stable")[:, -count:]
-    shots = [f"{question}{answer}" for question, answer in zip(questions, table[target], strict=True)]
-    return ["\n\n".join(shots[i] for i in row) for row in nearest]
 
 
 if __name__ == "__main__":
