@@ -5,9 +5,9 @@
 A random choice of rows is fitted and another one predicted, with one thread. Seconds are processor time, so
 that other programs on the machine hardly change them.
 
-    python benchmarks/regression.py data/places.csv degrees --prompt "{name}, {country}" --encoder FOLDER
+    python -m benchmarks.regression data/places.csv degrees --prompt "{name}, {country}" --encoder FOLDER
 
-fine-tunes a sentence encoder on the same rows instead.
+fine-tunes a sentence encoder on the same rows instead. This one is run from the root of the repository.
 """
 
 from __future__ import annotations
@@ -16,19 +16,13 @@ import argparse
 import resource
 import time
 
-import numpy as np
 import pandas as pd
 import torch
-from sklearn.feature_extraction.text import TfidfVectorizer
-from transformers import AutoModel, AutoTokenizer, get_linear_schedule_with_warmup
 
 from ntloss.regression import NumberRegressor
 from ntloss.regression.questions import Questions
 from ntloss.regression.report import best_epoch
 from ntloss.writing.writer import LONGEST
-
-BATCH = 16  # of a fine-tuned encoder
-NEIGHBORS = "neighbors"  # the column of their texts
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,13 +34,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--prompt", required=True, help="the question, with columns in braces")
     parser.add_argument("--train", default="upper_layers", help="upper_layers (default), lora or all")
     parser.add_argument("--refit", action="store_true", help="train again on all rows for the chosen time")
-    parser.add_argument(
-        "--neighbors",
-        type=int,
-        default=0,
-        help="write that many of the most similar fitted rows, with their answers, before each question "
-        "(default: 0)",
-    )
     parser.add_argument(
         "--learning-rate", type=float, help="default: that of the estimator; of an encoder, 1e-4"
     )
@@ -62,11 +49,6 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     table = pd.read_csv(options.table).sample(options.rows + options.new, random_state=options.seed)
     prompt = options.prompt.replace("\\n", "\n")
-    if options.neighbors >= options.rows:
-        parser.error(f"--neighbors {options.neighbors}: expected fewer than --rows {options.rows}")
-    if options.neighbors:
-        table[NEIGHBORS] = with_neighbors(table, prompt, options.target, options.rows, options.neighbors)
-        prompt = f"{{{NEIGHBORS}}}\n\n{prompt}"
     rows, new = table[: options.rows], table[options.rows :]
     if options.encoder:
         if options.refit or options.train != "upper_layers":
@@ -92,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     read = time.process_time()
     best = best_epoch(model.history_) or options.epochs
     print(
-        f"{options.train}, {options.rows} rows, {options.neighbors} neighbors, seed {options.seed}, epoch "
+        f"{options.train}, {options.rows} rows, seed {options.seed}, epoch "
         f"{best} of {len(model.history_) or options.epochs} is kept: "
         f"{sum(length > LONGEST for length in lengths)} questions are shortened; "
         f"fitted in {fitted - start:.0f} s, {(read - fitted) / len(new):.3f} s a new row; "
@@ -107,78 +89,26 @@ def main(arguments: list[str] | None = None) -> int:
 def fine_tune(rows: pd.DataFrame, new: pd.DataFrame, prompt: str, options: argparse.Namespace) -> str:
     """Fine-tune a sentence encoder on three quarters of the rows, by the absolute error, and say how it errs.
 
-    A linear head reads the mean of the encoder's last states, and the other quarter of the rows chooses the
-    epoch.
+    The other quarter chooses the epoch.
     """
-    target, epochs = options.target, options.epochs
+    from studies.ten_epochs.alternatives import Encoder, Rows  # which is not on the path of a script
+
+    target, seed, epochs = options.target, options.seed, options.epochs
     asked = Questions.choose(rows.drop(columns=target), rows[target].to_numpy(float), prompt=prompt)
-    parts = (rows[: -len(rows) // 4], rows[-len(rows) // 4 :], new)
-    texts = [asked.write(part) for part in parts]
-    answers = [torch.from_numpy(part[target].to_numpy(float)) for part in parts]
-    torch.manual_seed(options.seed)
+    train, held_out, unseen = (
+        Rows(asked.write(part), part[target].to_numpy(float))
+        for part in (rows[: -len(rows) // 4], rows[-len(rows) // 4 :], new)
+    )
+    torch.manual_seed(seed)
     start = time.process_time()
-    tokenizer = AutoTokenizer.from_pretrained(options.encoder)
-    model = AutoModel.from_pretrained(options.encoder)
-    head = torch.nn.Linear(model.config.hidden_size, 1)
-    center, scale = answers[0].mean(), answers[0].std(correction=0)
-
-    def predict(asked: list[str]) -> torch.Tensor:
-        batch = tokenizer(asked, padding=True, truncation=True, return_tensors="pt")
-        kept = batch["attention_mask"].unsqueeze(-1)
-        states = (model(**batch).last_hidden_state * kept).sum(1) / kept.sum(1)
-        return center + scale * head(states).squeeze(-1)
-
-    parameters = [*model.parameters(), *head.parameters()]
-    optimizer = torch.optim.AdamW(parameters, options.learning_rate or 1e-4, weight_decay=0.01)
-    steps = epochs * -(-len(texts[0]) // BATCH)
-    schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
-    errors = []
-    for _ in range(epochs):
-        model.train()
-        for chosen in torch.randperm(len(texts[0])).split(BATCH):
-            loss = (predict([texts[0][i] for i in chosen]) - answers[0][chosen]).abs().mean() / scale
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            schedule.step()
-        model.eval()
-        with torch.no_grad():
-            found = [
-                torch.cat([predict(part[i : i + BATCH]) for i in range(0, len(part), BATCH)])
-                for part in texts[1:]
-            ]
-        errors.append([float((p - a).abs().mean()) for p, a in zip(found, answers[1:], strict=True)])
+    encoder, rate = Encoder(options.encoder, bfloat16=False), options.learning_rate or 1e-4
+    errors = encoder.fine_tune(train, held_out, unseen, rate, epochs)
     best = min(range(epochs), key=lambda epoch: errors[epoch])
     return (
-        f"{options.encoder}, {len(rows)} rows, seed {options.seed}, epoch {best + 1} of {epochs} is kept: "
-        f"fitted and read in {time.process_time() - start:.0f} s; {len(new)} new rows: mean absolute error "
+        f"{options.encoder}, {len(rows)} rows, seed {seed}, epoch {best + 1} of {epochs} is kept: fitted and "
+        f"read in {time.process_time() - start:.0f} s; {len(new)} new rows: mean absolute error "
         f"{errors[best][1]:.2f}"
     )
-
-
-def with_neighbors(table: pd.DataFrame, prompt: str, target: str, known: int, count: int) -> list[str]:
-    """Write the rows that are most similar to each row, with their answers, the nearest last.
-
-    Args:
-        table: all rows, of which the first `known` may be neighbors of others, and none of itself.
-        prompt: the question, with columns in braces.
-        target: the column of the answers.
-        known: number of rows whose answers may be written.
-        count: neighbors of a row.
-
-    Returns:
-        A text for each row, similar by TF-IDF of words' parts of two to four letters.
-    """
-    answers = table[target].to_numpy(float)
-    questions = Questions.choose(table.drop(columns=target), answers, prompt=prompt).write(table)
-    letters = TfidfVectorizer(sublinear_tf=True, analyzer="char_wb", ngram_range=(2, 4))
-    vectors = letters.fit(questions[:known]).transform(questions)
-    similar = (vectors @ vectors[:known].T).toarray()
-    np.fill_diagonal(similar, -1.0)
-    nearest = np.argsort(similar, axis=1, kind="stable")[:, -count:]
-    shots = [f"{question}{answer}" for question, answer in zip(questions, table[target], strict=True)]
-    return ["\n\n".join(shots[i] for i in row) for row in nearest]
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import shlex
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,27 +17,38 @@ from numpy.typing import NDArray
 
 from ntloss.numbers import parse_number
 
-NUMBERS, CODES, TEXTS = "numbers", "codes", "texts"
+Numbers = NDArray[np.float64]
+NUMBERS, TEXTS = "numbers", "texts"
+_GAP = "unknown"  # how a gap is written
 _GAPS = {"", "-", "--", "\N{EN DASH}", "\N{EM DASH}", "?", ".", "na", "n/a", "n.a.", "#n/a", "<na>", "nan"}
 _GAPS |= {"null", "none", "unknown"}
 _GAPS |= {"#div/0!", "#name?", "#null!", "#num!", "#ref!", "#value!"}  # a spreadsheet's errors
-_POWER_CODE = "[0-9]+[eE][0-9]+"  # 5E6 is a code: programs write a sign or a point in such numbers
-PLAIN = re.compile(
-    rf"(?!{_POWER_CODE}\Z)[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
-)  # as `float` reads it
-_CODE = re.compile(f"0[0-9]+|{_POWER_CODE}")
-_AROUND_DIGITS = re.compile(r"([^0-9]*)([0-9](?:.*[0-9])?)([^0-9]*)", re.DOTALL)
-_ONE_GROUP = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
-_MINUSES = ("-", "\N{MINUS SIGN}", "\N{HYPHEN}", "\N{NON-BREAKING HYPHEN}", "\N{FIGURE DASH}", "\N{EN DASH}")
-_MARKS = f"(. +{''.join(_MINUSES)}"
-_MAGNITUDES = re.compile(
-    "hundred|thousand|lakh|crore|[mbt]n|mln|mio|bln|mrd|trn|[mbtr]+illion|[kmbt]", re.IGNORECASE
+_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+# 0123 and 5E6 are codes: programs write a sign or a point in numbers with a power of ten.
+PLAIN = re.compile(rf"(?!(?:0[0-9]+|[0-9]+[eE][0-9]+)\Z){_FLOAT.pattern}")
+_MIDNIGHT = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]00:00:00")
+_MINUSES = "-\N{MINUS SIGN}\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{FIGURE DASH}\N{EN DASH}"
+_MINUS = re.escape(_MINUSES)
+# One number with what stands around it; `/5` and `out of 5` after a score.
+_CELL = re.compile(
+    r"([^0-9]*)([0-9](?:[0-9.,'\u2019\s]*[0-9])?)([^0-9]*|\s*(?:/|out of)\s*[0-9]+)", re.DOTALL
 )
-_CURRENCY = "[A-Z]{3}|Rs|kr|zł|Kč|Ft|Fr|dollars?|euros?"
-_IN_PARENTHESES = re.compile(r"\$?\(([^()\-\u2212]*)\)")
-_SCORE = r"([0-9][0-9.,]*)\s*(?:/|out of)\s*([0-9]+)"
+_BEFORE = re.compile(rf"([(+{_MINUS}\s]*)([^(+{_MINUS}]*?)([(+{_MINUS}\s]*)")
+_CUT = re.compile(r"(^|\W)[.,]$|^=")  # what stands before the digits of $.50, and formulas
+_NOT_AFTER = re.compile(rf"[{_MINUS}(\u00bc-\u00be\u2150-\u215e]")  # of ranges, and fractions such as ½
+_DIGITS = {  # of thousands in groups, and decimals, by the mark before these
+    mark: re.compile(
+        rf"([0-9]+|[0-9]{{1,3}}(?:[{other}'\u2019\s][0-9]{{2,3}})*[{other}'\u2019\s][0-9]{{3}})"
+        rf"(?:[{mark}]([0-9]+))?"
+    )
+    for mark, other in (".,", ",.")
+}
+_ONE_GROUP = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
+_CURRENCY = "[A-Z]{3}|Rs\\.?|kr|zł|Kč|Ft|Fr|dollars?|euros?"
+_SIGNIFICANT = 9  # digits of a float with more than twelve characters
+_EXACT = 2.0**53  # from which a float may stand for several whole numbers
 _LONGEST = 30  # characters of a number with a currency or unit, in a column that is not asked for
-_EXAMPLES = 3  # rows of an error
+_EXAMPLES = 3  # cells that are shown
 _SHOWN = 60  # characters of a cell
 
 
@@ -45,18 +57,18 @@ class Column:
     """How the cells of a column are read.
 
     Args:
-        kind: "numbers"; "codes", digits that name something, such as 0123, 5E6, or 1.9 beside 1.10; "texts".
-        decimal: the mark before decimals; None if no cell decides it.
-        unit: what stands beside all numbers: a currency, a unit, or `/5` of scores out of 5.
+        kind: "numbers", or "texts", among them codes such as 0123 and 5E6.
         plain: whether `float` reads the numbers. Default: True.
+        decimal: the mark before decimals. Default: a point.
+        unit: what stands beside all numbers: a currency, a unit, or `/5` after scores. Default: nothing.
         low: the smallest number. Default: there are none.
         high: the largest number.
     """
 
     kind: str
-    decimal: str | None = None
-    unit: str = ""
     plain: bool = True
+    decimal: str = "."
+    unit: str = ""
     low: float | None = None
     high: float | None = None
 
@@ -67,77 +79,80 @@ class Column:
             return cls(TEXTS)
         if pd.api.types.is_numeric_dtype(cells):
             return cls(NUMBERS)._with_range(as_floats(cells))
-        texts = pd.Series(_given(cells).unique(), dtype=object)
-        if not len(texts):
+        texts = [*dict.fromkeys(_normal(cell) for cell in cells[~find_gaps(cells)])]
+        if all(map(PLAIN.fullmatch, texts)):
+            is_number = texts and not _are_versions(texts)
+            return cls(NUMBERS)._with_range(np.array([*map(float, texts)])) if is_number else cls(TEXTS)
+        for text in texts:  # at the first of which most columns of texts end
+            match = _CELL.fullmatch(text) if len(text) <= _LONGEST else None
+            is_code = _FLOAT.fullmatch(text) and not PLAIN.fullmatch(text)
+            if match is None or is_code or (re.search(r"[^\W\d_]", match[1]) and not _is_money(text)):
+                return cls(TEXTS)  # as room 12
+        try:
+            decimal = _decimal_mark(texts)
+        except ValueError:
+            decimal = "."
+        numbers, units = read_cells(texts, decimal)
+        if np.isnan(numbers).any() or len({*map(_singular, units)}) > 1:
             return cls(TEXTS)
-        if all(PLAIN.fullmatch(text) or _CODE.fullmatch(text) for text in texts):
-            return cls(CODES) if _are_codes(texts) else cls(NUMBERS)._with_range(as_floats(texts))
-        if texts.str.len().max() > _LONGEST or texts.str.fullmatch(_CODE).any():
-            return cls(TEXTS)
-        first = _Cell.of(texts[0])  # at which most columns of texts end
-        is_named = re.search("[^\\W\\d_]", first.before) is not None and not first.is_money  # as room 12
-        if is_named or ("/" not in first.core and all(math.isnan(first.read(mark)[0]) for mark in ".,")):
-            return cls(TEXTS)
-        for decimal in (None, "."):  # where commas may be thousands or decimals, they are thousands
-            try:
-                return read_answers(texts, decimal).column
-            except ValueError:
-                continue
-        return cls(TEXTS)
+        return cls(NUMBERS, False, decimal, max(units, key=len))._with_range(numbers)
 
-    def read(self, cells: pd.Series) -> NDArray[np.float64]:
+    def gaps(self, cells: pd.Series) -> NDArray[np.bool_]:
+        """Return which cells hold nothing, or where not texts are expected a mark of that, `[rows]`."""
+        return find_gaps(cells, {""} if self.kind == TEXTS else _GAPS)
+
+    def read(self, cells: pd.Series) -> Numbers:
         """Return the numbers of cells, `[rows]`, NaN for gaps and for what is not read like this column."""
         if pd.api.types.is_numeric_dtype(cells):
             return as_floats(cells)
-        cells = cells.reset_index(drop=True)  # rows of a frame may have one label
-        texts = _given(cells)
-        if self.plain:
-            numbers = as_floats(texts.where(texts.str.fullmatch(PLAIN)))
-        else:
-            if self.unit.startswith("/"):
-                parts = texts.str.extract(rf"^{_SCORE}$")
-                texts = parts[0].where("/" + parts[1] == self.unit, "")
-            pairs = texts.map(_Cell.of).map(lambda cell: cell.read(self.decimal))
-            unit = "" if self.unit.startswith("/") else _singular(self.unit)
-            same = pairs.map(lambda pair: _singular(pair[1]) == unit)
-            numbers = pairs.map(lambda pair: pair[0]).where(same).to_numpy(float)
-        found: NDArray[np.float64] = pd.Series(numbers, texts.index).reindex(cells.index).to_numpy(float)
-        return found
+        texts = [*map(_normal, cells)]
+        numbers, units = read_cells(texts, self.decimal)
+        is_read = [
+            _singular(unit) == _singular(self.unit) and (not self.plain or bool(PLAIN.fullmatch(text)))
+            for text, unit in zip(texts, units, strict=True)
+        ]
+        return np.where(is_read & ~self.gaps(cells), numbers, np.nan)
 
-    def misfits(self, cells: pd.Series) -> NDArray[np.bool_]:
-        """Return which cells hold something that is not read as this column was, `[rows]`."""
-        is_typed = pd.api.types.is_numeric_dtype(cells)
-        given: NDArray[np.bool_] = (cells.notna() & ~is_gap_mark(cells)).to_numpy(bool)
-        if self.kind == NUMBERS and not is_typed:
-            return given & np.isnan(self.read(cells))
-        has_lost = is_typed and self.kind != TEXTS and (self.kind == CODES or self.unit != "")
-        return given if has_lost else np.zeros_like(given)  # zeros of codes, or units
+    def write(self, cells: pd.Series) -> list[str]:
+        """Write cells as a question holds them: numbers alike in texts and as floats, and gaps as unknown."""
+        is_plain = self.kind == NUMBERS and self.plain
+        values: Iterable[Any] = cells.to_numpy() if cells.dtype.kind == "f" else cells  # float32 stays it
+        return [
+            _GAP if gap else _write(value, is_plain)
+            for value, gap in zip(values, self.gaps(cells), strict=True)
+        ]
 
     def notes(self, cells: pd.Series) -> list[str]:
         """Say which cells are not read as this column was, and whether numbers are far from those it had."""
-        found, name = list[str](), repr(str(cells.name))
-        if (wrong := self.misfits(cells)).any():
+        found, numbers = list[str](), np.full(len(cells), np.nan)
+        is_typed = pd.api.types.is_numeric_dtype(cells) and not pd.api.types.is_bool_dtype(cells)
+        if self.kind == NUMBERS:
+            numbers = self.read(cells)
+            wrong = ~self.gaps(cells) & (np.isnan(numbers) | (is_typed and self.unit != ""))
+        else:  # of which numbers may have lost zeros, as of 0123
+            wrong = ~self.gaps(cells) & is_typed
+        if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            count = f"{wrong.sum():,} of {len(cells):,} rows"
             held = f"{self.kind} with {self.unit!r}" if self.unit else self.kind
             held += ", and commas before decimals" if self.decimal == "," else ""
             found.append(
-                f"{count} of {name} are not read as in the fitted table, which had {held}: "
-                f"{str(cells.iloc[row])[:_SHOWN]!r} in row {row + 1:,}"
+                f"{wrong.sum():,} of {len(cells):,} rows of {cells.name!r} are not read as in the fitted "
+                f"table, which had {held}: {str(cells.iloc[row])[:_SHOWN]!r} in row {row + 1:,}"
             )
-        numbers = self.read(cells) if self.kind == NUMBERS else np.zeros(0)
-        return [*found, *self._far(numbers[~np.isnan(numbers)], name)]
+        return found + self.far(numbers, cells.name)
 
-    def _far(self, numbers: NDArray[np.float64], name: str) -> list[str]:
+    def far(self, numbers: Numbers, name: Any) -> list[str]:
+        """Say whether numbers are far from those that this column had."""
+        numbers = numbers[~np.isnan(numbers)]
         if self.low is None or self.high is None or not len(numbers):
             return []
         margin, middle = self.high - self.low, float(np.median(numbers))
         if self.low - margin <= middle <= self.high + margin:
             return []
         here, there = f"{numbers.min():g} to {numbers.max():g}", f"{self.low:g} to {self.high:g}"
-        return [f"{name} is {here}, but {there} in the fitted table: is it in another unit?"]
+        return [f"{name!r} is {here}, but {there} in the fitted table: is it in another unit?"]
 
-    def _with_range(self, numbers: NDArray[np.float64]) -> Column:
+    def _with_range(self, numbers: Numbers) -> Column:
         numbers = numbers[np.isfinite(numbers)]
         return replace(self, low=float(numbers.min()), high=float(numbers.max())) if len(numbers) else self
 
@@ -151,79 +166,21 @@ class Answers(NamedTuple):
         column: the record of this.
     """
 
-    numbers: NDArray[np.float64]
+    numbers: Numbers
     notes: list[str]
-    column: Column = Column(NUMBERS)
-
-
-def as_floats(column: pd.Series) -> NDArray[np.float64]:
-    """Return a column as numbers, NaN where there is none; of any dtype, Int64 with pd.NA among them."""
-    numbers: NDArray[np.float64] = pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan)
-    return numbers
-
-
-def is_gap_mark(cells: pd.Series, missing: Collection[str] | None = None) -> pd.Series:
-    """Return which cells stand for nothing, `[rows]`.
-
-    Args:
-        cells: texts or numbers.
-        missing: what stands for a gap. Default: nothing, `?`, `n/a` and the like.
-    """
-    marks = _GAPS if missing is None else {*map(_normal, missing)}
-    return cells.map(lambda cell: cell is not None and _normal(str(cell)) in marks).astype(bool)
-
-
-def mark_gaps(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows of texts with None in place of `NA`, `?` and the like in columns of numbers.
-
-    Example:
-        >>> mark_gaps(pd.DataFrame({"size": ["3", "NA"], "country": ["NA", "NO"]})).to_dict("list")
-        {'size': ['3', None], 'country': ['NA', 'NO']}
-    """
-    given = {name: _given(rows[name]) for name in rows.columns}
-    numeric = [name for name, cells in given.items() if len(cells) and not np.isnan(as_floats(cells)).any()]
-    marked = {name: rows[name].astype(object).mask(is_gap_mark(rows[name]), None) for name in numeric}
-    return rows.assign(**marked)
-
-
-def _given(cells: pd.Series) -> pd.Series:
-    """Return the cells that are no gaps, as texts without blanks at their ends."""
-    texts = cells[cells.notna()].map(lambda cell: str(cell).replace("\xa0", " ").strip()).astype(object)
-    return texts[~is_gap_mark(texts)]
-
-
-def _are_codes(texts: pd.Series) -> bool:
-    """Return whether digits name something: some begin with a 0, or are versions, whose last 0 counts."""
-    decimals = texts.str.extract(r"^[0-9]+\.([0-9]+)$")[0].dropna()
-    are_versions = {*decimals.str.len()} == {1, 2} and decimals.str.fullmatch("[0-9]0").any()
-    are_versions &= not decimals.str.fullmatch("0[0-9]").any()  # there is a 1.05, too
-    return bool(are_versions or texts.str.fullmatch(_CODE).any())
-
-
-def _normal(text: str) -> str:
-    """Return a text as marks of gaps are compared: without case, and numbers by their values."""
-    text = text.strip().lower()
-    return str(float(text)) if PLAIN.fullmatch(text) else text
-
-
-def _singular(unit: str) -> str:
-    return unit.removesuffix("s") if len(unit) > 2 else unit
+    column: Column
 
 
 def read_answers(
-    column: pd.Series,
+    cells: pd.Series,
     decimal: str | None = None,
     missing: Iterable[str] = (),
     fitted: Column | None = None,
 ) -> Answers:
-    """Read the numbers of a column of texts, each by the grammar of `parse_number`.
-
-    What one answer leaves open, the other ones decide: `$1,234.50` says that commas separate thousands,
-    `2,6` that they stand before decimals. A currency or unit that all rows share is left out, True and False
-    are 1 and 0, and notes say so.
+    """Read a column of numbers with at most one currency or unit, the same in all rows.
 
     Args:
-        column: texts.
+        cells: texts.
         decimal: "." or ",", the mark before decimals; the other one then separates thousands. Default: that
             of the fitted answers, or the answers decide; numbers that may still be meant in two ways are an
             error.
@@ -235,235 +192,217 @@ def read_answers(
             fitted ones.
 
     Example:
-        >>> numbers, notes, column = read_answers(pd.Series(["$5", "$7.50", "?"], name="y"))
-        >>> numbers, notes, column.unit
-        (array([5. , 7.5, nan]), ["1 row has no 'y' ('?')", "every 'y' has '$'"], '$')
-        >>> read_answers(pd.Series(["12.345", "523"]), decimal=",").numbers
-        array([12345.,   523.])
+        >>> numbers, notes, column = read_answers(pd.Series(["$5", "$1,750.50", "?"], name="y"))
+        >>> numbers, column.unit
+        (array([   5. , 1750.5,    nan]), '$')
+        >>> notes
+        ["1 row has no 'y' ('?')", "in 'y', '$5' is read as 5, '$1,750.50' as 1750.5"]
     """
-    name = "answer" if column.name is None else str(column.name)
-    texts = column.fillna("").map(lambda text: str(text).replace("\xa0", " ").strip())
-    is_gap = is_gap_mark(texts) | is_gap_mark(texts, [*missing])
-    given, notes = texts[~is_gap], list[str]()
-    if absent := len(texts) - len(given):
-        marks = sorted({*texts[is_gap]} - {""})
-        meant = f" ({', '.join(map(repr, marks))})" if marks else ""
-        notes.append(f"{absent:,} row{'s have' if absent > 1 else ' has'} no {name!r}{meant}")
-    if not len(given):
+    name = "answer" if cells.name is None else str(cells.name)
+    is_gap = find_gaps(cells) | find_gaps(cells, missing)
+    shown, notes = [_normal(cell) for cell in cells[~is_gap]], list[str]()
+    if absent := int(is_gap.sum()):
+        marks = ", ".join(map(repr, sorted({_normal(cell) for cell in cells[is_gap].dropna()} - {""})))
+        rows = f"{absent:,} row{'s have' if absent > 1 else ' has'}"
+        notes.append(f"{rows} no {name!r}{f' ({marks})' if marks else ''}")
+    if not shown:
         raise ValueError(f"the column {name!r} holds no number")
-    if given.str.lower().isin(["true", "false"]).all():
-        notes.append(f"{name!r}: True is 1, False is 0")
-        given = (given.str.lower() == "true").map({True: "1", False: "0"})
-    given, scale = _without_scale(given, name, notes)
-    found = given.map(_Cell.of)
-    mark = decimal or (None if fitted is None else fitted.decimal) or _decimal_mark(found, name, notes)
-    read = [cell.read(mark) for cell in found]
-    is_wrong = [math.isnan(number) for number, _ in read]
-    measured = [unit for number, unit in read if not math.isnan(number)]
-    units = {_singular(unit) for unit in measured}
-    if len(units) == 1 and (unit := max(measured, key=len)):
-        notes.append(f"every {name!r} has {unit!r}")
-    scaled = [
-        (cell.text, number)
-        for cell, (number, unit) in zip(found, read, strict=True)
-        if cell.magnitudes and cell.magnitudes[0] not in unit.split()
-    ]
-    if scaled:
-        notes.append(f"{scaled[0][0]!r} in {name!r} is read as {scaled[0][1]:.15g}")
-    if len(units) > 1 and not any(is_wrong):
-        is_wrong = [unit != "" for _, unit in read]
-    wrong = given[is_wrong]
-    if len(wrong):
-        rows = wrong.index[:_EXAMPLES]
-        shown = ", ".join(f"{texts[row]!r} in row {texts.index.get_loc(row) + 1:,}" for row in rows)
+    is_truth = {text.lower() for text in shown} <= {"true", "false"}
+    texts = [str(int(text.lower() == "true")) for text in shown] if is_truth else shown
+    mark = decimal or (_decimal_mark(texts, name) if fitted is None else fitted.decimal)
+    numbers, units = read_cells(texts, mark)
+    wrong, kinds = np.isnan(numbers), {*map(_singular, units)}
+    if not wrong.any() and len(kinds) > 1:
+        wrong = np.array([unit != "" for unit in units])
+    if wrong.any():
+        mark_of_gap = shlex.quote(np.array(shown)[wrong][0][:_SHOWN])
+        advice = f"Correct them, or leave them out as gaps: --missing={mark_of_gap}"
+        if not np.isnan(numbers).any():
+            advice = f"There are several units: {', '.join(map(repr, sorted(kinds)[:_EXAMPLES]))}."
+        elif any(text.startswith("=") for text in shown):
+            advice = "Formulas have no values here: open the file in a spreadsheet program, and save it."
+        elif mark == "," and decimal is None:
+            advice = "Commas stand before decimals in other rows; if they separate thousands: --decimal ."
+        places = np.flatnonzero(~is_gap)[wrong][:_EXAMPLES]
+        listed = ", ".join(f"{_normal(cells.iloc[row])[:_SHOWN]!r} in row {row + 1:,}" for row in places)
         raise ValueError(
-            f"the column {name!r} holds no plain number in {len(wrong):,} of {len(texts):,} rows: {shown}. "
-            f"{_advice(found[is_wrong], [number for number, _ in read], units, mark)}"
+            f"the column {name!r} holds no plain number in {wrong.sum():,} of {len(cells):,} rows: {listed}. "
+            f"{advice}"
         )
-    numbers = pd.Series([number for number, _ in read], given.index)
-    _note_parentheses(given, name, notes)
-    is_plain = bool(given.map(lambda text: PLAIN.fullmatch(text) is not None).all()) and mark != ","
-    kept = Column(
-        NUMBERS, mark, scale or (max(measured, key=len) if measured else ""), is_plain and not scale
+    notes += _show_readings(shown, numbers, name)
+    if mark == "." and decimal is None and all("." in text and _ONE_GROUP.search(text) for text in texts):
+        notes.append(f"the points in {name!r} are decimals; if they separate thousands, pass --decimal ,")
+    is_plain = mark == "." and all(map(PLAIN.fullmatch, texts))
+    column = Column(NUMBERS, is_plain, mark, max(units, key=len))._with_range(numbers)
+    if fitted is not None and _singular(column.unit) != _singular(fitted.unit):
+        here, there = column.unit or "no unit", fitted.unit or "no unit"
+        if column.unit and fitted.unit:
+            raise ValueError(f"{name!r} has {here!r}, but {there!r} in the fitted table: convert the numbers")
+        notes.append(f"{name!r} has {here}, and {there} in the fitted table: taken for the same")
+    found = np.full(len(cells), np.nan)
+    found[~is_gap] = numbers
+    return Answers(found, notes + ([] if fitted is None else fitted.far(numbers, name)), column)
+
+
+def mark_gaps(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of texts with None in place of `NA`, `?` and the like in columns of numbers.
+
+    Example:
+        >>> mark_gaps(pd.DataFrame({"size": ["3", "NA"], "country": ["NA", "NO"]})).to_dict("list")
+        {'size': ['3', None], 'country': ['NA', 'NO']}
+    """
+    gaps = {name: find_gaps(rows[name]) for name in rows.columns}
+    numeric = [c for c, gap in gaps.items() if not gap.all() and not np.isnan(as_floats(rows[c][~gap])).any()]
+    return rows.assign(**{name: rows[name].astype(object).mask(gaps[name], None) for name in numeric})
+
+
+def find_gaps(cells: pd.Series, marks: Iterable[str] = _GAPS) -> NDArray[np.bool_]:
+    """Return which cells hold nothing, or a mark of that, `[rows]`.
+
+    Args:
+        cells: texts or numbers.
+        marks: without regard to case; numbers are compared by their values. Default: `?`, `n/a` and the like.
+    """
+    keys = {*map(_key, marks)}
+    return np.array(
+        [(pd.api.types.is_scalar(cell) and pd.isna(cell)) or _key(cell) in keys for cell in cells], bool
     )
-    if fitted is not None:
-        if kept.unit and fitted.unit and _singular(kept.unit) != _singular(fitted.unit):
-            raise ValueError(
-                f"{name!r} has {kept.unit!r} ({texts[given.index[0]]!r}), but {fitted.unit!r} in the fitted "
-                "table: convert the numbers"
-            )
-        if _singular(kept.unit) != _singular(fitted.unit):
-            had = repr(fitted.unit) if fitted.unit else "no unit"
-            notes.append(
-                f"{name!r} has {kept.unit or 'no unit'}, and {had} in the fitted table: taken for the same"
-            )
-        notes += fitted._far(numbers.to_numpy(float), repr(name))
-    return Answers(
-        numbers.reindex(texts.index).to_numpy(float), notes, kept._with_range(numbers.to_numpy(float))
-    )
 
 
-class _Cell(NamedTuple):
-    """A text around one number: what stands before its first digit, up to the last one, and after that."""
+def as_floats(column: pd.Series) -> Numbers:
+    """Return a column as numbers, NaN where there is none; of any dtype, Int64 with pd.NA among them."""
+    numbers: Numbers = pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan)
+    return numbers
 
-    text: str
-    before: str
-    core: str
-    after: str
 
-    @classmethod
-    def of(cls, text: str) -> _Cell:
-        match = _AROUND_DIGITS.fullmatch(text)
-        return cls(text, *(match.groups() if match else (text, "", "")))
+def _write(value: Any, is_plain: bool) -> str:
+    """Write a value: numbers with decimals without needless digits, and midnights as dates.
 
-    def read(self, decimal: str | None) -> tuple[float, str]:
-        """Return the number, NaN if there is none, and its currency or unit."""
-        number, unit = self._read(decimal)
-        return (math.nan if number is None or math.isinf(number) else number), unit
+    Args:
+        value: of a cell.
+        is_plain: whether texts are numbers of a column that `float` reads.
 
-    def _read(self, decimal: str | None) -> tuple[float | None, str]:
-        if PLAIN.fullmatch(self.text) and (decimal != "," or "." not in self.text):
-            return float(self.text), ""
-        if decimal is None and "," in self.core:
-            return None, ""  # thousands, or decimals?
-        thousands = self._thousands(decimal)
-        before, after = self.before.lstrip(_MARKS).rstrip("(. "), self.after.strip(")(. ")
-        number = parse_number(self.text, "whole", thousands)
-        if number is None and (inside := _IN_PARENTHESES.fullmatch(self.text)):  # of accountants
-            number = parse_number(inside[1], "whole", thousands)
-            number = None if number is None else -number
-        if number is not None:
-            before = before.rstrip(_MARKS)
-            after = " ".join(word for word in after.split() if word not in self.magnitudes)
-        elif "(" not in self.before and parse_number(self.core, "whole", thousands) is not None:
-            number = parse_number(self.text, "first", thousands)
-        return number, f"{before} {after}".strip()
+    Example:
+        >>> [_write(value, True) for value in (0.1 + 0.2, np.float32(0.1), 4006381333931.0, "3.00")]
+        ['0.3', '0.1', '4006381333931', '3']
+        >>> _write("3.00", False), _write("2026-11-27 00:00:00", False)
+        ('3.00', '2026-11-27')
+    """
+    text = str(value).strip().encode("utf-8", "replace").decode()  # halves of surrogate pairs are no text
+    if is_plain and not isinstance(value, float | np.floating) and re.search("[.eE]", text):
+        value = float(text) if PLAIN.fullmatch(text) else value
+    if isinstance(value, float | np.floating):
+        if value.is_integer() and abs(float(value)) < _EXACT:
+            return str(int(value))
+        return str(value) if len(str(value)) <= _SIGNIFICANT + 3 else f"{value:.{_SIGNIFICANT}g}"
+    midnight = _MIDNIGHT.fullmatch(text)
+    return midnight[1] if midnight else text
 
-    @property
-    def magnitudes(self) -> list[str]:
-        """What may stand for thousands or millions after the number."""
-        return [word for word in self.after.split() if _MAGNITUDES.fullmatch(word.removesuffix("s"))]
 
-    @property
-    def is_money(self) -> bool:
-        """Whether a currency's sign, or three capitals, stand beside the number."""
-        around = (self.before + self.after).replace("-", "").strip()
-        return re.fullmatch(_CURRENCY, around) is not None or any(
-            unicodedata.category(c) == "Sc" for c in around
-        )
+def read_cells(texts: Sequence[str], decimal: str) -> tuple[Numbers, list[str]]:
+    """Return the number of each text, NaN if it holds another one or none, and the unit beside it.
 
-    def _thousands(self, decimal: str | None) -> str | None:
-        """Return the separator of thousands that the text has, or may have beside its mark of decimals."""
-        for mark, pattern in (("'", "[0-9]['\u2019][0-9]"), (" ", r"[0-9]\s[0-9]")):
-            if re.search(pattern, self.core):
-                return mark
-        if decimal == ",":
-            return "."
-        return None if decimal is None or self.core.count(",") > 1 else ","
+    Example:
+        >>> read_cells(["-$1,234.50", "(5)", "1.2M", "4/5", "3 kg", "3-5"], ".")[1]
+        ['$', '', '', '/5', 'kg', '']
+    """
+    read = [_read(text, decimal) for text in texts]
+    return np.array([number for number, _ in read]), [unit for _, unit in read]
 
-    @property
-    def mark(self) -> str | None:
-        """The mark before decimals, if the text alone decides it."""
-        points, commas = self.core.count("."), self.core.count(",")
+
+def _read(text: str, decimal: str) -> tuple[float, str]:
+    none = math.nan, ""
+    if _FLOAT.fullmatch(text) and (decimal == "." or "." not in text):
+        return (number, "") if math.isfinite(number := float(text)) else none
+    match = _CELL.fullmatch(text)
+    if match is None or (digits := _DIGITS[decimal].fullmatch(match[2])) is None:
+        return none
+    before, after = _BEFORE.fullmatch(match[1]), match[3].rstrip(" .")
+    if before is None or _NOT_AFTER.search(after):
+        return none
+    unit, signs = before[2].strip(), before[1] + before[3]
+    is_joined = unit[-1:].isalpha() and before[3] != "" and not before[3][0].isspace()  # as in A-12
+    minuses, is_enclosed = sum(signs.count(minus) for minus in _MINUSES), "(" in signs
+    if is_joined or minuses + is_enclosed > 1 or is_enclosed != (")" in after) or _CUT.search(unit):
+        return none
+    after = after.replace(")", "")
+    number = float(re.sub("[^0-9]", "", digits[1]) + f".{digits[2] or 0}")
+    is_negative = minuses > 0 or is_enclosed
+    if scale := re.fullmatch(r"\s*(?:/|out of)\s*([0-9]+)", after):
+        return (number, f"/{scale[1]}") if number <= float(scale[1]) and not is_negative else none
+    word = re.match(r"\s*[^\W\d_]*", after)[0]  # type: ignore[index]  # it matches nothing, too
+    if (times := _magnitude(word)) != 1:
+        after = after[len(word) :]
+    return (-number if is_negative else number) * times, f"{unit} {after.strip()}".strip()
+
+
+@functools.lru_cache(maxsize=1024)
+def _magnitude(word: str) -> float:
+    """Return what a word after a number multiplies it with, as million or K; 1 of any other word."""
+    return parse_number(f"1{word}", "whole") or 1.0
+
+
+def _decimal_mark(texts: Sequence[str], name: str = "") -> str:
+    """Return the mark before decimals that texts decide: `$1,234.50` says a point, `2,6` a comma.
+
+    Raises:
+        ValueError: points or commas may be meant in two ways.
+    """
+    cores = {text: match[2] for text in texts if (match := _CELL.fullmatch(text)) is not None}
+    decided, is_open = set[str](), list[str]()
+    for text, core in cores.items():
+        points, commas = core.count("."), core.count(",")
         if points and commas:
-            return max(",.", key=self.core.rindex) if min(points, commas) == 1 else None
-        if points + commas == 1:
-            return None if _ONE_GROUP.fullmatch(self.core) else "." if points else ","
-        return "." if commas else "," if points else None
-
-
-def _decimal_mark(cells: pd.Series, name: str, notes: list[str]) -> str | None:
-    """Return the mark before decimals that the answers of a column decide.
-
-    None: they have neither decimals nor separators of thousands, or commas that may be one or the other.
-
-    Raises:
-        ValueError: points may be meant in two ways.
-    """
-    deciding = dict[str, str]()
-    for cell in cells:
-        if cell.mark is not None:
-            deciding.setdefault(cell.mark, cell.text)
-    if len(deciding) == 1:
-        ((mark, example),) = deciding.items()
-        other = {".": ",", ",": "."}[mark]
-        if mark == "," or any("," in cell.core for cell in cells):
-            notes.append(
-                f"in {name!r}, {mark!r} stands before decimals and {other!r} between thousands ({example!r})"
-            )
-        return mark
-    if deciding:
-        return "."  # what has decimals after a comma will be named
-    cells = cells[cells.map(lambda cell: cell.core != "")]
-    grouped = {mark: [cell for cell in cells if mark in cell.core] for mark in ".,"}
-    for mark, other in ((".", ","), (",", ".")):
-        found = grouped[mark]
-        # In all rows, three digits after a point may be decimals, also of money.
-        is_open = not found or grouped[other] or (mark == "." and len(found) == len(cells))
-        if not is_open and all(cell.is_money for cell in found):
-            notes.append(f"in {name!r}, {mark!r} separates thousands, as of money ({found[0].text!r})")
-            return other
-    pointed = grouped["."]
-    if not pointed:
-        return None
-    if len(pointed) == len(cells):
-        notes.append(
-            f"the points in {name!r} are read as decimals ({cells.iloc[0].text!r}); if they separate "
-            "thousands, pass --decimal ,"
-        )
+            decided.add(max(",.", key=core.rindex))
+        elif points + commas == 1 and _ONE_GROUP.fullmatch(core):
+            is_open.append(text)
+        elif points + commas:
+            decided.add("." if (points == 1 or commas > 1) else ",")
+    if decided or not is_open:
+        return "," if decided == {","} else "."
+    marks = {mark for mark in ".," for text in is_open if mark in cores[text]}
+    if marks == {"."} and len(is_open) == len(cores):
         return "."
-    examples = [pointed[0].text, next(cell.text for cell in cells if "." not in cell.core)]
+    if len(marks) == 1 and all(map(_is_money, is_open)):
+        return "." if marks == {","} else ","
     raise ValueError(
-        f"the column {name!r} may be read in two ways: {' and '.join(map(repr, examples))} are thousands "
-        "separated by points, or have decimals. Pass --decimal , for thousands, --decimal . for decimals."
+        f"the column {name!r} may be read in two ways: is {is_open[0]!r} a number of thousands, or has it "
+        f"decimals? Pass --decimal . or --decimal , which is the mark before decimals."
     )
 
 
-def _without_scale(texts: pd.Series, name: str, notes: list[str]) -> tuple[pd.Series, str]:
-    """Return scores of one scale, such as 4/5 and 3/5 in all rows, without it, and the scale."""
-    parts = texts.str.extract(rf"^{_SCORE}$")
-    scores, scales = pd.to_numeric(parts[0].str.replace(",", "."), errors="coerce"), pd.to_numeric(parts[1])
-    if not (scores <= scales).all() or scales.nunique() > 1:
-        return texts, ""
-    notes.append(f"every {name!r} is out of {scales.iloc[0]:g} ({texts.iloc[0]!r})")
-    return parts[0], f"/{scales.iloc[0]:g}"
+def _is_money(text: str) -> bool:
+    """Return whether a currency's sign or name stands beside the number."""
+    around = re.sub(rf"[0-9.,'()\s{_MINUS}]", "", text)
+    return re.fullmatch(_CURRENCY, around) is not None or any(unicodedata.category(c) == "Sc" for c in text)
 
 
-def _note_parentheses(texts: pd.Series, name: str, notes: list[str]) -> None:
-    """Say that parentheses are read as a minus sign.
-
-    Raises:
-        ValueError: other answers have minus signs, so that parentheses may mean something else.
-    """
-    enclosed = texts.str.startswith("(") & texts.str.endswith(")")
-    if not enclosed.any():
-        return
-    signed = texts[~enclosed & texts.str.startswith(_MINUSES)]
-    if len(signed):
-        raise ValueError(
-            f"the column {name!r} may be read in two ways: {signed.iloc[0]!r} has a minus sign, so "
-            f"{texts[enclosed].iloc[0]!r} in parentheses may be negative or not. Write one of the two."
-        )
-    count = int(enclosed.sum())
-    rows = f"{count:,} row{'s' * (count > 1)}"
-    notes.append(f"the parentheses around {name!r} in {rows} are read as negative numbers")
+def _show_readings(texts: Sequence[str], numbers: Numbers, name: str) -> list[str]:
+    """Show how numbers were read that `float` does not read, one of each kind."""
+    shapes = dict[str, str]()
+    for text, number in zip(texts, numbers, strict=True):
+        if not PLAIN.fullmatch(text) or float(text) != number:
+            shapes.setdefault(re.sub("[0-9]+", "0", text), f"{text!r} {{}}as {number:.15g}")
+    shown = [each.format("is read " * (i == 0)) for i, each in enumerate([*shapes.values()][:_EXAMPLES])]
+    return [f"in {name!r}, {', '.join(shown)}"] if shown else []
 
 
-def _advice(wrong: pd.Series, numbers: Sequence[float], units: set[str], decimal: str | None) -> str:
-    if not np.isnan(numbers).any():
-        shown = ", ".join(map(repr, sorted(units - {""})[:_EXAMPLES]))
-        others = ", and rows without one" if "" in units else ""
-        return f"There are several units or marks: {shown}{others}. Write one, or none, in all rows."
-    if wrong.map(lambda cell: cell.text.startswith("=")).any():
-        return "Formulas have no values here: open the file in a spreadsheet program, and save it."
-    has_point, has_comma = (any(mark in cell.core for cell in wrong) for mark in ".,")
-    if decimal == "," and has_point:
-        return "With --decimal , points separate thousands, as in 1.234,5."
-    if decimal is None and has_comma:
-        return "Commas are thousands: --decimal . Commas are decimals: --decimal ,"
-    if not any(cell.core for cell in wrong) and len(wrong) == len(numbers):
-        return "Expected numbers. If these words have an order, write a number for each."
-    advice = "Correct them, or leave them empty: rows without an answer are left out."
-    if mark := next((cell.text for cell in wrong if not re.search("[0-9]", cell.text)), None):
-        advice += f" If they stand for gaps, name them: --missing={shlex.quote(mark[:_SHOWN])}"
-    return advice
+def _are_versions(texts: Sequence[str]) -> bool:
+    """Return whether a last 0 counts: 1.10 beside 1.9, where no 1.05 says that these are decimals."""
+    decimals = {text.partition(".")[2] for text in texts} - {""}
+    counts = any(re.fullmatch("[1-9]0", each) for each in decimals)
+    return counts and {*map(len, decimals)} == {1, 2} and not any(re.match("0.", each) for each in decimals)
+
+
+def _normal(cell: Any) -> str:
+    return str(cell).replace("\xa0", " ").strip()
+
+
+def _key(cell: Any) -> str:
+    """Return a cell as marks of gaps are compared: without case, and numbers by their values."""
+    text = _normal(cell).lower()
+    return str(float(text)) if PLAIN.fullmatch(text) else text
+
+
+def _singular(unit: str) -> str:
+    return unit.removesuffix("s") if len(unit) > 2 else unit

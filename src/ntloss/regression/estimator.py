@@ -24,15 +24,16 @@ from ntloss.numbers import NumberFormat
 from ntloss.reading.intervals import Calibration
 from ntloss.regression.baselines import Baseline, fit_simple_models
 from ntloss.regression.calibration import calibrate
-from ntloss.regression.checkpoints import as_json, open_checkpoint
+from ntloss.regression.checkpoints import Checkpoint, as_json
+from ntloss.regression.columns import Numbers
 from ntloss.regression.evaluation import SELF, evaluate, show
 from ntloss.regression.formats import AnswerFormat
 from ntloss.regression.plots import plot_predictions
 from ntloss.regression.questions import Questions
 from ntloss.regression.report import Report, best_epoch
-from ntloss.regression.rows import FEWEST, Numbers, as_answers, as_table, check_rows, choose_rows, divide
+from ntloss.regression.rows import FEWEST, as_answers, as_table, check_rows, choose_rows, divide
 from ntloss.regression.suspects import find_leaks
-from ntloss.regression.training import RATES, train_rows
+from ntloss.regression.training import RATES, train
 from ntloss.writing import Writer
 
 RECORD = "regressor.json"
@@ -162,7 +163,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         """
         self._check_parameters()
         report, seed = Report(self.verbose), as_seed(self.random_state)
-        table, plain = as_table(X)
+        table, is_named = as_table(X)
         answers = as_answers(y)
         check_rows(table, answers)
         weights = _check_sample_weight(sample_weight, answers[:, None], dtype=float, ensure_non_negative=True)
@@ -172,7 +173,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         self.n_features_in_ = len(table.columns)
         self.feature_names_in_ = np.array(table.columns, dtype=object)
         answer = None if hasattr(y, "columns") else getattr(y, "name", None)  # a column may be called name
-        self.questions_ = Questions.choose(table, answers, answer, self.prompt, plain)
+        self.questions_ = Questions.choose(table, answers, answer, self.prompt, is_named)
         given = np.flatnonzero(~self.questions_.find_empty(table))
         if len(given) < len(table):
             report.say(f"left out        {len(table) - len(given):,} rows in which nothing is given")
@@ -207,18 +208,14 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             bar = partial(report.bar, desc="frozen layers", unit=" batches")
             writer.upper.keep_states(rows, writer.collate, bar)
         depends = [texts, answers.tolist(), weights.tolist()]
-        options: dict[str, Any] = {
-            "loss": self.loss,
-            "trained": self.train,
-            "epochs": self.epochs,
-            "seed": seed,
-        }
-        options |= {"batch_size": self.batch_size, "learning_rate": self.learning_rate}
-        checkpoint = open_checkpoint(self.checkpoint, CHECKPOINT, self.get_params(), depends)
+        rate = RATES[self.train] if self.learning_rate is None else self.learning_rate
+        options = {name: getattr(self, name) for name in ("loss", "epochs", "batch_size")}
+        options |= {"seed": seed, "learning_rate": rate}
+        checkpoint = Checkpoint(self.checkpoint, CHECKPOINT, self.get_params(), depends)
         error = partial(self._error, texts[choosing], answers[choosing], weights[choosing])
         validate = error if weights[choosing].any() else None
         learned = rows[training], scaled[training], weights[training]
-        self.history_ = train_rows(writer, *learned, validate, checkpoint, report, **options)
+        self.history_ = train(writer, *learned, validate, checkpoint, report, **options)
         report.epochs(self.history_)
         self.calibration_ = calibrate(writer, rows[calibrating])
         writer.finish()
@@ -234,8 +231,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             last = best_epoch(self.history_) or self.epochs
             report.say(f"\nrefit           {len(rows):,} rows, {last} epochs")
             writer = self._load(seed)
-            checkpoint = open_checkpoint(self.checkpoint, REFIT, self.get_params(), [*depends, last])
-            train_rows(writer, rows, scaled, weights, None, checkpoint, report, **options, last=last)
+            checkpoint = Checkpoint(self.checkpoint, REFIT, self.get_params(), [*depends, last])
+            train(writer, rows, scaled, weights, None, checkpoint, report, **options, last=last)
             writer.finish()
             self.writer_ = writer  # until here, an interruption leaves the first model
         return self

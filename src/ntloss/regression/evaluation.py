@@ -9,8 +9,8 @@ import pandas as pd
 
 from ntloss.reading.intervals import conformal_score
 from ntloss.regression.baselines import MEDIAN, Baseline
+from ntloss.regression.columns import Numbers
 from ntloss.regression.formats import AnswerFormat
-from ntloss.regression.rows import Numbers
 
 SELF = "NumberRegressor"
 

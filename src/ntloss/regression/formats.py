@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ntloss.numbers import NumberFormat
-from ntloss.regression.rows import Numbers
-from ntloss.regression.suspects import far_out
+from ntloss.regression.columns import Numbers
+from ntloss.regression.suspects import find_errors
 
 SCALES = ("plain", "log")
 _MOST_DIGITS = 15  # that a float64 tells apart
-_APART = 10  # times the largest other answer, from which large ones are errors and no tail
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class AnswerFormat:
     def choose(cls, answers: Numbers, scale: str | None = None, significant: int = 3) -> AnswerFormat:
         """Choose the smallest format that keeps so many digits of the answers' standard deviation.
 
-        Answers that are far out, such as typing errors, take no part in the standard deviation. Those that
-        are also ten times as large as all others take none in the choice of the scale.
+        Answers that may be errors or marks of gaps take no part in the standard deviation, and none in the
+        choice of the scale.
 
         Args:
             answers: `[rows]`, float64, numbers that differ.
@@ -62,7 +61,8 @@ class AnswerFormat:
             raise ValueError(
                 f"y: all {len(answers)} answers are {answers[0]:g}; expected answers that differ"
             )
-        log = spreads_widely(answers) if scale is None else scale == "log"
+        usual = ~find_errors(answers)
+        log = bool(answers.min() > 0) and spreads_widely(answers[usual]) if scale is None else scale == "log"
         if log and answers.min() <= 0:
             raise ValueError(
                 f"scale='log': the answer {answers.min():g} has no logarithm; expected numbers above 0, or "
@@ -70,7 +70,7 @@ class AnswerFormat:
             )
         written = np.log10(answers) if log else answers
         with np.errstate(all="ignore"):  # powers of very large or small answers, which are refused below
-            spread = written[~far_out(written)].std() or written.std()
+            spread = written[usual].std() or written.std()
         if not 0 < spread < math.inf:
             raise _too_long(answers, log)
         places = max(0, significant - 1 - math.floor(math.log10(spread)))
@@ -122,20 +122,12 @@ class AnswerFormat:
 
 
 def spreads_widely(answers: Numbers) -> bool:
-    """Return whether answers are positive, skewed to the right, and spread over two orders of magnitude.
-
-    Answers that are far out, and ten times as large as all others, are taken for typing errors or marks of
-    gaps, and do not count. The large ones of a long tail have neighbors.
+    """Return whether answers above 0 are skewed to the right, and spread over two orders of magnitude.
 
     Example:
         >>> spreads_widely(np.array([1, 20, 30, 400, 50_000.0])), spreads_widely(np.array([1, 2, 3.0]))
         (True, False)
     """
-    far = far_out(answers)
-    if far.any() and answers[far].min() > _APART * answers[~far].max():
-        answers = answers[~far]
-    if answers.min() <= 0 or answers.max() < 100 * answers.min():
-        return False
     ordered = np.sort(answers)
     low, high = ordered[[round(share * (len(ordered) - 1)) for share in (0.01, 0.99)]]
     return bool(high > 100 * low and _skew(answers) > 1 and abs(_skew(np.log(answers))) < _skew(answers))

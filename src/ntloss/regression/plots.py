@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ntloss.regression.rows import Numbers
+from ntloss.regression.columns import Numbers
 
 
 def plot_predictions(

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ntloss.regression.columns import Answers, Column, is_gap_mark, read_answers
+from ntloss.regression.columns import Column, find_gaps, read_answers
 from ntloss.regression.printing import say
-from ntloss.regression.suspects import leave_out_summary
 from ntloss.regression.tables import Table, find_column, read_table
 
 if TYPE_CHECKING:
@@ -27,32 +26,18 @@ if TYPE_CHECKING:
 # What needs torch is imported when the tables have been read: errors in them are said at once.
 
 _DATES = ("ISO8601", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%d.%m.%Y")
-_TIMES = ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S")
 COMMAND = "command.json"  # what a folder was made from
 ANSWER = "answer"  # in it: how the answers were read
 PICTURE = "predictions.png"
 PREDICTED = ("prediction", "lower", "upper")  # the columns that predict adds
 _SHOWN = 3  # rows
-_OF_FIT = (
-    "model",
-    "prompt",
-    "epochs",
-    "train",
-    "refit",
-    "scale",
-    "compare",
-    "drop",
-    "sort_by",
-    "decimal",
-    "missing",
-    "target",
-    "no_header",
-)
+_OF_FIT = ["model", "prompt", "epochs", "train", "refit", "scale", "compare", "drop", "sort_by", "decimal"]
+_OF_FIT += ["missing", "target", "no_header"]
 
 
 def fit(given: argparse.Namespace) -> int:
     """Fit a table's column, save the model in a folder, and print what it can do."""
-    table = read_table(given.table, given.separator, "--separator", not given.no_header)
+    table = read_table(given.table, given.separator, not given.no_header)
     target = find_column(table.rows, given.target, "--target", table.notes)
     folder = Path(given.output or f"{Path(given.table).name.partition('.')[0]}-{target}").expanduser()
     rows, answers, record = _rows(table, target, given)
@@ -105,16 +90,16 @@ def predict(given: argparse.Namespace) -> int:
         raise ValueError(f"--level {given.level}: expected a number above 0 and below 1")
     if given.plot is not None and given.truth is None:
         raise ValueError("--plot: the picture needs true answers; name their column by --truth")
-    table = read_table(given.table, given.separator, "--separator", not given.no_header)
+    table = read_table(given.table, given.separator, not given.no_header)
     _check_names(table.rows, given.table)
-    held = _held(Path(given.folder).expanduser())
+    held, notes = _held(Path(given.folder).expanduser()), [*table.notes]
     missing = [*given.missing, *held.get("missing", [])]
-    truth = Answers(np.zeros(0), [])
-    if given.truth is not None:
+    truths = np.zeros(0)
+    if given.truth is not None and len(table.rows):
         column = table.rows[find_column(table.rows, given.truth, "--truth", table.notes)]
         fitted = Column(**held[ANSWER]) if ANSWER in held else None
-        if len(column):
-            truth = leave_out_summary(table.rows, read_answers(column, given.decimal, missing, fitted))
+        truths, found_notes, _ = read_answers(column, given.decimal, missing, fitted)
+        notes += found_notes
     from ntloss.regression.estimator import NumberRegressor
 
     model = NumberRegressor.load(given.folder)
@@ -125,7 +110,7 @@ def predict(given: argparse.Namespace) -> int:
             f"{', '.join(map(repr, table.rows.columns))}. Has the file a header?"
         )
     rows = _without(table.rows, missing)
-    for note in (*table.notes, *truth.notes, *questions.notes(rows)):
+    for note in (*notes, *questions.notes(rows)):
         print(note, file=sys.stderr)
     model.verbose = sys.stderr.isatty()
     asked = ~questions.find_empty(rows)
@@ -144,15 +129,12 @@ def predict(given: argparse.Namespace) -> int:
     if not model.calibration_.covers(given.level):
         few = f"{len(model.calibration_)} held-out rows cannot calibrate intervals of {given.level:.0%}"
         print(f"lower and upper are empty: {few}", file=sys.stderr)
-    if len(truth.numbers):
-        known = np.isfinite(truth.numbers) & asked
-        if known.any():
-            print(_errors(truth.numbers[known], found[known], given.level, model.format_), file=sys.stderr)
-        if known.any() and given.plot is not None:
+    known = np.isfinite(truths) & asked if len(truths) else ~asked & False
+    if known.any():
+        print(_errors(truths[known], found[known], given.level, model.format_), file=sys.stderr)
+        if given.plot is not None:
             name = given.truth.strip()
-            print(
-                _picture(Path(given.plot), truth.numbers[known], found[known], model, name), file=sys.stderr
-            )
+            print(_picture(Path(given.plot), truths[known], found[known], model, name), file=sys.stderr)
     return 0
 
 
@@ -209,15 +191,13 @@ def _check_is_ours(folder: Path, checkpoint: str) -> None:
 
 def _without(rows: pd.DataFrame, missing: Sequence[str]) -> pd.DataFrame:
     """Return rows with None in place of what stands for a gap in any column."""
-    return rows.mask(rows.apply(is_gap_mark, missing=missing), None) if missing and len(rows) else rows
+    return rows.mask(rows.apply(find_gaps, marks=missing), None) if missing and len(rows) else rows
 
 
 def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.DataFrame, pd.Series, Column]:
     """Return the rows with an answer, the answers, and how these were read, all of which is printed."""
-    for note in table.notes:
-        say(f"read            {note}")
-    answers = leave_out_summary(table.rows, read_answers(table.rows[target], given.decimal, given.missing))
-    for note in answers.notes:
+    answers = read_answers(table.rows[target], given.decimal, given.missing)
+    for note in (*table.notes, *answers.notes):
         say(f"read            {note}")
     dropped = [find_column(table.rows, name, "--drop") for name in given.drop]
     rows = _without(table.rows.drop(columns=target), given.missing)
@@ -228,10 +208,10 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
     for name in kept:
         if count := int((rows[name].isna() & table.rows[name].notna()).sum()):
             say(f"read            --missing leaves {count:,} row{'s' * (count > 1)} without {name!r}")
-    times = {name: column for name in rows.columns if (column := _as_times(rows[name])) is not None}
     if given.sort_by is not None:
         by = find_column(rows, given.sort_by, "--sort-by")
-        column = times[by] if by in times else pd.to_numeric(rows[by], errors="coerce")
+        times = _as_times(rows[by])
+        column = pd.to_numeric(rows[by], errors="coerce") if times is None else times
         if column.isna().all():
             raise ValueError(
                 f"--sort-by {by}: expected a column of numbers, or of dates such as 2026-11-21 (04/11/2026 "
@@ -241,7 +221,7 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
             say(f"read            {lacking:,} rows without a number or date in {by!r} are sorted first")
         order = column.sort_values(kind="stable", na_position="first").index
         rows, numbers = rows.loc[order], numbers.loc[order]
-    elif name := next((name for name in kept if name in times), None):
+    elif name := next((name for name in kept if _as_times(rows[name]) is not None), None):
         say(f"hint            {name!r} holds dates: --sort-by {shlex.quote(name)} holds out the latest rows")
     known = numbers.notna()
     rows, numbers = (part[known].reset_index(drop=True) for part in (rows[kept], numbers))
@@ -253,12 +233,8 @@ def _as_times(column: pd.Series) -> pd.Series | None:
     given = column.dropna().str.strip()
     if not given.str.contains(r"\d[-/.:]\d").all() or pd.to_numeric(given, errors="coerce").notna().all():
         return None  # also of a column without a value
-    found = []
-    for date in _DATES:
-        times = pd.to_datetime(given, format=date, errors="coerce", utc=True)
-        for time in _TIMES[1:] if "%" in date and times.isna().any() else ():
-            times = times.fillna(pd.to_datetime(given, format=date + time, errors="coerce", utc=True))
-        found += [times] if times.notna().all() else []
+    read = [pd.to_datetime(given, format=date, errors="coerce", utc=True) for date in _DATES]
+    found = [times for times in read if times.notna().all()]
     return found[0].reindex(column.index) if len(found) == 1 else None
 
 

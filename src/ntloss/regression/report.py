@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,16 +9,16 @@ from tqdm.auto import tqdm
 
 from ntloss.reading.intervals import Calibration
 from ntloss.regression.baselines import Baseline
+from ntloss.regression.columns import Numbers
 from ntloss.regression.evaluation import in_words, short
 from ntloss.regression.formats import AnswerFormat
 from ntloss.regression.printing import say
-from ntloss.regression.rows import Numbers, Parts
+from ntloss.regression.rows import Parts
 from ntloss.regression.suspects import find_errors
 from ntloss.writing.writer import LONGEST, Row
 
 FEW_ROWS = 50  # calibration rows below which intervals are a rough estimate
 _SHOWN = 160  # characters of the example
-_TIMED = (2, 6)  # steps between which the time of a step is measured: the first ones are slower
 
 
 class Report:
@@ -83,7 +82,7 @@ class Report:
             question = f"{question[: _SHOWN // 2]} ... {question[-_SHOWN // 2 :]}"
         self.say(f"example         {question!r} -> {form.write(answers[:1])[0]!r}")
         self.say(f"answers         {form.describe()}")
-        if (is_far := find_errors(answers, form.scaled(answers))).any():
+        if (is_far := find_errors(answers)).any():
             others, far = answers[~is_far], answers[is_far]
             shown = ", ".join(f"{number:.15g}" for number in dict.fromkeys(far[:3]))
             self.say(
@@ -122,44 +121,3 @@ class Report:
 def best_epoch(history: Sequence[float]) -> int:
     """Return the number of the epoch with the smallest error, from 1; 0 before the first."""
     return 1 + history.index(min(history)) if history else 0
-
-
-class Steps:
-    """Shows the steps of a training, and says after the first ones how long it will take.
-
-    Args:
-        report: prints.
-        total: number of steps.
-        epochs: number of epochs.
-        trained: the parameter `train`.
-        done: steps that were done before.
-    """
-
-    def __init__(self, report: Report, total: int, epochs: int, trained: str, done: int) -> None:
-        self._report, self._total, self._done = report, total, done
-        self._what = f"{epochs} epochs with train={trained!r}" if epochs > 1 else f"an epoch with {trained!r}"
-        self._bar = report.bar(desc="training", total=total, unit=" steps", initial=done)
-        self._start = 0.0
-
-    def __call__(self, step: int, loss: float) -> None:
-        """Count a step."""
-        self._bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-        self._bar.update()
-        first, last = (self._done + each for each in _TIMED)
-        if step == first:
-            self._start = time.perf_counter()
-        elif step == last:
-            seconds = (time.perf_counter() - self._start) / (last - first) * (self._total - step)
-            self._report.say(f"time            about {_duration(seconds)} more, for up to {self._what}")
-
-
-def _duration(seconds: float) -> str:
-    """Write a duration in its largest unit.
-
-    Example:
-        >>> _duration(20), _duration(200), _duration(7000)
-        ('20 seconds', '3 minutes', '1.9 hours')
-    """
-    if seconds < 90:
-        return f"{max(1, round(seconds))} seconds"
-    return f"{round(seconds / 60)} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -11,10 +11,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ntloss.numbers import parse_number
-from ntloss.regression.columns import as_floats
+from ntloss.regression.columns import Numbers, as_floats
 
-Numbers = NDArray[np.float64]
-TEXT = "text"  # the column of plain texts
+TEXT = "text"  # a single column without a name
 FEWEST = 20  # rows
 _HELD_OUT = 0.25  # share of the rows
 _FEWEST_HELD_OUT, _MOST_HELD_OUT = 50, 1000
@@ -30,45 +29,38 @@ class Parts(NamedTuple):
 
 
 def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
-    """Return rows as a table, and whether they are texts without a name.
+    """Return rows as a table, and whether its columns have names.
 
     Raises:
         TypeError: X is neither a table nor a sequence.
         ValueError: several columns have one name, or X has more than two dimensions.
     """
-    table, plain = _as_table(X)
-    if table.columns.has_duplicates:
-        twice = table.columns[table.columns.duplicated()][0]
-        raise ValueError(f"X: several columns are called {twice!r}; rename all but one")
-    return table, plain
-
-
-def _as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
     if hasattr(X, "to_pandas"):  # frames and series of polars, and tables of pyarrow and datasets
         X = X.to_pandas()  # noqa: N806
     if isinstance(X, pd.DataFrame):
-        return X.set_axis([*map(column_name, X.columns)], axis=1), False
+        table = X.set_axis([*map(column_name, X.columns)], axis=1)
+        if table.columns.has_duplicates:
+            twice = table.columns[table.columns.duplicated()][0]
+            raise ValueError(f"X: several columns are called {twice!r}; rename all but one")
+        return table, True
     if isinstance(X, pd.Series):
         name = TEXT if X.name is None else column_name(X.name)
-        return X.to_frame(name).reset_index(drop=True), X.name is None
-    from scipy.sparse import issparse  # slow
-
-    if issparse(X):
-        raise TypeError("X: expected texts or a DataFrame; sparse matrices are not supported")
-    X = X.__array__() if hasattr(X, "__array__") else X  # noqa: N806
-    if isinstance(X, str | Mapping | Set) or not isinstance(X, Iterable):
+        return X.to_frame(name).reset_index(drop=True), X.name is not None
+    if isinstance(X, str | Mapping | Set) or not isinstance(X, Iterable) or hasattr(X, "toarray"):
         raise TypeError(
-            f"X: expected a list of texts or a DataFrame, given a {type(X).__name__}; put one row into a list"
+            f"X: expected a list of texts or a DataFrame, given a {type(X).__name__}; put one row into a "
+            "list, and make a sparse matrix dense"
         )
-    rows = X if isinstance(X, np.ndarray) else [*X]
-    if len(rows) and not isinstance(rows, np.ndarray) and all(isinstance(row, Mapping) for row in rows):
-        return pd.DataFrame(rows), False
-    array = np.frompyfunc(without_surrogates, 1, 1)(np.asarray(rows, dtype=object))
-    if array.ndim > 2:
+    rows: Any = X if hasattr(X, "__array__") else [*X]
+    if len(rows) and all(isinstance(row, Mapping) for row in rows):
+        return pd.DataFrame(rows), True
+    array = np.asarray(rows, dtype=object)
+    array = array[:, None] if array.ndim == 1 else array
+    if array.ndim != 2:
         raise ValueError(f"X: expected one or two dimensions, given the shape {array.shape}")
-    if array.ndim == 2:
-        return pd.DataFrame(array, columns=[*map(column_name, range(array.shape[1]))]), False
-    return pd.DataFrame({TEXT: array}), True
+    width = array.shape[1]
+    names = [TEXT] if width == 1 else [*map(column_name, range(width))]
+    return pd.DataFrame(array, columns=names, dtype=object), False
 
 
 def column_name(name: Any) -> str:
@@ -87,10 +79,8 @@ def as_answers(y: Any) -> Numbers:
 
     answers = column_or_1d(y, warn=True)
     kind = pd.api.types.infer_dtype(answers, skipna=True)
-    if kind in ("datetime64", "datetime", "date", "period"):
-        raise TypeError("y holds dates: expected numbers, such as y.dt.year")
-    if kind in ("timedelta64", "timedelta"):
-        raise TypeError("y holds durations: expected numbers, such as y.dt.total_seconds()")
+    if kind.startswith(("date", "period", "timedelta")):
+        raise TypeError(f"y holds a {kind}: expected numbers, such as y.dt.year or y.dt.total_seconds()")
     numbers = as_floats(pd.Series(answers))
     if len(rows := np.flatnonzero(~np.isfinite(numbers))):
         shown = ", ".join(f"{answers[row]!s:.20} in row {row}" for row in rows[:3])
@@ -137,18 +127,5 @@ def divide(count: int) -> Parts:
     """Divide rows, of which the last ones are held out."""
     size = min(_MOST_HELD_OUT, max(round(_HELD_OUT * count), min(_FEWEST_HELD_OUT, count // 3)))
     choosing = size // 3 if size // 3 >= _FEWEST_CHOOSING else 0
-    return Parts(
-        *itertools.starmap(slice, itertools.pairwise((0, count - size, count - size + choosing, count)))
-    )
-
-
-def is_gap(value: Any) -> bool:
-    """Return whether a cell holds nothing: None, NaN, or a text of blanks."""
-    if isinstance(value, str):
-        return not value.strip()
-    return bool(pd.api.types.is_scalar(value) and pd.isna(value))
-
-
-def without_surrogates(value: Any) -> Any:
-    """Replace halves of surrogate pairs, as in JSON that was cut: neither pandas nor tokenizers take them."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+    ends = itertools.pairwise((0, count - size, count - size + choosing, count))
+    return Parts(*itertools.starmap(slice, ends))

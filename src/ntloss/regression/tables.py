@@ -1,4 +1,4 @@
-"""Read tables as people have them, for `ntloss fit` and `ntloss predict`: as texts, with what was assumed."""
+"""Read files of tables for `ntloss fit` and `ntloss predict`: as they stand, as texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import difflib
 import io
 import itertools
 import json
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,18 +16,14 @@ import pandas as pd
 from pandas.io.common import get_handle
 
 from ntloss.regression.columns import PLAIN
-from ntloss.regression.rows import column_name, without_surrogates
+from ntloss.regression.rows import column_name
 
 _PACKED = {".gz", ".bz2", ".zip", ".xz", ".zst"}
-_SEPARATORS = ("\t", "|", ";", "~", ",")
+_SEPARATORS = "\t|;,"
 _BLANKS = " "  # as a separator: any number of them
-_LINES = 50  # from which the separator is found
-_ROWS = 20  # of these lines, as many
-_MOST_TITLES = 10  # rows in front of the names
-_SHOWN = 60  # characters of a line
-_CLEAN = 0.9  # share of the cells that a table after a title leaves without another separator
-_SEPARATING_COMMA = re.compile(r",(?!\s|$)(?!(?<=[0-9],)[0-9])")  # of neither prose nor a number
-_JSON = re.compile(r'\s*(\[\s*)?\{\s*"')
+_LINES = 4  # from which the separator is found
+_COLUMNS = 20  # of an error
+_SHOWN = 60  # characters of a cell
 
 
 class Table(NamedTuple):
@@ -38,22 +33,18 @@ class Table(NamedTuple):
     notes: list[str]
 
 
-class _RaggedError(ValueError):
-    """Rows have different numbers of fields, maybe because another separator divides them."""
+def read_table(file: str | Path, separator: str | None = None, header: bool = True) -> Table:
+    """Read a table as it stands: CSV, JSON (an array, or an object a line), Parquet or Excel.
 
-
-def read_table(
-    file: str | Path, separator: str | None = None, option: str | None = None, header: bool = True
-) -> Table:
-    """Read a table: CSV with any separator, JSON (an array, or an object a line), Parquet or Excel.
-
-    CSV and JSON may be compressed, as `.csv.gz`, or with another ending that pandas knows.
+    CSV and JSON may be compressed, as `.csv.gz`, or with another ending that pandas knows. Columns of one
+    name are numbered, merged cells of Excel have their value in each row, and a column without a name and
+    without a value is left out.
 
     Args:
         file: its path.
         separator: of the fields of a CSV file, one character; a blank stands for any number of them, and
-            `\\t` for a tab. Default: found.
-        option: what names another separator, for the error. Default: nothing does.
+            `\\t` for a tab. Default: that of tab, `|`, `;` and comma which divides the first line into most
+            fields; blanks if none does, and the next lines have as many fields.
         header: whether the first row of CSV or Excel holds the names of the columns, which are x0, x1 and so
             on otherwise. Default: True.
 
@@ -68,27 +59,31 @@ def read_table(
     ending = endings[-1] if endings else ""
     try:
         if ending in (".parquet", ".pq"):
-            table = _read_parquet(path)
+            table = pd.read_parquet(path, dtype_backend="numpy_nullable")  # whole numbers beside gaps stay it
+            table = table.reset_index([name for name in table.index.names if name not in (None, *table)])
         elif ending in (".json", ".jsonl", ".ndjson"):
-            table = _read_json(path, notes)
+            table = _read_json(_read_text(path))
         elif ending in (".xlsx", ".xls", ".ods"):
-            table = make_frame(_read_excel(path, notes), notes, header)
+            table = _read_excel(path, notes, header)
         else:
-            table = make_frame(_read_csv(path, separator, notes, header), notes, header)
+            table = _read_csv(_read_text(path), separator, notes, header)
     except UnicodeError as error:
         raise ValueError(
-            f"{path} is neither UTF-8 nor UTF-16 with a byte order mark ({error}). Read it in Python, and "
-            f'fit the frame: pd.read_csv("{path.name}", encoding="latin-1"), or the encoding that it has'
+            f"{path} is neither UTF-8 nor UTF-16 with a byte order mark ({error}). If it is CSV, read it in "
+            f'Python, and fit the frame: pd.read_csv("{path.name}", encoding="latin-1")'
         ) from None
     except Exception as error:  # each format has other errors for damaged files
         if isinstance(error, OSError) and error.filename is not None:
             raise
-        hint = f"; {option} names another separator" if option and isinstance(error, _RaggedError) else ""
-        raise ValueError(f"{path}: {str(error) or repr(error)}{hint}") from error
-    table.columns = pd.Index(_name_columns([*table.columns], notes))
+        raise ValueError(f"{path} cannot be read as a table: {str(error).strip() or repr(error)}") from error
+    if header:
+        kept = [bool(str(name).strip()) or _has_value(table.iloc[:, i]) for i, name in enumerate(table)]
+        table = table.loc[:, kept]
+        table.columns = pd.Index(_name_columns([*table.columns], notes))
     if not len(table.columns):
-        raise ValueError("; ".join([f"{path} has no columns", *notes]))
-    return Table(table.reset_index(drop=True).apply(_as_texts), notes)
+        raise ValueError(f"{path} has no columns")
+    texts = {name: [*map(_as_text, table[name])] for name in table.columns}
+    return Table(pd.DataFrame(texts, index=range(len(table)), dtype=object), notes)
 
 
 def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str] = ()) -> str:
@@ -103,22 +98,20 @@ def find_column(table: pd.DataFrame, name: str, option: str, notes: Sequence[str
     Raises:
         ValueError: the table has no such column.
     """
-    if name.strip() in table.columns:
-        return name.strip()
     columns = [*table.columns]
-    close = difflib.get_close_matches(name, columns, 1)
-    hint = f" Did you mean {close[0]!r}?" if close and len(columns) > 1 else ""
-    if len(columns) == 1 and option in ("--target", "--truth"):
-        tried = ", ".join(map(repr, _SEPARATORS))
-        hint += f" If the file has more, --separator says what separates them: {tried} and blanks were tried."
-    if _has_number(columns):
-        hint = " The first row looks like data: --no-header if it is."
-    if len(table) and name.strip() in {str(value).strip() for value in table.iloc[0]}:
-        hint = " It stands in the row after these: if they are a title, delete its line."
-    if left_out := [note for note in notes if repr(name.strip()) in note]:
-        hint = f" The file was read as follows: {left_out[0]}."
-    shown = ", ".join(map(repr, columns[:20])) + (", ..." if len(columns) > 20 else "")
-    raise ValueError(f"{option} {name}: expected one of the columns {shown}.{hint}")
+    if name.strip() in columns:
+        return name.strip()
+    if reasons := [note for note in notes if repr(name.strip()) in note]:
+        hint = f"The file was read as follows: {reasons[0]}"
+    elif close := difflib.get_close_matches(name, columns, 1):
+        hint = f"Did you mean {close[0]!r}?"
+    else:
+        hint = (
+            "The first line has to hold the names of the columns, with no title above them; pass --no-header "
+            "if it holds data, and --separator if another mark divides it"
+        )
+    shown = ", ".join(map(repr, columns[:_COLUMNS])) + (", ..." if len(columns) > _COLUMNS else "")
+    raise ValueError(f"{option} {name}: expected one of the columns {shown}. {hint}")
 
 
 def _name_columns(names: Sequence[Any], notes: list[str]) -> list[str]:
@@ -129,77 +122,18 @@ def _name_columns(names: Sequence[Any], notes: list[str]) -> list[str]:
         names = [f"{name}.{next(number)}" if name == twice else name for name in names]
         renamed = [name for name in names if name.startswith(f"{twice}.")]
         notes.append(f"several columns are called {twice!r}: here, they are {', '.join(map(repr, renamed))}")
+    if likely := [name for name in names if PLAIN.fullmatch(name)]:
+        notes.append(f"a column is called {likely[0]!r}: if the first row holds data, pass --no-header")
     return names
 
 
-def make_frame(rows: Sequence[Sequence[str]], notes: list[str], header: bool = True) -> pd.DataFrame:
-    """Make a frame of rows, without titles, names that are repeated, and columns without a name and a value.
-
-    Args:
-        rows: the first one after the titles holds the names of the columns if there is a header.
-        notes: where is added how they are read.
-        header: whether there is one. Default: True.
-
-    Raises:
-        ValueError: there are no rows.
-
-    Example:
-        >>> make_frame([["Sales", ""], ["", ""], ["text", "price"], ["a", "3"]], []).to_dict("list")
-        {'text': ['a'], 'price': ['3']}
-    """
-    if not rows:
-        raise ValueError("the file is empty")
-    if not header:
-        return pd.DataFrame(rows, columns=[*map(column_name, range(len(rows[0])))], dtype=object)
-    titles = _count_titles(rows)
-    if title := "".join(itertools.chain(*rows[:titles])):
-        notes.append(_left_out(titles, "row", title))
-    names, *rows = rows[titles:]
-    if len(names) > 1 and (repeated := rows.count(names)):
-        notes.append(f"left out: {repeated:,} row{'s' * (repeated > 1)} with the names of the columns again")
-        rows = [row for row in rows if row != names]
-    table = pd.DataFrame(rows, columns=names, dtype=object)
-    if likely := [name for i, name in enumerate(names) if _is_number(name) and _has_only_numbers(table, i)]:
-        notes.append(
-            f"the first row is taken for the names of columns, but {likely[0]!r} looks like data: "
-            "--no-header if it is"
-        )
-    # Some programs end each line, or begin and end it, with a separator; and sheets may begin at B2.
-    kept = [bool(name.strip()) or (table.iloc[:, i] != "").any() for i, name in enumerate(names)]
-    return table.loc[:, kept]
-
-
-def _count_titles(rows: Sequence[Sequence[str]]) -> int:
-    """Count the rows in front of a table that have at most one cell."""
-    count = len([*itertools.takewhile(lambda row: sum(cell.strip() != "" for cell in row) < 2, rows)])
-    after = rows[count : count + 3]
-    if not 0 < count <= _MOST_TITLES or len(after) < 2 or len({*map(len, after)}) > 1:
-        return 0  # also if there are names alone, without a row
-    return 0 if _has_number(after[0]) else count
-
-
-def _has_only_numbers(table: pd.DataFrame, column: int) -> bool:
-    cells = table.iloc[:, column]
-    return bool(cells[cells != ""].map(_is_number).all())
-
-
-def _left_out(count: int, what: str, first: str) -> str:
-    return f"left out: {count} {what}{'s' * (count > 1)} in front of the names of columns, {first[:_SHOWN]!r}"
-
-
-def _has_number(cells: Iterable[str]) -> bool:
-    return any(map(_is_number, cells))
-
-
-def _is_number(cell: str) -> bool:
-    return PLAIN.fullmatch(cell.strip()) is not None
+def _has_value(cells: pd.Series) -> bool:
+    return bool((cells.notna() & (cells != "")).any())
 
 
 def _read_text(path: Path) -> str:
     with get_handle(path, "rb", compression="infer", is_text=False) as opened:
         content: bytes = opened.handle.read()
-    if content.startswith(b"PK\x03\x04"):
-        raise ValueError("it is an archive, as files of Excel are; end its name with .xlsx, or .zip")
     is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     text = content.decode("utf-16" if is_utf16 else "utf-8-sig")
     if "\0" in text[:1000]:
@@ -207,253 +141,125 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _read_csv(path: Path, separator: str | None, notes: list[str], header: bool) -> list[list[str]]:
-    text = _read_text(path)
-    if _JSON.match(text):
-        raise ValueError("it looks like JSON; end its name with .jsonl, or .json")
-    lines = [*io.StringIO(text, "")]
-    count = len(lines)
-    if declared := re.fullmatch(r"sep=(.)\r?\n", lines[0] if lines else ""):
-        lines = lines[1:]
-        separator = separator or declared[1]
-    comments = [*itertools.takewhile(lambda line: re.match(r"#\s", line), lines)]
-    lines = [*itertools.dropwhile(lambda line: not line.strip(), lines[len(comments) :])]
+def _read_csv(text: str, separator: str | None, notes: list[str], header: bool) -> pd.DataFrame:
+    # pandas fills short rows with gaps, and takes the first fields of long ones for an index.
+    text = text.lstrip(" \r\n")
+    separator = separator or _find_separator(text)
+    if separator != ",":
+        notes.append(f"the separator is {'blanks' if separator == _BLANKS else repr(separator)}")
     limit = csv.field_size_limit(len(text) + 1)  # of the whole process, so it is restored
+    reader = _reader(io.StringIO(text, ""), separator, strict=True)
     try:
-        found = separator or find_separator("".join(lines[: _LINES + 1]))
-        separator = found or ","
-        if header and comments and lines and (names := _names_in(comments[-1], lines[0], separator)):
-            lines = [names, *lines]
-            notes.append(f"the comment {comments.pop().strip()[:_SHOWN]!r} names the columns")
-        skipped, reader = count - len(lines), _reader(lines, separator, strict=True)
-        pairs = [(row, skipped + reader.line_num) for row in reader if row]
+        found = [(row, reader.line_num) for row in reader if any(row)]
     except csv.Error as error:
-        is_open = "unexpected end" in str(error)
-        what = "a quote that is not closed, before" if is_open else "text beside a quoted field, in"
-        raise ValueError(
-            f"{what} line {skipped + reader.line_num} ({error}). A quote in a quoted text is doubled, as in "
-            '"5"" pipe"'
-        ) from None
+        raise ValueError(f"line {reader.line_num}: {error}") from None
     finally:
         csv.field_size_limit(limit)
-    if separator != ",":
-        notes.append(f"the separator is {_named(separator)}")
-    if comments:
-        notes.append(_left_out(len(comments), "line", comments[0].strip()))
-    rows = _without_ends(row for row, _ in pairs)
-    start = _count_titles(rows) if header and found else 0
-    if header and _lacks_name(rows[start:], lines, separator):
-        rows[start] = ["", *rows[start]]
+    # Some programs end each line with a separator.
+    width = max((i + 1 for row, _ in found for i, cell in enumerate(row) if cell.strip()), default=0)
+    rows = [row[:width] for row, _ in found]
+    if header and _lacks_name(rows, separator != "," or text.startswith('"')):
         notes.append("the first column has no name, as R writes the names of rows")
-    width = len(rows[start]) if rows else 0
-    for row, (_, number) in zip(rows[start:], pairs[start:], strict=True):
-        if len(row) != width:  # pandas would fill it with gaps, or take its first field for an index
-            mark = _named(separator)
-            raise _RaggedError(
-                f"line {number} has {len(row)} field{'s' * (len(row) > 1)}, the header {width}, where "
-                f"{mark} separates them: {row[0][:_SHOWN]!r}. A text that holds {mark} has to be in double "
-                "quotes, and a title or note outside the table has to be deleted"
+        rows[0] = ["", *rows[0]]
+    for row, (_, line) in zip(rows, found, strict=True):
+        if len(row) != len(rows[0]):
+            raise ValueError(
+                f"line {line} has {len(row)} fields, the first one {len(rows[0])}: {row[0][:_SHOWN]!r}. A "
+                f"text that holds {separator!r} has to be in double quotes, and a title or note outside the "
+                "table has to be deleted"
             )
-    return rows
+    return _with_names(pd.DataFrame(rows, dtype=object), header)
 
 
-def _named(separator: str) -> str:
-    return {_BLANKS: "blanks"}.get(separator, repr(separator))
-
-
-def _names_in(comment: str, first: str, separator: str) -> str | None:
-    """Return the names in a comment before the first line: of a column `#`, or of a row of numbers.
-
-    The latter stand in the files of `numpy.savetxt`.
-    """
-    row, names = _fields(first, separator), _fields(comment, separator)
-    if len(names) == len(row) > 1 and all(map(str.strip, names)) and separator != _BLANKS and names[0] == "#":
-        return comment
-    names = _fields(comment.lstrip("# \t"), separator)
-    is_above = len(names) == len(row) > 1 and all(map(_is_number, row)) and not _has_number(names)
-    return comment.lstrip("# \t") if is_above else None
-
-
-def _without_ends(rows: Iterable[Sequence[str]]) -> list[list[str]]:
-    """Return rows without fields after the last name and value: some programs end lines with a separator."""
-    rows = [*rows]
-    width = max((i + 1 for row in rows for i, cell in enumerate(row) if cell.strip()), default=0)
-    return [[*row[:width]] for row in rows]
-
-
-def _lacks_name(rows: Sequence[Sequence[str]], lines: Sequence[str], separator: str) -> bool:
-    """Return whether there is a name less than fields: R writes none above names of rows, which it quotes."""
-    if len(rows) < 2 or len(rows[0]) < 2 or {len(row) for row in rows[1:]} != {len(rows[0]) + 1}:
+def _lacks_name(rows: Sequence[Sequence[str]], is_quoted: bool) -> bool:
+    """Return whether there is a name less than fields: R writes none above names of rows."""
+    firsts = [row[0] for row in rows[1:]]
+    if not firsts or {len(row) for row in rows[1:]} != {len(rows[0]) + 1} or len({*firsts}) < len(firsts):
         return False
-    firsts = {row[0] for row in rows[1:]}
-    # Others are prose with commas.
-    quoted = sum(line.lstrip().startswith('"') for line in lines) >= len(rows) - 1
-    is_named = separator != "," or quoted or all(map(str.isdecimal, firsts))
-    return is_named and len(firsts) == len(rows) - 1 and "" not in firsts
+    return is_quoted or firsts == [str(i + 1) for i in range(len(firsts))]  # others are prose with commas
 
 
-def _fields(line: str, separator: str) -> list[str]:
-    fields: list[str] = next(_reader([line], separator), [])
-    return fields
+def _with_names(cells: pd.DataFrame, header: bool) -> pd.DataFrame:
+    """Return rows under the names that the first one holds, or without a header under x0, x1 and so on."""
+    if not header or not len(cells):
+        return cells.set_axis([*map(column_name, cells.columns)], axis=1)
+    return cells.iloc[1:].set_axis([*cells.iloc[0]], axis=1)
 
 
-def _reader(lines: Sequence[str], separator: str, strict: bool = False) -> Any:
-    """Return csv's reader of lines; blanks may stand several in a row, and at both ends.
-
-    With other separators, blanks are left out before fields if some quoted field has one before it.
-    """
-    if separator != _BLANKS:
-        mark = re.escape(separator)
-        quoted = re.compile(rf'{mark} +"(?:[^"]|"")*"\s*(?:{mark}|$)')
-        skips = any(map(quoted.search, lines))
-        return csv.reader(lines, delimiter=separator, skipinitialspace=skips, strict=strict)
-    return csv.reader(
-        (line.strip() + "\n" for line in lines), delimiter=" ", skipinitialspace=True, strict=strict
-    )
-
-
-def find_separator(text: str) -> str | None:
-    """Find the separator that gives the first rows equally many fields, and cells without another separator.
-
-    Blanks separate fields where nothing else does and a column holds only numbers. None: there is no other
-    separator, as in a table of one column.
+def _find_separator(text: str) -> str:
+    """Return the mark that divides the first line into most fields; blanks if they divide all lines alike.
 
     Example:
-        >>> find_separator('title;price\\n"a, b";3\\nc, d, e;4\\n')
-        ';'
+        >>> _find_separator('title;price, EUR\\n"a, b";3\\n'), _find_separator('"size" "y"\\n"1" 5 7\\n')
+        (';', ' ')
     """
-    lines = [*itertools.islice(io.StringIO(text, ""), _LINES + 1)]
-    found: dict[str, tuple[float, int]] = {}
-    for separator in _SEPARATORS:
-        rows = _without_ends(_first_rows(lines, separator))
-        titles = _count_titles(rows)
-        counts = {len(row) for row in rows[titles + _lacks_name(rows[titles:], lines, separator) :]}
-        if len(counts) == 1 and (count := counts.pop()) > 1:
-            cells = [cell for row in rows[titles:] for cell in row]
-            clean = round(sum(map(_is_clean, cells)) / len(cells), 1)
-            # A title has as many fields if spreadsheets write it.
-            if not titles or len(rows[0]) == count or clean > _CLEAN:
-                found[separator] = (clean, count)
-    if found:
-        return max(found, key=lambda separator: found[separator])
-    rows = _first_rows(lines, _BLANKS)
-    rows = rows[1:] if _lacks_name(rows, lines, _BLANKS) else rows
-    is_table = len({len(row) for row in rows}) == 1 and len(rows) > 2 and len(rows[0]) > 1
-    return _BLANKS if is_table and any(all(map(_is_number, c)) for c in zip(*rows[1:], strict=True)) else None
+    lines = [*itertools.islice((line for line in io.StringIO(text, "") if line.strip()), _LINES)]
+    counts = {mark: len(next(_reader(lines, mark), [])) for mark in _SEPARATORS}
+    best = max(counts, key=lambda mark: counts[mark])
+    if counts[best] > 1:
+        return best
+    names, *widths = [len(row) for row in _reader(lines, _BLANKS)] or [0]
+    return _BLANKS if names > 1 and {*widths} in ({names}, {names + 1}) else ","
 
 
-def _first_rows(lines: Sequence[str], separator: str) -> list[list[str]]:
-    """Return the first rows of a table, and none if they are not in its format."""
-    reader = _reader(lines[:_LINES], separator)
-    try:
-        rows = [*itertools.islice(reader, _ROWS)]
-    except csv.Error:
-        return []
-    if reader.line_num == _LINES < len(lines):
-        rows.pop()  # it may go on in further lines
-    return [row for row in rows if row]
+def _reader(lines: Iterable[str], separator: str, strict: bool = False) -> Any:
+    lines = (line.strip() + "\n" for line in lines) if separator == _BLANKS else lines
+    return csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=strict)
 
 
-def _is_clean(cell: str) -> bool:
-    """Return whether a cell holds nothing that is likely to separate fields."""
-    if re.fullmatch(r"\s*[+-]?[0-9.,]+\s*", cell):
-        return True
-    return (
-        not cell.startswith(" ")
-        and not _SEPARATING_COMMA.search(cell)
-        and not any(c in cell for c in "\t|;~")
-    )
+def _read_json(text: str) -> pd.DataFrame:
+    is_array = text.lstrip().startswith("[")
+    parts = [text] if is_array else [line for line in text.split("\n") if line.strip()]
+    rows = [json.loads(part) for part in parts]
+    records = rows[0] if is_array else rows
+    if not all(isinstance(record, dict) for record in records):
+        raise ValueError("expected an array of objects, or one object a line")
+    return pd.DataFrame(records, dtype=object)  # `pd.read_json` takes texts for dates
 
 
-def _read_excel(path: Path, notes: list[str]) -> list[list[str]]:
+def _read_excel(path: Path, notes: list[str], header: bool) -> pd.DataFrame:
     # Merged and hidden cells are known only if all of a book is read.
     options = {"read_only": False} if path.suffix.lower() == ".xlsx" else {}
-    try:
-        book = pd.ExcelFile(path, engine_kwargs=options)
-    except ValueError as error:
-        if "engine" in str(error):  # of which pandas speaks for a file of another format
-            raise ValueError("it is no Excel file; if it is CSV, end its name with .csv") from None
-        raise
-    with book:
+    with pd.ExcelFile(path, engine_kwargs=options) as book:
         if len(book.sheet_names) > 1:
             notes.append(f"the first of {len(book.sheet_names)} sheets, {book.sheet_names[0]!r}")
-        # pandas would take titles for names, and rename columns of one name.
-        table = pd.read_excel(book, header=None, dtype=str, keep_default_na=False).fillna("")
-        if options and len(table):
-            _show_cells(path, book.book.worksheets[0], table, notes)
-    rows: list[list[str]] = table.to_numpy().tolist()
-    return rows
+        # Without names, pandas would number columns of one name.
+        cells = pd.read_excel(book, header=None, dtype=str, keep_default_na=False).fillna("")
+        if options and len(cells):
+            _show_cells(path, book.book.worksheets[0], cells, notes)
+    return _with_names(cells[(cells != "").any(axis=1)], header)
 
 
-def _show_cells(path: Path, sheet: Any, table: pd.DataFrame, notes: list[str]) -> None:
+def _show_cells(path: Path, sheet: Any, cells: pd.DataFrame, notes: list[str]) -> None:
     """Fill merged cells with their value, count hidden rows and columns, and show formulas without values.
 
     Args:
         path: the book.
         sheet: of openpyxl.
-        table: its cells, which are changed.
+        cells: its cells, which are changed.
         notes: where is added what was done.
     """
-    merged = [cells for cells in sheet.merged_cells.ranges if cells.min_row < cells.max_row <= len(table)]
-    for cells in merged:
-        table.iloc[cells.min_row : cells.max_row, cells.min_col - 1] = table.iat[
-            cells.min_row - 1, cells.min_col - 1
-        ]
+    merged = [each for each in sheet.merged_cells.ranges if each.min_row < each.max_row <= len(cells)]
+    for each in merged:
+        value = cells.iat[each.min_row - 1, each.min_col - 1]
+        cells.iloc[each.min_row : each.max_row, each.min_col - 1] = value
     if merged:
         notes.append(f"merged cells: each row of {len(merged):,} merged cells has their value")
     for what, sizes in (("rows", sheet.row_dimensions), ("columns", sheet.column_dimensions)):
         if hidden := sum(size.hidden for size in sizes.values()):
             notes.append(f"hidden {what}: {hidden:,}, which are read, too: delete what should not be")
-    if ((table != "").sum() < 2).any():  # a name above nothing
-        for cell in itertools.chain(
-            *pd.ExcelFile(path, engine_kwargs={"data_only": False}).book.worksheets[0]
-        ):
-            if cell.data_type == "f" and table.iat[cell.row - 1, cell.column - 1] == "":
-                table.iat[cell.row - 1, cell.column - 1] = str(cell.value)
-
-
-def _read_parquet(path: Path) -> pd.DataFrame:
-    """Read whole numbers with all their digits, also beside gaps; named levels of the index are columns."""
-    table = pd.read_parquet(path, dtype_backend="numpy_nullable")
-    named = [name for name in table.index.names if name is not None and name not in table]
-    return table.reset_index(named) if named else table
-
-
-def _read_json(path: Path, notes: list[str]) -> pd.DataFrame:
-    text = _read_text(path)
-    records = json.loads(text) if text.lstrip().startswith("[") else _parse_lines(text)
-    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise ValueError("expected an array of objects, or one object a line")
-    nested = dict.fromkeys(k for record in records for k, v in record.items() if isinstance(v, dict | list))
-    if nested and not any(key not in nested for record in records for key in record):
-        raise ValueError(
-            "expected an array of objects, or one object a line, with numbers or texts; "
-            f"{', '.join(map(repr, nested))} hold lists or objects"
-        )
-    if nested:
-        notes.append(f"left out: {', '.join(map(repr, nested))}, which hold lists or objects")
-    return pd.DataFrame([{k: v for k, v in r.items() if k not in nested} for r in records], dtype=object)
-
-
-def _parse_lines(text: str) -> list[Any]:
-    records = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        try:
-            records += [json.loads(line)] if line.strip() else []
-        except json.JSONDecodeError as error:
-            raise ValueError(f"line {number} is not JSON ({error})") from None
-    return records
-
-
-def _as_texts(column: pd.Series) -> pd.Series:
-    return pd.Series([_as_text(value) for value in column], column.index, dtype=object)
+    if ((cells != "").sum() < 2).any():  # a name above nothing
+        with pd.ExcelFile(path, engine_kwargs={"data_only": False}) as book:
+            for cell in itertools.chain(*book.book.worksheets[0]):
+                if cell.data_type == "f" and cells.iat[cell.row - 1, cell.column - 1] == "":
+                    cells.iat[cell.row - 1, cell.column - 1] = str(cell.value)
 
 
 def _as_text(value: Any) -> str | None:
     if isinstance(value, bytes):  # as some programs write texts to Parquet
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, str):
-        return str(without_surrogates(value))
+        return value
     if isinstance(value, Iterable):
         return str(value)
     if pd.isna(value):

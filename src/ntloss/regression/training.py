@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.regression.checkpoints import Checkpoint
-from ntloss.regression.report import Report, Steps, best_epoch
+from ntloss.regression.report import Report, best_epoch
 from ntloss.writing import Writer
 
 WARM_UP = 0.1  # share of the steps
@@ -22,122 +22,71 @@ RATES = {"upper_layers": 2e-3, "lora": 5e-4, "all": 3e-4}
 _BETAS = (0.9, 0.98)
 
 
-def train_rows(
+def train(
     writer: Writer,
     rows: Sequence[dict[str, Any]],
     scaled: NDArray[np.float64],
     row_weights: NDArray[np.float64],
     validate: Callable[[], float] | None,
-    checkpoint: Checkpoint | None,
+    checkpoint: Checkpoint,
     report: Report,
     *,
     loss: Any,
-    trained: str,
     epochs: int,
-    batch_size: int,
-    learning_rate: float | None,
-    seed: int,
-    last: int | None = None,
-) -> list[float]:
-    """Make the loss of a regressor, and train its writer; see `train` for what is not said here.
-
-    Args:
-        writer: the model.
-        rows: the training rows.
-        scaled: `[rows]`, the numbers that are written.
-        row_weights: `[rows]`.
-        validate: computes the error.
-        checkpoint: of this training.
-        report: prints from where it goes on, and how long it takes.
-        loss: "hl_gauss", whose width follows from the numbers, or another criterion.
-        trained: the weights that are trained, which decide the default of the learning rate.
-        epochs: the largest number of epochs.
-        batch_size: rows of a step.
-        learning_rate: None is the default.
-        seed: of the rows' order.
-        last: the epoch after which training ends.
-    """
-    steps, done = -(-len(rows) // batch_size) * (epochs if last is None else last), 0
-    if checkpoint is not None and checkpoint.held is not None:
-        done = checkpoint.held["step"]
-        report.say(f"continued       at step {done} of {steps}, from {checkpoint.file}")
-    elif checkpoint is not None and checkpoint.refused:
-        report.say(f"started anew    {checkpoint.file} {checkpoint.refused}")
-    criterion = loss
-    if loss == "hl_gauss":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # which advises logarithms: the scale was chosen
-            criterion = HLGauss.for_answers(scaled.tolist(), leading_zeros=True)
-    return train(
-        writer,
-        NTLCrossEntropyLoss(writer.vocabulary, criterion),
-        rows,
-        validate,
-        torch.from_numpy(row_weights),
-        epochs=epochs,
-        last=last,
-        batch_size=batch_size,
-        learning_rate=RATES[trained] if learning_rate is None else learning_rate,
-        seed=seed,
-        checkpoint=checkpoint,
-        report=Steps(report, steps, epochs if last is None else last, trained, done),
-    )
-
-
-def train(
-    writer: Writer,
-    loss_fn: NTLCrossEntropyLoss,
-    rows: Sequence[dict[str, Any]],
-    validate: Callable[[], float] | None,
-    row_weights: Tensor,
-    *,
-    epochs: int,
-    last: int | None = None,
     batch_size: int,
     learning_rate: float,
     seed: int,
-    checkpoint: Checkpoint | None = None,
-    report: Callable[[int, float], Any] = lambda step, loss: None,
+    last: int | None = None,
 ) -> list[float]:
     """Train a writer, and leave it with the weights of its best epoch, or of the last one.
 
     Args:
         writer: the model; the weights that require a gradient are trained.
-        loss_fn: the loss; the sigma of `HLGauss` falls during training.
         rows: the training rows, of `Writer.encode`.
-        validate: computes the error of the writer, after each epoch. None: the last epoch is the best one.
+        scaled: `[rows]`, the numbers that are written.
         row_weights: `[rows]`, how much each training row counts in the loss.
+        validate: computes the error of the writer, after each epoch. None: the last epoch is the best one.
+        checkpoint: is saved after each epoch and when training is interrupted, and training goes on from what
+            it holds.
+        report: says from where it goes on, and shows a bar with the time that is left.
+        loss: "hl_gauss", whose width follows from the numbers and falls during training, or another
+            criterion.
         epochs: the largest number of epochs, over which the learning rate and sigma fall.
-        last: the epoch after which training ends. Default: `epochs`.
         batch_size: rows of a step.
         learning_rate: the largest learning rate of AdamW; it rises for a tenth of the steps, then falls to 0.
         seed: of the rows' order.
-        checkpoint: is saved after each epoch and when training is interrupted, and training goes on from what
-            it holds. Default: none.
-        report: called after each step with the steps so far and the loss.
+        last: the epoch after which training ends. Default: `epochs`.
 
     Returns:
         The error after each epoch; nothing if there is none.
     """
+    if loss == "hl_gauss":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # which advises logarithms: the scale was chosen
+            loss = HLGauss.for_answers(scaled.tolist(), leading_zeros=True)
+    loss_fn = NTLCrossEntropyLoss(writer.vocabulary, loss)
     weights = {name: p for name, p in writer.model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(weights.values(), lr=learning_rate, betas=_BETAS, weight_decay=0.0)
-    row_weights = row_weights / row_weights.mean().clamp(min=torch.finfo(torch.float64).tiny)
+    counts = torch.from_numpy(row_weights / max(row_weights.mean(), np.finfo(float).tiny))
     per_epoch = -(-len(rows) // batch_size)
     total = epochs * per_epoch
     until = total if last is None else last * per_epoch
     step, history, best = 0, list[float](), dict[str, Tensor]()
-    if checkpoint is not None and (held := checkpoint.held) is not None:
+    if (held := checkpoint.held) is not None:
         step, history, best = held["step"], held["history"], held["best"]
         optimizer.load_state_dict(held["optimizer"])
         with torch.no_grad():
             for name, weight in weights.items():
                 weight.copy_(held["weights"][name])
+        report.say(f"continued       at step {step} of {until}, from {checkpoint.file}")
+    elif checkpoint.refused:
+        report.say(f"started anew    {checkpoint.file} {checkpoint.refused}")
+    bar = report.bar(desc="training", total=until, initial=step, unit=" steps")
 
     def save() -> None:
-        if checkpoint is not None:
-            now = {name: weight.detach() for name, weight in weights.items()}
-            state = {"step": step, "history": history, "best": best, "weights": now}
-            checkpoint.save({**state, "optimizer": optimizer.state_dict()})
+        now = {name: weight.detach() for name, weight in weights.items()}
+        state = {"step": step, "history": history, "best": best, "weights": now}
+        checkpoint.save({**state, "optimizer": optimizer.state_dict()})
 
     def validate_epoch() -> None:
         nonlocal best
@@ -163,14 +112,15 @@ def train(
                 batch = writer.collate([rows[i] for i in index])
                 logits = writer.logits(batch)
                 labels = batch["labels"][:, 1:].to(logits.device)
-                counted = row_weights[index].to(logits.device, torch.float32)[:, None].expand(labels.shape)
-                loss = loss_fn(logits, loss_fn.prepare(labels, weights=counted))
+                counted = counts[index].to(logits.device, torch.float32)[:, None].expand(labels.shape)
+                error = loss_fn(logits, loss_fn.prepare(labels, weights=counted))
                 optimizer.zero_grad()
-                loss.backward()
+                error.backward()
                 torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
                 optimizer.step()
                 step += 1
-                report(step, loss.item())
+                bar.set_postfix(loss=f"{error.item():.3f}", refresh=False)
+                bar.update()
             validate_epoch()
             save()
     except KeyboardInterrupt:

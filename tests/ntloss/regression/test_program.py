@@ -36,6 +36,16 @@ def run(tiny, tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.fixture(scope="module")
+def fitted(tiny, tmp_path_factory):
+    """A folder that fit has written, and its table; tests of predict only read it."""
+    folder = tmp_path_factory.mktemp("fitted")
+    table = write_reviews(str(folder / "reviews.csv"))
+    options = ("--target", "stars", "--output", str(folder / "model"), "--model", tiny, "--epochs", "1")
+    assert main(["fit", table, *options]) == 0
+    return str(folder / "model"), pd.read_csv(table, dtype=str)
+
+
 def write_reviews(path="reviews.csv", count=80, seed=0):
     texts, stars = reviews(count, seed)
     pd.DataFrame({"text": texts, "stars": stars}).to_csv(path, index=False)
@@ -93,8 +103,6 @@ def test_the_same_command_prints_the_report_again_and_another_one_is_refused(run
 def test_a_model_of_other_pretrained_weights_is_another_one(tiny):
     shutil.copytree(tiny, "base")
     command = ["fit", write_reviews(), "--target", "stars", "--model", "base", "--epochs", "1"]
-    assert main(command) == 0
-    pathlib.Path("base/notes.json").write_text("{}")
     assert main(command) == 0
     save_tiny_model("base", seed=1)
     assert main(command) == 2
@@ -155,44 +163,12 @@ def test_a_model_that_python_saved_is_another_one_and_a_damaged_one_is_named(run
         assert (code, "regressor.json" in complaint, complaint.count("\n")) == (2, True, 1)
 
 
-def test_rows_without_an_answer_are_left_out_and_counted(run):
-    texts, stars = reviews(60)
-    pd.DataFrame({"text": texts, "stars": ["?", *map(str, stars[1:])]}).to_csv("gaps.csv", index=False)
-    code, printed, _ = run("fit", "gaps.csv", "--target", "stars")
-    assert code == 0
-    assert "1 row" in printed
-
-
-def test_cells_of_other_columns_that_missing_leaves_out_are_counted(run):
-    texts, stars = reviews(60)
-    rooms = ["0"] * 20 + ["?"] * 5 + ["2", "3", "4", "5", "6"] * 7
-    table = pd.DataFrame({"text": texts, "rooms": rooms, "id": "0", "stars": stars})
-    table.to_csv("rooms.csv", index=False)
-    options = ("--target", "stars", "--drop", "id")
-    for missing, counted in (((), []), (("--missing", "0"), ["20 rows"])):
-        _, printed, _ = run("fit", "rooms.csv", *options, *missing, "--output", f"m{len(missing)}")
-        said = [line for line in printed.splitlines() if line.startswith("read") and "--missing" in line]
-        assert len(said) == len(counted)
-        assert all("'rooms'" in line and count in line for line, count in zip(said, counted, strict=True))
-
-
 @pytest.fixture
 def asked(monkeypatch):
     """What `ntloss fit` gives to `NumberRegressor.fit`."""
     rows, fit = [], NumberRegressor.fit
     monkeypatch.setattr(NumberRegressor, "fit", lambda self, x, y: (rows.append((x, y)), fit(self, x, y))[1])
     return rows
-
-
-def test_a_last_row_with_the_total_is_neither_trained_nor_counted(run, asked):
-    table = pd.read_csv(write_reviews(count=60))
-    table.loc[60] = "Total", table["stars"].sum().round(1)
-    table.to_csv("reviews.csv", index=False)
-    code, printed, _ = run("fit", "reviews.csv", "--target", "stars")
-    assert (code, "'Total'" in printed, len(asked[0][0])) == (0, True, 60)
-    code, printed, complaints = run("predict", "reviews-stars", "reviews.csv", "--truth", "stars")
-    assert (code, "'Total'" in complaints, "60 rows with true answers" in complaints) == (0, True, True)
-    assert len(pd.read_csv(io.StringIO(printed))) == 61
 
 
 @pytest.fixture
@@ -222,32 +198,6 @@ def test_predict_reads_gaps_and_decimals_as_fit_was_told_to(run, written):
     assert f"{abs(predicted - 1500):.3g};" in complaints
 
 
-def test_predict_reads_true_answers_with_the_marks_that_fit_has_found(run):
-    texts, numbers = reviews(60)
-    prices = [f"{1 + number / 100:.3f}" + ",5" * (i % 2) for i, number in enumerate(numbers)]
-    pd.DataFrame({"text": texts, "price": prices}).to_csv("prices.csv", index=False)
-    assert run("fit", "prices.csv", "--target", "price")[0] == 0
-    pd.DataFrame({"text": texts[:1], "price": ["1.500"]}).to_csv("new.csv", index=False)
-    code, printed, complaints = run("predict", "prices-price", "new.csv", "--truth", "price")
-    predicted = pd.read_csv(io.StringIO(printed))["prediction"][0]
-    assert (code, f"{abs(predicted - 1500):.3g};" in complaints) == (0, True)
-
-
-def test_the_other_rows_of_a_table_do_not_change_what_predict_reads(run, written):
-    texts, stars = reviews(60)
-    region = ["EU", "1", "NA"] * 20  # where NA is a region, as EU is
-    code = ["007", "042", "?"] * 20  # where ? is a gap, though codes are no numbers
-    pd.DataFrame({"text": texts, "region": region, "code": code, "y": stars}).to_csv("t.csv", index=False)
-    assert run("fit", "t.csv", "--target", "y")[0] == 0
-    written.clear()
-    for others in ("", "b,1,042\n", "b,EU,x\n"):
-        pathlib.Path("new.csv").write_text(f"text,region,code\na,NA,?\n{others}")
-        assert run("predict", "t-y", "new.csv", "--level", "0.5")[0] == 0
-    assert [each for each in written if each.startswith("text: a")] == [
-        "text: a, region: NA, code: unknown, y: "
-    ] * 3
-
-
 @pytest.mark.parametrize("by", [None, "n"])
 def test_answers_of_shuffled_parquet_stay_with_their_rows(run, asked, by):
     texts, stars = reviews(80)
@@ -262,36 +212,22 @@ def test_answers_of_shuffled_parquet_stay_with_their_rows(run, asked, by):
     assert numbers.is_monotonic_increasing == (by is not None)
 
 
-def test_dates_are_pointed_out_and_sort_the_rows(run):
-    table, prices = rooms()
-    table.assign(price=prices).to_csv("rooms.csv", index=False)
-    code, printed, _ = run("fit", "rooms.csv", "--target", "price", "--drop", "id")
-    assert (code, "--sort-by built" in printed) == (0, True)
-    options = ("--sort-by", "built", "--drop", "built", "--output", "late")
-    code, printed, _ = run("fit", "rooms.csv", "--target", "price", *options)
-    assert (code, "--sort-by" in printed) == (0, False)
-
-
-def test_decimals_sort_rows_as_numbers_and_rows_without_one_are_counted(run, asked):
-    texts, stars = reviews(60)
-    years = [f"{2012 + i % 20}.{i % 13}" for i in range(60)]
-    table = pd.DataFrame({"text": texts, "year": [*years[:50], *["then"] * 10], "stars": stars})
-    table.to_csv("years.csv", index=False)
-    code, printed, _ = run("fit", "years.csv", "--target", "stars", "--sort-by", "year")
-    assert (code, "10 rows" in printed) == (0, True)
-    sorted_years = asked[0][0]["year"].tolist()
-    assert sorted_years == ["then"] * 10 + sorted(years[:50], key=float)
-
-
-def test_truths_are_read_before_the_model_and_what_was_assumed_is_said(run, monkeypatch):
-    run("fit", write_reviews(), "--target", "stars")
-    table = pd.read_csv("reviews.csv", dtype=str)
-    table.assign(stars="$" + table["stars"]).to_csv("new.csv", index=False)
-    code, _, complaints = run("predict", "reviews-stars", "new.csv", "--truth", "stars")
-    assert (code, "'$'" in complaints, "80 rows" in complaints) == (0, True, True)
-    monkeypatch.setattr(NumberRegressor, "load", None)
-    code, _, complaint = run("predict", "reviews-stars", "new.csv", "--truth", "text")
-    assert (code, "'text'" in complaint) == (2, True)
+@pytest.mark.parametrize("by", [None, "built", "size"])
+def test_dates_and_numbers_sort_the_rows_and_dates_are_pointed_out(run, asked, by):
+    table, prices = rooms(60)
+    table.rename(columns={"built": "Execution Date"}).assign(price=prices).to_csv("rooms.csv", index=False)
+    by = "Execution Date" if by == "built" else by
+    options = () if by is None else ("--sort-by", by, "--missing", "flat")
+    code, printed, _ = run("fit", "rooms.csv", "--target", "price", "--drop", "id", *options)
+    assert code == 0
+    assert ("--sort-by 'Execution Date' " in printed) == (by is None)
+    assert ("without 'kind'" in printed) == (by is not None)
+    if by is not None:
+        rows = asked[0][0]
+        key = rows[by] if by != "size" else pd.to_numeric(rows[by], errors="coerce").fillna(-1)
+        assert key.is_monotonic_increasing
+    if by == "size":
+        assert f"{table['size'].isna().sum()} rows" in printed
 
 
 @pytest.mark.parametrize(
@@ -315,51 +251,42 @@ def test_wrong_uses_are_one_line_that_names_the_cause(run, words, named):
     assert named in complaint
 
 
-def test_predict_names_the_column_that_a_table_lacks(run):
-    run("fit", write_reviews(), "--target", "stars")
+def test_predict_reads_truths_before_the_model_and_says_what_it_assumed(run, fitted, monkeypatch):
+    folder, table = fitted
+    table.assign(stars=["?", *("$" + table["stars"][1:])]).to_csv("new.csv", index=False)
+    code, _, complaints = run("predict", folder, "new.csv", "--truth", "stars")
+    assert (code, "'$'" in complaints or "$" in complaints, "79 rows" in complaints) == (0, True, True)
+    monkeypatch.setattr(NumberRegressor, "load", None)
+    for words, named in ((("--truth", "text"), "'text'"), (("--level", "90"), "--level")):
+        code, _, complaint = run("predict", folder, "new.csv", *words)
+        assert (code, named in complaint) == (2, True)
+
+
+def test_predict_names_columns_that_a_table_lacks_or_may_not_have(run, fitted):
+    folder, table = fitted
     pd.DataFrame({"review": ["good"], "x": [1]}).to_csv("new.csv", index=False)
     pathlib.Path("bare.txt").write_text("good 1234\nbad 1234\n")
-    for table in ("new.csv", "bare.txt"):
-        code, printed, complaint = run("predict", "reviews-stars", table)
+    for file in ("new.csv", "bare.txt"):
+        code, printed, complaint = run("predict", folder, file)
         assert (code, printed, "'text'" in complaint) == (2, "", True)
+    for name in program.PREDICTED:
+        table.assign(**{name: 1}).to_csv("more.csv", index=False)
+        for words in (["predict", folder, "more.csv"], ["fit", "more.csv", "--target", "stars"]):
+            code, printed, complaint = run(*words)
+            assert (code, f"'{name}'" in complaint) == (2, True)
 
 
-def test_predict_writes_the_cells_as_they_were_given(run):
-    table, prices = rooms()
-    table.assign(price=prices).to_csv("rooms.csv", index=False)
-    run("fit", "rooms.csv", "--target", "price")
-    table[:4].astype({"size": object}).assign(size=["NA", "?", "", "50"]).to_csv("new.csv", index=False)
-    code, printed, _ = run("predict", "rooms-price", "new.csv")
+def test_rows_in_which_nothing_is_given_have_no_prediction_and_cells_stay(run, fitted):
+    folder, _ = fitted
+    given = pd.DataFrame({"text": ["good 1", None, "NA", " "], "stars": ["30", "20", "?", "10"]})
+    given.to_csv("new.csv", index=False)
+    code, printed, complaints = run("predict", folder, "new.csv", "--truth", "stars")
     found = pd.read_csv(io.StringIO(printed), dtype=str, keep_default_na=False)
-    given = pd.read_csv("new.csv", dtype=str, keep_default_na=False)
-    assert (code, found[given.columns].equals(given)) == (0, True)
-
-
-@pytest.mark.parametrize("name", program.PREDICTED)
-def test_a_column_that_predict_would_replace_is_refused_by_name(run, name):
-    run("fit", write_reviews(), "--target", "stars")
-    pd.read_csv("reviews.csv").assign(**{name: 1}).to_csv("more.csv", index=False)
-    for words in (["predict", "reviews-stars", "more.csv"], ["fit", "more.csv", "--target", "stars"]):
-        code, printed, complaint = run(*words)
-        assert (code, printed, f"'{name}'" in complaint) == (2, "", True)
-
-
-def test_rows_in_which_nothing_is_given_have_no_prediction(run):
-    run("fit", write_reviews(), "--target", "stars")
-    pd.DataFrame({"text": ["good 1", None, "  "], "stars": [30, 20, 10]}).to_csv("new.csv", index=False)
-    code, printed, complaints = run("predict", "reviews-stars", "new.csv", "--truth", "stars")
-    assert code == 0
-    assert list(pd.read_csv(io.StringIO(printed)).prediction.isna()) == [False, True, True]
-    assert "2 rows" in complaints
-    assert "1 row with a true answer" in complaints
-    pd.DataFrame({"text": [None, None], "stars": [20, 10]}).to_csv("new.csv", index=False)
-    assert run("predict", "reviews-stars", "new.csv", "--truth", "stars")[0] == 0
-
-
-def test_predict_writes_only_the_header_of_a_table_without_rows(run):
-    run("fit", write_reviews(), "--target", "stars")
-    pd.DataFrame({"text": [], "stars": []}).to_csv("new.csv", index=False)
-    code, printed, _ = run("predict", "reviews-stars", "new.csv", "--truth", "stars")
+    assert (code, (found["prediction"] == "").tolist()) == (0, [False, True, False, True])
+    assert (found["text"].str.strip() == ["good 1", "", "NA", ""]).all()
+    assert ("2 rows" in complaints, "1 row with a true answer" in complaints) == (True, True)
+    given[:0].to_csv("new.csv", index=False)
+    code, printed, _ = run("predict", folder, "new.csv", "--truth", "stars")
     assert (code, printed.split()) == (0, ["text,stars,prediction,lower,upper"])
 
 
@@ -390,24 +317,8 @@ def test_a_reader_that_goes_away_ends_no_fit_and_no_prediction(run, monkeypatch)
     assert (code, len(printed.splitlines())) == (0, 81)
 
 
-def test_a_level_out_of_range_is_named_as_the_option(run):
-    run("fit", write_reviews(), "--target", "stars")
-    code, _, complaint = run("predict", "reviews-stars", "reviews.csv", "--level", "90")
-    assert (code, "--level" in complaint) == (2, True)
-
-
 def test_help_fits_a_screen(capsys):
     for command in ("fit", "predict"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         assert len(capsys.readouterr().out.splitlines()) <= 48
-
-
-def test_a_large_table_is_read_in_seconds(tmp_path):
-    texts, stars = reviews(2000)
-    table = pd.concat([pd.DataFrame({"text": texts, "stars": stars})] * 10, ignore_index=True)
-    table.to_csv(tmp_path / "large.csv", index=False)
-    from ntloss.regression.columns import read_answers
-    from ntloss.regression.tables import read_table
-
-    assert np.isfinite(read_answers(read_table(tmp_path / "large.csv").rows["stars"]).numbers).all()

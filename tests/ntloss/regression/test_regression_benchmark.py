@@ -12,16 +12,6 @@ ROOT = Path(__file__).parents[3]
 BENCHMARK = ROOT / "benchmarks/regression.py"
 
 
-def test_neighbors_are_the_most_similar_rows_but_never_the_row_itself():
-    write = runpy.run_path(str(BENCHMARK))["with_neighbors"]
-    table = pd.DataFrame(
-        {"text": ["red apple", "red apples", "blue sea", "apple, red"], "stars": [1, 2, 3, 4]}
-    )
-    found = write(table, "{text}: ", "stars", known=3, count=1)
-    assert found[:2] == ["red apples: 2", "red apple: 1"]
-    assert found[3] in {"red apples: 2", "red apple: 1"}
-
-
 def test_it_prints_errors_intervals_time_and_memory(tmp_path, capsys):
     texts, stars = reviews(110)
     pd.DataFrame({"text": texts, "stars": stars}).to_csv(tmp_path / "reviews.csv", index=False)

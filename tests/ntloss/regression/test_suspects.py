@@ -1,8 +1,10 @@
-"""What is pointed out about a table: columns that hold the answer, and marks of gaps among the answers."""
+"""What is pointed out about a table, and how answers are written that may have errors among them."""
 
 import numpy as np
 import pytest
 
+from ntloss.numbers import NumberFormat
+from ntloss.regression.formats import AnswerFormat
 from ntloss.regression.suspects import find_errors, find_leaks
 
 RANDOM = np.random.default_rng(0)
@@ -64,8 +66,32 @@ def test_good_predictors_are_no_leaks():
         ([*range(20, 80), 99], set()),
         ([0, 1] * 30, set()),
         ([-1, 1] * 30, set()),
+        ([*range(9990, 10_050), *[0] * 20], set()),
+        ([*range(9990, 10_050), 0], {0}),
+        ([*range(9990, 10_050), 0, 0, -999], {-999}),
+        ([*range(1, 21), *[0] * 70], set()),  # a quarter of all answers would be far from the quartiles
+        ([*np.exp(np.linspace(-4, 6, 60))], set()),  # large ones of a long tail
+        ([*np.arange(2.4, 3.5, 0.02), 1e7], {1e7}),
+        ([*[1, 2, 3, 4, 5] * 38, *[999] * 10], {999}),
+        ([*range(20, 300, 10), 1e6], {1e6}),
+        ([10, 11, 12, 13, 14, 15, 16, 9999, 9999] * 7, {9999}),
     ],
 )
-def test_lone_negatives_and_repeated_nines_may_be_marks_of_gaps(answers, errors):
+def test_answers_far_from_all_others_and_marks_of_gaps_may_be_errors(answers, errors):
     answers = np.array(answers, float)
-    assert {*answers[find_errors(answers, answers)]} == errors
+    assert {*answers[find_errors(answers)]} == errors
+
+
+def test_an_answer_that_may_be_an_error_takes_no_decimals_and_no_scale_from_the_others():
+    answers = np.array([round(2.4 + i % 12 / 10, 1) for i in range(119)])
+    forms = [
+        AnswerFormat.choose(each) for each in (answers, np.append(answers, 1e7), np.append(answers[:30], 1e7))
+    ]
+    assert [(form.numbers.decimals, form.log) for form in forms] == [(1, False)] * 3
+
+
+@pytest.mark.parametrize("number", [99.6, 123.0, -5.0, float("nan"), float("inf")])
+def test_answers_that_do_not_fit_are_refused(number):
+    assert AnswerFormat(NumberFormat(2)).write([99.4]) == ["99"]
+    with pytest.raises(ValueError):  # noqa: PT011
+        AnswerFormat(NumberFormat(2)).write([7.0, number])
