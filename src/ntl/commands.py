@@ -7,25 +7,22 @@ ntl compare studies/whole_numbers/sentiment.yaml
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import math
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
-from hydra.errors import HydraException, OverrideParseException
+from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
@@ -37,7 +34,7 @@ from ntl.evaluate import Metrics, read_results
 from ntl.layout import HYDRA, JOBS, RESULTS
 from ntl.own import find_own_code
 from ntl.run import run
-from ntl.settings import SECTIONS, changes, find_primary, read_config, unknown_at_the_top, unread_keys
+from ntl.settings import TOP, changes, find_primary, read_config, unread_keys
 from ntl.terminal import HELP_OPTIONS, print_keys
 
 log = logging.getLogger(__name__)
@@ -47,7 +44,6 @@ GROUPS = (
     "dataset_args", "model_args", "weights", "loss", "training_args", "evaluation",
     "run_specific_config@_global_",
 )  # fmt: skip
-_STRUCTURED = {*SECTIONS, "dataset_args"} - {"training_args"}  # which has any argument of transformers
 SHARED = ("train", "compare", "settings")  # files of `conf/` that studies extend
 NO_GROUP = {f"{group}=null": f"~{group}" for group in ("dataset_args", "model_args", "weights", "loss")}
 SWEEP = "NTL_SWEEP"  # variable in which the runs of a sweep find when it was started
@@ -86,7 +82,11 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
     first = next((i for i, each in enumerate(arguments) if each not in ("-m", "--multirun")), 0)
     if arguments and arguments[first].endswith((".yaml", ".yml")):
         primary = Path(arguments.pop(first))
-        _check_study(primary)
+        if not primary.is_file() or primary.stem in SHARED:
+            raise UserError(
+                f"{primary} is no study; expected a YAML file, which has another name than the files that "
+                f"studies extend: {', '.join(SHARED)}."
+            )
     folder, name, more = find_primary(primary)
     arguments += more
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
@@ -108,31 +108,15 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
             raise error.__cause__ from None
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(_explain(error)) from None
+        lines = f"{error}\n{error.__cause__ or ''}".splitlines()
+        # Nothing would read a key that is appended.
+        kept = [line for line in lines if line.strip() and not line.startswith("To append to your config")]
+        raise UserError("\n".join(dict.fromkeys(kept))) from None
     finally:
         sys.argv = before[0]
         if before[1] is None:
             del os.environ["HYDRA_FULL_ERROR"]
     return 0
-
-
-def _check_study(file: Path) -> None:
-    """Raise a UserError unless a file can be the primary file of a command."""
-    import yaml  # type: ignore[import-untyped]
-
-    if not file.is_file():
-        raise UserError(f"{file} does not exist; expected a YAML file with the settings of a study.")
-    try:
-        content = yaml.safe_load(file.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{file} cannot be read ({' '.join(str(error).split())}).") from None
-    if file.stem in SHARED:
-        raise UserError(f"{file} has the name of a file that it extends. Choose another name.")
-    if not isinstance(content, dict) or not content.get("defaults"):
-        raise UserError(
-            f"{file} has no defaults, so it lacks all other settings. Begin it with a line such as "
-            "defaults: [compare, _self_]."
-        )
 
 
 def task(composed: DictConfig) -> float:
@@ -263,23 +247,15 @@ def failed_runs(folder: Path, sweep: float) -> tuple[dict[Path, str], bool]:
 
 
 def _check_keys(composed: DictConfig, settings: DictConfig) -> None:
-    """Raise a UserError for a key that nothing reads, which Hydra adds if `+` stands before it.
+    """Raise a UserError for a key at the top of a configuration that neither a run nor another key reads.
 
     Args:
         composed: The configuration without Hydra's settings.
         settings: These.
     """
-    for group in map(str, composed):
-        kind = OmegaConf.get_type(composed, group)
-        if group not in _STRUCTURED or composed[group] is None or not is_dataclass(kind):
-            continue
-        names = [each.name for each in fields(kind)]
-        for key in map(str, composed[group]):
-            if key not in names:
-                raise unknown_key(f"{group}.", key, names)
     text = OmegaConf.to_yaml(composed) + OmegaConf.to_yaml(settings)
     for key in unread_keys(map(str, composed), text):
-        raise unknown_at_the_top(key)
+        raise unknown_key("", key, TOP)
 
 
 def _write_configuration(composed: DictConfig, folder: Path) -> None:
@@ -394,56 +370,9 @@ def _name_jobs_by(overrides: Sequence[str]) -> list[str]:
         parsed = OverridesParser.create().parse_overrides([*overrides])
     except HydraException:
         return []  # Hydra will explain it
-    _check_runs_differ(parsed)
     left_out = [
         f"'{override.key_or_group}'"
         for override in parsed
         if not override.is_sweep_override() and changes(override.key_or_group) != "model"
     ]
     return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(left_out)}]"]
-
-
-def _check_runs_differ(overrides: Sequence[Override]) -> None:
-    """Raise a UserError if runs of a sweep would have one folder, or the sweep several."""
-    for override in overrides:
-        if override.key_or_group == "training_args.output_dir" and override.is_sweep_override():
-            raise UserError(
-                f"{override.input_line} has several values, but all runs of a sweep are in one folder. Pass "
-                "one value, below which each run has a folder of its own."
-            )
-    chosen = (ValueType.SIMPLE_CHOICE_SWEEP, ValueType.CHOICE_SWEEP)
-    for override in [each for each in overrides if each.value_type in chosen]:
-        values = [*override.sweep_string_iterator()]
-        if twice := [value for value in dict.fromkeys(values) if values.count(value) > 1]:
-            raise UserError(f"{override.input_line} has the value {twice[0]} twice. Omit one of the two.")
-
-
-def _explain(error: Exception) -> str:
-    """Return an error of Hydra or omegaconf in two lines, with a close key or choice."""
-    cause = error.__cause__ if error.__cause__ is not None else error
-    lines = [line.strip() for line in f"{error}\n{cause}".splitlines() if line.strip()]
-    # Nothing would read a key that is appended.
-    omitted = ("object_type=", "To append to your config use")
-    lines = [line for line in dict.fromkeys(lines) if not line.startswith(omitted)]
-    text = "\n".join(lines)
-    known: list[str] = []
-    if found := re.search(r"Available options in '[^']*':\n((?:(?!Config search).+\n?)+)", text):
-        known = [line.strip() for line in found[1].splitlines()]
-        lines = [lines[0], f"Available: {', '.join(known)}"]
-    wrong = re.search(r"[Cc]ould not (?:find|override) '(?:[^'\n]*[/.])?([^'/.\n]+)'", text)
-    parent = getattr(cause, "parent_node", None)
-    if wrong and wrong[0].endswith(f"override '{wrong[1]}'"):
-        return str(unknown_at_the_top(wrong[1]))
-    if wrong and not known and parent is not None:
-        known = [str(key) for key in parent]
-    elif wrong and not known:
-        known = [*GROUPS]
-    near = difflib.get_close_matches(wrong[1], known, n=1) if wrong else []
-    if near:
-        return f"{lines[0]}\nDid you mean {near[0]}?"
-    if isinstance(error, OverrideParseException):
-        return (
-            f"{error.override} cannot be parsed. A value with braces, colons or commas needs quotes "
-            """that the shell passes on: 'key="value"'."""
-        )
-    return "\n".join(lines[:2])

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from omegaconf import MISSING, OmegaConf
 
-from ntl.errors import UserError
+from ntl.errors import UserError, unknown_key
 
 Changes = Literal["model", "answers", "nothing"]
 
@@ -42,6 +42,8 @@ class Settings:
 
     group: ClassVar[str] = ""
     """What stands before a key on the command line, such as `loss.`."""
+    is_open: ClassVar[bool] = False
+    """Whether it has any further key."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -58,10 +60,18 @@ Kind = TypeVar("Kind", bound=Settings)
 
 
 def read_settings(kind: type[Kind], given: Mapping[str, Any]) -> Kind:
-    """Make the settings of a class from values that Hydra has resolved; other keys are left out."""
-    known = {each.name for each in fields(kind)}
-    values: Any = {key: value for key, value in given.items() if key in known and value != MISSING}
+    """Make the settings of a class from values that Hydra has resolved; a UserError names an unknown key."""
+    known = [each.name for each in fields(kind)]
+    given = {key: value for key, value in given.items() if value != MISSING}
+    more = {key: value for key, value in given.items() if key not in known}
+    if more and not kind.is_open:
+        raise unknown_key(kind.group, next(iter(more)), known)
     # Here `${` stands for itself, as in a prompt with prices.
-    values |= {key: value.replace("${", r"\${") for key, value in values.items() if isinstance(value, str)}
+    values = {
+        key: value.replace("${", r"\${") if isinstance(value, str) else value
+        for key, value in given.items()
+        if key in known
+    }
     found: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), values))
+    vars(found).update(more)
     return found

@@ -80,6 +80,7 @@ def score_answers(
         evaluation: Decoding settings.
     """
     from accelerate import PartialState
+    from accelerate.utils import gather_object
 
     from ntl.models.batches import evaluation_mode
 
@@ -89,22 +90,21 @@ def score_answers(
     rank, world = PartialState().process_index, PartialState().num_processes
     share = math.ceil(len(examples) / world)
     batches = batches_by_length([len(e.question) for e in examples], min(evaluation.batch_size, share))
-    answers: dict[int, tuple[list[Answer], int]] = {}
+    answers: dict[int, Answer] = {}
+    before = _ill_formed(built) or 0
     with evaluation_mode(built.model):
-        for index in range(rank, len(batches), world):
-            before = _ill_formed(built) or 0
-            found = _answers(built, [examples[i].question for i in batches[index]], evaluation)
-            answers[index] = found, (_ill_formed(built) or 0) - before
-    gathered = _gather(answers)
-    answered = {
-        i: one for n, batch in enumerate(batches) for i, one in zip(batch, gathered[n][0], strict=True)
-    }
+        for batch in batches[rank::world]:
+            answers |= zip(
+                batch, _answers(built, [examples[i].question for i in batch], evaluation), strict=True
+            )
+    shares = gather_object([(answers, (_ill_formed(built) or 0) - before)])
+    answered = {i: one for share, _ in shares for i, one in share.items()}
     result = _result(examples, [answered[i] for i in range(len(examples))], data, evaluation)
     form = getattr(built, "answer_format", None)
-    if form is not None and form.number_format is not None:
+    if form is not None and form.form is not None:
         result.metrics["outside_format"] = sum(not form.fits(example.answer) for example in examples)
     if _ill_formed(built) is not None:
-        result.metrics["ill_formed"] = sum(count for _, count in gathered.values())
+        result.metrics["ill_formed"] = sum(count for _, count in shares)
     return result
 
 
@@ -176,16 +176,6 @@ def check_readings(built: Any, data: TaskData, evaluation: Evaluation) -> None:
         built.quantiles([example.question], SPACED_LEVELS)
 
 
-def metric_names(data: TaskData, evaluation: Evaluation) -> list[str]:
-    """Return the names of the metrics of answers to the validation set, whose values are not known yet."""
-    from ntl.scores import SPACED, Distribution
-
-    example = next((each for each in data.validation if each.ratings), data.validation[0])
-    nothing = Distribution([math.nan] * SPACED, *[math.nan] * 5)
-    read = nothing if evaluation.quantile_readings else None
-    return [*_result([example], [(example.answer, read)], data, evaluation).metrics]
-
-
 def _ill_formed(built: AnsweringModel) -> int | None:
     """Return how many malformed numbers were decoded so far; None if there cannot be any."""
     return getattr(getattr(built, "encoding", None), "ill_formed", None)
@@ -249,10 +239,3 @@ def _number(text: str) -> float | None:
 
     number = last_number(text)
     return None if number is None else max(-sys.float_info.max, min(number, sys.float_info.max))
-
-
-def _gather(mine: Mapping[int, Any]) -> dict[int, Any]:
-    """Merge what all processes have computed for their batches, by the batch's index, on every process."""
-    from accelerate.utils import gather_object
-
-    return {index: value for share in gather_object([mine]) for index, value in share.items()}

@@ -52,7 +52,7 @@ def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, 
     for group, settings in config.plain().items():
         for name, value in settings.items():
             parts[changes(f"{group}.{name}")][f"{group}.{name}"] = value
-    for key in ("dataset_args.load", "loss.criterion", "model_args.own_encoding"):
+    for key in ("dataset_args.load", "loss.criterion", "model_args.number_encoding"):
         if is_own(parts["model"].get(key)):
             parts["model"][f"{key}{SOURCE}"] = digest_of_source(parts["model"][key])
     for name in config.evaluation.metrics:
@@ -88,10 +88,9 @@ def without_unread(identity: Identity) -> dict[str, Any]:
 def differing(one: Identity, other: Identity) -> list[str]:
     """Return the keys in which two identities differ.
 
-    A digest of files that only one of them has tells nothing: runs of earlier versions lack some, and the
-    folder from which a finished run started may be gone. They have settings that nothing read, too.
+    A digest of files that only one of them has tells nothing: the folder from which a finished run started
+    may be gone.
     """
-    one, other = without_unread(one), without_unread(other)
     keys = [key for key in dict.fromkeys([*one, *other]) if one.get(key) != other.get(key)]
     return [key for key in keys if not key.endswith(SOURCE) or (key in one and key in other)]
 

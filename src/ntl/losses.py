@@ -42,7 +42,7 @@ def library_options(loss: LossSettings, model: ModelArgs) -> dict[str, Any]:
     except (ValueError, TypeError) as error:
         raise UserError(f"the loss settings are invalid: {error}") from error
     is_ours = ":" not in loss.criterion and loss.criterion != "hl_gauss"
-    if model.encoding in ("auto", "own") and is_ours and loss.mode == "add":
+    if (model.encoding == "auto" or is_own(model.encoding)) and is_ours and loss.mode == "add":
         criterion = in_any_unit(criterion)
     return {
         "criterion": criterion,

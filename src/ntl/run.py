@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +23,6 @@ from ntl.evaluate import (
     Metrics,
     Result,
     check_readings,
-    metric_names,
     read_results,
     reference_metrics,
     score_answers,
@@ -223,7 +222,7 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
 
     from ntl.data import add_shots, evenly_spaced
     from ntl.models import build
-    from ntl.trainer import EncodedRows, HeadTrainer, LabTrainer, XvalTrainer
+    from ntl.trainer import EncodedRows, LabTrainer, XvalTrainer
 
     set_seed(arguments.seed)
     built = build(config.model_args, config.weights if learned is not None else None, arguments.seed)
@@ -239,13 +238,14 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
         raise UserError(f"the {empty[0]} set has no examples; expected at least one.")
     evaluation, kind = config.evaluation, LabTrainer
     if config.model_args.head == "regression":
-        evaluation, kind = replace(evaluation, read=[]), HeadTrainer
+        evaluation = replace(evaluation, read=[])
     elif config.model_args.encoding == "xval":
         kind = XvalTrainer
+    if learned is not None:
+        best = arguments.metric_for_best_model or "loss"
+        check_best(best.removeprefix("eval_"), evaluation.quantile_readings)
     if evaluation.quantile_readings:
         check_readings(built, data, evaluation)
-    if learned is not None:
-        check_best(arguments, data, evaluation)
 
     shown = list(evenly_spaced(data.validation, evaluation.samples_during_training))
     rows["eval_dataset"] = EncodedRows(shown, built)
@@ -258,28 +258,25 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
         )
     except (RuntimeError, ValueError, ImportError) as error:  # such as a tracker that is not installed
         raise UserError(f"training_args cannot be used: {describe(error)}") from None
-    if isinstance(trainer, HeadTrainer):
-        trainer.head_rate = config.weights.head_learning_rate
     add_loss(trainer, config)
     return trainer, data
 
 
-def check_best(arguments: Any, data: TaskData, evaluation: Evaluation) -> None:
-    """Raise a UserError if the metric that chooses the best checkpoint, or the rate, will not be measured."""
-    name = (arguments.metric_for_best_model or "loss").removeprefix("eval_")
-    if name in LOSS_TERMS or arguments.eval_strategy == "no":
-        return
-    if name not in (measured := [*LOSS_TERMS, *metric_names(data, evaluation)]):
+def check_best(name: str, readings: Sequence[str]) -> None:
+    """Raise a UserError if the metric that chooses the best checkpoint is of a reading that is not made."""
+    from ntl.metrics.registry import OF_DISTRIBUTION, OF_READING, split_metric  # slow: torch
+
+    reading = "median" if name in OF_DISTRIBUTION and not readings else split_metric(name)[0]
+    if reading in OF_READING and reading not in readings:
         raise UserError(
-            f"training_args.metric_for_best_model={name} is not measured on the validation set; expected one "
-            f"of: {', '.join(measured)}. A reading's metrics need evaluation.read."
+            f"training_args.metric_for_best_model={name} needs evaluation.read=[{reading}]. Pass that."
         )
 
 
 def answer_tests(trainer: Any, data: TaskData, evaluation: Evaluation) -> dict[str, Result]:
     """Answer the validation set and the test sets, and score the answers."""
     from ntl.data import evenly_spaced
-    from ntl.scores import describe_test
+    from ntl.scores import describe_metrics
     from ntl.trainer import EncodedRows
 
     results = {}
@@ -292,7 +289,7 @@ def answer_tests(trainer: Any, data: TaskData, evaluation: Evaluation) -> dict[s
         found = trainer.result
         metrics = {**found.metrics, **terms, **reference_metrics(data, examples)}
         results[test] = Result(metrics, found.predictions)
-        log.info(describe_test(test, metrics, evaluation.interval if data.columns else None))
+        log.info(f"{test}: {describe_metrics(metrics)}")
     return results
 
 

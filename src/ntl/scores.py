@@ -22,6 +22,7 @@ from ntl.own import load_own
 from ntl.protocol import last_number, numbers_of
 
 ERRORS = ("mae", "log_mae")
+OF_READINGS = ("median_mae", "mean_mae", "constant_mae", "interval_coverage", "interval_width")
 EARTH_RADIUS = 6371.0  # km
 SPACED = 20
 """Number of equally spaced quantiles.
@@ -322,51 +323,16 @@ def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def describe_errors(metrics: Mapping[str, float | None], interval: float) -> str:
-    """Describe the errors of readings, of a constant answer, and intervals, as one line.
-
-    Args:
-        metrics: Metrics by name; see `reading_scores` and `reference_scores`.
-        interval: The share that intervals should cover.
-
-    Example:
-        >>> describe_errors({"mae": 4469.3, "median_mae": 3347.0, "constant_mae": 4098.0}, 0.9)
-        'MAE: median 3,347 · greedy 4,469 · constant 4,098'
-    """
-    names = {"median": "median_mae", "mean": "mean_mae", "greedy": "mae", "constant": "constant_mae"}
-    parts = [f"{name} {short(metrics[key])}" for name, key in names.items() if metrics.get(key) is not None]
-    if (covered := metrics.get("interval_coverage")) is not None:
-        width = short(metrics["interval_width"])
-        parts.append(f"{100 * interval:g} % interval covers {100 * covered:.0f} %, width {width}")
-    if metrics.get("invalid"):
-        parts.append(f"{metrics['invalid']:,.0f} answers are no numbers")
-    return f"MAE: {' · '.join(parts)}"
-
-
-def short(number: float | None) -> str:
-    """Write a number with four digits, or as a whole one.
-
-    Example:
-        >>> short(15453.2), short(0.012345), short(62.0)
-        ('15,453', '0.01235', '62')
-    """
-    if number is None:
-        return "n/a"
-    return f"{number:,.0f}" if 1000 <= abs(number) < 1e15 else f"{number:.4g}"
-
-
 def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
-    """Return the metrics that matter most, and those named in `more`, as one line."""
+    """Return the metrics that matter most, and those named in `more`, as one line.
+
+    Example:
+        >>> describe_metrics({"count": 300, "exact_number": 0.25, "mae": 4469.3, "median_mae": 3347.0})
+        '300 questions, exact_number 0.25, mae 4469, median_mae 3347'
+    """
     given = [name for name in metrics if metrics[name] is not None]
     right = [name for name in RIGHT if name in given][:1]
     # The task compares texts, places or numbers.
-    errors = ["km", "rougeL"] if right == ["exact_match"] else ERRORS
+    errors = ["km", "rougeL"] if right == ["exact_match"] else [*ERRORS, *OF_READINGS]
     shown = [name for name in (*more, *right, *errors) if name in given]
     return ", ".join([f"{metrics['count']} questions", *(f"{name} {metrics[name]:.4g}" for name in shown)])
-
-
-def describe_test(test: str, metrics: Mapping[str, float | None], interval: float | None) -> str:
-    """Describe the metrics of a test set; with an `interval`, which tables have, the errors of readings."""
-    if interval is not None and metrics.get("mae") is not None:
-        return f"{test} {describe_errors(metrics, interval)}"
-    return f"{test}: {describe_metrics(metrics)}"

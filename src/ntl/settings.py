@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from enum import StrEnum
 from hashlib import sha256
 from importlib.resources import files
@@ -27,9 +26,9 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from ntl.data import DATASETS, Data
 from ntl.declare import Changes, Settings, read_settings, setting
 from ntl.errors import UserError, unknown_key
+from ntl.own import is_own
 
 Family = StrEnum("Family", "t5 decoder_only pretrained")
-NumberEncoding = StrEnum("NumberEncoding", "none none_regression_head rt xval")
 TokenizerType = StrEnum("TokenizerType", "digits auto")
 AnswerWidth = StrEnum("AnswerWidth", "plain padded")
 AnswerScale = StrEnum("AnswerScale", "plain log")
@@ -69,11 +68,10 @@ class ModelArgs(Settings):
     family: Family = setting(
         Family.t5, "the kind of model; pretrained: what the model's own configuration says"
     )
-    number_encoding: NumberEncoding = setting(NumberEncoding.none, "how numbers are encoded, if not as text")
-    own_encoding: str | None = setting(
-        None,
-        "an encoding of your own for T5, module:function, in place of number_encoding; the module is a file "
-        "in the folder of the command, see docs/lab.md",
+    number_encoding: str = setting(
+        "none",
+        "how numbers are encoded, if not as text: rt, xval, none_regression_head, or module:function, an "
+        "encoding of your own in a file of the folder of the command",
     )
     tokenizer_type: TokenizerType = setting(
         TokenizerType.digits, "digits: each digit is a token; auto: the tokenizer is left as it is"
@@ -83,10 +81,6 @@ class ModelArgs(Settings):
         "padded: answers have one length, with leading zeros, signs and decimals, and are decoded as such; a "
         "regression head writes no text, and ignores this",
     )
-    number_width: int | None = setting(
-        None, "padded: digits before the point; null: as many as the training answers need"
-    )
-    number_places: int | None = setting(None, "padded: digits after the point; null: as many as are needed")
     number_digits: int | None = setting(
         None,
         "padded: how precisely answers are written; 3 keeps three significant digits of their standard "
@@ -135,11 +129,9 @@ class ModelArgs(Settings):
 
     @property
     def encoding(self) -> str:
-        """How texts become tokens: `digits`, `auto`, `rt`, `xval` or `own`, see `ntl.encodings`."""
-        if self.own_encoding is not None and self.head == "language":
-            return "own"
-        of_numbers = str(self.number_encoding)
-        return of_numbers if of_numbers in ("rt", "xval") else str(self.tokenizer_type)
+        """How texts become tokens: `digits`, `auto`, or `number_encoding`, see `ntl.encodings`."""
+        plain = self.number_encoding in ("none", "none_regression_head")
+        return str(self.tokenizer_type) if plain else self.number_encoding
 
     @property
     def head(self) -> str:
@@ -158,12 +150,8 @@ class Weights(Settings):
         "number of layers that are trained, from the top (of the decoder), with the norm behind them; "
         "null: all",
     )
-    train_head: bool = setting(False, "with trained_layers: train the output head, too")
     lora: dict[str, Any] | None = setting(
         {}, "arguments of peft's LoraConfig, such as {r: 8, lora_alpha: 16}; merged into the saved model"
-    )
-    head_learning_rate: float | None = setting(
-        None, "learning rate of a regression head; null: training_args.learning_rate"
     )
 
 
@@ -171,7 +159,7 @@ class Weights(Settings):
 class TrainingArgs(Settings):
     """Training as published: any argument of transformers' Seq2SeqTrainingArguments, and a few of the lab."""
 
-    group = "training_args."
+    group, is_open = "training_args.", True
 
     trial: str | None = setting(None, "a folder that groups runs", "nothing")
     special_name: str | None = setting(None, "suffix of the output folder's name", "nothing")
@@ -298,20 +286,20 @@ class Evaluation(Settings):
         return tuple(str(name) for name in Reading if name in self.read and name != "greedy")
 
 
+ENCODINGS = ("none", "none_regression_head", "rt", "xval")  # besides the user's own
 LONGEST = 180  # characters of a run's folder before the digest
 MAX_JOBS = 4  # runs at a time by default; one of a small model takes about 0.7 GiB
-MODELS = {
-    "rt": "RT",
-    "xval": "xVal",
-    "own": "T5, own encoding",
-    "t5": "T5",
-}  # names in tables, by encoding or family
+MODELS = {"rt": "RT", "xval": "xVal", "t5": "T5"}  # names in tables, by encoding or family
 # Keys that say how a sweep is reported.
 OF_REPORTS = ("contrasts", "margin", "announce", "names")
 SECTIONS: dict[str, type[Settings]] = {
     "model_args": ModelArgs, "weights": Weights, "training_args": TrainingArgs, "loss": LossSettings,
     "evaluation": Evaluation,
 }  # fmt: skip
+
+
+TOP = ("dataset_args", *SECTIONS, *OF_REPORTS)
+"""What a configuration has at its top, besides Hydra's keys and those that a study gives to its own."""
 
 
 @dataclass
@@ -349,6 +337,7 @@ class Config:
         if args.family == "pretrained" or args.model_name_or_path is not None:
             name = Path(str(args.model_name_or_path)).name
         name = MODELS.get(args.encoding) or MODELS.get(args.family, name)
+        name = f"{name}, own encoding" if is_own(args.encoding) else name
         if args.head == "regression":
             return f"{name} regression head"
         return " + ".join(filter(None, (name, self.loss.title)))
@@ -390,9 +379,6 @@ def read_config(given: DictConfig | Mapping[str, Any], choice: str | None = None
     kinds: dict[str, type[Settings]] = {"dataset_args": DATASETS[dataset], **SECTIONS}
     sections: Any = {group: read_settings(kind, given.get(group) or {}) for group, kind in kinds.items()}
     training = sections["training_args"]
-    for key, value in (given.get("training_args") or {}).items():
-        if not hasattr(training, key) and value != MISSING:
-            setattr(training, key, value)  # any argument of transformers can be given
     config = Config(**sections, choice=choice)
     config.loss = choose_loss(config.loss, config.model_args)
     if smoothing := getattr(training, "label_smoothing_factor", 0.0):
@@ -433,6 +419,9 @@ def check(config: Config) -> None:
             f"evaluation.name={config.evaluation.name!r} cannot be the name of a folder beside checkpoints; "
             "expected letters, digits, dots and hyphens."
         )
+    encoding = config.model_args.number_encoding
+    if encoding not in ENCODINGS and not is_own(encoding):
+        raise unknown_key("model_args.number_encoding=", encoding, [*ENCODINGS, "module:function"])
     for key, is_given, needed, is_met in _needs(config):
         if is_given and not is_met:
             raise UserError(f"{key} needs {needed}. Pass that, or omit {key.partition('=')[0]}.")
@@ -445,13 +434,12 @@ def _needs(config: Config) -> list[tuple[str, Any, str, bool]]:
     has_model, is_t5 = args.model_name_or_path is not None, args.family == "t5"
     is_head, is_padded = args.head == "regression", args.number_format == "padded"
     has_term, layers = args.number_token_loss, weights.trained_layers
-    writes = not is_head and args.encoding in ("digits", "auto")
-    in_digits, on_decoder = writes or (not is_head and args.encoding in ("rt", "own")), is_head and not is_t5
+    writes, own = not is_head and args.encoding in ("digits", "auto"), is_own(args.encoding)
+    in_digits, on_decoder = writes or own or args.encoding == "rt", is_head and not is_t5
     head_loss = "absolute" if args.family == "pretrained" else "squared"  # the default, see `conf/model_args`
     model = "model_args.model_name_or_path=MODEL, a folder or a name on the hub"
     head = "a regression head, such as model_args=pretrained_regression_head"
     name = "a regression head" if is_head else f"number_encoding={args.encoding}"
-    name = f"own_encoding={args.own_encoding}" if args.encoding == "own" else name
     digits = f"a language model that writes numbers in digits, which {name} does not"
     padded, decoder = "model_args.number_format=padded", "a model_args.family that is not t5"
     term = "model_args.number_token_loss=true with loss=from_model_args"
@@ -463,10 +451,8 @@ def _needs(config: Config) -> list[tuple[str, Any, str, bool]]:
 
     of_model: list[tuple[str, Any, str, bool]] = [
         ("config_overrides", args.config_overrides, "model_args.model_name_or_path=null", not has_model),
-        (f"family={args.family}", not is_t5, digits, writes or on_decoder),
+        (f"family={args.family}", not is_t5, digits, writes or own or on_decoder),
         ("number_format=padded", is_padded, digits, writes or is_head),
-        ("number_width", changed("number_width"), padded, is_padded),
-        ("number_places", changed("number_places"), padded, is_padded),
         ("number_digits", changed("number_digits"), padded, is_padded),
         ("number_scale", changed("number_scale"), padded, is_padded),
         ("separator", changed("separator"), decoder, not is_t5),
@@ -487,10 +473,8 @@ def _needs(config: Config) -> list[tuple[str, Any, str, bool]]:
         ("model_args=pretrained", args.family == "pretrained", model, has_model),
         *((f"model_args.{key}", given, needed, is_met) for key, given, needed, is_met in of_model),
         ("weights.trained_layers", layers is not None, "weights.lora={}", not weights.lora),
-        ("weights.trained_layers", layers is not None, digits, writes or on_decoder),
-        ("weights.lora", weights.lora, digits, writes or on_decoder),
-        ("weights.train_head", weights.train_head, "weights.trained_layers", layers is not None),
-        ("weights.head_learning_rate", weights.head_learning_rate is not None, head, is_head),
+        ("weights.trained_layers", layers is not None, digits, writes or own or on_decoder),
+        ("weights.lora", weights.lora, digits, writes or own or on_decoder),
         ("loss.label_smoothing", config.loss.label_smoothing, "a language model", not is_head),
         (f"loss.criterion={criterion}", criterion is not None, digits, in_digits),
         (f"evaluation.read=[{','.join(readings)}]", readings, digits, writes or is_head),
@@ -601,24 +585,12 @@ def unread_keys(given: Iterable[str], text: str) -> list[str]:
         given: The keys.
         text: The configuration as YAML, with its interpolations.
     """
-    known = {"defaults", "hydra", "dataset_args", *SECTIONS, *OF_REPORTS}
+    known = {"defaults", "hydra", *TOP}
     return [
         key
         for key in given
         if key not in known and not re.search(rf"\$\{{(?:[^}}]*[^\w.}}])?\.*{re.escape(key)}\b", text)
     ]
-
-
-def unknown_at_the_top(key: str) -> UserError:
-    """Make the error of a key at the top of a configuration, with the key of a group that may be meant."""
-    top = ["dataset_args", *SECTIONS, *OF_REPORTS]
-    kinds = [*(("dataset_args", kind) for kind in DATASETS.values()), *SECTIONS.items()]
-    of_groups = {each.name: f"{group}.{each.name}" for group, kind in kinds for each in fields(kind)}
-    if get_close_matches(key, top, n=1):
-        return unknown_key("", key, top)
-    if near := get_close_matches(key, of_groups, n=1):
-        return UserError(f"{key} is unknown. Did you mean {of_groups[near[0]]}?")
-    return unknown_key("", key, top)
 
 
 def default_jobs(_root_: DictConfig) -> int:

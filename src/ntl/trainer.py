@@ -1,6 +1,6 @@
 """transformers' Trainer, as the lab needs it: its evaluations also answer questions.
 
-`XvalTrainer` and `HeadTrainer` add what their models need. Adapters are saved merged.
+`XvalTrainer` adds what xVal needs. Adapters are saved merged.
 """
 
 import logging
@@ -273,27 +273,6 @@ class XvalTrainer(LabTrainer):
     def _sums(self, outputs: Any, labels: Tensor) -> Tensor:
         """Add a fifth column with the sum of the squared errors of a row's numbers."""
         return torch.cat([super()._sums(outputs, labels), outputs[1].sum(-1, keepdim=True).double()], -1)
-
-
-class HeadTrainer(LabTrainer):
-    """The trainer of a regression head.
-
-    Attributes:
-        head_rate: The head's learning rate. None: that of all weights.
-    """
-
-    head_rate: float | None = None
-
-    def create_optimizer(self, model=None):
-        """Give the head its own learning rate."""
-        optimizer = super().create_optimizer(model)
-        if self.head_rate is not None:
-            own = {id(weight) for weight in self.built.head.parameters()}
-            for group in [*optimizer.param_groups]:
-                parts = [[w for w in group["params"] if (id(w) in own) == is_own] for is_own in (False, True)]
-                group["params"] = parts[0]
-                optimizer.add_param_group({**group, "params": parts[1], "lr": self.head_rate})
-        return optimizer
 
 
 def _means(prediction: EvalPrediction) -> dict[str, float]:

@@ -101,7 +101,7 @@ def test_a_whole_float_is_a_whole_number(tmp_path):
 
 
 def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is_not(tmp_path):
-    table = (ROOT / "docs/lab.md").read_text().partition("| there | here |")[2].partition("\n\n")[0]
+    table = (ROOT / "docs/paper.md").read_text().partition("| there | here |")[2].partition("\n\n")[0]
     rows = [
         re.findall(r"`([^`]*=[^`]*)`", cell)
         for line in table.split("\n")[2:]

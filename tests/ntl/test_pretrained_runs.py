@@ -10,13 +10,13 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from ntl.models import build
 from ntl.settings import ModelArgs
-from ntl.trainer import HeadTrainer, LabTrainer
+from ntl.trainer import LabTrainer
 
 HEAD = "model_args=pretrained_regression_head"
 KINDS = {
     "layers": ["model_args=pretrained", "weights.trained_layers=1"],
     "lora": ["model_args=pretrained", "weights=lora", "weights.lora.r=2"],
-    "head": [HEAD, "weights.trained_layers=1", "weights.head_learning_rate=0.01"],
+    "head": [HEAD, "weights.trained_layers=1"],
     "head with lora": [HEAD, "weights.lora={r: 2, lora_alpha: 4}"],
 }
 
@@ -95,23 +95,6 @@ def test_without_steps_the_untouched_model_is_read(tmp_path, llama, capsys):
     assert_identical(load_file(folder / "model.safetensors"), load_file(f"{llama}/model.safetensors"))
 
 
-def test_a_head_has_its_own_learning_rate(tmp_path, llama, monkeypatch):
-    seen = []
-    original = HeadTrainer.create_optimizer
-
-    def record(self, model=None):
-        optimizer = original(self, model)
-        head = [*self.built.head.parameters()]
-        for group in optimizer.param_groups:
-            of_head = [any(weight is each for each in head) for weight in group["params"]]
-            seen.extend((group["lr"], is_own) for is_own in of_head)
-        return optimizer
-
-    monkeypatch.setattr(HeadTrainer, "create_optimizer", record)
-    assert train(*small(tmp_path, llama, *KINDS["head"], steps=1)) == 0
-    assert {*seen} == {(0.001, False), (0.01, True)}
-
-
 @pytest.mark.parametrize("options", [["weights=lora"], ["weights.trained_layers=1"]])
 def test_a_run_that_trained_a_part_is_evaluated_as_an_ordinary_model(options, tmp_path, llama, capsys):
     command = small(tmp_path, llama, "model_args=pretrained", *options)
@@ -122,10 +105,3 @@ def test_a_run_that_trained_a_part_is_evaluated_as_an_ordinary_model(options, tm
     kept = [option for option in kept if not option.startswith("training_args.output_dir")]
     assert train(*kept, *evaluation) == 0, capsys.readouterr().err
     assert_close(results(folder, "again"), results(folder), ONE_COMPUTATION)
-
-
-def test_a_head_that_shares_the_embeddings_is_trained_with_all_layers_running(tmp_path, llama, capsys):
-    options = ["model_args=pretrained", "weights.trained_layers=1", "weights.train_head=true"]
-    assert train(*small(tmp_path, llama, *options)) == 0, capsys.readouterr().err
-    one, start = load_file(tmp_path / "run/model.safetensors"), load_file(f"{llama}/model.safetensors")
-    assert (one["model.embed_tokens.weight"] - start["model.embed_tokens.weight"]).abs().max() > 0

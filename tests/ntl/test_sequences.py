@@ -1,4 +1,7 @@
-"""Sequences of commands: no old number is given for a new one, and nothing of the user's is lost."""
+"""Sequences of commands: no old number is given for a new one, and nothing of the user's is lost.
+
+What was trained on other rows, files or code is never continued, finished or averaged.
+"""
 
 import json
 import random
@@ -7,7 +10,9 @@ import shutil
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 from runs import compare, main, predictions, results, state, train, written
@@ -15,10 +20,13 @@ from safetensors.torch import load_file, save_file
 from tolerances import approx
 from transformers import Trainer
 
+import ntl.identity
+from ntl import commands
 from ntl.data import Example, fingerprint
-from ntl.identity import differing, identify
-from ntl.layout import STATE
-from ntl.own import digest_of_source
+from ntl.data.task import BY_SETTINGS
+from ntl.identity import differing, hash_rows, identify
+from ntl.layout import JOBS, LEARNED_ROWS, STATE
+from ntl.own import digest_of_code, digest_of_source
 from ntl.settings import compose_config
 
 TINY = """
@@ -175,16 +183,10 @@ def sums():
     Path("scored_data.py").write_text(data.format(clip=1e10))
     assert run("loss=ce") == 0
     assert run("loss=ce") == 0
-    config = Path("run/config.json")  # of a run of a version that did not record the file
-    trained = config.read_text()
-    without = json.loads(trained)
-    del without["ntl"]["trained"]["identity"]["dataset_args.load.source"]
     Path("scored_data.py").write_text(data.format(clip=500))
     monkeypatch.delitem(sys.modules, "scored_data")
     assert run("loss=ce") == 2
     assert "scored_data:sums" in capsys.readouterr().err
-    config.write_text(json.dumps(without))
-    assert run("loss=ce") == 0
 
 
 @pytest.mark.parametrize(("found_in", "module"), [("flat", "mine_flat"), (".", "dotted.mine_dotted")])
@@ -330,18 +332,10 @@ def test_a_setting_that_changes_the_rows_is_named(finished, capsys):
     assert "dataset_args.test_size" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("group", ["dataset_args", "model_args", "weights", "loss", "evaluation"])
+@pytest.mark.parametrize("group", ["", "dataset_args.", "model_args.", "weights.", "loss.", "evaluation."])
 def test_a_key_that_nothing_reads_is_an_error(group, capsys):
-    assert run(f"+{group}.tain_size=50") == 2  # Hydra advises the plus
-    assert f"{group}.tain_size" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("plus", ["", "+"])  # Hydra would add the key with it
-def test_a_key_without_its_group_is_an_error_that_names_the_group(plus, capsys):
-    assert run(f"{plus}learning_rate=0.5") == 2
-    message = capsys.readouterr().err
-    assert "training_args.learning_rate" in message
-    assert "+" not in message
+    assert run(f"+{group}tain_size=50") == 2  # Hydra would add it
+    assert f"{group}tain_size" in capsys.readouterr().err
 
 
 def test_a_group_that_a_study_leaves_out_has_its_defaults():
@@ -493,10 +487,6 @@ def test_what_nothing_reads_because_of_another_setting_changes_nothing(given, un
         compose_config(["dataset_args=tabular", *given, *more], "compare") for more in ([], unread)
     )
     assert identify(other, data) == identify(plain, data)
-    # Runs of earlier versions have such settings in their identity.
-    keys = [key.partition("=")[0] for key in unread]
-    before = {**identify(plain, data)[0], **dict.fromkeys(keys, "other")}
-    assert differing(before, identify(plain, data)[0]) == []
 
 
 def test_a_run_is_not_continued_from_other_weights(finished, capsys):
@@ -527,7 +517,11 @@ class Backwards:
     def decode(self, rows):
         return [text[::{step}] for text in self.text.decode(rows)]
 """
-    own = ["loss=ce", "model_args.own_encoding=edited_encoding:Backwards", "model_args.number_format=plain"]
+    own = [
+        "loss=ce",
+        "model_args.number_encoding=edited_encoding:Backwards",
+        "model_args.number_format=plain",
+    ]
     Path("edited_encoding.py").write_text(encoding.format(step=-1))
     assert run(*own) == 0
     assert run(*own) == 0
@@ -561,15 +555,6 @@ def test_runs_on_several_datasets_are_in_one_folder():
     assert train("-m", "study.yaml", "hydra/launcher=basic", *swept) == 0
     (report,) = Path("outputs").glob("*/sweep/report/metrics.csv")
     assert {*pd.read_csv(report)["dataset"]} == {"noisy_regression", "tabular"}
-
-
-@pytest.mark.parametrize(
-    "twice", ["training_args.seed=0,1,0", "loss=ce,crps,ce", "training_args.output_dir=out,other"]
-)
-def test_values_whose_runs_share_a_folder_are_an_error_before_the_first_run(twice, capsys):
-    assert compare("study.yaml", "hydra/launcher=basic", "loss=ce", "training_args.seed=0", twice) == 2
-    assert twice in capsys.readouterr().err
-    assert not Path("out").exists()
 
 
 def test_runs_that_are_reported_twice_are_counted_once(finished):
@@ -651,3 +636,164 @@ def test_a_changed_file_of_several_is_other_data(capsys):
         assert "before the data changed" in capsys.readouterr().err
         Path(f"jokes/{name}.tsv").write_text(before)
     assert train(*command) == 0
+
+
+EVALUATED = ["training_args=eval", "training_args.output_dir=null", "model_args.config_overrides=null"]
+
+
+def seeds_of(folder="out/report"):
+    """The number of seeds of each row of a report."""
+    table = pd.read_csv(f"{folder}/metrics.csv")
+    return table.groupby("row", sort=False)["seed"].nunique().to_dict()
+
+
+@pytest.mark.parametrize("seeds", [[], ["dataset_args.data_seed=${training_args.seed}"]])
+def test_runs_on_a_changed_table_are_refused_beside_earlier_ones_and_never_averaged_with_them(seeds, capsys):
+    assert sweep("loss=ce", "training_args.seed=0", *seeds) == 0
+    write_table("t.csv", factor=10)
+    assert sweep("loss=ce", "training_args.seed=1", *seeds) == 1
+    assert "data changed" in capsys.readouterr().err
+    apart = ["training_args.output_dir=apart"]
+    assert sweep("loss=ce", "training_args.seed=1", *seeds, *apart) == 0
+    assert main(["report", "out", "apart", "--output", "both"]) == 0
+    assert [*seeds_of("both").values()] == [1, 1]
+
+
+def test_rows_that_each_seed_draws_from_one_table_are_one_row():
+    assert sweep("loss=ce", "training_args.seed=0,1", "dataset_args.data_seed=${training_args.seed}") == 0
+    assert seeds_of() == {"T5": 2}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ["dataset_args.names=true"],
+        ["dataset_args.columns=[b,a]"],
+        ["dataset_args.columns=[b]"],
+        ["dataset_args.prompt='{b} and {a}: '", "dataset_args.columns=null"],
+        ["dataset_args.target=b", "dataset_args.columns=[a,y]"],
+        ["dataset_args.file=wider.csv"],
+        ["dataset_args.file=renamed.csv", "dataset_args.columns=[A,b]"],
+        ["dataset_args.significant_digits=2"],
+    ],
+)
+def test_a_row_is_recognized_however_its_question_is_written(change):
+    pd.read_csv("t.csv").assign(c=1).to_csv("wider.csv", index=False)
+    pd.read_csv("t.csv").rename(columns={"a": "A"}).to_csv("renamed.csv", index=False)
+    asked = ["dataset_args=tabular", "dataset_args.file=t.csv", "dataset_args.target=y"]
+    asked.append("dataset_args.columns=[a,b]")
+    configs = (
+        compose_config([*asked, *more, "dataset_args.test_size=20", "dataset_args.validation_size=20"])
+        for more in ([], change)
+    )
+    tasks = [config.dataset_args.read() for config in configs]
+    known, again = (hash_rows([*task.train, *task.validation, *task.tests["test"]]) for task in tasks)
+    assert np.isin(again, known).any(axis=1).all()
+
+
+def test_a_copied_checkpoint_knows_the_rows_it_has_learned(capsys):
+    assert train("study.yaml", "training_args.output_dir=out", "loss=ce") == 0
+    learned = np.load(f"out/{LEARNED_ROWS}")
+    # 60 rows, each known by its question, the cells of that and all cells; two questions are the same
+    assert 170 < len(learned) <= 180
+    Path("moved").mkdir()
+    shutil.copytree("out/checkpoint-2", "moved/best")
+    other = [*EVALUATED, "dataset_args.data_seed=1", "dataset_args.names=true"]
+    for model in ("out", "moved/best"):
+        given = f"model_args.model_name_or_path={model}"
+        assert train("study.yaml", *other, given, "evaluation.name=other") == 0
+    assert results("out", "other") == results("moved/best", "other")
+    assert results("out", "other")["test"]["count"] < 8
+    Path("moved/best", LEARNED_ROWS).unlink()
+    assert train("study.yaml", *other, given, "evaluation.name=again") == 2
+    assert LEARNED_ROWS in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "file", "change"),
+    [
+        ("config_name", "config.json", {"d_ff": 16}),
+        ("tokenizer_name_or_path", "tokenizer.json", {"version": "2.0"}),
+        ("model_name_or_path", "tokenizer.json", {"version": "2.0"}),
+        ("model_name_or_path", "config.json", {"dropout_rate": 0.5}),
+    ],
+)
+def test_an_edited_shape_or_tokenizer_is_another_run(setting, file, change):
+    Path("base").mkdir()
+    Path("base/config.json").write_text(json.dumps({"model_type": "t5", "d_ff": 8}))
+    Path("base/tokenizer.json").write_text(json.dumps({"version": "1.0"}))
+    given = [
+        "dataset_args=noisy_regression",
+        f"model_args.{setting}=base",
+        "model_args.config_overrides=null",
+    ]
+    config = compose_config(given, "compare")
+    data = config.dataset_args.read()
+    before, _ = identify(config, data)
+    edited = {**json.loads(Path("base", file).read_text()), **change}
+    Path("base", file).write_text(json.dumps(edited))
+    assert differing(before, identify(config, data)[0]) == [f"model_args.{setting}.source"]
+    assert data.source == BY_SETTINGS
+
+
+def test_a_run_of_other_code_is_neither_finished_nor_averaged(monkeypatch, capsys):
+    assert sweep("loss=ce", "training_args.seed=0") == 0
+    monkeypatch.setattr(ntl.identity, "digest_of_code", lambda: "of another commit")
+    assert sweep("loss=ce", "training_args.seed=0,1") == 1
+    assert capsys.readouterr().err.count("code of the lab or of ntloss changed") >= 2
+    assert sweep("loss=ce", "training_args.seed=1", "training_args.output_dir=apart") == 0
+    assert main(["report", "out", "apart", "--output", "both"]) == 0
+    assert [*seeds_of("both").values()] == [1, 1]
+
+
+def test_the_digest_of_the_code_changes_with_statements_alone(tmp_path, monkeypatch):
+    package = tmp_path / "ntloss"
+    package.mkdir()
+    monkeypatch.setattr(
+        "ntl.own.find_spec", lambda name: SimpleNamespace(submodule_search_locations=[tmp_path / name])
+    )
+
+    def digest(text, file="criteria.py"):
+        (package / file).write_text(text)
+        digest_of_code.cache_clear()
+        return digest_of_code()
+
+    try:
+        first = digest('"""Losses."""\ndef loss(p):\n    """A loss."""\n    return 2 * p\n')
+        assert digest('def loss(p):\n    """Another text."""\n    return 2 * p  # twice\n') == first
+        assert digest("def loss(p):\n    return 3 * p\n") != first
+        digest("def loss(p):\n    return 2 * p\n")
+        assert digest("x = 1", "more.py") != first
+    finally:
+        digest_of_code.cache_clear()
+
+
+def test_a_sweep_is_not_failed_by_the_runs_of_another_one_in_its_folder(monkeypatch):
+    run = commands.run
+
+    def beside_another_sweep(*given):
+        job = {"sweep": 9e9, "job": 0, "latest": 9e9, "reason": "it is not finished", "refused": False}
+        Path("out", JOBS, "loss-crps_seed-0.json").write_text(json.dumps(job))
+        return run(*given)
+
+    monkeypatch.setattr(commands, "run", beside_another_sweep)
+    assert sweep("loss=ce", "training_args.seed=0") == 0
+    assert seeds_of() == {"T5": 1}
+
+
+def test_a_metric_of_ones_own_is_measured_reported_and_measured_again_when_it_was_edited(capsys):
+    metric = "def share(texts, answers):\n    return {} * sum(map(bool, texts)) / len(answers)\n"
+    Path("my_metrics.py").write_text(metric.format(1))
+    own = ["training_args.seed=0", "evaluation.metrics=[my_metrics:share]"]
+    best = ["training_args.metric_for_best_model=my_metrics:share", "training_args.greater_is_better=true"]
+    assert sweep("loss=ce", *own, *best) == 0
+    (run,), name = Path("out").glob("loss-ce*"), "my_metrics:share"
+    assert results(run)["test"][name] == 1
+    assert "| test share |" in Path("out/report/table.md").read_text()
+    assert f'"validation, step 2",,{name},1.0' in Path("out/report/metrics.csv").read_text()
+    Path("my_metrics.py").write_text(metric.format(0.5))
+    del sys.modules["my_metrics"]
+    assert sweep("loss=ce", *own, *best) == 0
+    assert results(run)["test"][name] == 0.5
+    assert sweep("loss=ce", "training_args.seed=1", "evaluation.metrics=[my_metrics:none]") == 1
+    assert "my_metrics:none" in capsys.readouterr().err

@@ -89,16 +89,15 @@ def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny,
 @pytest.mark.parametrize(
     ("settings", "meant"),
     [
-        ("trainig_args: {max_steps: 3}", "training_args"),
-        ("learning_rate: 0.5", "training_args.learning_rate"),
-        ("seeds: [0, 1]", "training_args.seed"),
-        ("contrast: [{of: ntl_was, minus: ce}]", "contrasts"),
+        ("trainig_args: {max_steps: 3}", "training_args?"),
+        ("learning_rate: 0.5", "learning_rate"),
+        ("contrast: [{of: ntl_was, minus: ce}]", "contrasts?"),
     ],
 )
 def test_a_key_of_a_study_that_nothing_reads_is_an_error(settings, meant, tiny, out, capsys):
     write_more(tiny, settings)
     assert compare(*changed(tiny, "loss=ntl_was")) == 2
-    assert f"{meant}?" in capsys.readouterr().err
+    assert meant in capsys.readouterr().err
     assert finished(out) == []
 
 
@@ -172,7 +171,7 @@ def test_processes_find_own_data_encodings_and_losses_and_give_the_metrics_of_on
         )
     )
     own = ["loss=ce", "loss.criterion=null,my_losses:squared", "evaluation.samples=6"]
-    own = changed(tiny, *own, "model_args.own_encoding=my_encoding:Backwards")
+    own = changed(tiny, *own, "model_args.number_encoding=my_encoding:Backwards")
     monkeypatch.chdir(tmp_path)
     assert compare(*changed(own, "hydra/launcher=local", "hydra.launcher.n_jobs=2")) == 0
     runs = {name: written(out / name) for name in finished(out)}
@@ -384,12 +383,6 @@ margin: 1.0e+9
     own = ["--study", tiny[0], "--output", str(tmp_path / "again")]
     assert main(["report", str(tmp_path / "out"), *own]) == 0
     assert (tmp_path / "again/contrasts.csv").exists()
-
-
-@pytest.mark.parametrize("sweep", ["loss=ntl_was,nope", "training_args.seed=[1,2", "evaluation.beamz=1,2"])
-def test_an_invalid_sweep_is_an_error(sweep, tmp_path, capsys):
-    assert train("--multirun", *scaled_down(tmp_path), sweep) != 0
-    assert capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])

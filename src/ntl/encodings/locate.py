@@ -1,24 +1,13 @@
 """Resolve the names of models and tokenizers: a local folder, or a name on the Hugging Face hub."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
-from huggingface_hub import HfApi, try_to_load_from_cache
-
 from ntl.errors import UserError, describe
 from ntloss.writing import digest_of_weights
 
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)?")
-_SECONDS = 10.0
-WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
 TOKENIZERS = ("tokenizer.json", "spiece.model", "tokenizer.model", "vocab.json")
 BESIDE_WEIGHTS = (
     *TOKENIZERS, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -26,34 +15,10 @@ BESIDE_WEIGHTS = (
 )  # fmt: skip
 
 
-def locate(name: str | Path, key: str, files: tuple[str, ...], instead: str) -> str:
-    """Locate a model or a tokenizer before anything is loaded.
-
-    Args:
-        name: A folder, or a name on the hub.
-        key: The user's name for this setting, used in error messages.
-        files: Files that it may consist of. If the hub's cache holds one of them, no request is made.
-        instead: Alternative that the error message suggests.
-
-    Returns:
-        The folder (in the hub's cache, if it is cached), or the name on the hub.
-    """
-    if Path(name).expanduser().is_dir():
-        return str(Path(name).expanduser())
-    if isinstance(name, Path) or not _HUB_NAME.fullmatch(name):
-        raise UserError(f"{key}={name} is neither a folder nor a name on the hub. Correct it, or {instead}.")
-    for file in files:
-        if isinstance(cached := try_to_load_from_cache(name, file), str):
-            return str(Path(cached).parent)
-    try:
-        # transformers itself would try again for most of a minute.
-        HfApi().model_info(name, timeout=_SECONDS)
-    except Exception as error:  # network, hub or name: the user's remedy is the same
-        raise UserError(
-            f"{key}={name} is not a local folder, and cannot be loaded from the hub: {describe(error)}. "
-            f"Pass a local folder, {key}=<folder>, or {instead}."
-        ) from None
-    return name
+def locate(name: str | Path) -> str:
+    """Return the folder of a model or a tokenizer, or its name on the hub."""
+    folder = Path(name).expanduser()
+    return str(folder if folder.is_dir() else name)
 
 
 @contextmanager
@@ -61,7 +26,7 @@ def loading(key: str, name: str | Path, expected: str) -> Iterator[None]:
     """Turn any error of loading a model or a tokenizer into a `UserError`."""
     try:
         yield
-    except Exception as error:  # the user's remedy is the same
+    except Exception as error:  # network, hub, name or file: the user's remedy is the same
         raise UserError(f"{key}={name} cannot be loaded ({describe(error)}); expected {expected}.") from error
 
 

@@ -52,7 +52,7 @@ class RegressionTransformerEncoding(SpelledEncoding):
         """Number of malformed numbers that `decode` has decoded on a best-effort basis so far."""
 
     @property
-    def digits_of_ids(self) -> dict[int, int]:
+    def numbers(self) -> dict[int, int]:
         """Maps each token id to its digit without its place, which the number token loss uses."""
         return {token: placed.digit for token, placed in self._placed.items()}
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from scipy.stats import rankdata
 
-from ntl.protocol import last_number, numbers_of
+from ntl.protocol import last_number
 
 Answer = str | float | None
 """A text, whose last number counts, or a number; None or NaN if there is none."""
@@ -32,8 +32,8 @@ def number_metrics(
     `exact_match`         share of *all* pairs with equal texts, ignoring surrounding white space, or with
                           equal numbers if either side was given as numbers
     `accuracy`            share of the pairs that are not skipped with
-                          $|\hat x - x| \le 10^{-8} + 10^{-5} |x|$ (`np.isclose`), before clipping; too large
-                          for float64: with all digits equal; an invalid prediction is wrong
+                          $|\hat x - x| \le 10^{-8} + 10^{-5} |x|$ (`np.isclose`), before clipping; numbers
+                          too large for float64 are all the same; an invalid prediction is wrong
     `accuracy_of_valid`   the same share among valid predictions
     `mae`, `medae`        mean and median of $|e|$, in the numbers' unit
     `rmse`                $\sqrt{\mathrm{mean}(e^2)}$, in the numbers' unit
@@ -64,14 +64,11 @@ def number_metrics(
     """
     pairs = [*zip(predicted, true, strict=True)]
     p, t = np.array([[_as_float(x) for x in pair] for pair in pairs], dtype=float).reshape(-1, 2).T
-    equal = p == t
-    for i in np.flatnonzero(equal & np.isinf(p)):
-        equal[i] = len({_all_digits(x) for x in pairs[i]}) == 1
     match = [
-        a.strip() == b.strip() if isinstance(a, str) and isinstance(b, str) else bool(same)
-        for (a, b), same in zip(pairs, equal, strict=True)
+        a.strip() == b.strip() if isinstance(a, str) and isinstance(b, str) else same
+        for (a, b), same in zip(pairs, (p == t).tolist(), strict=True)
     ]
-    close = np.isclose(p, t) & (np.isfinite(p) | equal)
+    close = np.isclose(p, t)
     limit = math.inf if clip is None else clip
     asked, answered = (np.isfinite(x) | (np.isinf(x) & (limit < math.inf)) for x in (t, p))
     valid = asked & answered
@@ -108,19 +105,8 @@ def _as_float(answer: Answer) -> float:
     return math.nan if number is None else number
 
 
-def _all_digits(answer: Answer) -> object:
-    """Return what two equally infinite answers are compared by."""
-    return exact_value(numbers_of(answer)[-1]) if isinstance(answer, str) else answer
-
-
 def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else math.nan
-
-
-def _scale(*numbers: np.ndarray) -> float:
-    """Return a power of two, of which multiples have finite squares and sums."""
-    largest = max((np.abs(x).max() for x in numbers if len(x)), default=0.0)
-    return float(2.0 ** (math.frexp(largest)[1] - 1))
 
 
 def _is_constant(numbers: np.ndarray) -> bool:
@@ -130,14 +116,12 @@ def _is_constant(numbers: np.ndarray) -> bool:
 def _errors(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
     if not len(true):
         return dict.fromkeys(("mae", "medae", "rmse", "r2"), math.nan)
-    scale = _scale(predicted, true)
-    predicted, true = predicted / scale, true / scale
     error = np.abs(predicted - true)
     squared, spread = np.square(error).sum(), np.square(true - true.mean()).sum()
     return {
-        "mae": float(error.mean() * scale),
-        "medae": float(np.median(error) * scale),
-        "rmse": math.sqrt(squared / len(error)) * scale,
+        "mae": float(error.mean()),
+        "medae": float(np.median(error)),
+        "rmse": math.sqrt(squared / len(error)),
         "r2": math.nan if _is_constant(true) or not spread else float(1 - squared / spread),
     }
 
@@ -145,5 +129,4 @@ def _errors(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
 def _correlation(one: np.ndarray, other: np.ndarray) -> float:
     if _is_constant(one) or _is_constant(other):
         return math.nan
-    # Each side has its own scale, on which the correlation does not depend.
-    return float(np.corrcoef(one / _scale(one), other / _scale(other))[0, 1])
+    return float(np.corrcoef(one, other)[0, 1])

@@ -95,6 +95,8 @@ METRICS = {
         Metric("perplexity", "perplexity", False, ""),
     )
 }
+OF_DISTRIBUTION = ("crps", "rater_crps", "interval_score", "number_mass")
+"""Metrics, among those that are better low or high, of the distribution that is read from a model."""
 RIGHT = ("exact_final_answer", "exact_number", "exact_match")
 """Metrics of correct answers, in order of preference."""
 

@@ -93,7 +93,6 @@ def build(settings: ModelArgs, weights: Weights | None = None, seed: int = 42) -
     if weights.trained_layers is not None:
         from ntloss.writing import UpperLayers
 
-        heads += [built.model.get_output_embeddings()] if weights.train_head else []
         try:
             built.frozen = UpperLayers(built.model, weights.trained_layers, heads)
         except ValueError as error:

@@ -4,7 +4,6 @@ The format of padded answers is stored in `config.ntl`, so that it is saved with
 """
 
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -19,11 +18,10 @@ from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat, parse_number
+from ntloss.regression import AnswerFormat
 
-# Entries of `config.ntl` that hold the format of padded answers.
-FORMAT_KEYS = ("number_width", "number_places", "number_signed")
+ENTRY = "answer_width"  # of `config.ntl`: the arguments of the number format, and whether answers are whole
 PLAIN_SAMPLES = ("7", "-7", "12", "0.5")
-WHOLE = "number_whole"  # entry that says whether all training answers are whole, if logarithms are written
 
 
 class WrittenAnswers:
@@ -38,157 +36,134 @@ class WrittenAnswers:
         self._mask: FormatProcessor | None = None
 
     @property
-    def number_format(self) -> NumberFormat | None:
+    def form(self) -> AnswerFormat | None:
         """The format of padded answers, or None if answers are plain."""
         ntl = self._config.ntl
         if ntl["number_format"] == "plain":
             return None
-        if "number_signed" not in ntl:
+        if ENTRY not in ntl:
             raise UserError(
                 "this model has no number format: it is taken from the training answers; expected a model "
                 "trained with model_args.number_format=padded. Train it first, or choose another one."
             )
-        digits, decimals, signed = (ntl[key] for key in FORMAT_KEYS)
-        return NumberFormat(digits, decimals, signed)
+        *numbers, whole = ntl[ENTRY]
+        return AnswerFormat(NumberFormat(*numbers), self._is_log, whole)
+
+    @property
+    def _is_log(self) -> bool:
+        return bool(self._config.ntl.get("number_scale") == "log")
 
     def fit(self, answers: Iterable[str]) -> None:
         """Choose the format of padded training answers, or check that that of an earlier run fits them."""
-        ntl = self._config.ntl
+        ntl, answers = self._config.ntl, [*answers]
         if ntl["number_format"] == "plain":
             return
         try:
-            if "number_signed" in ntl:
-                for answer in answers:
-                    self.number_format.write(self._scaled(answer))  # type: ignore[union-attr]
-            else:
+            if ENTRY not in ntl:
                 # New dictionaries, because copies of the configuration share the old one.
-                self._config.ntl = {**ntl, **self._choose([*answers])}
+                self._config.ntl = {**ntl, ENTRY: self._choose(answers)}
+            elif (form := self.form) is not None:
+                for answer in answers:
+                    form.numbers.write(self._scaled(answer, form.numbers.decimals))
         except ValueError as error:
-            without = " with model_args.number_digits=null" if ntl.get("number_digits") is not None else ""
             raise UserError(
-                f"number_format=padded does not fit the training answers: {error}. Pass a larger "
-                "model_args.number_width or model_args.number_places, null to take them from the training "
-                f"answers, or model_args.number_format=plain{without}."
+                f"number_format=padded does not fit the training answers: {error}. Pass "
+                "model_args.number_format=plain."
             ) from error
         self.processor(0)
 
-    def _choose(self, answers: Sequence[str]) -> dict[str, Any]:
-        """Choose the format of training answers, as entries of `config.ntl`."""
-        ntl, texts = self._config.ntl, answers
-        places, digits = ntl.get("number_places"), ntl.get("number_digits")
-        if self.is_log or digits is not None:
-            if places is None:
-                numbers = np.array([self._number(answer) for answer in answers])
-                from ntloss.regression import AnswerFormat  # slow: scikit-learn
-
-                scale = "log" if self.is_log else "plain"
-                places = AnswerFormat.choose(numbers, scale, digits or 3).numbers.decimals
-                self._config.ntl = {**ntl, "number_places": places}
-            texts = [self._scaled(answer) for answer in answers]
-        found = NumberFormat.of(texts, ntl.get("number_width"), places)
-        entries = dict(zip(FORMAT_KEYS, (found.digits, found.decimals, found.signed), strict=True))
-        return entries | ({WHOLE: all("." not in answer for answer in answers)} if self.is_log else {})
-
-    @property
-    def is_log(self) -> bool:
-        """Whether the logarithm of an answer is written, to base 10."""
-        return bool(self._config.ntl.get("number_scale") == "log")
+    def _choose(self, answers: Sequence[str]) -> list[Any]:
+        """Choose the format of training answers, as the entry of `config.ntl`."""
+        digits, texts = self._config.ntl.get("number_digits"), answers
+        if self._is_log or digits is not None:
+            numbers = np.array([self._number(answer) for answer in answers])
+            scale = "log" if self._is_log else "plain"
+            places = AnswerFormat.choose(numbers, scale, digits or 3).numbers.decimals
+            texts = [self._scaled(answer, places) for answer in answers]
+        found = NumberFormat.of(texts)
+        return [found.digits, found.decimals, found.signed, all("." not in answer for answer in answers)]
 
     def _number(self, answer: str) -> float:
         """Return an answer, which has a logarithm if logarithms are written."""
         number = parse_number(answer, "whole")
         if number is None:
             raise ValueError(f"{answer[:80]!r} is not a single number")
-        if self.is_log and number <= 0:
+        if self._is_log and number <= 0:
             raise UserError(
                 f"model_args.number_scale=log: the answer {answer} has no logarithm; expected numbers above "
                 "0. Omit it (and scale=log)."
             )
         return number
 
-    def _scaled(self, answer: str) -> str:
+    def _scaled(self, answer: str, decimals: int) -> str:
         """Return the number that is written: with the digits that are kept, or as a logarithm."""
-        places = self._config.ntl.get("number_places")
-        if self.is_log:
-            return f"{math.log10(self._number(answer)):.{places}f}"
+        if self._is_log:
+            return f"{math.log10(self._number(answer)):.{decimals}f}"
         if self._config.ntl.get("number_digits") is None or parse_number(answer, "whole") is None:
             return answer
-        return f"{Decimal(answer):.{places}f}"
-
-    def fits(self, answer: str) -> bool:
-        """Return whether the format can write an answer, rounded."""
-        try:
-            return self.number_format is None or self.number_format.fits(self._scaled(answer))
-        except (ValueError, UserError):
-            return False
+        return f"{Decimal(answer):.{decimals}f}"
 
     def write(self, answers: Sequence[str]) -> list[str]:
         """Write answers for labels. Those of test sets that do not fit the format are left as they are."""
-        if (form := self.number_format) is None:
-            return [*answers]
-        return [form.write(self._scaled(answer)) if self.fits(answer) else answer for answer in answers]
+        return [self._written(answer) or answer for answer in answers]
+
+    def fits(self, answer: str) -> bool:
+        """Return whether the format can write an answer, rounded."""
+        return self.form is None or self._written(answer) is not None
+
+    def _written(self, answer: str) -> str | None:
+        """Write an answer in the format; None if there is none, or the answer does not fit."""
+        if (form := self.form) is None:
+            return None
+        try:
+            return form.numbers.write(self._scaled(answer, form.numbers.decimals))
+        except (ValueError, UserError):
+            return None
 
     def read(self, texts: Sequence[str]) -> list[str]:
         """Convert a model's answers to plain text."""
-        if (form := self.number_format) is None:
+        if (form := self.form) is None:
             return [*texts]
-        numbers = [form.read(text.strip()) for text in texts]
-        if not self.is_log:
-            return [*map(format_number, numbers)]
-        return [format_number(x) for x in self._powers(form, np.array(numbers, dtype=float)).tolist()]
+        numbers: list[Any] = [form.numbers.read(text.strip()) for text in texts]
+        if form.log:
+            numbers = form.unscaled(np.array(numbers, dtype=float)).tolist()
+        return [*map(format_number, numbers)]
 
     def unscaled(self, numbers: Tensor) -> Tensor:
         """Return the answers that written numbers stand for."""
-        if (form := self.number_format) is None or not self.is_log:
+        if (form := self.form) is None or not form.log:
             return numbers
-        return torch.from_numpy(self._powers(form, numbers.cpu().numpy())).to(numbers)
-
-    def _powers(self, form: NumberFormat, logarithms: np.ndarray) -> np.ndarray:
-        from ntloss.regression import AnswerFormat  # slow: scikit-learn
-
-        return AnswerFormat(form, log=True, whole=bool(self._config.ntl.get(WHOLE))).unscaled(logarithms)
-
-    def outwards(self, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Move the ends of intervals outwards to numbers that the format can write, or to its last one."""
-        if (form := self.number_format) is None:
-            return lower, upper
-        if self.is_log:
-            lower, upper = (np.log10(np.maximum(end, sys.float_info.min)) for end in (lower, upper))
-        lower, upper = writable_ends(form, lower, upper)
-        return (self._powers(form, lower), self._powers(form, upper)) if self.is_log else (lower, upper)
+        return torch.from_numpy(form.unscaled(numbers.cpu().numpy())).to(numbers)
 
     def processor(self, prompt_length: int) -> "FormatProcessor | None":
         """Make the logits processor that keeps answers in the format, after a prompt of so many tokens."""
-        if (number_format := self.number_format) is None:
+        if (form := self.form) is None:
             return None
-        if self._mask is None or self._mask.format != number_format:
-            self._mask = FormatProcessor(number_format, self._tokenizer, self._vocabulary)
+        if self._mask is None or self._mask.format != form.numbers:
+            self._mask = FormatProcessor(form.numbers, self._tokenizer, self._vocabulary)
         self._mask.prompt_length = prompt_length
         return self._mask
 
     def quantile_options(self) -> dict[str, Any]:
         """Return the arguments of `number_quantiles` for answers in this format."""
-        number_format = self.number_format
-        samples = PLAIN_SAMPLES if number_format is None else sample_numbers(number_format)
+        numbers = None if (form := self.form) is None else form.numbers
+        samples = PLAIN_SAMPLES if numbers is None else sample_numbers(numbers)
         # The same walks in every evaluation.
         generator = torch.Generator().manual_seed(0)
-        return {"format": number_format, "prefix_ids": self._start_ids(samples), "generator": generator}
+        return {"format": numbers, "prefix_ids": self._start_ids(samples), "generator": generator}
 
     def _start_ids(self, samples: Sequence[str]) -> list[int]:
         """Return the token without text that numbers start with, such as T5's `▁`, or nothing."""
         encoding = TextEncoding(self._tokenizer)
-        rows = encoding.encode(samples, special_tokens=False)
-        starts = {row[0]: text for row, text in zip(rows, samples, strict=True)}
+        starts = [row[0] for row in encoding.encode(samples, special_tokens=False)]
         empty = [token for token in starts if not encoding.decode([[token]])[0]]
-        if empty and len(starts) > 1:
-            first, other = empty[0], next(token for token in starts if token != empty[0])
+        if empty and {*starts} != {empty[0]}:
             raise UserError(
-                f"the tokenizer starts {starts[first]} with {self._tokenizer.convert_ids_to_tokens(first)!r} "
-                f"and {starts[other]} with {self._tokenizer.convert_ids_to_tokens(other)!r}, so quantiles "
-                "cannot be read; expected every number to start with the same token. Use another tokenizer, "
-                "or pass evaluation.read=[greedy]."
+                f"the tokenizer starts the numbers {', '.join(samples)} with "
+                f"{self._tokenizer.convert_ids_to_tokens(starts)}, so quantiles cannot be read; expected one "
+                "token for all. Use another tokenizer, or pass evaluation.read=[greedy]."
             )
-        return empty
+        return empty[:1]
 
 
 class FormatProcessor:
@@ -239,15 +214,6 @@ class FormatProcessor:
         # Beams are not ranked by the end, which is certain, and which decoders have not learned.
         masked[:, self._end] = masked[:, self._end].where(~allowed[:, self._end], 0)
         return masked
-
-
-def writable_ends(form: NumberFormat, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Move the ends of intervals outwards to numbers of a fixed width, or to its last one."""
-    step, tiny = 10.0**form.decimals, 1e-6  # an end such as 0.29 times a hundred is rounded
-    most = float(f"{'9' * (form.digits or 0)}.{'9' * form.decimals}")
-    ends = np.floor(lower * step + tiny) / step, np.ceil(upper * step - tiny) / step
-    low, high = (end.clip(-most if form.signed else 0.0, most) for end in ends)
-    return low, high
 
 
 def sample_numbers(number_format: NumberFormat) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from ntl.encodings.digits import TextEncoding
 from ntl.models import Row
 from ntl.models.batches import check_lengths, evaluation_mode
 from ntl.models.language_model import LanguageModel
@@ -25,13 +24,12 @@ class DecoderOnly(LanguageModel):
     Its sequences and batches are those of `ntloss.writing.Writer`, its prompts those of `ntl.models.prompts`.
     """
 
-    encoding: TextEncoding
     pads_left = True
     model_class = AutoModelForCausalLM
 
     def __init__(self, source: ModelSource):
-        self._prompts = decoder_prompts(source)
         super().__init__(source)
+        self.prompts = decoder_prompts(source, self.encoding)
         self.model.generation_config.pad_token_id = self.tokenizer.pad_token_id
         if head := self.model.get_output_embeddings():
             copy_views(head)
@@ -40,8 +38,9 @@ class DecoderOnly(LanguageModel):
     def writer(self) -> Writer:
         """What makes sequences and batches, in the format of the answers that `fit` has chosen."""
         spell = partial(self.encoding.encode, special_tokens=False)
-        form = self.answer_format.number_format
-        return Writer(self.model, self.tokenizer, form, self.vocabulary, spell)
+        form = self.answer_format.form
+        numbers = None if form is None else form.numbers
+        return Writer(self.model, self.tokenizer, numbers, self.vocabulary, spell)
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` of the sequence and `labels` of its end.
@@ -55,10 +54,6 @@ class DecoderOnly(LanguageModel):
     def collate(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Pad rows into a batch, whose labels are those of the last positions; see `Writer.collate`."""
         return self.writer.collate(rows)
-
-    def prompts(self, questions: Sequence[str]) -> list[list[int]]:
-        """Encode questions as the tokens that precede an answer; see `ntl.models.prompts`."""
-        return self._prompts(questions)
 
     def read(
         self,

@@ -22,12 +22,13 @@ from ntl.errors import UserError
 from ntl.models import IGNORE, Row
 from ntl.models.answer_format import WrittenAnswers
 from ntl.models.batches import cache_name, evaluation_mode, pad, pad_questions
+from ntl.models.prompts import Prompts
 from ntl.models.source import ModelSource, build_model
 from ntl.own import load_own
 from ntloss import NumberVocabulary
 from ntloss.reading import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
 
-OWN_KEY = "model_args.own_encoding"
+ENCODING_KEY = "model_args.number_encoding"
 Past = DynamicCache | None
 Texts = Sequence[str]
 
@@ -90,10 +91,12 @@ class LanguageModel:
     """T5 that reads and writes text; implements `ntl.models.AnsweringModel`.
 
     Attributes:
-        encoding: What turns texts into tokens and back.
+        encoding: What turns texts into tokens and back; one that is not the tokenizer's own says in `numbers`
+            which tokens write which digits or numbers.
         vocabulary: The number tokens.
         answer_format: How answers are written.
         cache_name: What the model calls its cache; empty without one.
+        prompts: Encodes questions as the tokens that precede an answer, or that the encoder reads.
     """
 
     frozen = lora = None
@@ -101,25 +104,25 @@ class LanguageModel:
     model_class: Any = AutoModelForSeq2SeqLM
 
     def __init__(self, source: ModelSource):
-        self.tokenizer = source.tokenizer
-        self.encoding: TextEncoding | RegressionTransformerEncoding | Any
-        if source.settings.encoding == "rt":
-            self.encoding = placed = RegressionTransformerEncoding(self.tokenizer)
-            self.model = build_model(T5WithPlaces, source, first_id=placed.first_id)
-            size = self.model.config.vocab_size
-            self.vocabulary = NumberVocabulary.from_mapping(placed.digits_of_ids, size)
-        elif source.settings.encoding == "own":
-            self.encoding = own = load_own(OWN_KEY, str(source.settings.own_encoding))(self.tokenizer)
-            self.model = build_model(self.model_class, source)
-            self.vocabulary = NumberVocabulary.from_mapping(own.numbers, self.model.config.vocab_size)
+        self.tokenizer, kind = source.tokenizer, source.settings.encoding
+        model_class, described = self.model_class, dict[str, Any]()
+        if kind in ("digits", "auto"):
+            self.encoding: Any = TextEncoding(self.tokenizer)
+        elif kind == "rt":
+            self.encoding = RegressionTransformerEncoding(self.tokenizer)
+            model_class, described = T5WithPlaces, {"first_id": self.encoding.first_id}
         else:
-            self.encoding = TextEncoding(self.tokenizer)
-            self.model = build_model(self.model_class, source)
-            digits = source.settings.encoding == "digits"
-            self.vocabulary = number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
+            self.encoding = load_own(ENCODING_KEY, kind)(self.tokenizer)
+        self.model = build_model(model_class, source, **described)
+        size = self.model.config.vocab_size
+        if (numbers := getattr(self.encoding, "numbers", None)) is not None:
+            self.vocabulary = NumberVocabulary.from_mapping(numbers, size)
+        else:
+            self.vocabulary = number_tokens(self.tokenizer, kind == "digits", size)
         self.number_ids = self.vocabulary.token_ids
         self.cache_name = cache_name(self.model)
         self.answer_format = WrittenAnswers(self.model, self.tokenizer, self.vocabulary)
+        self.prompts: Prompts = self.encoding.encode
 
     def fit(self, answers: Iterable[str]) -> None:
         """Choose the number format, if answers are padded; see `AnsweringModel.fit`."""
@@ -134,10 +137,6 @@ class LanguageModel:
         """Pad rows into `input_ids`, `attention_mask` and `labels`; see `AnsweringModel.collate`."""
         labels = pad([row["labels"] for row in rows], IGNORE, left=self.pads_left)
         return {**self._pad([row["input_ids"] for row in rows]), "labels": labels}
-
-    def prompts(self, questions: Sequence[str]) -> list[list[int]]:
-        """Encode questions as the tokens that precede an answer, or that the encoder reads."""
-        return self.encoding.encode(questions)
 
     def read(
         self, questions: Texts, beams: int, max_new_tokens: int, levels: Sequence[float]
@@ -178,7 +177,8 @@ class LanguageModel:
                 read = number_quantiles(self.model, inputs, self.vocabulary, levels, **options)
             except (ValueError, TypeError) as error:
                 reason = f"quantiles cannot be read from this model: {error}"
-                wide = self.answer_format.number_format is not None and not self.answer_format.is_log
+                form = self.answer_format.form
+                wide = form is not None and not form.log
                 scale = " For long numbers, pass model_args.number_scale=log (scale=log)." if wide else ""
                 advice = f"{scale} Alternatively, pass evaluation.read=[greedy]."
                 raise UserError(f"{reason.rstrip('.')}.{advice}") from error

@@ -1,38 +1,31 @@
 """Turn questions into the tokens that precede an answer."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
 from ntl.models.source import ModelSource
 
 Prompts = Callable[[Sequence[str]], list[list[int]]]
 
 
-def decoder_prompts(source: ModelSource) -> Prompts:
-    """Make the function that encodes questions for a decoder-only model, and give its tokenizer padding.
+def decoder_prompts(source: ModelSource, encoding: Any) -> Prompts:
+    """Make the function that encodes questions for a decoder-only model.
 
     A prompt is a question or, with a chat template, a conversation up to the assistant's turn; the separator
     follows. Its default is nothing in a chat or after white space, and otherwise a line break or, if the
     tokenizer has none, its end token.
     """
     tokenizer, settings = source.tokenizer, source.settings
-    if tokenizer.eos_token_id is None:
-        raise UserError(
-            "the tokenizer has no end token; expected one, because answers would never end without it. "
-            "Use another tokenizer."
-        )
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token  # padding is always masked
     if settings.chat_template and tokenizer.chat_template is None:
         raise UserError(
             "model_args.chat_template=true, but the tokenizer has no chat template; expected that of an "
             "instruct model. Omit it."
         )
-    encoding = TextEncoding(tokenizer)
 
     def plain(texts: Sequence[str]) -> list[list[int]]:
-        return encoding.encode(texts, special_tokens=False)
+        found: list[list[int]] = encoding.encode(texts, special_tokens=False)
+        return found
 
     def as_chat(question: str) -> str:
         turns = [{"role": "user", "content": question}]

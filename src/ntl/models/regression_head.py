@@ -78,7 +78,7 @@ class RegressionHead:
         self.decodes_only = source.decodes_only
         self.tokenizer, self.head_loss = source.tokenizer, HEAD_LOSSES[source.settings.head_loss]
         if self.decodes_only:
-            self.prompts = decoder_prompts(source)
+            self.prompts = decoder_prompts(source, TextEncoding(self.tokenizer))
             source = _with_one_output(source)
             self.model = build_model(AutoModelForSequenceClassification, source, ["score."], **NO_STATISTICS)
             self.head = self.model.score

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerFast
 
 from ntl.encodings.digits import load_tokenizer, split_digits
-from ntl.encodings.locate import WEIGHTS, loading, locate
+from ntl.encodings.locate import loading, locate
 from ntl.errors import UserError, describe, unknown_key
 from ntl.settings import ModelArgs
 
@@ -60,8 +60,15 @@ def load_source(settings: ModelArgs) -> ModelSource:
     if settings.family == "pretrained":
         assert checkpoint is not None  # config.check_combination
         decodes_only = not checkpoint.is_encoder_decoder
-    pads = tokenizer.pad_token_id is not None
-    if not decodes_only and not (pads and tokenizer("1")["input_ids"][-1] == tokenizer.eos_token_id):
+    if decodes_only:
+        if tokenizer.eos_token_id is None:
+            raise UserError(
+                "the tokenizer has no end token; expected one, because answers would never end without it. "
+                "Use another tokenizer."
+            )
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token  # padding is always masked
+    elif tokenizer.pad_token_id is None or tokenizer("1")["input_ids"][-1] != tokenizer.eos_token_id:
         raise UserError(
             "the tokenizer has no padding token, or adds no end token after a text; expected both, as T5's "
             "tokenizer has. Use a T5 tokenizer."
@@ -74,9 +81,10 @@ def load_source(settings: ModelArgs) -> ModelSource:
 def _read_config(settings: ModelArgs) -> PreTrainedConfig:
     """Read and check the configuration of the checkpoint, before its weights are loaded."""
     instead = _OFFLINE if settings.family == "pretrained" else _SCRATCH
-    folder = locate(str(settings.model_name_or_path), CHECKPOINT_KEY, WEIGHTS, instead)
-    with loading(CHECKPOINT_KEY, str(settings.model_name_or_path), _FILES):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    with loading(
+        CHECKPOINT_KEY, str(settings.model_name_or_path), f"{_FILES}, or a name on the hub; {instead}"
+    ):
+        config = AutoConfig.from_pretrained(locate(str(settings.model_name_or_path)), trust_remote_code=False)
     trained = getattr(config, "ntl", None)
     if trained is not None:
         asked = _describe(settings)
@@ -138,8 +146,7 @@ def _describe(settings: ModelArgs) -> dict[str, Any]:
     """Return the part of `config.ntl` that follows from the settings."""
     keys = ["encoding", "head", "number_format"]
     if settings.number_format == "padded":
-        given = ("number_width", "number_places", "number_digits")
-        keys += ["number_scale", *(key for key in given if getattr(settings, key) is not None)]
+        keys += ["number_scale", *(["number_digits"] if settings.number_digits is not None else [])]
     keys += ["separator", "chat_template"] if settings.family != "t5" else []
     keys += ["log_scale"] if settings.encoding in ("rt", "xval") or settings.head == "regression" else []
     values = {**vars(settings), "encoding": settings.encoding, "head": settings.head}

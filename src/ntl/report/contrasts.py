@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from ntl.errors import UserError, describe, unknown_key
 from ntl.metrics.registry import GREEDY, READINGS, find_metric, reading_metric
 from ntl.report.runs import differing_tests
 from ntl.report.statistics import holm, paired_difference
-from ntl.settings import OF_REPORTS, unknown_at_the_top, unread_keys
+from ntl.settings import TOP, unread_keys
 from ntl.terminal import format_setting
 
 SIGNIFICANT = 0.05
@@ -54,9 +53,8 @@ def read_study(path: Path) -> dict[str, Any]:
     if not isinstance(study, dict):
         raise UserError(f"{path} holds {study!r:.60}; expected settings, such as margin: 5.0.")
     for key in unread_keys(map(str, study), path.read_text("utf-8")):
-        # Files that a study extends may read other keys of it.
-        if "defaults" not in study or get_close_matches(key, OF_REPORTS):
-            raise UserError(f"{path}: {unknown_at_the_top(key)}")
+        if "defaults" not in study:  # files that a study extends may read other keys of it
+            raise unknown_key(f"{path}: ", key, TOP)
     return study
 
 
@@ -94,23 +92,24 @@ def compare_rows(
         margin: Bounds of "no effect", in per cent of the second row's mean.
 
     Returns:
-        One row per contrast: `dataset`, `of`, `minus`, `metric`, `test`, `seeds`; the mean `difference`, also
-        in per cent of the second row's mean, or of coverages in percentage points; their 95 % intervals; `p`
-        and `p_holm`; and the `verdict`. It says "no effect" only if the 90 % interval lies within the margin,
-        which is the test of equivalence by two one-sided t-tests at 5 %. Then one line for each contrast that
-        the runs do not allow, because a row, a dataset or a metric is missing; `p_holm` counts it, too.
+        One row per contrast, with its number as the index: `dataset`, `of`, `minus`, `metric`, `test`,
+        `seeds`; the mean `difference`, also in per cent of the second row's mean, or of coverages in
+        percentage points; their 95 % intervals; `p` and `p_holm`; and the `verdict`. It says "no effect" only
+        if the 90 % interval lies within the margin, which is the test of equivalence by two one-sided t-tests
+        at 5 %. Then one line for each contrast that the runs do not allow, because a row, a dataset or a
+        metric is missing; `p_holm` counts it, too.
 
     Raises:
         UserError: The margin is no number.
     """
     check_margin(margin)
-    found, missing = [], []
-    for contrast in contrasts:
+    found, missing = {}, []
+    for number, contrast in enumerate(contrasts):
         try:
-            found.append(_difference(table, contrast, margin))
+            found[number] = _difference(table, contrast, margin)
         except UserError as error:
             missing.append(f"contrast {_name(contrast.of)} minus {_name(contrast.minus)}: {error}")
-    tested = pd.DataFrame(found)
+    tested = pd.DataFrame([*found.values()], [*found])
     if tested.empty:
         return tested, missing
     tested["p_holm"] = holm(tested["p"], len(contrasts))

@@ -80,11 +80,10 @@ def read_claims(file: Path) -> dict[str, Claim]:
                 raise UserError(f"{file}: two claims are named {name}; expected names of their own.")
             if asked not in planned:
                 raise UserError(f"{file}: {name} is not a contrast of {study}; expected one of these.")
-            row = _row_of(asked, tested)
-            if row is None:
+            if (number := planned.index(asked)) not in tested.index:
                 raise UserError(f"{file}: the runs of {study} do not allow the contrast {name}.")
-            family = len(planned) if group.get("planned", True) else None
-            claims[name] = Claim(name, group["setting"], says, group.get("looks", ""), family, row)
+            family, found = len(planned) if group.get("planned", True) else None, tested.loc[number].to_dict()
+            claims[name] = Claim(name, group["setting"], says, group.get("looks", ""), family, found)
     return claims
 
 
@@ -96,17 +95,6 @@ def _tested(study: Path) -> tuple[pd.DataFrame, Sequence[Contrast]]:
     table, _ = read_runs([study.parent / "results"])
     tested, _ = compare_rows(table, planned, plan.get("margin", 5.0))
     return tested, planned
-
-
-def _row_of(asked: Contrast, tested: pd.DataFrame) -> Mapping[str, Any] | None:
-    names = asked.dataset if isinstance(asked.dataset, list | tuple) else [asked.dataset]
-    for row in tested.to_dict("records"):
-        of_row = (row["of"], row["minus"], row["metric"])
-        if of_row != (str(asked.of), str(asked.minus), asked.metric):
-            continue
-        if asked.test in (None, row["test"]) and (names == [None] or row["dataset"] == ", ".join(names)):
-            return row
-    return None
 
 
 def evidence_columns(claims: Mapping[str, Claim]) -> Columns:

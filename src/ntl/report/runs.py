@@ -26,7 +26,7 @@ from pathlib import Path
 import pandas as pd
 
 from ntl.errors import UserError, describe
-from ntl.identity import CODE, DATA, OF_ANSWERS, ROWS, SOURCE, without_unread
+from ntl.identity import CODE, DATA, OF_ANSWERS, ROWS, SOURCE
 from ntl.layout import CHECKPOINT, HYDRA, PACK, RESULTS, STATE
 from ntl.metrics.registry import METRICS, split_metric
 from ntl.own import is_own
@@ -111,7 +111,7 @@ def _find(folder: Path, name: str | None) -> Iterator[tuple[Path, Callable[[Path
 def _read_evaluation(path: Path) -> pd.DataFrame:
     """Read the `metrics.json` of an evaluation."""
     found = json.loads(path.read_text("utf-8"))
-    identity = {**without_unread(found["identity"]["model"]), **found["identity"]["answers"]}
+    identity = {**found["identity"]["model"], **found["identity"]["answers"]}
     del identity["training_args.seed"]
     # That of a checkpoint comes from its configuration, which transformers writes with sorted keys.
     alike = {key: json.loads(json.dumps(value, sort_keys=True)) for key, value in identity.items()}
@@ -174,9 +174,6 @@ def _name_rows(table: pd.DataFrame) -> pd.DataFrame:
     table[settings] = table[settings].astype(object)
     for key in [key for key in settings if key.endswith(SOURCE)]:
         named = [name for name in ("dataset", key.removesuffix(SOURCE)) if name in table]
-        # Runs of earlier versions lack some digests.
-        same = table.groupby([*named, "row"], dropna=False)[key]
-        table[key] = table[key].fillna(same.transform("first").where(same.transform("nunique") == 1))
         if (table.groupby(named, dropna=False)[key].nunique(dropna=False) == 1).all():
             settings.remove(key)  # it tells no more than the setting
     table[settings] = table[settings].fillna("null")

@@ -53,16 +53,6 @@ def test_numbers_that_overflow_float64_keep_their_digits(encoding):
     assert encoding.decode(ids, numbers) == [text]
 
 
-def test_digits_of_other_scripts_are_text_unless_the_tokenizer_normalizes_them(encoding):
-    _, numbers = encoding.encode(["٣ 7"])
-    assert [n for n in numbers[0] if n] == [7.0]
-
-
-def test_several_texts_keep_their_own_values(encoding):
-    texts = ["1 and 2", "none", "3"]
-    assert encoding.decode(*encoding.encode(texts)) == texts
-
-
 def test_adjacent_numbers_are_decoded_separately(encoding):
     assert encoding.decode([[encoding.number_id] * 2], [[1.0, -2.0]]) == ["1 -2"]
 

@@ -109,10 +109,3 @@ def test_the_numerical_encodings_equal_the_published_ones():
     assert not row(log, 0, 5).any()
     assert row(linear, 9, 19)[0] > 10
     assert row(log, 4, -2)[0] > row(log, 3, -2)[0] > 0
-
-
-def test_a_text_with_a_special_token_that_has_a_digit_is_an_error():
-    tokenizer = character_tokenizer()
-    tokenizer.add_tokens(["<s7>"], special_tokens=True)
-    with pytest.raises(UserError, match="contains digits or words"):
-        RegressionTransformerEncoding(tokenizer).encode(["<s7>"])

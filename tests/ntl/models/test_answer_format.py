@@ -134,7 +134,7 @@ def test_a_plain_model_has_no_count_of_answers_outside_the_format():
     result = score_answers(
         built, [Example("1 + 1", "2")], TaskData([], [], {}), Evaluation(beams=1, max_new_tokens=12)
     )
-    assert built.answer_format.number_format is None
+    assert built.answer_format.form is None
     assert "outside_format" not in result.metrics
 
 
@@ -142,7 +142,7 @@ def test_training_on_answers_outside_an_earlier_format_is_an_error(tmp_path):
     settings = {"number_format": "padded"}
     built = saved(padded(answers=["7", "188"]), tmp_path, settings)
     built.fit(["12"])
-    assert built.answer_format.number_format == NumberFormat(3)
+    assert built.answer_format.form.numbers == NumberFormat(3)
     with pytest.raises(UserError, match="'1234' does not fit"):
         built.fit(["12", "1234"])
     with pytest.raises(UserError, match=r"'-1' does not fit .* it is negative"):
@@ -159,7 +159,7 @@ def test_answering_before_fit_is_an_error_with_padded_answers():
     ("settings", "expected"),
     [
         ({}, "was trained with number_format=padded; expected plain"),
-        ({"number_format": "padded", "number_width": 3}, "trained with number_width=4; expected 3"),
+        ({"number_format": "padded", "number_digits": 3}, "trained with number_digits=None; expected 3"),
     ],
 )
 def test_a_model_is_not_used_with_another_format(settings, expected, tmp_path):

@@ -23,6 +23,7 @@ from model_cases import (
 from tolerances import LEARNED, approx
 
 from ntl.models import IGNORE
+from ntl.models.answer_format import ENTRY
 from ntloss.numbers import NumberFormat
 from ntloss.numbers.parsing import parse_number
 
@@ -92,7 +93,7 @@ def test_a_model_that_would_write_four_digits_writes_three_in_a_format_of_three(
     monkeypatch.setattr(built.model.config, "ntl", {**ntl, "number_format": "plain"})
     free = built.answer(QUESTIONS, *generation)
     assert all(len(text) >= len("+0002.0") for text in free)  # a decoder has not learned where to stop
-    monkeypatch.setattr(built.model.config, "ntl", {**ntl, "number_width": 3})
+    monkeypatch.setattr(built.model.config, "ntl", {**ntl, ENTRY: [3, 1, True, False]})
     tokens = []
     decode = built.encoding.decode
     monkeypatch.setattr(built.encoding, "decode", lambda rows: tokens.extend(rows) or decode(rows))

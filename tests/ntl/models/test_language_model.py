@@ -15,10 +15,9 @@ from tokenizers_like import tokenizer_like
 from tolerances import HALF_PRECISION, assert_close
 
 from ntl.errors import UserError
-from ntl.losses import library_options
 from ntl.models import IGNORE, build
 from ntl.models.source import get_shape
-from ntl.settings import LossSettings, ModelArgs
+from ntl.settings import LossSettings
 from ntloss.criteria import CRITERIA
 
 
@@ -110,15 +109,6 @@ def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_refused(tmp_p
 def test_invalid_settings_of_a_model_are_errors(settings, named):
     with pytest.raises(UserError, match=named):
         build(model_args(**{"config": get_shape("t5-tiny"), **settings}))
-
-
-@pytest.mark.parametrize(
-    ("loss", "named"),
-    [({"criterion": "euclid"}, "euclid"), ({"criterion": "ntl_was", "options": {"p": 2}}, "p")],
-)
-def test_invalid_settings_of_a_loss_are_errors(loss, named):
-    with pytest.raises(UserError, match=named):
-        library_options(LossSettings(**loss), ModelArgs())
 
 
 @pytest.mark.parametrize("encoding", ["digits", "auto", "rt", "xval"])

@@ -12,6 +12,7 @@ from ntl.errors import UserError
 from ntl.report.contrasts import compare_rows, read_contrasts
 from ntl.report.program import report
 from ntl.report.runs import read_runs
+from ntl.report.tables import contrast_columns
 
 ROOT = Path(__file__).parents[3]
 CE, WAS = (10.0, 12.0, 11.0), (9.0, 11.2, 9.9)
@@ -98,7 +99,7 @@ def test_rows_are_named_by_settings(table):
 def test_a_contrast_that_the_runs_lack_is_named_and_the_others_are_tested(table, contrast, named):
     tested, (line,) = compare_rows(table, read_contrasts([contrast, WAS_MINUS_CE]), 5.0)
     assert [*tested["of"]] == ["ntl_was"]
-    assert tested["p_holm"][0] == approx(2 * tested["p"][0])
+    assert tested["p_holm"].item() == approx(2 * tested["p"].item())
     for part in named:
         assert part in line
 
@@ -160,3 +161,35 @@ def test_contrasts_of_several_datasets_stand_in_one_table_and_name_theirs(tmp_pa
     assert pd.read_csv(tmp_path / "out/contrasts.csv")["dataset"].tolist() == ["bikes", "arithmetic"]
     report([tmp_path / "runs"], tmp_path / "out", contrasts=planned[2:])
     assert not (tmp_path / "out/contrasts.csv").exists()
+
+
+def test_contrasts_that_were_planned_and_not_run_count_for_holm(tmp_path):
+    table = make_runs(tmp_path, "mae", ce=(5.0, 7.0, 6.0), ntl_was=(3.0, 4.9, 4.0), crps=(4.0, 6.1, 5.0))
+    ran = [WAS_MINUS_CE, {"of": "crps", "minus": "ce"}]
+    not_run = [{"of": "hl_gauss", "minus": "ce"}, {**WAS_MINUS_CE, "dataset": "products"}]
+    tested, missing = compare_rows(table, read_contrasts([*ran, *not_run]), 5.0)
+    assert len(missing) == 2
+    p = sorted(tested["p"])
+    assert sorted(tested["p_holm"]) == [approx(4 * p[0]), approx(max(4 * p[0], 3 * p[1]))]
+
+
+def test_a_contrast_over_several_datasets_is_of_the_seeds_that_all_have(tmp_path):
+    make_runs(tmp_path, "mae", ce=(10.0, 10.0, 100.0), ntl_was=(8.0, 8.0, 80.0))
+    table = make_runs(tmp_path, "mae", dataset="products", ce=(20.0, 20.0), ntl_was=(16.0, 16.0))
+    tested = compare(table, {**WAS_MINUS_CE, "dataset": ["arithmetic", "products"]})
+    assert (tested["seeds"][0], tested["percent"][0]) == (2, approx(-20))
+
+
+@pytest.mark.parametrize("metric", ["interval_coverage", "calibrated_coverage", "coverage_95"])
+def test_coverages_differ_in_points_on_one_dataset_and_on_several(metric, tmp_path):
+    coverage = {"ce": (0.5, 0.4, 0.6), "ntl_was": (0.6, 0.52, 0.68)}
+    make_runs(tmp_path, metric, **coverage)
+    table = make_runs(tmp_path, metric, dataset="products", **coverage)
+    given = {**WAS_MINUS_CE, "metric": metric}
+    tested = compare(
+        table, {**given, "dataset": "arithmetic"}, {**given, "dataset": ["arithmetic", "products"]}
+    )
+    assert [*tested["difference"]] == [approx(0.1), approx(0.1)]
+    assert [*tested["percent"]] == [approx(10, scale=10), approx(10, scale=10)]
+    cells = contrast_columns(tested)["", "per cent"]
+    assert all(cell.endswith(" points") for cell in cells)

@@ -43,7 +43,7 @@ def test_a_study_declares_contrasts_and_a_margin(tmp_path):
             "margin:",
             "margin: wide",
         ),
-        *("contrast: []", "margins: 3", "defaults: [compare]\ncontrast: []", "seed: 1"),
+        *("contrast: []", "margins: 3", "seed: 1"),
     ],
 )
 def test_a_study_that_cannot_be_used_is_an_error_before_anything_is_written(text, tmp_path):
