@@ -45,9 +45,9 @@ UNREAD = (
 )
 """How words for large numbers begin."""
 _SHORT = ("mil", "mld", "mds", "mia", "tsd")  # the same, whole
-POWERS_OF_CJK = "万萬億亿兆千百만억천조백"
-COMMANDS = ("times", "cdot", "div", "over", "pm", "mp", "pi", "sqrt", "overline", "bar", "dot")
-"""What LaTeX ties a number to other digits with."""
+OPERATORS = ("times", "cdot", "div", "over", "pm", "mp")
+FACTORS = ("pi", "sqrt", "overline", "bar", "dot")
+"""Commands of LaTeX that tie a number to other digits, and that make another number of it."""
 LARGEST = 3.4028234663852886e38
 """The largest value of a token: losses are computed in float32."""
 _NO_DIGIT = re.compile("[^0-9.]")
@@ -58,7 +58,7 @@ _FAR = 20  # characters before a number that are looked at
 # Of scripts that put no spaces between words, so that a number may follow a letter.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 # Digits of other scripts, superscripts, fractions, and what multiplies: no number of ours, nor a part of one.
-OTHER_DIGITS = "π√" + POWERS_OF_CJK[-5:] + "".join(c for c in map(chr, range(0x80, 0x10000)) if c.isnumeric())
+OTHER_DIGITS = "π√만억천조백" + "".join(c for c in map(chr, range(0x80, 0x10000)) if c.isnumeric())
 _TYING = ":\u2236\uff1a\u2026÷\u22c5\u2219(\u00b4\uff0c\uff0e"  # directly between numbers
 _OPERATING = "/\u2044\u2215\uff0f^\u00d7·*\u2217±\u2213"  # also between spaces
 _DASHES = "\u2014\u2015~\u301c\uff5e" + "".join(sign for sign, factor in SIGNS.items() if factor < 0)
@@ -89,14 +89,15 @@ OTHER_DIGIT = _one_of(OTHER_DIGITS)
 _MINUS = _one_of("".join(sign for sign, factor in SIGNS.items() if factor < 0))
 _LETTER = rf"[^\W\d_{_UNSPACED}\u0590-\u06ffªº]"  # in Hebrew and Arabic, short words are joined to numbers
 _EXPONENT = rf"[eE]{SIGN}?{D}{{1,3}}(?!\w)"
+_POWER = r"(?:\}?\^|\*\*|<su[bp]>)"
 _FURTHER = (
-    rf"(?:[^\W\d_{_UNSPACED}]+|[\-\u2010\u2011\u2212_]\{{?(?=\w)|(?:\}}?\^|\*\*|<su[bp]>)[{{(]?{SIGN}?(?={D})|(?<={D})\.(?={D})"
-    rf"|[^\W{_UNSPACED}])*"
+    rf"(?:[^\W\d_{_UNSPACED}]+|[\-\u2010\u2011\u2212_]\{{?(?=\w)|{_POWER}[{{(]?{SIGN}?(?={D})"
+    rf"|(?<={D})\.(?={D})|[^\W{_UNSPACED}])*"
 )
 _NAME = (
     rf"(?<![\w\\]){_LETTER}{_FURTHER}"
     rf"|(?<![\w.,])(?:0[xX][0-9a-fA-F]|{D}+(?!{_EXPONENT}|[xX]{D})(?:_\w|{_LETTER}+{D})){_FURTHER}"
-    rf"|(?<={D}){_LETTER}+(?:\}}?\^|\*\*|<su[bp]>)\{{?{SIGN}?{D}+"  # the unit of 750m^2
+    rf"|(?<={D}){_LETTER}+{_POWER}\{{?{SIGN}?{D}+"  # the unit of 750m^2
 )
 _MONEY = rf"(?:\b[A-Z]{{1,3}})?{_CURRENCY}{SPACE}?"
 _SYMBOL = rf"{_CURRENCY}{SPACE}?"
@@ -200,11 +201,11 @@ def _number(thousands: str | None, money: str = _MONEY, emphasis: str = _EMPHASI
 def _ties(thousands: str | None, money: str, emphasis: str) -> str:
     """Return the pattern of what ties a number to digits, or makes it a million, from its end on."""
     further = rf"{emphasis}[(\[{{]?{SIGN}?(?:{money})?\.?(?:{D}|{OTHER_DIGIT})"
-    operators = rf"{_one_of(_OPERATING)}|\*\*|[xX]|\+/?-|\\(?:{_any(COMMANDS[:6])})"
+    operators = rf"{_one_of(_OPERATING)}|\*\*|[xX]|\+/?-|\\(?:{_any(OPERATORS)})"
     ties = [
         rf"{emphasis}(?:{_one_of(_TYING)}|\.{{1,3}}|\{{,\}}|{_one_of(_DASHES)}{{1,2}}|\}}\{{){further}",
         rf"{emphasis}{SPACE}?(?:{operators}){SPACE}?{further}",
-        rf"\.?{SPACE}?\\(?:{_any(COMMANDS[6:])})(?![a-z])",  # 2\pi, 0.\overline{{3}}
+        rf"\.?{SPACE}?\\(?:{_any(FACTORS)})(?![a-z])",  # 2\pi, 0.\overline{{3}}
         rf"{SPACE}?[⁺⁻]?{OTHER_DIGIT}|[eE]{SIGN}?{D}",
         rf"{SPACE}[.,]{SPACE}?{D}|{SPACE}{D}+[/\u2044]{D}",  # 1 , 234; 1 1/2
         rf"(?:{SPACE}|-){_WORDS}",
@@ -497,7 +498,7 @@ def _shortened(thousands: str | None) -> list[tuple[re.Pattern[str], str]]:
     return [(re.compile(pattern), short) for pattern, short in found]
 
 
-WORDS = (*(word + "s" for word in POWERS), *UNREAD, *_SHORT, *COMMANDS, "e", "x")
+WORDS = (*(word + "s" for word in POWERS), *UNREAD, *_SHORT, *OPERATORS, *FACTORS, "e", "x")
 """Words that may stand in a number or behind it."""
 SUBWORDS = frozenset(
     word[i:j] for word in WORDS for i in range(len(word)) for j in range(i + 1, len(word) + 1)

@@ -5,13 +5,10 @@ its place, need to know where a number starts and ends and where its decimal poi
 joined to a text, and the grammar of texts finds its numbers (`ntloss.numbers.grammar`); what it finds belongs
 to the tokens whose characters it is. All of this happens on the CPU, where labels are made.
 
-- A token that begins with a space and a digit (` 12`) begins a number, because many tokenizers put a space
-  before each.
-- A number ends at labels that are ignored, at the end of a row, and at the end of a packed sequence. A
-  truncated number is the number that its remaining digits form.
-- A sign is no part of a number here: the number of `-3` is 3, and the sign is a token, or a part of one.
-- Without `decimals`, a decimal point or comma ends a number: `12.5` is 12 and 5.
-- A token that is given by value is a number of its own, and ends the number before it.
+A token that begins with a space and a digit (` 12`) begins a number, because many tokenizers put a space
+before each. Without `decimals`, a decimal point or comma ends a number: `12.5` is 12 and 5. A number that is
+cut off is the number that its remaining digits form. `docs/numbers.md` has the other rules ("Labels and
+tokens").
 """
 
 from __future__ import annotations

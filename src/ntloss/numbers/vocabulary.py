@@ -414,15 +414,12 @@ class NumberVocabulary:
 
 
 def _one_token(texts: TokenTexts, text: str) -> int | None:
-    """Return the token that writes a text, after one of a space; None if there are several, or none."""
+    """Return the token that writes a text, maybe after one of a space; None if there is none."""
     try:
         (ids,) = texts.encode([text])
     except ValueError:  # it cannot encode the text
         return None
-    written = [i for i in ids if (texts.text_of(i) or "").strip()]
-    if len(written) != 1 or (texts.text_of(written[0]) or "").strip() != text.strip():
-        return None
-    return written[0]
+    return next((i for i in ids if (texts.text_of(i) or "").strip() == text.strip()), None)
 
 
 def as_vocabulary(given: Any) -> NumberVocabulary:

@@ -109,6 +109,8 @@ def test_only_tokens_that_lead_to_a_complete_number_are_allowed():
     allowed, lengths = NumberFormat(1, 1, signed=True).masks(vocabulary)
     assert [row.nonzero()[:, 0].tolist() for row in allowed] == [[10, 11], [*digits], [16], [*digits]]
     assert lengths[[10, 3, 16]].tolist() == [1, 1, 1]
+    pairs = NumberVocabulary.from_mapping({0: "12", 1: " 4"}, vocab_size=2)  # after 12, nothing fits
+    assert [[token for token, _ in slot] for slot in NumberFormat(3).tokens(pairs)] == [[1], [0], []]
 
 
 @pytest.mark.parametrize(
