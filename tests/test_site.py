@@ -58,7 +58,7 @@ def test_the_interactive_page_links_to_pages_of_the_site(build_site, tmp_path, m
     build_site.STAGED.clear()
     build_site.stage_playground(ROOT / "docs" / "playground" / "index.html")
     page = (tmp_path / "playground" / "index.html").read_text(encoding="utf-8")
-    assert 'href="../quickstart.html#install"' in page
+    assert 'href="../quickstart.html"' in page
     assert 'href="../index.html"' in page
     assert ".md" not in page
     assert (tmp_path / "repository" / "src" / "ntloss" / "__init__.py.md").is_file()
@@ -136,7 +136,7 @@ def test_the_header_has_repository_version_and_install_where_an_address_is_confi
     assert build_site.with_address(header, None, "1.0.0", "") == header
     found = build_site.with_address(header, "https://example.org/ntloss", "1.0.0", "../")
     assert '<a class="md-source" href="https://example.org/ntloss">example.org/ntloss 1.0.0</a>' in found
-    assert '<a class="md-tabs__link" href="../quickstart.html#install">Install</a>' in found
+    assert '<a class="md-tabs__link" href="../quickstart.html">Install</a>' in found
 
 
 def test_the_search_has_no_formulas_and_the_reference_no_private_bases(build_site, tmp_path):

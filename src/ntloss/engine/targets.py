@@ -148,8 +148,8 @@ class LabelReader(NamedTuple):
                 )
         # `gather` accepts int32 only since torch 2.8.
         record = PreparedLabels(labels.long().masked_fill(ignored, -1), weights, number_weights, sigma, soft)
-        beside = weights, number_weights, sigma, soft, sequence_ids
-        if [each for each in beside if each is not None]:
+        given = weights, number_weights, sigma, soft, sequence_ids
+        if [each for each in given if each is not None]:
             self._check(record, sequence_ids, mode, reads)
         if self.fields is not None:
             own = sigma_of_labels(record.labels, self.vocabulary, *self.fields, sequence_ids, -1)
@@ -157,7 +157,8 @@ class LabelReader(NamedTuple):
             record = record._replace(sigma=own if sigma is None else torch.where(sigma > 0, sigma, own))
         if shift:  # by one position to the left; the length stays that of the logits
             soft = None if soft is None else SoftTargets(*[_shifted(each, 0, -2) for each in soft])
-            moved = [None if each is None else _shifted(each) for each in record[1:4]]
+            beside = weights, number_weights, record.sigma
+            moved = [None if each is None else _shifted(each) for each in beside]
             record = PreparedLabels(_shifted(record.labels, -1), *moved, soft)  # type: ignore[arg-type,call-arg]
             sequence_ids = None if sequence_ids is None else _shifted(sequence_ids, -1)
         if not OF_NUMBERS.isdisjoint(self.reads):
