@@ -46,13 +46,15 @@ def as_table(X: Any) -> tuple[pd.DataFrame, bool]:  # noqa: N803
     if isinstance(X, pd.Series):
         name = TEXT if X.name is None else column_name(X.name)
         return X.to_frame(name).reset_index(drop=True), X.name is not None
-    if isinstance(X, str | Mapping | Set) or not isinstance(X, Iterable) or hasattr(X, "toarray"):
+    is_array = hasattr(X, "__array__")
+    is_other = isinstance(X, str | Mapping | Set) or hasattr(X, "toarray")
+    if is_other or not (is_array or isinstance(X, Iterable)):
         raise TypeError(
             f"X: expected a list of texts or a DataFrame, given a {type(X).__name__}; put one row into a "
             "list, and make a sparse matrix dense"
         )
-    rows: Any = X if hasattr(X, "__array__") else [*X]
-    if len(rows) and all(isinstance(row, Mapping) for row in rows):
+    rows = X if is_array else [*X]
+    if not is_array and rows and all(isinstance(row, Mapping) for row in rows):
         return pd.DataFrame(rows), True
     array = np.asarray(rows, dtype=object)
     array = array[:, None] if array.ndim == 1 else array
