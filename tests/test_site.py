@@ -136,7 +136,7 @@ def test_the_header_has_repository_version_and_install_where_an_address_is_confi
     assert build_site.with_address(header, None, "1.0.0", "") == header
     found = build_site.with_address(header, "https://example.org/ntloss", "1.0.0", "../")
     assert '<a class="md-source" href="https://example.org/ntloss">example.org/ntloss 1.0.0</a>' in found
-    assert '<a class="md-tabs__link" href="../quickstart.html">Install</a>' in found
+    assert '<a class="md-tabs__link" href="../index.html#install">Install</a>' in found
 
 
 def test_the_search_has_no_formulas_and_the_reference_no_private_bases(build_site, tmp_path):

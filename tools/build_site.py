@@ -317,7 +317,7 @@ def with_address(text: str, address: str | None, version: str, root: str) -> str
         return text
     name = address.removesuffix("/").rpartition("://")[2]
     link = f'<a class="md-source" href="{address}">{name} {version}</a>'
-    install = f'<a class="md-tabs__link" href="{root}quickstart.html#install">Install</a>'
+    install = f'<a class="md-tabs__link" href="{root}index.html#install">Install</a>'
     text = _HEADER.sub(lambda match: match[1] + link + match[2], text, count=1)
     return _TABS.sub(lambda match: f'{match[0]}<li class="md-tabs__item">{install}</li>', text, count=1)
 
