@@ -1,6 +1,6 @@
 """Measure the kernels, the losses and training on one GPU: `python benchmarks/gpu.py`, in a few minutes.
 
-    python benchmarks/gpu.py --markdown results/benchmarks/gpu.md    put the tables into that page
+    python benchmarks/gpu.py --markdown benchmarks/results/gpu.md    put the tables into that page
     python benchmarks/gpu.py --parts kernels,fixed                   only some of them
 
 The parts, in this order:

@@ -8,7 +8,7 @@ The functions are those of the library that a forward pass enters, which a reade
 comprehensions.
 
     python benchmarks/launches.py                                               print the table
-    python benchmarks/launches.py --markdown results/benchmarks/traffic.md      put it into that page
+    python benchmarks/launches.py --markdown benchmarks/results/traffic.md      put it into that page
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/losses.py --tables dense,linear  only some tables
     python benchmarks/losses.py --quick                tiny shapes, to check that everything runs
     python benchmarks/losses.py --device cuda          bfloat16 on a GPU, without the table `criteria`
-    python benchmarks/losses.py --markdown results/benchmarks/losses.md  also insert the tables into it
+    python benchmarks/losses.py --markdown benchmarks/results/losses.md  also insert the tables into it
 
 The tables are also written to `--output` as Markdown and JSON:
 

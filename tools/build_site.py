@@ -72,7 +72,7 @@ _OUTPUT = re.compile(r'<div class="language-text (highlight"><pre>.*?</pre>)', r
 _COLUMNS = re.compile(r"\S {2,}[^\s#]")
 _HEADER = re.compile(r'(<div class="md-header__source">).*?(</div>\s*</nav>)', re.DOTALL)
 _TABS = re.compile(r'<ul class="md-tabs__list">.*?(?=</ul>)', re.DOTALL)
-_UNSEARCHED = re.compile(r"repository/((results|studies)/|LICENSE|.*\.(py|yaml|cff)\.html)")
+_UNSEARCHED = re.compile(r"repository/((benchmarks|studies)/|LICENSE|.*\.(py|yaml|cff)\.html)")
 SENTENCE = 40  # characters of a cell that needs a line of its own on a phone
 UNBROKEN = 40  # characters of code that fit a phone's line
 WIDTH = 98  # columns of code that fit beside the navigation
