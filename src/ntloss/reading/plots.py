@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 _MOST_BARS = 40
-_OUTERMOST = 0.005  # the share of rare numbers on each side that a figure leaves out
 
 
 def axes(given: Any) -> Any:
@@ -27,6 +26,7 @@ def plot_numbers(
     """Draw numbers with their probabilities, the median, and the interval between the outermost quantiles.
 
     Numbers of few steps are bars, others a density. Without numbers, it is uniform between the quantiles.
+    Numbers farther from the interval than its width are left out.
     """
     ax = axes(given)
     if math.isnan(median):
@@ -34,11 +34,8 @@ def plot_numbers(
         return ax
     low, high = quantiles[min(quantiles)], quantiles[max(quantiles)]
     ax.axvspan(low, high, color="tab:blue", alpha=0.15, linewidth=0, label=f"[{low:.15g}, {high:.15g}]")
-    reached, inside = 0.0, []
-    for number in sorted(shares):
-        reached += shares[number]
-        if _OUTERMOST <= reached <= 1 - _OUTERMOST or low <= number <= high:
-            inside.append(number)
+    width = high - low
+    inside = [number for number in sorted(shares) if low - width <= number <= high + width]
     weights = [shares[number] for number in inside]
     gap = min((after - before for before, after in pairwise(inside)), default=1.0)
     has_bars = bool(inside) and inside[-1] - inside[0] < _MOST_BARS * gap

@@ -49,7 +49,7 @@ _ONLY_BEFORE = r"""(?:\b(?:not|never|cannot|unable|than|if|unless|why|going|coul
     |for\ an?|to\ (?:be|get|earn|reach|receive|deserve)|(?:perfect|full|max\w*|highest)\ (?:score|rating))\b
     |n't\b)(?:(?!\b(?:so|but)\b)[^.!?;,:\n]){0,40}\Z"""
 _ONLY_BEHIND = r"""\W{0,3}\b(?:would|could|should|might|requires?|needs?|means?
-    |(?:is|are)\ (?:for|only|reserved|given))\b|\s*="""
+    |(?:is|are)\ (?:for|only|reserved|given|the\ (?:max|min|high|low|best|worst)\w*))\b|\s*="""
 
 _TEXT = r"""(?:"(?:[^"\\]|\\.)*(?:"|\Z)|'(?:[^'\\]|\\.)*?'(?=\s*[:,}\]]))"""
 _OBJECT = r"""\{\s*(?:"[^"\n]*"|'[^'\n]*'|\w+)\s*:"""

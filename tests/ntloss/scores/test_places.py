@@ -55,6 +55,7 @@ ANSWERS = [
     (TO_FIVE, "| Score | «4» |\n| Errors | 2 |"),
     (TO_FIVE, "overallRating → «4», 2 errors"),
     (TO_FIVE, "Score «4»\nA rating of 5 would need sources."),
+    (TO_FIVE, "Score: 5 is the maximum. I give «4»."),
     (TO_FIVE, "Overall: The answer is good, with 3 facts.\nScore: «4»"),
     (TO_FIVE, "Rating: «4»\nStrengths: accurate\n1. good\nKey points:\n2. clear"),
     (TO_FIVE, "Score 1: bad\nScore 5: perfect\n\nScore: «4»"),
