@@ -51,7 +51,7 @@ def build(folder):
     for path in ROOT.iterdir():
         if path.is_file():
             shutil.copy(path, folder)  # the generator follows links
-    for name in ("docs", "examples", "results", "src", "studies"):
+    for name in ("docs", "benchmarks", "examples", "src", "studies"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "tools", folder / "tools")
     command = [sys.executable, "tools/build_site.py"]
