@@ -238,7 +238,8 @@ class LabTrainer(Trainer):
 
     def _save(self, output_dir=None, state_dict=None):
         super()._save(output_dir, state_dict if self.built.lora is None else self.built.lora.weights())
-        np.save(Path(output_dir or str(self.args.output_dir), LEARNED_ROWS), self.learned)
+        if self.args.should_save:  # with several processes, one writes the folder
+            np.save(Path(output_dir or str(self.args.output_dir), LEARNED_ROWS), self.learned)
 
     def _sums(self, outputs: Any, labels: Tensor) -> Tensor:
         """Sum the cross-entropy of each row, and count its labels: of numbers, then of text, `[rows, 4]`."""

@@ -192,6 +192,7 @@ class NTLCrossEntropyLoss(nn.Module):
     ) -> PreparedLabels:
         """Put labels and what the loss reads beside them into one record, which takes the place of labels.
 
+        The record is for this loss: another one may shift labels or read numbers differently.
         It checks and shifts them (`shift`), and for criteria on whole numbers finds the numbers that they
         form, on the CPU: call it where labels are made, in a collator, whose work the processes of a data
         loader share, or before a compiled function. For other criteria, it works on the labels' device, and

@@ -162,10 +162,9 @@ class LabelReader(NamedTuple):
             record = PreparedLabels(_shifted(record.labels, -1), *moved, soft)  # type: ignore[arg-type,call-arg]
             sequence_ids = None if sequence_ids is None else _shifted(sequence_ids, -1)
         if not OF_NUMBERS.isdisjoint(self.reads):
-            # Compiled code cannot read labels, and in eager mode the compiler need not be imported.
-            find = self._find_numbers
-            find = _disable_dynamo(find) if torch.compiler.is_compiling() else find
-            record = record._replace(numbers=find(record.labels, sequence_ids))
+            # In eager mode, the compiler need not be imported.
+            find = _find_outside_graphs if torch.compiler.is_compiling() else _find_numbers
+            record = record._replace(numbers=find(self, record.labels, sequence_ids))
         return record
 
     def _check(self, record: PreparedLabels, sequence_ids: Tensor | None, mode: str, reads: bool) -> None:
@@ -227,16 +226,20 @@ class LabelReader(NamedTuple):
                 )
             check_probabilities("weights of soft", weights, may_be_zero=True)
 
-    def _find_numbers(self, labels: Tensor, sequence_ids: Tensor | None) -> Tensor:
-        """Find the numbers of labels, and raise a ValueError if it is unknown where sequences end."""
-        if sequence_ids is None and labels.dim() < 2:
-            raise ValueError(
-                f"labels of shape {list(labels.shape)}, but the criterion looks at whole numbers and needs "
-                "to know where sequences end: expected labels of shape [batch, seq], or loss.prepare(labels, "
-                "sequence_ids=...) with ids of the labels' shape, all zeros for a single sequence"
-            )
-        numbers = find_numbers(labels, self.vocabulary, sequence_ids, decimals=self.decimals, ignore_index=-1)
-        return (without_float64(numbers) if labels.device.type == "mps" else numbers).to(labels.device)
+
+def _find_numbers(reader: LabelReader, labels: Tensor, sequence_ids: Tensor | None) -> Tensor:
+    """Find the numbers of labels, and raise a ValueError if it is unknown where sequences end."""
+    if sequence_ids is None and labels.dim() < 2:
+        raise ValueError(
+            f"labels of shape {list(labels.shape)}, but the criterion looks at whole numbers and needs "
+            "to know where sequences end: expected labels of shape [batch, seq], or loss.prepare(labels, "
+            "sequence_ids=...) with ids of the labels' shape, all zeros for a single sequence"
+        )
+    numbers = find_numbers(labels, reader.vocabulary, sequence_ids, decimals=reader.decimals, ignore_index=-1)
+    return (without_float64(numbers) if labels.device.type == "mps" else numbers).to(labels.device)
+
+
+_find_outside_graphs = _disable_dynamo(_find_numbers)  # compiled code cannot read labels
 
 
 def _shifted(given: Tensor, fill: float = 0, dim: int = -1) -> Tensor:

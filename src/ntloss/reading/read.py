@@ -165,6 +165,8 @@ def read_numbers(
         >>> [(number.text, number.value) for number in found]
         [('2', 2.0), ('14', 14.0)]
     """
+    if not isinstance(answer, str):
+        raise TypeError(f"answer: expected the text of an answer, given {type(answer).__name__}")
     asked = question if isinstance(question, Question) else Question(question)
     asked = replace(asked, prefill=asked.prefill + answer)
     with_median = tuple(sorted({*as_levels(levels), 0.5}))

@@ -200,6 +200,9 @@ def _ids_after(
     text, special = (prompt.answer, False) if has_decoder(model) else (prompt.text, prompt.special)
     kept = len(encode_before(tokenizer, text, ["", *levels], special))
     found = [tuple(encode_whole(tokenizer, text + level, special)[kept:]) for level in levels]
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if without := [level for level, ids in zip(levels, found, strict=True) if unknown in ids]:
+        raise ValueError(f"levels: the tokenizer has no tokens that write {without[0]!r}")
     if len({*found}) < len(found) or not all(found):
         raise ValueError(f"levels: the tokenizer writes two of {levels} with the same tokens")
     return dict(zip(levels, found, strict=True))

@@ -101,6 +101,8 @@ def places_of_score(text: str, scale: Scale, after: str | None = None) -> list[P
         text = _blank(text, 0, marks[-1].end() if marks[-1]["end"] else len(text))
     if after is not None:
         words = r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", after)))
+        if not words:
+            raise ValueError(f"after={after!r}: expected the text that stands before the score")
         return [_at(scale, text, match.end()) for match in re.finditer(words, text)]
     objects = [*_objects(text)]
     if found := _best((entry for *_, entries in objects for entry in entries), text, scale):

@@ -261,6 +261,11 @@ class TestCompile:
             step, compiled, case.hidden.float(), case.weight.float(), case.labels, torch.tensor(20)
         )
 
+    def test_numbers_of_raw_labels_are_found_outside_of_the_graph(self):
+        module, case = NTLCrossEntropyLoss(NUMBERS, "number_level"), make_case(3, 5)
+        compiled = torch.compile(module, backend="aot_eager")
+        assert_same_results(module, compiled, case.logits(torch.float32), case.labels)
+
     def test_a_second_backward_is_right_or_an_error(self):
         module = torch.compile(NTLCrossEntropyLoss(NUMBERS), fullgraph=True, backend="aot_eager")
         case = make_case(5)

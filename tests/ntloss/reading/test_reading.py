@@ -516,6 +516,8 @@ def test_an_answer_without_numbers_has_none_and_other_models_are_errors():
     assert read_numbers(make_model("llama", 14), tokenizer, "ab", "a b") == []
     with pytest.raises(TypeError, match="expected a causal model"):
         read_numbers(make_model("t5", 14), tokenizer, "ab", "7")
+    with pytest.raises(TypeError, match="answer"):
+        read_numbers(make_model("llama", 14), tokenizer, "ab", 7)
     # A recurrent model is run from number to number.
     model = make_model("mamba", 14)
     numbers = read_numbers(model, tokenizer, "ab", "7 b 12", limits=Limits(max_digits=1))

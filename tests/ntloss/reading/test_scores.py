@@ -184,6 +184,13 @@ def test_a_level_that_further_digits_follow_is_a_warning_about_the_end():
         assert read_scores(model, DIGITS, "How a?").none == approx(1.0)
 
 
+def test_a_level_that_the_tokenizer_cannot_write_is_an_error():
+    tokenizer = tokenizer_of(WORDS[:-1])
+    tokenizer.unk_token = "a"
+    with pytest.raises(ValueError, match="'☃'"):
+        read_scores(model_of(tokenizer), tokenizer, "b", {"1": 1, "☃": 2})
+
+
 @pytest.mark.parametrize("levels", [[1], [1, 1.0], [1, float("nan")], {"calm": 0}, {"calm": 0, " calm": 1}])
 def test_levels_that_are_none_are_an_error(levels):
     for call in (

@@ -7,13 +7,23 @@ import numpy as np
 import pytest
 from tolerances import approx
 
-from ntloss.scores import UnlikelyNumberWarning, scores_from_logprobs, scores_from_response
+from ntloss.scores import (
+    UnlikelyNumberWarning,
+    scores_from_logprobs,
+    scores_from_response,
+    scores_from_samples,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.scores.UnlikelyNumberWarning")
 
 
 def logs(**shares):
     return [{"token": token.strip("_"), "logprob": math.log(share)} for token, share in shares.items()]
+
+
+def test_a_text_before_the_score_has_words_or_marks():
+    with pytest.raises(ValueError, match="after"):
+        scores_from_samples(["4"], after=" ")
 
 
 def test_levels_may_be_texts_of_numbers():
