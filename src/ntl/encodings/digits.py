@@ -56,14 +56,16 @@ def load_tokenizer(name: str | Path | None, key: str = "tokenizer") -> PreTraine
     """
     if name is None:
         return character_tokenizer()
-    found = locate(name)
+    expected = "a folder with tokenizer.json or spiece.model, or a name on the hub"
+    with loading(key, name, expected):
+        found = locate(name)
     if Path(found).is_dir() and not any((Path(found) / file).exists() for file in TOKENIZERS):
         # transformers would build an empty tokenizer from the model's configuration.
         raise UserError(
             f"{key}={name} holds no tokenizer; expected one of the files {', '.join(TOKENIZERS)}. Correct "
             "it, or name another folder for the tokenizer."
         )
-    with loading(key, name, "a folder with tokenizer.json or spiece.model, or a name on the hub"):
+    with loading(key, name, expected):
         tokenizer: Any = AutoTokenizer.from_pretrained(found, trust_remote_code=False)
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
+from huggingface_hub import HfApi, try_to_load_from_cache
+
 from ntl.errors import UserError, describe
 from ntloss.writing import digest_of_weights
 
@@ -16,9 +18,17 @@ BESIDE_WEIGHTS = (
 
 
 def locate(name: str | Path) -> str:
-    """Return the folder of a model or a tokenizer, or its name on the hub."""
-    folder = Path(name).expanduser()
-    return str(folder if folder.is_dir() else name)
+    """Return the folder of a model or a tokenizer, or its name on the hub; call it inside `loading`.
+
+    A name that is not in the hub's cache is asked for once: transformers would try for most of a minute.
+    """
+    folder, name = Path(name).expanduser(), str(name)
+    if folder.is_dir():
+        return str(folder)
+    files = ("config.json", *TOKENIZERS)
+    if not any(isinstance(try_to_load_from_cache(name, file), str) for file in files):
+        HfApi().model_info(name, timeout=10.0)
+    return name
 
 
 @contextmanager
