@@ -56,17 +56,15 @@ def load_tokenizer(name: str | Path | None, key: str = "tokenizer") -> PreTraine
     """
     if name is None:
         return character_tokenizer()
-    expected = "a folder with tokenizer.json or spiece.model, or a name on the hub"
-    with loading(key, name, expected):
-        found = locate(name)
-    if Path(found).is_dir() and not any((Path(found) / file).exists() for file in TOKENIZERS):
+    folder = Path(name).expanduser()
+    if folder.is_dir() and not any((folder / file).exists() for file in TOKENIZERS):
         # transformers would build an empty tokenizer from the model's configuration.
         raise UserError(
             f"{key}={name} holds no tokenizer; expected one of the files {', '.join(TOKENIZERS)}. Correct "
             "it, or name another folder for the tokenizer."
         )
-    with loading(key, name, expected):
-        tokenizer: Any = AutoTokenizer.from_pretrained(found, trust_remote_code=False)
+    with loading(key, name, "a folder with tokenizer.json or spiece.model, or a name on the hub"):
+        tokenizer: Any = AutoTokenizer.from_pretrained(locate(name, TOKENIZERS), trust_remote_code=False)
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
             f"{key}={name} is a {type(tokenizer).__name__}; expected a fast one (with a tokenizer.json), "

@@ -1,6 +1,6 @@
 """Resolve the names of models and tokenizers: a local folder, or a name on the Hugging Face hub."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -10,6 +10,12 @@ from huggingface_hub import HfApi, try_to_load_from_cache
 from ntl.errors import UserError, describe
 from ntloss.writing import digest_of_weights
 
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 TOKENIZERS = ("tokenizer.json", "spiece.model", "tokenizer.model", "vocab.json")
 BESIDE_WEIGHTS = (
     *TOKENIZERS, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -17,17 +23,19 @@ BESIDE_WEIGHTS = (
 )  # fmt: skip
 
 
-def locate(name: str | Path) -> str:
-    """Return the folder of a model or a tokenizer, or its name on the hub; call it inside `loading`.
+def locate(name: str | Path, files: Sequence[str]) -> str:
+    """Return the folder of a model or a tokenizer, also in the hub's cache, or its name on the hub.
 
-    A name that is not in the hub's cache is asked for once: transformers would try for most of a minute.
+    A name whose `files` are not in the cache is asked for once: transformers would try for most of a minute.
+    Call it inside `loading`.
     """
     folder, name = Path(name).expanduser(), str(name)
     if folder.is_dir():
         return str(folder)
-    files = ("config.json", *TOKENIZERS)
-    if not any(isinstance(try_to_load_from_cache(name, file), str) for file in files):
-        HfApi().model_info(name, timeout=10.0)
+    for file in files:
+        if isinstance(cached := try_to_load_from_cache(name, file), str):
+            return str(Path(cached).parent)
+    HfApi().model_info(name, timeout=10.0)
     return name
 
 

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerFast
 
 from ntl.encodings.digits import load_tokenizer, split_digits
-from ntl.encodings.locate import loading, locate
+from ntl.encodings.locate import WEIGHTS, loading, locate
 from ntl.errors import UserError, describe, unknown_key
 from ntl.settings import ModelArgs
 
@@ -84,7 +84,8 @@ def _read_config(settings: ModelArgs) -> PreTrainedConfig:
     with loading(
         CHECKPOINT_KEY, str(settings.model_name_or_path), f"{_FILES}, or a name on the hub; {instead}"
     ):
-        config = AutoConfig.from_pretrained(locate(str(settings.model_name_or_path)), trust_remote_code=False)
+        folder = locate(str(settings.model_name_or_path), WEIGHTS)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     trained = getattr(config, "ntl", None)
     if trained is not None:
         asked = _describe(settings)
