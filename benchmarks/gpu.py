@@ -1,4 +1,4 @@
-"""Measure the kernels, the losses and training on one GPU: `python benchmarks/gpu.py`, in a few minutes.
+"""Measure the kernels and what a call costs on one GPU: `python benchmarks/gpu.py`, in a few minutes.
 
     python benchmarks/gpu.py --markdown benchmarks/results/gpu.md    put the tables into that page
     python benchmarks/gpu.py --parts kernels,fixed                   only some of them
@@ -6,24 +6,19 @@
 The parts, in this order:
 
     kernels   each Triton kernel, as a share of the bandwidth of a copy
-    logits    losses of logits, forward and backward, beside cross-entropy and Liger-Kernel
     fixed     what a call costs whatever its size, from 8 x 16 logits
-    hidden    losses of hidden states and a head, beside Liger-Kernel and cut-cross-entropy
     exact     hidden states against float64 on the CPU, and more than 2^31 logits
 
-Times are medians of CUDA events over repetitions with a cold cache (`triton.testing.do_bench`); memory is the
-peak beyond what was in use before. Liger-Kernel and cut-cross-entropy are measured if they are installed.
-`python benchmarks/losses.py --device cuda` has more contenders, and training steps.
+Times of kernels are medians of CUDA events over repetitions with a cold cache (`triton.testing.do_bench`).
+`python benchmarks/losses.py --device cuda` measures losses and training steps beside those of others.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +29,6 @@ from torch import Tensor
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 
 KERNELS = [(8192, 32_000), (8192, 128_256), (4096, 262_144), (2048, 151_936), (8192, 50_257)]
-LOGITS = [(8192, 32_000), (8192, 128_256)]
-HIDDEN = [(8192, 2048, 128_256), (8192, 4096, 128_256), (8192, 2048, 32_000)]
 CRITERIA = {"NTL-WAS": lambda: "ntl_was", "CRPS": lambda: "crps", "HL-Gauss": lambda: HLGauss(1.5)}
 CE = "F.cross_entropy"
 
@@ -45,17 +38,6 @@ def median_ms(run: Callable[[], object]) -> float:
     from triton.testing import do_bench
 
     return float(do_bench(run, warmup=15, rep=50, return_mode="median"))
-
-
-def peak_bytes(run: Callable[[], object]) -> int:
-    """Measure the peak memory of a call that was made before, beyond what is in use."""
-    run()
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    run()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
 
 
 def digits_of(vocab_size: int) -> NumberVocabulary:
@@ -102,40 +84,6 @@ def _kernel_row(tokens: int, vocab_size: int, bandwidth: float) -> list[str]:
     return [f"{tokens:,} x {vocab_size:,}", f"{size / read:.2f}", f"{2 * size / write:.2f}"]
 
 
-def logits_rows() -> list[list[str]]:
-    """Time losses of logits; memory is in buffers of the logits' size."""
-    columns = [_logits_column(tokens, vocab_size) for tokens, vocab_size in LOGITS]
-    heading = ["", *(f"{tokens:,} x {vocab_size:,}" for tokens, vocab_size in LOGITS)]
-    return [heading, *([name, *(column[name] for column in columns)] for name in columns[0])]
-
-
-def _logits_column(tokens: int, vocab_size: int) -> dict[str, str]:
-    torch._dynamo.reset()
-    logits = torch.randn(1, tokens, vocab_size, dtype=torch.bfloat16, device="cuda").requires_grad_()
-    labels, size = labels_of(tokens, vocab_size), logits.numel() * logits.element_size()
-    losses: dict[str, Any] = {CE: cross_entropy, f"{CE}, compiled": torch.compile(cross_entropy)}
-    for name in CRITERIA:
-        losses[f"ours, {name}"] = loss_of(name, vocab_size)
-        losses[f"ours, {name}, compiled"] = torch.compile(loss_of(name, vocab_size))
-    if importlib.util.find_spec("liger_kernel"):
-        from liger_kernel.transformers import LigerCrossEntropyLoss
-
-        liger, spent = LigerCrossEntropyLoss(), logits.detach().clone().requires_grad_()
-        # It overwrites the logits; what they hold does not change its time.
-        losses["Liger's cross-entropy"] = lambda _, y: liger(spent.flatten(0, 1), y.flatten())
-
-    def measure(name: str, loss: Any) -> str:
-        leaf = spent if name.startswith("Liger") else logits
-
-        def run() -> object:
-            return torch.autograd.grad(loss(logits, labels), leaf)
-
-        memory = peak_bytes(run) / size
-        return f"{median_ms(run):.2f} ms; {memory:.1f}"
-
-    return {name: measure(name, loss) for name, loss in losses.items()}
-
-
 def fixed_rows() -> list[list[str]]:
     """Time small calls, where the host is the limit."""
     logits = torch.randn(1, 8, 16, device="cuda", requires_grad=True)
@@ -154,47 +102,6 @@ def fixed_rows() -> list[list[str]]:
         torch.cuda.synchronize()
         rows.append([name, f"{(time.perf_counter() - start) * 5:.2f}"])
     return [["8 x 16 logits", "ms"], *rows]
-
-
-def hidden_rows() -> list[list[str]]:
-    """Time losses of hidden states."""
-    columns = [_hidden_column(*shape) for shape in HIDDEN]
-    heading = ["tokens x hidden x vocabulary", *(" x ".join(f"{n:,}" for n in shape) for shape in HIDDEN)]
-    return [heading, *([name, *(column[name] for column in columns)] for name in columns[0])]
-
-
-def _hidden_column(tokens: int, width: int, vocab_size: int) -> dict[str, str]:
-    hidden = torch.randn(1, tokens, width, device="cuda", dtype=torch.bfloat16).requires_grad_()
-    head = torch.randn(vocab_size, width, device="cuda", dtype=torch.bfloat16).mul_(width**-0.5)
-    head.requires_grad_()
-    labels = labels_of(tokens, vocab_size)
-    ways: dict[str, Callable[[], Any]] = {
-        f"head + {CE}": lambda: cross_entropy(hidden @ head.T, labels),
-    }
-    on_logits = loss_of("NTL-WAS", vocab_size)
-    ways["head + ours, NTL-WAS"] = lambda: on_logits(hidden @ head.T, labels)
-    for name in CRITERIA:
-        ways[f"ours, from_hidden, {name}"] = partial(
-            loss_of(name, vocab_size).from_hidden, hidden, head, labels
-        )
-    if importlib.util.find_spec("liger_kernel"):
-        from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
-
-        liger = LigerFusedLinearCrossEntropyLoss()
-        ways["Liger's fused linear"] = lambda: liger(head, hidden.flatten(0, 1), labels.flatten())
-    if importlib.util.find_spec("cut_cross_entropy"):
-        from cut_cross_entropy import linear_cross_entropy
-
-        ways["cut-cross-entropy"] = lambda: linear_cross_entropy(hidden.flatten(0, 1), head, labels.flatten())
-
-    def measure(way: Callable[[], Any]) -> str:
-        def run() -> object:
-            return torch.autograd.grad(way(), (hidden, head))
-
-        memory = peak_bytes(run) / 2**30
-        return f"{median_ms(run):.1f} ms; {memory:.2f} GiB"
-
-    return {name: measure(way) for name, way in ways.items()}
 
 
 def exact_rows() -> list[list[str]]:
@@ -236,9 +143,7 @@ def exact_rows() -> list[list[str]]:
 
 PARTS = {
     "kernels": kernel_rows,
-    "logits": logits_rows,
     "fixed": fixed_rows,
-    "hidden": hidden_rows,
     "exact": exact_rows,
 }
 

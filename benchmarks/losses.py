@@ -11,7 +11,7 @@ The tables are also written to `--output` as Markdown and JSON:
     linear         losses of hidden states and a head
     on_off         ours with the number term and without, at 10 and at 1,110 number tokens
     integrations   training steps of a small T5 and Llama
-    criteria       each criterion; runs only if named
+    criteria       each criterion
 """
 
 from __future__ import annotations

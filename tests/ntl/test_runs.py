@@ -373,30 +373,39 @@ def test_a_run_that_is_killed_anywhere_is_continued_by_the_same_command(place, t
 def test_the_loss_is_cross_entropy_plus_a_mean_over_numbers_and_evaluations_report_plain_parts(
     smoothing, family, tmp_path, capsys
 ):
+    # One update of two batches holds all training rows, and changes no weight.
     options = ["loss=ntl_was", f"loss.label_smoothing={smoothing}", "training_args.learning_rate=0.0"]
-    options += ["dataset_args=arithmetic", "training_args.per_device_train_batch_size=6"]
+    options += ["dataset_args=arithmetic", "dataset_args.data_dir=null"]
+    options += ["dataset_args.train_per_difficulty=2"]  # of three difficulties
+    options += ["training_args.per_device_train_batch_size=3", "training_args.gradient_accumulation_steps=2"]
     if family == "t5":
         options.append("model_args.config_overrides={dropout_rate: 0.0}")
     else:
         options += ["model_args=decoder_only", "model_args.config_name=llama-tiny"]
-    assert train(*small(tmp_path, *options, steps=1)) == 0, capsys.readouterr().err
+    command = small(tmp_path, *options, steps=1)
+    assert train(*command) == 0, capsys.readouterr().err
     built = build(model_args(checkpoint=str(tmp_path / "run"), family=family))
+    numbers = torch.tensor(built.number_ids)
+
+    def losses(questions, answers):
+        with torch.no_grad():
+            logits, labels = logits_of(built, rows_of(built, questions, answers), built.model.eval())
+        flat = logits.flatten(0, 1), labels.flatten()
+        smoothed = F.cross_entropy(*flat, label_smoothing=smoothing).item()
+        ntl = NTLoss(built.vocabulary, reweigh=False)(logits, labels).item()
+        each = F.cross_entropy(*flat, reduction="none")
+        is_number, counts = torch.isin(flat[1], numbers), flat[1] != -100
+        parts = {"ce": counts, "ce_numbers": is_number, "ce_text": counts & ~is_number}
+        means = {name: each[part].mean().item() for name, part in parts.items()}
+        return {"loss": smoothed + 0.3 * ntl, "ntl": ntl, **means}
+
     rows = predictions(tmp_path / "run", "validation")
-    asked = rows_of(built, [r["question"] for r in rows], [r["answer"] for r in rows])
-    with torch.no_grad():
-        logits, labels = logits_of(built, asked, built.model.eval())
+    expected = losses(*[[row[key] for row in rows] for key in ("question", "answer")])
     found = results(tmp_path / "run")["validation"]
-    flat = logits.flatten(0, 1), labels.flatten()
-    ce, smoothed = (F.cross_entropy(*flat, label_smoothing=amount).item() for amount in (0.0, smoothing))
-    ntl = NTLoss(built.vocabulary, reweigh=False)(logits, labels).item()
-    each = F.cross_entropy(*flat, reduction="none")
-    is_number = torch.isin(flat[1], torch.tensor(built.number_ids))
-    assert found["ntl"] == approx(ntl, TRAINED_BY_ADAM)
-    assert found["loss"] == approx(smoothed + 0.3 * ntl, TRAINED_BY_ADAM)
-    assert found["ce"] == approx(ce, TRAINED_BY_ADAM)
-    assert found["ce_numbers"] == approx(each[is_number].mean().item(), TRAINED_BY_ADAM)
-    counted = (flat[1] != -100) & ~is_number
-    assert found["ce_text"] == approx(each[counted].mean().item(), TRAINED_BY_ADAM)
+    assert {name: found[name] for name in expected} == approx(expected, TRAINED_BY_ADAM)
+    rows = compose_config(command).dataset_args.read().train
+    of_training = losses([row.question for row in rows], [row.answer for row in rows])
+    assert logged(tmp_path / "run", "loss")[:1] == approx([of_training["loss"]], TRAINED_BY_ADAM)
 
 
 @pytest.mark.parametrize("model", ["vanilla_t5_ntl", "xval", "vanilla_t5_regression_head"])

@@ -310,11 +310,12 @@ class TestShift:
         }
         assert_gradients(shifted.gradients, {**by_hand.gradients, **of_rows}, TWO_PATHS, path)
 
-    def test_takes_one_sequence_and_boolean_weights(self):
-        case = make_case(6, seed=8)
-        weights = torch.tensor([True, False, True, True, False, True])
+    @pytest.mark.parametrize("weights", [None, torch.tensor([True, False, True, True, False, True])])
+    def test_takes_one_sequence_and_boolean_weights(self, weights):
+        # Without weights, the position behind the last label must not count.
+        case, given = make_case(6, seed=8), None if weights is None else weights[1:]
         shifting, plain = NTLCrossEntropyLoss(NUMBERS, shift=True), NTLCrossEntropyLoss(NUMBERS)
-        by_hand = plain(case.logits()[:-1], plain.prepare(case.labels[1:], weights=weights[1:]))
+        by_hand = plain(case.logits()[:-1], plain.prepare(case.labels[1:], weights=given))
         assert_close(shifting(case.logits(), shifting.prepare(case.labels, weights=weights)), by_hand)
 
 
