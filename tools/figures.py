@@ -81,8 +81,8 @@ def draw_idea() -> Figure:
     terms = [NTLCrossEntropyLoss(digits).terms(row.clamp_min(1e-9).log(), torch.tensor(4)) for row in probs]
     ce = np.array([float(term.ce) for term in terms])
     whole = np.array([float(term.loss) for term in terms])
-    figure = Figure(figsize=(7.0, 2.5))
-    figure.subplots_adjust(left=0.075, right=0.99, top=0.83, bottom=0.2, wspace=0.16)
+    figure = Figure(figsize=(7.0, 1.7))
+    figure.subplots_adjust(left=0.075, right=0.99, top=0.8, bottom=0.28, wspace=0.16)
     panels = figure.subplots(1, 2, sharey=True)
     names = ("Cross-entropy: a 9 costs what a 3 does", "With NTL-WAS, a 9 costs more")
     for ax, title, cost, color in zip(panels, names, (ce, whole), (BLUE, ORANGE), strict=True):
