@@ -5,6 +5,7 @@
     python docs/playground/make_data.py models \\
         outputs/page/train_size-1000_loss-{ce,hl_gauss}_number_format-padded_seed-0
     python docs/playground/make_data.py tokenizers t5=<folder of T5's tokenizer> gpt2=<folder of GPT-2's>
+    python docs/playground/make_data.py criteria    # the titles of the losses that losses.js computes
     python docs/playground/make_data.py test-set    # let the models of models.js answer the test set again
     python docs/playground/make_data.py answers outputs/stored/run   # see stored_answers.py
 
@@ -31,6 +32,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5Config, T5For
 from ntl.encodings.digits import character_tokenizer, split_digits
 from ntl.settings import compose_config
 from ntloss import NumberVocabulary
+from ntloss.criteria import CRITERIA, fact
 from ntloss.numbers import inspect_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -322,6 +324,14 @@ def inspect(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     }
 
 
+# Losses
+
+
+def make_criteria() -> Path:
+    """Write `criteria.js`, the title of each criterion of the library."""
+    return write_constant("criteria", {name: fact(each, "title") for name, each in CRITERIA.items()})
+
+
 # Stored answers
 
 
@@ -351,6 +361,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tokenizers = commands.add_parser("tokenizers", help="write tokenizers.js")
     tokenizers.add_argument("folders", nargs=2, metavar="NAME=FOLDER", help="t5=<folder> gpt2=<folder>")
     commands.add_parser("test-set", help="write the answers in models.js again")
+    commands.add_parser("criteria", help="write criteria.js")
     answers = commands.add_parser("answers", help="write answers.js")
     answers.add_argument("run", type=Path, metavar="RUN", help="folder of a run of the sentiment sweep")
     given = parser.parse_args(arguments)
@@ -358,6 +369,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         written = make_models(given.runs)
     elif given.command == "test-set":
         written = write_answers(read_constant("models")["models"])
+    elif given.command == "criteria":
+        written = make_criteria()
     elif given.command == "answers":
         written = make_answers(given.run)
     else:
