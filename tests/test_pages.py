@@ -31,7 +31,7 @@ RUN = [
     if snippets(page) and page not in ELSEWHERE
 ]
 NEEDED = {
-    "docs/gallery.md": ["matplotlib"],
+    "docs/gallery.md": ["matplotlib", "scipy"],
     "docs/train.md": ["trl", "datasets", "accelerate"],
     "docs/prices.md": ["trl", "datasets", "accelerate"],
     "docs/scores.md": ["sklearn", "accelerate"],
