@@ -41,7 +41,7 @@ _LETTER = "qq"  # begins no word of a number, as `q` does; stands for all letter
 
 
 class Options:
-    """What may follow the text of a number: the tokens that matter, any letter, and the end, all else.
+    """What may follow the text of a number, as columns of probabilities.
 
     After `12`, a model may write a token that changes the number or keeps it open (a column each), a letter
     (one column for all), or anything else, which ends it (one minus the sum). A letter matters where it takes

@@ -38,7 +38,7 @@ class _Spellings(NamedTuple):
 
     rows: Tensor  # `[spellings]`, the row that each belongs to
     log_weights: Tensor  # `[spellings]`, float64, log-probability given the row's digits so far
-    # `[spellings]`, float64, log of the probability that the format keeps along it, once it has begun
+    # `[spellings]`, float64, sum over its steps of log P(next token is one that the format allows)
     log_masses: Tensor
     texts: list[Text]
 
