@@ -300,7 +300,7 @@ def summarize(numbers: Numbers, levels: Tensor, low: float, high: float) -> dict
     """Summarize the numbers after each prompt as fields of `NumberQuantiles`.
 
     Args:
-        numbers: the numbers, all of them from `low` to `high`, or NaN.
+        numbers: the numbers; NaN and those out of the range count only for `starts` and `ends`.
         levels: `[levels]`, of the quantiles.
         low, high: the range of the numbers, to which the bounds are clamped.
     """
@@ -309,7 +309,7 @@ def summarize(numbers: Numbers, levels: Tensor, low: float, high: float) -> dict
     for prompt in range(count):
         own = numbers.prompts == prompt
         values, weights = numbers.values[own], numbers.weights[own]
-        begun, read = weights.sum(), ~values.isnan() & (weights > 0)
+        begun, read = weights.sum(), (values >= low) & (values <= high) & (weights > 0)
         values, order = values[read].sort()
         starts = begun.clamp(max=1)  # the sum of sampled weights may be larger
         shares = weights[read][order]

@@ -150,16 +150,13 @@ def share_below(
     vocabulary: NumberVocabulary,
     options: Options,
     format: NumberFormat,
-    bound: float | None,
+    bound: float,
     included: bool,
 ) -> Tensor:
-    """Return the probability of all numbers below a bound, or up to it if it is `included`, `[prompts]`.
-
-    Without a bound, it is 1 if included and 0 otherwise.
-    """
-    whole = torch.full((len(root),), float(included), dtype=torch.float64, device=root.device)
-    if bound is None or math.isinf(bound):
-        return whole if bound is None or (bound > 0) == included else 1 - whole
+    """Return the probability of all numbers below a bound, or up to it if it is `included`, `[prompts]`."""
+    whole = torch.ones(len(root), dtype=torch.float64, device=root.device)
+    if math.isinf(bound):
+        return whole * float(bound > 0)
     step = Decimal(1).scaleb(-format.decimals)
     number = Decimal(repr(bound)).quantize(step, ROUND_FLOOR if included else ROUND_CEILING)
     largest = 10**format.digits - step
