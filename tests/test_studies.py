@@ -20,11 +20,12 @@ from ntl.commands import compare
 from ntl.report.contrasts import compare_rows, read_contrasts
 from ntl.report.runs import read_runs
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
+from ntloss.criteria import CRITERIA
 
 ROOT = Path(__file__).parents[1]
 FILES = [path for path in sorted((ROOT / "studies").glob("*/*.yaml")) if path.stem != "common"]
 SWEEPS = [path for path in FILES if "\ndefaults:" in f"\n{path.read_text('utf-8')}"]  # others are contrasts
-LOSSES = {path.stem for path in (ROOT / "src/ntl/conf/loss").glob("*.yaml")} | {"ce"}
+LOSSES = {"ce", *CRITERIA}
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -29,6 +30,7 @@ from lxml import etree
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
 SITE = ROOT / "build" / "site"
+CONFIG = ROOT / "build" / "mkdocs.yml"  # the repository's, with the names of the API in the navigation
 
 # In the navigation, and not below docs/.
 FILES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"]
@@ -84,7 +86,7 @@ def main() -> None:
     """Build the site; a defect ends the program with a message."""
     stage()
     shutil.rmtree(SITE, ignore_errors=True)
-    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(CONFIG)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode or "Warning" in done.stderr + done.stdout:
         sys.exit(f"zensical build --strict failed:\n{done.stdout}{done.stderr}")
@@ -104,7 +106,9 @@ def stage() -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         # The generator knows a docstring's section "Example:" as "Examples:".
         copy.write_text(re.sub(r"^( *)Example:$", r"\1Examples:", module.read_text(), flags=re.MULTILINE))
-    write_reference(PAGES / "reference")
+    names = write_reference(PAGES / "reference")
+    given = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    CONFIG.write_text(with_names(given.replace("build/", ""), names), encoding="utf-8")
     for source in [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in FILES)]:
         stage_file(source)
     stage_playground(ROOT / "docs" / "playground" / "index.html")
@@ -194,24 +198,41 @@ def notebook_page(notebook: Path, page: Path) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def write_reference(folder: Path) -> None:
-    """Write a page with a table for each module, and one for each name that no module before it has."""
+def write_reference(folder: Path) -> dict[str, list[str]]:
+    """Write a page with a table for each module, and one for each name that no module before it has.
+
+    Returns:
+        The names that have pages, by module.
+    """
     folder.mkdir()
     package = griffe.load("ntloss", search_paths=[str(ROOT / "src")], resolve_aliases=True)
-    shown: set[str] = set()
+    shown: dict[str, list[str]] = {}
     for module in MODULES:
         path = ROOT / "src" / module.replace(".", "/")
         source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         parts = [MODULE.format(module)]
         for heading, names in sections(source.read_text(encoding="utf-8")):
-            new = [name for name in names if name not in shown]
-            shown |= {*new}
+            new = [name for name in names if name not in chain(*shown.values())]
+            shown.setdefault(module, []).extend(new)
             rows = [f"| [`{name}`]({module}.{name}.md) | {summary(package, module, name)} |" for name in new]
             parts += [f"## {heading}"] if heading and new else []
             parts += [CARDS.format("\n".join(rows))] if new else []
             for name in new:
                 (folder / f"{module}.{name}.md").write_text(NAME.format(module, name), encoding="utf-8")
         (folder / f"{module}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return shown
+
+
+def with_names(config: str, names: Mapping[str, Sequence[str]]) -> str:
+    """Let each module's entry of the navigation hold the names that have pages."""
+
+    def nest(match: re.Match[str]) -> str:
+        indent, module = match[1], match[2]
+        pages = (f"{name}: reference/{module}.{name}.md" for name in names[module])
+        lines = [f"- {page}" for page in (f"reference/{module}.md", *pages)]
+        return f"{indent}- {module}:" + "".join(f"\n{indent}    {line}" for line in lines)
+
+    return re.sub(r"^( *)- (ntloss[\w.]*): reference/\2\.md$", nest, config, flags=re.MULTILINE)
 
 
 def summary(package: griffe.Object, module: str, name: str) -> str:

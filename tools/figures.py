@@ -81,8 +81,8 @@ def draw_idea() -> Figure:
     terms = [NTLCrossEntropyLoss(digits).terms(row.clamp_min(1e-9).log(), torch.tensor(4)) for row in probs]
     ce = np.array([float(term.ce) for term in terms])
     whole = np.array([float(term.loss) for term in terms])
-    figure = Figure(figsize=(7.0, 2.5))
-    figure.subplots_adjust(left=0.075, right=0.99, top=0.83, bottom=0.2, wspace=0.16)
+    figure = Figure(figsize=(7.0, 1.7))
+    figure.subplots_adjust(left=0.075, right=0.99, top=0.8, bottom=0.28, wspace=0.16)
     panels = figure.subplots(1, 2, sharey=True)
     names = ("Cross-entropy: a 9 costs what a 3 does", "With NTL-WAS, a 9 costs more")
     for ax, title, cost, color in zip(panels, names, (ce, whole), (BLUE, ORANGE), strict=True):
@@ -161,10 +161,34 @@ def draw_rates() -> Figure:
     return figure
 
 
+def draw_trajectories() -> Figure:
+    """Draw how policies of four losses bring a point mass to rest, after the same training, seed by seed."""
+    found = pd.read_csv(ROOT / "studies/actions/results/trajectories.csv")
+    expert = found[found["arm"] == "expert"].groupby("step")["place"].mean()
+    arms = {"ce": "cross-entropy", "hl_gauss": "HL-Gauss", "ntl_was": "NTL-WAS", "crps": "CRPS"}
+    colors = dict(zip(arms, (BLUE, PINK, ORANGE, GREEN), strict=True))
+    rates = sorted(found["rate"][found["arm"] != "expert"].unique())
+    figure = Figure(figsize=(7.0, 3.6))
+    figure.subplots_adjust(left=0.12, right=0.99, top=0.93, bottom=0.13, wspace=0.1, hspace=0.15)
+    grid = figure.subplots(len(rates), len(arms), sharex=True, sharey=True)
+    for row, rate in zip(grid, rates, strict=True):
+        row[0].set_ylabel(f"learning rate {rate:g}\nplace")
+        for ax, (arm, title) in zip(row, arms.items(), strict=True):
+            for _, run in found[(found["arm"] == arm) & (found["rate"] == rate)].groupby("seed"):
+                ax.plot(run["step"], run["place"], color=colors[arm], lw=0.9, alpha=0.6)
+            ax.plot(expert.index, expert, "--", color=TEXT, lw=1)
+            if rate == rates[0]:
+                ax.set_title(title)
+            if rate == rates[-1]:
+                ax.set_xlabel("step")
+    return figure
+
+
 FIGURES: Mapping[str, tuple[str | None, Callable[..., Figure]]] = {
     "docs/images/idea.svg": (None, draw_idea),
     "docs/images/seeds.svg": ("all_layers", draw_seeds),
     "docs/images/rates.svg": (None, draw_rates),
+    "docs/images/trajectories.svg": (None, draw_trajectories),
 }
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Make the data of the interactive page: two small models, and what tokenizers do to numbers.
 
-    ntl compare model_args.number_format=padded loss=ce,ntl_was training_args.seed=0 \\
-        training_args.output_dir=outputs/page
-    python docs/playground/make_data.py models outputs/page/loss-ce_number_format-padded_seed-0 \\
-        outputs/page/loss-ntl_was_number_format-padded_seed-0
+    ntl compare model_args.number_format=padded dataset_args.train_size=1000 loss=ce,hl_gauss \\
+        training_args.seed=0,1,2,3,4,5 training_args.output_dir=outputs/page
+    python docs/playground/make_data.py models \\
+        outputs/page/train_size-1000_loss-{ce,hl_gauss}_number_format-padded_seed-0
     python docs/playground/make_data.py tokenizers t5=<folder of T5's tokenizer> gpt2=<folder of GPT-2's>
+    python docs/playground/make_data.py criteria    # the titles of the losses that losses.js computes
     python docs/playground/make_data.py test-set    # let the models of models.js answer the test set again
     python docs/playground/make_data.py answers outputs/stored/run   # see stored_answers.py
 
@@ -31,6 +32,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5Config, T5For
 from ntl.encodings.digits import character_tokenizer, split_digits
 from ntl.settings import compose_config
 from ntloss import NumberVocabulary
+from ntloss.criteria import CRITERIA, fact
 from ntloss.numbers import inspect_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +40,9 @@ DATA = Path(__file__).parent / "data"
 PAGE_BUDGET = 1_000_000
 """Bytes that the page may have with its data."""
 
-LABELS = ("cross-entropy", "cross-entropy + NTL-WAS")
+TRAIN_SIZE = 1000
+"""Examples that the models were trained on: few, where HL-Gauss has lower error than cross-entropy."""
+LABELS = ("cross-entropy", "HL-Gauss")
 QUANTILES = (0.05, 0.5, 0.95)
 SHOWN = 500
 """Questions of the test set that the page draws."""
@@ -223,7 +227,7 @@ def make_models(folders: Sequence[Path]) -> Path:
 
 def write_answers(models: Sequence[dict[str, Any]]) -> Path:
     """Write `models.js` with what packed models answer to the test set, and to rare questions."""
-    settings: Any = compose_config([], "compare").dataset_args
+    settings: Any = compose_config([f"dataset_args.train_size={TRAIN_SIZE}"], "compare").dataset_args
     data = settings.read()
     test = data.tests["test"]
     answers, means = (
@@ -248,7 +252,7 @@ def write_answers(models: Sequence[dict[str, Any]]) -> Path:
     # The question whose errors are most like the means.
     errors = torch.stack([column for of_model in off for column in of_model])
     typical = (errors - errors.mean(-1, keepdim=True)).abs().sum(0).argmin()
-    keys = ("weights", "noise", "smallest", "largest", "test_size")
+    keys = ("weights", "noise", "smallest", "largest", "train_size", "test_size")
     task = {key: getattr(settings, key) for key in keys} | {
         "rare": {"below": int(limits[0]), "above": int(limits[1]), "share": RARE, "size": len(rare)},
         "example": test[int(typical)].question,
@@ -320,6 +324,14 @@ def inspect(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     }
 
 
+# Losses
+
+
+def make_criteria() -> Path:
+    """Write `criteria.js`, the title of each criterion of the library."""
+    return write_constant("criteria", {name: fact(each, "title") for name, each in CRITERIA.items()})
+
+
 # Stored answers
 
 
@@ -344,11 +356,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     models = commands.add_parser("models", help="write models.js")
     models.add_argument(
-        "runs", nargs=2, type=Path, metavar="RUN", help="folder of a run: cross-entropy, NTL-WAS"
+        "runs", nargs=2, type=Path, metavar="RUN", help="folder of a run: cross-entropy, HL-Gauss"
     )
     tokenizers = commands.add_parser("tokenizers", help="write tokenizers.js")
     tokenizers.add_argument("folders", nargs=2, metavar="NAME=FOLDER", help="t5=<folder> gpt2=<folder>")
     commands.add_parser("test-set", help="write the answers in models.js again")
+    commands.add_parser("criteria", help="write criteria.js")
     answers = commands.add_parser("answers", help="write answers.js")
     answers.add_argument("run", type=Path, metavar="RUN", help="folder of a run of the sentiment sweep")
     given = parser.parse_args(arguments)
@@ -356,6 +369,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         written = make_models(given.runs)
     elif given.command == "test-set":
         written = write_answers(read_constant("models")["models"])
+    elif given.command == "criteria":
+        written = make_criteria()
     elif given.command == "answers":
         written = make_answers(given.run)
     else:

@@ -7,6 +7,7 @@ each value is valid. The files in `conf/` set other defaults.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -406,6 +407,7 @@ def compose_config(overrides: Sequence[str], primary: str | Path = "train") -> C
 
 def find_primary(primary: str | Path) -> tuple[str, str, list[str]]:
     """Return the folder and the name of the primary file of a command or a study, and overrides it needs."""
+    register_losses(None if isinstance(primary, str) else primary.parent)
     if isinstance(primary, str):
         return str(files("ntl.conf")), primary, []
     # A study's own files come before those of the lab.
@@ -611,6 +613,33 @@ def _open_mappings(node: DictConfig) -> DictConfig:
     return node
 
 
+def criteria() -> dict[str, bool]:
+    """Map the functions of `ntloss.criteria.CRITERIA` to whether each replaces cross-entropy.
+
+    Both are read from the source, because importing the functions imports torch, for which `ntl train --help`
+    would wait.
+    """
+    found = {}
+    for module in ("tokens", "whole_numbers"):
+        source = files("ntloss").joinpath("criteria", f"{module}.py").read_text("utf-8")
+        for node in ast.parse(source).body:
+            for decorator in getattr(node, "decorator_list", ()):
+                if isinstance(node, ast.FunctionDef) and ast.unparse(decorator).startswith("facts("):
+                    found[node.name] = any(keyword.arg == "replaces" for keyword in decorator.keywords)
+    return found
+
+
+def register_losses(study: Path | None = None) -> None:
+    """Tell Hydra a loss for each criterion that has no file in `conf/loss`, or in the folder of a study."""
+    store = ConfigStore.instance()
+    folders = [files("ntl.conf"), *([] if study is None else [study])]
+    for name, replaces in criteria().items():
+        store.repo["loss"].pop(f"{name}.yaml", None)  # Hydra would take it for the schema of such a file
+        if not any(folder.joinpath("loss", f"{name}.yaml").is_file() for folder in folders):
+            loss = LossSettings(name, weight=1.0, mode=Mode.replace) if replaces else LossSettings(name)
+            store.store(name, _open_mappings(OmegaConf.structured(loss)), "loss")
+
+
 def register() -> None:
     """Tell Hydra the settings, and omegaconf the resolvers of `conf/`."""
     store = ConfigStore.instance()
@@ -623,6 +652,7 @@ def register() -> None:
     }
     for (group, name), kind in groups.items():
         store.store(name, _open_mappings(OmegaConf.structured(kind)), group)
+    register_losses()
     # Open, because all arguments of transformers can be given.
     training = _open_mappings(OmegaConf.structured(TrainingArgs, flags={"struct": False}))
     store.store("train", training, "training_args")

@@ -71,10 +71,7 @@ def rates_of(outputs: Path, environment: str, arm: str, steps: int, seed: int) -
 def make_run(environment: str, arm: str, pairs: int, steps: int, rate: float, seed: int) -> dict[str, Any]:
     """Train a model, let it act, and return what its actions cost and how the run was made."""
     begin = time.process_time()
-    task = ENVIRONMENTS[environment]
-    questions, actions = task.recordings(np.random.default_rng(seed), pairs)
-    policy = POLICIES.get(arm, Digits)(task, arm, actions, seed)
-    policy.train(questions, actions, steps, rate, seed)
+    policy, task = train_policy(environment, arm, pairs, steps, rate, seed), ENVIRONMENTS[environment]
     starts = 10_000 + seed  # the same for all arms
     return {
         **{
@@ -91,6 +88,15 @@ def make_run(environment: str, arm: str, pairs: int, steps: int, rate: float, se
         "seconds": time.process_time() - begin,
         "made": provenance(torch.device("cpu")),
     }
+
+
+def train_policy(environment: str, arm: str, pairs: int, steps: int, rate: float, seed: int) -> "Digits":
+    """Train a policy on recordings of the expert."""
+    task = ENVIRONMENTS[environment]
+    questions, actions = task.recordings(np.random.default_rng(seed), pairs)
+    policy = POLICIES.get(arm, Digits)(task, arm, actions, seed)
+    policy.train(questions, actions, steps, rate, seed)
+    return policy
 
 
 class Digits:

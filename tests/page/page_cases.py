@@ -23,23 +23,9 @@ from ntloss.reading import number_quantiles  # noqa: E402
 from ntloss.reading.fixed_width import choose  # noqa: E402
 
 # The page's losses: criterion and options of the library. Cross-entropy is PyTorch's.
-LOSSES: dict[str, tuple[str, dict[str, Any]] | None] = {
-    "cross_entropy": None,
-    "ntl_was": ("ntl_was", {}),
-    "crps": ("crps", {}),
-    "ntl_mse": ("ntl_mse", {}),
-    "ntl_mae": ("ntl_mae", {}),
-    "ntl_huber": ("ntl_huber", {}),
-    "raft": ("raft", {}),
-    "gaussian_smoothing": ("gaussian_smoothing", {}),
-    "smoothed_wasserstein": ("smoothed_wasserstein", {}),
-    "dist2": ("dist2", {}),
-    "smmd": ("smmd", {}),
-    "del_loss": ("del_loss", {}),
-    "hl_gauss": ("hl_gauss", {"sigma": 1.0}),
-    "number_level": ("number_level", {}),
-    "ntil": ("ntil", {}),
-}
+LOSSES: dict[str, tuple[str, dict[str, Any]] | None] = {"cross_entropy": None}
+LOSSES |= {name: (name, {}) for name in make_data.read_constant("criteria")}
+LOSSES["hl_gauss"] = ("hl_gauss", {"sigma": 1.0})
 TEXT = 10
 DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=11)
 # Typed numbers: one token per character, and one that ends the answer.

@@ -9,7 +9,7 @@ import torch
 from tolerances import PAGE, assert_close, assert_identical
 
 from ntl.encodings.digits import character_tokenizer
-from ntloss.criteria import CRITERIA
+from ntloss.criteria import CRITERIA, fact
 from ntloss.numbers import parse_number
 
 MODELS = make_data.read_constant("models")["models"]
@@ -35,8 +35,15 @@ def tensor(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-def test_every_criterion_of_the_library_is_on_the_page():
-    assert {given[0] for given in page_cases.LOSSES.values() if given} == set(CRITERIA)
+def test_losses_have_the_titles_of_the_library():
+    stored = make_data.read_constant("criteria")
+    assert stored == {name: fact(CRITERIA[name], "title") for name in stored}
+
+
+def test_the_page_computes_and_shows_each_loss_whose_title_is_stored(open_page):
+    page = open_page()
+    assert {*page.evaluate("losses.names")} == {*page_cases.LOSSES}
+    assert {*page.evaluate("LOSS_NAMES.all.map(({ name }) => name)")} == {*page_cases.LOSSES}
 
 
 def test_rounding_the_weights_again_changes_nothing():

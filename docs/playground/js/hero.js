@@ -5,7 +5,7 @@
   const { html, svg, text, byId, show, radios, onResize } = drawing;
   const TARGET = 4;
   const LABELS = losses.VALUES.map((v) => (v === TARGET ? 1 : 0));
-  const OPTIONS = [["cross_entropy", "Cross-entropy"], ["ntl_was", "NTL-WAS"], ["hl_gauss", "HL-Gauss"]];
+  const OPTIONS = ["cross_entropy", "ntl_was", "hl_gauss"].map((name) => [name, LOSS_NAMES.titleOf(name)]);
   const NUMBER = { whole: "40", decimals: "" };
   const SIGMA = 2; // of HL-Gauss
   const [SHARES] = wholeTargets.targetsOf(NUMBER, SIGMA); // of its target for the first digit

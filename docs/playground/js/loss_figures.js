@@ -59,12 +59,12 @@
   // Cost by where the probability lies.
 
   const CURVES = [
-    ["cross_entropy", "Cross-entropy", "curve-a"],
-    ["ntl_mse", "NTL-MSE", "curve-b"],
-    ["ntl_was", "NTL-WAS", "curve-c"],
-    ["crps", "CRPS", "curve-d"],
-    ["hl_gauss", "HL-Gauss", "curve-e"],
-  ];
+    ["cross_entropy", "curve-a"],
+    ["ntl_mse", "curve-b"],
+    ["ntl_was", "curve-c"],
+    ["crps", "curve-d"],
+    ["hl_gauss", "curve-e"],
+  ].map(([name, style]) => [name, LOSS_NAMES.titleOf(name), style]);
   let kind = "one";
 
   /** Probabilities with nearly all on some digits, equally. */

@@ -183,7 +183,7 @@ const losses = (() => {
     return { loss, byProbs: parts[0].byProbs, byLogProbs };
   }
 
-  const CRITERIA = {
+  const FORMULAS = {
     cross_entropy: crossEntropy,
     ntl_was: wasserstein,
     crps,
@@ -227,7 +227,7 @@ const losses = (() => {
     const result = { loss: 0, gradient: new Array(11).fill(0) };
     labels.forEach((share, target) => {
       if (share === 0) return;
-      const ofTarget = CRITERIA[name](x, target, sigma);
+      const ofTarget = FORMULAS[name](x, target, sigma);
       result.loss += share * ofTarget.loss;
       gradient(x, ofTarget).forEach((g, j) => (result.gradient[j] += share * g));
     });
@@ -237,5 +237,5 @@ const losses = (() => {
   /** Cross-entropy with a distribution over the digits as the label; its loss alone. */
   const ofTargets = (logits, targets) => targetsEntropy(read(logits), targets).loss;
 
-  return { names: Object.keys(CRITERIA), evaluate, ofTargets, bellAround: (target) => bell(target, 2), softmax, VALUES, TEXT };
+  return { names: Object.keys(FORMULAS), evaluate, ofTargets, bellAround: (target) => bell(target, 2), softmax, VALUES, TEXT };
 })();

@@ -219,7 +219,7 @@
     byId("model-table"),
     ["Off by", "greedy", "median", "mean", "coverage", "width"],
     models.map(({ label, test, off }) => [
-      label.replace("cross-entropy + ", "+ "),
+      label,
       ...[off.greedy, off.median, off.mean].map((error) => error.toFixed(1)),
       percent(test.coverage, 1),
       test.width.toFixed(0),
@@ -227,8 +227,9 @@
   );
   byId("model-table-note").textContent =
     `Mean distances from the true mean on ${task.test_size} questions that the models were not trained on, with the weights of this ` +
-    "page; coverage and width of the 90 % intervals, which are for answers with noise. Over five seeds the two are level by the " +
-    "median: the reading gains more than the loss.";
+    "page; coverage and width of the 90 % intervals, which are for answers with noise. " +
+    `With ${task.train_size} examples, the greedy answers of HL-Gauss have the lower error on each of twelve seeds. With 50,000 ` +
+    "examples and long training, the two are level.";
   byId("models-tools").append(address.copyButton("models"));
   address.part({
     write: () => ({

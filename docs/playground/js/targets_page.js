@@ -94,7 +94,7 @@ const targetsPage = (() => {
     const others = number === zeros ? "" : `, the same in ${zeros} as in ${number}`;
     return (
       `The first digits of the numbers around ${number} share its target: ${sharesOf(first.target)}. ` +
-      `Gaussian CE (dashes) smooths each digit alone${others}.${sign ? " The sign is a token of its own." : ""}`
+      `${LOSS_NAMES.titleOf("gaussian_smoothing")} (dashes) smooths each digit alone${others}.${sign ? " The sign is a token of its own." : ""}`
     );
   }
 

@@ -4,24 +4,11 @@
 (() => {
   const { html, byId, short, percent, tell } = drawing;
   const { isDigit, END } = numberLosses;
-  const LOSSES = [
-    ["cross_entropy", "Cross-entropy"],
-    ["hl_gauss", "HL-Gauss"],
-    ["ntl_was", "NTL-WAS"],
-    ["place_weighted", "… weighted by place"],
-    ["ntil", "NTIL"],
-    ["number_level", "NumberLevel"],
-    ["crps", "CRPS"],
-    ["ntl_mse", "NTL-MSE"],
-    ["ntl_mae", "NTL-MAE"],
-    ["ntl_huber", "NTL-Huber"],
-    ["raft", "RAFT"],
-    ["gaussian_smoothing", "Gaussian CE"],
-    ["smoothed_wasserstein", "Smoothed NTL-WAS"],
-    ["dist2", "DIST2"],
-    ["smmd", "SMMD"],
-    ["del_loss", "DEL"],
+  const NAMES = [
+    "cross_entropy", "hl_gauss", "ntl_was", "place_weighted", "ntil", "number_level", "crps", "ntl_mse", "ntl_mae",
+    "ntl_huber", "raft", "gaussian_smoothing", "smoothed_wasserstein", "dist2", "smmd", "del_loss",
   ];
+  const LOSSES = NAMES.map((name) => [name, name === "place_weighted" ? "… weighted by place" : LOSS_NAMES.titleOf(name)]);
   const FEW = 6;
   const EXAMPLES = [
     ["398 for 405", "405", "398", true],
@@ -98,7 +85,7 @@
         `${charges("ntl_was")}: a loss on digits does not know place value.${weights}`,
     ];
     if (other.number_level.whole > losses.number_level.whole)
-      found.push(`NumberLevel looks at the whole number and charges the farther one more: ${charges("number_level")}.`);
+      found.push(`${LOSS_NAMES.titleOf("number_level")} looks at the whole number and charges the farther one more: ${charges("number_level")}.`);
     return found;
   }
 

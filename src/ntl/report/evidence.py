@@ -9,8 +9,8 @@ A file of claims, such as `studies/evidence.yaml`, is a list of groups:
       claims:
         - {name: hl_gauss, says: HL-Gauss instead of cross-entropy, of: hl_gauss, minus: ce}
 
-`name` is that of a figure in pages, and unique. Without `says`, a claim says what the one before it says. The
-other keys are those of a contrast of the family.
+`name` is unique, and what errors call the claim. Without `says`, a claim says what the one before it says.
+The other keys are those of a contrast of the family.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ import yaml  # type: ignore[import-untyped]
 
 from ntl.errors import UserError, unknown_key
 from ntl.metrics.registry import find_metric
-from ntl.report.contrasts import SIGNIFICANT, Contrast, compare_rows, read_contrasts, read_study
+from ntl.report.contrasts import Contrast, compare_rows, read_contrasts, read_study
 from ntl.report.runs import read_runs
 from ntl.report.tables import Columns, round_significant
 
@@ -40,24 +40,6 @@ class Claim(NamedTuple):
     family: int | None
     """Number of contrasts that were planned together; None if this one was not planned."""
     found: Mapping[str, Any]
-
-    @property
-    def figures(self) -> dict[str, str]:
-        """What pages show of the claim: effect, such as `14 % lower`, interval, verdict and seeds."""
-        unit = " points" if find_metric(self.found["metric"]).in_points else " %"
-        ends = sorted(self.found[f"percent_{end}"] for end in ("lower", "upper"))
-        is_lower = self.found["percent"] < 0
-        if is_lower:  # by how much
-            ends = [-end for end in reversed(ends)]
-        low, high = (_round(end) for end in ends)
-        p = self.found["p_holm"]
-        verdict = "significant" if p < SIGNIFICANT else f"p = {p:.2g}"
-        return {
-            "effect": f"{_round(abs(self.found['percent']))}{unit} {'lower' if is_lower else 'higher'}",
-            "interval": f"{low} to {high}{unit}",
-            "verdict": "not planned" if self.family is None else verdict,
-            "seeds": str(self.found["seeds"]),
-        }
 
 
 def read_claims(file: Path) -> dict[str, Claim]:
@@ -118,9 +100,3 @@ def evidence_columns(claims: Mapping[str, Claim]) -> Columns:
             }
         )
     return {("", name): [row[name] for row in rows] for name in rows[0]}
-
-
-def _round(percent: float) -> str:
-    """Write per cent as a whole number, and below one with a decimal."""
-    rounded = round(percent, 0 if abs(percent) >= 0.95 else 1) + 0.0  # one zero
-    return f"{rounded:g}".replace("-", "\N{MINUS SIGN}")

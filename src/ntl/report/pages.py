@@ -10,11 +10,7 @@ shows, in the order of the page. With `columns`, metrics of the registry, a bloc
 seeds, on `datasets` (by default all) and the test set `test`; a name that several rows have is an error. With
 `contrasts: true`, it has the contrasts of the study.
 
-A block `{evidence: studies/evidence.yaml}` is the table of the claims of this file, and
-
-    <!-- figure: NAME.effect -->14 % lower<!-- end -->
-
-within a sentence a figure of a claim: `effect`, `interval`, `verdict` or `seeds`, see `ntl.report.evidence`.
+A block `{evidence: studies/evidence.yaml}` is the table of this file's claims, see `ntl.report.evidence`.
 """
 
 import re
@@ -30,15 +26,13 @@ import yaml  # type: ignore[import-untyped]
 from ntl.errors import UserError, unknown_key
 from ntl.metrics.registry import find_metric
 from ntl.report.contrasts import compare_rows, find_rows, read_contrasts, read_study
-from ntl.report.evidence import Claim, evidence_columns, read_claims
+from ntl.report.evidence import evidence_columns, read_claims
 from ntl.report.runs import is_step
 from ntl.report.statistics import mean_and_interval
 from ntl.report.tables import contrast_columns, markdown_table, round_significant
 
 START, END = "<!-- report: ", "<!-- end of report -->"
 _BLOCK = re.compile(rf"({re.escape(START)}(.*?) -->\n)(.*?)({re.escape(END)})", re.DOTALL)
-FIGURE = re.compile(r"(<!-- figure: (\w+)\.(\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
-CLAIMS = Path("studies/evidence.yaml")
 
 
 @dataclass(frozen=True)
@@ -54,26 +48,15 @@ class Block:
 
 
 def fill_page(text: str, table: pd.DataFrame | None) -> str:
-    """Write the blocks and the figures of a page anew.
+    """Write the blocks of a page anew.
 
     Args:
         text: The page.
         table: The long table of runs from which blocks of a study are written.
     """
-    if not _BLOCK.search(text) and not FIGURE.search(text):
+    if not _BLOCK.search(text):
         raise UserError(f"the page has no block: expected a line {START}{{study: ...}} --> and one {END}.")
-    if FIGURE.search(text):
-        claims = read_claims(CLAIMS)
-        text = FIGURE.sub(lambda found: f"{found[1]}{_figure(claims, found[2], found[3])}{found[5]}", text)
     return _BLOCK.sub(lambda found: f"{found[1]}{_write(found[2], table)}\n{found[4]}", text)
-
-
-def _figure(claims: Mapping[str, Claim], name: str, what: str) -> str:
-    if name not in claims:
-        raise unknown_key(f"{CLAIMS}: ", name, claims)
-    if what not in (figures := claims[name].figures):
-        raise unknown_key(f"<!-- figure: {name}.", what, figures)
-    return figures[what]
 
 
 def _write(given: str, table: pd.DataFrame | None) -> str:

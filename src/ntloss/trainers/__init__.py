@@ -8,7 +8,7 @@ answering       the model that the trainer's own methods get: called with labels
 evaluation      sums of the loss's terms over an evaluation
 models          how a model is called for logits alone, and what else its own loss holds
 columns         the dataset columns `loss_weights`, `number_weights`, `number_sigma` and `soft_labels`
-chunked         the loss of a call of the model, also in its head, so that logits are never whole
+chunked         the loss in a model's head, from hidden states, so that logits are never whole
 first_labels    what is logged of the first labels, and warnings if the loss sees no numbers
 errors          `NumberErrors`, a callback: the errors of answers at each evaluation
 rewards         `number_reward` for TRL's GRPOTrainer, and `compute_score` for verl

@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ntloss.trainers.chunked import Inputs, ModelCall
+from ntloss import LossTerms
+from ntloss.engine.readout import Transform
+from ntloss.engine.targets import PreparedLabels
+from ntloss.trainers.chunked import PLAIN, Inputs, entropy_and_hits
 from ntloss.trainers.columns import COLUMNS, PREPARED
 from ntloss.trainers.models import added_loss, inputs_without_labels, without_wrappers
 
 _OF_LOSS = (*COLUMNS, PREPARED, "labels", "shift_labels", "num_items_in_batch", "fused_lm_head")
+
+
+class Found(NamedTuple):
+    """The loss of a call and its terms, and what evaluations and an `SFTTrainer` log beside it."""
+
+    terms: LossTerms
+    ce: Tensor  # cross-entropy at all labels, also where the number term replaces it: in an evaluation
+    entropy: Tensor | None = None
+    hits: Tensor | None = None
 
 
 class Answering:
@@ -56,25 +68,50 @@ class Answering:
         record, count = handle.record_of(given, is_own), self._num_items(given)
         if sums is not None:
             record = record._replace(labels=sums.without_repeated_rows(record.labels))
-        model, is_sft = without_wrappers(self.model), given.get("fused_lm_head", False)
+        model, width = without_wrappers(self.model), labels.shape[-1]
+        is_sft = given.get("fused_lm_head", False)
         inputs = {**inputs_without_labels(model, inputs, labels), "return_dict": True}
-        run, losses = partial(self.model, *args, **inputs), (handle.loss, handle.plain)
-        call = ModelCall(model, run, *losses, record, count, evaluates=sums is not None, measures=is_sft)
+        compute = partial(self._compute, record, count, is_sft)
         if handle.head is not None and (self.model.training or is_sft):
-            outputs = handle.head(call)
+            outputs, found = handle.head(model, partial(self.model, *args, **inputs), compute, width)
+            nothing = outputs["logits"][..., :0, :].sum()  # keeps the graph to all weights
+            loss, outputs["logits"] = found.terms.loss + nothing.to(found.terms.loss), None
         else:
-            outputs = call.run()
-            width = labels.shape[-1]  # prompts and images may stand before
-            call.compute(Inputs(outputs["logits"][..., -width:, :]))
+            outputs = self.model(*args, **inputs)
+            found = compute(Inputs(outputs["logits"][..., -width:, :]))  # prompts and images may stand before
+            loss = found.terms.loss
         if sums is not None:
-            sums.add(record, count, call.terms, call.ce)
-        self.loss = loss = call.terms.loss
+            sums.add(record, count, found.terms, found.ce)
+        self.loss = loss
         if is_sft:
-            return _for_sft(outputs, loss, record.labels >= 0, count, call.measured)
+            return _for_sft(outputs, loss, record.labels >= 0, count, found)
         added = added_loss(model, outputs)
         outputs["loss"] = loss if added is None else loss + added.to(loss.device)
         outputs.move_to_end("loss", last=False)  # as in stock outputs, of which some trainers take the first
         return outputs if given.get("return_dict") in (None, True) else outputs.to_tuple()
+
+    def _compute(
+        self,
+        record: PreparedLabels,
+        count: Any,
+        measures: bool,
+        given: Inputs,
+        transform: Transform = PLAIN,
+        chunk_size: int | None = None,
+    ) -> Found:
+        """Compute the loss of a record's labels, which is divided by `count`, and what else is asked for."""
+        loss, (states, *head) = self.handle.loss, given
+        record = record.to(states.device)
+        options = {"count": count.to(states.device) if isinstance(count, Tensor) else count}
+        if given.weight is not None:
+            options |= {"softcap": transform.softcap, "logit_scale": transform.scale}
+            options |= {"chunk_size": chunk_size}
+        terms = loss.terms(states, record, *head, **options)
+        ce = terms.ce
+        if self.handle.sums is not None and loss.mode == "replace":
+            none = torch.zeros_like(record.labels, dtype=torch.float32)
+            ce = loss.terms(states, record._replace(number_weights=none), *head, **options).ce
+        return Found(terms, ce, *(entropy_and_hits(given, record.labels, transform) if measures else ()))
 
     def check_is_used(self, loss: Tensor) -> None:
         """Raise a ValueError unless a trainer's loss, which has a graph, was computed from this model's."""
@@ -131,17 +168,16 @@ def _depends_on(loss: Tensor, part: Tensor) -> bool:
     return False
 
 
-def _for_sft(outputs: Any, loss: Tensor, mask: Tensor, num_items: Any, measured: Any) -> SimpleNamespace:
+def _for_sft(outputs: Any, loss: Tensor, mask: Tensor, num_items: Any, found: Found) -> SimpleNamespace:
     """Return what TRL's fused head does: log-probabilities of the labels in place of logits.
 
     The trainer sums them, changes the sign, divides by its count, and adds the loss of routers itself.
     """
     count = torch.as_tensor(mask.sum() if num_items is None else num_items).clamp(min=1)
-    entropy, hits = measured
     return SimpleNamespace(
         log_probs=-loss * count.to(loss.device),
-        entropy=entropy,
-        is_top1=hits,
+        entropy=found.entropy,
+        is_top1=found.hits,
         label_mask=mask,
         aux_loss=outputs.get("aux_loss"),
     )

@@ -1,10 +1,4 @@
-"""A number-aware loss in axolotl 0.19: a plug-in, and its keys in axolotl's YAML file.
-
-plugins:
-  - ntloss.trainers.axolotl.NumberLoss
-ntl_weight: 0.3
-ntl_criterion: ntl_was
-"""
+"""A number-aware loss in axolotl 0.19: a plug-in, whose keys are in examples/trainers/axolotl.yaml."""
 
 from __future__ import annotations
 
@@ -15,13 +9,9 @@ from pydantic import BaseModel, create_model, model_validator
 
 from ntloss.trainers.plug_ins import PREFIX, Options
 
-# Keys whose loss does not use the model's logits.
-_OTHER_LOSSES = (
-    "liger_cross_entropy",
-    "liger_fused_linear_cross_entropy",
-    "cut_cross_entropy",
-    "chunked_cross_entropy",
-    "rl",
+_OTHER_LOSSES = (  # which do not use the model's logits
+    *("liger_cross_entropy", "liger_fused_linear_cross_entropy", "cut_cross_entropy"),
+    *("chunked_cross_entropy", "rl"),
 )
 
 
@@ -34,8 +24,7 @@ class _Checks(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check_no_other_loss(cls, data: dict[str, Any]) -> dict[str, Any]:
-        others = [f"{key}: {data[key]}" for key in _OTHER_LOSSES if data.get(key)]
-        if others:
+        if others := [f"{key}: {data[key]}" for key in _OTHER_LOSSES if data.get(key)]:
             raise ValueError(
                 f"{', '.join(others)} replaces the model's loss, and the number term would be lost: omit it, "
                 "or the plug-in ntloss.trainers.axolotl.NumberLoss"

@@ -10,10 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ntloss import NTLCrossEntropyLoss
 from ntloss.engine.readout import Transform
 from ntloss.engine.sources import rows_for
-from ntloss.engine.targets import PreparedLabels
 from ntloss.trainers.models import find_head
 
 # Largest logit of the probe that checks a head: large enough for a soft cap to have an effect.
@@ -31,54 +29,7 @@ class Inputs(NamedTuple):
     bias: Tensor | None = None  # `[vocab]`
 
 
-@dataclass
-class ModelCall:
-    """A call of a model with labels, and the loss of these labels, which is computed outside of the model.
-
-    Args:
-        model: the model without its wrappers.
-        run: calls the model with its wrappers, and returns its outputs.
-        loss, plain: the loss, and cross-entropy alone.
-        record: of `[batch, seq]` labels.
-        count: of labels, by which the loss is divided; None for that of the record.
-        evaluates: whether cross-entropy at all labels is asked for.
-        measures: whether `entropy_and_hits` is asked for.
-
-    Attributes:
-        terms: the loss and its terms, `LossTerms`; None before `compute`.
-        ce: cross-entropy at all labels in an evaluation, else that of the terms.
-        measured: `entropy_and_hits`, or None.
-    """
-
-    model: Any
-    run: Callable[[], Any]
-    loss: NTLCrossEntropyLoss
-    plain: NTLCrossEntropyLoss
-    record: PreparedLabels
-    count: Any
-    evaluates: bool
-    measures: bool
-    terms: Any = None
-    ce: Any = None
-    measured: tuple[Tensor, Tensor] | None = None
-
-    def count_on(self, device: torch.device) -> Any:
-        """Return the count for a device: a scalar on the CPU works with tensors of any, without a copy."""
-        count = self.count
-        stays = not isinstance(count, Tensor) or (count.dim() == 0 and count.device.type == "cpu")
-        return count if stays else count.to(device)
-
-    def compute(self, given: Inputs, transform: Transform = PLAIN, chunk_size: int | None = None) -> None:
-        """Compute the loss, and what else is asked for."""
-        (states, *head), device = given, given.states.device
-        record, options = self.record.to(device), {"count": self.count_on(device)}
-        if given.weight is not None:
-            options |= {"softcap": transform.softcap, "logit_scale": transform.scale}
-            options |= {"chunk_size": chunk_size}
-        self.terms = self.loss.terms(states, record, *head, **options)
-        self.ce = self.plain.terms(states, record, *head, **options).ce if self.evaluates else self.terms.ce
-        if self.measures:
-            self.measured = entropy_and_hits(given, record.labels, transform)
+Compute = Callable[[Inputs, Transform, int | None], Any]
 
 
 @torch.no_grad()
@@ -113,71 +64,76 @@ class ChunkedHead:
         self.chunk_size = chunk_size
         self.checked = False  # the head of the model
         self._forward = self._in_head  # one object, so that a compiled model is not compiled again
-        self._call: Any = None  # what a call of the model hands to its head
+        self._call: Any = None
 
-    def __call__(self, call: ModelCall) -> Any:
-        """Call the model, compute the loss in its head, and return the outputs, without logits.
+    def __call__(self, model: Any, run: Callable[[], Any], compute: Compute, width: int) -> tuple[Any, Any]:
+        """Call the model, whose head computes the loss.
+
+        Args:
+            model: the model without its wrappers.
+            run: calls the model with its wrappers, and returns its outputs.
+            compute: the loss of hidden states with their head, and maybe what the model does with logits.
+            width: of the labels; prompts and images may stand before.
+
+        Returns:
+            The model's outputs, whose logits are those of one position, and what `compute` returned.
 
         Raises:
             ValueError: the model does not call its head, or does more with its logits than is known.
         """
-        model, name = call.model, type(call.model).__name__
-        head = find_head(model)  # an adapter may have wrapped it since the last call
+        name, head = type(model).__name__, find_head(model)  # an adapter may have wrapped it since
         replaced = vars(head).get("forward")
         bias = getattr(model, "final_logits_bias", None)  # of BART and similar models
-        self._call = of_head = _HeadCall(call, head, head.forward, transform_of(model.config), bias)
+        self._call = call = _Call(head, head.forward, transform_of(model.config), bias, compute, width)
         vars(head)["forward"] = self._forward
         try:
-            outputs = call.run()
+            outputs = run()
         finally:
             self._call = None
             del vars(head)["forward"]
             if replaced is not None:
                 vars(head)["forward"] = replaced
-        if call.terms is None:
+        if call.found is None:
             raise ValueError(
                 f"{name}.forward never calls its head: use chunked=False, which computes the logits"
             )
-        if not self.checked and of_head.probed is not None:
-            _check_transform(of_head.probed, outputs["logits"].detach(), of_head.transform, name)
+        if not self.checked and call.probed is not None:
+            _check_transform(call.probed, outputs["logits"].detach(), call.transform, name)
             self.checked = True
-        nothing = outputs["logits"][..., :0, :].sum().to(call.terms.loss)
-        outputs["logits"] = None
-        call.terms = call.terms._replace(loss=call.terms.loss + nothing)
-        return outputs
+        return outputs, call.found
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # the linear loss cannot be traced
     def _in_head(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        of_head: _HeadCall = self._call
-        call, bias = of_head.call, of_head.final_bias
-        if call.terms is not None:
-            return of_head.own_forward(hidden, *args, **kwargs)
-        width = call.record.labels.shape[-1]  # prompts and images may stand before
-        inputs = head_inputs(of_head.head, hidden[..., -width:, :])
-        if bias is not None:
-            own = bias.reshape(-1).to(hidden)
+        call: _Call = self._call
+        if call.found is not None:
+            return call.own_forward(hidden, *args, **kwargs)
+        inputs = head_inputs(call.head, hidden[..., -call.width :, :])
+        if call.final_bias is not None:
+            own = call.final_bias.reshape(-1).to(hidden)
             inputs = inputs._replace(bias=own if inputs.bias is None else inputs.bias + own)
-        call.compute(inputs, of_head.transform, self.chunk_size)
+        call.found = call.compute(inputs, call.transform, self.chunk_size)
         first = hidden[..., :1, :]
         if not self.checked:
             with torch.no_grad():
-                logits = of_head.own_forward(first).abs()
+                logits = call.own_forward(first).abs()
             largest = float(torch.where(logits.isfinite(), logits, 0).max())  # a bias of -inf disables tokens
             first = first * (_PROBE / largest) if largest > 0 else first  # so that a soft cap has an effect
-        logits = of_head.own_forward(first)
-        of_head.probed = logits.detach() if bias is None else logits.detach() + bias
+        logits = call.own_forward(first)
+        call.probed = logits.detach() if call.final_bias is None else logits.detach() + call.final_bias
         return logits
 
 
 @dataclass
-class _HeadCall:
-    """What one call of the model hands to its head."""
+class _Call:
+    """What one call of the model hands to its head, and what the head leaves."""
 
-    call: ModelCall
     head: nn.Module
     own_forward: Callable[..., Any]  # of the head
     transform: Transform
     final_bias: Tensor | None
+    compute: Compute
+    width: int
+    found: Any = None
     probed: Tensor | None = None  # the logits of one position
 
 

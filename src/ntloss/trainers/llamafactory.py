@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from typing import Any
+from unittest import mock
 
 from ntloss.trainers.plug_ins import PREFIX, Options
 
@@ -39,24 +40,15 @@ def run_exp(args: dict[str, Any], **options: Any) -> None:
             "which would train without the number term"
         )
 
-    def number_aware(trainer_class: Any) -> Any:
-        def make(*args: Any, **kwargs: Any) -> Any:
-            trainer = trainer_class(*args, **kwargs)
-            of_loss.apply(trainer)
-            return trainer
-
-        return make
+    def number_aware(module: Any, name: str) -> Any:
+        trainer_class = getattr(module, name)
+        return mock.patch.object(
+            module, name, lambda *own, **given: of_loss.apply(trainer_class(*own, **given))
+        )
 
     # LLaMA-Factory has no hook for a trainer or a loss, so its workflows get trainers that are number-aware.
-    places = ((of_pt, "CustomTrainer"), (of_sft, "CustomSeq2SeqTrainer"))
-    stock = [getattr(module, name) for module, name in places]
-    try:
-        for (module, name), own in zip(places, stock, strict=True):
-            setattr(module, name, number_aware(own))
+    with number_aware(of_pt, "CustomTrainer"), number_aware(of_sft, "CustomSeq2SeqTrainer"):
         tuner.run_exp(args)
-    finally:
-        for (module, name), own in zip(places, stock, strict=True):
-            setattr(module, name, own)
 
 
 def main() -> None:

@@ -97,8 +97,9 @@ def vocabulary_of(model: Any, processor: Any, given: Any, thousands: str | None)
         vocabulary = NumberVocabulary.from_tokenizer(numbers, vocab_size=rows, thousands=thousands)
     else:
         vocabulary = as_vocabulary(numbers)  # whose error says what was expected
+    number_ids = vocabulary.token_ids
     for name in ("unk", "eos", "bos", "pad"):
-        if (token := getattr(tokenizer, f"{name}_token_id", None)) in vocabulary.token_ids:
+        if (token := getattr(tokenizer, f"{name}_token_id", None)) in number_ids:
             raise ValueError(
                 f"vocabulary: the number token {token} is the tokenizer's {name}_token. To train the levels "
                 "of a score, use NumberVocabulary.from_levels(tokenizer, levels)"

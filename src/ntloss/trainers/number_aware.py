@@ -63,8 +63,8 @@ def make_number_aware(
         chunk_size: positions of a chunk. Default: depends on the device.
 
     Returns:
-        The handle. It prints what the loss does; `handle.loss` is the loss, whose `weight` may be assigned at
-        each step, and `handle.undo()`, or leaving a `with` block, restores the trainer.
+        The handle. It prints what the loss does; `handle.loss` is the loss, see `NumberAware`, and
+        `handle.undo()`, or leaving a `with` block, restores the trainer.
 
     Raises:
         TypeError: not such a trainer.
@@ -99,11 +99,10 @@ class NumberAware:
 
     Attributes:
         trainer: the trainer.
-        loss: the loss; its `weight` may be assigned at each step.
-        plain: cross-entropy alone, which evaluations log.
+        loss: the loss. Its `weight` may be assigned at each step, and `mode`, `shift` and `label_smoothing`
+            before training begins, because data loaders make the records of labels ahead.
         head: what computes the loss from hidden states, or None if it is computed from logits.
         sums: the sums of a running evaluation, or None.
-        prepare: makes the record of a batch's labels.
         first_numbers: for a criterion on whole numbers, the first three numbers in the labels of the first
             batch as the loss sees them, with the width of an `HLGauss`: "512 ± 143, 340 ± 143, 7 ± 143";
             a number of no field has the width 0.
@@ -116,8 +115,7 @@ class NumberAware:
     def __init__(
         self, trainer: Any, loss: NTLCrossEntropyLoss, chunked: bool, chunk_size: int | None
     ) -> None:
-        self.trainer, self.loss, self.prepare = trainer, loss, Preparation(loss)
-        self.plain = NTLCrossEntropyLoss(loss.vocabulary, None, label_smoothing=loss.label_smoothing)
+        self.trainer, self.loss = trainer, loss
         self.head = ChunkedHead(chunk_size) if chunked else None
         self.first_numbers = ""
         self.sums: EvaluationMeans | None = None
@@ -136,6 +134,11 @@ class NumberAware:
         self._replaced = {name: vars(trainer)[name] for name in ours if name in vars(trainer)}
         vars(trainer).update(ours)
         self._ours = ours
+
+    @property
+    def prepare(self) -> Preparation:
+        """What makes the record of a batch's labels, with the options that the loss has now."""
+        return Preparation(self.loss)
 
     def undo(self) -> None:
         """Restore the trainer's own loss. Do nothing the second time."""
@@ -222,7 +225,6 @@ class NumberAware:
     ) -> Any:
         """Call the trainer's own loop, and make the metrics of the loss means over all labels of the set."""
         outer, self.sums = self.sums, EvaluationMeans(self.trainer, self.loss)
-        self.plain.label_smoothing = self.loss.label_smoothing  # it may have been assigned
         loop = self._own("evaluation_loop")
         try:
             output = loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
@@ -266,13 +268,13 @@ class NumberAware:
 
         Of other labels than the step's, the numbers are found again, and weights that the batch has stay.
         """
-        record = PreparedLabels.unpack(batch[PREPARED], self.prepare.reader) if PREPARED in batch else None
+        record = PreparedLabels.unpack(batch[PREPARED], self.loss.term.labels) if PREPARED in batch else None
         if record is not None and is_own and record.labels.shape == batch["labels"].shape:
             return record
         anew = self.prepare(batch)
         if record is None or record.labels.shape != anew.labels.shape:  # the trainer has cut the labels
             return anew
-        sigma = record.sigma if self.prepare.reader.fields is None else anew.sigma
+        sigma = record.sigma if self.loss.term.labels.fields is None else anew.sigma
         return record._replace(labels=anew.labels, numbers=anew.numbers, sigma=sigma)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
@@ -293,7 +295,7 @@ class NumberAware:
             return batches, count
         found = torch.zeros(2, device=self.trainer.args.device)  # total weight, and count
         for batch in batches:
-            record = self.record_of(batch) if PREPARED in batch else self.prepare(batch, False)
+            record = self.record_of(batch)
             found += torch.stack([total_weight(record), (record.labels >= 0).sum()]).to(found)
         if self.trainer.args.average_tokens_across_devices:  # then the count is that of all ranks
             found = self.trainer.accelerator.reduce(found, reduction="sum")
@@ -354,16 +356,13 @@ def _check_model(trainer: Any, model: Any, loss: NTLCrossEntropyLoss) -> None:
             f"{type(model).__name__} adds a z-loss where it computes its own loss, which would be lost: load "
             "the model with z_loss_coefficient=0"
         )
-    if loss.criterion is None or not loss.finds_numbers:
-        return
-    parallel = getattr(trainer.accelerator, "parallelism_config", None)
-    said = f"criterion={name_of(loss.criterion)} looks at whole numbers"
-    if getattr(parallel, "cp_enabled", False):
-        raise ValueError(
-            f"{said}, which context parallelism cuts: expected another criterion, or another parallelism"
-        )
-    if is_masked(model):
-        raise ValueError(
-            f"{said}, of which the labels of {type(model).__name__} hold the masked digits only: expected a "
-            "criterion on single tokens, such as ntl_was, crps or gaussian_smoothing"
-        )
+    wrong = {
+        "which context parallelism cuts: expected another criterion, or another parallelism": getattr(
+            getattr(trainer.accelerator, "parallelism_config", None), "cp_enabled", False
+        ),
+        f"of which the labels of {type(model).__name__} hold the masked digits only: expected a criterion on "
+        "single tokens, such as ntl_was, crps or gaussian_smoothing": is_masked(model),
+    }
+    for message, is_wrong in wrong.items():
+        if is_wrong and loss.finds_numbers:
+            raise ValueError(f"{loss.extra_repr()} looks at whole numbers, {message}")

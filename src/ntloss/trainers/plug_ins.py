@@ -16,14 +16,10 @@ PREFIX = "ntl_"  # of options among the keys of a trainer's own configuration
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of a number-aware loss in a plug-in, with the defaults of `make_number_aware`.
+    """Options of a number-aware loss in a plug-in, with the meanings and defaults of `make_number_aware`.
 
-    Args:
-        criterion, weight, mode, label_smoothing: see `NTLCrossEntropyLoss`.
-        thousands: the separator of thousands in labels, see `parse_numbers`.
-        vocabulary: the number tokens, or `"module:function"`, a function that makes them from the tokenizer.
-            Default: those of the tokenizer.
-        chunked: compute the loss from hidden states, in plug-ins that get a `Trainer`.
+    `vocabulary` may also be `"module:function"`, a function that makes it from the tokenizer; `chunked` has
+    no effect in plug-ins that get no `Trainer`.
 
     Raises:
         TypeError, ValueError, ImportError: an unknown or invalid option, before a model is loaded.
@@ -52,20 +48,20 @@ class Options:
         given = {key: value for key, value in configuration.items() if value is not None}
         return cls(**{key.removeprefix(PREFIX): given[key] for key in given if key.startswith(PREFIX)})
 
-    def apply(self, trainer: Any) -> None:
-        """Make a trainer of transformers number-aware."""
+    def apply(self, trainer: Any) -> Any:
+        """Make a trainer of transformers number-aware, and return it."""
         make_number_aware(trainer, **vars(self) | {"vocabulary": self._numbers(trainer.processing_class)})
+        return trainer
 
     def loss(self, tokenizer: Any = None, vocab_size: int | None = None, **given: Any) -> NTLCrossEntropyLoss:
         """Make a loss of logits of this width; without a tokenizer, one on digits, to check the options."""
-        numbers = self._numbers(tokenizer)
+        numbers, thousands = self._numbers(tokenizer), self.thousands
         if numbers is None and tokenizer is None:
-            numbers = NumberVocabulary.from_mapping({d: d for d in range(10)}, 10, thousands=self.thousands)
+            numbers = NumberVocabulary.from_mapping({d: d for d in range(10)}, 10, thousands=thousands)
         elif numbers is None:
-            options: dict[str, Any] = {"vocab_size": vocab_size, "thousands": self.thousands}
-            numbers = NumberVocabulary.from_tokenizer(tokenizer, **options)
-        options = {"mode": self.mode, "label_smoothing": self.label_smoothing, **given}
-        return NTLCrossEntropyLoss(numbers, self.criterion, self.weight, **options)
+            numbers = NumberVocabulary.from_tokenizer(tokenizer, None, vocab_size, thousands=thousands)
+        given = {"mode": self.mode, "label_smoothing": self.label_smoothing, **given}
+        return NTLCrossEntropyLoss(numbers, self.criterion, self.weight, **given)
 
     def _numbers(self, tokenizer: Any) -> Any:
         """Return the number tokens that were given, or that a function makes of a tokenizer, or None."""

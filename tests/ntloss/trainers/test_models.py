@@ -15,9 +15,7 @@ from tolerances import GRADIENT_OF_MODEL, ONE_COMPUTATION, VALUE_TOLERANCE, appr
 from trainer_cases import DIGITS, VOCAB, batch, gradients, number_aware_trainer
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NTLoss, NumberVocabulary, number_level
-from ntloss.engine.targets import PreparedLabels
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.chunked import ModelCall
 from ntloss.trainers.columns import PREPARED
 from ntloss.trainers.number_aware import handle_of
 
@@ -312,12 +310,6 @@ def test_infinite_or_nan_logits_do_not_make_a_head_unsupported(way, tmp_path):
     with torch.no_grad():
         model.lm_head.weight.fill_(torch.nan)
     assert gradients(trainer, **inputs)[0].isnan()  # not an error about the head
-
-
-def test_counts_on_the_cpu_are_not_copied_to_the_heads_device():
-    count, record = torch.tensor(3.0), PreparedLabels(torch.zeros(1, 4, dtype=torch.long))
-    call = ModelCall(None, None, None, None, record, count, measures=False, evaluates=False)
-    assert call.count_on(torch.device("meta")) is count
 
 
 def test_a_model_spread_by_accelerate_keeps_its_hooks(way, tmp_path):
