@@ -4,14 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
-import tiny_tokenizers
 import torch
 import transformers
 from hypothesis import HealthCheck, settings
 from torch.torch_version import TorchVersion
 
 from ntloss import NumberVocabulary
-from ntloss.cli import main
 from ntloss.engine import targets
 from ntloss.numbers.vocabulary import warn_once
 
@@ -75,20 +73,6 @@ def real_tokenizer(folder_of_real):
     from transformers import AutoTokenizer
 
     return lambda name: AutoTokenizer.from_pretrained(folder_of_real(name), local_files_only=True)
-
-
-@pytest.fixture(params=sorted(tiny_tokenizers.MAKES))
-def tiny_tokenizer(request):
-    return tiny_tokenizers.MAKES[request.param]()
-
-
-@pytest.fixture
-def run_inspect(capsys):
-    def inspected(*arguments):
-        assert main(["inspect", *arguments]) == 0
-        return capsys.readouterr().out
-
-    return inspected
 
 
 @pytest.fixture(scope="session")

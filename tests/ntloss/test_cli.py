@@ -26,6 +26,15 @@ def folder(tmp_path):
     return str(tmp_path / "tokenizer")
 
 
+@pytest.fixture
+def run_inspect(capsys):
+    def inspected(*arguments):
+        assert main(["inspect", *arguments]) == 0
+        return capsys.readouterr().out
+
+    return inspected
+
+
 def test_the_quickstart_shows_the_current_output(tokenizer_folder, run_inspect, monkeypatch):
     monkeypatch.chdir(tokenizer_folder)
     page = Path(__file__).parents[2] / "docs" / "quickstart.md"

@@ -367,12 +367,14 @@ class TestOtherLibraries:
 
 
 class TestTheTokenizerIsNeverChanged:
-    def test_by_making_a_vocabulary_or_a_loss(self, tiny_tokenizer, tmp_path):
-        before = saved_bytes(tiny_tokenizer, tmp_path / "before"), dict(tiny_tokenizer.get_vocab())
-        NumberVocabulary.from_tokenizer(tiny_tokenizer, "numbers").coverage([SENTENCE, "", "7"])
-        inspect_tokenizer(tiny_tokenizer)
-        NTLoss(tiny_tokenizer)
-        assert before == (saved_bytes(tiny_tokenizer, tmp_path / "after"), dict(tiny_tokenizer.get_vocab()))
+    @pytest.mark.parametrize("make", MAKES)
+    def test_by_making_a_vocabulary_or_a_loss(self, make, tmp_path):
+        tokenizer = MAKES[make]()
+        before = saved_bytes(tokenizer, tmp_path / "before"), dict(tokenizer.get_vocab())
+        NumberVocabulary.from_tokenizer(tokenizer, "numbers").coverage([SENTENCE, "", "7"])
+        inspect_tokenizer(tokenizer)
+        NTLoss(tokenizer)
+        assert before == (saved_bytes(tokenizer, tmp_path / "after"), dict(tokenizer.get_vocab()))
 
     def test_when_digits_are_missing_and_the_advice_works(self, tmp_path):
         tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
