@@ -8,6 +8,7 @@ import tiny_tokenizers
 import torch
 import trainer_cases as cases
 from accelerate.state import GradientState
+from benchmarks.launches import entered
 from processes import results_of
 from tokenizers import Tokenizer, models
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close, assert_identical
@@ -30,7 +31,6 @@ from transformers import (
     TrainerCallback,
 )
 
-from benchmarks.launches import entered
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, number_level
 from ntloss.numbers import LabelNumbers
 from ntloss.trainers import make_number_aware
