@@ -113,7 +113,10 @@ def places_of_score(text: str, scale: Scale, after: str | None = None) -> list[P
     for begin, end, _ in objects:
         text = _blank(text, begin, end)
     in_marks = [(m["sure"] or m["name"], 0, m.end()) for m in _find(scale, _MARK, text)]
-    in_lines = [(_name_of(m, scale), len(m["indent"] or ""), m.end()) for m in _find(scale, _LINE, text)]
+    in_lines = [
+        (m["name"] + (f"({m['scale']}" if m["scale"] else ""), len(m["indent"] or ""), m.end())
+        for m in _find(scale, _LINE, text)
+    ]
     if found := _best(in_marks, text, scale) or _best(in_lines, text, scale):
         return found
     for pattern in (_BOXED, _ALONE, *_WORDS):
@@ -161,7 +164,9 @@ def _best(named: Iterable[tuple[str, int, int]], text: str, scale: Scale) -> lis
 
 
 def _rank(name: str, place: Place, text: str, scale: Scale) -> int:
-    """Return 2 for the name of a score, 1 for another name of a level, else 0."""
+    """Return 2 for the name of a score, 1 for another name of a level, else 0, as for `Score (out of 10)`."""
+    name, _, said = name.partition("(")
+    top = re.findall(r"\d+(?:\.\d+)?", said)[-1:]
     words = re.sub(_FILLING, "", re.sub(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+", " ", name).lower()).strip()
     own, other = (_VERDICTS, _SCORES) if scale.top is None else (_SCORES, _VERDICTS)
 
@@ -169,17 +174,13 @@ def _rank(name: str, place: Place, text: str, scale: Scale) -> int:
         return _compiled(rf"(?:(?:{'|'.join(names)})(?:\s+|\Z))+").fullmatch(words) is not None
 
     is_sure = name in ("[[", "[RESULT]")
-    if not (is_sure or is_of(own, other, _OF_ALL, _FOREIGN)) or _is_counted(place, text):
+    is_of_scale = not said or (top and float(top[0]) == scale.top)
+    is_named = is_sure or (is_of(own, other, _OF_ALL, _FOREIGN) and is_of_scale)
+    if not is_named or _is_counted(place, text):
         return 0
     is_level = place.level is not NONE
     ends_with_it = _compiled(rf"(?:.*\s)?(?:{own}|{_FOREIGN})").fullmatch(words)
     return 2 if is_sure or ends_with_it or (is_level and is_of(own, _OF_ALL)) else int(is_level)
-
-
-def _name_of(line: re.Match[str], scale: Scale) -> str:
-    """Return the name that a line begins with, none if it says another scale, `Score (out of 10)`."""
-    numbers = re.findall(r"\d+(?:\.\d+)?", line["scale"] or "")
-    return line["name"] if not numbers or float(numbers[-1]) == scale.top else ""
 
 
 def _objects(text: str) -> Iterator[tuple[int, int, list[tuple[str, int, int]]]]:

@@ -33,8 +33,8 @@ class RatedScores(NamedTuple):
         brier: mean Brier score, $\sum_j (p_j - 1[j = k])^2$, from 0 to 2.
         log_loss: mean negative log-probability of the ratings, in nats.
         calibration_error: expected calibration error of the likeliest level: the mean difference between its
-            probability and the share of ratings that agree, over ten bins of equal width, weighted by the rows in
-            each. It is 0 for a judge that says the same shares for all rows, so read it beside the others.
+            probability and the share of ratings that agree, over ten bins of equal width, weighted by rows
+            in each. It is 0 for a judge that says the same shares for all rows, so read it beside the others.
     """
 
     ranked_probability: float

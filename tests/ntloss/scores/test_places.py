@@ -75,6 +75,8 @@ ANSWERS = [
     (TO_FIVE, "最终评分：**«4»**分\n共有3处错误"),
     (TO_FIVE, "得分为«4»，因为有2处错误"),
     (TO_FIVE, "점수: «4»점\n3개의 오류"),
+    (TO_FIVE, '{"Score (1-10)": 4}'),
+    (TO_FIVE, "Score (expected): 4"),
     (TO_FIVE, "Score: 0\nPages: 3"),
     (TO_FIVE, "Score: 8/10\nErrors: 3"),
     (TO_FIVE, "Score: 85%\nErrors: 3"),
