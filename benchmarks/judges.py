@@ -1,11 +1,12 @@
-"""Compare readers of judges' answers on recorded ones: `ntloss.scores`, DeepEval's and prometheus-eval's.
+"""Compare readers of judges' answers on recorded ones: of `ntloss.scores`, DeepEval, ragas, prometheus-eval.
 
-    pip install deepeval==3.4.8 prometheus-eval==0.1.20
+    pip install deepeval==3.4.8 ragas==0.3.9 langchain-community==0.3.31 prometheus-eval==0.1.20
     python -m benchmarks.judges
 
 Each reader gets the answers whose levels are numbers, in OpenAI's form. DeepEval weighs the probabilities of
 the tokens at the first token that equals the value of `score` in the answer's JSON, as its G-Eval does.
-prometheus-eval reads the score that was written, on a scale to 5, so the written level is right for it.
+ragas (rubrics, whose JSON also has a feedback, here an empty one) and prometheus-eval (on a scale to 5) read
+the score that was written, so the written level is right for them.
 """
 
 import json
@@ -55,6 +56,18 @@ def prometheus(response: Any, answer: dict[str, Any]) -> float:
     return math.nan if score is None else float(score)
 
 
+def ragas(response: Any, answer: dict[str, Any]) -> float:
+    """Read what was written, in JSON."""
+    from ragas.metrics._domain_specific_rubrics import ScoreFeedback
+    from ragas.prompt.utils import extract_json
+
+    try:
+        found = json.loads(extract_json(response.choices[0].message.content))
+        return float(ScoreFeedback.model_validate({"feedback": "", **found}).score)
+    except (ValueError, TypeError):  # of another form, for which ragas asks its model again
+        return math.nan
+
+
 def rows(reader: Reader) -> Iterator[tuple[str, str]]:
     """Yield the kind of each answer and whether it was read right, wrong or not at all."""
     for line in ANSWERS.read_text(encoding="utf-8").splitlines():
@@ -63,7 +76,7 @@ def rows(reader: Reader) -> Iterator[tuple[str, str]]:
             continue
         found = reader(_in_openai(answer["response"]), answer)
         right = sum(float(level) * share for level, share in answer["right"].items()) or math.nan
-        if reader is prometheus and answer["right"]:
+        if reader in (ragas, prometheus) and answer["right"]:
             right = float(max(answer["right"], key=answer["right"].__getitem__))
         is_right = abs(found - right) < _TOLERANCE or (math.isnan(found) and math.isnan(right))
         for kind in (answer["kind"], "all"):
@@ -96,10 +109,10 @@ def _entry(token: str, shares: dict[str, float]) -> Any:
 def main() -> None:
     """Print a row for each kind of answer: read right, wrong, not at all."""
     warnings.simplefilter("ignore")
-    found = {reader: Counter(rows(reader)) for reader in (ours, deepeval, prometheus)}
+    found = {reader: Counter(rows(reader)) for reader in (ours, deepeval, ragas, prometheus)}
     kinds = dict.fromkeys(kind for kind, _ in found[ours] if kind != "all")
-    print("| answer | answers | ntloss | DeepEval 3.4.8 | prometheus-eval 0.1.20 |")
-    print("| --- | ---: | --- | --- | --- |")
+    print("| answer | answers | ntloss | DeepEval 3.4.8 | ragas 0.3.9 | prometheus-eval 0.1.20 |")
+    print("| --- | ---: | --- | --- | --- | --- |")
     for kind in [*kinds, "all"]:
         counts = [[each[kind, state] for state in ("right", "wrong", "none")] for each in found.values()]
         print(

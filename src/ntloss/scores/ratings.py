@@ -15,6 +15,7 @@ from ntloss.scores.readings import ScoreReading
 # A level of probability 0 that a rater gave counts as this unlikely, so that log loss stays finite.
 _SMALLEST = 1e-12
 _LARGEST_TEMPERATURE = 100.0
+_BINS = 10  # of the calibration error
 
 Ratings = Sequence[Any] | Sequence[Iterable[Any]]
 
@@ -32,8 +33,8 @@ class RatedScores(NamedTuple):
         brier: mean Brier score, $\sum_j (p_j - 1[j = k])^2$, from 0 to 2.
         log_loss: mean negative log-probability of the ratings, in nats.
         calibration_error: expected calibration error of the likeliest level: the mean difference between its
-            probability and the share of ratings that agree, over bins of equal width, weighted by the rows in
-            each. It is 0 for a judge that says the same shares for all rows, so read it beside the others.
+            probability and the share of ratings that agree, over ten bins of equal width, weighted by rows
+            in each. It is 0 for a judge that says the same shares for all rows, so read it beside the others.
     """
 
     ranked_probability: float
@@ -42,7 +43,7 @@ class RatedScores(NamedTuple):
     calibration_error: float
 
 
-def compare_with_ratings(scores: Sequence[ScoreReading], ratings: Ratings, *, bins: int = 10) -> RatedScores:
+def compare_with_ratings(scores: Sequence[ScoreReading], ratings: Ratings) -> RatedScores:
     """Compare a judge's probabilities of levels with the ratings of people; needs scikit-learn 1.7.
 
     Args:
@@ -50,7 +51,6 @@ def compare_with_ratings(scores: Sequence[ScoreReading], ratings: Ratings, *, bi
         ratings: the level that each row was given, or the levels that several raters gave it, such as
             `[4, [4, 5, 5], 2]`, or how many gave each, `{4: 1, 5: 2}`, a dict. A table of pandas has a row
             for each.
-        bins: number of bins of the calibration error. Default: 10.
 
     Returns:
         The measures, means over rows.
@@ -73,8 +73,6 @@ def compare_with_ratings(scores: Sequence[ScoreReading], ratings: Ratings, *, bi
     import numpy as np
     from sklearn.metrics import brier_score_loss, log_loss
 
-    if not isinstance(bins, int) or bins < 1:
-        raise ValueError(f"bins={bins!r}: expected 1 or more")
     probs, shares = map(np.array, _tables(scores, ratings))
     rows, count = probs.shape
     # Each level of a row is a sample, weighted by its share of the ratings.
@@ -84,7 +82,7 @@ def compare_with_ratings(scores: Sequence[ScoreReading], ratings: Ratings, *, bi
     below, reached = probs.cumsum(1)[:, :-1], shares.cumsum(1)[:, :-1]
     gaps = np.diff([scores[0].value_of(level) for level in scores[0].probabilities])
     likeliest = (range(rows), probs.argmax(1))
-    bin_of = np.minimum((probs[likeliest] * bins).astype(int), bins - 1)
+    bin_of = np.minimum((probs[likeliest] * _BINS).astype(int), _BINS - 1)
     return RatedScores(
         float(((below**2 - 2 * below * reached + reached) @ gaps).mean()),
         float(brier_score_loss(levels, repeated, scale_by_half=False, **options)),

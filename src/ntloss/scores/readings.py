@@ -98,9 +98,10 @@ def scores_from_response(
 ) -> Any:
     """Find the score in the answer of an API, and read the probability of each level at its place.
 
-    The score under a key of JSON or YAML counts first, then marks such as `[RESULT]` and `Score:`, then
-    `4/5`, then prose, then an answer that is nearly nothing but a level. If what stands there is no level
-    (`Score: N/A`), there is no score. Thoughts before the answer do not count.
+    The score under a key of JSON or YAML counts first, then marks such as `[RESULT]` and `Score:`, then an
+    answer that is nearly nothing but a level, then a sentence, which is a guess and warns. If what stands
+    there is no level (`Score: N/A`), or is the score of something else (`clarity_score`), there is no score.
+    Thoughts before the answer do not count.
 
     Args:
         response: what an API or a library has returned, as an object or a mapping: OpenAI's chats
@@ -124,8 +125,9 @@ def scores_from_response(
         TypeError: it is of another form.
 
     Warns:
-        UnlikelyNumberWarning: there is no score, places of one kind have different scores (the last one
-            counts), `none` is above 0.5 or `left_out` above 0.1, or levels are listed in other letters.
+        UnlikelyNumberWarning: there is no score, also because places of one kind have different ones; it
+            stands in a sentence; `none` is above 0.5 or `left_out` above 0.1; or levels are listed in other
+            letters.
 
     Example:
         >>> def token(text, **others):
@@ -300,20 +302,27 @@ def _for_each(after: str | Iterable[str] | None, read: Callable[[str | None], T]
 
 
 def _place(text: str, scale: Scale, after: str | None) -> Place | None:
-    """Return where the score stands in an answer, None if nowhere; and warn if it is none or has rivals."""
+    """Return where the score stands in an answer; None if nowhere or if places disagree; and warn."""
     places = places_of_score(text, scale, after)
-    place = places[-1] if places else None
     levels = dict.fromkeys(place.level for place in places)
-    if place is None or place.level is NONE:
-        at = f" where it is expected ({text[place.start :][:20]!r})" if place else ""
-        problem = f"holds none of the levels{at}: its score is NaN"
+    found = places[-1] if len(levels) == 1 and NONE not in levels else None
+    if found is not None and not found.is_guess:
+        return found
+    if found is not None:
+        problem = (
+            f"has its score {found.level!r} in a sentence: ask for a line such as 'Score: {found.level}'"
+        )
     elif len(levels) > 1:
         shown = " and ".join("no level" if level is NONE else repr(level) for level in levels)
-        problem = f"holds the scores {shown}, and the last one counts: pass the text before it as after="
+        problem = f"holds {shown}, so its score is NaN: pass the text before one of them as after="
     else:
-        return place
+        at = f" where it is expected ({text[places[-1].start :][:20]!r})" if places else ""
+        problem = (
+            f"holds none of the levels{at}, so its score is NaN. If a score has a name of its own, as in "
+            "'clarity: 4', pass after='clarity'"
+        )
     warn_caller(f"the answer {text[-80:]!r} {problem}", UnlikelyNumberWarning)
-    return None if place is None or place.level is NONE else place
+    return found
 
 
 def _read(positions: Sequence[Position], has_ended: bool | None, scale: Scale) -> ScoreReading:

@@ -19,7 +19,8 @@ ANSWERS = [
     ),
     (TO_FIVE, '{"Score": «4», "score_max": 5, "score_range": [1, 5]}'),
     (TO_FIVE, '{"reasons": ["rating 5", "score: 2"], "score": [«4»]}'),
-    (TO_FIVE, '{"quality_score": «4», "errors": 3}'),
+    (TO_FIVE, '{"overall": {"score": «4»}, "details": {"score": 2}}'),
+    (TO_FIVE, '{"quality_score": 4, "errors": 3}'),
     (TO_FIVE, '{"score": "«4» - good, a 5 would need sources"}'),
     (TO_FIVE, '{"score": {"value": «4», "max": 5}}'),
     (TO_FIVE, '{"score": «4», "why": "no </think>"'),
@@ -55,7 +56,6 @@ ANSWERS = [
     (TO_FIVE, "| Score | «4» |\n| Errors | 2 |"),
     (TO_FIVE, "overallRating → «4», 2 errors"),
     (TO_FIVE, "Score «4»\nA rating of 5 would need sources."),
-    (TO_FIVE, "Score: 5 is the maximum. I give «4»."),
     (TO_FIVE, "Overall: The answer is good, with 3 facts.\nScore: «4»"),
     (TO_FIVE, "Rating: «4»\nStrengths: accurate\n1. good\nKey points:\n2. clear"),
     (TO_FIVE, "Score 1: bad\nScore 5: perfect\n\nScore: «4»"),
@@ -75,6 +75,8 @@ ANSWERS = [
     (TO_FIVE, "最终评分：**«4»**分\n共有3处错误"),
     (TO_FIVE, "得分为«4»，因为有2处错误"),
     (TO_FIVE, "점수: «4»점\n3개의 오류"),
+    (TO_FIVE, '{"Score (1-10)": 4}'),
+    (TO_FIVE, "Score (expected): 4"),
     (TO_FIVE, "Score: 0\nPages: 3"),
     (TO_FIVE, "Score: 8/10\nErrors: 3"),
     (TO_FIVE, "Score: 85%\nErrors: 3"),
@@ -83,28 +85,13 @@ ANSWERS = [
     (TO_FIVE, "Score: ?\n\n3"),
     (HALVES, "Score: 4.2"),
     (YES_OR_NO, "Verdict: unclear\nno errors"),
-    # The scale beside it
-    (TO_FIVE, "«4»/5 because of 3 flaws"),
     (TO_FIVE, "Rating: ★★★★☆ («4»/5)"),
-    (TO_FIVE, "The answer covers 3 out of 5 facts. It is a «4»/5."),
-    (TO_FIVE, "I'd rate it «4»/5; not a 5/5, because of 2 errors."),
-    (TO_FIVE, "6/10 overall, 3 errors"),
-    (TO_FIVE, "3/10"),
-    # Prose
-    (TO_FIVE, "I assign a score of «4». For a score of 5, more detail is needed."),
-    (TO_FIVE, "Based on the 3 criteria, I rate the answer «4»."),
-    (TO_FIVE, "This response deserves a «4». It could reach 5 with sources."),
-    (TO_FIVE, "The final score is «4» because a score of 5 needs sources."),
-    (TO_FIVE, "On a scale of 1-5, where 5 is best, I give it «4»."),
-    (PAIR, "My final verdict is «A». B is longer."),
-    (TO_FIVE, "It would not deserve a 5."),
-    (TO_FIVE, "I can't assign a score of 1 to 5 here."),
-    (TO_FIVE, "It gives 3 reasons and lists 2 dates."),
     # Nearly nothing else
     (TO_FIVE, "$$\\boxed{«4»}$$ with 3 errors"),
     (TO_FIVE, "«4» (good, with 3 flaws)"),
     (TO_FIVE, "«4» because of 3 flaws"),
-    (TO_TEN, "On a 10-point scale: «8»"),
+    (TO_FIVE, "«4»/5 because of 3 flaws"),
+    (TO_100, "«85»%"),
     (YES_OR_NO, "**«Yes»** - no errors"),
     (LETTERS, "«K»"),
     (TO_FIVE, "1. Correct\n2. Short\n3. Clear"),
@@ -123,22 +110,55 @@ ANSWERS = [
     (TO_FIVE, "◁think▷rating 3◁/think▷Score: «4»"),
     (TO_FIVE, "<think>Score: 3"),
     # Outside of what is promised
+    (TO_TEN, "On a 10-point scale: 8"),
+    (TO_FIVE, "6/10 overall, 3 errors"),
+    (TO_FIVE, "3/10"),
     (TO_TEN, "8 points of 10"),
     (TO_TEN, "Rate 1 - 10: 4"),
     (TO_FIVE, "That's a 4 for me."),
+]
+IN_SENTENCES = [
+    (TO_FIVE, "The answer covers 3 out of 5 facts. It is a «4»/5."),
+    (TO_FIVE, "I'd rate it «4»/5; not a 5/5, because of 2 errors."),
+    (TO_FIVE, "I assign a score of «4». For a score of 5, more detail is needed."),
+    (TO_FIVE, "Score: 5 is the maximum. I give «4»."),
+    (TO_FIVE, "Based on the 3 criteria, I rate the answer «4»."),
+    (TO_FIVE, "This response deserves a «4». It could reach 5 with sources."),
+    (TO_FIVE, "The final score is «4» because a score of 5 needs sources."),
+    (TO_FIVE, "On a scale of 1-5, where 5 is best, I give it «4»."),
+    (PAIR, "My final verdict is «A». B is longer."),
+    (TO_FIVE, "It would not deserve a 5."),
+    (TO_FIVE, "I can't assign a score of 1 to 5 here."),
+    (TO_FIVE, "It gives 3 reasons and lists 2 dates."),
+    (TO_FIVE, "The expected score is 4."),
+    (TO_FIVE, "4/5 of the facts are right."),
+    (TO_FIVE, "I give it at most a 3."),
 ]
 
 
 @pytest.mark.parametrize(("levels", "answer"), ANSWERS, ids=[answer for _, answer in ANSWERS])
 def test_the_score_stands_where_the_structure_says(levels, answer):
-    text, place = answer.replace("«", "").replace("»", ""), answer.find("«")
+    found, warned = read(levels, answer)
+    assert found == marked(levels, answer)
+    assert warned == (not found)
+
+
+@pytest.mark.parametrize(("levels", "answer"), IN_SENTENCES, ids=[answer for _, answer in IN_SENTENCES])
+def test_a_score_in_a_sentence_is_a_guess_and_warns(levels, answer):
+    assert read(levels, answer) == (marked(levels, answer), True)
+
+
+def marked(levels, answer):
+    return [level for level in levels if f"«{level}»" in answer]
+
+
+def read(levels, answer):
+    """Return the levels that an answer is read as, and whether a warning was given."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        found = scores_from_samples([text], levels)
-    assert [level for level, share in found.probabilities.items() if share] == [
-        level for level in levels if f"«{level}»" in answer
-    ]
-    assert [each.category for each in said] == ([] if place >= 0 else [UnlikelyNumberWarning])
+        found = scores_from_samples([answer.replace("«", "").replace("»", "")], levels)
+    assert all(each.category is UnlikelyNumberWarning for each in said)
+    return [level for level, share in found.probabilities.items() if share], bool(said)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +166,7 @@ def test_the_score_stands_where_the_structure_says(levels, answer):
     [
         ('{"n":4, "faults": 3}', '"n":'),
         ('{"coherence" : 4, "score": 3}', '"coherence":'),
-        ("Score: 3?[/THINK]A score of 4, not 5", "score of"),
+        ("Score: 3?[/THINK]A score of 4. Not a 5", "score of"),
         ("<why>short: 3</why>4", "</why>"),
     ],
 )

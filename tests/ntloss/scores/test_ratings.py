@@ -70,7 +70,6 @@ def test_calibration_error_is_taken_within_bins():
     ]
     ratings = [1, 2, 2, 5]  # half of those at 0.9 are right, that at 0.6, and that at 1, in the bin of 0.9
     assert compare_with_ratings(scores, ratings).calibration_error == approx((2.8 - 2 + 0.4) / 4)
-    assert compare_with_ratings(scores, ratings, bins=1).calibration_error == approx((3.4 - 3) / 4)
 
 
 def test_other_answers_of_the_judge_are_left_out():

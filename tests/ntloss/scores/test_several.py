@@ -108,9 +108,9 @@ def test_what_is_no_answer_says_what_it_is(response, said):
         scores_from_response(response)
 
 
-def test_places_that_disagree_are_a_warning_with_both_scores():
+def test_places_that_disagree_are_no_score_and_a_warning_with_both():
     with pytest.warns(UnlikelyNumberWarning, match=r"2 and 4"):
-        assert scores_from_response(response_of("Score: ", "2", "\n\nScore: ", FOUR)).mean == approx(4.3)
+        assert math.isnan(scores_from_response(response_of("Score: ", "2", "\n\nScore: ", FOUR)).mean)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         answer = response_of('{"score": ', FOUR, ', "reason": "score: ', "2", '"}')
