@@ -27,8 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ntloss
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.engine import logits as engine_logits
-from ntloss.engine.logits import Operators
+from ntloss.engine import read
+from ntloss.engine.read import Operators
 from ntloss.engine.readout import COMPUTED_IN, Readout, Wanted
 
 # Operators that make no tensor of their own but another view of one, or read one number of the CPU.
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     for name, criterion in CRITERIA.items():
         on_cpu = of_logits(criterion)
-        with patch.object(engine_logits, "backend_of", lambda *_: _KernelsElsewhere()):
+        with patch.object(read, "backend_of", lambda *_: _KernelsElsewhere()):
             elsewhere = of_logits(criterion, "meta")
         counts = [f"{forward} + {backward}" for forward, backward in (on_cpu, elsewhere)]
         functions = "; ".join(map(str, functions_of(criterion)))

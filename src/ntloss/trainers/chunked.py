@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ntloss import NTLCrossEntropyLoss
+from ntloss.engine.read import rows_for
 from ntloss.engine.readout import Transform
-from ntloss.engine.sources import rows_for
 from ntloss.engine.targets import PreparedLabels
 from ntloss.trainers.models import find_head
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from ntloss.criteria.soft import SoftTargets, pad_pairs
-from ntloss.engine.targets import LabelReader, PreparedLabels
+from ntloss.engine.targets import PreparedLabels
 from ntloss.losses import NTLCrossEntropyLoss
 from ntloss.numbers import sequence_ids_of
 
@@ -35,7 +35,7 @@ class Preparation:
     """
 
     def __init__(self, loss: NTLCrossEntropyLoss) -> None:
-        self.reader, self.mode, self.shift = loss.term.labels, loss.mode, loss.shift
+        self.reader = loss.term.reader
 
     def __call__(self, batch: Mapping[str, Any], finds_numbers: bool = True) -> PreparedLabels:
         """Return the record of a batch's labels and columns, maybe without the numbers of labels.
@@ -55,9 +55,9 @@ class Preparation:
         if positions is not None and torch.as_tensor(positions).shape == labels.shape:
             ids = sequence_ids_of(torch.as_tensor(positions))
         arguments = {_ARGUMENTS[name]: column for name, column in beside.items()}
-        reader = self.reader if finds_numbers else LabelReader(self.reader.vocabulary)
-        shift = self.shift and shifted is None
-        return reader.prepare(labels, **arguments, sequence_ids=ids, mode=self.mode, shift=shift)
+        reader = self.reader if finds_numbers else self.reader._replace(reads=(), fields=None)
+        reader = reader._replace(shift=reader.shift and shifted is None)
+        return reader.prepare(labels, **arguments, sequence_ids=ids)
 
     def collate(self, collator: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
         """Return a collator's batch, with a record if rows have columns or the loss reads whole numbers.

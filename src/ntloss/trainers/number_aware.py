@@ -80,9 +80,10 @@ def make_number_aware(
     is_sft = check_trainer(trainer)
     model = without_wrappers(trainer.model)
     numbers = vocabulary_of(model, trainer.processing_class, vocabulary, thousands)
-    loss = NTLCrossEntropyLoss(numbers, criterion, weight, mode=mode, label_smoothing=label_smoothing)
+    options: dict[str, Any] = {"mode": mode, "label_smoothing": label_smoothing}
+    options["shift"] = shifts_labels(model) if shift is None else shift
+    loss = NTLCrossEntropyLoss(numbers, criterion, weight, **options)
     _check_model(trainer, model, loss)
-    loss.shift = shifts_labels(model) if shift is None else shift
     if before := handle_of(trainer):
         before.undo()
     return NumberAware(trainer, loss, is_sft if chunked is None else chunked, chunk_size)
@@ -117,7 +118,8 @@ class NumberAware:
         self, trainer: Any, loss: NTLCrossEntropyLoss, chunked: bool, chunk_size: int | None
     ) -> None:
         self.trainer, self.loss, self.prepare = trainer, loss, Preparation(loss)
-        self.plain = NTLCrossEntropyLoss(loss.vocabulary, None, label_smoothing=loss.label_smoothing)
+        options: dict[str, Any] = {"label_smoothing": loss.label_smoothing, "shift": loss.shift}
+        self.plain = NTLCrossEntropyLoss(loss.vocabulary, None, **options)
         self.head = ChunkedHead(chunk_size) if chunked else None
         self.first_numbers = ""
         self.sums: EvaluationMeans | None = None
