@@ -14,12 +14,19 @@ pytest.importorskip("hydra")
 from ntl.commands import compare
 from ntl.report.contrasts import compare_rows, read_contrasts
 from ntl.report.runs import read_runs
-from ntloss.criteria import CRITERIA
+from ntl.settings import criteria
+from ntloss.criteria import CRITERIA, fact
 
 ROOT = Path(__file__).parents[1]
 FILES = [path for path in sorted((ROOT / "studies").glob("*/*.yaml")) if path.stem != "common"]
 SWEEPS = [path for path in FILES if "\ndefaults:" in f"\n{path.read_text('utf-8')}"]  # others are contrasts
 LOSSES = {"ce", *CRITERIA}
+
+
+def test_the_losses_of_the_lab_are_the_criteria_with_their_facts():
+    facts = {name: fact(each, "replaces") for name, each in CRITERIA.items()}
+    assert facts.pop("hl_gauss")  # whose width has a default in the lab: conf/loss/hl_gauss.yaml
+    assert criteria() == facts
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -16,37 +16,32 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imports no compiler yet
 
 from ntloss.criteria import Criterion, HLGauss
-from ntloss.criteria.facts import fact
 from ntloss.criteria.signature import check_unit, name_of
 from ntloss.criteria.soft import SoftTargets
 from ntloss.engine.hosted import LossArrays, loss_arrays, readout_of_candidates, weighted_tokens
-from ntloss.engine.logits import read, without_autocast
-from ntloss.engine.readout import Readout, Transform, Wanted
-from ntloss.engine.shards import Shard, check_same_labels, local_columns
-from ntloss.engine.sources import (
+from ntloss.engine.read import (
     Product,
     WithGradients,
     differentiate,
     local_product,
+    read,
     read_numbers,
     read_product,
     rows_for,
 )
+from ntloss.engine.readout import Readout, Transform, Wanted
+from ntloss.engine.shards import Shard, local_columns
 from ntloss.engine.targets import (
     Mode,
     PreparedLabels,
     Reduction,
     Targets,
     check_choice,
-    check_logits,
     check_weight,
     make_targets,
-    values_are_hidden,
 )
-from ntloss.engine.terms import LossTerms, NumberTerm
+from ntloss.engine.terms import LossTerms, NumberTerm, without_autocast
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
-
-_CHOICES = {"mode": Mode, "reduction": Reduction}
 
 
 class NTLCrossEntropyLoss(nn.Module):
@@ -82,8 +77,8 @@ class NTLCrossEntropyLoss(nn.Module):
         group: process group over which plain logits, or the rows of a plain head, are sharded along the
             vocabulary, in the order of its ranks. A `DTensor` that is sharded along it needs none.
 
-    The arguments are attributes. All but `vocabulary` and `criterion`, from which tables are computed, may be
-    assigned at any time, and are checked as here; assigning `mode` leaves `weight` as it is.
+    The arguments are attributes. `weight`, `label_smoothing`, `reduction` and `group` may be assigned at any
+    time, and are checked as here. Labels are prepared with the others, which cannot be assigned.
 
     Raises:
         TypeError: the criterion is none, or reads what is not in `READABLE`.
@@ -103,8 +98,6 @@ class NTLCrossEntropyLoss(nn.Module):
         10000.5
     """
 
-    weight: float | Tensor
-
     def __init__(
         self,
         vocabulary: NumberVocabulary | Any,
@@ -119,56 +112,41 @@ class NTLCrossEntropyLoss(nn.Module):
         group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        self.term = NumberTerm(as_vocabulary(vocabulary), criterion)
+        self.term = NumberTerm(as_vocabulary(vocabulary), criterion, mode, ignore_index, shift)
         if self.criterion is not None:
             check_unit(self.criterion, self.vocabulary)
-        replaces = self.criterion is not None and fact(self.criterion, "replaces")
-        self.mode = mode or ("replace" if replaces else "add")
-        self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
         self.reduction = reduction
-        self.shift = shift
         self.group = group
-        self.weight = (0.3 if self.mode == "add" else 1.0) if weight is None else weight
+        self.weight: float | Tensor = (0.3 if self.mode == "add" else 1.0) if weight is None else weight
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "weight":
-            self._set_weight(value)
-            return
-        if name in ("vocabulary", "criterion"):
+        if isinstance(getattr(type(self), name, None), property):
             raise AttributeError(
-                f"{name} cannot be changed, because tables are computed from it: make a new loss"
+                f"{name} cannot be changed, because labels are prepared with it: make a new loss"
             )
-        if name in _CHOICES:
-            check_choice(name, value, _CHOICES[name])
-        if name == "label_smoothing" and not 0 <= value <= 1:
+        if name == "weight":
+            if not isinstance(value, (Tensor, int, float)) and hasattr(value, "__float__"):  # of NumPy
+                value = float(value)
+            check_weight(value)
+            value = value.detach() if isinstance(value, Tensor) else value
+        elif name == "reduction":
+            check_choice(name, value, Reduction)
+        elif name == "label_smoothing" and not 0 <= value <= 1:
             raise ValueError(f"label_smoothing={value!r}: expected 0 to 1")
         super().__setattr__(name, value)
 
-    def _set_weight(self, weight: Any) -> None:
-        """Keep a number as it is, and a tensor as a buffer, which moves with the loss."""
-        if not isinstance(weight, (Tensor, int, float)) and hasattr(weight, "__float__"):  # of NumPy
-            weight = float(weight)
-        check_weight(weight)
-        self.__dict__.pop("weight", None)
-        self._buffers.pop("weight", None)
-        if isinstance(weight, Tensor):
-            self.register_buffer("weight", weight, persistent=False)
-        else:
-            self.__dict__["weight"] = weight
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NTLCrossEntropyLoss:
-        weight = self._buffers.get("weight")
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if weight is not None:  # its dtype stays, and the tensor itself unless the device changes
-            here = weight.device if weight.device.type != "meta" else "cpu"  # meta tensors cannot be moved
-            self._buffers["weight"] = weight.to(fn(torch.empty(0, device=here)).device)
+        device = self.term.tables.values.device
+        if isinstance(self.weight, Tensor) and device.type != "meta":  # which keeps no values
+            self.weight = self.weight.to(device)  # in its own dtype
         return self
 
     @property
     def vocabulary(self) -> NumberVocabulary:
         """The number tokens."""
-        return self.term.tables.vocabulary
+        return self.term.reader.vocabulary
 
     @property
     def criterion(self) -> Criterion | None:
@@ -176,9 +154,24 @@ class NTLCrossEntropyLoss(nn.Module):
         return self.term.criterion
 
     @property
+    def mode(self) -> Mode:
+        """Whether the number term is added to cross-entropy, or replaces it at number labels."""
+        return self.term.reader.mode
+
+    @property
+    def ignore_index(self) -> int:
+        """The label of positions to ignore."""
+        return self.term.reader.ignore_index
+
+    @property
+    def shift(self) -> bool:
+        """Whether each position is compared with the next position's label."""
+        return self.term.reader.shift
+
+    @property
     def finds_numbers(self) -> bool:
         """Whether the criterion depends on which tokens form a number, and so on where sequences end."""
-        return self.term.labels.finds_numbers
+        return self.term.reader.finds_numbers
 
     def prepare(
         self,
@@ -192,7 +185,8 @@ class NTLCrossEntropyLoss(nn.Module):
     ) -> PreparedLabels:
         """Put labels and what the loss reads beside them into one record, which takes the place of labels.
 
-        The record is for this loss: another one may shift labels or read numbers differently.
+        Another loss may shift labels or read numbers differently: it refuses the record unless it has the
+        same settings.
         It checks and shifts them (`shift`), and for criteria on whole numbers finds the numbers that they
         form, on the CPU: call it where labels are made, in a collator, whose work the processes of a data
         loader share, or before a compiled function. For other criteria, it works on the labels' device, and
@@ -231,9 +225,7 @@ class NTLCrossEntropyLoss(nn.Module):
             >>> prepared.labels
             tensor([[ 3,  9, 11,  7]])
         """
-        beside = weights, number_weights, sigma, soft, sequence_ids
-        ignored, shift, mode = self.ignore_index, self.shift, self.mode
-        return self.term.labels.prepare(labels, *beside, ignore_index=ignored, shift=shift, mode=mode)
+        return self.term.reader.prepare(labels, weights, number_weights, sigma, soft, sequence_ids)
 
     def anneal(self, progress: float) -> None:
         """Set the criterion for a share of training: narrow an `HLGauss` whose width falls.
@@ -352,14 +344,13 @@ class NTLCrossEntropyLoss(nn.Module):
         if lm_head_weight is not None:
             head = lm_head_weight, bias, softcap, logit_scale, chunk_size
             return self._terms_of_product(inputs, labels, count, *head)
-        vocab_size, shard = self.term.tables.vocabulary.vocab_size, None
+        shard = None
         if self.group is not None or type(inputs) is not Tensor:
-            inputs, shard = local_columns(inputs, -1, vocab_size, self.group)
-        check_logits(inputs, vocab_size if shard is None else shard.size)
-        targets, shape = self._targets(labels, inputs, count, shard)
+            inputs, shard = local_columns(inputs, -1, self.vocabulary.vocab_size, self.group)
+        targets = make_targets(self.term, labels, inputs, self.reduction, count, shard, are_logits=True)
         wanted = Wanted(targets.token_ids, self.label_smoothing > 0)
         readout = read(inputs.reshape(-1, inputs.shape[-1]), targets.labels, wanted, shard)
-        return self._combine(readout, targets, shape)
+        return self._combine(readout, targets)
 
     @_disable_dynamo  # a single graph break: it cannot be traced
     def _terms_of_product(
@@ -373,7 +364,7 @@ class NTLCrossEntropyLoss(nn.Module):
         logit_scale: float,
         chunk_size: int | None,
     ) -> LossTerms:
-        if not torch.compiler.is_compiling() and values_are_hidden():
+        if torch._C._are_functorch_transforms_active():
             raise RuntimeError(
                 "from_hidden computes gradients in its forward pass, which torch.func cannot transform: call "
                 "the loss on the logits"
@@ -384,9 +375,9 @@ class NTLCrossEntropyLoss(nn.Module):
             if factor is not None and not 0 < factor < math.inf:
                 raise ValueError(f"{name}={factor!r}: expected a number above 0")
         product, shard = local_product(
-            hidden, weight, bias, self.term.tables.vocabulary.vocab_size, self.group
+            hidden, weight, bias, self.term.reader.vocabulary.vocab_size, self.group
         )
-        targets, shape = self._targets(labels, product.hidden, count, shard)
+        targets = make_targets(self.term, labels, product.hidden, self.reduction, count, shard)
         hidden = product.hidden.reshape(-1, product.hidden.shape[-1])
         kept = (targets.labels >= 0).nonzero().squeeze(-1)
         if len(kept) < len(hidden):  # leave ignored positions out of the matrix products
@@ -403,7 +394,7 @@ class NTLCrossEntropyLoss(nn.Module):
             if any(needed) and is_known and not any(each.requires_grad for each in others):
                 return self._sum_in_one_pass(product, targets, wanted, shard, needed)
             readout = read_product(product, targets.labels, wanted, shard)
-        return self._combine(readout, targets, shape, kept)
+        return self._combine(readout, targets, kept)
 
     @torch.no_grad()
     def _sum_in_one_pass(
@@ -427,7 +418,7 @@ class NTLCrossEntropyLoss(nn.Module):
         if smoothing:
             grads.append(-smoothing * of_lse)
         gradients, readout = differentiate(product, targets.labels, wanted, shard, needed, grads)
-        terms = self._combine(readout, targets, torch.Size(), ntl=ntl)
+        terms = self._combine(readout, targets, ntl=ntl)
         with torch.enable_grad():
             loss = WithGradients.apply(terms.loss, gradients, *product[:3])  # type: ignore[no-untyped-call]
         return terms._replace(loss=loss)
@@ -471,11 +462,11 @@ class NTLCrossEntropyLoss(nn.Module):
             >>> abs(cross_entropy - loss_fn(log_probs, labels)) < 1e-5
             tensor(True)
         """
-        targets, shape = self._targets(labels, None, count)
+        targets = make_targets(self.term, labels, None, self.reduction, count)
         weight = self._weight_in(targets.number_weights.dtype)
         given = targets, self.term.fixed_target(targets), self.term.tables, weight, self.label_smoothing
         flat = weighted_tokens(*given)
-        return SoftTargets(*[each.reshape(*shape, each.shape[-1]) for each in flat])
+        return SoftTargets(*[each.reshape(*targets.shape, each.shape[-1]) for each in flat])
 
     def arrays(self, labels: Tensor | PreparedLabels, *, count: Tensor | float | None = None) -> LossArrays:
         """Write the loss as NumPy arrays, for a framework that is not PyTorch.
@@ -503,9 +494,9 @@ class NTLCrossEntropyLoss(nn.Module):
             [4.0, 3.0, 2.0, 1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
         """
         record = labels if isinstance(labels, PreparedLabels) else self.prepare(labels)
-        targets, shape = self._targets(record.to("cpu"), None, count)
+        targets = make_targets(self.term, record.to("cpu"), None, self.reduction, count)
         weight = self._weight_in(targets.number_weights.dtype)
-        return loss_arrays(targets, self.term, weight, self.label_smoothing, shape)
+        return loss_arrays(targets, self.term, weight, self.label_smoothing)
 
     def candidates(self, labels: Tensor | PreparedLabels) -> Tensor:
         """List the tokens whose log-probabilities the loss reads, for `from_log_probs`.
@@ -564,40 +555,19 @@ class NTLCrossEntropyLoss(nn.Module):
         if not isinstance(log_probs, Tensor) or log_probs.shape != expected:
             given = list(log_probs.shape) if isinstance(log_probs, Tensor) else type(log_probs).__name__
             raise ValueError(f"log_probs: expected those of candidates(labels), {[*expected]}, given {given}")
-        targets, shape = self._targets(record, log_probs, count)
+        targets = make_targets(self.term, record, log_probs, self.reduction, count)
         readout = readout_of_candidates(log_probs, targets, self.term)
-        return self._combine(readout, targets, shape).loss
+        return self._combine(readout, targets).loss
 
     def extra_repr(self) -> str:
         """The criterion and the options that say what is minimized, for `print(model)`."""
         name = None if self.criterion is None else name_of(self.criterion)
         return f"{name}, weight={self.weight}, mode={self.mode!r}"
 
-    def _targets(
-        self,
-        labels: Tensor | PreparedLabels,
-        inputs: Tensor | None,
-        count: Tensor | float | None,
-        shard: Shard | None = None,
-    ) -> tuple[Targets, torch.Size]:
-        """Return the targets of labels for logits or hidden states, if there are any, and their shape."""
-        term = self.term
-        record = labels if isinstance(labels, PreparedLabels) else self.prepare(labels)
-        if inputs is None:  # in the dtype of the values
-            inputs = term.tables.values.new_empty(*record.labels.shape, 0, device=record.labels.device)
-        if shard is not None:
-            check_same_labels(record.labels, shard.group)
-        if inputs.device != term.tables.values.device:
-            term.move_to(inputs.device)
-        mode = "add" if term.criterion is None else self.mode  # nothing replaces cross-entropy then
-        given = record, inputs, term.tables, term.reads, count
-        return make_targets(*given, reduction=self.reduction, mode=mode), record.labels.shape
-
     def _combine(
         self,
         readout: Readout,
         targets: Targets,
-        shape: torch.Size,
         kept: Tensor | None = None,
         ntl: Tensor | None = None,
     ) -> LossTerms:
@@ -627,10 +597,11 @@ class NTLCrossEntropyLoss(nn.Module):
             loss = torch.add(total, ntl, alpha=self.weight) if self.weight else total + 0
         terms = [loss, total.detach(), ntl.detach()]
         if not targets.is_sum:
-            if kept is not None and len(kept) < shape.numel():  # others are 0
-                terms = [each.new_zeros(shape.numel()).index_copy(0, kept, each) for each in terms]
-            terms = [each.reshape(shape) for each in terms]
+            positions = targets.shape.numel()
+            if kept is not None and len(kept) < positions:  # others are 0
+                terms = [each.new_zeros(positions).index_copy(0, kept, each) for each in terms]
+            terms = [each.reshape(targets.shape) for each in terms]
         return LossTerms(*terms)
 
     def _weight_in(self, dtype: torch.dtype) -> Tensor | float:
-        return self.weight.detach().to(dtype) if isinstance(self.weight, Tensor) else self.weight
+        return self.weight.to(dtype) if isinstance(self.weight, Tensor) else self.weight

@@ -14,17 +14,16 @@ from ntloss.criteria.facts import fact
 from ntloss.criteria.signature import name_of, reads_of, requires
 from ntloss.criteria.soft import check_probabilities
 from ntloss.criteria.targets import MINUS_INFINITY
-from ntloss.engine.logits import without_autocast
-from ntloss.engine.readout import COMPUTED_IN
+from ntloss.engine.readout import COMPUTED_IN, given_type
 from ntloss.engine.targets import (
     INTEGERS,
     OF_NUMBERS,
     Reduction,
     check_choice,
     check_weight,
-    given_type,
     values_are_hidden,
 )
+from ntloss.engine.terms import without_autocast
 
 
 def options_loss(

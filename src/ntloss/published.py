@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from ntloss.criteria import Criterion, ntl_was, number_level
 from ntloss.criteria.signature import reads_of
-from ntloss.engine.logits import read
+from ntloss.engine.read import read
 from ntloss.engine.readout import Readout, Wanted
-from ntloss.engine.targets import TINY, PreparedLabels, Reduction, check_choice, check_logits, make_targets
-from ntloss.engine.terms import NumberTerm, read_distribution
+from ntloss.engine.targets import TINY, PreparedLabels, Reduction, check_choice, make_targets
+from ntloss.engine.terms import NumberTerm
 from ntloss.numbers.grammar import LARGEST, as_value, with_ascii_sign
 from ntloss.numbers.vocabulary import (
     NumberToken,
@@ -145,14 +145,11 @@ class _PublishedLoss(nn.Module):
             TypeError: the logits are not floating-point, or the labels are not token ids.
             ValueError: shapes, devices, labels or weights do not fit, or the reduction is unknown.
         """
-        check_logits(logits, self.vocab_size)
         check_choice("reduction", reduction, Reduction)
-        if logits.device != self.term.tables.values.device:
-            self.term.move_to(logits.device)
         if not isinstance(labels, PreparedLabels):
             labels = self.prepare(labels, loss_weights, ignore_index)
-        given = labels, logits, self.term.tables, self.term.reads, None
-        targets = make_targets(*given, reduction="none" if reduction == "none" else "sum", mode="add")
+        of_each = "none" if reduction == "none" else "sum"
+        targets = make_targets(self.term, labels, logits, of_each, are_logits=True)
         if reduction == "mean":  # the paper's mean, over numbers
             weights = targets.number_weights
             targets = targets._replace(number_weights=weights / weights.sum().clamp(min=TINY))
@@ -165,7 +162,7 @@ class _PublishedLoss(nn.Module):
             unread = number_logits.new_zeros(len(flat))
             readout = Readout(unread, unread, unread, number_logits)
         term: Tensor = self.term(readout, targets)
-        return term.reshape(labels.labels.shape) if reduction == "none" else term
+        return term.reshape(targets.shape) if reduction == "none" else term
 
     def prepare(
         self,
@@ -175,9 +172,8 @@ class _PublishedLoss(nn.Module):
         sequence_ids: Tensor | None = None,
     ) -> PreparedLabels:
         """Check labels, and find their numbers on the CPU; see `NTLCrossEntropyLoss.prepare`."""
-        return self.term.labels.prepare(
-            labels, loss_weights, sequence_ids=sequence_ids, ignore_index=ignore_index
-        )
+        reader = self.term.reader._replace(ignore_index=ignore_index)
+        return reader.prepare(labels, loss_weights, sequence_ids=sequence_ids)
 
     @property
     def vocabulary(self) -> NumberVocabulary:
@@ -339,16 +335,14 @@ class NTLossDotProduct(_PublishedLoss):
             yhat: `[...]`, mean of the distribution over the number tokens.
             nt_mass: `[...]`, total probability of the number tokens.
         """
-        check_logits(logits, self.vocab_size)
-        if logits.device != self.term.tables.values.device:
-            self.term.move_to(logits.device)
         shape = logits.shape[:-1]
-        unused = logits.new_zeros(shape.numel(), dtype=torch.int64)  # in place of labels and targets
-        tables = self.term.tables
-        readout = read(logits.reshape(-1, logits.shape[-1]), unused, Wanted(tables.token_ids))
+        unused = torch.zeros(shape, dtype=torch.int64, device=logits.device)  # in place of labels
+        record = PreparedLabels(unused, made_for=self.term.reader.made_for)
+        targets = make_targets(self.term, record, logits, "none", are_logits=True)
+        readout = read(logits.reshape(-1, logits.shape[-1]), targets.labels, Wanted(targets.token_ids))
         # torch 2.7 does not compile a slice of a named tuple.
         normalizer = (readout.row_max, readout.shifted_lse)
-        found = read_distribution(tables, readout.number_logits, ("probs", "log_mass"), normalizer)
+        found = self.term.readable(readout.number_logits, normalizer, (), ("probs", "log_mass"))
         yhat = (found["probs"] * found["values"]).sum(-1)
         return yhat.reshape(shape), found["log_mass"].exp().reshape(shape)
 

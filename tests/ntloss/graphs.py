@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ntloss.engine import logits
+from ntloss.engine import read
 
 PRODUCTS = ("mm", "addmm", "addmm_", "bmm", "baddbmm", "addmv", "mv")
 # Operators that copy their result, or its shape, to the host, and so wait for an accelerator.
@@ -41,7 +41,7 @@ class Watch(TorchDispatchMode):
         self.operators.append(name)
         if func.namespace == "ntloss" and self.inside:
             with self:
-                return {"read": logits._read, "write": logits._write}[name](*args, **kwargs)
+                return {"read": read._read, "write": read._write}[name](*args, **kwargs)
         if name in PRODUCTS:
             matrices = [a for a in args if isinstance(a, Tensor)][-2:]
             self.products.append(matrices[0].numel() * matrices[1].shape[-1])

@@ -1,4 +1,4 @@
-"""The Triton kernels in Triton's interpreter: the cases of the other paths, wide rows, and what they read.
+"""The Triton kernels in Triton's interpreter: each path against the oracle, wide rows, and what they read.
 
 Triton has to be told to interpret before it is imported, so test_kernels.py runs this file in a process of
 its own. What is marked slow repeats what the rest tests, with other options or on paths that know nothing of
@@ -13,20 +13,19 @@ import torch._dynamo.testing
 from combined_cases import HIDDEN_PATHS, NUMBERS, PATHS, VOCAB, assert_matches, make_case
 from covering import covering
 from graphs import assert_same_results
-from hypothesis import settings
 from processes import results_of
 from tolerances import GRADIENT_TOLERANCE, VALUE_TOLERANCE, assert_close
 from triton.runtime.interpreter import TensorHandle
 from triton.runtime.interpreter import interpreter_builder as builder
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.engine import kernels, logits
+from ntloss.engine import kernels, read
 from ntloss.engine.readout import Transform, Wanted
 from tests.ntloss import test_cross_entropy
 from tests.ntloss.engine import test_readout, test_shards
 from tests.ntloss.engine.test_kernels import wide_case
 
-if "cpu" not in logits.KERNEL_DEVICES:  # where doctests are collected
+if "cpu" not in read.KERNEL_DEVICES:  # where doctests are collected
     pytest.skip("test_kernels.py runs this file with TRITON_INTERPRET=1", allow_module_level=True)
 
 KERNELS = kernels.Kernels()
@@ -74,33 +73,11 @@ def launches(monkeypatch):
     return launched
 
 
-class TestLogitsPath(test_cross_entropy.TestLogitsPath):
-    test_random_logits_equal_the_oracle = settings(max_examples=5)(
-        test_cross_entropy.TestLogitsPath.test_random_logits_equal_the_oracle
-    )
-
-
-class TestShapes(test_cross_entropy.TestShapes):
-    test_any_leading_shape_equals_the_oracle = slow(
-        test_cross_entropy.TestShapes.test_any_leading_shape_equals_the_oracle
-    )
-    test_strided_hidden_states_and_head_equal_the_oracle = slow(
-        test_cross_entropy.TestShapes.test_strided_hidden_states_and_head_equal_the_oracle
-    )
-
-
-class TestAutograd(test_cross_entropy.TestAutograd):
-    test_gradient_checkpointing_changes_nothing = slow(
-        test_cross_entropy.TestAutograd.test_gradient_checkpointing_changes_nothing
-    )
-    test_frozen_tensors_get_no_gradient = slow(
-        test_cross_entropy.TestAutograd.test_frozen_tensors_get_no_gradient
-    )
-    test_without_gradients_the_loss_has_no_graph = slow(
-        test_cross_entropy.TestAutograd.test_without_gradients_the_loss_has_no_graph
-    )
-    # Tests of operators in float16, too many positions for the interpreter.
-    test_float16_gradients_neither_underflow_nor_overflow = None
+def test_an_empty_batch_launches_nothing():
+    logits, labels = torch.zeros(0, VOCAB), torch.zeros(0, dtype=torch.int64)
+    read = KERNELS.read(logits, labels, wanted_of(torch.tensor([1, 2]), mean=True))
+    assert [each.shape for each in read[:5]] == [(0,), (0,), (0,), (0, 2), (0,)]
+    KERNELS.write(logits, logits, labels, wanted_of(torch.tensor([1, 2]), mean=True), read, read[1:5])
 
 
 CASES = covering(

@@ -36,9 +36,9 @@ def test_vmap_of_grad_gives_the_gradient_of_each_sample(kind):
 def test_vmap_takes_the_prepared_labels_of_whole_number_criteria(name):
     case = numbers_case(name)
     loss_fn = NTLCrossEntropyLoss(NUMBERS, CRITERIA[name][0])
-    each = vmap(grad(loss_fn), in_dims=(0, loss_fn.prepare(case.labels).map(lambda _: 0)))(
-        case.logits(), loss_fn.prepare(case.labels)
-    )
+    record = loss_fn.prepare(case.labels)
+    in_dims = record.map(lambda _: 0)._replace(made_for=None)
+    each = vmap(grad(loss_fn), in_dims=(0, in_dims))(case.logits(), record)
     rows = zip(case.logits(), case.labels, strict=True)
     wanted = [gradient_of(loss_fn, logits[None], labels[None])[0] for logits, labels in rows]
     assert_close(each, torch.stack(wanted))

@@ -1,49 +1,13 @@
 """Weights of the number term alone: for numbers that are names, and for ratings weighted by class."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
-from combined_cases import DIGITS, HIDDEN_PATHS, NUMBERS, PATHS, assert_matches, numbers_case, prepared
+from combined_cases import DIGITS, NUMBERS, numbers_case
 from tolerances import assert_close, assert_identical
 
 from ntloss import NTLCrossEntropyLoss, NTLoss, NumberVocabulary
-
-EITHER_MODE = pytest.mark.parametrize("mode", ["add", "replace"])
-
-
-def some_weights(shape, seed=0):
-    """Multiples of 1/4 from 0 to 1, each of them."""
-    weights = torch.arange(math.prod(shape)).reshape(shape) % 5 / 4
-    return weights.flatten()[torch.randperm(weights.numel(), generator=torch.manual_seed(seed))].reshape(
-        shape
-    )
-
-
-def weighted_case(name="ntl_was", **options):
-    case = numbers_case(name, **options)
-    return replace(case, number_weights=some_weights(case.labels.shape))
-
-
-@EITHER_MODE
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("name", ["ntl_was", "raft", "by digits after", "number_level decimals", "ntil"])
-def test_value_and_gradient_are_those_of_the_definition(name, path, mode):
-    chunks = {"chunk_size": 5} if path in HIDDEN_PATHS else {}
-    for options in ({"weighted": True}, {"reduction": "none"}, {"reduction": "sum"}):
-        assert_matches(weighted_case(name, mode=mode, **options), path, **chunks)
-
-
-@EITHER_MODE
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weights_may_have_another_dtype_than_the_logits(dtype, mode):
-    case = weighted_case(mode=mode)
-    assert case.number_weights is not None
-    for weights in (case.number_weights.to(dtype), case.number_weights.double()):
-        assert_matches(replace(case, number_weights=weights), "logits", dtype)
-    integers = replace(case, number_weights=(case.number_weights > 0.5).long())
-    assert_matches(integers, "logits", dtype)
 
 
 def loss_and_gradient(loss, logits, labels):
@@ -70,23 +34,6 @@ def test_a_weight_above_one_never_subtracts_cross_entropy_where_values_are_not_c
     heavy = loss.terms(logits, loss.prepare(labels, number_weights=torch.tensor([[3.0, 3.0]])))
     assert heavy.ce == 0
     assert_close(heavy.ntl, 3 * loss.terms(logits, labels).ntl)
-
-
-@EITHER_MODE
-@pytest.mark.parametrize("name", ["ntl_was", "number_level"])
-def test_the_gradient_does_not_depend_on_how_a_batch_is_split(name, mode):
-    case = weighted_case(name, mode=mode, weighted=True)
-    loss = NTLCrossEntropyLoss(NUMBERS, **case.arguments())
-    whole = case.logits().requires_grad_()
-    labels = prepared(loss, case)
-    (expected,) = torch.autograd.grad(loss(whole, labels), whole)
-    items = labels.weights[labels.labels >= 0].sum()
-    parts = []
-    for b in range(2):
-        part = case.logits()[b : b + 1].requires_grad_()
-        value = loss(part, labels.map(lambda column, b=b: column[b : b + 1]), count=items)
-        parts.append(torch.autograd.grad(value, part)[0])
-    assert_close(torch.cat(parts), expected)
 
 
 @pytest.mark.usefixtures("unchecked")

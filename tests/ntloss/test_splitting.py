@@ -23,7 +23,7 @@ from ntloss import NTLCrossEntropyLoss
 
 
 def parts_of(case, bounds):
-    split = ("hidden", "labels", "loss_weights", "sequence_ids")
+    split = ("hidden", "labels", "loss_weights", "number_weights", "sequence_ids")
     of_rows = {name: getattr(case, name) for name in split if getattr(case, name) is not None}
     return [
         replace(case, **{name: tensor[start:stop] for name, tensor in of_rows.items()})
@@ -66,7 +66,9 @@ def test_any_micro_batches_add_up(mode, path, seed, bounds):
 @pytest.mark.parametrize("shift", [False, True])
 @pytest.mark.parametrize("path", PATHS)
 def test_micro_batches_of_sequences_add_up(path, shift, criterion):
-    assert_splits(numbers_case(criterion, weighted=True), [1], path, shift=shift)
+    shares = torch.arange(24).reshape(2, 12) % 5 / 4
+    case = numbers_case(criterion, weighted=True, number_weights=shares)
+    assert_splits(case, [1], path, shift=shift)
 
 
 @pytest.mark.parametrize("path", PATHS)

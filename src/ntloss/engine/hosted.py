@@ -40,7 +40,7 @@ class LossArrays(NamedTuple):
 
 
 def loss_arrays(
-    targets: Targets, term: NumberTerm, weight: Tensor | float, label_smoothing: float, shape: torch.Size
+    targets: Targets, term: NumberTerm, weight: Tensor | float, label_smoothing: float
 ) -> LossArrays:
     """Write the loss of positions as arrays in the labels' shape.
 
@@ -67,6 +67,7 @@ def loss_arrays(
         number, plain = weight * targets.number_weights, targets._replace(number_weights=nothing)
         unused = each.new_zeros(len(nothing), len(values))
         tokens = weighted_tokens(plain, unused, tables, weight, label_smoothing)
+    shape = targets.shape
     ids, weights, cost = (each.reshape(*shape, each.shape[-1]).numpy() for each in (*tokens, costs))
     own, factor = tables.token_ids.numpy(), number.reshape(shape).numpy()
     return LossArrays(ids, weights, own, factor, cost, distances.numpy())
@@ -113,18 +114,16 @@ def _token_weights(of_values: Tensor, labels: Tensor, tables: NumberTables) -> T
     if not tables.has_several_forms:
         return of_values
     tokens = {token.token_id: token for token in tables.vocabulary.tokens}
-    ids = tables.token_ids.tolist()
-    styles = [(tokens[i].starts_number, tokens[i].digits) for i in ids]
-    value_of = tables.value_of_label[tables.token_ids].tolist()
-    first = {value: column for column, value in reversed([*enumerate(value_of)])}
-    columns = []
-    for style in (known := sorted({*styles})):
-        like = {value: c for c, (value, own) in enumerate(zip(value_of, styles, strict=True)) if own == style}
-        columns.append([like.get(value, first[value]) for value in range(len(tables.values))])
-    style_of = dict(zip(ids, map(known.index, styles), strict=True))
-    rows = torch.tensor([style_of.get(label, 0) for label in labels.tolist()], device=labels.device)
-    at = torch.tensor(columns, device=labels.device)[rows]
-    return of_values.new_zeros(len(labels), len(ids)).scatter_add(-1, at, of_values)
+    written = [(tokens[i].starts_number, tokens[i].digits) for i in tables.token_ids.tolist()]
+    styles = torch.tensor([written.index(style) for style in written], device=labels.device)
+    style_of = styles.new_full((tables.vocabulary.vocab_size + 1,), -1).scatter(0, tables.token_ids, styles)
+    is_like = style_of[labels].unsqueeze(-1) == styles  # label -1 is the last entry, which is like none
+    # Of the tokens of a value, the first one that is like the label has the highest rank, else the first one.
+    rank = len(styles) * is_like - torch.arange(len(styles), device=labels.device)
+    value_of = tables.value_of_label[tables.token_ids]
+    lowest = rank.new_full(of_values.shape, -len(styles))
+    highest = lowest.scatter_reduce(-1, value_of.expand(rank.shape), rank, "amax")
+    return of_values[:, value_of] * (rank == highest[:, value_of])
 
 
 def readout_of_candidates(log_probs: Tensor, targets: Targets, term: NumberTerm) -> Readout:

@@ -1,7 +1,7 @@
-"""Second stage: the few quantities of each position's logits that losses need, and their gradients.
+"""What losses read of each position's logits, and the backends that read it.
 
 Cross-entropy and every criterion are functions of `lse = logsumexp_j z_j`, the label's logit and the number
-tokens' logits. So only backends handle tensors of width V: `logits.Operators`, `kernels.Kernels` on GPUs, and
+tokens' logits. So only backends handle tensors of width V: `read.Operators`, `kernels.Kernels` on GPUs, and
 `shards.Sharded`, which makes one of these work on a sharded vocabulary. The gradient of a row of logits is
 
     dL/dz = dL/dlse * softmax(z) + dL/dz_label at the label + dL/dz_N at the number tokens
@@ -24,6 +24,11 @@ COMPUTED_IN[torch.float64] = torch.float64
 Grads: TypeAlias = Sequence[Tensor]  # of a readout from `shifted_lse` to `mean_logit`, if that is wanted
 
 
+def given_type(given: object) -> object:
+    """Name the type of an argument for an error message: of a tensor its dtype."""
+    return given.dtype if isinstance(given, Tensor) else type(given).__name__
+
+
 class Readout(NamedTuple):
     """Quantities of each position's logits, in float32 or float64; all but `row_max` are differentiable.
 
@@ -38,14 +43,6 @@ class Readout(NamedTuple):
     number_logits: Tensor  # `[positions, number tokens]`, in the order of the token ids
     mean_logit: Tensor | None = None  # `[positions]`, mean over the vocabulary, if it is wanted
     softmax: Tensor | None = None  # `[positions, vocab]`, where it was kept; the gradient is made of it
-
-    @classmethod
-    def joined(cls, parts: Sequence[Readout]) -> Readout:
-        """Join the readouts of consecutive positions, without their softmax."""
-        if len(parts) == 1:
-            return parts[0]
-        columns = zip(*(part[:5] for part in parts), strict=True)
-        return cls(*(None if column[0] is None else torch.cat(column) for column in columns))  # type: ignore[arg-type]
 
 
 class Transform(NamedTuple):

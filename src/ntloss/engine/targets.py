@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,8 @@ from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imp
 from torch.utils._pytree import tree_map_only
 
 from ntloss.criteria.soft import SoftTargets, check_probabilities
-from ntloss.engine.readout import COMPUTED_IN
+from ntloss.engine.readout import COMPUTED_IN, given_type
+from ntloss.engine.shards import Shard, check_same_labels
 from ntloss.engine.tables import NumberTables
 from ntloss.numbers.fields import Finder, sigma_of_labels
 from ntloss.numbers.labels import LabelNumbers, find_numbers, first_tokens, without_float64
@@ -31,7 +32,7 @@ TINY = torch.finfo(torch.float32).tiny  # a divisor in place of 0
 class PreparedLabels(NamedTuple):
     """Labels and what a loss reads beside them, checked and shifted; `NTLCrossEntropyLoss.prepare` makes it.
 
-    All are tensors with a row for each label, so they are moved, split and gathered together.
+    All but `made_for` are tensors with a row for each label, so they are moved, split and gathered together.
 
     Args:
         labels: `[...]`, int64, the token that each position is compared with, -1 where it is ignored.
@@ -41,6 +42,8 @@ class PreparedLabels(NamedTuple):
             all.
         soft: `[..., K]`, distributions over tokens; None if no label is soft.
         numbers: `[..., columns]`, int64, packed `LabelNumbers`; None for a criterion that reads none.
+        made_for: what the loss reads of labels. Another loss refuses the record, unless it is cross-entropy
+            alone with the same `ignore_index` and `shift`.
     """
 
     labels: Tensor
@@ -49,6 +52,7 @@ class PreparedLabels(NamedTuple):
     sigma: Tensor | None = None
     soft: SoftTargets | None = None
     numbers: Tensor | None = None
+    made_for: str = ""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> PreparedLabels:
         """Apply a function to each tensor, such as `lambda each: each[:2]`."""
@@ -89,7 +93,7 @@ class PreparedLabels(NamedTuple):
         if half:
             soft = SoftTargets(rest[..., :half], rest[..., half:].contiguous().view(torch.float64))
         given = None if "number_sigma" not in reader.reads else sigma
-        return cls(labels, weights, number_weights, given, soft, numbers).to(packed.device)
+        return cls(labels, weights, number_weights, given, soft, numbers, reader.made_for).to(packed.device)
 
 
 class LabelReader(NamedTuple):
@@ -100,12 +104,18 @@ class LabelReader(NamedTuple):
         reads: what the criterion reads; nothing without a criterion.
         decimals: whether a point between two digits belongs to their number.
         fields: standard deviations of `HLGauss.for_fields`, and how their numbers are found, or None.
+        ignore_index, shift, mode: see `NTLCrossEntropyLoss`.
+        made_for: `PreparedLabels.made_for` of its records.
     """
 
     vocabulary: NumberVocabulary
     reads: tuple[str, ...] = ()
     decimals: bool = True
     fields: tuple[dict[str, float], Finder] | None = None
+    ignore_index: int = IGNORED
+    shift: bool = False
+    mode: Mode = "add"
+    made_for: str = ""
 
     @property
     def finds_numbers(self) -> bool:
@@ -120,42 +130,37 @@ class LabelReader(NamedTuple):
         sigma: Tensor | None = None,
         soft: SoftTargets | None = None,
         sequence_ids: Tensor | None = None,
-        *,
-        ignore_index: int = IGNORED,
-        shift: bool = False,
-        mode: str = "add",
     ) -> PreparedLabels:
         """Check labels and what is given beside them, shift them, and find their numbers.
 
-        See `NTLCrossEntropyLoss.prepare`; the keywords are attributes of the loss. Raise a TypeError or
-        ValueError that names what does not fit.
+        See `NTLCrossEntropyLoss.prepare`. Raise a TypeError or ValueError that names what does not fit.
         """
         if not isinstance(labels, Tensor) or labels.dtype not in INTEGERS:
             raise TypeError(
                 f"labels: expected a tensor of token ids, torch.int64, or what loss.prepare returned, given "
                 f"{given_type(labels)}"
             )
-        if shift and labels.dim() == 0:
+        if self.shift and labels.dim() == 0:
             raise ValueError("shift=True with labels of shape []: expected [..., seq], to shift along seq")
-        ignored, reads = labels == ignore_index, reads_values(labels)
+        ignored, reads = labels == self.ignore_index, not values_are_hidden(labels)
         if reads and labels.numel():
             lowest, highest = map(int, labels.masked_fill(ignored, 0).aminmax())
             if lowest < 0 or highest >= self.vocabulary.vocab_size:
                 raise ValueError(
                     f"label {lowest if lowest < 0 else highest} lies outside the vocabulary: expected 0 to "
-                    f"{self.vocabulary.vocab_size - 1:,}, or ignore_index={ignore_index}. Are the labels "
-                    "from another tokenizer?"
+                    f"{self.vocabulary.vocab_size - 1:,}, or ignore_index={self.ignore_index}. Are the "
+                    "labels from another tokenizer?"
                 )
         # `gather` accepts int32 only since torch 2.8.
         record = PreparedLabels(labels.long().masked_fill(ignored, -1), weights, number_weights, sigma, soft)
         given = weights, number_weights, sigma, soft, sequence_ids
         if [each for each in given if each is not None]:
-            self._check(record, sequence_ids, mode, reads)
+            self._check(record, sequence_ids, reads)
         if self.fields is not None:
             own = sigma_of_labels(record.labels, self.vocabulary, *self.fields, sequence_ids, -1)
             own = own.to(labels.device)
             record = record._replace(sigma=own if sigma is None else torch.where(sigma > 0, sigma, own))
-        if shift:  # by one position to the left; the length stays that of the logits
+        if self.shift:  # by one position to the left; the length stays that of the logits
             soft = None if soft is None else SoftTargets(*[_shifted(each, 0, -2) for each in soft])
             beside = weights, number_weights, record.sigma
             moved = [None if each is None else _shifted(each) for each in beside]
@@ -165,9 +170,9 @@ class LabelReader(NamedTuple):
             # In eager mode, the compiler need not be imported.
             find = _find_outside_graphs if torch.compiler.is_compiling() else _find_numbers
             record = record._replace(numbers=find(self, record.labels, sequence_ids))
-        return record
+        return record._replace(made_for=self.made_for)
 
-    def _check(self, record: PreparedLabels, sequence_ids: Tensor | None, mode: str, reads: bool) -> None:
+    def _check(self, record: PreparedLabels, sequence_ids: Tensor | None, reads: bool) -> None:
         """Raise a TypeError or ValueError unless what stands beside labels fits them and the criterion.
 
         Values are checked only if they are read: finite and 0 or more, but for NaN in `sigma`, and at most 1
@@ -190,7 +195,7 @@ class LabelReader(NamedTuple):
             valid, expected = (given >= 0) & (given < torch.inf), "finite weights, 0 or more"
             if name == "sigma":
                 valid, expected = valid | given.isnan(), "standard deviations; 0 or NaN for the criterion's"
-            elif name == "number_weights" and mode == "replace":
+            elif name == "number_weights" and self.mode == "replace":
                 valid, expected = valid & (given <= 1), "weights from 0 to 1 with mode='replace'"
             if not valid.all():
                 raise ValueError(f"{name} of {given[~valid][0].item()}: expected {expected}")
@@ -273,6 +278,7 @@ class Targets(NamedTuple):
     token_ids: Tensor  # tokens whose logits are read at each position: the number tokens, or none
     replaces: bool  # whether the number term replaces cross-entropy
     is_sum: bool  # whether the losses are summed
+    shape: torch.Size  # that of the labels
 
     def select(self, rows: Tensor) -> Targets:
         """Select some positions."""
@@ -287,30 +293,73 @@ class Targets(NamedTuple):
 _OF_POSITIONS = Targets._fields.index("number_rows")  # number of the fields that have a row a position
 
 
-def make_targets(
-    record: PreparedLabels,
-    inputs: Tensor,
-    tables: NumberTables,
-    reads: tuple[str, ...],
-    count: Tensor | float | None,
-    *,
-    reduction: str,
-    mode: str,
-) -> Targets:
-    """Compute the weight of each position, and what its number term is compared with.
+class Term(Protocol):
+    """What targets depend on: a `NumberTerm`."""
 
-    `inputs`, logits or hidden states `[..., width]`, are asked for their shape, device and dtype only;
-    `reads` are those of the `NumberTerm`, and the others are attributes and arguments of
-    `NTLCrossEntropyLoss`. Raise a ValueError that names what does not fit.
+    tables: NumberTables
+    reader: LabelReader
+
+    def move_to(self, device: torch.device) -> None:
+        """Move the tables to a device."""
+        ...
+
+
+def make_targets(
+    term: Term,
+    labels: Tensor | PreparedLabels,
+    inputs: Tensor | None,
+    reduction: str,
+    count: Tensor | float | None = None,
+    shard: Shard | None = None,
+    *,
+    are_logits: bool = False,
+) -> Targets:
+    """Prepare labels unless they are, and compute the weight of each position, and what is compared with it.
+
+    Raise a TypeError or ValueError that names what does not fit.
+
+    Args:
+        term: the criterion on a vocabulary, whose tables are moved to the inputs' device.
+        labels, reduction, count: see `NTLCrossEntropyLoss`.
+        inputs: logits or hidden states `[..., width]`, which are asked for their shape, device and dtype;
+            None for weights in the dtype of the tables, on the labels' device.
+        shard: this rank's part of the vocabulary, if it is sharded.
+        are_logits: whether to check the width and dtype of the inputs as those of logits.
     """
+    tables, reader, reads = term.tables, term.reader, term.reader.reads
+    if are_logits and (not isinstance(inputs, Tensor) or inputs.dtype not in COMPUTED_IN):
+        raise TypeError(
+            f"logits: expected a floating-point tensor [..., vocab], given {given_type(inputs)}: cast float8 "
+            "logits to bfloat16 or float32"
+        )
+    width = reader.vocabulary.vocab_size if shard is None else shard.size
+    if are_logits and inputs is not None and inputs.shape[-1:] != (width,):
+        raise ValueError(
+            f"logits of shape {list(inputs.shape)} do not end in the vocabulary's size, {width:,}. "
+            "Models often pad their embeddings: NumberVocabulary.from_tokenizer(tokenizer, vocab_size="
+            "model.config.vocab_size), or NTLoss(tokenizer, vocab_size=...)."
+        )
+    record = labels if isinstance(labels, PreparedLabels) else reader.prepare(labels)
+    if inputs is None:
+        inputs = tables.values.new_empty(*record.labels.shape, 0, device=record.labels.device)
+    if not record.made_for.startswith(reader.made_for):
+        raise ValueError(
+            f"the labels were prepared for a loss with {record.made_for or 'no settings'}, but this one has "
+            f"{reader.made_for}: expected what prepare(labels) of this loss returns"
+        )
     if record.labels.shape != inputs.shape[:-1] or record.labels.device != inputs.device:
         raise ValueError(
             f"labels of shape {list(record.labels.shape)} on {record.labels.device} do not fit: expected "
             f"{list(inputs.shape[:-1])} on {inputs.device}, the logits or hidden states without their last "
             "dimension. To shift a causal model's labels, shift its logits: logits[:, :-1], labels[:, 1:]."
         )
+    if shard is not None:
+        check_same_labels(record.labels, shard.group)
+    if inputs.device != tables.values.device:
+        term.move_to(inputs.device)
     labels = record.labels.reshape(-1)
-    counted, target, reads_them = labels >= 0, tables.value_of_label[labels], reads_values(labels)
+    counted, target = labels >= 0, tables.value_of_label[labels]
+    reads_them, is_replaced = not values_are_hidden(labels), reader.mode == "replace"
     soft = None
     if record.soft is not None:
         soft = soft_weights(record.soft, labels, tables, reads_them)
@@ -318,12 +367,7 @@ def make_targets(
     has_term = is_number = target >= 0
     of_numbers = "numbers" in reads  # one term for each number, at its first token
     numbers = sigma = None
-    if not OF_NUMBERS.isdisjoint(reads):
-        if record.numbers is None:
-            raise ValueError(
-                "the labels were prepared by a loss that looks at no whole numbers: expected "
-                "loss.prepare(labels) of this one"
-            )
+    if record.numbers is not None and not OF_NUMBERS.isdisjoint(reads):
         numbers = record.numbers.reshape(-1, record.numbers.shape[-1])
         found = LabelNumbers.unpack(numbers)
         is_number = is_number & (found.length > 0)  # the 2 of CO2 is no quantity
@@ -343,9 +387,9 @@ def make_targets(
         weights = weights / weights.sum().clamp(min=TINY)
     term_weights = weights * (has_term if factors is None else has_term * factors)
     ce_weights = weights
-    if mode == "replace" and factors is None:
+    if is_replaced and factors is None:
         ce_weights = weights.masked_fill(is_number, 0)
-    elif mode == "replace" and factors is not None:
+    elif is_replaced and factors is not None:
         ce_weights = torch.where(is_number, weights * (1 - factors).clamp(min=0), weights)
     left_out = None
     if of_numbers and record.weights is not None:
@@ -354,8 +398,9 @@ def make_targets(
         *(labels, target, ce_weights, term_weights, numbers, soft, sigma, left_out),
         number_rows=None if of_numbers or not reads_them else term_weights.nonzero().squeeze(-1),
         token_ids=tables.token_ids if reads or soft is not None else tables.token_ids[:0],
-        replaces=mode == "replace",
+        replaces=is_replaced,
         is_sum=reduction != "none",
+        shape=record.labels.shape,
     )
 
 
@@ -366,7 +411,9 @@ def _divided(weights: Tensor, count: Tensor | float, reduction: str) -> Tensor:
     """
     if reduction != "mean":
         raise ValueError(f"count is the divisor of reduction='mean': omit it with reduction={reduction!r}")
-    if (not isinstance(count, Tensor) or reads_values(count)) and not torch.as_tensor(count).sum() >= 0:
+    if (not isinstance(count, Tensor) or not values_are_hidden(count)) and not torch.as_tensor(
+        count
+    ).sum() >= 0:
         raise ValueError(f"count={count}: expected 0 or more")
     if isinstance(count, Tensor):
         count = count.to(weights.dtype).sum()
@@ -405,34 +452,13 @@ def soft_weights(soft: SoftTargets, labels: Tensor, tables: NumberTables, reads:
     return torch.where(total > 0, weights / total.clamp(min=TINY), hard) * is_number
 
 
-def given_type(given: object) -> object:
-    """Name the type of an argument for an error message: of a tensor its dtype."""
-    return given.dtype if isinstance(given, Tensor) else type(given).__name__
+def values_are_hidden(tensor: Tensor | None = None) -> bool:
+    """Whether Python cannot read values: under `torch.compile` and `torch.func`, and of a tensor elsewhere.
 
-
-def values_are_hidden() -> bool:
-    """Whether tensors have no values that Python could read: under `torch.compile` and `torch.func`."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-
-
-def reads_values(tensor: Tensor) -> bool:
-    """Whether to check a tensor's values: on the CPU only, where it does not synchronize."""
-    return tensor.device.type == "cpu" and not values_are_hidden()
-
-
-def check_logits(logits: Tensor, vocab_size: int) -> None:
-    """Raise a TypeError unless logits are float16 to float64, a ValueError unless `vocab_size` wide."""
-    if not isinstance(logits, Tensor) or logits.dtype not in COMPUTED_IN:
-        raise TypeError(
-            f"logits: expected a floating-point tensor [..., vocab], given {given_type(logits)}: cast float8 "
-            "logits to bfloat16 or float32"
-        )
-    if logits.shape[-1:] != (vocab_size,):
-        raise ValueError(
-            f"logits of shape {list(logits.shape)} do not end in the vocabulary's size, {vocab_size:,}. "
-            "Models often pad their embeddings: NumberVocabulary.from_tokenizer(tokenizer, vocab_size="
-            "model.config.vocab_size), or NTLoss(tokenizer, vocab_size=...)."
-        )
+    Reading those of a tensor on another device than the CPU would synchronize.
+    """
+    is_elsewhere = tensor is not None and tensor.device.type != "cpu"
+    return is_elsewhere or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def check_choice(name: str, value: object, choices: Any) -> None:
@@ -448,7 +474,7 @@ def check_weight(weight: object) -> None:
     """
     given = weight
     if isinstance(weight, Tensor) and weight.dim() == 0 and weight.is_floating_point():
-        if not reads_values(weight):
+        if values_are_hidden(weight):
             return
         weight = weight.item()
     if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not 0 <= weight < math.inf:

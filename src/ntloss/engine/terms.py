@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,10 +17,17 @@ from ntloss.criteria.facts import fact
 from ntloss.criteria.hl_gauss import fields_of
 from ntloss.criteria.signature import name_of, option_of, reads_of, requires
 from ntloss.criteria.targets import MINUS_INFINITY
-from ntloss.engine.logits import without_autocast
 from ntloss.engine.readout import COMPUTED_IN, Readout
 from ntloss.engine.tables import NumberTables
-from ntloss.engine.targets import OF_NUMBERS, LabelReader, Targets, values_are_hidden
+from ntloss.engine.targets import (
+    IGNORED,
+    OF_NUMBERS,
+    LabelReader,
+    Mode,
+    Targets,
+    check_choice,
+    values_are_hidden,
+)
 from ntloss.numbers.labels import LabelNumbers
 from ntloss.numbers.vocabulary import NumberVocabulary, warn_once, warn_without_point
 
@@ -48,11 +57,11 @@ class NumberTerm(nn.Module):
 
     Args:
         vocabulary: the number tokens.
-        criterion: see `NTLCrossEntropyLoss`.
+        criterion, mode, ignore_index, shift: see `NTLCrossEntropyLoss`.
 
     Attributes:
         reads: the names among `criteria.READABLE` that the criterion reads.
-        labels: how labels are prepared for the criterion.
+        reader: how labels are prepared for the criterion.
         reads_mass: whether it depends on the probability of all number tokens in the vocabulary.
         gradient_reads_mass: whether its gradient does, too, which that of a cross-entropy does not.
         learns_form: whether the term, where it replaces cross-entropy, adds that of the label's token among
@@ -61,7 +70,12 @@ class NumberTerm(nn.Module):
     """
 
     def __init__(
-        self, vocabulary: NumberVocabulary, criterion: Criterion | str | Mapping[str, Any] | None
+        self,
+        vocabulary: NumberVocabulary,
+        criterion: Criterion | str | Mapping[str, Any] | None,
+        mode: Mode | None = None,
+        ignore_index: int = IGNORED,
+        shift: bool = False,
     ) -> None:
         super().__init__()
         self.criterion = None if criterion is None else make_criterion(criterion)
@@ -71,10 +85,21 @@ class NumberTerm(nn.Module):
         if decimals and not isinstance(self.criterion, HLGauss):  # requested, not a default
             warn_without_point(vocabulary)
         self.tables = NumberTables(vocabulary, cells="cells" in self.reads)
+        if mode is not None:
+            check_choice("mode", mode, Mode)
+        if self.criterion is None:
+            mode = "add"  # nothing replaces cross-entropy
+        elif mode is None:
+            mode = "replace" if fact(self.criterion, "replaces") else "add"
         # A decimal point belongs to its number, unless the criterion has an option that says otherwise.
-        self.labels = LabelReader(vocabulary, self.reads, decimals in (None, True), fields_of(self.criterion))
+        how = decimals in (None, True), fields_of(self.criterion)
+        made_for = f"ignore_index={ignore_index}, shift={shift};"
+        if self.criterion is not None:
+            tokens = zlib.crc32(repr((vocabulary.tokens, vocabulary.thousands, *how)).encode())
+            made_for += f" {', '.join(self.reads)} of the number tokens {tokens:08x}"
+        self.reader = LabelReader(vocabulary, self.reads, *how, ignore_index, shift, mode, made_for)
         has_digits = any(t.kind or (t.digits and "cells" not in self.reads) for t in vocabulary.tokens)
-        if self.criterion is not None and self.labels.finds_numbers and not has_digits:
+        if self.criterion is not None and self.reader.finds_numbers and not has_digits:
             of_numbers = ", ".join(name for name in self.reads if name in OF_NUMBERS)
             raise ValueError(
                 f"criterion {name_of(self.criterion)} reads {of_numbers}, known only of numbers that tokens "
@@ -133,8 +158,7 @@ class NumberTerm(nn.Module):
                 row_max, shifted_lse = row_max.masked_fill(out, 0), shifted_lse.masked_fill(out, 0)
         with without_autocast(target.device):
             normalizer = (row_max, shifted_lse) if self.reads_mass else None
-            given = read_distribution(self.tables, number_logits, self.reads, normalizer)
-            given |= self._of_labels(target, *beside, given["logits"])
+            given = self.readable(number_logits, normalizer, (target, *beside), self.reads)
             loss = self.criterion(**{name: given[name] for name in self.reads})
             if not isinstance(loss, Tensor) or loss.shape != target.shape:
                 returned = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
@@ -183,27 +207,63 @@ class NumberTerm(nn.Module):
             )
             return term
 
-    def _of_labels(
+    def readable(
         self,
-        target: Tensor,
-        packed: Tensor | None,
-        soft: Tensor | None,
-        sigma: Tensor | None,
-        like: Tensor,
+        number_logits: Tensor,
+        normalizer: tuple[Tensor, Tensor] | None,
+        labels: tuple[Tensor | None, ...],
+        reads: Collection[str],
     ) -> dict[str, Any]:
-        """Return what a criterion may read of the labels, floats in the dtype of the log-probabilities."""
+        """Compute what is read of `criteria.READABLE`, floats in float32 at least.
+
+        Args:
+            number_logits: `[positions, number tokens]`, in the order of `tables.token_ids`, whose forms of
+                each value are merged.
+            normalizer: `row_max` and `shifted_lse` of the `Readout`, which only `log_mass` and
+                `vocab_log_probs` need.
+            labels: `target`, `numbers`, `soft` and `sigma` of the `Targets`; empty for none.
+            reads: the names of what is read.
+        """
+        dtype, tables = COMPUTED_IN[number_logits.dtype], self.tables
+        # A clamp whose backward pass is a single operator; so is `hardtanh` below.
+        logits = F.threshold(number_logits.to(dtype), MINUS_INFINITY, MINUS_INFINITY)
+        shifted: Tensor = logits
+        highest: Tensor | None = None
+        if tables.has_several_forms or "log_mass" in reads:
+            # Differences of large logits are more precise than their logsumexp.
+            highest = logits.detach().amax(-1)
+            shifted = tables.merge_forms(logits - highest.unsqueeze(-1))
+            logits = shifted + highest.unsqueeze(-1) if tables.has_several_forms else logits
+        values = tables.values_in_float32 if dtype == torch.float32 else tables.values
+        given: dict[str, Any] = {"logits": logits, "values": values}
+        if normalizer is not None:
+            # Rounding may make the sum over the number tokens exceed the sum over the vocabulary.
+            row_max, shifted_lse = normalizer
+            row_max = row_max if highest is None else row_max - highest
+            if "vocab_log_probs" in reads:
+                log_probs = (shifted - row_max.unsqueeze(-1)) - shifted_lse.unsqueeze(-1)
+                given["vocab_log_probs"] = F.hardtanh(log_probs, torch.finfo(dtype).min, 0.0)
+            if "log_mass" in reads:
+                given["log_mass"] = ((shifted.logsumexp(-1) - shifted_lse) - row_max).clamp(max=0)
+        if "log_probs" in reads:
+            given["log_probs"] = torch.log_softmax(shifted, -1)
+        if "probs" in reads:  # without a gradient through logarithms that nothing else reads
+            given["probs"] = given["log_probs"].exp() if "log_probs" in given else shifted.softmax(-1)
+        if not labels:
+            return given
+        target, packed, soft, sigma = labels
         numbers = None if packed is None else LabelNumbers.unpack(packed)
-        given = {"target": target, "numbers": numbers, "digits": numbers, "cells": self.tables.cells}
-        given |= {"own_values": self.tables.own_values, "number_sigma": sigma, "target_probs": None}
+        given |= {"target": target, "numbers": numbers, "digits": numbers, "number_sigma": sigma}
+        given |= {"cells": tables.cells, "own_values": tables.own_values, "target_probs": None}
         if soft is not None:  # the weights of the forms of each value add up
-            values = self.tables.value_of_label[self.tables.token_ids]
-            given["target_probs"] = torch.zeros_like(like).index_add(-1, values, soft.to(like))
-        elif self._requires_target_probs:
-            nothing = torch.zeros_like(like)  # not F.one_hot, which reads the values
+            of_value = tables.value_of_label[tables.token_ids]
+            given["target_probs"] = torch.zeros_like(logits).index_add(-1, of_value, soft.to(logits))
+        elif self._requires_target_probs and target is not None:
+            nothing = torch.zeros_like(logits)  # not F.one_hot, which reads the values
             given["target_probs"] = nothing.scatter(-1, target.unsqueeze(-1), 1)
         if numbers is not None:  # floats, so that powers of them are as precise as the loss
             columns = {"place": numbers.place, "digits_after": numbers.after}
-            given |= {n: c.to(like) for n, c in columns.items() if n in self.reads}
+            given |= {n: c.to(logits) for n, c in columns.items() if n in reads}
         return given
 
     def fixed_target(self, targets: Targets) -> Tensor:
@@ -225,14 +285,24 @@ class NumberTerm(nn.Module):
                 "loss_fn.candidates(labels) as its target tokens and loss_fn.from_log_probs(log_probs, "
                 "labels) as the loss"
             )
-        values, target = self.tables.values, targets.target.clamp(min=0)
-        log_probs = values.new_zeros(len(target), len(values)).requires_grad_()
-        given: dict[str, Any] = {"log_probs": log_probs, "vocab_log_probs": log_probs, "values": values}
-        given["log_mass"] = values.new_zeros(len(target))
-        given |= self._of_labels(target, targets.numbers, targets.soft, targets.sigma, log_probs)
+        values, labels = self.tables.values, (targets.numbers, targets.soft, targets.sigma)
+        logits = values.new_zeros(len(targets.target), len(self.tables.token_ids))
+        given = self.readable(logits, None, (targets.target.clamp(min=0), *labels), self.reads)
+        log_probs = values.new_zeros(len(logits), len(values)).requires_grad_()
+        given |= {"log_probs": log_probs, "vocab_log_probs": log_probs, "log_mass": logits[:, 0]}
         with torch.enable_grad():
             loss = self.criterion(**{name: given[name] for name in self.reads})
         return -torch.autograd.grad(loss.sum(), log_probs)[0]
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Context manager that disables autocast on a device."""
+    # The compiler of torch 2.7 cannot trace these.
+    if not torch.compiler.is_compiling() and not (
+        torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    ):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 @cache
@@ -240,42 +310,3 @@ def compiled_term() -> Callable[..., Tensor]:
     """Return `NumberTerm.forward`, compiled once for batches of any size."""
     compiled: Callable[..., Tensor] = torch.compile(NumberTerm.forward, dynamic=True)
     return compiled
-
-
-def read_distribution(
-    tables: NumberTables,
-    number_logits: Tensor,
-    reads: Collection[str],
-    normalizer: tuple[Tensor, Tensor] | None,
-) -> dict[str, Any]:
-    """Merge the forms of each value and compute what is read of `criteria.READABLE`, in float32 at least.
-
-    `number_logits` are `[positions, number tokens]`, in the order of `tables.token_ids`; `normalizer` is
-    `row_max` and `shifted_lse` of the `Readout`, which only `log_mass` and `vocab_log_probs` need.
-    """
-    dtype = COMPUTED_IN[number_logits.dtype]
-    # A clamp whose backward pass is a single operator; so is `hardtanh` below.
-    logits = F.threshold(number_logits.to(dtype), MINUS_INFINITY, MINUS_INFINITY)
-    shifted: Tensor = logits
-    highest: Tensor | None = None
-    if tables.has_several_forms or "log_mass" in reads:
-        # Differences of large logits are more precise than their logsumexp.
-        highest = logits.detach().amax(-1)
-        shifted = tables.merge_forms(logits - highest.unsqueeze(-1))
-        logits = shifted + highest.unsqueeze(-1) if tables.has_several_forms else logits
-    values = tables.values_in_float32 if dtype == torch.float32 else tables.values
-    given: dict[str, Any] = {"logits": logits, "values": values}
-    if normalizer is not None:
-        # Rounding may make the sum over the number tokens exceed the sum over the vocabulary.
-        row_max, shifted_lse = normalizer
-        row_max = row_max if highest is None else row_max - highest
-        if "vocab_log_probs" in reads:
-            log_probs = (shifted - row_max.unsqueeze(-1)) - shifted_lse.unsqueeze(-1)
-            given["vocab_log_probs"] = F.hardtanh(log_probs, torch.finfo(dtype).min, 0.0)
-        if "log_mass" in reads:
-            given["log_mass"] = ((shifted.logsumexp(-1) - shifted_lse) - row_max).clamp(max=0)
-    if "log_probs" in reads:
-        given["log_probs"] = torch.log_softmax(shifted, -1)
-    if "probs" in reads:  # without a gradient through logarithms that nothing else reads
-        given["probs"] = given["log_probs"].exp() if "log_probs" in given else shifted.softmax(-1)
-    return given

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ntloss.engine.read import rows_for
 from ntloss.engine.readout import Transform
-from ntloss.engine.sources import rows_for
 from ntloss.trainers.models import find_head
 
 # Largest logit of the probe that checks a head: large enough for a soft cap to have an effect.

@@ -36,7 +36,7 @@ class Preparation:
     """
 
     def __init__(self, loss: NTLCrossEntropyLoss) -> None:
-        self.reader, self.mode, self.shift = loss.term.labels, loss.mode, loss.shift
+        self.reader = loss.term.reader
 
     def __call__(self, batch: Mapping[str, Any]) -> PreparedLabels:
         """Return the record of a batch's labels and columns.
@@ -56,8 +56,8 @@ class Preparation:
         if positions is not None and torch.as_tensor(positions).shape == labels.shape:
             ids = sequence_ids_of(torch.as_tensor(positions))
         arguments = {_ARGUMENTS[name]: column for name, column in beside.items()}
-        shift = self.shift and shifted is None
-        return self.reader.prepare(labels, **arguments, sequence_ids=ids, mode=self.mode, shift=shift)
+        reader = self.reader._replace(shift=self.reader.shift and shifted is None)
+        return reader.prepare(labels, **arguments, sequence_ids=ids)
 
     def collate(self, collator: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
         """Return a collator's batch, with a record if rows have columns or the loss reads whole numbers.

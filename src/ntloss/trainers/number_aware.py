@@ -80,9 +80,10 @@ def make_number_aware(
     is_sft = check_trainer(trainer)
     model = without_wrappers(trainer.model)
     numbers = vocabulary_of(model, trainer.processing_class, vocabulary, thousands)
-    loss = NTLCrossEntropyLoss(numbers, criterion, weight, mode=mode, label_smoothing=label_smoothing)
+    options: dict[str, Any] = {"mode": mode, "label_smoothing": label_smoothing}
+    options["shift"] = shifts_labels(model) if shift is None else shift
+    loss = NTLCrossEntropyLoss(numbers, criterion, weight, **options)
     _check_model(trainer, model, loss)
-    loss.shift = shifts_labels(model) if shift is None else shift
     if before := handle_of(trainer):
         before.undo()
     return NumberAware(trainer, loss, is_sft if chunked is None else chunked, chunk_size)
@@ -99,8 +100,8 @@ class NumberAware:
 
     Attributes:
         trainer: the trainer.
-        loss: the loss. Its `weight` may be assigned at each step, and `mode`, `shift` and `label_smoothing`
-            before training begins, because data loaders make the records of labels ahead.
+        loss: the loss. Its `weight` and `label_smoothing` may be assigned at each step; `mode` and `shift` are
+            those that `make_number_aware` was given.
         head: what computes the loss from hidden states, or None if it is computed from logits.
         sums: the sums of a running evaluation, or None.
         first_numbers: for a criterion on whole numbers, the first three numbers in the labels of the first
@@ -137,7 +138,7 @@ class NumberAware:
 
     @property
     def prepare(self) -> Preparation:
-        """What makes the record of a batch's labels, with the options that the loss has now."""
+        """What makes the record of a batch's labels."""
         return Preparation(self.loss)
 
     def undo(self) -> None:
@@ -268,13 +269,13 @@ class NumberAware:
 
         Of other labels than the step's, the numbers are found again, and weights that the batch has stay.
         """
-        record = PreparedLabels.unpack(batch[PREPARED], self.loss.term.labels) if PREPARED in batch else None
+        record = PreparedLabels.unpack(batch[PREPARED], self.loss.term.reader) if PREPARED in batch else None
         if record is not None and is_own and record.labels.shape == batch["labels"].shape:
             return record
         anew = self.prepare(batch)
         if record is None or record.labels.shape != anew.labels.shape:  # the trainer has cut the labels
             return anew
-        sigma = record.sigma if self.loss.term.labels.fields is None else anew.sigma
+        sigma = record.sigma if self.loss.term.reader.fields is None else anew.sigma
         return record._replace(labels=anew.labels, numbers=anew.numbers, sigma=sigma)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:

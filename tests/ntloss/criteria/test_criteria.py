@@ -64,10 +64,11 @@ class TestEveryCriterion:
     @pytest.mark.parametrize("path", PATHS)
     def test_value_and_gradient_equal_the_oracle(self, name, path):
         chunks = {"chunk_size": 5} if path in HIDDEN_PATHS else {}
+        shares = torch.randperm(24, generator=torch.manual_seed(0)).reshape(2, 12) % 5 / 4
         for options in (
             {"mode": "replace", "reduction": "none", "weighted": True, "softcap": 5.0},
-            {"mode": "add", "weighted": True, "logit_scale": 0.5},
-            {"mode": "replace", "reduction": "sum"},
+            {"mode": "add", "weighted": True, "logit_scale": 0.5, "number_weights": shares},
+            {"mode": "replace", "reduction": "sum", "number_weights": shares},
         ):
             result = assert_matches(numbers_case(name, **options), path, **chunks)
             assert options.get("reduction") != "none" or (result.ntl != 0).sum() >= 5

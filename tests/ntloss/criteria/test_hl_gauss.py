@@ -32,8 +32,7 @@ def targets_of(criterion, labels, vocabulary=DIGITS, dtype=torch.float64):
     loss_fn = NTLCrossEntropyLoss(vocabulary, criterion)
     term = loss_fn.term
     logits = torch.zeros(*row.shape, vocabulary.vocab_size, dtype=dtype)
-    given = loss_fn.prepare(row), logits, term.tables, term.reads, None
-    targets = make_targets(*given, reduction="mean", mode="replace")
+    targets = make_targets(term, row, logits, "mean")
     numbers = LabelNumbers.unpack(targets.numbers)
     return criterion.targets(
         term.tables.values.to(dtype), targets.target.clamp(min=0), numbers, term.tables.cells

@@ -61,13 +61,6 @@ def test_each_loss_compiles_to_one_graph_that_equals_eager(name, irregular):
 
 
 @pytest.mark.parametrize(
-    ("reduction", "weighted"), [("mean", True), ("mean", False), ("sum", True), ("none", False)]
-)
-def test_each_reduction_compiles(reduction, weighted, irregular):
-    assert_compiles(combined(NTLoss(irregular), reduction, weighted), inputs(17, 3))
-
-
-@pytest.mark.parametrize(
     "name",
     ["combined", *(pytest.param(each, marks=pytest.mark.slow) for each in ("NTLoss", "squared, plain"))],
 )
@@ -158,7 +151,7 @@ class TestTermOnAccelerators:
         compiled = torch.compile(terms.NumberTerm.forward, dynamic=True, backend=counter)
         monkeypatch.setattr(terms, "COMPILED_ON", ("cpu",))
         monkeypatch.setattr(terms, "compiled_term", lambda: compiled)
-        monkeypatch.setattr(targets, "values_are_hidden", lambda: True)  # static shapes, no values read
+        monkeypatch.setattr(targets, "values_are_hidden", lambda *_: True)  # static shapes, no values read
         return counter
 
     @pytest.mark.parametrize("criterion", CRITERIA, ids=str)

@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from tolerances import LARGE_LOGITS, approx
 
 from ntloss import NTLCrossEntropyLoss, NTLoss, NumberVocabulary, losses
-from ntloss.engine import logits as engine_logits
-from ntloss.engine import shards
+from ntloss.engine import read, shards, targets
 
 VOCAB, POSITIONS, LARGEST = 400, 256, 100
 # Numbers of several digits, some in two forms.
@@ -62,7 +61,7 @@ def one_rank(monkeypatch):
     monkeypatch.setattr(shards.dist, "all_reduce", lambda *_, **__: None)
     monkeypatch.setattr(shards.dist, "get_world_size", lambda _: 1)
     monkeypatch.setattr(shards.dist, "get_rank", lambda _: 0)
-    monkeypatch.setattr(losses, "check_same_labels", lambda *_: None)
+    monkeypatch.setattr(targets, "check_same_labels", lambda *_: None)
 
 
 @pytest.mark.exact_rounding(
@@ -73,9 +72,7 @@ def one_rank(monkeypatch):
 @pytest.mark.parametrize("path", [*LOGITS, *HIDDEN])
 def test_gradients_are_as_exact_as_those_of_cross_entropy(path, scale, options, monkeypatch):
     if path == "compiled for an accelerator":
-        monkeypatch.setattr(
-            losses, "read", lambda logits, *given: engine_logits.read_plainly(logits, *given[:2])
-        )
+        monkeypatch.setattr(losses, "read", lambda logits, *given: read.read_plainly(logits, *given[:2]))
     logits, labels = make_batch(scale)
     worst = LARGEST**2 if "criterion" in options else LARGEST
     torchs = error_of(lambda z: F.cross_entropy(z, labels), logits)

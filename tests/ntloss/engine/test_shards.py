@@ -20,7 +20,7 @@ from tolerances import (
 )
 
 from ntloss.engine import shards
-from ntloss.engine.logits import Operators
+from ntloss.engine.read import Operators
 from ntloss.engine.readout import Wanted
 
 pytestmark = pytest.mark.skipif(

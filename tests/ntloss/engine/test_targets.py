@@ -1,12 +1,22 @@
 """Invalid options and inputs of the losses: the errors name the argument."""
 
+import pickle
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from combined_cases import HIDDEN, NUMBERS, VOCAB
+from tolerances import assert_close
 
-from ntloss import HLGauss, NTLCrossEntropyLoss, NTLoss, NTLossDotProduct, SoftTargets
+from ntloss import (
+    NTLCrossEntropyLoss,
+    NTLoss,
+    NTLossDotProduct,
+    NumberVocabulary,
+    SoftTargets,
+    number_level,
+)
 from ntloss.engine import targets
 from ntloss.engine.targets import LabelReader, PreparedLabels
 
@@ -106,7 +116,7 @@ def test_invalid_labels_and_weights_are_errors(which, changes, error, reads_valu
     with pytest.raises(error, match=name):
         call(which, **changes)
     if not reads_values:
-        monkeypatch.setattr(targets, "reads_values", lambda tensor: False)
+        monkeypatch.setattr(targets, "values_are_hidden", lambda *_: True)
         with pytest.raises(error, match=name):
             call(which, **changes)
 
@@ -160,11 +170,37 @@ def test_shifting_labels_without_a_sequence_is_an_error(which):
         call(which, {"shift": True}, labels=torch.tensor(9), **one)
 
 
-def test_labels_that_were_prepared_without_numbers_are_an_error():
-    labels = NTLCrossEntropyLoss(NUMBERS).prepare(torch.tensor([[9, 4, 3]]))
-    with pytest.raises(ValueError, match="prepare"):
-        NTLCrossEntropyLoss(NUMBERS, HLGauss(1.0))(torch.zeros(1, 3, VOCAB), labels)
-    assert NTLCrossEntropyLoss(NUMBERS, None)(torch.zeros(1, 3, VOCAB), labels) > 0
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"shift": True},
+        {"ignore_index": 3},
+        {"criterion": "crps"},
+        {"criterion": partial(number_level, decimals=True)},
+        {"vocabulary": NumberVocabulary.from_mapping({9: 1.0, 4: 3.0}, VOCAB)},
+    ],
+    ids=str,
+)
+def test_a_record_of_another_loss_is_an_error(other):
+    labels = torch.tensor([[9, 4, 3]])
+    options = {"vocabulary": NUMBERS, "criterion": number_level}
+    loss_fn, twin = (NTLCrossEntropyLoss(**options) for _ in range(2))
+    another = NTLCrossEntropyLoss(**options | other)
+    record = pickle.loads(pickle.dumps(loss_fn)).prepare(labels).map(torch.clone)
+    assert_close(twin(torch.zeros(1, 3, VOCAB), record), loss_fn(torch.zeros(1, 3, VOCAB), labels))
+    with pytest.raises(ValueError, match="prepared"):
+        another(torch.zeros(1, 3, VOCAB), record)
+    with pytest.raises(ValueError, match="prepared"):
+        another.from_hidden(torch.zeros(1, 3, HIDDEN), torch.zeros(VOCAB, HIDDEN), record)
+
+
+def test_cross_entropy_alone_takes_the_record_of_a_loss_that_shifts_as_it_does():
+    logits, labels = torch.zeros(1, 3, VOCAB), torch.tensor([[9, 4, 3]])
+    record = NTLCrossEntropyLoss(NUMBERS, number_level, shift=True).prepare(labels)
+    plain = NTLCrossEntropyLoss(NUMBERS, None, shift=True)
+    assert_close(plain(logits, record), plain(logits, labels))
+    with pytest.raises(ValueError, match="prepared"):
+        NTLCrossEntropyLoss(NUMBERS, None)(logits, record)
 
 
 def reads_all(probs, values, target, digits, target_probs=None, number_sigma=None):
@@ -180,7 +216,7 @@ def test_a_record_is_moved_split_and_packed_as_one():
     assert [column.shape[0] for column in (*part[:4], *part.soft, part.numbers)] == [1] * 7
     moved = record.to("meta")
     assert {column.device.type for column in (*moved[:4], *moved.soft, moved.numbers)} == {"meta"}
-    again = PreparedLabels.unpack(record.pack(), loss_fn.term.labels)
+    again = PreparedLabels.unpack(record.pack(), loss_fn.term.reader)
     columns = zip(
         (*again[:4], *again.soft, again.numbers), (*record[:4], *record.soft, record.numbers), strict=True
     )
