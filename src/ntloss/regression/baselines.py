@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -108,17 +108,14 @@ def fit_simple_models(
     return found, failed
 
 
-def _fitted(model: Any, X: Any, y: Numbers, train: slice, held_out: slice) -> Numbers:  # noqa: N803
-    predicted: Numbers = model.fit(X[train], y[train]).predict(X[held_out])
-    return predicted
-
-
 def _ridge(texts: Sequence[str], answers: Numbers, train: slice, held_out: slice) -> Numbers:
     """Fit ridge on words and letters, whose penalty five parts of the training rows choose."""
     words = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2))
     letters = TfidfVectorizer(sublinear_tf=True, analyzer="char_wb", ngram_range=(2, 4))
     ridge = RidgeCV(_PENALTIES, scoring="neg_mean_absolute_error", cv=5)
-    return _fitted(make_pipeline(make_union(words, letters), ridge), texts, answers, train, held_out)
+    model = make_pipeline(make_union(words, letters), ridge).fit(texts[train], answers[train])
+    predicted: Numbers = model.predict(texts[held_out])
+    return predicted
 
 
 def _trees(
@@ -149,7 +146,8 @@ def _trees(
         scoring="neg_mean_absolute_error",
         cv=5,
     )
-    return _fitted(search, table.iloc, answers, train, held_out)
+    predicted: Numbers = search.fit(table.iloc[train], answers[train]).predict(table.iloc[held_out])
+    return predicted
 
 
 def _encoded(encoder: str, texts: Sequence[str], answers: Numbers, train: slice, held_out: slice) -> Numbers:

@@ -26,6 +26,8 @@ _GAPS |= {"#div/0!", "#name?", "#null!", "#num!", "#ref!", "#value!"}  # a sprea
 _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # 0123 and 5E6 are codes: programs write a sign or a point in numbers with a power of ten.
 PLAIN = re.compile(rf"(?!(?:0[0-9]+|[0-9]+[eE][0-9]+)\Z){_FLOAT.pattern}")
+_DATES = ("ISO8601", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%d.%m.%Y")
+_DATE = re.compile(r"\d[-/.:]\d")
 _MIDNIGHT = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]00:00:00")
 _MINUSES = "-\N{MINUS SIGN}\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{FIGURE DASH}\N{EN DASH}"
 _MINUS = re.escape(_MINUSES)
@@ -48,6 +50,8 @@ _CURRENCY = "[A-Z]{3}|Rs\\.?|kr|zł|Kč|Ft|Fr|dollars?|euros?"
 _SIGNIFICANT = 9  # digits of a float with more than twelve characters
 _EXACT = 2.0**53  # from which a float may stand for several whole numbers
 _LONGEST = 30  # characters of a number with a currency or unit, in a column that is not asked for
+_NEAR = 0.1  # share of the smallest number, above 0, below which others are far from it
+_MOST_FORMS = 4  # of dates such as 1.1.2024, 12.1.2024, 1.12.2024 and 12.12.2024
 _EXAMPLES = 3  # cells that are shown
 _SHOWN = 60  # characters of a cell
 
@@ -63,6 +67,8 @@ class Column:
         unit: what stands beside all numbers: a currency, a unit, or `/5` after scores. Default: nothing.
         low: the smallest number. Default: there are none.
         high: the largest number.
+        forms: of texts that have a digit each, such as dates and codes, the forms that they have: letters as
+            a and digits as 0. Default: nothing is known of the texts, as of names and prose.
     """
 
     kind: str
@@ -71,30 +77,30 @@ class Column:
     unit: str = ""
     low: float | None = None
     high: float | None = None
+    forms: Sequence[str] = ()
 
     @classmethod
     def learn(cls, cells: pd.Series) -> Column:
         """Find out how a column is read that is not asked for: as numbers if all of its cells are."""
-        if pd.api.types.is_bool_dtype(cells) or pd.api.types.is_complex_dtype(cells):
-            return cls(TEXTS)
-        if pd.api.types.is_numeric_dtype(cells):
+        if _holds_numbers(cells):
             return cls(NUMBERS)._with_range(as_floats(cells))
         texts = [*dict.fromkeys(_normal(cell) for cell in cells[~find_gaps(cells)])]
+        as_texts = cls(TEXTS, forms=_forms(_write(text, False) for text in texts))
         if all(map(PLAIN.fullmatch, texts)):
             is_number = texts and not _are_versions(texts)
-            return cls(NUMBERS)._with_range(np.array([*map(float, texts)])) if is_number else cls(TEXTS)
+            return cls(NUMBERS)._with_range(np.array([*map(float, texts)])) if is_number else as_texts
         for text in texts:  # at the first of which most columns of texts end
             match = _CELL.fullmatch(text) if len(text) <= _LONGEST else None
             is_code = _FLOAT.fullmatch(text) and not PLAIN.fullmatch(text)
             if match is None or is_code or (re.search(r"[^\W\d_]", match[1]) and not _is_money(text)):
-                return cls(TEXTS)  # as room 12
+                return as_texts  # as room 12
         try:
             decimal = _decimal_mark(texts)
         except ValueError:
             decimal = "."
         numbers, units = read_cells(texts, decimal)
         if np.isnan(numbers).any() or len({*map(_singular, units)}) > 1:
-            return cls(TEXTS)
+            return as_texts
         return cls(NUMBERS, False, decimal, max(units, key=len))._with_range(numbers)
 
     def gaps(self, cells: pd.Series) -> NDArray[np.bool_]:
@@ -103,7 +109,7 @@ class Column:
 
     def read(self, cells: pd.Series) -> Numbers:
         """Return the numbers of cells, `[rows]`, NaN for gaps and for what is not read like this column."""
-        if pd.api.types.is_numeric_dtype(cells):
+        if _holds_numbers(cells):
             return as_floats(cells)
         texts = [*map(_normal, cells)]
         numbers, units = read_cells(texts, self.decimal)
@@ -123,34 +129,35 @@ class Column:
         ]
 
     def notes(self, cells: pd.Series) -> list[str]:
-        """Say which cells are not read as this column was, and whether numbers are far from those it had."""
-        found, numbers = list[str](), np.full(len(cells), np.nan)
-        is_typed = pd.api.types.is_numeric_dtype(cells) and not pd.api.types.is_bool_dtype(cells)
+        """Say which cells are not read as this column was, and which numbers are far from those it had."""
+        numbers, is_typed = np.full(len(cells), np.nan), _holds_numbers(cells)
         if self.kind == NUMBERS:
             numbers = self.read(cells)
-            wrong = ~self.gaps(cells) & (np.isnan(numbers) | (is_typed and self.unit != ""))
+            wrong = np.isnan(numbers) | (is_typed and self.unit != "")
+        elif self.forms:
+            wrong = np.array([_form(text) not in self.forms for text in self.write(cells)], bool)
         else:  # of which numbers may have lost zeros, as of 0123
-            wrong = ~self.gaps(cells) & is_typed
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
-            held = f"{self.kind} with {self.unit!r}" if self.unit else self.kind
-            held += ", and commas before decimals" if self.decimal == "," else ""
-            found.append(
-                f"{wrong.sum():,} of {len(cells):,} rows of {cells.name!r} are not read as in the fitted "
-                f"table, which had {held}: {str(cells.iloc[row])[:_SHOWN]!r} in row {row + 1:,}"
-            )
-        return found + self.far(numbers, cells.name)
+            wrong = np.full(len(cells), is_typed)
+        held = f"{self.kind} with {self.unit!r}" if self.unit else self.kind
+        held += f" such as {self.forms[0]!r}" if self.forms else ""
+        held += ", and commas before decimals" if self.decimal == "," else ""
+        text = f"are not read as in the fitted table, which had {held}"
+        return _count(wrong & ~find_gaps(cells), cells, text) + self.far(numbers, cells)
 
-    def far(self, numbers: Numbers, name: Any) -> list[str]:
-        """Say whether numbers are far from those that this column had."""
-        numbers = numbers[~np.isnan(numbers)]
-        if self.low is None or self.high is None or not len(numbers):
+    def far(self, numbers: Numbers, cells: pd.Series) -> list[str]:
+        """Say which numbers are far from all that this column had, as they are in another unit.
+
+        Args:
+            numbers: `[rows]`, NaN for gaps.
+            cells: that they were read from.
+        """
+        if self.low is None or self.high is None:
             return []
-        margin, middle = self.high - self.low, float(np.median(numbers))
-        if self.low - margin <= middle <= self.high + margin:
-            return []
-        here, there = f"{numbers.min():g} to {numbers.max():g}", f"{self.low:g} to {self.high:g}"
-        return [f"{name!r} is {here}, but {there} in the fitted table: is it in another unit?"]
+        least, most = 2 * self.low - self.high, 2 * self.high - self.low
+        if self.low > 0:
+            least = max(least, _NEAR * self.low)
+        text = f"are far from the fitted table, which had {self.low:g} to {self.high:g}: another unit?"
+        return _count((numbers != 0) & ((numbers < least) | (numbers > most)), cells, text)
 
     def _with_range(self, numbers: Numbers) -> Column:
         numbers = numbers[np.isfinite(numbers)]
@@ -241,7 +248,7 @@ def read_answers(
         notes.append(f"{name!r} has {here}, and {there} in the fitted table: taken for the same")
     found = np.full(len(cells), np.nan)
     found[~is_gap] = numbers
-    return Answers(found, notes + ([] if fitted is None else fitted.far(numbers, name)), column)
+    return Answers(found, notes + ([] if fitted is None else fitted.far(found, cells)), column)
 
 
 def mark_gaps(rows: pd.DataFrame) -> pd.DataFrame:
@@ -273,6 +280,18 @@ def as_floats(column: pd.Series) -> Numbers:
     """Return a column as numbers, NaN where there is none; of any dtype, Int64 with pd.NA among them."""
     numbers: Numbers = pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan)
     return numbers
+
+
+def as_times(cells: pd.Series) -> pd.Series | None:
+    """Return a column of dates as times, and None for any other, also if it is open which part is the day."""
+    known = cells.dropna()
+    texts = [str(cell).strip() for cell in known]
+    if not all(map(_DATE.search, texts)) or all(map(_FLOAT.fullmatch, texts)):
+        return None  # also of a column without a value
+    given = pd.Series(texts, known.index, dtype=object)
+    read = [pd.to_datetime(given, format=date, errors="coerce", utc=True) for date in _DATES]
+    found = [times for times in read if times.notna().all()]
+    return found[0].reindex(cells.index) if len(found) == 1 else None
 
 
 def _write(value: Any, is_plain: bool) -> str:
@@ -385,6 +404,36 @@ def _show_readings(texts: Sequence[str], numbers: Numbers, name: str) -> list[st
             shapes.setdefault(re.sub("[0-9]+", "0", text), f"{text!r} {{}}as {number:.15g}")
     shown = [each.format("is read " * (i == 0)) for i, each in enumerate([*shapes.values()][:_EXAMPLES])]
     return [f"in {name!r}, {', '.join(shown)}"] if shown else []
+
+
+def _holds_numbers(cells: pd.Series) -> bool:
+    """Return whether a column has a dtype of numbers; True and False are texts."""
+    is_other = pd.api.types.is_bool_dtype(cells) or pd.api.types.is_complex_dtype(cells)
+    return pd.api.types.is_numeric_dtype(cells) and not is_other
+
+
+def _forms(texts: Iterable[str]) -> list[str]:
+    """Return the forms of texts, if these are few and each has a digit; otherwise nothing.
+
+    Example:
+        >>> _forms(["2024-01-05", "2024-11-30"]), _forms(["AB-12", "CD-34"]), _forms(["Anna", "Bo 2"])
+        (['0000-00-00'], ['aa-00'], [])
+    """
+    forms = [*dict.fromkeys(map(_form, texts))]
+    return forms if len(forms) <= _MOST_FORMS and all("0" in form for form in forms) else []
+
+
+def _form(text: str) -> str:
+    return re.sub(r"[^\W\d_]", "a", re.sub(r"\d", "0", text))
+
+
+def _count(is_wrong: NDArray[np.bool_], cells: pd.Series, text: str) -> list[str]:
+    """Say in how many rows something is wrong, and show the first; nothing if it is in none."""
+    if not (count := int(is_wrong.sum())):
+        return []
+    row = int(is_wrong.argmax())
+    shown = f"{str(cells.iloc[row])[:_SHOWN]!r} in row {row + 1:,}"
+    return [f"{count:,} of {len(cells):,} rows of {cells.name!r} {text} ({shown})"]
 
 
 def _are_versions(texts: Sequence[str]) -> bool:

@@ -29,9 +29,16 @@ from ntloss.regression.columns import Numbers
 from ntloss.regression.evaluation import SELF, evaluate, show
 from ntloss.regression.formats import AnswerFormat
 from ntloss.regression.plots import plot_predictions
-from ntloss.regression.questions import Questions
+from ntloss.regression.questions import (
+    FEWEST,
+    Questions,
+    as_answers,
+    as_table,
+    check_rows,
+    choose_rows,
+    divide,
+)
 from ntloss.regression.report import Report, best_epoch
-from ntloss.regression.rows import FEWEST, as_answers, as_table, check_rows, choose_rows, divide
 from ntloss.regression.suspects import find_leaks
 from ntloss.regression.training import RATES, train
 from ntloss.writing import Writer
@@ -199,9 +206,11 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             )
             report.simple_models(models, failed, answers[asked], self.format_)
         start = time.perf_counter()
-        self.writer_ = writer = self._load(seed)
+        self.writer_ = writer = Writer.from_pretrained(self.model, self.format_.numbers)
+        writer.adapt(self.train, seed)
         rows = writer.encode(writer.prompts(texts), self.format_.write(answers))
-        leaks, left_out = find_leaks(self.questions_.numbers(table), answers), self.questions_.left_out
+        asked_of, left_out = self.questions_.table(table), self.questions_.left_out
+        leaks = find_leaks(asked_of, self.questions_.numbers(table), answers)
         report.plan(texts, parts, rows, answers, self.format_, left_out, leaks)
         report.weights(self.model, writer.model)
         if writer.upper is not None:
@@ -230,7 +239,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         if self.refit:
             last = best_epoch(self.history_) or self.epochs
             report.say(f"\nrefit           {len(rows):,} rows, {last} epochs")
-            writer = self._load(seed)
+            writer = Writer.from_pretrained(self.model, self.format_.numbers)
+            writer.adapt(self.train, seed)
             checkpoint = Checkpoint(self.checkpoint, REFIT, self.get_params(), [*depends, last])
             train(writer, rows, scaled, weights, None, checkpoint, report, **options, last=last)
             writer.finish()
@@ -402,12 +412,6 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or value < least:
                 raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
-
-    def _load(self, seed: int) -> Writer:
-        """Load the pretrained model, and prepare the weights that are trained."""
-        writer = Writer.from_pretrained(self.model, self.format_.numbers)
-        writer.adapt(self.train, seed)
-        return writer
 
     def _error(self, texts: Sequence[str], answers: Numbers, weights: Numbers) -> float:
         """Return the mean error of the medians, weighted."""

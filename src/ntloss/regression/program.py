@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ntloss.regression.columns import Column, find_gaps, read_answers
+from ntloss.regression.columns import Column, as_times, find_gaps, read_answers
 from ntloss.regression.printing import say
 from ntloss.regression.tables import Table, find_column, read_table
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # What needs torch is imported when the tables have been read: errors in them are said at once.
 
-_DATES = ("ISO8601", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%d.%m.%Y")
 COMMAND = "command.json"  # what a folder was made from
 ANSWER = "answer"  # in it: how the answers were read
 PICTURE = "predictions.png"
@@ -210,7 +209,7 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
             say(f"read            --missing leaves {count:,} row{'s' * (count > 1)} without {name!r}")
     if given.sort_by is not None:
         by = find_column(rows, given.sort_by, "--sort-by")
-        times = _as_times(rows[by])
+        times = as_times(rows[by])
         column = pd.to_numeric(rows[by], errors="coerce") if times is None else times
         if column.isna().all():
             raise ValueError(
@@ -221,21 +220,11 @@ def _rows(table: Table, target: str, given: argparse.Namespace) -> tuple[pd.Data
             say(f"read            {lacking:,} rows without a number or date in {by!r} are sorted first")
         order = column.sort_values(kind="stable", na_position="first").index
         rows, numbers = rows.loc[order], numbers.loc[order]
-    elif name := next((name for name in kept if _as_times(rows[name]) is not None), None):
+    elif name := next((name for name in kept if as_times(rows[name]) is not None), None):
         say(f"hint            {name!r} holds dates: --sort-by {shlex.quote(name)} holds out the latest rows")
     known = numbers.notna()
     rows, numbers = (part[known].reset_index(drop=True) for part in (rows[kept], numbers))
     return rows, numbers, answers.column
-
-
-def _as_times(column: pd.Series) -> pd.Series | None:
-    """Return a column of dates as times, and None for any other, also if it is open which part is the day."""
-    given = column.dropna().str.strip()
-    if not given.str.contains(r"\d[-/.:]\d").all() or pd.to_numeric(given, errors="coerce").notna().all():
-        return None  # also of a column without a value
-    read = [pd.to_datetime(given, format=date, errors="coerce", utc=True) for date in _DATES]
-    found = [times for times in read if times.notna().all()]
-    return found[0].reindex(column.index) if len(found) == 1 else None
 
 
 def _errors(answers: np.ndarray, found: np.ndarray, level: float, form: AnswerFormat) -> str:

@@ -13,7 +13,6 @@ from ntloss.regression.columns import Numbers
 from ntloss.regression.evaluation import in_words, short
 from ntloss.regression.formats import AnswerFormat
 from ntloss.regression.printing import say
-from ntloss.regression.rows import Parts
 from ntloss.regression.suspects import find_errors
 from ntloss.writing.writer import LONGEST, Row
 
@@ -54,7 +53,7 @@ class Report:
     def plan(
         self,
         texts: Sequence[str],
-        parts: Parts,
+        parts: Sequence[slice],
         rows: Sequence[Row],
         answers: Numbers,
         form: AnswerFormat,

@@ -10,15 +10,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ntloss.regression.columns import Numbers
-from ntloss.regression.rows import FEWEST
+from ntloss.regression.columns import Numbers, as_times
 
 # A column numbers the rows if it begins at 0 to 2 and ends at this many times their number: some may be
 # left out.
 _MOST_PER_ROW = 1.5
 _MOST_GAPS = 0.1  # share of the rows in a column that is a multiple of the answer
 _UNNAMED = re.compile(r"|Unnamed: [0-9]+")  # the index of a frame in a CSV file, and as it is read
+_FEWEST = 20  # rows from which an exact relation is more than chance
 _FEWEST_LEVELS = 5  # of a column that rises with the answer by more than chance
+_ROWS_OF_A_TEXT = 4  # in the mean, from which texts are ranked
 _MOST_COLUMNS = 50  # of which sums are looked for
 _FAR = 10  # interquartile ranges outside the quartiles from which a number is far out
 _APART = 10  # times the largest other answer, from which large ones are errors and no tail
@@ -50,28 +51,32 @@ def find_useless(table: pd.DataFrame, numbers: Mapping[str, Numbers], answers: N
     return found
 
 
-def find_leaks(numbers: Mapping[str, Numbers], answers: Numbers) -> list[str]:
+def find_leaks(table: pd.DataFrame, numbers: Mapping[str, Numbers], answers: Numbers) -> list[str]:
     """Find columns from which the answer follows exactly, and say what to do.
 
     They rise or fall with the answer in all rows, as its logarithm, its rank or the rounded answer does; or
-    the answer is a sum of multiples of several columns, or a product of their powers.
+    the answer is a sum of multiples of several columns, or a product of their powers. Dates count as days,
+    and texts that several rows have as the rank of their mean answer.
 
     Args:
+        table: the rows.
         numbers: `[rows]` of each column of numbers, NaN for gaps.
         answers: `[rows]`.
 
     Example:
         >>> answers = np.arange(1.0, 31) ** 2 % 17
-        >>> find_leaks({"log": np.log(answers + 1), "day": np.arange(30.0)}, answers)[0].partition(":")[0]
+        >>> numbers = {"log": np.log(answers + 1), "day": np.arange(30.0)}
+        >>> find_leaks(pd.DataFrame(numbers), numbers, answers)[0].partition(":")[0]
         "'log' rises exactly with the answer"
     """
     found, others = list[str](), dict[str, Numbers]()
-    for name, column in numbers.items():
+    for name in table.columns:
+        column = numbers[name] if name in numbers else _as_numbers(table[name], answers)
         known = ~np.isnan(column)
         levels, levels_of_answers = (len(np.unique(each[known])) for each in (column, answers))
         ways = {"rises": column[known], "falls": -column[known]}
         exact = [way for way, values in ways.items() if _ascends(values, answers[known])]
-        if known.sum() >= FEWEST and levels >= _FEWEST_LEVELS and levels_of_answers > 2 and exact:
+        if known.sum() >= _FEWEST and levels >= _FEWEST_LEVELS and levels_of_answers > 2 and exact:
             advice = (
                 f"{_UNKNOWN}, leave it out: --drop {shlex.quote(name)}, in Python X.drop(columns={name!r})"
             )
@@ -91,8 +96,8 @@ def find_errors(answers: Numbers) -> NDArray[np.bool_]:
     They are more than ten interquartile ranges outside the quartiles, and if all answers are above 0, also
     ten times as large as all others, because the large ones of a long tail have neighbors; or they are the
     only negative number, in several rows or made of nines; or the largest number, which is the commonest one,
-    and made of nines. A 0 in several rows is none: counts and amounts are often 0. The other answers are
-    compared without it.
+    and made of nines. A 0 in several rows is none, because counts and amounts are often 0, and no answer
+    that most rows have is one. The other answers are compared without these.
 
     Args:
         answers: `[rows]`.
@@ -111,6 +116,8 @@ def find_errors(answers: Numbers) -> NDArray[np.bool_]:
     if 1 < counts[-1] == counts.max() and re.fullmatch("99+", f"{values[-1]:.15g}"):
         found |= answers == values[-1]
     compared = ~found & ((answers != 0) | (np.count_nonzero(answers) == len(answers) - 1))
+    if 2 * counts.max() > len(answers):
+        compared &= answers != values[counts.argmax()]
     low, high = np.quantile(answers[compared], [0.25, 0.75]) if compared.any() else (0, 0)
     margin = _FAR * (high - low)
     if margin > 0:
@@ -119,6 +126,20 @@ def find_errors(answers: Numbers) -> NDArray[np.bool_]:
         is_near = (answers[far] < _APART * answers[compared & ~far].max()).any()
         found |= far & ~(is_near and answers[compared].min() >= 0)
     return found
+
+
+def _as_numbers(cells: pd.Series, answers: Numbers) -> Numbers:
+    """Return dates as days, and texts of several rows as the rank of their mean answer; NaN for any other."""
+    if (times := as_times(cells)) is not None:
+        days: Numbers = ((times - times.min()) / pd.Timedelta(days=1)).to_numpy(float)
+        return days
+    texts = [str(cell) for cell in cells]
+    code_of = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+    if _ROWS_OF_A_TEXT * len(code_of) > len(answers):
+        return np.full(len(answers), np.nan)
+    codes = [code_of[text] for text in texts]
+    means = np.bincount(codes, answers) / np.bincount(codes)
+    return np.where(cells.isna(), np.nan, means.argsort().argsort()[codes])
 
 
 def _ascends(column: Numbers, answers: Numbers) -> bool:
@@ -133,7 +154,7 @@ def _sum_of(columns: Mapping[str, Numbers], answers: Numbers, scale: np.ufunc = 
         return []
     known = ~np.isnan([*columns.values()]).any(0)
     truths = answers[known]
-    if len(truths) < max(FEWEST, 3 * len(columns)):
+    if len(truths) < max(_FEWEST, 3 * len(columns)):
         return []
     decimals = next((d for d in range(6) if np.array_equal(truths.round(d), truths)), 15)
     most = min(10.0**-decimals + 1e-9 * abs(truths).max(), 0.01 * truths.std())

@@ -16,7 +16,7 @@ import pandas as pd
 from pandas.io.common import get_handle
 
 from ntloss.regression.columns import PLAIN
-from ntloss.regression.rows import column_name
+from ntloss.regression.questions import column_name
 
 _PACKED = {".gz", ".bz2", ".zip", ".xz", ".zst"}
 _SEPARATORS = "\t|;,"
@@ -227,6 +227,10 @@ def _read_excel(path: Path, notes: list[str], header: bool) -> pd.DataFrame:
         cells = pd.read_excel(book, header=None, dtype=str, keep_default_na=False).fillna("")
         if options and len(cells):
             _show_cells(path, book.book.worksheets[0], cells, notes)
+        elif not options:
+            notes.append(
+                "merged cells and hidden rows are found in .xlsx only: if it has any, save it as .xlsx"
+            )
     return _with_names(cells[(cells != "").any(axis=1)], header)
 
 
@@ -245,9 +249,12 @@ def _show_cells(path: Path, sheet: Any, cells: pd.DataFrame, notes: list[str]) -
         cells.iloc[each.min_row : each.max_row, each.min_col - 1] = value
     if merged:
         notes.append(f"merged cells: each row of {len(merged):,} merged cells has their value")
-    for what, sizes in (("rows", sheet.row_dimensions), ("columns", sheet.column_dimensions)):
-        if hidden := sum(size.hidden for size in sizes.values()):
-            notes.append(f"hidden {what}: {hidden:,}, which are read, too: delete what should not be")
+    hidden = {"rows": sum(row.hidden for row in sheet.row_dimensions.values())}
+    sides = [part for part in sheet.column_dimensions.values() if part.hidden]  # several columns side by side
+    hidden["columns"] = sum(side.max - side.min + 1 for side in sides)
+    for what, count in hidden.items():
+        if count:
+            notes.append(f"hidden {what}: {count:,}, which are read, too: delete what should not be")
     if ((cells != "").sum() < 2).any():  # a name above nothing
         with pd.ExcelFile(path, engine_kwargs={"data_only": False}) as book:
             for cell in itertools.chain(*book.book.worksheets[0]):

@@ -128,16 +128,12 @@ class UpperLayers:
         return True
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Prepare a forward pass of the model: with states, its frozen layers are not run."""
+        """Prepare a forward pass: with states, the first upper layer gets these until `_after`."""
         for part in self._frozen_modules:
             part.training = False
         states = kwargs.pop(STATES, None)
-        if states is not None:
-            self._skip_to(states)
-        return args, kwargs
-
-    def _skip_to(self, states: Tensor) -> None:
-        """Give the first upper layer these states, `[batch, seq, width]`, until `_after`."""
+        if states is None:
+            return args, kwargs
 
         def skip(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
             return (hidden_states,) if self._returns_tuple else hidden_states
@@ -150,6 +146,7 @@ class UpperLayers:
         self._injection = self._first.register_forward_pre_hook(inject, with_kwargs=True)
         for layer in self._lower:
             vars(layer)["forward"] = skip
+        return args, kwargs
 
     def _after(self, *_: Any) -> None:
         if self._injection is not None:

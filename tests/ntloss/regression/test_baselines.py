@@ -14,8 +14,7 @@ from transformers import AutoTokenizer, BertModel
 from ntloss.regression.baselines import find_cached_encoder, fit_simple_models, sentence_vectors
 from ntloss.regression.evaluation import summarize
 from ntloss.regression.formats import AnswerFormat
-from ntloss.regression.questions import Questions
-from ntloss.regression.rows import divide
+from ntloss.regression.questions import Questions, divide
 
 TREES, MEDIAN, RIDGE = "boosted trees", "the median answer", "ridge on words"
 ENCODER = "sentence encoder and SVR"

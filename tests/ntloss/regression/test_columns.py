@@ -141,16 +141,35 @@ def test_new_cells_are_read_by_the_record_of_the_fitted_ones(fitted, new, number
 def test_other_texts_and_codes_are_no_numbers_and_fit_any_text(cells):
     record = Column.learn(column(*cells))
     assert record.kind == "texts"
-    assert record.notes(column("something else", "5", None)) == []
+    assert record.notes(column(*cells, None)) == []
     assert record.write(column(*cells)) == [cell or "unknown" for cell in cells]
     assert record.notes(pd.Series([123, 456])) != []  # which may have lost zeros
 
 
-def test_numbers_that_are_far_from_all_fitted_ones_are_pointed_out():
+@pytest.mark.parametrize(
+    ("fitted", "new"),
+    [
+        (("2024-01-05", "2024-11-30"), ("2024-02-01", "01/02/2024")),
+        (("4.1.2024", "10.11.2024"), ("24.10.2024", "2024-10-24")),
+        (("0123", "4567"), ("0001", "123")),
+        (("AB-12", "CD-34"), ("EF-56", "AB12")),
+        (("5E6", "2E3"), ("7E1", "5000000")),
+    ],
+)
+def test_dates_and_codes_of_another_form_are_counted(fitted, new):
+    (note,) = Column.learn(column(*fitted, "NA")).notes(column(*new, None, "NA"))
+    assert "1 of 4 rows" in note
+    assert f"{new[1]!r} in row 2" in note
+
+
+def test_numbers_that_are_far_from_all_fitted_ones_are_counted():
     record = Column.learn(pd.Series([50.0, 80, 120], name="kg"))
-    assert record.notes(pd.Series([130.0, 140, 61_000], name="kg")) == []
-    (note,) = record.notes(pd.Series([50_000.0, 80_000, 61_000], name="kg"))
-    assert "'kg'" in note
+    assert record.notes(pd.Series([20.0, 0, 130, 140, np.nan])) == []
+    assert Column.learn(pd.Series([-100.0, 100])).notes(pd.Series([-290.0, 290])) == []
+    for far in ([61_000.0, 80, 90], [80, 0.08, 90]):
+        (note,) = record.notes(pd.Series(far, name="kg"))
+        assert "1 of 3 rows of 'kg'" in note
+    assert "2 of 2 rows" in record.notes(pd.Series([True, False]))[0]
 
 
 def test_true_answers_in_another_unit_are_an_error_and_without_one_a_note():

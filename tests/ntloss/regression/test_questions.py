@@ -8,12 +8,11 @@ import pyarrow
 import pytest
 
 from ntloss.numbers import NumberFormat
-from ntloss.regression.columns import Column
+from ntloss.regression.columns import Column, as_times
 from ntloss.regression.evaluation import summarize
 from ntloss.regression.formats import AnswerFormat
-from ntloss.regression.program import _as_times, _errors
-from ntloss.regression.questions import Questions
-from ntloss.regression.rows import as_table
+from ntloss.regression.program import _errors
+from ntloss.regression.questions import Questions, as_table
 
 ANSWERS = np.arange(4.0) ** 2
 
@@ -181,7 +180,7 @@ def test_a_prompt_that_names_the_answer_is_refused():
     ],
 )
 def test_dates_are_read_where_their_days_decide_which_part_is_the_month(dates, order):
-    times = _as_times(pd.Series(dates, dtype=object))
+    times = as_times(pd.Series(dates, dtype=object))
     assert (None if times is None else times.dropna().sort_values().index.tolist()) == order
 
 

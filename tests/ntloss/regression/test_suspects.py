@@ -1,6 +1,7 @@
 """What is pointed out about a table, and how answers are written that may have errors among them."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ntloss.numbers import NumberFormat
@@ -10,6 +11,12 @@ from ntloss.regression.suspects import find_errors, find_leaks
 RANDOM = np.random.default_rng(0)
 ANSWERS = (10 + 350 * RANDOM.random(60)).round(1)
 OTHER = RANDOM.integers(1, 300, 60).astype(float)
+STARTS = pd.Timestamp("2024-01-01") + pd.to_timedelta(RANDOM.integers(0, 300, 60), "D")
+
+
+def leaks(columns, answers):
+    numbers = {name: cells for name, cells in columns.items() if isinstance(cells[0], float)}
+    return find_leaks(pd.DataFrame(columns), numbers, answers)
 
 
 @pytest.mark.parametrize(
@@ -21,10 +28,11 @@ OTHER = RANDOM.integers(1, 300, 60).astype(float)
         ANSWERS + 7,
         (ANSWERS / 10).round(),
         np.where(np.arange(60) % 3, ANSWERS**0.5, np.nan),
+        [f"{n:.0f} to {n + 50:.0f}" for n in ANSWERS // 50 * 50],
     ],
 )
 def test_columns_that_rise_or_fall_exactly_with_the_answer_are_named(column):
-    (found,) = find_leaks({"other": OTHER, "leak it": column}, ANSWERS)
+    (found,) = leaks({"other": OTHER, "leak it": column}, ANSWERS)
     assert "'leak it'" in found
     assert "--drop 'leak it'" in found
 
@@ -37,21 +45,23 @@ def test_columns_that_rise_or_fall_exactly_with_the_answer_are_named(column):
         ((OTHER, ANSWERS), ANSWERS - 3 * OTHER),
         ((OTHER, ANSWERS), OTHER * ANSWERS),
         ((OTHER, ANSWERS), ANSWERS / OTHER),
+        ((STARTS, STARTS + pd.to_timedelta(ANSWERS.round(), "D")), ANSWERS.round()),
     ],
 )
 def test_sums_and_products_of_columns_are_named_without_others(parts, answers):
     noise = RANDOM.random((2, 60))
     columns = {"noise": noise[0], "a": parts[0], "more": noise[1], "b": parts[1]}
-    (found,) = find_leaks(columns, answers)
+    (found,) = leaks(columns, answers)
     assert "'a' and 'b'" in found
     assert "noise" not in found
 
 
 def test_good_predictors_are_no_leaks():
     near = ANSWERS + RANDOM.normal(0, 5, 60)
-    assert find_leaks({"near": near, "other": OTHER, "half": (ANSWERS > 100) * 1.0}, ANSWERS) == []
-    assert find_leaks({"near": near, "other": OTHER}, (near + OTHER + RANDOM.normal(0, 3, 60)).round(1)) == []
-    assert find_leaks({"few": np.where(np.arange(60) < 10, ANSWERS, np.nan)}, ANSWERS) == []
+    assert leaks({"near": near, "other": OTHER, "half": (ANSWERS > 100) * 1.0}, ANSWERS) == []
+    assert leaks({"near": near, "other": OTHER}, (near + OTHER + RANDOM.normal(0, 3, 60)).round(1)) == []
+    assert leaks({"few": np.where(np.arange(60) < 10, ANSWERS, np.nan)}, ANSWERS) == []
+    assert leaks({"text": [f"text {n}" for n in ANSWERS], "shop": [*"abcdef"] * 10}, ANSWERS) == []
 
 
 @pytest.mark.parametrize(
@@ -73,6 +83,7 @@ def test_good_predictors_are_no_leaks():
         ([*np.exp(np.linspace(-4, 6, 60))], set()),  # large ones of a long tail
         ([*np.arange(2.4, 3.5, 0.02), 1e7], {1e7}),
         ([*[1, 2, 3, 4, 5] * 38, *[999] * 10], {999}),
+        ([*[5] * 50, 3, 4, 4.5, 5.5, 6, 7, 8, 5e6], {5e6}),
         ([*range(20, 300, 10), 1e6], {1e6}),
         ([10, 11, 12, 13, 14, 15, 16, 9999, 9999] * 7, {9999}),
     ],
