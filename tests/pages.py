@@ -85,7 +85,7 @@ def run_page(page, folder, pretrained=None):
         patches.enter_context(mock.patch("transformers.AutoTokenizer.from_pretrained", load_tokenizer))
         patches.enter_context(mock.patch("transformers.AutoModelForCausalLM.from_pretrained", load_model))
         patches.enter_context(mock.patch("transformers.Trainer.train", train_shortly))
-        if any("SFTTrainer(\"" in snippet for snippet in snippets(page)):  # TRL loads the model
+        if any('SFTTrainer("' in snippet for snippet in snippets(page)):  # TRL loads the model
             patches.enter_context(mock.patch("trl.trainer.sft_trainer.create_model_from_path", load_model))
         for snippet in snippets(page):
             names.pop("loss", None)

@@ -100,6 +100,24 @@ def test_a_name_of_the_reference_has_a_page_and_its_first_sentence_in_the_module
     assert "\n::: ntloss.NTLCrossEntropyLoss\n" in page
 
 
+def test_the_navigation_holds_the_names_of_each_module(build_site):
+    found = build_site.with_names(
+        "  - API:\n      - ntloss.scores: reference/ntloss.scores.md\n", {"ntloss.scores": ["read"]}
+    )
+    indented = "          - "
+    assert found.splitlines()[1:] == [
+        "      - ntloss.scores:",
+        f"{indented}reference/ntloss.scores.md",
+        f"{indented}read: reference/ntloss.scores.read.md",
+    ]
+
+
+@pytest.mark.parametrize("words", ["TensorBoard", "verifier", "robot", "MLX", "JAX", "coordinate tokens"])
+def test_the_search_can_find_the_words_of_people(words):
+    texts = [path.read_text(encoding="utf-8").lower() for path in (ROOT / "docs").glob("*.md")]
+    assert any(all(word in text for word in words.lower().split()) for text in texts)
+
+
 def test_a_table_of_sentences_is_cards_with_labels_and_a_table_of_numbers_stays(build_site, tmp_path):
     sentence = "with noise in proportion to the number, and greedy answers"
     head = "<thead><tr><th></th><th><code>λ</code></th></tr></thead>"

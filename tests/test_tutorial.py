@@ -6,8 +6,10 @@ executes it and saves the outputs, which takes some minutes of one core; run it 
 """
 
 import hashlib
+import importlib.metadata
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ pytest.importorskip("ipykernel")
 
 ROOT = Path(__file__).parents[1]
 PATH = ROOT / "examples" / "tutorial.ipynb"
-NEEDED = (ROOT / ".models" / "smollm2", ROOT / "data" / "sentiment.csv")
+NEEDED = (ROOT / ".models/smollm2", ROOT / "data/packages/vaderSentiment-3.3.2.tar.gz")
 SIZES = ("TRAINING_ROWS, TEST_ROWS, EPOCHS = 300, 100, 2", "epochs=4")
 SMALL = ("TRAINING_ROWS, TEST_ROWS, EPOCHS = 72, 6, 0.2", "epochs=1")
 AGAIN = "run `python tests/test_tutorial.py` to save outputs of"
@@ -91,26 +93,44 @@ def test_a_short_run_has_the_kinds_of_outputs_that_are_saved():
 
 
 def test_the_cells_compile_and_import_what_exists():
-    code = "\n".join(cell.source for cell in code_cells(read()))
-    check_code("\n".join(line for line in code.splitlines() if line.strip()[:1] not in ("%", "!")))
+    check_code("\n".join(cell.source for cell in code_cells(read())))
 
 
-def test_the_saved_outputs_are_of_this_code():
+@pytest.mark.parametrize("installed", [None, "0.3.2", "1.0.0"])
+@pytest.mark.parametrize("source", ["git+https://example.org/owner/ntloss", str(ROOT), "{tmp_path}"])
+def test_the_first_cell_installs_from_an_address_or_a_clone_and_not_from_the_index(
+    source, installed, tmp_path, monkeypatch
+):
+    def version(name):
+        if installed is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed
+
+    commands = []
+    monkeypatch.setattr("importlib.metadata.version", version)
+    monkeypatch.setattr("subprocess.run", lambda command, check: commands.append(command))
+    source = source.format(tmp_path=tmp_path)  # an empty folder
+    cell = code_cells(read())[0].source.replace('SOURCE = ".."', f'SOURCE = "{source}"')
+    refused = source == str(tmp_path) and installed != "1.0.0"
+    with pytest.raises(FileNotFoundError, match="SOURCE") if refused else nullcontext():
+        exec(cell, {})
+    if refused or installed == "1.0.0":
+        assert commands == []
+    else:
+        (command,) = commands
+        where = source if "://" in source else ROOT.as_uri()
+        assert command[-1] == f"ntloss[regression] @ {where}"
+
+
+def test_the_saved_outputs_are_of_a_complete_run_of_this_code_and_name_no_machine():
     notebook = read()
-    assert notebook.metadata.get("outputs_of") == fingerprint(notebook), f"{AGAIN} the changed code"
-
-
-def test_the_saved_outputs_are_of_a_complete_run_and_name_no_machine():
-    notebook = read()
+    cells = code_cells(notebook)
     nbformat.validate(notebook)
-    assert [cell.execution_count for cell in code_cells(notebook)] == list(
-        range(1, len(code_cells(notebook)) + 1)
-    )
-    assert "stderr" not in [output.get("name") for cell in code_cells(notebook) for output in cell.outputs]
-    pictures = [o for cell in code_cells(notebook) for o in cell.outputs if "image/png" in o.get("data", {})]
-    assert pictures
-    assert all(set(cell.metadata) == set() for cell in notebook.cells)
-    assert set(notebook.metadata) == {"kernelspec", "language_info", "outputs_of"}
+    assert notebook.metadata.get("outputs_of") == fingerprint(notebook), f"{AGAIN} the changed code"
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert "stderr" not in [output.get("name") for cell in cells for output in cell.outputs]
+    assert notebook.cells[-1].cell_type == "code"  # it ends with a picture
+    assert "image/png" in notebook.cells[-1].outputs[-1]["data"]
     text = PATH.read_text()
     assert not [folder for folder in ("/tmp", "/home", "/root", "/Users", "site-packages") if folder in text]
 

@@ -10,17 +10,21 @@ Each run writes one file at its end, and runs that have one are skipped.
 import argparse
 import itertools
 import json
+import subprocess
 import time
 import warnings
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, set_seed
 
+import ntloss
 from ntl.data.files import write_atomically
 from ntl.scores import SPACED_LEVELS
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
@@ -28,7 +32,6 @@ from ntloss.numbers import NumberFormat
 from ntloss.reading import UnlikelyNumberWarning, number_quantiles
 from studies.actions.environments import ENVIRONMENTS, LARGEST, Array, Environment, meant
 from studies.actions.results import ARMS, CURVE, KEY, RANGE, RATES, RESULTS, TUNED_AT, TUNING, chosen_rates
-from studies.fine_tuning import provenance
 from studies.packs import merge
 
 MODEL, DIGITS, BATCH = "examples/characters", 3, 32
@@ -86,7 +89,7 @@ def make_run(environment: str, arm: str, pairs: int, steps: int, rate: float, se
         "expert": task.cost(task.expert, starts),
         "idle": task.cost(lambda states: np.zeros((len(states), task.parts)), starts),
         "seconds": time.process_time() - begin,
-        "made": provenance(torch.device("cpu")),
+        "made": provenance(),
     }
 
 
@@ -97,6 +100,18 @@ def train_policy(environment: str, arm: str, pairs: int, steps: int, rate: float
     policy = POLICIES.get(arm, Digits)(task, arm, actions, seed)
     policy.train(questions, actions, steps, rate, seed)
     return policy
+
+
+def provenance() -> dict[str, Any]:
+    """Say what made a run: commit and versions."""
+    commit = subprocess.run(
+        ("git", "rev-parse", "HEAD"), capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    return {
+        "commit": commit.stdout.strip() or None,
+        "versions": {m.__name__: m.__version__ for m in (ntloss, torch, transformers)},
+        "ended": datetime.now().isoformat(timespec="seconds"),
+    }
 
 
 class Digits:

@@ -140,40 +140,47 @@ def texts_of(vocabulary):
     return texts | dict.fromkeys(vocabulary.point_ids, ".")
 
 
+@functools.cache
+def _read(text):
+    return NumberReader().read(text)
+
+
+@functools.cache
+def _steps_of_width(texts, width):
+    """What leads to a number of a width: whether a text is one, and the tokens that may follow it."""
+    digits, decimals, signed = width.digits, width.decimals, width.signed
+    whole = (
+        ("[+-]?" if signed else "") + f"[0-9]{{{digits}}}" + (rf"\.[0-9]{{{decimals}}}" if decimals else "")
+    )
+    sample = "0" * digits + ("." + "0" * decimals if decimals else "")
+
+    @functools.cache
+    def is_whole(text):
+        return bool(re.fullmatch(whole, text))
+
+    def is_prefix(text):
+        rest = sample[len(text.lstrip("+-")) :]
+        return any(is_whole(text + sign + rest) for sign in ("", "+", "-"))
+
+    @functools.cache
+    def allowed(text):
+        found = [(i, text + token.strip()) for i, token in texts if not (text and token[0] in " +-")]
+        return tuple(i for i, after in found if is_prefix(after) and (is_whole(after) or allowed(after)))
+
+    return is_whole, allowed
+
+
 def fixed_width(model, texts, width):
     """Every number of a width with its probability, from all token sequences, masked step by step.
 
     Also the allowed probability along each number, averaged over its spellings.
     """
-    digits, decimals, signed = width.digits, width.decimals, width.signed
-    whole = (
-        ("[+-]?" if signed else "") + f"[0-9]{{{digits}}}" + (rf"\.[0-9]{{{decimals}}}" if decimals else "")
-    )
-    sample = "".join("0" for _ in range(digits)) + ("." + "0" * decimals if decimals else "")
-
-    @functools.cache
-    def leads_on(text):
-        return bool(re.fullmatch(whole, text)) or bool(list(allowed(text)))
-
-    @functools.cache
-    def allowed(text):
-        return tuple(
-            i
-            for i, token in texts.items()
-            if not (text and (token[0] in " +-"))
-            and is_prefix(text + token.strip())
-            and leads_on(text + token.strip())
-        )
-
-    def is_prefix(text):
-        length = len(text.lstrip("+-"))
-        return any(re.fullmatch(whole, text + sign + sample[length:]) for sign in ("", "+", "-"))
-
+    is_whole, allowed = _steps_of_width(tuple(texts.items()), width)
     probabilities: dict[float, float] = {}
     masses: dict[float, float] = {}
 
     def write(written, text, probability, mass):
-        if re.fullmatch(whole, text):
+        if is_whole(text):
             value = float(text) + 0.0
             probabilities[value] = probabilities.get(value, 0) + probability
             masses[value] = masses.get(value, 0) + probability * mass
@@ -206,9 +213,9 @@ def any_length(model, vocabulary, max_digits):
 
     def write(written, text, probability):
         probabilities = [math.exp(p) for p in model(written)]
-        now, ends = NumberReader().read(text), 1.0
+        now, ends = _read(text), 1.0
         for i, token in vocabulary.pieces.items():
-            then = NumberReader().read(text + token)
+            then = _read(text + token)
             if then.open or then[:2] != now[:2]:
                 ends -= probabilities[i]
                 longer, many = text + token, sum(map(str.isdigit, text + token)) > max_digits

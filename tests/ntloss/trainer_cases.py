@@ -1,15 +1,7 @@
-"""Small models, batches and training runs to test `ntloss.trainers` with, in one process or two.
-
-    python tests/ntloss/trainer_cases.py
-
-prints how far loss and weights are from those of one process with a batch of 8, for each way to split it.
-"""
+"""Small models, batches and training runs to test `ntloss.trainers` with, in one process or two."""
 
 import inspect
-import sys
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -161,7 +153,7 @@ class Setting:
     """How a model is trained, always on the same rows.
 
     Args:
-        way: "logits" or "chunked"; "stock" for the model without a number term.
+        way: "logits" or "chunked".
         accumulate: micro-batches of a step, on each rank.
         ranks: processes.
         sharded: "no", in a Trainer; otherwise in a plain loop: "model" or "head" (a group by itself) with
@@ -174,10 +166,7 @@ class Setting:
     sharded: str = "no"
 
     def __str__(self):
-        where = {"no": "DDP", "model": "FSDP2", "head": "FSDP2, the head by itself", "tensor": "tp_plan"}
-        ranks = "1 process" if self.ranks == 1 else f"{self.ranks} processes ({where[self.sharded]})"
-        size = f"{self.rows}" + (f" x {self.accumulate}" if self.accumulate > 1 else "")
-        return f"{self.way}: {ranks}, batch {size}"
+        return f"{self.way}, {self.ranks} x {self.accumulate}, sharded: {self.sharded}"
 
     @property
     def data_ranks(self):
@@ -230,8 +219,6 @@ def train(name, setting, folder):
         return _train_sharded(name, model, setting, folder)
     options = split(setting.accumulate, setting.ranks)
     options |= {"ddp_backend": "gloo"} if setting.ranks > 1 else {}
-    if setting.way == "stock":
-        return train_with(trainer_for(model, folder, **options))
     return train_with(number_aware_trainer(model, folder, setting.way, **options))
 
 
@@ -281,15 +268,15 @@ def _train_sharded(name, model, setting, folder):
     return Trained(losses, {key: _whole(w).detach() for key, w in model.state_dict().items()})
 
 
-def train_plainly(name, criterion="ntl_was", steps=STEPS, anneal=None):
-    """Train in a loop of plain torch, whose loss is written here, with all rows of a step as one batch."""
+def train_plainly(name, criterion="ntl_was", steps=STEPS, before_step=None):
+    """Train in a loop of plain torch, with all rows of a step as one batch; set the loss before each."""
     model, rows, losses = MODELS[name](), samples(ROWS * steps), []
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     loss_fn = NTLCrossEntropyLoss(DIGITS, criterion, shift=name == "llama")
     for step in range(steps):
         inputs = stack(rows[step * ROWS : (step + 1) * ROWS])
-        if anneal is not None:
-            anneal(step / steps)
+        if before_step is not None:
+            before_step(loss_fn, step)
         loss = loss_fn(model(**inputs).logits, inputs["labels"])
         loss.backward()
         losses.append(loss.item())
@@ -342,26 +329,3 @@ def trained_together(folder):
     """All training runs of two processes, in one job: starting it takes longer than they do."""
     trainings = [(name, setting) for setting in TOGETHER for name in MODELS if possible(name, setting)]
     return results_of(train_together, (trainings, folder), folder)[0]
-
-
-def main(write=print):
-    with tempfile.TemporaryDirectory() as folder:
-        together = trained_together(Path(folder))
-        write("| setting | Llama: loss | Llama: weights | T5: loss | T5: weights |")
-        write("| --- | --- | --- | --- | --- |")
-        ours = {name: train(name, Setting(), folder) for name in MODELS}
-        stock = {name: train(name, Setting("stock"), folder) for name in MODELS}
-        for setting in [*ALONE[1:], *TOGETHER, Setting("stock", 4)]:
-            one = stock if setting.way == "stock" else ours
-            row = [str(setting)]
-            for name in MODELS:
-                if not possible(name, setting):
-                    row += ["-", "-"]
-                    continue
-                other = together.get((name, setting)) or train(name, setting, folder)
-                row += [f"{difference:.0e}" for difference in other.differences(one[name])]
-            write(f"| {' | '.join(row)} |")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

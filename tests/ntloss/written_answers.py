@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ntloss.reading.source import Prefixes
+from ntloss.reading.source import Prefixes, Source
 
 
 def byte_level_tokenizer(*merged):
@@ -27,7 +27,7 @@ def byte_level_tokenizer(*merged):
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
 
 
-class Answers:
+class Answers(Source):
     """It writes each text with its probability, and then ends.
 
     Args:

@@ -7,7 +7,6 @@ import pytest
 from page_cases import PLAYGROUND
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-SERVER = "http://playground.test/"  # answered from the disk
 PAGE = (PLAYGROUND / "index.html").as_uri()
 
 
@@ -40,7 +39,7 @@ def browser():
 def open_page(browser):
     """Open the page with options of a browser context; afterwards, nothing may have gone wrong in it.
 
-    `script` runs before the page's own; `served` pretends that the page comes from a server.
+    `script` runs before the page's own.
     """
     problems: list[str] = []
     contexts = []
@@ -49,7 +48,7 @@ def open_page(browser):
         if message.type in ("error", "warning"):
             problems.append(message.text)
 
-    def open_it(script="", served=False, **options):
+    def open_it(script="", **options):
         contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}))
         page = contexts[-1].new_page()
         page.set_default_timeout(60_000)  # a busy machine takes long to start a page
@@ -59,9 +58,7 @@ def open_page(browser):
         page.on("request", lambda request: _check_local(request.url, problems))
         if script:
             page.add_init_script(script)
-        if served:
-            page.route(f"{SERVER}**", lambda route: route.fulfill(path=_file_of(route.request.url)))
-        page.goto(f"{SERVER}index.html" if served else PAGE)
+        page.goto(PAGE)
         return page
 
     yield open_it
@@ -70,12 +67,8 @@ def open_page(browser):
     assert not problems
 
 
-def _file_of(url):
-    return PLAYGROUND / url.removeprefix(SERVER).partition("#")[0]
-
-
 def _check_local(url, problems):
-    if not url.startswith(("file:", "data:", "blob:", SERVER)):
+    if not url.startswith(("file:", "data:", "blob:")):
         problems.append(f"{url} is not a local file")
 
 

@@ -96,26 +96,6 @@ def test_the_first_figure_begins_with_cross_entropy_and_moves_to_hl_gauss(open_p
     assert page.evaluate("seen") == [["cross_entropy", "Cross-entropy"], ["hl_gauss", "HL-Gauss"]]
 
 
-def test_the_line_of_the_first_screen_is_copied(open_page):
-    page = open_page(reduced_motion="reduce", permissions=["clipboard-read", "clipboard-write"])
-    page.locator("#line button").click()
-    page.wait_for_function("document.querySelector('#line button').textContent === 'Copied'")
-    assert page.evaluate("navigator.clipboard.readText()") == page.locator("#line code").inner_text()
-
-
-def test_the_first_screen_links_to_files_of_the_repository(page):
-    links = [link.get_attribute("href") for link in page.locator("header a").all()]
-    assert links[0] == "../../README.md"  # the documentation's first page
-    for href in links:
-        if ":" not in href:
-            file, _, anchor = href.partition("#")
-            text = (page_cases.PLAYGROUND / file).read_text(encoding="utf-8")
-            headings = [
-                re.sub(r"\W+", "-", line.strip("# ?").lower()) for line in re.findall(r"^#.*", text, re.M)
-            ]
-            assert not anchor or anchor in headings
-
-
 # Captions
 
 
@@ -129,14 +109,6 @@ def test_captions_follow_the_state_and_not_the_example(page):
     preset(page, "Half on 3, half on 5")
     assert pressed.all_inner_texts() == ["Half on 3, half on 5"]
     assert {cost(page, "ntl_mse"), cost(page, "ntl_was"), "4.00"} <= {*numbers(caption(page))}
-
-
-def test_probability_on_text_gives_ntl_was_no_gradient(page):
-    preset(page, "Mostly text")
-    assert "0.000" in numbers(caption(page))
-    assert page.locator("#bars .push path").count() == 0
-    page.locator(".loss-row", has_text="Cross-entropy").click()
-    assert page.locator("#bars .push path").count() > 0
 
 
 def test_the_page_begins_with_hl_gauss_and_shows_what_ntl_was_charges_for_the_same_guess(page):
@@ -204,84 +176,3 @@ def test_a_row_explains_itself_and_its_criterion_can_be_copied(open_page):
         line = page.evaluate("navigator.clipboard.readText()")
         made = make_criterion(eval(f"dict({line})", {"HLGauss": ntloss.HLGauss})["criterion"])
         assert repr(made) == repr(make_criterion({"name": given[0], **given[1]}))
-
-
-# The address
-
-
-def state(page):
-    """Figures and controls."""
-    return {
-        "bars": [bar.get_attribute("aria-valuenow") for bar in page.locator(".bar").all()],
-        "costs": costs(page),
-        "caption": caption(page),
-        "checked": page.evaluate(
-            "[...document.querySelectorAll('#losses input:checked')].map((e) => e.value)"
-        ),
-        "sliders": [page.locator(f"#{name}").input_value() for name in ("lambda", "sigma")],
-        "hero": page.locator("#hero-note").inner_text(),
-    }
-
-
-def change_everything(page):
-    page.locator("#hero-loss .pill", has_text="Cross-entropy").click()
-    page.locator('#target input[value="7"]').check()
-    page.locator('#loss-table input[value="ntl_was"]').check()
-    page.locator("#lambda").fill("0.7")
-    page.locator(".loss-row", has_text="HL-Gauss").click()
-    page.locator("#sigma").fill("-4")
-    page.locator("#unfold").click()
-    page.locator('#loss-table input[value="smmd"]').check()
-    page.locator("#objective .pill", has_text="alone").click()
-    page.locator('.bar[data-token="6"]').press("PageUp")
-
-
-def test_a_copied_link_shows_the_same_page(open_page):
-    page = open_page(reduced_motion="reduce", permissions=["clipboard-read", "clipboard-write"])
-    change_everything(page)
-    page.locator("#losses-tools button", has_text="Copy link").click()
-    page.wait_for_function("document.querySelector('#losses-tools').textContent.includes('Copied')")
-    link = page.evaluate("navigator.clipboard.readText()")
-    other = open_page(reduced_motion="reduce")
-    other.goto("about:blank")
-    other.goto(link)
-    assert state(other) == state(page)
-    assert other.evaluate("scrollY") > 100
-
-
-def test_the_back_button_restores_figures_and_controls_alike(page):
-    states = [state(page)]
-    for action in (
-        lambda: preset(page, "Far: 9 for 4"),
-        lambda: page.locator('#target input[value="2"]').check(),
-        lambda: page.locator(".loss-row", has_text="CRPS").click(),
-    ):
-        action()
-        states.append(state(page))
-    after = page.evaluate("location.href")
-    page.goto("about:blank")
-    page.go_back()
-    assert (page.evaluate("location.href"), state(page)) == (after, states[-1])
-    for before in states[-2::-1]:
-        url = page.evaluate("location.href")
-        page.evaluate("history.back()")
-        page.wait_for_function("before => location.href !== before", arg=url)
-        assert state(page) == before
-
-
-def test_an_invalid_link_shows_the_usual_page_and_says_why(page):
-    usual = state(page)
-    for text, reason in (
-        ("bars=1,2", "not eleven percentages"),
-        ("digit=12", "not one of 0 to 9"),
-        ("loss=none", "no loss is called"),
-        ("train=twice", "neither"),
-        ("lambda=4", "“lambda=4” is not 0 to 3"),
-        ("number_sigma=0", "is not 0.01 to 1000"),
-        ("first=none", "has no loss"),
-    ):
-        page.goto("about:blank")
-        page.goto(f"{(page_cases.PLAYGROUND / 'index.html').as_uri()}#{text}")
-        assert reason in page.locator("#address-note").inner_text()
-        assert state(page) == usual
-        assert "#" not in page.evaluate("location.href")

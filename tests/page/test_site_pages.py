@@ -10,6 +10,14 @@ import pytest
 ROOT = page_cases.PLAYGROUND.parents[1]
 WIDTHS = (1280, 390)
 PAGES_OF_NAMES = ("ntloss.NumberVocabulary", "ntloss.reading.NumberReading", "ntloss.trainers.rewards")
+# What the first screen of a laptop shows.
+FIRST_SCREENS = {
+    "index.html": ("img[src*=idea]", "#install ~ .language-bash", "#install ~ .language-python"),
+    "reference/ntloss.NTLCrossEntropyLoss.html": (
+        "article pre",
+        ".md-sidebar--primary .md-nav__link--active",
+    ),
+}
 
 # The theme frames tables after loading.
 FRAMED = """[...document.querySelectorAll(".md-typeset table:not([class])")]
@@ -75,5 +83,11 @@ def test_pages_are_whole_on_a_desktop_and_on_a_phone(browser, tmp_path):
             window.set_viewport_size({"width": width, "height": 900})
             if lines := window.evaluate(DEFECTS):
                 defects[f"{path.name} at {width}"] = lines
+    window.set_viewport_size({"width": 1280, "height": 900})
+    for name, parts in FIRST_SCREENS.items():
+        window.goto((site / name).as_uri())
+        boxes = [window.locator(part).locator("visible=true").first.bounding_box() for part in parts]
+        if below := [part for part, box in zip(parts, boxes, strict=True) if box["y"] + box["height"] > 900]:
+            defects[name] = below
     window.close()
     assert defects == {}

@@ -5,7 +5,7 @@
   const { html, byId, radios, fillTable, fillReadings, tell, percent, onResize } = drawing;
   const { task, models } = MODELS;
   const READINGS = ["greedy", "median"];
-  const LIMIT = 60; // of the errors that are drawn
+  const LIMIT = 120; // of the errors that are drawn
   const cards = [];
   const state = { numbers: numbersOf(task.example), reading: "greedy", answer: null };
   let service = null;
@@ -93,7 +93,7 @@
         points,
         style: state.reading,
         x: { range: [50, 1000], ticks: [100, 300, 500, 700, 900], title: "true mean" },
-        y: { range: [-LIMIT, LIMIT], ticks: [-LIMIT, -30, 0, 30, LIMIT] },
+        y: { range: [-LIMIT, LIMIT], ticks: [-LIMIT, -60, 0, 60, LIMIT] },
         line: [[50, 0], [1000, 0]],
         mark: found && [mean, error, `yours ${error > 0 ? "+" : ""}${String(error).replace("-", "−")}`],
       });
@@ -228,7 +228,7 @@
   byId("model-table-note").textContent =
     `Mean distances from the true mean on ${task.test_size} questions that the models were not trained on, with the weights of this ` +
     "page; coverage and width of the 90 % intervals, which are for answers with noise. " +
-    `With ${task.train_size} examples, the greedy answers of HL-Gauss have the lower error on each of twelve seeds. With 50,000 ` +
+    `With ${task.train_size} examples, the greedy answers of HL-Gauss have the lower error on each of six seeds. With 50,000 ` +
     "examples and long training, the two are level.";
   byId("models-tools").append(address.copyButton("models"));
   address.part({

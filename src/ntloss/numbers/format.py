@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from ntloss.numbers.vocabulary import NumberVocabulary
 SIGN = "-+"
 MINUS = 0
 CODES = 10
+PLUS = ("optional", "written")
 
 
 class SlotTokens(NamedTuple):
@@ -46,10 +47,12 @@ class NumberFormat:
         digits: digits before the point, 1 or more.
         decimals: digits after the point. Default: 0, no point.
         signed: whether numbers begin with a sign. Default: False, no number is negative.
+        plus: "optional" (default) if a number without a sign is positive where numbers have signs, or
+            "written" for a model that writes each sign.
 
     Raises:
         TypeError: digits or decimals are not whole numbers.
-        ValueError: one of them is out of range.
+        ValueError: an option is out of range.
 
     Example:
         >>> padded = NumberFormat(digits=3, decimals=1, signed=True)
@@ -60,6 +63,7 @@ class NumberFormat:
     digits: int
     decimals: int = 0
     signed: bool = False
+    plus: str = field(default="optional", repr=False)
 
     def __post_init__(self) -> None:
         for name in ("digits", "decimals"):
@@ -67,6 +71,8 @@ class NumberFormat:
                 object.__setattr__(self, name, operator.index(getattr(self, name)))
             except TypeError as error:
                 raise TypeError(f"{name}={getattr(self, name)!r}: expected an int") from error
+        if self.plus not in PLUS:
+            raise ValueError(f"plus={self.plus!r}: expected one of {PLUS}")
         if self.digits < 1 or self.decimals < 0:
             raise ValueError(
                 f"digits={self.digits}, decimals={self.decimals}: expected digits of 1 or more, and decimals "
@@ -157,13 +163,13 @@ class NumberFormat:
         return _parse(text)
 
     def tokens(
-        self, vocabulary: NumberVocabulary, writes_plus: bool = False
+        self, vocabulary: NumberVocabulary, plus: str | None = None
     ) -> list[list[tuple[int, tuple[int, ...]]]]:
         """List the tokens that may begin at each slot, and the codes that they write.
 
         Args:
             vocabulary: the number tokens; those that it leaves out are not used.
-            writes_plus: whether each sign is written. Default: False, a number without one is positive.
+            plus: see `NumberFormat`. Default: that of the format.
 
         Returns:
             For each slot, pairs of a token id and the index of each of its characters in its slot, such as
@@ -188,8 +194,12 @@ class NumberFormat:
         ends = {len(slots)}  # from which a number can be completed
         for slot in reversed(range(len(slots))):
             for token, text, starts in texts:
-                has_plus = slots[slot] == SIGN and text[0] not in SIGN and not writes_plus
-                codes = _encode("+" * has_plus + text, slots[slot:])
+                implied = (
+                    "+"
+                    if (plus or self.plus) == "optional" and slots[slot] == SIGN and text[0] not in SIGN
+                    else ""
+                )
+                codes = _encode(implied + text, slots[slot:])
                 if codes and not (starts and slot) and slot + len(codes) in ends:
                     found[slot].append((token, codes))
             ends |= {slot} if found[slot] else set()
@@ -225,7 +235,7 @@ class NumberFormat:
         allowed = torch.zeros(len(self.slots), vocabulary.vocab_size, dtype=torch.bool)
         lengths = torch.zeros(vocabulary.vocab_size, dtype=torch.long)
         typographic = {token for token, text in vocabulary.pieces.items() if not text.isascii()}
-        for slot, tokens in enumerate(self.tokens(vocabulary, writes_plus=True)):
+        for slot, tokens in enumerate(self.tokens(vocabulary, plus="written")):
             for token, codes in tokens:
                 if token not in typographic:  # `write` has ASCII signs
                     allowed[slot, token], lengths[token] = True, len(codes)

@@ -41,7 +41,7 @@ _LETTER = "qq"  # begins no word of a number, as `q` does; stands for all letter
 
 
 class Options:
-    """What may follow the text of a number: the tokens that matter, any letter, and the end, all else.
+    """What may follow the text of a number, as columns of probabilities.
 
     After `12`, a model may write a token that changes the number or keeps it open (a column each), a letter
     (one column for all), or anything else, which ends it (one minus the sum). A letter matters where it takes
@@ -300,7 +300,7 @@ def summarize(numbers: Numbers, levels: Tensor, low: float, high: float) -> dict
     """Summarize the numbers after each prompt as fields of `NumberQuantiles`.
 
     Args:
-        numbers: the numbers, all of them from `low` to `high`, or NaN.
+        numbers: the numbers; NaN and those out of the range count only for `starts` and `ends`.
         levels: `[levels]`, of the quantiles.
         low, high: the range of the numbers, to which the bounds are clamped.
     """
@@ -309,7 +309,7 @@ def summarize(numbers: Numbers, levels: Tensor, low: float, high: float) -> dict
     for prompt in range(count):
         own = numbers.prompts == prompt
         values, weights = numbers.values[own], numbers.weights[own]
-        begun, read = weights.sum(), ~values.isnan() & (weights > 0)
+        begun, read = weights.sum(), (values >= low) & (values <= high) & (weights > 0)
         values, order = values[read].sort()
         starts = begun.clamp(max=1)  # the sum of sampled weights may be larger
         shares = weights[read][order]

@@ -18,12 +18,13 @@ from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import NumberReader
 from ntloss.numbers.parsing import as_float, parse_number
 from ntloss.reading.intervals import interval_coverage
-from ntloss.reading.plots import plot_errors, table_of
-from ntloss.reading.prompts import encode_prompts, encode_whole, number_forms, read_each, write_questions
+from ntloss.reading.plots import plot_errors
+from ntloss.reading.prompts import encode_after, encode_prompts, number_forms, read_each, write_questions
 from ntloss.reading.quantiles import NO_LIMITS, Limits
-from ntloss.reading.question import Prompt, Question, as_questions, has_decoder, tokenizer_of
+from ntloss.reading.question import Prompt, Question, tokenizer_of
 from ntloss.reading.read import read_number
 from ntloss.reading.torch_model import Prompts, TorchModel
+from ntloss.results import Result
 
 _RESAMPLES = 10_000
 
@@ -75,7 +76,7 @@ class AnswerErrors:
 
 
 @dataclass(frozen=True, repr=False)
-class AnswerComparison:
+class AnswerComparison(Result):
     """The errors of several models on the same prompts; printed as a table.
 
     Args:
@@ -87,7 +88,7 @@ class AnswerComparison:
     models: dict[str, AnswerErrors]
     changes: dict[str, Change]
 
-    def _cells(self) -> list[list[str]]:
+    def __str__(self) -> str:
         head = ["", "greedy", "median", "mean", "inside", "cross-entropy", "median's error, 95 % interval"]
         rows = [
             [
@@ -102,32 +103,20 @@ class AnswerComparison:
             ]
             for name, errors in self.models.items()
         ]
-        return [head, *rows]
+        lines = [head, *rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        )
 
-    def __str__(self) -> str:
-        rows = self._cells()
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return table_of(self._cells())
-
-    def to_frame(self) -> Any:
-        """Return a table of pandas, with a row for each model."""
-        from pandas import DataFrame
-
+    def _rows(self) -> dict[str, dict[str, Any]]:
         rows = {}
         for name, errors in self.models.items():
             measured = {key: value for key, value in vars(errors).items() if key != "median_errors"}
             change = self.changes[name]._asdict() if name in self.changes else {}
             rows[name] = measured | {f"change_{key}": value for key, value in change.items()}
-        return DataFrame.from_dict(rows, orient="index")
+        return rows
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the mean absolute errors of greedy answers, medians and means; needs matplotlib.
@@ -203,21 +192,20 @@ def compare_answers(
     """
     if not isinstance(models, Mapping) or not models:
         raise TypeError(f"models: expected models by their names, given {type(models).__name__}")
-    asked, _ = as_questions(questions)
-    if any(question.seen for question in asked):
-        raise TypeError(
-            "images: expected none, because greedy answers and cross-entropies are those of texts. Read the "
-            "medians of questions with images with read_number."
-        )
     limits.check(format)
     answers, numbers = _true_answers(questions, truths, format, limits.thousands)
     found = {}
     for name, given in models.items():
         model = _load(given) if isinstance(given, str | Path) else given
-        source, prompts, _ = write_questions(model, tokenizer, asked)
+        source, prompts, _ = write_questions(model, tokenizer, questions)
         if not isinstance(source, TorchModel):
             raise TypeError(f"{name}: expected a model of transformers, given {type(model).__name__}")
-        read = read_number(model, tokenizer, asked, format=format, levels=levels, limits=limits)
+        if any(prompt.images for prompt in prompts):
+            raise TypeError(
+                "images: expected none, because greedy answers and cross-entropies are those of texts. Read "
+                "the medians of questions with images with read_number."
+            )
+        read = read_number(model, tokenizer, questions, format=format, levels=levels, limits=limits)
         greedy, losses = _answer(
             source, tokenizer, prompts, answers, format, max_new_tokens, limits.thousands
         )
@@ -281,12 +269,14 @@ def _answer(
 
     def read(index: list[int]) -> list[tuple[float, float]]:
         some = [prompts[i] for i in index]
-        endings = [number_forms(each.answer or each.text, format) for each in some]
-        inputs, prefix_ids = encode_prompts(source, tokenizer, some, endings)
+        endings = [number_forms(each.text, format) for each in some]
+        inputs, prefix_ids, kept = encode_prompts(source, tokenizer, some, endings)
         root = source.continuations(inputs, {}, prefix_ids)
-        losses = _losses(
-            root, _true_tokens(source, tokenizer, some, [answers[i] for i in index], inputs, prefix_ids)
-        )
+        true = [
+            encode_after(tokenizer, each, row, answers[i])
+            for each, row, i in zip(some, kept, index, strict=True)
+        ]
+        losses = _losses(root, true)
         written = _greedy(root, max_new_tokens, source.inner.generation_config.eos_token_id)
         texts = tokenizer.batch_decode(written, skip_special_tokens=True)
         greedy = [
@@ -323,28 +313,6 @@ def _number_of(text: str, before: str, format: NumberFormat | None, thousands: s
         text = f"${text}" if money else text
     number = parse_number(text, "first", thousands)
     return math.nan if number is None else number
-
-
-def _true_tokens(
-    source: TorchModel,
-    tokenizer: Any,
-    prompts: Sequence[Prompt],
-    answers: Sequence[str],
-    inputs: Mapping[str, Tensor],
-    prefix_ids: Sequence[int],
-) -> list[list[int]]:
-    """Return the tokens of each true answer after those that are kept of its prompt."""
-    if has_decoder(source):
-        pairs = zip(prompts, answers, strict=True)
-        whole = [
-            tokenizer.encode(prompt.answer + answer, add_special_tokens=False) for prompt, answer in pairs
-        ]
-        return [ids[len(prefix_ids) :] for ids in whole]
-    kept = inputs["attention_mask"].sum(-1).tolist()
-    return [
-        encode_whole(tokenizer, prompt.text + answer, prompt.special)[before:]
-        for prompt, answer, before in zip(prompts, answers, kept, strict=True)
-    ]
 
 
 def _losses(root: Prompts, answers: Sequence[list[int]]) -> list[float]:

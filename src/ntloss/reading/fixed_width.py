@@ -38,7 +38,7 @@ class _Spellings(NamedTuple):
 
     rows: Tensor  # `[spellings]`, the row that each belongs to
     log_weights: Tensor  # `[spellings]`, float64, log-probability given the row's digits so far
-    # `[spellings]`, float64, log of the probability that the format keeps along it, once it has begun
+    # `[spellings]`, float64, sum over its steps of log P(next token is one that the format allows)
     log_masses: Tensor
     texts: list[Text]
 
@@ -150,16 +150,13 @@ def share_below(
     vocabulary: NumberVocabulary,
     options: Options,
     format: NumberFormat,
-    bound: float | None,
+    bound: float,
     included: bool,
 ) -> Tensor:
-    """Return the probability of all numbers below a bound, or up to it if it is `included`, `[prompts]`.
-
-    Without a bound, it is 1 if included and 0 otherwise.
-    """
-    whole = torch.full((len(root),), float(included), dtype=torch.float64, device=root.device)
-    if bound is None or math.isinf(bound):
-        return whole if bound is None or (bound > 0) == included else 1 - whole
+    """Return the probability of all numbers below a bound, or up to it if it is `included`, `[prompts]`."""
+    whole = torch.ones(len(root), dtype=torch.float64, device=root.device)
+    if math.isinf(bound):
+        return whole * float(bound > 0)
     step = Decimal(1).scaleb(-format.decimals)
     number = Decimal(repr(bound)).quantize(step, ROUND_FLOOR if included else ROUND_CEILING)
     largest = 10**format.digits - step

@@ -1,23 +1,15 @@
-"""Readings as figures and as tables of HTML; matplotlib is imported when something is drawn."""
+"""Readings as figures; matplotlib is imported when something is drawn."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from ntloss.results import axes
+
 _MOST_BARS = 40
-
-
-def axes(given: Any) -> Any:
-    """Return the axes of matplotlib that are given, or new ones; an ImportError that says what is missing."""
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install matplotlib") from error
-    return pyplot.subplots(layout="constrained")[1] if given is None else given
 
 
 def plot_numbers(
@@ -67,12 +59,3 @@ def plot_errors(errors: Mapping[str, Mapping[str, float]], given: Any) -> Any:
     ax.set_ylabel("mean absolute error")
     ax.legend()
     return ax
-
-
-def table_of(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of HTML, whose first row is its head."""
-    lines = [
-        "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>"
-        for tag, row in zip(["th", *["td"] * len(rows)], rows, strict=False)
-    ]
-    return "<table>" + "".join(lines) + "</table>"

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from itertools import takewhile
 from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.grammar import CURRENCIES, DIGITS, SPACES, find_numbers
-from ntloss.numbers.vocabulary import NumberToken
-from ntloss.reading.question import Prompt, as_questions, has_decoder, tokenizer_of
+from ntloss.numbers.vocabulary import NumberToken, NumberVocabulary
+from ntloss.reading.question import Prompt, Question, tokenizer_of
+from ntloss.reading.source import Continuations, Source
 from ntloss.reading.torch_model import TorchModel, as_source
 
 _AT_ONCE = 64  # prompts
 _SEEING_AT_ONCE = 8  # prompts with images
-_CHARACTERS = (
-    4096  # of all prompts, with padding, that are run at once on a CPU, which gains nothing from more
-)
+_CHARACTERS = 4096  # of all prompts that are run at once on a CPU, with padding; more gain nothing there
 _PATIENCE = 2.0  # seconds without a progress bar
 T = TypeVar("T")
 
 
 def write_questions(model: Any, processor: Any, question: Any) -> tuple[Any, list[Prompt], bool]:
-    """Return the source of a model's next tokens, its prompts, and whether there is only one."""
-    questions, single = as_questions(question)
+    """Return the source of a model's next tokens, its prompts, and whether there is only one.
+
+    Questions are given as texts or as `Question`s, one or several.
+    """
+    single = isinstance(question, str | Question | Mapping) or not isinstance(question, Iterable)
+    questions = [
+        each if isinstance(each, Question) else Question(each)
+        for each in ([question] if single else question)
+    ]
+    if not questions:
+        raise ValueError("question: expected at least one")
     source = as_source(model)
     if not callable(processor) or not hasattr(tokenizer_of(processor), "chat_template"):
         raise TypeError(
@@ -36,9 +45,37 @@ def write_questions(model: Any, processor: Any, question: Any) -> tuple[Any, lis
             f"from_pretrained(name), given {type(processor).__name__}. With any other, encode the prompt "
             "yourself and pass it to number_quantiles."
         )
-    if any(each.seen for each in questions) and hasattr(source, "chats"):
-        source = source.chats()
+    if any(each.seen for each in questions):
+        source = source.for_images()
     return source, [each.written_for(source, processor) for each in questions], single
+
+
+_vocabularies: WeakKeyDictionary[Any, dict[tuple[int, int | None], NumberVocabulary]] = WeakKeyDictionary()
+
+
+def vocabulary_of(given: NumberVocabulary | Any, source: Source) -> NumberVocabulary:
+    """Return a vocabulary; that of a tokenizer is made once, until tokens are added to it."""
+    given = tokenizer_of(given)
+    if isinstance(given, NumberVocabulary):
+        return given
+    if given is None:
+        raise TypeError("vocabulary: expected the model's tokenizer or its NumberVocabulary, given None")
+    width = source.width if isinstance(source, TorchModel) else None
+    try:
+        made = _vocabularies.setdefault(given, {})
+    except TypeError:  # it can be in no dictionary
+        return NumberVocabulary.from_tokenizer(given, vocab_size=width)
+    key = (len(given) if hasattr(given, "__len__") else 0, width)
+    if key not in made:
+        made[key] = NumberVocabulary.from_tokenizer(given, vocab_size=width).without_tokenizer()
+    return made[key]
+
+
+def likeliest_after(root: Continuations, row: int, vocabulary: NumberVocabulary) -> tuple[str | None, str]:
+    """Return the text of the likeliest token after a row, None if unknown, and how messages show it."""
+    token = root.likeliest(row)  # of some servers, its text
+    text = vocabulary.text_of(token) if isinstance(token, int) else token
+    return text, f"token {token}" if text is None else repr(text)
 
 
 def read_each(
@@ -50,9 +87,24 @@ def read_each(
 ) -> list[T]:
     """Read prompts of equal keys together, `most` or fewer at a time; return the readings in their order.
 
-    After two seconds, a progress bar is shown, if tqdm is there. An error, such as of a server that dies, has
-    as `results` what was read before, None for the other prompts.
+    Prompts of similar lengths are run at once. After two seconds, a progress bar is shown, if tqdm is there.
+    An error, such as of a server that dies, has as `results` what was read before, None for the other
+    prompts.
     """
+    kinds = [  # of encoder-decoders, all answers of a batch begin alike
+        (key, p.text if p.asked else "", p.special, bool(p.images))
+        for key, p in zip(keys, prompts, strict=True)
+    ]
+    lengths = [len(prompt.asked + prompt.text) for prompt in prompts]
+    on_cpu = isinstance(source, TorchModel) and source.inner.device.type == "cpu"
+    batches: list[list[int]] = []
+    for kind in dict.fromkeys(kinds):
+        at_once, batch = min(most, _SEEING_AT_ONCE if kind[-1] else _AT_ONCE), list[int]()
+        for i in sorted((i for i, own in enumerate(kinds) if own == kind), key=lengths.__getitem__):
+            too_long = on_cpu and (len(batch) + 1) * lengths[i] > _CHARACTERS
+            if not batch or too_long or len(batch) >= at_once:
+                batches.append(batch := [])
+            batch.append(i)
     found: list[T | None] = [None] * len(prompts)
     bar: Any = nullcontext()
     with suppress(ImportError):
@@ -62,7 +114,7 @@ def read_each(
             total=len(prompts), unit="question", delay=_PATIENCE, leave=False, disable=len(prompts) == 1
         )
     with bar:
-        for index in _in_batches(prompts, source, keys, most):
+        for index in batches:
             try:
                 readings = read(index)
             except Exception as error:
@@ -75,31 +127,12 @@ def read_each(
     return cast(list[T], found)
 
 
-def _in_batches(
-    prompts: Sequence[Prompt], source: Any, keys: Sequence[Hashable], most: int
-) -> Iterator[list[int]]:
-    """Yield the indices of prompts of equal keys that are run at once, which have similar lengths."""
-    lengths = [len(prompt.text) for prompt in prompts]
-    kinds = [(key, p.answer, p.special, bool(p.images)) for key, p in zip(keys, prompts, strict=True)]
-    on_cpu = isinstance(source, TorchModel) and source.inner.device.type == "cpu"
-    for kind in dict.fromkeys(kinds):
-        at_once = min(most, _SEEING_AT_ONCE if kind[-1] else _AT_ONCE)
-        batch: list[int] = []
-        for i in sorted((i for i, own in enumerate(kinds) if own == kind), key=lengths.__getitem__):
-            too_long = on_cpu and (len(batch) + 1) * lengths[i] > _CHARACTERS
-            if batch and (too_long or len(batch) >= at_once):
-                yield batch
-                batch = []
-            batch.append(i)
-        yield batch
-
-
 def check_before(prompt: Prompt, thousands: str | None) -> None:
     """Raise a ValueError if the text before a number holds a part of that number.
 
     A plain prompt may end in what joins two numbers, such as `10 : `, because the second is read as it is.
     """
-    given = prompt.begun.strip() or not prompt.is_plain
+    given = prompt.begun.strip() or prompt.before == prompt.begun
     name, text = ("prefill", prompt.begun) if given else ("prompt", prompt.text.rpartition("\n")[-1])
     # After a letter, a space comes first.
     numbers = [number for number in find_numbers(f"{text}5", thousands) if number.end > len(text)]
@@ -131,29 +164,22 @@ def value_forms(tokens: Sequence[NumberToken], tokenizer: Any) -> list[str]:
     return ["", *{text.strip()[:1]: text.strip() for text in texts}.values()]
 
 
-def encode_before(tokenizer: Any, text: str, endings: Sequence[str], special: bool) -> list[int]:
-    """Encode a text without the tokens that one of the endings would change, and those that end it.
+def _encode_before(tokenizer: Any, text: str, endings: Sequence[str], special: bool) -> list[int]:
+    """Encode a text without the tokens of white space at its end that one of the endings would change.
 
     Tokenizers join the space before a number with a digit, or only with a sign: what could not follow the
-    space's own token has to be able to follow.
+    space's own token has to be able to follow. All else stays, also where a tokenizer would join its last
+    character with a sign (`(-`) or with a point.
     """
     rows = [tokenizer.encode(text + ending, add_special_tokens=special) for ending in endings]
     columns = zip(*rows, strict=False)
-    return [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
-
-
-def encode_before_number(tokenizer: Any, text: str, endings: Sequence[str], special: bool) -> list[int]:
-    """Encode a text without the tokens of white space at its end that one of the endings would change.
-
-    All else stays, also where a tokenizer would join its last character with a sign (`(-`) or with a point.
-    """
-    ids = encode_before(tokenizer, text, endings, special)
-    words = encode_whole(tokenizer, text.rstrip(), special)
+    ids = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+    words = _encode_whole(tokenizer, text.rstrip(), special)
     is_whole = tokenizer.decode(ids).rstrip() == tokenizer.decode(words).rstrip()
     return ids if is_whole else words
 
 
-def encode_whole(tokenizer: Any, text: str, special: bool) -> list[int]:
+def _encode_whole(tokenizer: Any, text: str, special: bool) -> list[int]:
     """Encode a text without the tokens that the tokenizer adds to its end."""
     ids: list[int] = tokenizer.encode(text, add_special_tokens=special)
     if special:
@@ -164,35 +190,38 @@ def encode_whole(tokenizer: Any, text: str, special: bool) -> list[int]:
     return ids
 
 
+def encode_after(tokenizer: Any, prompt: Prompt, kept: Sequence[int], text: str) -> list[int]:
+    """Encode what follows a prompt, of which these tokens are kept."""
+    ids = _encode_whole(tokenizer, prompt.text + text, prompt.special)
+    if ids[: len(kept)] == [*kept]:
+        return ids[len(kept) :]
+    return list(tokenizer.encode(text, add_special_tokens=False))  # it joins the prompt's last character
+
+
 def encode_prompts(
-    model: Any, processor: Any, prompts: Sequence[Prompt], endings: Sequence[Sequence[str]]
-) -> tuple[Any, list[int]]:
-    """Return the inputs of a model, and the tokens that every answer begins with.
+    source: Source, processor: Any, prompts: Sequence[Prompt], endings: Sequence[Sequence[str]]
+) -> tuple[Any, list[int], list[list[int]]]:
+    """Return the inputs of a model, the tokens that every answer begins with, and each prompt's own tokens.
 
     `endings` are what may follow each prompt. A server's route for chats gets texts.
     """
-    tokenizer = tokenizer_of(processor)
-    if getattr(model, "is_chat", False):
-        spaced = [any(not ending[:1].isdigit() for ending in each) for each in endings]
-        texts = [prompt.text for prompt in prompts]
-        return [text.rstrip(" ") if cut else text for text, cut in zip(texts, spaced, strict=True)], []
-    prefix_ids: list[int] = []
-    if has_decoder(model):
-        prefix_ids = encode_before_number(tokenizer, prompts[0].answer, endings[0], special=False)
-        rows = [tokenizer.encode(prompt.text) for prompt in prompts]
-    else:
-        rows = [
-            encode_before_number(tokenizer, prompt.text, each, prompt.special)
-            for prompt, each in zip(prompts, endings, strict=True)
-        ]
+    tokenizer, pairs = tokenizer_of(processor), [*zip(prompts, endings, strict=True)]
+    kept = [_encode_before(tokenizer, prompt.text, each, prompt.special) for prompt, each in pairs]
+    if source.is_chat:
+        joins = [any(not ending[:1].isdigit() for ending in each) for each in endings]
+        texts = [p.text.rstrip(" ") if cut else p.text for p, cut in zip(prompts, joins, strict=True)]
+        return [p.asked + text for p, text in zip(prompts, texts, strict=True)], [], kept
+    prefix_ids = kept[0] if source.has_decoder else []
+    rows = [tokenizer.encode(prompt.asked) for prompt in prompts] if source.has_decoder else kept
     for prompt, row in zip(prompts, rows, strict=True):
         if not row and not prompt.images:
-            raise ValueError(f"prompt: expected a question, given {prompt.text!r}, which has no tokens")
-    if not isinstance(model, TorchModel):
-        return rows, prefix_ids
+            given = prompt.asked or prompt.text
+            raise ValueError(f"prompt: expected a question, given {given!r}, which has no tokens")
+    if not isinstance(source, TorchModel):
+        return rows, prefix_ids, kept
     if prompts[0].images:
-        return process(model, processor, prompts, rows)[0], prefix_ids
-    return pad(rows, model.inner.device), prefix_ids
+        return process(source, processor, prompts, rows)[0], prefix_ids, kept
+    return pad(rows, source.inner.device), prefix_ids, kept
 
 
 def process(

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from ntloss.numbers.grammar import NumberReader
 from ntloss.numbers.parsing import as_float
 from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.reading import any_length, fixed_width
-from ntloss.reading.question import tokenizer_of
+from ntloss.reading.prompts import likeliest_after, vocabulary_of
 from ntloss.reading.results import NumberQuantiles
 from ntloss.reading.source import Continuations, Source
 from ntloss.reading.torch_model import Prompts, TorchModel, as_source
@@ -37,7 +36,7 @@ class Limits:
 
     Args:
         low, high: the range of the number, inclusive: the quantiles are those of the model's number given
-            that it is in the range. Default: none.
+            that it is in the range. Default: all numbers.
         max_digits: any length: most digits of a number, from 1 to 300; further decimals are cut off, and
             numbers of 10 to this power or more are not counted. Default: 18.
         most_texts: any length: how many texts of each prompt are followed in a pass, at most; the likeliest
@@ -54,8 +53,8 @@ class Limits:
         100.0
     """
 
-    low: float | None = None
-    high: float | None = None
+    low: float = -math.inf
+    high: float = math.inf
     max_digits: int = 18
     most_texts: int = 64
     thousands: str | None = None
@@ -67,28 +66,11 @@ class Limits:
                 "more, and max_digits from 1 to 300"
             )
         for name in ("low", "high"):
-            if (bound := getattr(self, name)) is not None:
-                object.__setattr__(self, name, as_float(bound))
-        low, high = self.ends
-        if not low <= high:
+            object.__setattr__(self, name, as_float(getattr(self, name)))
+        if not self.low <= self.high:
             raise ValueError(
                 f"low={self.low}, high={self.high}: expected two numbers, the first not above the second"
             )
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The range, infinite where there is no bound."""
-        return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
-
-    @property
-    def has_bounds(self) -> bool:
-        """Whether some numbers are out of range."""
-        return self.low is not None or self.high is not None
-
-    def within(self, values: Tensor) -> Tensor:
-        """Return values, NaN where they are outside of the range."""
-        low, high = self.ends
-        return values.masked_fill(values.isnan() | (values < low) | (values > high), math.nan)
 
     def check(self, format: Any) -> None:
         """Raise an error for what is no format of numbers, or writes none in the range."""
@@ -104,8 +86,7 @@ class Limits:
                 "total"
             )
         step, largest = 10.0**format.decimals, 10**format.digits - 10.0**-format.decimals
-        low, high = self.ends
-        low, high = max(low, -largest if format.signed else 0.0), min(high, largest)
+        low, high = max(self.low, -largest if format.signed else 0.0), min(self.high, largest)
         if low > high or math.ceil(low * step - 1e-9) > math.floor(high * step + 1e-9):
             raise ValueError(f"low={self.low}, high={self.high}: {format} writes no number in this range")
 
@@ -187,57 +168,43 @@ def number_quantiles(
         (torch.Size([2, 3]), True)
     """
     limits.check(format)
-    return read_quantiles(
-        model,
-        inputs,
-        vocabulary,
-        as_levels(levels),
-        format,
-        limits,
-        NumberReader(limits.thousands),
-        prefix_ids,
-        generator,
-        past_key_values,
-    )
+    source, points = as_source(model, past_key_values), as_levels(levels)
+    known, reader = vocabulary_of(vocabulary, source), NumberReader(limits.thousands)
+    if (format is None and not known.value_tokens) or (format is not None and format.signed):
+        _warn_of_space(inputs, prefix_ids, known)
+    return read_quantiles(source, inputs, known, points, format, limits, reader, prefix_ids, generator)
 
 
 @torch.no_grad()
 def read_quantiles(
-    model: Any,
+    source: Source,
     inputs: Any,
-    vocabulary: NumberVocabulary | Any,
+    vocabulary: NumberVocabulary,
     levels: tuple[float, ...],
     format: NumberFormat | None,
     limits: Limits,
     reader: NumberReader,
     prefix_ids: Sequence[int],
     generator: torch.Generator | None,
-    past_key_values: Any = None,
 ) -> NumberQuantiles:
     """Read quantiles like `number_quantiles`, of prompts whose end decides how their numbers are read."""
-    source = as_source(model, past_key_values)
-    known = as_vocabulary(vocabulary, source)
-    texts = {} if isinstance(source, TorchModel) else texts_of(known)
+    texts = {} if isinstance(source, TorchModel) else texts_of(vocabulary)
     root = source.continuations(inputs, texts, prefix_ids)
-    if isinstance(root, Prompts) and root.logits.shape[-1] != known.vocab_size:
+    if isinstance(root, Prompts) and root.logits.shape[-1] != vocabulary.vocab_size:
         raise ValueError(
-            f"the model's logits are {root.logits.shape[-1]} wide, the vocabulary has {known.vocab_size} "
-            "tokens. Pass vocab_size=<width of the logits> to the vocabulary."
+            f"the model's logits are {root.logits.shape[-1]} wide, the vocabulary has "
+            f"{vocabulary.vocab_size} tokens. Pass vocab_size=<width of the logits> to the vocabulary."
         )
     fields: dict[str, Any]
-    is_value = format is None and bool(known.value_tokens)
-    if not is_value and (format is None or format.signed):
-        _warn_of_space(inputs, prefix_ids, known)
     points = torch.tensor(levels, dtype=torch.float64, device=root.device)
-    options = any_length.options_of(known, reader, root.device)
-    if is_value:
-        fields = _of_values(root, known, points, limits)
-    elif format is not None:
-        fields = _of_fixed_width(root, known, options, points, format, limits)
+    options = any_length.options_of(vocabulary, reader, root.device)
+    if format is not None:
+        fields = _of_fixed_width(root, vocabulary, options, points, format, limits)
+    elif vocabulary.value_tokens:
+        fields = _of_values(root, vocabulary, points, limits)
     else:
         fields = _of_any_length(root, options, points, limits, generator)
-    _warn_of_starts(root, known, format, fields["starts"])
-    _warn_of_rest(format, limits, fields)
+    _warn(root, vocabulary, format, limits, fields)
     passes, rows = root.counts
     return NumberQuantiles(levels, **fields, passes=passes, rows=rows)
 
@@ -248,27 +215,6 @@ def as_levels(given: float | Sequence[float]) -> tuple[float, ...]:
     if not levels or not all(0 < level < 1 for level in levels):
         raise ValueError(f"levels={given!r}: expected one or more numbers above 0 and below 1, such as 0.5")
     return levels
-
-
-_vocabularies: WeakKeyDictionary[Any, dict[tuple[int, int | None], NumberVocabulary]] = WeakKeyDictionary()
-
-
-def as_vocabulary(given: NumberVocabulary | Any, source: Source) -> NumberVocabulary:
-    """Return a vocabulary; that of a tokenizer is made once, until tokens are added to it."""
-    given = tokenizer_of(given)
-    if isinstance(given, NumberVocabulary):
-        return given
-    if given is None:
-        raise TypeError("vocabulary: expected the model's tokenizer or its NumberVocabulary, given None")
-    width = source.width if isinstance(source, TorchModel) else None
-    try:
-        made = _vocabularies.setdefault(given, {})
-    except TypeError:  # it can be in no dictionary
-        return NumberVocabulary.from_tokenizer(given, vocab_size=width)
-    key = (len(given) if hasattr(given, "__len__") else 0, width)
-    if key not in made:
-        made[key] = NumberVocabulary.from_tokenizer(given, vocab_size=width).without_tokenizer()
-    return made[key]
 
 
 def texts_of(vocabulary: NumberVocabulary) -> dict[int, str]:
@@ -294,12 +240,12 @@ def _of_values(
     values = torch.tensor([token.value for token in tokens], dtype=torch.float64, device=device)
     numbers = any_length.Numbers(
         prompts=torch.arange(len(root), device=device).repeat_interleave(len(tokens)),
-        values=limits.within(values.repeat(len(root))),
+        values=values.repeat(len(root)),
         weights=shares.flatten(),
         tied=torch.zeros(shares.numel(), dtype=torch.bool, device=device),
         noise=shares.new_zeros(len(root)),
     )
-    return any_length.summarize(numbers, levels, *limits.ends)
+    return any_length.summarize(numbers, levels, limits.low, limits.high)
 
 
 def _of_any_length(
@@ -313,8 +259,7 @@ def _of_any_length(
     shifts, parts = draw_shifts(generator), []
     for some in _at_once(root, limits.most_texts):
         numbers = any_length.numbers_after(some, options, limits.most_texts, limits.max_digits, shifts)
-        numbers = numbers._replace(values=limits.within(numbers.values))
-        parts.append(any_length.summarize(numbers, levels, *limits.ends))
+        parts.append(any_length.summarize(numbers, levels, limits.low, limits.high))
     distributions = tuple(each for part in parts for each in part.pop("distributions"))
     fields = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return {**fields, "distributions": distributions}
@@ -345,7 +290,7 @@ def _of_fixed_width(
     for some in _at_once(root, len(points)):
         shares = points.expand(len(some), -1)
         inside = torch.ones_like(shares[:, 0])
-        if limits.has_bounds:
+        if (limits.low, limits.high) != (-math.inf, math.inf):
             # The quantiles of the numbers in the range are others of all numbers.
             below, upto = (
                 fixed_width.share_below(some, vocabulary, options, format, bound, includes)
@@ -354,7 +299,7 @@ def _of_fixed_width(
             inside = upto - below
             shares = torch.where(inside[:, None] > 0, below[:, None] + points * inside[:, None], torch.nan)
         walked, _, _ = fixed_width.walk(some, vocabulary, options, format, shares, points == 0.5)
-        numbers = torch.where(shares.isnan(), torch.nan, walked.numbers.clamp(*limits.ends))
+        numbers = torch.where(shares.isnan(), torch.nan, walked.numbers.clamp(limits.low, limits.high))
         ends = walked.fits * (1 - walked.continues) * inside
         parts.append((numbers, walked.starts, ends, walked.continues))
     values, starts, ends, continues = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -366,67 +311,49 @@ def _of_fixed_width(
     }
 
 
-def likeliest_after(root: Continuations, row: int, vocabulary: NumberVocabulary) -> tuple[str | None, str]:
-    """Return the text of the likeliest token after a row, None if unknown, and how messages show it."""
-    token = root.likeliest(row)  # of some servers, its text
-    text = vocabulary.text_of(token) if isinstance(token, int) else token
-    return text, f"token {token}" if text is None else repr(text)
-
-
-def _warn_of_starts(
-    root: Continuations, vocabulary: NumberVocabulary, format: NumberFormat | None, starts: Tensor
+def _warn(
+    root: Continuations,
+    vocabulary: NumberVocabulary,
+    format: NumberFormat | None,
+    limits: Limits,
+    read: Mapping[str, Tensor],
 ) -> None:
-    """Warn if the model hardly begins a number."""
+    """Warn if the model hardly begins a number, writes numbers that are not read, or only a part is read."""
+    starts, continues, ends = read["starts"], read["continues"], read["ends"]
     rare = starts < _LEAST_START
-    if not bool(rare.any()):
-        return
-    row = int(starts.argmin())
-    text, shown = likeliest_after(root, row, vocabulary)
-    skip = ""
-    if format is not None and text is not None and not any(c.isalnum() or c in "+-.," for c in text):
-        skip = f", or pass prefix_ids=tokenizer.encode({shown}, add_special_tokens=False)"
-    warn_caller(
-        f"after {int(rare.sum())} of {len(starts)} prompts the model hardly writes such a number (with "
-        f"probability {float(starts[row]):.2g} after one, where {shown} is likeliest): "
-        f"end the prompt where the number begins, such as with the first words of the answer{skip}",
-        UnlikelyNumberWarning,
-    )
-
-
-def _warn_of_rest(format: NumberFormat | None, limits: Limits, read: Mapping[str, Tensor]) -> None:
-    """Warn if the model writes numbers that are not read, or of which only a part is."""
-    starts, continues = read["starts"], read["continues"]
-    ends = read["ends"] / (1 - continues).clamp(min=1e-9) if format is not None else read["ends"]
-    lost = (starts >= _LEAST_START) & ~(ends >= _LEAST_ENDING)
-    further = (starts >= _LEAST_START) & (continues > _MOST_CONTINUING)
-    if limits.has_bounds:
-        what, advice = f"outside of low={limits.low}, high={limits.high}", "they are left out"
-    elif format is None:
-        what = f"of more than {limits.max_digits} digits"
-        advice = "they are left out, pass Limits with a larger max_digits"
-    else:
-        what = f"of fewer digits than {format}"
-        advice = (
-            "a width is forced on it, pass a format with the digits of its numbers, or format=None for "
-            "numbers of any length"
+    if bool(rare.any()):
+        row = int(starts.argmin())
+        text, shown = likeliest_after(root, row, vocabulary)
+        skip = ""
+        if format is not None and text is not None and not any(c.isalnum() or c in "+-.," for c in text):
+            skip = f", or pass prefix_ids=tokenizer.encode({shown}, add_special_tokens=False)"
+        warn_caller(
+            f"after {int(rare.sum())} of {len(starts)} prompts the model hardly writes such a number (with "
+            f"probability {float(starts[row]):.2g} after one, where {shown} is likeliest): "
+            f"end the prompt where the number begins, such as with the first words of the answer{skip}",
+            UnlikelyNumberWarning,
         )
-    rest = (
-        "what is not read, such as a fraction, a range or a product, so it is only a part"
-        if format is None
-        else "further digits, a point or thousands: pass a format of more digits or decimals, or format=None "
-        "for numbers of any length"
+    what, rest = (
+        f"of more than {limits.max_digits} digits: they are left out, pass Limits(max_digits=...)",
+        ("what is not read, such as a fraction, a range or a product, so it is only a part"),
     )
-    for rows, share, said in (
-        (
-            lost,
-            1 - ends.nan_to_num(),
-            f"the model writes numbers {what} (with probability {{}} for one): {advice}",
-        ),
-        (further, continues, f"the number goes on (with probability {{}} for one) with {rest}"),
+    if format is not None:
+        ends = ends / (1 - continues).clamp(min=1e-9)
+        what = f"of fewer digits than {format}: pass the width that it writes, or format=None for any length"
+        rest = "further digits, a point or thousands: pass a larger width, or format=None for any length"
+    if (limits.low, limits.high) != (-math.inf, math.inf):
+        what = f"outside of low={limits.low}, high={limits.high}: they are left out"
+    for share, most, said in (
+        (1 - ends.nan_to_num(), 1 - _LEAST_ENDING, f"the model writes numbers {what}"),
+        (continues, _MOST_CONTINUING, f"the number goes on with {rest}"),
     ):
+        rows = ~rare & (share > most)
         if bool(rows.any()):
-            message = said.format(f"{float(share[rows].max()):.2g}")
-            warn_caller(f"after {int(rows.sum())} of {len(rows)} prompts {message}", UnlikelyNumberWarning)
+            warn_caller(
+                f"after {int(rows.sum())} of {len(rows)} prompts (with probability "
+                f"{float(share[rows].max()):.2g} for one) {said}",
+                UnlikelyNumberWarning,
+            )
 
 
 def _warn_of_space(inputs: Any, prefix_ids: Sequence[int], vocabulary: NumberVocabulary) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ntloss.reading.torch_model import TorchModel
 
@@ -86,25 +86,19 @@ class Question:
             part["image"] for part in parts if isinstance(part, Mapping) and part.get("image") is not None
         ]
 
-    @property
-    def turns(self) -> list[Mapping[str, Any]]:
-        """The conversation, without the prefill."""
-        content: Any = self.prompt
+    def written_for(self, source: Any, processor: Any) -> Prompt:
+        """Return what a model reads, with a tokenizer or a processor."""
+        images, prefill, content = tuple(self.seen), self.prefill, cast(Any, self.prompt)
         if self.images is not None:
-            shown = [{"type": "image", "image": image} for image in self.seen]
+            shown = [{"type": "image", "image": image} for image in images]
             content = [*shown, {"type": "text", "text": self.prompt}]
         chat = [*(self.messages or [{"role": "user", "content": content}])]
-        return chat if self.system is None else [{"role": "system", "content": self.system}, *chat]
-
-    def written_for(self, source: Any, processor: Any) -> Prompt:
-        """Return the text that a model reads, with a tokenizer or a processor."""
-        images = tuple(self.seen)
-        if getattr(source, "is_chat", False):  # a server's route for them
-            return Prompt(
-                source.add_chat(_as_messages(self.turns, images), self.prefill), "", True, self.prefill
-            )
+        if self.system is not None:
+            chat = [{"role": "system", "content": self.system}, *chat]
+        if source.is_chat:
+            return Prompt(prefill, False, prefill, prefill, source.add_chat(_as_messages(chat, images)))
         if images and (
-            tokenizer_of(processor) is processor or not isinstance(source, TorchModel) or has_decoder(source)
+            tokenizer_of(processor) is processor or not isinstance(source, TorchModel) or source.has_decoder
         ):
             raise TypeError(
                 "images: expected a server, or a causal model of transformers and its processor in place of "
@@ -113,31 +107,28 @@ class Question:
             )
         parts = (processor, tokenizer_of(processor))
         writer = next((part for part in parts if getattr(part, "chat_template", None) is not None), None)
-        if self.template is not None and writer is not None and not has_decoder(source):
-            return self._in_template(writer)._replace(images=images)
+        if self.template is not None and writer is not None and not source.has_decoder:
+            return self._in_template(writer, chat)._replace(images=images)
         if self.prompt is None or self.system is not None or self.template_options:
             raise ValueError(
                 "system, messages and template_options need a tokenizer with a chat template: pass the "
                 "prompt as one text"
             )
-        if has_decoder(source):
-            return Prompt(self.prompt, self.prefill, True, self.prefill)
-        line_break = "\n" if self.prefill and not self.prompt[-1].isspace() else ""
-        text = self.prompt + line_break + self.prefill
-        return Prompt(text, "", True, self.prefill, images, is_plain=True)
+        if source.has_decoder:
+            return Prompt(prefill, False, prefill, prefill, self.prompt)
+        text = self.prompt + ("\n" if prefill and not self.prompt[-1].isspace() else "") + prefill
+        return Prompt(text, True, prefill, text, images=images)
 
-    def _in_template(self, writer: Any) -> Prompt:
-        """Write the conversation with the assistant's turn left open after the prefill."""
-        options, chat, prefill = {**(self.template_options or {})}, self.turns, self.prefill
+    def _in_template(self, writer: Any, chat: list[Mapping[str, Any]]) -> Prompt:
+        """Write a conversation with the assistant's turn left open after the prefill."""
+        options, prefill = {**(self.template_options or {})}, self.prefill
         if self.template != AUTO:
             options["chat_template"] = self.template
-        in_turns: Any = _in_texts
+        in_turns: Any = list
         if tokenizer_of(writer) is not writer:
             in_turns = _in_parts
-        elif any(isinstance(turn.get("content"), list | tuple) for turn in chat) and _reads_parts(
-            writer, options
-        ):
-            in_turns = list
+        elif any(isinstance(turn.get("content"), list | tuple) for turn in chat):
+            in_turns = list if _reads_parts(writer, options) else _in_texts
         if chat[-1]["role"] == "assistant" and not chat[-1].get("tool_calls"):
             *chat, last = chat
             begun = _in_texts([last])[0].get("content") or ""
@@ -150,7 +141,7 @@ class Question:
         if not words:
             options = {"add_generation_prompt": True, **options}
             text = writer.apply_chat_template(in_turns(chat), tokenize=False, **options)
-            return Prompt(text + prefill, "", False, prefill)
+            return Prompt(text + prefill, False, prefill, prefill)
         turns = in_turns([*chat, {"role": "assistant", "content": words}])
         from jinja2 import TemplateError  # transformers needs it for templates
 
@@ -162,48 +153,29 @@ class Question:
                 f"({error}). Omit prefill."
             ) from error
         # Some templates trim the message, others do not.
-        return Prompt(text.rstrip() + prefill[len(words) :], "", False, prefill)
+        return Prompt(text.rstrip() + prefill[len(words) :], False, prefill, prefill)
 
 
 class Prompt(NamedTuple):
-    """A question as one text.
+    """A question as a model reads it.
 
     Args:
-        text: what the model reads; of an encoder-decoder, what the encoder reads.
-        answer: of an encoder-decoder, the beginning of the answer, which the decoder reads.
-        special: whether the tokenizer adds its special tokens, which the text of a chat template has already.
+        text: the text that the answer continues.
+        special: whether the tokenizer adds its special tokens to the text; that of a chat template has them.
         begun: the part of the answer that is given, which ends the text.
+        before: the part of the text that may belong to the answer's number: all of a plain prompt, after a
+            chat template the part of the answer.
+        asked: what is read apart from the text: by an encoder the question, by a server the name of the
+            conversation. Default: nothing.
         images: what stands at the text's placeholders of images.
-        is_plain: whether the answer continues the prompt itself, without a chat template between them.
     """
 
     text: str
-    answer: str
     special: bool
     begun: str
+    before: str
+    asked: str = ""
     images: tuple[Any, ...] = ()
-    is_plain: bool = False
-
-    @property
-    def before(self) -> str:
-        """The given text that the number continues: a plain prompt, or the beginning of the answer."""
-        return self.text if self.is_plain else self.begun
-
-
-def as_questions(given: Any) -> tuple[list[Question], bool]:
-    """Return one or several questions, each given as a text or a `Question`, and whether it is only one."""
-    single = isinstance(given, str | Question | Mapping) or not isinstance(given, Iterable)
-    questions = [
-        each if isinstance(each, Question) else Question(each) for each in ([given] if single else given)
-    ]
-    if not questions:
-        raise ValueError("question: expected at least one")
-    return questions, single
-
-
-def has_decoder(source: Any) -> bool:
-    """Return whether the answer is read by a decoder of its own, and not after the prompt."""
-    return isinstance(source, TorchModel) and bool(source.inner.config.is_encoder_decoder)
 
 
 def _is_chat(given: Any) -> bool:

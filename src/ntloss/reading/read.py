@@ -20,13 +20,13 @@ from ntloss.reading.prompts import (
     process,
     read_each,
     value_forms,
+    vocabulary_of,
     write_questions,
 )
 from ntloss.reading.quantiles import (
     NO_LIMITS,
     Limits,
     as_levels,
-    as_vocabulary,
     draw_shifts,
     read_quantiles,
     texts_of,
@@ -98,17 +98,17 @@ def read_number(
     source, prompts, single = write_questions(model, tokenizer, question)
     readers = [NumberReader.at(prompt.before, len(prompt.before), limits.thousands) for prompt in prompts]
     values = () if format is not None or vocabulary is None else vocabulary.value_tokens
-    known = tokenizer_of(tokenizer) if vocabulary is None else vocabulary
+    known = vocabulary_of(tokenizer if vocabulary is None else vocabulary, source)
     for prompt, reader in zip(prompts, readers, strict=True):
         if not values:
             check_before(prompt, reader.thousands)
-    endings = [number_forms(prompt.answer or prompt.text, format) for prompt in prompts]
+    endings = [number_forms(prompt.text, format) for prompt in prompts]
     if values:
         endings = [value_forms(values, tokenizer_of(tokenizer))] * len(prompts)
 
     def read(index: list[int]) -> list[NumberReading]:
         some = [prompts[i] for i in index]
-        inputs, prefix_ids = encode_prompts(source, tokenizer, some, [endings[i] for i in index])
+        inputs, prefix_ids, _ = encode_prompts(source, tokenizer, some, [endings[i] for i in index])
         reader = readers[index[0]]
         found = read_quantiles(
             source, inputs, known, with_median, format, limits, reader, prefix_ids, generator
@@ -177,13 +177,13 @@ def read_numbers(
             f"tokenizer: expected a fast tokenizer of transformers, given {type(tokenizer).__name__}, which "
             "does not say where in a text its tokens stand"
         )
-    if whole.answer:
+    if source.has_decoder:
         raise TypeError("model: expected a causal model, which reads prompt and answer as one text")
     if not whole.text.endswith(answer):
         raise ValueError("answer: the chat template changes it. Leave out the white space around it.")
-    vocabulary = as_vocabulary(tokenizer, source)
+    vocabulary = vocabulary_of(tokenizer, source)
     encoded = tokenizer(whole.text, add_special_tokens=whole.special, return_offsets_mapping=True)
-    tokens = _Tokens(encoded["input_ids"], [end for _, end in encoded["offset_mapping"]])
+    tokens = _Tokens(encoded["input_ids"], [0, *(end for _, end in encoded["offset_mapping"])])
     places = _places_of(answer, whole.text, tokens, vocabulary, limits.thousands)
     if not places:
         return []
@@ -227,7 +227,7 @@ class _Place(NamedTuple):
 
 class _Tokens(NamedTuple):
     ids: list[int]
-    ends: list[int]  # where each ends in the text
+    ends: list[int]  # where the first n of them end in the text, from n = 0
 
 
 def _places_of(
@@ -239,7 +239,7 @@ def _places_of(
     found = []
     for number in find_numbers(answer, thousands):
         reader = NumberReader.at(answer, number.start, thousands)
-        length = next(i for i, end in enumerate(ends) if end > first + number.start)
+        length = next(n for n, end in enumerate(ends) if end > first + number.start) - 1
         while length > 1 and vocabulary.pieces.get(ids[length - 1]) == " ":  # ` -5` has no token of a space
             length -= 1
         last = first + number.end
@@ -248,7 +248,7 @@ def _places_of(
                 number, n, text[end:last], reader._replace(money=NumberReader.at(text[first:end], end).money)
             )
             for n in range(length, len(ids) + 1)
-            if (end := ends[n - 1]) < last
+            if (end := ends[n]) < last
         ]
         found.append(next((place for place in places if place.is_read()), places[0]))
     return found
@@ -270,8 +270,7 @@ def _roots_of(
             inputs, (added,) = process(source, processor, [whole], [ids])
             lengths = [length + added for length in lengths]
         return source.prefixes(inputs, lengths, _PLACES)
-    in_chat = getattr(source, "is_chat", False)
-    prompts = [whole.text[: ends[n - 1]] if in_chat else ids[:n] for n in lengths]
+    prompts = [whole.asked + whole.text[: ends[n]] if source.is_chat else ids[:n] for n in lengths]
     return iter([source.continuations(prompts, texts_of(vocabulary))])
 
 
@@ -293,12 +292,11 @@ def _read_at(
         [place.text for place in places],
     )
     signs = torch.tensor([place.sign for place in places], device=root.device)[after.prompts]
-    values = limits.within(after.values * signs + 0.0)  # with one zero
+    values = after.values * signs + 0.0  # with one zero
     points = torch.tensor(levels, dtype=torch.float64, device=root.device)
-    fields = any_length.summarize(after._replace(values=values), points, *limits.ends)
-    passes, run = root.counts
-    quantiles = NumberQuantiles(levels, **fields, passes=passes, rows=run)
+    fields = any_length.summarize(after._replace(values=values), points, limits.low, limits.high)
+    passes, rows = root.counts
+    quantiles = NumberQuantiles(levels, **fields, passes=passes, rows=rows)
     for row, place in enumerate(places):
-        own = (after.prompts == row) & ~values.isnan()
-        share = after.weights[own & (values == place.number.value)].sum() / after.weights[own].sum()
-        yield float(share), quantiles.row(row)
+        reading = quantiles.row(row)
+        yield reading.distribution.get(place.number.value, 0.0), reading

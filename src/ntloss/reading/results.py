@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ntloss.reading.plots import plot_numbers
+from ntloss.results import Result
 
 _LIKELY = 0.5  # the probability that a number begins, below which a printed reading says so
 
@@ -74,7 +75,7 @@ class NumberQuantiles:
 
 
 @dataclass(frozen=True, repr=False)
-class NumberReading:
+class NumberReading(Result):
     """A number that a model is about to write; printed as `11 [2, 30]`. NaN if it writes none.
 
     If a number begins with a probability below 0.5, the printed reading says so: the model may write
@@ -106,11 +107,9 @@ class NumberReading:
         said = f" (a number begins here with a probability of {self.starts:.2g})" if rare else ""
         return f"{median} [{low}, {high}]{said}"
 
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        median, space, interval = str(self).partition(" [")
-        return f"<b>{median}</b>{space}{interval}"
+    def _rows(self) -> dict[Any, dict[str, Any]]:
+        columns = {name: value for name, value in vars(self).items() if name != "details"}
+        return {"": {**columns, "mean": float(self.details.mean)}}
 
     @property
     def distribution(self) -> dict[float, float]:
@@ -119,13 +118,6 @@ class NumberReading:
         for numbers, shares in self.details.distributions:
             found |= zip(numbers.tolist(), shares.tolist(), strict=True)
         return found
-
-    def to_frame(self) -> Any:
-        """Return a row of pandas, with the mean: `pandas.concat([r.to_frame() for r in readings])`."""
-        from pandas import DataFrame
-
-        columns = {name: value for name, value in vars(self).items() if name != "details"}
-        return DataFrame([{**columns, "mean": float(self.details.mean)}])
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the numbers with their probabilities, the median, and the interval; needs matplotlib.
@@ -143,9 +135,9 @@ class NumberReading:
         return plot_numbers(self.distribution, levels, self.median, ax)
 
 
-@dataclass(frozen=True)
-class WrittenNumber:
-    """A number of an answer, and what the model would have written in its place.
+@dataclass(frozen=True, repr=False)
+class WrittenNumber(Result):
+    """A number of an answer, and what the model would have written in its place; printed as both.
 
     Args:
         text: the number as it is written.
@@ -160,3 +152,14 @@ class WrittenNumber:
     value: float
     probability: float
     reading: NumberReading
+
+    def __str__(self) -> str:
+        return f"{self.text} (with probability {self.probability:.2g}; {self.reading})"
+
+    def _rows(self) -> dict[Any, dict[str, Any]]:
+        (columns,) = self.reading._rows().values()
+        return {self.text: {"value": self.value, "probability": self.probability, **columns}}
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw what the model would have written; see `NumberReading.plot`."""
+        return self.reading.plot(ax)

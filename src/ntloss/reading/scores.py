@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import torch
 
 from ntloss.callers import UnlikelyNumberWarning, warn_caller
 from ntloss.numbers.vocabulary import NumberVocabulary
-from ntloss.reading.prompts import encode_before, encode_prompts, encode_whole, read_each, write_questions
-from ntloss.reading.quantiles import as_vocabulary, likeliest_after
-from ntloss.reading.question import Prompt, has_decoder, tokenizer_of
+from ntloss.reading.prompts import (
+    encode_after,
+    encode_prompts,
+    likeliest_after,
+    read_each,
+    vocabulary_of,
+    write_questions,
+)
+from ntloss.reading.question import Prompt, tokenizer_of
 from ntloss.reading.source import Continuations
 from ntloss.scores.levels import (
     DIGIT,
-    Ask,
     Levels,
     Node,
     level_values,
     levels_by_text,
-    read_level,
     text_of_level,
     walk_levels,
 )
@@ -74,19 +80,34 @@ def read_scores(model: Any, tokenizer: Any, question: Any, levels: Levels = rang
     values = level_values(levels)
     source, prompts, single = write_questions(model, tokenizer, question)
     processor, tokenizer = tokenizer, tokenizer_of(tokenizer)
-    vocabulary = as_vocabulary(tokenizer, source)
+    vocabulary = vocabulary_of(tokenizer, source)
     of_text, texts = levels_by_text(values), [text_of_level(level) for level in values]
 
+    @torch.no_grad()
     def read(index: list[int]) -> list[ScoreReading]:
         some = [prompts[i] for i in index]
-        inputs, prefix_ids = encode_prompts(source, processor, some, [["", *texts]] * len(some))
-        tokens = _Tokens(vocabulary, of_text, [_ids_after(source, tokenizer, each, texts) for each in some])
-        with torch.no_grad():
-            root = source.continuations(inputs, tokens.texts, prefix_ids)
-            starts = [(i, ()) for i in range(len(some))]
-            found = walk_levels(tokens.of(root), starts, of_text, rest_is_known=True)
+        inputs, prefix_ids, kept = encode_prompts(source, processor, some, [["", *texts]] * len(some))
+        ids = [_ids_of(texts, tokenizer, each, row) for each, row in zip(some, kept, strict=True)]
+        tokens = _Tokens(vocabulary, of_text, ids)
+        root = source.continuations(inputs, tokens.texts, prefix_ids)
+        starts = [(i, ()) for i in range(len(some))]
+        found = walk_levels(functools.partial(tokens.after, root), starts, of_text, rest_is_known=True)
         readings = [reading_of(shares, values) for shares in found]
-        _warn(root, readings, of_text, vocabulary)
+        rare = [i for i, reading in enumerate(readings) if reading.none > MOST_NONE]
+        if rare:
+            text, shown = likeliest_after(root, rare[0], vocabulary)
+            advice = "end the prompt or prefill where the score begins"
+            if (written := (text or "").strip()) in of_text and written[-1].isdigit():
+                advice = (
+                    "digits or a point follow the level. If you have trained the model, end its labels with "
+                    "the end token"
+                )
+            warn_caller(
+                f"after {len(rare)} of {len(readings)} prompts the model hardly answers with a level (with "
+                f"probability {1 - readings[rare[0]].none:.2g} after one, where {shown} is likeliest): "
+                f"{advice}",
+                UnlikelyNumberWarning,
+            )
         return readings
 
     readings = read_each(prompts, source, read, [None] * len(prompts), max(1, _MOST_ROWS // len(values)))
@@ -111,11 +132,10 @@ class _Tokens:
         levels: Mapping[str, Any],
         ids: Sequence[Mapping[str, tuple[int, ...]]],
     ) -> None:
-        self.levels, self.ids = levels, ids
-        known = vocabulary.texts
+        self.levels, known = levels, vocabulary.texts
         numbers = [name for name in levels if name[-1].isdigit()]
         parts = {name[i:j] for name in numbers for i in range(len(name)) for j in range(i + 1, len(name) + 1)}
-        written = {i for of_prompt in ids for each in of_prompt.values() for i in each}
+        written = {i for of_prompt in ids for path in of_prompt.values() for i in path}
         written |= {i for i, text in known.items() if text.strip().replace(",", ".") in {*parts, "."}}
         digits = {i for i, text in known.items() if DIGIT.match(text)}
         decimals = {i for i, text in known.items() if text[:1] in (".", ",") and DIGIT.match(text[1:])}
@@ -127,52 +147,47 @@ class _Tokens:
             self.by_text.setdefault(self.texts[i], []).append(i)
         # What makes another number of a level without a point (`0`, `.5`), and with one.
         self.others = (digits | decimals - zeros, digits - zeros)
+        # Of each prompt: after the first tokens of a level, each next one with the text so far.
+        self.longer = [dict[tuple[int, ...], dict[int, str]]() for _ in ids]
+        for longer, of_prompt in zip(self.longer, ids, strict=True):
+            whole = {path: name for name, path in of_prompt.items()}
+            begun: dict[tuple[int, ...], str] = {(): ""}
+            names: dict[tuple[int, ...], list[str]] = {}
+            for path, name in whole.items():
+                for n in range(1, len(path) + 1):
+                    names.setdefault(path[:n], []).append(name)
+            for path in sorted(names, key=len):
+                text = (begun[path[:-1]] + self.texts[path[-1]]).lstrip()
+                # A token may be a part of a character, or be decoded with a space before it.
+                if not all(name.startswith(text) for name in names[path]):
+                    text = os.path.commonprefix([*names[path], min(names[path], key=len)[:-1]])  # noqa: RUF071
+                begun[path] = whole.get(path, text)
+                longer.setdefault(path[:-1], {})[path[-1]] = begun[path]
 
-    def of(self, root: Continuations) -> Ask:
-        """Return what asks a model after the prompts of `root`."""
-        asked = torch.tensor([*self.columns], device=root.device)
-        others = [torch.tensor([self.columns[i] for i in ids], dtype=torch.int64) for ids in self.others]
-
-        def ask(nodes: Sequence[Node]) -> Sequence[list[tuple[str, float, Any]] | None]:
-            asked_of = [node for node in nodes if self._may_go_on(node.text.lstrip())]
-            if not asked_of:
-                return [None] * len(nodes)
-            shares = root.next_tokens([node.state for node in asked_of], asked).exp().cpu()
-            sums = torch.stack([shares[:, columns].sum(-1) for columns in others], -1).tolist()
-            found = {
-                id(node): self._pieces(node, *of_node)
-                for node, *of_node in zip(asked_of, shares.tolist(), sums, strict=True)
-            }
-            return [found.get(id(node)) for node in nodes]
-
-        return ask
-
-    def _longer(self, prompt: int, path: tuple[int, ...], text: str) -> dict[int, str]:
-        """Return, after tokens as the tokenizer writes them, each next one with the text so far."""
-        begun: dict[int, list[tuple[str, bool]]] = {}
-        for name, ids in self.ids[prompt].items():
-            if ids[: len(path)] == path and len(ids) > len(path):
-                begun.setdefault(ids[len(path)], []).append((name, len(ids) == len(path) + 1))
-        found = {}
-        for token, each in begun.items():
-            names = [name for name, _ in each]
-            whole = next((name for name, ends in each if ends), None)
-            decoded = text + (self.texts[token] if path else self.texts[token].lstrip())
-            # A token may be a part of a character, or be decoded with a space before it.
-            if whole is None and not all(name.startswith(decoded) for name in names):
-                decoded = os.path.commonprefix([*names, min(names, key=len)[:-1]])  # noqa: RUF071
-            found[token] = decoded if whole is None else whole
-        return found
-
-    def _may_go_on(self, text: str) -> bool:
-        """Return whether a text is a number or may become a longer level; what follows words is not asked."""
-        return text[-1:].isdigit() or text[-1:] in (".", ",") or read_level(text, self.levels).longer
+    def after(self, root: Continuations, nodes: Sequence[Node]) -> list[list[tuple[str, float, Any]] | None]:
+        """Return what may follow each text; None for a word that begins no longer level."""
+        columns = [torch.tensor([self.columns[i] for i in ids], dtype=torch.int64) for ids in self.others]
+        asked = [
+            any(name.startswith(text) and name != text for name in self.levels)
+            or text[-1] in ".,"
+            or text[-1].isdigit()
+            for text in (node.text.lstrip() for node in nodes)
+        ]
+        if not any(asked):
+            return [None] * len(nodes)
+        ids = torch.tensor([*self.columns], device=root.device)
+        shares = root.next_tokens([node.state for node in compress(nodes, asked)], ids).exp().cpu()
+        others = torch.stack([shares[:, of_kind].sum(-1) for of_kind in columns], -1)
+        found = zip(shares.tolist(), others.tolist(), strict=True)
+        return [
+            self._pieces(node, *next(found)) if is_asked else None
+            for node, is_asked in zip(nodes, asked, strict=True)
+        ]
 
     def _pieces(
         self, node: Node, shares: Sequence[float], others: Sequence[float]
     ) -> list[tuple[str, float, Any]]:
-        prompt, path = node.state
-        text = node.text.lstrip()
+        (prompt, path), text = node.state, node.text.lstrip()
         rests = [name[len(text) :] for name in self.levels if name.startswith(text)]
         pieces = {rest[:n] for rest in rests for n in range(1, len(rest) + 1)}
         pieces |= {piece.replace(".", ",") for piece in pieces}
@@ -180,53 +195,28 @@ class _Tokens:
             pieces |= {" " + piece for piece in pieces}
         is_number = text[-1:].isdigit() or text[-1:] in (".", ",")
         pieces |= {".", ","} if is_number else set()
-        written = {token: self.texts[token] for piece in pieces for token in self.by_text.get(piece, ())}
-        tokens = {*written}
-        written |= {token: full[len(text) :] for token, full in self._longer(prompt, path, text).items()}
+        tokens = {token: piece for piece in pieces for token in self.by_text.get(piece, ())}
+        written = tokens | {
+            token: longer[len(text) :] for token, longer in self.longer[prompt].get(path, {}).items()
+        }
         found = [
             (piece, shares[self.columns[t]], (prompt, (*path, t))) for t, piece in sorted(written.items())
         ]
         if is_number:
             has_point = "." in text or "," in text
-            counted = sum(shares[self.columns[token]] for token in tokens & self.others[has_point])
+            counted = sum(shares[self.columns[token]] for token in {*tokens} & self.others[has_point])
             return [*found, (_ANOTHER, max(others[has_point] - counted, 0.0), None)]
         return found
 
 
-def _ids_after(
-    model: Any, tokenizer: Any, prompt: Prompt, levels: Sequence[str]
+def _ids_of(
+    levels: Sequence[str], tokenizer: Any, prompt: Prompt, kept: Sequence[int]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the tokens of levels after those that are kept of a prompt."""
-    text, special = (prompt.answer, False) if has_decoder(model) else (prompt.text, prompt.special)
-    kept = len(encode_before(tokenizer, text, ["", *levels], special))
-    found = [tuple(encode_whole(tokenizer, text + level, special)[kept:]) for level in levels]
+    """Return the tokens of levels after a prompt, of which these tokens are kept."""
+    found = [tuple(encode_after(tokenizer, prompt, kept, level)) for level in levels]
     unknown = getattr(tokenizer, "unk_token_id", None)
     if without := [level for level, ids in zip(levels, found, strict=True) if unknown in ids]:
         raise ValueError(f"levels: the tokenizer has no tokens that write {without[0]!r}")
     if len({*found}) < len(found) or not all(found):
         raise ValueError(f"levels: the tokenizer writes two of {levels} with the same tokens")
     return dict(zip(levels, found, strict=True))
-
-
-def _warn(
-    root: Continuations,
-    readings: Sequence[ScoreReading],
-    levels: Mapping[str, Any],
-    vocabulary: NumberVocabulary,
-) -> None:
-    rare = [i for i, reading in enumerate(readings) if reading.none > MOST_NONE]
-    if rare:
-        text, shown = likeliest_after(root, rare[0], vocabulary)
-        written = (text or "").strip()
-        if written in levels and written[-1].isdigit():
-            advice = (
-                "digits or a point follow the level. If you have trained the model, end its labels with the "
-                "end token"
-            )
-        else:
-            advice = "end the prompt or prefill where the score begins"
-        warn_caller(
-            f"after {len(rare)} of {len(readings)} prompts the model hardly answers with a level (with "
-            f"probability {1 - readings[rare[0]].none:.2g} after one, where {shown} is likeliest): {advice}",
-            UnlikelyNumberWarning,
-        )

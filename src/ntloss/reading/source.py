@@ -28,10 +28,7 @@ class Continuations(Protocol):
     """Prompts, one a row, and what may follow the texts that continue them."""
 
     device: torch.device
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """How often the model was called so far, and with how many rows."""
+    counts: list[int]  # how often the model was called so far, and with how many rows
 
     def __len__(self) -> int: ...
 
@@ -49,13 +46,21 @@ class Continuations(Protocol):
         """Return some of the prompts."""
 
 
-class Source(Protocol):
+class Source(ABC):
     """What may follow a text: of a model of transformers, of a server, or of an engine in this process."""
 
+    has_decoder = False  # whether a decoder of its own reads the answer, which is not after the prompt
+    is_chat = False  # whether prompts are conversations, which a server writes as texts
+
+    @abstractmethod
     def continuations(
         self, inputs: Any, texts: Mapping[int, str], prefix_ids: Sequence[int] = ()
     ) -> Continuations:
         """Return prompts to be continued with tokens of these ids and texts, after the tokens of a prefix."""
+
+    def for_images(self) -> Source:
+        """Return what reads prompts with images."""
+        return self
 
 
 class Prefixes(ABC):
@@ -64,12 +69,7 @@ class Prefixes(ABC):
     device = torch.device("cpu")
 
     def __init__(self, prompts: Sequence[Prefix]) -> None:
-        self.prompts, self._counted = [*prompts], [0, 0]
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """How often it was asked, and about how many prefixes."""
-        return self._counted[0], self._counted[1]
+        self.prompts, self.counts = [*prompts], [0, 0]
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -96,15 +96,15 @@ class Prefixes(ABC):
 
     def count(self, prefixes: Sequence[Prefix]) -> None:
         """Count a call about these prefixes."""
-        self._counted[0] += 1
-        self._counted[1] += len(prefixes)
+        self.counts[0] += 1
+        self.counts[1] += len(prefixes)
 
     @abstractmethod
     def ask(self, prefixes: Sequence[Prefix], token_ids: list[int]) -> Tensor:
         """Return the log-probabilities of tokens after prefixes, `[prefixes, tokens]`, float64."""
 
 
-class FunctionSource:
+class FunctionSource(Source):
     """What may follow a text, as a function says; see `from_function`."""
 
     def __init__(self, log_probs: LogProbs) -> None:

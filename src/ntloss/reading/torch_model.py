@@ -14,7 +14,7 @@ import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -44,16 +44,16 @@ _HEAD_ROWS = 8192  # rows of a half-precision head that are converted to float32
 
 def as_source(model: Any, past: Any = None) -> Source:
     """Return a source as it is, and a model of transformers as one, with its cache of the prompts."""
-    if not hasattr(model, "continuations"):
+    if not isinstance(model, Source):
         return TorchModel(model, past)
     if past is not None:
         raise TypeError(
             f"past_key_values: expected none for {type(model).__name__}, which has a cache of its own"
         )
-    return cast(Source, model)
+    return model
 
 
-class TorchModel:
+class TorchModel(Source):
     """A model of transformers, which is called with its cache.
 
     Args:
@@ -77,6 +77,7 @@ class TorchModel:
         self.accepted = inspect.signature(type(self.inner).forward).parameters
         self.cache_name = next((name for name in _CACHE_NAMES if name in self.accepted), "past_key_values")
         self.past = past
+        self.has_decoder = bool(self.inner.config.is_encoder_decoder)
         self.encoded: Any = None  # output of the encoder
         self.gives_positions = False  # counted without what the mask leaves out, as where a prompt is padded
         parts = [*self.inner.named_modules()]
@@ -96,16 +97,15 @@ class TorchModel:
         self.head = self.inner.get_output_embeddings()
         weight = getattr(self.head, "weight", None)
         self.width = None if weight is None else len(weight)  # of the logits; None if only these tell it
-        self.passes = self.rows = 0  # number of calls, and of rows in all of them
+        self.counts = [0, 0]  # calls, and rows in all of them
 
     def continuations(
         self, inputs: Mapping[str, Tensor], texts: Mapping[int, str], prefix_ids: Sequence[int] = ()
     ) -> Prompts:
         """Run a batch of prompts, each with the tokens of a prefix after it; see `number_quantiles`."""
-        tokens, mask = _check_inputs(inputs)
+        tokens, mask, further = self._checked(inputs, len(prefix_ids))
         prefix = tokens.new_tensor(list(prefix_ids)).expand(len(tokens), -1)
-        further = self._further(inputs, len(prefix_ids))
-        if self.inner.config.is_encoder_decoder:
+        if self.has_decoder:
             # Encoders with learned positions count them from the first column: padding belongs on the right.
             leading = (mask.cumsum(-1) == 0).sum(-1, keepdim=True)
             order = (torch.arange(mask.shape[-1], device=mask.device) + leading) % mask.shape[-1]
@@ -127,7 +127,7 @@ class TorchModel:
             tokens, mask = torch.cat([tokens, prefix], dim=-1), F.pad(mask, (0, len(prefix_ids)), value=1)
         past = None
         if self.past is not None:
-            past = _copy_past(self.past, tokens, self.inner.config.is_encoder_decoder)
+            past = _copy_past(self.past, tokens, self.has_decoder)
         logits, cache, moved = self._begin(tokens, mask, past, further)
         root = Prompts(self, mask, cache, logits[:, -1], moved)
         if self.gives_positions and "position_ids" not in self.accepted:
@@ -140,13 +140,25 @@ class TorchModel:
             )
         return root
 
-    def _further(self, inputs: Mapping[str, Any], written: int) -> dict[str, Any]:
-        """Return what a processor made besides the tokens, such as images; `written` tokens follow these."""
-        config, ids = self.inner.config, inputs["input_ids"]
+    def _checked(self, inputs: Mapping[str, Any], written: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """Return the tokens, their mask, and what a processor made besides, such as images.
+
+        `written` tokens follow these.
+        """
+        if not isinstance(inputs, Mapping) or not isinstance(inputs.get("input_ids"), Tensor):
+            raise TypeError(
+                "inputs: expected what a tokenizer returns with return_tensors='pt', a mapping with the "
+                f"tensor 'input_ids'; given {type(inputs).__name__}"
+            )
+        ids, mask = inputs["input_ids"], inputs.get("attention_mask")
+        if ids.dim() != 2 or not ids.numel():
+            raise ValueError(
+                f"inputs: input_ids of shape {list(ids.shape)}: expected [batch, seq], both above 0"
+            )
         given = {name: value for name, value in inputs.items() if name not in _USED and value is not None}
-        if config.is_encoder_decoder or not self.placeholders:
+        if self.has_decoder or not self.placeholders:
             given = {name: value for name, value in given.items() if name not in _IGNORED}
-        taken = {*()} if config.is_encoder_decoder else {*self.accepted, *_IGNORED} - _NOT_OF_PROMPTS
+        taken = {*()} if self.has_decoder else {*self.accepted, *_IGNORED} - _NOT_OF_PROMPTS
         if refused := sorted({*given} - taken):
             raise TypeError(
                 f"inputs: expected input_ids and attention_mask, and of a causal model with images what its "
@@ -160,11 +172,12 @@ class TorchModel:
                     f"{kind}: pass all that the processor returned"
                 )
         by_token = {name for name, value in given.items() if getattr(value, "shape", None) == ids.shape}
-        return {
+        further = {
             name: F.pad(value, (0, written)) if name in by_token else value
             for name, value in given.items()
             if name in self.accepted
         }
+        return ids, torch.ones_like(ids) if mask is None else mask, further
 
     def _begin(
         self, tokens: Tensor, mask: Tensor, past: Any, further: dict[str, Any], keep: Tensor | None = None
@@ -190,22 +203,15 @@ class TorchModel:
                 further = {}  # the cache holds all images
             by_token = {name for name, v in further.items() if getattr(v, "shape", None) == tokens.shape}
             further = {name: v[:, seen:] if name in by_token else v for name, v in further.items()}
-        if places is None and not has_grid:
-            places = self.places(mask, tokens.shape[-1] - seen, moved)
         before = getattr(self.counting, "rope_deltas", None)
-        logits, cache = self(tokens[:, seen:], mask, past, keep, places, further)
+        counted = None if has_grid else moved
+        logits, cache = self(tokens[:, seen:], mask, past, counted, places, keep, further)
         if has_grid and past is None:
             moved = self.counting.rope_deltas.to(tokens.device)
             self.gives_positions = True
         if self.counting is not None:
             self.counting.rope_deltas = before
         return logits, cache, moved
-
-    def places(self, mask: Tensor, count: int, moved: Tensor) -> Tensor | None:
-        """Return the positions of the last tokens, `[rows, count]`; None if the model counts them itself."""
-        if not self.gives_positions or "position_ids" not in self.accepted or self.encoded is not None:
-            return None
-        return (mask.cumsum(-1) - 1).clamp(min=0)[:, -count:] + moved
 
     def prefixes(self, inputs: Mapping[str, Any], lengths: Sequence[int], rows: int) -> Iterator[Prompts]:
         """Run one prompt once, and yield its first `lengths` tokens as prompts, `rows` at a time.
@@ -214,10 +220,9 @@ class TorchModel:
         positions but count the cache's tokens, are advanced from prefix to prefix, token by token, and one
         prefix is yielded at a time. A TypeError for an encoder-decoder.
         """
-        if self.inner.config.is_encoder_decoder:
+        if self.has_decoder:
             raise TypeError(f"{type(self.inner).__name__}: expected a causal model, given an encoder-decoder")
-        tokens, mask = _check_inputs(inputs)
-        further = self._further(inputs, 0)
+        tokens, mask, further = self._checked(inputs, 0)
         logits, cache, moved = self._begin(tokens, mask, None, further, torch.tensor(lengths) - 1)
         self.gives_positions = True
         holds_all = _is_attention(cache) and _holds_all(cache, tokens.shape[-1])
@@ -225,13 +230,11 @@ class TorchModel:
             yield from self._steps(tokens, mask, further, lengths)
             return
         seen = torch.arange(tokens.shape[-1], device=tokens.device)
-        is_shared = self.grows_trees(cache)
         for first in range(0, len(lengths), rows):
             kept = torch.tensor(lengths[first : first + rows], device=tokens.device)
-            sees, same = (seen < kept[:, None]).long(), torch.zeros_like(kept)
-            held = cache if is_shared else _select(cache, same, 1)
-            owners = same.tolist() if is_shared else None
-            yield Prompts(self, sees, held, logits[0, first : first + rows], moved[same], owners)
+            same = torch.zeros_like(kept)
+            sees = (seen < kept[:, None]).long()
+            yield Prompts(self, sees, cache, logits[0, first : first + rows], moved[same], same.tolist())
 
     def _steps(
         self, tokens: Tensor, mask: Tensor, further: dict[str, Any], lengths: Sequence[int]
@@ -251,33 +254,24 @@ class TorchModel:
         """Write `[rows, n]` tokens after those in a cache; return logits, the new mask and the cache."""
         if self.encoded is None:
             mask = torch.cat([mask, torch.ones_like(tokens, dtype=mask.dtype)], dim=-1)
-        logits, cache = self(tokens, mask, cache, places=self.places(mask, tokens.shape[-1], moved))
+        logits, cache = self(tokens, mask, cache, moved)
         return logits, mask, cache
-
-    def grows_trees(self, cache: Any) -> bool:
-        """Return whether texts can share a cache: the model takes a mask for each token, and positions."""
-        return (
-            not self.inner.config.is_encoder_decoder
-            and "position_ids" in self.accepted
-            and getattr(self.inner, "_supports_attention_backend", False)
-            and self.inner.config._attn_implementation in ("eager", "sdpa")
-            # Other layers forget tokens, or round them.
-            and all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
-        )
 
     def __call__(
         self,
         tokens: Tensor,
         mask: Tensor,
         cache: Any,
-        keep: Tensor | None = None,
+        moved: Tensor | None = None,
         places: Tensor | None = None,
+        keep: Tensor | None = None,
         further: Mapping[str, Any] | None = None,
     ) -> tuple[Tensor, Any]:
         """Write `[rows, n]` tokens after those in the cache; a TypeError if the model returns none.
 
         Return the logits, `[rows, 1 or n, vocab]`, or those at the columns `keep`, and the cache. See
-        `Prompts` for the mask; `places` are the tokens' positions, and `further` are images.
+        `Prompts` for the mask. The tokens' positions are `places`, or are counted in the mask and moved by
+        `moved`; without both, the model counts them itself. `further` are images.
         """
         options: dict[str, Any] = {self.cache_name: cache, "attention_mask": mask, **(further or {})}
         if self.encoded is not None:
@@ -294,11 +288,17 @@ class TorchModel:
                 options["encoder_outputs"] = (states,) if own is tuple else own(last_hidden_state=states)
         else:
             options["input_ids"] = tokens
-            if places is not None:
+            if places is None and moved is not None and self.gives_positions:
+                places = (mask.cumsum(-1) - 1).clamp(min=0)[:, -tokens.shape[-1] :] + moved
+            if places is not None and "position_ids" in self.accepted:
                 options["position_ids"] = places + self.first_position
             if cache is None and "logits_to_keep" in self.accepted:
                 options["logits_to_keep"] = 1 if keep is None else keep.to(tokens.device)
-            if cache is not None and _is_recurrent(cache):  # its states hold what the mask has let in
+            layers = getattr(cache, "layers", None)
+            has_keys = hasattr(cache, "key_cache")  # of a hybrid in transformers 4
+            if isinstance(layers, Sequence):
+                has_keys = any(hasattr(layer, "keys") for layer in layers)
+            if cache is not None and not has_keys:  # recurrent: its states hold what the mask has let in
                 del options["attention_mask"]
                 if "cache_position" in self.accepted:  # transformers 4 needs the position after the cache
                     seen = max(mask.shape[-1], self.inner.config.conv_kernel)
@@ -310,8 +310,8 @@ class TorchModel:
         )
         with _float32_logits(head) if is_half else nullcontext():
             output = self.model(**options, use_cache=True)
-        self.passes += 1
-        self.rows += len(tokens)
+        self.counts[0] += 1
+        self.counts[1] += len(tokens)
         if (cache := getattr(output, self.cache_name, None)) is None:
             raise TypeError(
                 f"the model returned no cache. Expected a model of transformers that returns "
@@ -336,6 +336,8 @@ class Prompts:
         logits: `[rows, vocab]`, of the token after each prompt.
         moved: `[rows, 1]`, how far images move the positions of what follows.
         owners: the row of the cache that each prompt is in. Default: its own.
+
+    In a tree, texts share a cache. The model has to take a mask for each token, and positions.
     """
 
     def __init__(
@@ -348,18 +350,22 @@ class Prompts:
         owners: Sequence[int] | None = None,
     ) -> None:
         self.model, self.mask, self.cache, self.logits, self.moved = model, mask, cache, logits, moved
-        self.device = logits.device
+        self.device, self.counts = logits.device, model.counts
         self._owners = [*range(len(logits))] if owners is None else owners
-        self.in_tree = model.grows_trees(cache)
+        self.in_tree = (
+            not model.has_decoder
+            and "position_ids" in model.accepted
+            and getattr(model.inner, "_supports_attention_backend", False)
+            and model.inner.config._attn_implementation in ("eager", "sdpa")
+            # Other layers forget tokens, or round them.
+            and all(type(layer).__name__ == "DynamicLayer" for layer in cache.layers)
+        )
+        if owners is not None and not self.in_tree:
+            self.cache = _select(cache, torch.tensor(owners), len(cache.layers[0].keys))
         # In a tree, the cache with the texts' tokens, and each text's columns in it; otherwise the texts of
         # the last pass, each with its row in the cache and the mask of that pass.
         self._grown: Any = None
         self._places = dict[Text, Any]()
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """How often the model was called so far, and with how many rows."""
-        return self.model.passes, self.model.rows
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -423,7 +429,7 @@ class Prompts:
         additive = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
         positions = torch.zeros_like(written).index_put(at, positions)
         logits, self._grown = self.model(written, additive[:, None], self._grown, places=positions)
-        self.model.rows += len(texts) - count
+        self.counts[1] += len(texts) - count
         return logits[at]
 
     def _in_copies(self, texts: Sequence[Text]) -> Tensor:
@@ -536,13 +542,6 @@ def _is_attention(cache: Any) -> bool:
     )
 
 
-def _is_recurrent(cache: Any) -> bool:
-    """Whether no layer is an attention layer, whose keys a mask refers to."""
-    if isinstance(layers := getattr(cache, "layers", None), Sequence):
-        return not any(hasattr(layer, "keys") for layer in layers)
-    return not hasattr(cache, "key_cache")  # of a hybrid in transformers 4
-
-
 def _holds_all(cache: Any, length: int) -> bool:
     """Whether no layer has forgotten a token: sliding windows may have."""
     windows = [getattr(layer, "sliding_window", None) for layer in cache.layers]
@@ -554,21 +553,6 @@ def _is_of(kind: str, name: str) -> bool:
     if kind == "audio":
         return any(word in name for word in _SOUND)
     return ("video" in name) == (kind == "video") and ("pixel" in name or kind in name)
-
-
-def _check_inputs(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    if not isinstance(inputs, Mapping) or not isinstance(inputs.get("input_ids"), Tensor):
-        raise TypeError(
-            "inputs: expected what a tokenizer returns with return_tensors='pt', a mapping with the tensor "
-            f"'input_ids'; given {type(inputs).__name__}"
-        )
-    input_ids = inputs["input_ids"]
-    if input_ids.dim() != 2 or not input_ids.numel():
-        raise ValueError(
-            f"inputs: input_ids of shape {list(input_ids.shape)}: expected [batch, seq], both above 0"
-        )
-    mask = inputs.get("attention_mask")
-    return input_ids, torch.ones_like(input_ids) if mask is None else mask
 
 
 def _copy_past(past: Any, tokens: Tensor, is_encoder_decoder: bool) -> Any:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from ntloss.callers import UnlikelyNumberWarning, warn_caller
+from ntloss.results import Result, axes
 from ntloss.scores.levels import NONE, UNKNOWN, Ask, Levels, Node, Scale, read_level, walk_levels
 from ntloss.scores.places import Place, places_of_score
 from ntloss.scores.responses import Position, answer_of, answer_of_list, plain
@@ -19,8 +20,8 @@ MOST_NONE, MOST_LEFT_OUT, _LEAST_CASE = 0.5, 0.1, 0.01
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class ScoreReading:
+@dataclass(frozen=True, repr=False)
+class ScoreReading(Result):
     """The score that a model answers with; printed as its mean and the probability of each level.
 
     Args:
@@ -65,10 +66,7 @@ class ScoreReading:
         Returns:
             The axes.
         """
-        if ax is None:
-            from matplotlib import pyplot
-
-            ax = pyplot.subplots(layout="constrained")[1]
+        ax = axes(ax)
         places = [self.value_of(level) for level in self.probabilities]
         gap = min((b - a for a, b in pairwise(places)), default=1.0)
         ax.bar(places, [*self.probabilities.values()], width=0.8 * gap or 0.8)
@@ -81,6 +79,11 @@ class ScoreReading:
     def __str__(self) -> str:
         shares = ", ".join(f"{level}: {share:.3g}" for level, share in self.probabilities.items())
         return f"{self.mean:.3g} ({shares})"
+
+    def _rows(self) -> dict[Any, dict[str, Any]]:
+        shares = {f"P({level})": share for level, share in self.probabilities.items()}
+        whole = {"mean": self.mean, "median": self.median}
+        return {"": {**whole, **shares, "none": self.none, "left_out": self.left_out}}
 
 
 def reading_of(shares: Mapping[Any, float], values: Mapping[Any, float]) -> ScoreReading:

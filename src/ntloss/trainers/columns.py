@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from ntloss.criteria.soft import SoftTargets, pad_pairs
-from ntloss.engine.targets import LabelReader, PreparedLabels
+from ntloss.engine.targets import PreparedLabels
 from ntloss.losses import NTLCrossEntropyLoss
 from ntloss.numbers import sequence_ids_of
 
@@ -37,8 +38,8 @@ class Preparation:
     def __init__(self, loss: NTLCrossEntropyLoss) -> None:
         self.reader, self.mode, self.shift = loss.term.labels, loss.mode, loss.shift
 
-    def __call__(self, batch: Mapping[str, Any], finds_numbers: bool = True) -> PreparedLabels:
-        """Return the record of a batch's labels and columns, maybe without the numbers of labels.
+    def __call__(self, batch: Mapping[str, Any]) -> PreparedLabels:
+        """Return the record of a batch's labels and columns.
 
         Raises:
             ValueError: columns beside labels that are shifted already.
@@ -55,9 +56,8 @@ class Preparation:
         if positions is not None and torch.as_tensor(positions).shape == labels.shape:
             ids = sequence_ids_of(torch.as_tensor(positions))
         arguments = {_ARGUMENTS[name]: column for name, column in beside.items()}
-        reader = self.reader if finds_numbers else LabelReader(self.reader.vocabulary)
         shift = self.shift and shifted is None
-        return reader.prepare(labels, **arguments, sequence_ids=ids, mode=self.mode, shift=shift)
+        return self.reader.prepare(labels, **arguments, sequence_ids=ids, mode=self.mode, shift=shift)
 
     def collate(self, collator: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
         """Return a collator's batch, with a record if rows have columns or the loss reads whole numbers.
@@ -145,17 +145,13 @@ def _tokens_of(row: Mapping[str, Any]) -> Tensor:
 
 
 def _floats_of(row: Mapping[str, Any], name: str, tokens: Tensor) -> Tensor:
-    if row.get(name) is None:
+    given = row.get(name)
+    if given is None:
         return torch.full((len(tokens),), _DEFAULTS[name])
-    given = row[name]
     if name == "number_sigma" and isinstance(given, (list, tuple)):  # tables write NaN as None
-        given = [0.0 if each is None else each for each in given]
+        given = [math.nan if each is None else each for each in given]
     floats = torch.as_tensor(given, dtype=torch.float32)
     _check_length(name, floats.shape, tokens)
-    if name == "number_sigma":
-        floats = floats.nan_to_num(nan=0.0, posinf=torch.inf)
-    if not ((floats >= 0) & (floats < torch.inf)).all():  # NaN fails this, too
-        raise ValueError(f"{name} {row[name]!r}: expected finite numbers, 0 or more")
     return floats
 
 
@@ -163,8 +159,7 @@ def _pairs_of(row: Mapping[str, Any], tokens: Tensor) -> list[Any]:
     if row.get(_SOFT) is None:
         return [()] * len(tokens)
     # In tables with a format, the pairs of a label are tensors or arrays.
-    given = [pairs.tolist() if hasattr(pairs, "tolist") else pairs or () for pairs in row[_SOFT]]
-    given = [[pair.tolist() if hasattr(pair, "tolist") else pair for pair in pairs] for pairs in given]
+    given = [[_as_list(pair) for pair in _as_list(pairs) or ()] for pairs in row[_SOFT]]
     _check_length(_SOFT, (len(given),), tokens)
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pairs in given for pair in pairs):
         raise ValueError(
@@ -172,6 +167,10 @@ def _pairs_of(row: Mapping[str, Any], tokens: Tensor) -> list[Any]:
             "[[], [[14, 0.67], [15, 0.33]]], as SoftTargets.pairs() returns it"
         )
     return given
+
+
+def _as_list(given: Any) -> Any:
+    return given.tolist() if hasattr(given, "tolist") else given
 
 
 def _check_length(name: str, shape: Sequence[int], tokens: Tensor) -> None:

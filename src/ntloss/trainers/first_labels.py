@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -114,10 +114,11 @@ def log_of(loss: NTLCrossEntropyLoss, labels: Tensor, record: PreparedLabels) ->
     first = numbers.magnitude[starts][:_NUMBERS].tolist()
     written = [f"{number:.15g}" for number in first]
     if isinstance(criterion, HLGauss):
-        widths: Iterable[float] = (math.hypot(float(criterion.sigma), criterion.relative * x) for x in first)
-        if criterion.fields and record.sigma is not None:
-            widths = record.sigma.cpu().reshape(-1)[starts].tolist()
-        written = [f"{number} ± {width:.3g}" for number, width in zip(written, widths, strict=False)]
+        sigma, relative = 0.0 if criterion.fields else float(criterion.sigma), criterion.relative
+        usual = [math.hypot(sigma, relative * x) for x in first]
+        given = usual if record.sigma is None else record.sigma.cpu().reshape(-1)[starts].tolist()
+        widths = [own if own > 0 else other for own, other in zip(given, usual, strict=False)]
+        written = [f"{number} ± {width:.3g}" for number, width in zip(written, widths, strict=True)]
     return logs | ({"first_numbers": ", ".join(written)} if written else {})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from ntloss.numbers import parse_number
@@ -135,7 +136,8 @@ def _true_number(truth: Any, column: str, thousands: str | None) -> float:
     if isinstance(truth, str):
         number = parse_number(truth, "whole", thousands)
     elif not isinstance(truth, bool) and hasattr(truth, "__float__") and getattr(truth, "ndim", 0) == 0:
-        number = float(truth)  # of Python, NumPy and torch
+        with suppress(OverflowError):
+            number = float(truth)  # of Python, NumPy and torch
     if number is None or not math.isfinite(number):
         raise ValueError(f"{column}={truth!r}: expected a finite number, or a text of one")
     return number

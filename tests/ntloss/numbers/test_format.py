@@ -82,6 +82,7 @@ def test_an_answer_that_is_not_a_single_number_is_an_error(answer):
         (lambda: NumberFormat.of(["7", "0.125"], decimals=2), ValueError, "'0.125'.*2"),
         (lambda: NumberFormat.of(["5"], digits=0), ValueError, "digits"),
         (lambda: NumberFormat(digits="2"), TypeError, "digits"),
+        (lambda: NumberFormat(1, plus="none"), ValueError, "plus"),
         *[
             (lambda t=t: NumberFormat(3).read(t), ValueError, "format")
             for t in ("12", "+012", "0.12", "01x", "٠١٢")
@@ -98,11 +99,13 @@ def test_only_tokens_that_lead_to_a_complete_number_are_allowed():
     vocabulary = NumberVocabulary.from_mapping(
         {**digits, 10: "-", 11: "+", 12: "\u2212", 13: "12", 14: " 4", 15: "345", 16: "."}, vocab_size=17
     )
-    for writes_plus, first in ((False, {*range(15)}), (True, {10, 11, 12})):
-        slots = NumberFormat(2, signed=True).tokens(vocabulary, writes_plus)
+    for plus, first in (("optional", {*range(15)}), ("written", {10, 11, 12})):
+        slots = NumberFormat(2, signed=True, plus=plus).tokens(vocabulary)
         assert {token for token, _ in slots[0]} == first
-        # No space inside, and three digits are too many.
-        assert {token for token, _ in slots[1]} == {*digits, 13}
+        assert {token for token, _ in slots[1]} == {
+            *digits,
+            13,
+        }  # no space inside, and three digits are too many
     allowed, lengths = NumberFormat(1, 1, signed=True).masks(vocabulary)
     assert [row.nonzero()[:, 0].tolist() for row in allowed] == [[10, 11], [*digits], [16], [*digits]]
     assert lengths[[10, 3, 16]].tolist() == [1, 1, 1]

@@ -319,3 +319,11 @@ class TestRecord:
         loss = NTLCrossEntropyLoss(VOCABULARY, "number_level")(logits, torch.zeros(2, 0, dtype=torch.int64))
         loss.backward()
         assert loss == 0
+
+    def test_labels_without_values_need_it(self):
+        labels, logits = self.LABELS, torch.randn(*self.LABELS.shape, len(TEXTS))
+        loss = NTLCrossEntropyLoss(VOCABULARY, "number_level")
+        with pytest.raises(RuntimeError, match="prepare"):
+            torch.func.vmap(torch.func.grad(loss))(logits[:, None], labels[:, None])
+        with pytest.raises(RuntimeError, match="prepare"):
+            loss.to("meta")(logits.to("meta"), labels.to("meta"))

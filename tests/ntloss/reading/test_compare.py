@@ -11,6 +11,7 @@ from tolerances import approx
 
 from ntloss.numbers import NumberFormat
 from ntloss.reading import Question, compare_answers, number_quantiles
+from ntloss.reading.source import Source
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
 PROMPTS, TRUTHS = ["a\n", "the a\n", "a a a\n"], [12, 7, 55]
@@ -69,20 +70,6 @@ def test_the_cross_entropy_is_that_of_the_answers_after_the_prefill(models, toke
             ids, logits = logits_after(model, tokenizer, prompt, f"is{truth:02d}")
             losses.append(F.cross_entropy(logits[begun:], ids[begun:], reduction="sum"))
         assert found.models[name].cross_entropy == approx(torch.stack(losses).mean().item(), 1e-4)
-
-
-def test_a_comparison_is_printed_as_a_table_and_becomes_one(models, tokenizer):
-    found = compare_answers(models, tokenizer, PROMPTS, TRUTHS, format=TWO_DIGITS)
-    lines = repr(found).splitlines()
-    assert [line.split("  ")[0] for line in lines[1:]] == [*models]
-    assert found._repr_html_().count("<tr>") == len(lines)
-    table = found.to_frame()
-    assert table.index.tolist() == [*models]
-    assert table["median"].tolist() == [errors.median for errors in found.models.values()]
-    assert table["change_share"].iloc[1] == found.changes["seed 1"].share
-    pytest.importorskip("matplotlib").use("agg")
-    heights = [bar.get_height() for bars in found.plot().containers for bar in bars]
-    assert approx(found.models["seed 0"].median) in heights
 
 
 def test_saved_models_answer_as_those_in_memory(models, tokenizer, tmp_path):
@@ -148,7 +135,7 @@ def test_models_have_names_and_are_no_servers(models, tokenizer):
     with pytest.raises(TypeError, match="names"):
         compare_answers([*models.values()], tokenizer, PROMPTS, TRUTHS)
 
-    class Server:
+    class Server(Source):
         def continuations(self, *_):
             """Answer nothing."""
 

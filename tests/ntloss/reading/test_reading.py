@@ -2,9 +2,7 @@
 
 import math
 import warnings
-from dataclasses import replace
 
-import pandas as pd
 import pytest
 import tiny_tokenizers as tiny
 import torch
@@ -16,7 +14,6 @@ from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat
 from ntloss.reading import (
     Limits,
-    NumberQuantiles,
     Question,
     number_quantiles,
     read_number,
@@ -261,28 +258,6 @@ def test_tokens_that_the_model_does_not_have_are_not_read(kind):
     assert str(after[1]) == str(before[1])
 
 
-def reading_of(median, low, high, starts=1.0):
-    nothing = torch.zeros(1, dtype=torch.float64)
-    values = torch.tensor([[low, median, high]], dtype=torch.float64)
-    found = NumberQuantiles(
-        (0.05, 0.5, 0.95), values, values, values, nothing, nothing, nothing + starts, nothing, nothing, 1, 1
-    )
-    return found.row(0)
-
-
-def test_a_reading_prints_as_its_median_and_its_interval():
-    assert str(reading_of(11.0, 2.0, 40.5)) == "11 [2, 40.5]"
-    assert repr([reading_of(1234567.0, -0.25, 3e9)]) == "[1234567 [-0.25, 3000000000]]"
-    assert str(reading_of(math.nan, math.nan, math.nan)) == "no number"
-    assert reading_of(1.0, 0.0, 2.0)._repr_html_() == "<b>1</b> [0, 2]"
-    assert reading_of(1.0, 0.0, 2.0) != replace(reading_of(1.0, 0.0, 2.0), high=3.0)
-
-
-def test_a_reading_says_where_the_model_rather_writes_something_else():
-    assert "0.21" in str(reading_of(8.0, 2.0, 9.0, starts=0.21))
-    assert str(reading_of(8.0, 2.0, 9.0, starts=0.6)) == "8 [2, 9]"
-
-
 def test_a_reading_has_the_distribution_that_its_quantiles_are_of():
     tokenizer = tiny.byte_level()
     model, limits = make_model("llama", len(tokenizer)).double(), Limits(max_digits=1, most_texts=1000)
@@ -298,34 +273,6 @@ def test_a_reading_has_the_distribution_that_its_quantiles_are_of():
     assert read_number(model, tokenizer, "a", format=NumberFormat(2)).distribution == {}
 
 
-def test_readings_become_a_table():
-    tokenizer = tiny.byte_level()
-    model = make_model("llama", len(tokenizer))
-    readings = read_number(model, tokenizer, ["a", "the a"], limits=Limits(max_digits=1))
-    table = pd.concat([reading.to_frame() for reading in readings])
-    assert table["median"].tolist() == [reading.median for reading in readings]
-    assert table["mean"].tolist() == [reading.details.mean.item() for reading in readings]
-
-
-def test_readings_are_drawn():
-    pytest.importorskip("matplotlib").use("agg")
-    tokenizer = tiny.byte_level()
-    model = make_model("llama", len(tokenizer))
-    for options in ({"limits": Limits(max_digits=1)}, {"format": NumberFormat(2)}):
-        reading = read_number(model, tokenizer, "a", **options)
-        ax = reading.plot()
-        (median,) = ax.lines
-        assert median.get_xdata()[0] == reading.median
-        assert reading.plot(ax) is ax
-    reading_of(math.nan, math.nan, math.nan).plot(ax)
-    # Whole numbers from 0 to 3 are bars as high as their probabilities.
-    numbers = torch.arange(4, dtype=torch.float64)
-    shares = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
-    few = reading_of(2.0, 0.0, 3.0)
-    bars = replace(few, details=replace(few.details, distributions=((numbers, shares),))).plot()
-    assert [bar.get_height() for bar in bars.containers[0]] == approx(shares.tolist())
-
-
 @pytest.mark.parametrize(
     ("changed", "error", "named"),
     [
@@ -339,6 +286,7 @@ def test_readings_are_drawn():
         ({"format": 2}, TypeError, "format"),
         ({"levels": 90}, ValueError, "levels"),
         ({"levels": (0.5, 1.0)}, ValueError, "levels"),
+        ({"levels": ()}, ValueError, "levels"),
         ({"question": Question("a", prefill="It takes 1 ")}, ValueError, "prefill"),
         ({"question": Question("a", system="s")}, ValueError, "system"),
     ],

@@ -10,7 +10,6 @@ from reading_cases import make_model, next_token, tokenizer_of
 from tolerances import approx
 
 from ntloss.reading import Question, UnlikelyNumberWarning, read_scores
-from ntloss.scores import scores_from_logprobs
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.reading.UnlikelyNumberWarning")
 WORDS = ["calm", "annoyed", "angry", "Score", ":", " ", "a", "?", *"0123456789", "not", "10"]
@@ -166,6 +165,17 @@ def test_reasons_stand_before_the_score(kind):
     assert [*scores.probabilities.values()] == approx(expected)
 
 
+def test_a_level_is_read_after_a_bracket_that_the_tokenizer_would_join_with_its_sign():
+    tokenizer = tokenizer_of([*WORDS[:-1], "-", "(", "(-"])
+    model = model_of(tokenizer)
+    scores = read_scores(model, tokenizer, Question("a", prefill="a("), [-1, 1])
+    behind = next_token(model, torch.tensor(tokenizer.encode("a\na(")))
+    minus, one, *digits = tokenizer.convert_tokens_to_ids(["-", "1", *"0123456789"])
+    further = sum(math.exp(behind([minus, one])[digit]) for digit in digits)
+    written = math.exp(behind([])[minus] + behind([minus])[one])
+    assert scores.probabilities[-1] == approx(written * (1 - further))
+
+
 def test_levels_that_are_hardly_written_are_a_warning():
     model = model_of(DIGITS)
     with torch.no_grad():
@@ -193,20 +203,5 @@ def test_a_level_that_the_tokenizer_cannot_write_is_an_error():
 
 @pytest.mark.parametrize("levels", [[1], [1, 1.0], [1, float("nan")], {"calm": 0}, {"calm": 0, " calm": 1}])
 def test_levels_that_are_none_are_an_error(levels):
-    for call in (
-        lambda: read_scores(model_of(DIGITS), DIGITS, "a", levels),
-        lambda: scores_from_logprobs({"1": -1.0}, levels),
-    ):
-        with pytest.raises(ValueError, match="levels"):
-            call()
-
-
-def test_scores_are_drawn_as_a_bar_for_each_level():
-    pytest.importorskip("matplotlib").use("agg")
-    scores = read_scores(model_of(DIGITS), DIGITS, "How a?", {"calm": 0, "annoyed": 1, "angry": 4})
-    ax = scores.plot()
-    bars = ax.containers[0]
-    assert [bar.get_height() for bar in bars] == approx([*scores.probabilities.values()])
-    assert [bar.get_x() + bar.get_width() / 2 for bar in bars] == approx([0.0, 1.0, 4.0], scale=1.0)
-    assert ax.lines[0].get_xdata()[0] == scores.mean
-    assert scores.plot(ax) is ax
+    with pytest.raises(ValueError, match="levels"):
+        read_scores(model_of(DIGITS), DIGITS, "a", levels)

@@ -105,7 +105,7 @@ def as_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=backend)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["vllm", "openai"])
 def test_images_go_to_a_servers_route_for_chats(kind, serve, model):
     served, tokenizer = ServedModel(serve(kind).url, top=len(TEXTS)), as_tokenizer()
     # The form server sees an image's data as text before the question.
@@ -169,17 +169,10 @@ def writing(server, words):
     server.log_probs = log_probs
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["vllm", "openai"])  # which name tokens by ids and by texts
 @pytest.mark.parametrize(
     ("words", "value", "is_part"),
-    [
-        ([" 3", ".5"], 3.5, False),
-        ([" 1", ",", "234"], 1234, False),
-        ([" 5", " million"], 5e6, False),
-        ([" 1", "/", "2"], 1, True),
-        ([" $", "5", "m"], 5e6, False),
-        ([" 2019"], 2019, False),
-    ],
+    [([" 1", ",", "234"], 1234, False), ([" $", "5", "m"], 5e6, False), ([" 1", "/", "2"], 1, True)],
 )
 def test_what_a_server_writes_is_read_as_the_grammar_says(serve, kind, words, value, is_part):
     texts = [*dict.fromkeys(["V", "\n", "7", *words])]

@@ -123,6 +123,12 @@ def test_columns_need_not_be_named_in_a_compute_loss_of_ones_own(column, tmp_pat
     trainer = number_aware_trainer(cases.llama(), tmp_path, loss=loss, cls=_Naming)
     trainer.train_dataset = weighted_rows(column)
     assert_same(train_with(trainer), train_plainly("llama", column))
+    if column == "number_sigma":
+        widths = [
+            part.rpartition("± ")[2] for part in trainer.state.log_history[0]["first_numbers"].split(", ")
+        ]
+        assert {*widths} <= {"2", "1", "0.25", "3"}
+        assert {*widths} - {"2"}
 
 
 class _Reversing(Trainer):
@@ -234,6 +240,18 @@ def test_a_collator_may_make_the_column_itself(tmp_path):
     assert train_with(trainer).losses == [0.0] * STEPS
 
 
+def test_micro_batches_without_the_column_have_the_weight_one(tmp_path):
+    found = []
+    for rest in ({}, {"loss_weights": torch.ones(LENGTH)}):
+        trainer = number_aware_trainer(cases.llama(), tmp_path, accumulate=4)
+        rows = weighted_rows("loss_weights")
+        trainer.train_dataset = [
+            row if i % 4 < 2 else cases.samples()[i] | rest for i, row in enumerate(rows)
+        ]
+        found.append(train_with(trainer))
+    assert_same(*found)
+
+
 @pytest.mark.parametrize("call", ["train", "evaluate", "evaluate all", "predict"])
 @pytest.mark.parametrize("kind", ["dataset", "rows"])
 def test_a_column_that_is_almost_called_so_is_an_error(kind, call, tmp_path):
@@ -321,7 +339,7 @@ def test_the_collator_of_a_loader_can_be_pickled_and_the_trainers_stays_the_call
     collator.pad_to_multiple_of = 4
     row = {"input_ids": [5, 6], "labels": [5, 6], "loss_weights": [1.0, 2.0]}
     for collate in (loader.collate_fn, pickle.loads(pickle.dumps(loader.collate_fn))):
-        record = PreparedLabels.unpack(collate([row])[PREPARED], handle_of(trainer).prepare.reader)
+        record = PreparedLabels.unpack(collate([row])[PREPARED], handle_of(trainer).loss.term.labels)
         assert record.weights[0, :3].tolist() == [2.0, 0.0, 0.0]  # of the next labels
 
 
@@ -337,7 +355,7 @@ def test_soft_labels_and_widths_are_padded_as_the_labels_are():
     record = record_of(collator_of(pad_with_tokens, reads_both), rows)
     assert record.soft.token_ids.tolist() == [[[0, 0], [6, 7], [0, 0]], [[4, 0], [0, 0], [0, 0]]]
     assert record.soft.weights.tolist() == [[[0, 0], [0.5, 0.5], [0, 0]], [[1, 0], [0, 0], [0, 0]]]
-    assert record.sigma.tolist() == [[1, 0, 2], [0, 0, 0]]
+    assert record.sigma.nan_to_num().tolist() == [[1, 0, 2], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("form", ["torch", "numpy"])
@@ -422,12 +440,12 @@ def test_training_goes_on_if_a_field_is_not_in_the_first_rows(texts, is_stream, 
     ("rows", "collate", "message"),
     [
         ([{"labels": [1, 2], "loss_weights": [1.0]}], pad_with_tokens, "loss_weights"),
-        ([{"labels": [1, 2], "loss_weights": [1.0, -1.0]}], pad_with_tokens, "loss_weights"),
+        ([{"labels": [1, 2], "loss_weights": [1.0, -1.0]}], pad_with_tokens, "weights"),
         ([{"labels": [1, 2], "number_weights": [1.0, float("nan")]}], pad_with_tokens, "number_weights"),
         ([{"text": "5", "number_weights": [1.0]}], lambda rows: {"labels": torch.ones(1, 1)}, "input_ids"),
         (rows_of([5, 6, 7]), lambda rows: {"labels": torch.tensor([[6, 7]])}, "aligned"),
         (rows_of([5, 6, 7]), lambda rows: {"labels": torch.tensor([[7, 6, 5]])}, "aligned"),
-        ([{"labels": [1, 2], "number_sigma": [1.0, -1.0]}], pad_with_tokens, "number_sigma"),
+        ([{"labels": [1, 2], "number_sigma": [1.0, -1.0]}], pad_with_tokens, "sigma"),
         ([{"labels": [1, 2], "soft_labels": [[1, 0.5], []]}], pad_with_tokens, "soft_labels"),
     ],
     ids=["too few", "negative", "NaN", "no tokens", "truncated", "reversed", "negative width", "one pair"],

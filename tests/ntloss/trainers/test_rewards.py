@@ -44,7 +44,20 @@ def test_answers_are_numbers_or_texts_of_one(answer):
 
 @pytest.mark.parametrize(
     "answer",
-    ["", "unknown", "so 2 + 2 = 4", "1/2", math.nan, -math.inf, "9" * 400, True, [42], [[42]], {"x": "42"}],
+    [
+        "",
+        "unknown",
+        "so 2 + 2 = 4",
+        "1/2",
+        math.nan,
+        -math.inf,
+        "9" * 400,
+        10**400,
+        True,
+        [42],
+        [[42]],
+        {"x": "42"},
+    ],
     ids=str,
 )
 def test_a_truth_that_is_not_one_number_is_an_error_that_names_the_column(answer):

@@ -1,6 +1,5 @@
 """A number-aware trainer trains what a plain loop does, however a batch is split, and `undo` restores it."""
 
-import copy
 import pickle
 
 import numpy as np
@@ -9,6 +8,7 @@ import tiny_tokenizers
 import torch
 import trainer_cases as cases
 from accelerate.state import GradientState
+from benchmarks.launches import entered
 from processes import results_of
 from tokenizers import Tokenizer, models
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close, assert_identical
@@ -34,7 +34,6 @@ from transformers import (
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, number_level
 from ntloss.numbers import LabelNumbers
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.answering import Answering
 from ntloss.trainers.columns import PREPARED
 from ntloss.trainers.evaluation import EvaluationMeans
 from ntloss.trainers.first_labels import NumberLabelsMissingWarning
@@ -90,7 +89,7 @@ def test_two_processes_train_the_weights_of_a_plain_loop(name, setting, one, two
 @EITHER_MODEL
 def test_a_falling_width_follows_the_steps_of_training(name, way, tmp_path):
     criterion = HLGauss((2.0, 0.2))
-    expected = cases.train_plainly(name, criterion, steps=6, anneal=criterion.anneal)
+    expected = cases.train_plainly(name, criterion, 6, lambda loss_fn, step: loss_fn.anneal(step / 6))
     loss = {"criterion": HLGauss((2.0, 0.2))}
     trainer = number_aware_trainer(MODELS[name](), tmp_path, way, loss, accumulate=2, max_steps=6)
     trainer.train_dataset = cases.samples(6 * ROWS)
@@ -121,15 +120,6 @@ def test_a_models_loss_function_trains_as_the_one_line(accumulate, tmp_path):
     given = {"criterion": HLGauss((2.0, 0.2))}
     expected = number_aware_trainer(cases.llama(), tmp_path, loss=given, accumulate=accumulate)
     assert_same(train_with(trainer), train_with(expected))
-
-
-def test_a_models_loss_function_has_no_effect_as_a_module_or_in_t5():
-    inputs = cases.batch()
-    module, t5 = cases.llama(), cases.t5()
-    module.loss_function = NTLCrossEntropyLoss(cases.DIGITS, weight=5.0, shift=True)
-    t5.loss_function = lambda logits, labels, *others, **named: pytest.fail("it is called")
-    for model, stock in ((module, cases.llama()), (t5, cases.t5())):
-        assert_close(model(**inputs).loss, stock(**inputs).loss)
 
 
 class _NoCounts(LlamaForCausalLM):
@@ -290,19 +280,10 @@ def test_the_weight_may_be_assigned_at_each_step(tmp_path):
             handle.loss.weight = state.global_step / 2
 
     trainer.add_callback(Schedule())
-    trained = train_with(trainer)
-    model, losses = cases.llama(), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=cases.RATE)
-    for step in range(STEPS):
-        inputs = cases.stack(cases.samples()[step * ROWS : (step + 1) * ROWS])
-        loss = NTLCrossEntropyLoss(cases.DIGITS, weight=step / 2, shift=True)(
-            model(**inputs).logits, inputs["labels"]
-        )
-        losses.append(loss.item())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert trained.losses == cases.logged(losses)
+    expected = cases.train_plainly(
+        "llama", before_step=lambda loss_fn, step: setattr(loss_fn, "weight", step / 2)
+    )
+    assert_same(train_with(trainer), expected)
 
 
 @EITHER_WAY
@@ -342,11 +323,14 @@ def terms_of(model, rows, **options):
     loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=shift, **options)
     with torch.no_grad():
         terms = loss_fn.terms(model.eval()(**inputs).logits, inputs["labels"])
-        ce = NTLCrossEntropyLoss(cases.DIGITS, None, shift=shift)(model(**inputs).logits, inputs["labels"])
+        plain = NTLCrossEntropyLoss(
+            cases.DIGITS, None, shift=shift, label_smoothing=options.get("label_smoothing", 0)
+        )
+        ce = plain(model(**inputs).logits, inputs["labels"])
     return {"loss": terms.loss.item(), "ce": ce.item(), "ntl": terms.ntl.item()}
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "replace"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"criterion": HLGauss(2.0), "label_smoothing": 0.1}], ids=str)
 @pytest.mark.parametrize("size", [1, 5, 24])
 @EITHER_WAY
 @EITHER_MODEL
@@ -358,6 +342,18 @@ def test_an_evaluation_does_not_depend_on_the_size_of_its_batches(name, way, siz
     for term, value in terms_of(model, rows, **options).items():
         assert metrics[f"eval_{term}"] == approx(value), term
         assert trainer.state.log_history[-1][f"eval_{term}"] == metrics[f"eval_{term}"]
+
+
+def test_options_of_the_loss_that_are_assigned_hold_in_the_next_evaluation(tmp_path):
+    model, rows = cases.llama(), cases.samples()
+    trainer = number_aware_trainer(model, tmp_path, loss={"criterion": HLGauss(2.0)})
+    trainer.evaluate(rows)
+    loss = handle_of(trainer).loss
+    loss.shift, loss.mode = False, "add"
+    inputs = cases.stack(rows)
+    loss_fn = NTLCrossEntropyLoss(cases.DIGITS, HLGauss(2.0), 1.0, mode="add")
+    expected = loss_fn(model.eval()(**inputs).logits, inputs["labels"]).item()
+    assert trainer.evaluate(rows)["eval_loss"] == approx(expected)
 
 
 @EITHER_WAY
@@ -535,28 +531,6 @@ def test_labels_that_the_trainer_cuts_are_read_again(tmp_path):
     assert trainer.state.log_history[0]["number_share"] > 0
 
 
-@EITHER_WAY
-@EITHER_MODEL
-def test_the_cross_entropy_of_an_evaluation_is_that_of_stock_in_each_mode(name, way, tmp_path):
-    expected = cases.trainer_for(MODELS[name](), tmp_path).evaluate(cases.samples())["eval_loss"]
-    for criterion in ("ntl_was", HLGauss(2.0)):
-        trainer = number_aware_trainer(MODELS[name](), tmp_path, way, {"criterion": criterion})
-        metrics = trainer.evaluate(cases.samples())
-        assert metrics["eval_ce"] == approx(expected)
-        assert metrics["eval_loss"] != approx(expected)
-
-
-def test_the_cross_entropy_of_an_evaluation_is_smoothed_as_the_loss_is(tmp_path):
-    found = []
-    for given in (0.3, None):
-        trainer = cases.trainer_for(cases.llama(), tmp_path)
-        options = {} if given is None else {"label_smoothing": given}
-        handle = make_number_aware(trainer, "crps", vocabulary=cases.DIGITS, **options)
-        handle.loss.label_smoothing = 0.3
-        found.append(trainer.evaluate(cases.samples())["eval_ce"])
-    assert found[1] == approx(found[0])
-
-
 # Subclasses with a `compute_loss` of their own
 
 
@@ -628,12 +602,6 @@ def test_a_loss_function_that_is_assigned_afterwards_is_an_error(tmp_path):
         trainer.train()
 
 
-def test_a_model_that_answers_can_be_copied(tmp_path):
-    handle = handle_of(number_aware_trainer(cases.llama(), tmp_path))
-    answering = Answering(handle, cases.llama(), {})
-    assert copy.copy(answering).model is answering.model
-
-
 def test_a_stream_with_a_length_is_no_list_of_rows(tmp_path):
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):
@@ -679,6 +647,16 @@ def test_the_first_rows_are_collated_in_batches(tmp_path):
 
 
 # What is said
+
+
+def test_a_reader_of_the_line_and_of_a_step_follows_few_functions(tmp_path):
+    trainer, criterion = cases.trainer_for(cases.llama(), tmp_path), HLGauss(2.0)
+    make_number_aware(trainer, criterion, vocabulary=cases.DIGITS).undo()
+    assert entered(lambda: make_number_aware(trainer, criterion, vocabulary=cases.DIGITS)) <= 40
+    loader = trainer.get_train_dataloader()
+    inputs = loader.collate_fn(cases.samples(ROWS))
+    trainer.compute_loss(trainer.model.train(), inputs)  # looks at the first labels
+    assert entered(lambda: trainer.compute_loss(trainer.model, inputs)) <= 40
 
 
 def test_the_share_of_number_tokens_is_logged_before_the_first_step(tmp_path):

@@ -13,13 +13,13 @@ from torch import Tensor
 from ntloss.numbers.grammar import DIGITS
 from ntloss.reading.served.forms import CHAT, FORMS, Returned, chat_form, in_order
 from ntloss.reading.served.transport import Connection, Request, ServerError
-from ntloss.reading.source import Prefix, Prefixes, as_prefixes
+from ntloss.reading.source import Prefix, Prefixes, Source, as_prefixes
 
 _MOST_PARTS = 32  # requests that a list of token ids may be split into
 _LEAST_SUM, _LARGEST_SUM = 0.99, 1.01  # of a position's probabilities
 
 
-class ServedModel:
+class ServedModel(Source):
     """A model behind a server, which the readings take in place of a model in torch.
 
     vLLM and SGLang return the tokens that they are asked for, so the result is that of the model in torch.
@@ -99,7 +99,6 @@ class ServedModel:
         self.form, self.model, self.batch = FORMS[form], model, batch
         self.top, self._checks = top or self.form.top, check_tokenizer
         self._checked = set[tuple[tuple[int, str], ...]]()
-        self.is_chat = False
         self._chats = list[list[dict[str, Any]]]()
 
     def __repr__(self) -> str:
@@ -117,10 +116,10 @@ class ServedModel:
             self._check_tokenizer(texts)
         return _Reading(self, texts, prompts, prefix_ids)
 
-    def chats(self) -> ServedModel:
+    def for_images(self) -> ServedModel:
         """Return this server asked by `/v1/chat/completions`, which takes images.
 
-        It names tokens by their text, and continues the beginning of an answer.
+        That route names tokens by their text, and continues the beginning of an answer.
         """
         seeing = copy.copy(self)
         seeing.is_chat, seeing._chats, seeing.batch = True, [], 1
@@ -128,10 +127,10 @@ class ServedModel:
         seeing.top = self.top or seeing.form.top
         return seeing
 
-    def add_chat(self, chat: list[dict[str, Any]], begun: str) -> str:
-        """Take a conversation, with the beginning of the answer; return the prompt that stands for them."""
+    def add_chat(self, chat: list[dict[str, Any]]) -> str:
+        """Take a conversation; return its name, with which prompts begin that continue its answer."""
         self._chats.append(chat)
-        return f"{len(self._chats) - 1}{CHAT}{begun}"
+        return f"{len(self._chats) - 1}{CHAT}"
 
     def ask(self, prefixes: Sequence[Prefix], token_ids: Sequence[int]) -> list[Returned]:
         """Return what the server says about tokens after prefixes, by one request for each batch."""
