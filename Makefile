@@ -54,7 +54,7 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install --quiet -c constraints-oldest.txt \
 		-e '.[transformers,peft,lightning,tiktoken,mistral]' \
-		pytest pytest-xdist hypothesis numpy scipy sentencepiece protobuf build hatchling
+		pytest pytest-xdist hypothesis numpy scipy sentencepiece protobuf hatchling
 	@touch $@
 
 install: $(INSTALLED)  ## only what the other targets need, in .venv
