@@ -3,7 +3,7 @@
 A run, from the command to its results:
 
     __main__.main                   finds the command
-    commands.run_hydra              lets Hydra compose the settings from `conf/` and the overrides
+    commands.train                  lets Hydra compose the settings from `conf/` and the overrides
     commands.task                   does one run in the folder that Hydra chose
     settings.read_config            makes the settings of each group, and checks that they fit together
     run.run                         reads top to bottom what a run does:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from ntl.errors import CONTINUES, UserError, unknown_key
 from ntl.own import find_own_code
-from ntl.terminal import HELP_OPTIONS, print_error
+from ntl.terminal import HELP_OPTIONS
 
 # Maps each command to its module and function, which gets the remaining arguments and returns the exit code.
 COMMANDS = {
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # the shell's exit code for SIGPIPE
     if os.environ.get("RANK", "0") == "0":  # under torchrun every process raises the same error
-        print_error(name, message)
+        print(f"{name}: {message.rstrip()}", file=sys.stderr)
     return code
 
 

@@ -13,15 +13,14 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Quote, QuotedString
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
@@ -29,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from ntl.data.files import write_atomically
-from ntl.errors import CONTINUES, UserError, unknown_key, writing_to
+from ntl.errors import CONTINUES, UserError, unknown_key
 from ntl.evaluate import Metrics, read_results
 from ntl.layout import HYDRA, JOBS, RESULTS
 from ntl.own import find_own_code
@@ -50,28 +49,26 @@ SWEEP = "NTL_SWEEP"  # variable in which the runs of a sweep find when it was st
 NO_SWEEP = {"-m", "--multirun", "-h", "--help", "--hydra-help", "-c", "--cfg", "-i", "--info", "--version"}
 
 
-def train(arguments: Sequence[str]) -> int:
-    """Run `ntl train` on Hydra's options and overrides; return the exit code."""
-    return run_hydra("train", arguments)
-
-
 def compare(arguments: Sequence[str]) -> int:
     """Run `ntl compare`: a sweep, unless another of Hydra's options is given; return the exit code."""
     given = {argument.partition("=")[0] for argument in arguments}
     added = [] if given & NO_SWEEP else ["--multirun"]
     # A study cannot choose the launcher itself: Hydra reads this group from the command's own file alone.
     added += [] if "hydra/launcher" in given else ["hydra/launcher=local"]
-    return run_hydra("compare", [*arguments, *added])
+    return train([*arguments, *added], "compare")
 
 
-def run_hydra(command: str, arguments: Sequence[str]) -> int:
+def train(arguments: Sequence[str], command: str = "train") -> int:
     """Run the Hydra application whose primary file is `conf/<command>.yaml`, or a study.
 
     Args:
-        command: Name of the command.
         arguments: Options and overrides of Hydra. The path of a YAML file, if it comes first or after -m, is
             a study, a configuration whose `defaults` begin with that of the command. With `--help`, the keys
             of the groups that are chosen are printed, or else Hydra's page of the command.
+        command: Name of the command.
+
+    Returns:
+        The exit code.
 
     Raises:
         UserError: Hydra refuses the configuration.
@@ -96,8 +93,7 @@ def run_hydra(command: str, arguments: Sequence[str]) -> int:
     given = {each.partition("=")[0] for each in options}
     if given & {"-m", "--multirun"} and (shown := given & {"-c", "--cfg", "-i", "--info"}):
         raise UserError(f"-m is given together with {shown.pop()}, which runs nothing. Omit one of the two.")
-    is_sweep = given & {"-m", "--multirun"} or "hydra.mode=MULTIRUN" in overrides
-    sys.argv = [sys.argv[0], *overrides, *(_name_jobs_by(overrides) if is_sweep else []), *options]
+    sys.argv = [sys.argv[0], *overrides, *options]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, which are printed here
     try:
         if HELP_OPTIONS & {*options} and _print_choices(command, overrides):
@@ -144,8 +140,9 @@ def task(composed: DictConfig) -> float:
             job.write(reason, isinstance(error, UserError))
             print(f"{folder.name} failed: {reason}", file=sys.stderr)
             return math.inf
-        with _exiting():
-            raise
+        if isinstance(error, UserError):  # above other errors, Hydra prints all overrides
+            raise SystemExit(2) from error
+        raise
     if job is not None:
         job.write(None)
         if composed.announce:
@@ -176,18 +173,6 @@ def _start(composed: DictConfig, folder: Path, job: Job | None) -> tuple[dict[st
         config.sweep, config.job = first_place(model if training.do_only_eval else folder, (time.time(), 0))
     target = folder if training.do_only_eval and job is None else folder / config.evaluation.name
     return run(config, folder, target, lambda: _write_configuration(composed, folder / HYDRA))
-
-
-@contextmanager
-def _exiting() -> Iterator[None]:
-    """Exit at a UserError, which is the cause of the exit.
-
-    Hydra prints all overrides above other errors of a run, and only warns of those of a callback.
-    """
-    try:
-        yield
-    except UserError as error:
-        raise SystemExit(2) from error
 
 
 class Job:
@@ -264,7 +249,7 @@ def _write_configuration(composed: DictConfig, folder: Path) -> None:
     written = {"config": composed, "hydra": settings, "overrides": settings.hydra.overrides.task}
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in written.items():
-        write_atomically(folder / f"{name}.yaml", OmegaConf.to_yaml(content))
+        OmegaConf.save(content, folder / f"{name}.yaml")
 
 
 def _print_into_the_log_alone() -> None:
@@ -286,11 +271,14 @@ class ReportCallback(Callback):
         from ntl.report.contrasts import check_margin, read_contrasts
 
         contrasts: Any = OmegaConf.to_container(config.contrasts, resolve=True)
-        with _exiting():
+        try:
             without_hydra = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
             _check_keys(without_hydra, config.hydra)
             read_contrasts(contrasts)
             check_margin(config.margin)
+            unnamed = _check_swept(config.hydra)
+        except UserError as error:
+            raise SystemExit(2) from error
         _check_folder(config.hydra.sweep, config)
         folder = config.hydra.sweep.dir
         Path(folder, JOBS).mkdir(exist_ok=True)
@@ -298,6 +286,7 @@ class ReportCallback(Callback):
         with read_write(config):  # the runs have one folder, also those of a sweep over datasets
             given = QuotedString(folder, Quote.single).with_quotes()
             shared = [f"hydra.sweep.dir={given}", f"+hydra.job.env_set.{SWEEP}='{self.sweep!r}'"]
+            shared.append(f"hydra.job.config.override_dirname.exclude_keys=[{','.join(unnamed)}]")
             config.hydra.overrides.hydra += shared
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
@@ -335,15 +324,19 @@ def _check_folder(settings: DictConfig, config: DictConfig) -> None:
         folder, given = Path(settings.dir), (config.get("training_args") or {}).get("output_dir")
     except OmegaConfBaseException:
         return  # Hydra will explain it
-    with _exiting():
-        if given == "":  # a variable of the shell that is not set
-            raise UserError(
-                "training_args.output_dir is empty; expected a folder, or null for one below outputs/."
-            )
-        with writing_to(folder, "a folder that can be written to", "Choose another one."):
-            folder.mkdir(parents=True, exist_ok=True)
-            if not os.access(folder, os.W_OK):
-                raise PermissionError(13, "Permission denied")
+    if given == "":  # a variable of the shell that is not set
+        raise SystemExit(2) from UserError(
+            "training_args.output_dir is empty; expected a folder, or null for one below outputs/."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        raise SystemExit(2) from UserError(
+            f"{folder} cannot be written ({error.strerror}); expected a folder that can be written to. Pass "
+            "another training_args.output_dir."
+        )
 
 
 def _print_choices(command: str, overrides: Sequence[str]) -> bool:
@@ -361,18 +354,26 @@ def _print_choices(command: str, overrides: Sequence[str]) -> bool:
     return True
 
 
-def _name_jobs_by(overrides: Sequence[str]) -> list[str]:
-    """Return an override that says which keys are not in the names of a sweep's folders.
+def _check_swept(settings: DictConfig) -> list[str]:
+    """Return the keys that are not in the names of a sweep's folders, quoted.
 
     They are the settings that do not change training and have one value.
+
+    Args:
+        settings: Hydra's settings of the sweep.
+
+    Raises:
+        UserError: A key has a value twice: two runs would write into one folder.
     """
-    try:
-        parsed = OverridesParser.create().parse_overrides([*overrides])
-    except HydraException:
-        return []  # Hydra will explain it
-    left_out = [
-        f"'{override.key_or_group}'"
-        for override in parsed
-        if not override.is_sweep_override() and changes(override.key_or_group) != "model"
-    ]
-    return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(left_out)}]"]
+    swept = [f"{key}={values}" for key, values in (settings.sweeper.get("params") or {}).items()]
+    parse = OverridesParser.create().parse_overrides
+    given = {each.key_or_group: each for each in parse([*swept, *settings.overrides.task])}
+    unnamed = []
+    for key, override in given.items():
+        if not override.is_sweep_override():
+            unnamed += [] if changes(key) == "model" else [f"'{key}'"]
+        elif isinstance(override.value(), ChoiceSweep):
+            values = [*override.sweep_string_iterator()]
+            if repeated := [value for value in values if values.count(value) > 1]:
+                raise UserError(f"{key} has the value {repeated[0]} twice in a sweep. Omit one of the two.")
+    return unnamed

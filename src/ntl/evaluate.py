@@ -82,7 +82,7 @@ def score_answers(
     from accelerate import PartialState
     from accelerate.utils import gather_object
 
-    from ntl.models.batches import evaluation_mode
+    from ntl.models.source import evaluation_mode
 
     if not examples:
         raise UserError("there are no examples to evaluate; expected at least one. Check the dataset.")

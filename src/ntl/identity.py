@@ -14,7 +14,9 @@ it finished, a report, a contrast. It consists of two flat dictionaries:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +48,7 @@ OPEN_ENDED = ("constant", "constant_with_warmup", "reduce_lr_on_plateau")
 def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the identity of the model that the settings train on the data, and that of its evaluation."""
     from ntl.encodings.locate import digest_of_files  # slow: the hub's client
-    from ntl.models.source import digest_of_shape
+    from ntl.models.source import get_shape
 
     parts: dict[str, dict[str, Any]] = {"model": {}, "answers": {}, "nothing": {}}
     for group, settings in config.plain().items():
@@ -61,28 +63,19 @@ def identify(config: Config, data: TaskData) -> tuple[dict[str, Any], dict[str, 
     named = {START: args.model_name_or_path, TOKENIZER: args.tokenizer_name_or_path}
     digests = {key: digest_of_files(name, key) for key, name in named.items() if name is not None}
     if args.model_name_or_path is None:
-        digests[SHAPE] = digest_of_shape(args.config_name)
+        shape = json.dumps(get_shape(args.config_name), sort_keys=True)
+        digests[SHAPE] = sha256(shape.encode()).hexdigest()[:12]
+    else:  # a study may name the shape of a model from scratch beside a pretrained one
+        del parts["model"][SHAPE]
+    if config.loss.criterion is None:
+        # A sweep over losses and weights has several weights of cross-entropy alone. `loss.normalize_by`
+        # stays: it divides NTL-WAS, which is reported of such runs.
+        default = LossSettings()
+        parts["model"] |= {"loss.weight": default.weight, "loss.options": default.options}
     parts["model"] |= {f"{key}{SOURCE}": digest for key, digest in digests.items() if digest is not None}
     found = {DATA: data.source or data.digest, ROWS: data.digest, CODE: digest_of_code()}
     of_answers = {f"{OF_ANSWERS}{key}": digest for key, digest in found.items()}
-    return {**without_unread(parts["model"]), **found}, {**parts["answers"], **of_answers}
-
-
-def without_unread(identity: Identity) -> dict[str, Any]:
-    """Return an identity in which settings that nothing reads, because of another one, tell nothing.
-
-    A sweep over losses and weights has several weights of cross-entropy alone, and a study may name the
-    shape of a model from scratch beside a pretrained one. `loss.normalize_by` stays, also of cross-entropy:
-    it divides NTL-WAS, which is reported of such runs.
-    """
-    found = dict(identity)
-    if found.get(START) is not None:
-        found.pop("model_args.config_name", None)
-    if found.get("loss.criterion", "") is None:
-        default = LossSettings()
-        unread = {"loss.weight": default.weight, "loss.options": default.options}
-        found |= {key: value for key, value in unread.items() if key in found}
-    return found
+    return {**parts["model"], **found}, {**parts["answers"], **of_answers}
 
 
 def differing(one: Identity, other: Identity) -> list[str]:

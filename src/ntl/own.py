@@ -82,16 +82,14 @@ def digest_of_code() -> str:
                 code = ast.parse(file.read_bytes())
                 for node in ast.walk(code):
                     body = getattr(node, "body", None)
-                    if isinstance(body, list):
-                        node.body = [each for each in body if not _is_text(each)]  # type: ignore[attr-defined]
+                    if isinstance(body, list):  # a docstring is a statement of a constant
+                        node.body = [  # type: ignore[attr-defined]
+                            each
+                            for each in body
+                            if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+                        ]
                 digest.update(f"{file.relative_to(root)} {ast.dump(code)}".encode())
     return digest.hexdigest()[:12]
-
-
-def _is_text(node: ast.AST) -> bool:
-    """Return whether a statement is a docstring or another text that stands by itself."""
-    is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return is_constant and isinstance(node.value.value, str)  # type: ignore[attr-defined]
 
 
 def _imported(code: ast.Module, file: Path, root: Path) -> dict[Path, None]:

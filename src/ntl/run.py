@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -54,7 +54,6 @@ from ntl.settings import (
 
 if TYPE_CHECKING:
     from ntl.data import TaskData
-    from ntl.models import AnsweringModel
 
 log = logging.getLogger(__name__)
 # What the lab, transformers and Hydra write into a run's folder, besides evaluations.
@@ -85,14 +84,20 @@ def run(
     Raises:
         UserError: The settings do not fit the data or each other, or the folder holds another run.
     """
+    import datasets
     import numpy as np
+    import transformers
     from accelerate import PartialState
-    from transformers import TrainerState
 
     from ntl.trainer import trainer_arguments
 
-    arguments = trainer_arguments(config.training_args, folder)
-    quiet(arguments)
+    arguments = trainer_arguments(config, folder)
+    if not arguments.should_log:  # one process prints
+        logging.getLogger("ntl").setLevel(logging.WARNING)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()  # of loading and saving weights, not of training
+    (datasets.disable_progress_bar if arguments.disable_tqdm else datasets.enable_progress_bar)()
+
     data = config.dataset_args.read()
     learned, answers = identify(config, data)
     trained, checkpoint = find_start(config, folder, learned)
@@ -127,7 +132,7 @@ def run(
         PartialState().wait_for_everyone()
         train(trainer, checkpoint)
     elif (trained / STATE).is_file():
-        trainer.state = TrainerState.load_from_json(str(trained / STATE))
+        trainer.state = transformers.TrainerState.load_from_json(str(trained / STATE))
 
     results = answer_tests(trainer, asked, config.evaluation)
     if arguments.should_save:
@@ -230,7 +235,13 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
         log.info(data.note)
     if learned is not None:
         built.fit(example.answer for example in data.train)
-        remember(built, config, data, learned)
+        # What continues and evaluates the model reads how it was trained.
+        trained: dict[str, Any] = {"label": config.label, "name": config.name, "settings": config.plain()}
+        trained["identity"] = dict(learned)
+        if config.loss.options.get("sigma") == AUTO and built.number_ids:
+            trained["sigma"] = choose_widths(built.answer_format.write([e.answer for e in data.train]))
+        # A new dictionary: copies of the configuration share the old one.
+        built.model.config.ntl = {**built.model.config.ntl, "trained": trained}
     rows: dict[str, Any] = {} if learned is None else {"train_dataset": EncodedRows(data.train, built)}
     if shots := config.dataset_args.shots:
         data = add_shots(data, shots, built.answer_format.write)
@@ -241,9 +252,6 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
         evaluation = replace(evaluation, read=[])
     elif config.model_args.encoding == "xval":
         kind = XvalTrainer
-    if learned is not None:
-        best = arguments.metric_for_best_model or "loss"
-        check_best(best.removeprefix("eval_"), evaluation.quantile_readings)
     if evaluation.quantile_readings:
         check_readings(built, data, evaluation)
 
@@ -260,17 +268,6 @@ def prepare(config: Config, arguments: Any, data: TaskData, learned: Identity | 
         raise UserError(f"training_args cannot be used: {describe(error)}") from None
     add_loss(trainer, config)
     return trainer, data
-
-
-def check_best(name: str, readings: Sequence[str]) -> None:
-    """Raise a UserError if the metric that chooses the best checkpoint is of a reading that is not made."""
-    from ntl.metrics.registry import OF_DISTRIBUTION, OF_READING, split_metric  # slow: torch
-
-    reading = "median" if name in OF_DISTRIBUTION and not readings else split_metric(name)[0]
-    if reading in OF_READING and reading not in readings:
-        raise UserError(
-            f"training_args.metric_for_best_model={name} needs evaluation.read=[{reading}]. Pass that."
-        )
 
 
 def answer_tests(trainer: Any, data: TaskData, evaluation: Evaluation) -> dict[str, Result]:
@@ -347,28 +344,6 @@ def add_loss(trainer: Any, config: Config) -> None:
         trainer.evaluated_by = handle, evaluated
 
 
-def remember(built: AnsweringModel, config: Config, data: TaskData, learned: Identity) -> None:
-    """Write into the model's configuration how it is trained, so that it can be continued and evaluated."""
-    trained: dict[str, Any] = {"label": config.label, "name": config.name, "settings": config.plain()}
-    trained["identity"] = dict(learned)
-    if config.loss.options.get("sigma") == AUTO and built.number_ids:
-        trained["sigma"] = choose_widths(built.answer_format.write([e.answer for e in data.train]))
-    # A new dictionary: copies of the configuration share the old one.
-    built.model.config.ntl = {**built.model.config.ntl, "trained": trained}
-
-
-def quiet(arguments: Any) -> None:
-    """Let one process print, and transformers only warnings of training."""
-    import datasets
-    import transformers
-
-    if not arguments.should_log:
-        logging.getLogger("ntl").setLevel(logging.WARNING)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()  # of loading and saving weights, not of training
-    (datasets.disable_progress_bar if arguments.disable_tqdm else datasets.enable_progress_bar)()
-
-
 def find_checkpoint(config: Config, folder: Path) -> Path | None:
     """Return the checkpoint that is asked for or, unless the run is replaced, the latest complete one."""
     resume = config.training_args.resume_from_checkpoint
@@ -422,6 +397,12 @@ def as_trained(config: Config, folder_of_model: Path, found: Mapping[str, Any]) 
 
 def describe_run(config: Config, trainer: Any, data: TaskData) -> dict[str, Any]:
     """Describe what was evaluated, for `metrics.json`."""
+    from ntl.data import fingerprint
+
+    state = trainer.state
+    # Of all processes together that have trained it, see `ntl.trainer.Clock`.
+    clock = (state.stateful_callbacks or {}).get("Clock", {"attributes": {"seconds": 0.0}})
+    ended = [entry["train_runtime"] for entry in state.log_history if "train_runtime" in entry]
     settings = config.trained_with or config.plain()
     return {
         "label": config.label,
@@ -430,21 +411,14 @@ def describe_run(config: Config, trainer: Any, data: TaskData) -> dict[str, Any]
         "seed": settings["training_args"]["seed"],
         "sweep": config.sweep,
         "job": config.job,
-        "steps": trainer.state.global_step,
-        "best_step": trainer.state.best_global_step if trainer.args.load_best_model_at_end else None,
-        "seconds": round(seconds_of(trainer.state), 1),
+        "steps": state.global_step,
+        "best_step": state.best_global_step if trainer.args.load_best_model_at_end else None,
+        "seconds": round(float(max([*ended, clock["attributes"]["seconds"]])), 1),
         "parameters": sum(p.numel() for p in trainer.built.model.parameters()),
         "versions": {package: version(package) for package in ("ntloss", *PACKAGES)},
         "settings": settings,
-        "fingerprints": data.fingerprints,
+        "fingerprints": {name: fingerprint(examples) for name, examples in data.parts.items()},
     }
-
-
-def seconds_of(state: Any) -> float:
-    """Return the seconds that all processes together have trained, see `ntl.trainer.Clock`."""
-    clock = (state.stateful_callbacks or {}).get("Clock", {"attributes": {"seconds": 0.0}})
-    ended = [entry["train_runtime"] for entry in state.log_history if "train_runtime" in entry]
-    return float(max([*ended, clock["attributes"]["seconds"]]))
 
 
 def clear(folder: Path) -> None:

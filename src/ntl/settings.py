@@ -424,20 +424,12 @@ def check(config: Config) -> None:
     encoding = config.model_args.number_encoding
     if encoding not in ENCODINGS and not is_own(encoding):
         raise unknown_key("model_args.number_encoding=", encoding, [*ENCODINGS, "module:function"])
-    for key, is_given, needed, is_met in _needs(config):
-        if is_given and not is_met:
-            raise UserError(f"{key} needs {needed}. Pass that, or omit {key.partition('=')[0]}.")
-
-
-def _needs(config: Config) -> list[tuple[str, Any, str, bool]]:
-    """Return the settings that need another one: key, whether it is given, what it needs, if that is so."""
-    args, weights, training, default = config.model_args, config.weights, config.training_args, ModelArgs()
-    more, criterion, readings = vars(training), config.loss.criterion, config.evaluation.quantile_readings
+    args, training, readings = config.model_args, config.training_args, config.evaluation.quantile_readings
     has_model, is_t5 = args.model_name_or_path is not None, args.family == "t5"
     is_head, is_padded = args.head == "regression", args.number_format == "padded"
-    has_term, layers = args.number_token_loss, weights.trained_layers
     writes, own = not is_head and args.encoding in ("digits", "auto"), is_own(args.encoding)
-    in_digits, on_decoder = writes or own or args.encoding == "rt", is_head and not is_t5
+    on_decoder, in_digits = is_head and not is_t5, writes or own or args.encoding == "rt"
+    is_mse = args.number_token_loss and not args.number_token_loss_with_wasserstein
     head_loss = "absolute" if args.family == "pretrained" else "squared"  # the default, see `conf/model_args`
     model = "model_args.model_name_or_path=MODEL, a folder or a name on the hub"
     head = "a regression head, such as model_args=pretrained_regression_head"
@@ -447,51 +439,45 @@ def _needs(config: Config) -> list[tuple[str, Any, str, bool]]:
     term = "model_args.number_token_loss=true with loss=from_model_args"
     function = f"{term} without model_args.number_token_loss_with_wasserstein=true"
     smoother = "model_args.gaussian_label_smoother=true with loss=from_model_args"
-
-    def changed(key: str) -> bool:
-        return bool(getattr(args, key) != getattr(default, key))
-
-    of_model: list[tuple[str, Any, str, bool]] = [
-        ("config_overrides", args.config_overrides, "model_args.model_name_or_path=null", not has_model),
-        (f"family={args.family}", not is_t5, digits, writes or own or on_decoder),
-        ("number_format=padded", is_padded, digits, writes or is_head),
-        ("number_digits", changed("number_digits"), padded, is_padded),
-        ("number_scale", changed("number_scale"), padded, is_padded),
-        ("separator", changed("separator"), decoder, not is_t5),
-        ("chat_template", args.chat_template, decoder, not is_t5),
-        ("head_loss", args.head_loss != head_loss, head, is_head),
-        ("number_token_loss_weight", changed("number_token_loss_weight"), term, has_term),
-        ("number_token_loss_with_wasserstein", args.number_token_loss_with_wasserstein, term, has_term),
+    # A key whose value is not the default, what it needs, and whether that is so.
+    needs: list[tuple[str, str, bool]] = [
+        ("training_args.do_only_eval", model, has_model),
+        ("training_args.num_train_epochs", "training_args.max_steps=-1", training.max_steps == -1),
         (
-            "number_token_loss_function",
-            changed("number_token_loss_function"),
-            function,
-            has_term and not args.number_token_loss_with_wasserstein,
+            "training_args.fsdp",
+            "a program without the lab, see examples/fsdp.py",
+            not getattr(training, "fsdp", None),
         ),
-        ("label_smoother_sigma", changed("label_smoother_sigma"), smoother, args.gaussian_label_smoother),
+        ("model_args.family", model, has_model or args.family != "pretrained"),
+        ("model_args.family", digits, in_digits or on_decoder),
+        ("model_args.config_overrides", "model_args.model_name_or_path=null", not has_model),
+        ("model_args.number_format", digits, writes or is_head),
+        ("model_args.number_digits", padded, is_padded),
+        ("model_args.number_scale", padded, is_padded),
+        ("model_args.separator", decoder, not is_t5),
+        ("model_args.chat_template", decoder, not is_t5),
+        ("model_args.head_loss", head, is_head or args.head_loss == head_loss),
+        ("model_args.number_token_loss_weight", term, args.number_token_loss),
+        ("model_args.number_token_loss_with_wasserstein", term, args.number_token_loss),
+        ("model_args.number_token_loss_function", function, is_mse),
+        ("model_args.label_smoother_sigma", smoother, args.gaussian_label_smoother),
+        ("weights.trained_layers", "weights.lora={}", not config.weights.lora),
+        ("weights.trained_layers", digits, writes or own or on_decoder),
+        ("weights.lora", digits, writes or own or on_decoder),
+        ("loss.label_smoothing", "a language model", not is_head),
+        ("loss.criterion", digits, in_digits),
+        ("evaluation.read", digits, writes or is_head or not readings),
     ]
-    return [
-        ("training_args=eval", training.do_only_eval, model, has_model),
-        ("model_args=pretrained", args.family == "pretrained", model, has_model),
-        *((f"model_args.{key}", given, needed, is_met) for key, given, needed, is_met in of_model),
-        ("weights.trained_layers", layers is not None, "weights.lora={}", not weights.lora),
-        ("weights.trained_layers", layers is not None, digits, writes or own or on_decoder),
-        ("weights.lora", weights.lora, digits, writes or own or on_decoder),
-        ("loss.label_smoothing", config.loss.label_smoothing, "a language model", not is_head),
-        (f"loss.criterion={criterion}", criterion is not None, digits, in_digits),
-        (f"evaluation.read=[{','.join(readings)}]", readings, digits, writes or is_head),
-        ("training_args.fsdp", more.get("fsdp"), "a program without the lab, see examples/fsdp.py", False),
-        (
-            "training_args.num_train_epochs",
-            more.get("num_train_epochs") is not None,
-            "training_args.max_steps=-1",
-            training.max_steps == -1,
-        ),
-    ]
+    for key, needed, is_met in needs:
+        group, _, name = key.partition(".")
+        value = getattr(getattr(config, group), name, None)
+        is_given = value not in (None, {}, getattr(SECTIONS[group](), name, None))
+        if is_given and not is_met:
+            raise UserError(f"{key}={value} needs {needed}. Pass that, or omit {key}.")
 
 
 def read_trained(model: str | Path) -> dict[str, Any] | None:
-    """Return how a model of the lab was trained, which its configuration holds: see `ntl.run.remember`."""
+    """Return how a model of the lab was trained, which its configuration holds: see `ntl.run.prepare`."""
     try:
         config = json.loads(Path(model, "config.json").expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError):

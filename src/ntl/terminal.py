@@ -1,7 +1,6 @@
-"""What people read: errors, and tables of settings."""
+"""What people read: tables of settings."""
 
 import inspect
-import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
@@ -9,11 +8,6 @@ from textwrap import fill, wrap
 from typing import Any, get_args, get_type_hints
 
 HELP_OPTIONS = {"-h", "--help"}
-
-
-def print_error(name: str, message: str) -> None:
-    """Print a program's message to stderr."""
-    print(f"{name}: {message.rstrip()}", file=sys.stderr)  # there may be no advice
 
 
 def print_keys(title: str, kind: type, values: Mapping[str, Any], prefix: str = "") -> None:

@@ -32,10 +32,10 @@ from ntl.errors import UserError, unknown_key
 from ntl.evaluate import Result
 from ntl.layout import LEARNED_ROWS
 from ntl.losses import count_numbers
-from ntl.metrics.registry import find_metric
+from ntl.metrics.registry import OF_DISTRIBUTION, OF_READING, find_metric, split_metric
 from ntl.models import IGNORE, AnsweringModel
 from ntl.scores import describe_metrics, finite_or_none
-from ntl.settings import TrainingArgs
+from ntl.settings import Config
 from ntloss import NTLCrossEntropyLoss
 from ntloss.trainers import PREPARED, NumberAware
 from ntloss.writing import UpperLayers
@@ -63,7 +63,8 @@ class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
         self.examples, self._built = examples, built
         self._rows: list[dict[str, Any]] | None = None
         if len(examples) <= AT_ONCE:
-            self._rows = self._encode(list(examples))
+            self.examples = list(examples)  # which may be memory-mapped
+            self._rows = self.__getitems__(range(len(examples)))
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -74,16 +75,14 @@ class EncodedRows(torch.utils.data.Dataset[dict[str, Any]]):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return several rows, which a data loader asks for at once."""
         if self._rows is None:
-            rows = self._encode([self.examples[i] for i in indices])
+            examples = [self.examples[i] for i in indices]
+            columns = self._built.encode([e.question for e in examples], [e.answer for e in examples])
+            rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         else:
             rows = [self._rows[i] for i in indices]
         if self.number_weight is None:
             return rows
         return [{**row, "number_weights": [self.number_weight] * len(row["labels"])} for row in rows]
-
-    def _encode(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        columns = self._built.encode([e.question for e in examples], [e.answer for e in examples])
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def keep_states(self, frozen: UpperLayers) -> None:
         """Add what the frozen layers return to each row, unless it changes or takes too much memory."""
@@ -219,7 +218,7 @@ class LabTrainer(Trainer):
     def log(self, logs, start_time=None):
         """Print one line with what matters most."""
         if "train_runtime" in logs:
-            logs = {**logs, "train_runtime": self.clock.seconds}
+            logs = {**logs, "train_runtime": self.clock.state()["attributes"]["seconds"]}
         super().log(logs, start_time)
         if not self.is_world_process_zero() or "train_runtime" in logs:
             return
@@ -302,19 +301,15 @@ class Clock(TrainerCallback, ExportableState):
     def __init__(self):
         self._before, self._started = 0.0, time.perf_counter()
 
-    @property
-    def seconds(self) -> float:
-        """Seconds of training so far."""
-        return self._before + time.perf_counter() - self._started
-
     def on_train_begin(self, args, state, control, **kwargs):
         """Start from the seconds of the checkpoint that is continued."""
         kept = (state.stateful_callbacks or {}).get(type(self).__name__) or self.state()
         self._before, self._started = kept["attributes"]["seconds"], time.perf_counter()
 
     def state(self) -> dict[str, Any]:
-        """What transformers writes into a checkpoint."""
-        return {"args": {}, "attributes": {"seconds": self.seconds}}
+        """Return the seconds of training so far, as transformers writes them into a checkpoint."""
+        seconds = self._before + time.perf_counter() - self._started
+        return {"args": {}, "attributes": {"seconds": seconds}}
 
 
 class Bar(ProgressCallback):
@@ -326,8 +321,9 @@ class Bar(ProgressCallback):
             self.training_bar.set_postfix_str(f"loss {logs['loss']:.4g}")
 
 
-def trainer_arguments(settings: TrainingArgs, folder: Path) -> Any:
-    """Make transformers' arguments. Under `torchrun`, this initializes the process group."""
+def trainer_arguments(config: Config, folder: Path) -> Any:
+    """Make transformers' arguments of a run. Under `torchrun`, this initializes the process group."""
+    settings, readings = config.training_args, config.evaluation.quantile_readings
     given = {key: value for key, value in vars(settings).items() if key not in NOT_OF_TRANSFORMERS}
     known = [*Seq2SeqTrainingArguments.__dataclass_fields__]
     if unknown := [key for key in given if key not in known]:
@@ -343,6 +339,14 @@ def trainer_arguments(settings: TrainingArgs, folder: Path) -> Any:
         if is_counted:
             given[key] = int(value)
     best = given["metric_for_best_model"]
+    chosen_by = (best or "loss").removeprefix("eval_")
+    reading = "median" if chosen_by in OF_DISTRIBUTION and not readings else split_metric(chosen_by)[0]
+    is_read = reading in readings and config.model_args.head == "language"
+    if reading in OF_READING and not is_read and not settings.do_only_eval:
+        raise UserError(
+            f"training_args.metric_for_best_model={best} needs evaluation.read=[{reading}] of a language "
+            "model. Pass that."
+        )
     if given["greater_is_better"] is None and best is not None:
         given["greater_is_better"] = find_metric(best).higher_is_better
         if given["greater_is_better"] is None:

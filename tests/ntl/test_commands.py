@@ -96,7 +96,7 @@ def test_a_published_command_chooses_its_loss(command):
 
 def test_a_whole_float_is_a_whole_number(tmp_path):
     given = ["training_args.gradient_accumulation_steps=4.0", "training_args.use_cpu=true"]
-    found = trainer_arguments(read(given).training_args, tmp_path).gradient_accumulation_steps
+    found = trainer_arguments(read(given), tmp_path).gradient_accumulation_steps
     assert (found, type(found)) == (4, int)
 
 
@@ -110,7 +110,7 @@ def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is
     for theirs, ours in zip(rows[::2], rows[1::2], strict=True):
         for name in theirs:
             with pytest.raises((UserError, HydraException)):
-                trainer_arguments(read(shlex.split(name)).training_args, tmp_path)
+                trainer_arguments(read(shlex.split(name)), tmp_path)
         for replacement in ours:
             read(shlex.split(replacement))
     assert len(rows) > 10

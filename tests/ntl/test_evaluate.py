@@ -1,5 +1,4 @@
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 from statistics import mean, median
 
@@ -106,13 +105,6 @@ def test_predictions_are_in_the_examples_order_for_any_batch_size():
     assert [p.true for p in predictions] == [10, 0, -99, 0.5, 1e12]
     asked = [[len(question) for question in batch] for batch in built.asked]
     assert asked == [[21, 14], [12, 5], [1]]
-
-
-def test_the_model_is_in_training_mode_again_after_an_evaluation_even_a_failed_one():
-    for built, outcome in ((FromTable(), nullcontext()), (FromTable([]), pytest.raises(KeyError))):
-        with outcome:
-            score_answers(built, EXAMPLES, NUMBERS, DECODING)
-        assert built.model.training
 
 
 def test_text_answers_have_no_number_metrics():

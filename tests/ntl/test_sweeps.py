@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 from processes import IMPORTED
-from published_commands import scaled_down
 from runs import compare, logged, main, results, train, written
 from safetensors.torch import load_file
 from tolerances import TRAINED_BY_ADAM, approx, assert_close, assert_identical
@@ -117,11 +116,22 @@ def test_a_study_may_have_keys_of_its_own_that_others_read(settings, tiny, out):
         ("contrasts=[{off: ce, minus: head}]", "off"),
         ("contrasts=[{of: ce, minus: head, metric: maee}]", "maee"),
         ("margin=wide", "margin"),
+        ("loss=ce,ntl_was,ce", "loss"),
+        ("loss.weight=0.3,0.30", "loss.weight"),
     ],
 )
-def test_a_malformed_contrast_is_refused_before_the_first_run(wrong, named, tiny, out, capsys):
-    assert compare(*tiny, wrong) == 2
+def test_a_sweep_with_a_wrong_contrast_or_a_repeated_value_is_refused_before_its_first_run(
+    wrong, named, tiny, out, capsys
+):
+    assert compare(*changed(tiny, wrong)) == 2
     assert named in capsys.readouterr().err
+    assert finished(out) == []
+
+
+def test_a_value_that_a_study_repeats_is_refused(tiny, out, capsys):
+    write_more(tiny, 'hydra: {sweeper: {params: {dataset_args.noise: "1,1"}}}')
+    assert compare(*tiny) == 2
+    assert "dataset_args.noise" in capsys.readouterr().err
     assert finished(out) == []
 
 
@@ -199,16 +209,6 @@ def test_optuna_searches_for_the_weight_with_the_lowest_validation_metric(tiny, 
     assert code == 1  # a run that fails is the worst, and does not end the search
     assert not (out / "loss-ntl_was_loss.weight--1_seed-0/test").exists()
     assert (out / "report/table.md").exists()
-
-
-def test_a_sweep_over_losses_and_weights_writes_each_run_to_its_own_folder(tmp_path, capsys):
-    sweep = ["--multirun", "loss=ntl_was,smmd", "loss.weight=0.1,0.3", "evaluation.samples=2"]
-    assert train(*scaled_down(tmp_path), *sweep) == 0, capsys.readouterr().err
-    runs = [written(tmp_path / "run" / name) for name in finished(tmp_path / "run")]
-    found = {(run["label"], run["settings"]["loss"]["weight"]) for run in runs}
-    assert found == {(f"T5 + {n}", w) for n in ("NTL-WAS", "SMMD") for w in (0.1, 0.3)}
-    # Names of folders can be passed back as they are.
-    assert not [path for path in (tmp_path / "run").iterdir() if {*path.name} & {*"=,{} "}]
 
 
 def test_a_run_has_one_folder_however_its_settings_are_given_and_other_settings_another(tiny, out):

@@ -20,7 +20,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from ntl.data.task import Data, Example, TaskData, fingerprint
+from ntl.data.task import Example, TaskData, fingerprint
 from ntl.declare import Settings, setting
 from ntl.errors import UserError
 
@@ -229,24 +229,9 @@ class Layout(NamedTuple):
     read: Callable[[Any], Sequence[Example]] = map_pairs
     group: Callable[[Example], str] = lambda example: example.question
 
-    def load(self, settings: Any) -> TaskData:
-        """Read all splits."""
-        of_file = {file: self.read(Path(file)) for file in dict.fromkeys(self.files.values())}
-        splits = {split: of_file[file] for split, file in self.files.items()}
-        train, validation = splits.pop("train"), splits.pop("validation")
-        source = None
-        if train is validation:
-            groups = list(dict.fromkeys(map(self.group, train)))
-            count = max(1, round(settings.validation_share * len(groups)))
-            chosen = set(random.Random(settings.split_seed).sample(groups, count))
-            validation = [example for example in train if self.group(example) in chosen]
-            train = [example for example in train if self.group(example) not in chosen]
-            source = "".join(map(fingerprint, of_file.values()))
-        return TaskData(train, validation, splits, source=source)
-
 
 def load_files(
-    settings: Data, layouts: Sequence[Layout], advice: str = "Put the official files there"
+    settings: Any, layouts: Sequence[Layout], advice: str = "Put the official files there"
 ) -> TaskData:
     """Load a dataset from `data_dir`. `sample` is the sample that ships with the lab.
 
@@ -266,7 +251,18 @@ def load_files(
         f"{advice}, or pass another folder; "
         "dataset_args.data_dir=sample selects the small sample that ships with the lab.",
     )  # fmt: skip
-    return layout.load(settings)
+    of_file = {file: layout.read(Path(file)) for file in dict.fromkeys(layout.files.values())}
+    splits = {split: of_file[file] for split, file in layout.files.items()}
+    train, validation = splits.pop("train"), splits.pop("validation")
+    source = None
+    if train is validation:
+        groups = list(dict.fromkeys(map(layout.group, train)))
+        count = max(1, round(settings.validation_share * len(groups)))
+        chosen = set(random.Random(settings.split_seed).sample(groups, count))
+        validation = [example for example in train if layout.group(example) in chosen]
+        train = [example for example in train if layout.group(example) not in chosen]
+        source = "".join(map(fingerprint, of_file.values()))
+    return TaskData(train, validation, splits, source=source)
 
 
 def find_layout(key: str, folder: Path, layouts: Sequence[Layout], advice: str) -> Layout:

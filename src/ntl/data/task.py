@@ -78,14 +78,9 @@ class TaskData:
         return {"validation": self.validation, **self.tests}
 
     @cached_property
-    def fingerprints(self) -> dict[str, str]:
-        """Fingerprint of each set that is answered."""
-        return {name: fingerprint(examples) for name, examples in self.parts.items()}
-
-    @cached_property
     def digest(self) -> str:
         """Digest of all rows: those that are learned, and those that are answered."""
-        every = {"train": fingerprint(self.train), **self.fingerprints}
+        every = {name: fingerprint(part) for name, part in {"train": self.train, **self.parts}.items()}
         return hashlib.sha256(repr(sorted(every.items())).encode()).hexdigest()[:16]
 
 

@@ -84,6 +84,9 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         The copy, with the same vocabulary. It encodes `42` as the tokens `4` and `2`, which the vocabularies
         of T5 and GPT-2 already contain. It is a plain fast tokenizer, because `T5Tokenizer` forgets the
         splitting when it is saved and loaded.
+
+    Raises:
+        UserError: The copy does not encode each digit as one token, or decodes a text differently.
     """
     backend = copy.deepcopy(tokenizer.backend_tokenizer)
     # ASCII only, and last: a byte-level tokenizer represents bytes of other scripts by characters such as ².
@@ -95,7 +98,22 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     }
     split = PreTrainedTokenizerFast(tokenizer_object=backend, **copied, **tokenizer.special_tokens_map)
     split.chat_template = tokenizer.chat_template
-    _check_digits(split)
+    ids_of_digits: Any = split.convert_tokens_to_ids([*string.digits])
+    digits_known = {*ids_of_digits}
+    for text in PROBES:
+        ids = split(text)["input_ids"]
+        seen, expected = sum(i in digits_known for i in ids), sum(c in string.digits for c in text)
+        decoded = split.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        if len(digits_known) != 10 or split.unk_token_id in digits_known or seen != expected:
+            raise UserError(
+                f"the tokenizer encodes {seen} of the {expected} digits in {text!r} as digit tokens; "
+                "expected all. Use one with the ten tokens 0 to 9, such as T5's."
+            )
+        if decoded != text:
+            raise UserError(
+                f"the tokenizer decodes {text!r} as {decoded!r}; expected the same text. Use one that "
+                "decodes texts unchanged, such as T5's."
+            )
     return split
 
 
@@ -119,23 +137,3 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     )
-
-
-def _check_digits(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Raise a UserError unless a tokenizer encodes each digit as one token and decodes texts unchanged."""
-    ids_of_digits: Any = tokenizer.convert_tokens_to_ids([*string.digits])
-    digits = {*ids_of_digits}
-    for text in PROBES:
-        ids = tokenizer(text)["input_ids"]
-        seen, expected = sum(i in digits for i in ids), sum(c in string.digits for c in text)
-        decoded = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        if len(digits) != 10 or tokenizer.unk_token_id in digits or seen != expected:
-            raise UserError(
-                f"the tokenizer encodes {seen} of the {expected} digits in {text!r} as digit tokens; "
-                "expected all. Use one with the ten tokens 0 to 9, such as T5's."
-            )
-        if decoded != text:
-            raise UserError(
-                f"the tokenizer decodes {text!r} as {decoded!r}; expected the same text. Use one that "
-                "decodes texts unchanged, such as T5's."
-            )

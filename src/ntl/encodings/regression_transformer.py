@@ -56,9 +56,9 @@ class RegressionTransformerEncoding(SpelledEncoding):
         """Maps each token id to its digit without its place, which the number token loss uses."""
         return {token: placed.digit for token, placed in self._placed.items()}
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode(self, texts: Sequence[str], special_tokens: bool = True) -> list[list[int]]:
         """Turn texts into one list of token ids each. Only ASCII digits count as numbers."""
-        return self.encode_marked(texts)[0]
+        return self.encode_marked(texts, special_tokens)[0]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Turn token ids into texts; see `format_placed_digits` for malformed numbers."""

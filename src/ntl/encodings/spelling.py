@@ -62,12 +62,14 @@ class SpelledEncoding(ABC):
     def mark(self, text: str) -> Marked:
         """Rewrite a text and assign tokens to its digits."""
 
-    def encode_marked(self, texts: Sequence[str]) -> tuple[list[list[int]], list[Marked]]:
+    def encode_marked(
+        self, texts: Sequence[str], special_tokens: bool = True
+    ) -> tuple[list[list[int]], list[Marked]]:
         """Turn texts, which contain no token of the encoding, into one list of ids each."""
         # Normalize as the tokenizer does. T5's converts full-width digits to ASCII, which then are numbers.
         normalizer = self.tokenizer.backend_tokenizer.normalizer
         marked = [self.mark(t if normalizer is None else normalizer.normalize_str(t)) for t in texts]
-        rows = self._plain.encode([m.text for m in marked])
+        rows = self._plain.encode([m.text for m in marked], special_tokens)
         for text, (_, tokens, _), row in zip(texts, marked, rows, strict=True):
             at = [i for i, token in enumerate(row) if token in self._digits]
             if len(at) != len(tokens) or not set(self.added_ids).isdisjoint(row):

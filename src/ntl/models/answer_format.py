@@ -105,6 +105,8 @@ class WrittenAnswers:
 
     def write(self, answers: Sequence[str]) -> list[str]:
         """Write answers for labels. Those of test sets that do not fit the format are left as they are."""
+        if self.form is None:
+            return [*answers]
         return [self._written(answer) or answer for answer in answers]
 
     def fits(self, answer: str) -> bool:

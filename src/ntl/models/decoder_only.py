@@ -2,18 +2,17 @@
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
+from ntl.errors import UserError
 from ntl.models import Row
-from ntl.models.batches import check_lengths, evaluation_mode
 from ntl.models.language_model import LanguageModel
-from ntl.models.prompts import decoder_prompts
-from ntl.models.source import ModelSource
+from ntl.models.source import ModelSource, cache_name, check_lengths, evaluation_mode
 from ntloss.reading import NumberQuantiles
 from ntloss.writing import Writer, copy_views, pad_left
 
@@ -21,10 +20,9 @@ from ntloss.writing import Writer, copy_views, pad_left
 class DecoderOnly(LanguageModel):
     """A causal language model that completes questions.
 
-    Its sequences and batches are those of `ntloss.writing.Writer`, its prompts those of `ntl.models.prompts`.
+    Its sequences and batches are those of `ntloss.writing.Writer`, its prompts those of `decoder_prompts`.
     """
 
-    pads_left = True
     model_class = AutoModelForCausalLM
 
     def __init__(self, source: ModelSource):
@@ -72,7 +70,8 @@ class DecoderOnly(LanguageModel):
         first = [{"input_ids": prompt[:-1]} for prompt in self.prompts(questions)]
         kinds = {*(getattr(self.model.config, "layer_types", None) or ["full_attention"])}
         accepted = inspect.signature(self.model.forward).parameters
-        attends = bool(self.cache_name) and kinds == {"full_attention"}
+        name = cache_name(self.model)
+        attends = bool(name) and kinds == {"full_attention"}
         if not any(row["input_ids"] for row in first) or not attends:
             return None
         inputs = pad_left(self.model, first, self.tokenizer.pad_token_id)
@@ -81,6 +80,46 @@ class DecoderOnly(LanguageModel):
             device = self.model.device
             given = {name: value.to(device) for name, value in inputs.items()}
             output = self.model(**given, **kept, use_cache=True)
-        past = getattr(output, self.cache_name)
+        past = getattr(output, name)
         known = type(past) is DynamicCache and all(type(layer) is DynamicLayer for layer in past.layers)
         return past if known else None
+
+
+def decoder_prompts(source: ModelSource, encoding: Any) -> Callable[[Sequence[str]], list[list[int]]]:
+    """Make the function that encodes questions for a decoder-only model.
+
+    A prompt is a question or, with a chat template, a conversation up to the assistant's turn; the separator
+    follows. Its default is nothing in a chat or after white space, and otherwise a line break or, if the
+    tokenizer has none, its end token.
+    """
+    tokenizer, settings = source.tokenizer, source.settings
+    if settings.chat_template and tokenizer.chat_template is None:
+        raise UserError(
+            "model_args.chat_template=true, but the tokenizer has no chat template; expected that of an "
+            "instruct model. Omit it."
+        )
+
+    def plain(texts: Sequence[str]) -> list[list[int]]:
+        found: list[list[int]] = encoding.encode(texts, special_tokens=False)
+        return found
+
+    def as_chat(question: str) -> str:
+        turns = [{"role": "user", "content": question}]
+        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+
+    given = None if settings.separator is None else settings.separator.replace("\\n", "\n")
+    if settings.chat_template:
+        return lambda questions: plain([as_chat(question) + (given or "") for question in questions])
+    line_break = plain(["\n"])[0]
+    if not line_break or tokenizer.unk_token_id in line_break or "\n" not in encoding.decode([line_break])[0]:
+        line_break = [tokenizer.eos_token_id]
+    separator = line_break if given is None else plain([given])[0]
+    first = tokenizer("1")["input_ids"][:1]
+    prefix = first if first == [tokenizer.bos_token_id] else []
+
+    def prompts(questions: Sequence[str]) -> list[list[int]]:
+        ends = [given is None and question[-1:].isspace() for question in questions]
+        rows = zip(plain(questions), ends, strict=True)
+        return [[*prefix, *ids, *([] if ends_itself else separator)] for ids, ends_itself in rows]
+
+    return prompts

@@ -1,7 +1,7 @@
 """T5 as a language model: digits as tokens, the unchanged tokenizer, or tokens of digit and place."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,20 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
     AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
     DynamicCache,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
 )
 
 from ntl.encodings.digits import TextEncoding
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
-from ntl.models import IGNORE, Row
+from ntl.models import Row
 from ntl.models.answer_format import WrittenAnswers
-from ntl.models.batches import cache_name, evaluation_mode, pad, pad_questions
-from ntl.models.prompts import Prompts
-from ntl.models.source import ModelSource, build_model
+from ntl.models.source import ModelSource, build_model, cache_name, evaluation_mode
 from ntl.own import load_own
 from ntloss import NumberVocabulary
 from ntloss.reading import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
@@ -34,19 +32,22 @@ Texts = Sequence[str]
 
 
 class PlacedEmbedding(nn.Embedding):
-    """Token embeddings plus `numerical_encodings` of the 320 tokens of digit and place, from `first_id`."""
+    """A model's token embeddings plus `numerical_encodings` of the 320 tokens of digit and place.
 
-    encodings: Tensor
+    Args:
+        model: The model, whose `config.ntl` holds `first_id`, that of the first of these tokens, and
+            `log_scale`. Its weights stay where they are.
+    """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, first_id: int, log_scale: bool):
-        super().__init__(num_embeddings, embedding_dim)
-        self.first_id = first_id
-        self.log_scale = log_scale
-        self.register_buffer("encodings", self.make_encodings(), persistent=False)
+    encodings: Tensor  # `[321, width]`: a row of zeros for other tokens, then one row per token
 
-    def make_encodings(self) -> Tensor:
-        """Make the fixed table `[321, width]`: a row of zeros for other tokens, then one row per token."""
-        return F.pad(numerical_encodings(self.embedding_dim, self.log_scale), (0, 0, 1, 0))
+    def __init__(self, model: PreTrainedModel):
+        weight: Any = model.get_input_embeddings().weight
+        size, width = weight.shape
+        super().__init__(size, width, _weight=weight)
+        self.weight, self.first_id = weight, model.config.ntl["first_id"]
+        encodings = numerical_encodings(self.embedding_dim, model.config.ntl["log_scale"])
+        self.register_buffer("encodings", F.pad(encodings, (0, 0, 1, 0)), persistent=False)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Embed token ids `[...]` as `[..., width]`."""
@@ -56,87 +57,52 @@ class PlacedEmbedding(nn.Embedding):
         return embedded + F.embedding(row, self.encodings).to(embedded.dtype)
 
 
-class T5WithPlaces(T5ForConditionalGeneration):
-    """T5 that adds numerical encodings to the token embeddings of encoder and decoder.
-
-    The `ntl` of its configuration holds `first_id` and `log_scale`.
-    """
-
-    def __init__(self, config: T5Config):
-        super().__init__(config)
-        self._replace_embeddings()
-        self.post_init()
-
-    def set_input_embeddings(self, new_embeddings: Any) -> None:
-        """Replace the embeddings, whose size may differ."""
-        self.shared = new_embeddings
-        self._replace_embeddings()
-        self.tie_weights()
-
-    def _replace_embeddings(self) -> None:
-        size, width = self.shared.weight.shape
-        first_id, log_scale = self.config.ntl["first_id"], self.config.ntl["log_scale"]
-        for stack in (self.encoder, self.decoder):
-            stack.embed_tokens = PlacedEmbedding(size, width, first_id, log_scale)
-
-    def initialize_weights(self) -> None:
-        """Initialize the fixed tables too: checkpoints omit them, and loading leaves them empty."""
-        super().initialize_weights()
-        for module in self.modules():
-            if isinstance(module, PlacedEmbedding):
-                module.encodings.copy_(module.make_encodings())
-
-
 class LanguageModel:
-    """T5 that reads and writes text; implements `ntl.models.AnsweringModel`.
+    """A model that reads and writes text, here T5; implements `ntl.models.AnsweringModel`.
 
     Attributes:
         encoding: What turns texts into tokens and back; one that is not the tokenizer's own says in `numbers`
             which tokens write which digits or numbers.
         vocabulary: The number tokens.
         answer_format: How answers are written.
-        cache_name: What the model calls its cache; empty without one.
         prompts: Encodes questions as the tokens that precede an answer, or that the encoder reads.
+        fit: Chooses the number format, if answers are padded; see `AnsweringModel.fit`.
     """
 
     frozen = lora = None
-    pads_left = False
     model_class: Any = AutoModelForSeq2SeqLM
 
     def __init__(self, source: ModelSource):
         self.tokenizer, kind = source.tokenizer, source.settings.encoding
-        model_class, described = self.model_class, dict[str, Any]()
+        described = dict[str, Any]()
         if kind in ("digits", "auto"):
             self.encoding: Any = TextEncoding(self.tokenizer)
         elif kind == "rt":
             self.encoding = RegressionTransformerEncoding(self.tokenizer)
-            model_class, described = T5WithPlaces, {"first_id": self.encoding.first_id}
+            described = {"first_id": self.encoding.first_id}
         else:
             self.encoding = load_own(ENCODING_KEY, kind)(self.tokenizer)
-        self.model = build_model(model_class, source, **described)
+        self.model = build_model(self.model_class, source, **described)
+        if kind == "rt":
+            self.model.set_input_embeddings(PlacedEmbedding(self.model))
         size = self.model.config.vocab_size
         if (numbers := getattr(self.encoding, "numbers", None)) is not None:
             self.vocabulary = NumberVocabulary.from_mapping(numbers, size)
         else:
             self.vocabulary = number_tokens(self.tokenizer, kind == "digits", size)
         self.number_ids = self.vocabulary.token_ids
-        self.cache_name = cache_name(self.model)
         self.answer_format = WrittenAnswers(self.model, self.tokenizer, self.vocabulary)
-        self.prompts: Prompts = self.encoding.encode
-
-    def fit(self, answers: Iterable[str]) -> None:
-        """Choose the number format, if answers are padded; see `AnsweringModel.fit`."""
-        self.answer_format.fit(answers)
+        self.fit = self.answer_format.fit
+        self.prompts: Callable[[Sequence[str]], list[list[int]]] = self.encoding.encode
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` and `labels`; see `AnsweringModel.encode`."""
         labels = self.encoding.encode(self.answer_format.write(answers))
         return {"input_ids": self.encoding.encode(questions), "labels": labels}
 
-    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+    def collate(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Pad rows into `input_ids`, `attention_mask` and `labels`; see `AnsweringModel.collate`."""
-        labels = pad([row["labels"] for row in rows], IGNORE, left=self.pads_left)
-        return {**self._pad([row["input_ids"] for row in rows]), "labels": labels}
+        return {**DataCollatorForSeq2Seq(self.tokenizer)(rows)}
 
     def read(
         self, questions: Texts, beams: int, max_new_tokens: int, levels: Sequence[float]
@@ -149,27 +115,21 @@ class LanguageModel:
         """Answer the questions with beam search; see `AnsweringModel.answer`."""
         if not questions:
             return []
-        batch = self._pad(self.prompts(questions))
+        batch = self._ask(questions)
         prompt = 1 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
         options: dict[str, Any] = {"max_new_tokens": max_new_tokens}
         if (mask := self.answer_format.processor(prompt)) is not None:  # such answers end by themselves
             options = {"max_new_tokens": mask.longest, "logits_processor": [mask]}
         if past is not None:
-            options[self.cache_name] = past
+            options[cache_name(self.model)] = past
         with evaluation_mode(self.model):
-            tokens = self.model.generate(
-                **{key: value.to(self.model.device) for key, value in batch.items()},
-                **options,
-                num_beams=beams,
-                do_sample=False,
-            )
+            tokens = self.model.generate(**batch, **options, num_beams=beams, do_sample=False)
         return self.answer_format.read(self.encoding.decode(tokens[:, prompt:].tolist()))
 
     def quantiles(self, questions: Texts, levels: Sequence[float], past: Past = None) -> NumberQuantiles:
         """Find quantiles of the number that answers each question, digit by digit."""
         options = {**self.answer_format.quantile_options(), "past_key_values": past}
-        batch = self._pad(self.prompts(questions))
-        inputs = {key: value.to(self.model.device) for key, value in batch.items()}
+        inputs = self._ask(questions)
         with evaluation_mode(self.model), warnings.catch_warnings():
             # `number_mass` reports it.
             warnings.simplefilter("ignore", UnlikelyNumberWarning)
@@ -186,8 +146,14 @@ class LanguageModel:
         unscaled: dict[str, Any] = {name: self.answer_format.unscaled(getattr(read, name)) for name in ends}
         return replace(read, **unscaled)
 
-    def _pad(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-        return pad_questions(rows, self.tokenizer.pad_token_id, self.pads_left)
+    def _ask(self, questions: Texts) -> dict[str, Tensor]:
+        """Return the padded tokens of questions, on the model's device."""
+        side = None if self.model.config.is_encoder_decoder else "left"
+        rows = {"input_ids": self.prompts(questions)}
+        found: Any = self.tokenizer.pad(
+            rows, padding_side=side, return_attention_mask=True, return_tensors="pt"
+        ).to(self.model.device)
+        return {name: found[name] for name in ("input_ids", "attention_mask")}
 
 
 def number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: int) -> NumberVocabulary:

@@ -20,9 +20,8 @@ from ntl.data import format_number, single_number
 from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
 from ntl.models import Row
-from ntl.models.batches import check_lengths, evaluation_mode, pad_questions
-from ntl.models.prompts import decoder_prompts
-from ntl.models.source import ModelSource, build_model
+from ntl.models.decoder_only import decoder_prompts
+from ntl.models.source import ModelSource, build_model, check_lengths, evaluation_mode
 from ntl.models.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
 from ntloss.writing import pad_left
 
@@ -130,7 +129,7 @@ class RegressionHead:
         """Return the model's arguments."""
         if self.decodes_only:
             return pad_left(self.model, rows, self.tokenizer.pad_token_id)
-        return pad_questions([row["input_ids"] for row in rows], self.tokenizer.pad_token_id)
+        return {**self.tokenizer.pad({"input_ids": [row["input_ids"] for row in rows]}, return_tensors="pt")}
 
 
 def _with_one_output(source: ModelSource) -> ModelSource:

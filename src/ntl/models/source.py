@@ -1,19 +1,21 @@
-"""Build models from scratch or from a checkpoint, and check that a checkpoint fits the settings.
+"""What models share: they are built from scratch or from a checkpoint, which has to fit the settings.
 
 The `config.ntl` of each of the lab's models holds its encoding, its head and everything else that answers
 depend on, such as the statistics of the training answers. It is saved with the model. So a run's folder is
 sufficient to load the model, and a checkpoint is never used with the wrong encoding.
 """
 
+import inspect
 import json
-from collections.abc import Sequence
-from hashlib import sha256
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from omegaconf import OmegaConf
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerFast
+from torch import nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from ntl.encodings.digits import load_tokenizer, split_digits
 from ntl.encodings.locate import WEIGHTS, loading, locate
@@ -119,11 +121,6 @@ def get_shape(name: str) -> dict[str, Any]:
         ) from None
 
 
-def digest_of_shape(name: str) -> str:
-    """Return a short digest of the arguments of an architecture, see `get_shape`."""
-    return sha256(json.dumps(get_shape(name), sort_keys=True).encode()).hexdigest()[:12]
-
-
 def _scratch_config(settings: ModelArgs, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
     """Make the configuration of a model from scratch, whose vocabulary is the tokenizer's."""
     arguments = {**get_shape(settings.config_name), **(settings.config_overrides or {})}
@@ -217,3 +214,32 @@ def _load(model_class: Any, settings: ModelArgs, config: PreTrainedConfig, new: 
             f"weights, such as {sorted(missing)[0]}. Choose the model_args that it was trained with."
         )
     return model
+
+
+def check_lengths(rows: Sequence[Sequence[int]], model: PreTrainedModel) -> None:
+    """Raise a UserError if a row of token ids is longer than the model can read."""
+    most = getattr(model.config, "max_position_embeddings", None)
+    if most is not None and (longest := max(map(len, rows), default=0)) > most:
+        raise UserError(
+            f"a question and its answer take {longest} tokens; this model takes at most {most}. Choose "
+            "another model, or increase max_position_embeddings in its configuration."
+        )
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Prepare a model for evaluation: no gradients and no dropout."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def cache_name(model: PreTrainedModel) -> str:
+    """Return what a model calls its cache, which depends on the release; empty without one."""
+    accepted = inspect.signature(type(model).forward).parameters
+    names = ("cache", "past_key_values", "cache_params")
+    return next((name for name in names if name in accepted), "")

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache, T5Config, T5ForConditionalGeneration
 from transformers.utils.generic import ModelOutput
 
 from ntl.encodings.number_values import XvalEncoding, embedding_scale, find_values
 from ntl.models import IGNORE, Row
-from ntl.models.batches import cache_name, evaluation_mode, pad, pad_questions
-from ntl.models.source import ModelSource, build_model
+from ntl.models.source import ModelSource, build_model, cache_name, evaluation_mode
 from ntl.models.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
 
 
@@ -152,8 +152,8 @@ class Xval:
         """Pad each column of the rows to `[batch, seq]`; see `AnsweringModel.collate`."""
         return {
             **self._questions([row["input_ids"] for row in rows], [row["numbers"] for row in rows]),
-            "labels": pad([row["labels"] for row in rows], IGNORE),
-            "label_numbers": pad([row["label_numbers"] for row in rows], 0.0, dtype=torch.float64),
+            "labels": pad_sequence([torch.tensor(row["labels"]) for row in rows], True, IGNORE),
+            "label_numbers": _pad_values([row["label_numbers"] for row in rows]),
         }
 
     def answer(self, questions: Sequence[str], beams: int, max_new_tokens: int) -> list[str]:
@@ -169,11 +169,14 @@ class Xval:
             )
         return self.encoding.decode(rows.tolist(), values.cpu().numpy())
 
-    def _questions(
-        self, ids: Sequence[Sequence[int]], numbers: Sequence[Sequence[float]]
-    ) -> dict[str, Tensor]:
-        padded = pad_questions(ids, self.tokenizer.pad_token_id)
-        return {**padded, "numbers": pad(numbers, 0.0, dtype=torch.float64)}
+    def _questions(self, ids: list[list[int]], numbers: Sequence[Sequence[float]]) -> dict[str, Tensor]:
+        padded = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt")
+        return {**padded, "numbers": _pad_values(numbers)}
+
+
+def _pad_values(rows: Sequence[Sequence[float]]) -> Tensor:
+    """Pad rows of values with 0, `[rows, longest]`, float64."""
+    return pad_sequence([torch.tensor(row, dtype=torch.float64) for row in rows], True)
 
 
 def _generate(model: T5ForXval, questions: dict[str, Tensor], max_new_tokens: int) -> tuple[Tensor, Tensor]:

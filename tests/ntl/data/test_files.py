@@ -201,9 +201,3 @@ def test_a_file_is_replaced_at_once_and_nothing_is_left_beside_it(tmp_path, monk
         write_atomically(path, "three")
     assert path.read_bytes() == b"two\r\n"
     assert [*tmp_path.iterdir()] == [path]
-
-
-def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path):
-    write_atomically(tmp_path / "a", "")
-    (tmp_path / "b").touch()
-    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode

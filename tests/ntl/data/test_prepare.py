@@ -1,6 +1,3 @@
-import os
-from pathlib import Path
-
 import pytest
 
 from ntl.data import mathematics_dataset
@@ -117,22 +114,6 @@ def test_what_stops_before_the_end_leaves_no_file(archive, prepare, tmp_path, mo
     with pytest.raises(UserError, match=f"{malformed}, line 4"):
         prepare("mathematics_dataset")
     assert outputs(tmp_path / "out") == []
-
-
-def test_files_of_a_run_killed_while_moving_them_do_not_count_as_complete(prepare, tmp_path, monkeypatch):
-    replace = os.replace
-
-    def killed(source, target):
-        if Path(target).name == "train.txt":
-            raise KeyboardInterrupt
-        replace(source, target)
-
-    with monkeypatch.context() as context:
-        context.setattr(os, "replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            prepare("mathematics_dataset")
-    with pytest.raises(UserError, match="overwrite=true"):
-        prepare("mathematics_dataset")
 
 
 def test_a_missing_module_is_an_error_before_anything_is_read(archive, prepare, tmp_path):

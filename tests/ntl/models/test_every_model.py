@@ -1,6 +1,6 @@
 """What holds for every model: it learns to answer, also after saving, and batches with nothing to learn.
 
-Only a model that has learned its answers shows that they are read as they are written, so each of the seven
+Only a model that has learned its answers shows that they are read as they are written, so each of the eight
 kinds is overfitted once.
 """
 
@@ -39,6 +39,7 @@ MODELS = {
     "llama": ("llama-tiny", DECODER | PADDED, True),
     "mamba": ("mamba-tiny", DECODER | PADDED, True),
     "gpt2": (GPT2, DECODER, True),
+    "rt_llama": ("llama-tiny", DECODER | {"encoding": "rt"}, True),
 }
 FIXED_WIDTH = [name for name, (_, settings, _) in MODELS.items() if "number_format" in settings]
 
