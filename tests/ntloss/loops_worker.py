@@ -6,10 +6,7 @@ from itertools import islice
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import Shard
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
@@ -70,20 +67,19 @@ def items_in_step(labels, world=1):
     return items
 
 
-def train(model, rank, world, accumulate, chunked, sync):
-    """Train three steps; `sync` is called before each micro-batch with whether it is the step's last."""
+def train(model, accumulate, chunked):
+    """Train three steps in one process, each loss divided by the labels of its step."""
     loss_fn = NTLCrossEntropyLoss(DIGITS)
-    loss_of = loss_fn.from_hidden if chunked else loss_fn
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
-    loader = micro_batches(rank, world, accumulate)
-    for step in batched(loader, accumulate):
-        items = items_in_step([batch["labels"] for batch in step], world)
+    for step in batched(micro_batches(0, 1, accumulate), accumulate):
+        items = items_in_step([batch["labels"] for batch in step])
         for batch in step:
-            sync(batch is step[-1])
             output = model(batch["ids"], chunked)
-            inputs = (output, model.head.weight) if chunked else (output,)
-            loss = loss_of(*inputs, batch["labels"], count=items)
-            (loss * world).backward()  # gradients are averaged over the ranks
+            if chunked:
+                loss = loss_fn.from_hidden(output, model.head.weight, batch["labels"], count=items)
+            else:
+                loss = loss_fn(output, batch["labels"], count=items)
+            loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -107,36 +103,6 @@ def weights(model):
         full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
         whole[name.removeprefix("module.")] = full.detach().clone()
     return whole
-
-
-def by_ddp(rank, world, accumulate):
-    """Train data-parallel."""
-    model = DistributedDataParallel(Model())
-
-    def sync(last):
-        model.require_backward_grad_sync = last
-
-    train(model, rank, world, accumulate, False, sync)
-    return weights(model)
-
-
-def by_fsdp(rank, world, accumulate, chunked):
-    """Train sharded; with `chunked`, the root keeps the head gathered between forward and backward."""
-    model = Model()
-    fully_shard(model.layer)
-    fully_shard(model)
-    train(model, rank, world, accumulate, chunked, model.set_requires_gradient_sync)
-    return weights(model)
-
-
-def by_tensor_parallelism(world, accumulate, chunked):
-    """Train with the head, and so the logits, sharded over the vocabulary; each rank has all batches."""
-    model = Model()
-    mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tensor",))
-    plan = {"head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)}
-    parallelize_module(model, mesh, plan)
-    train(model, 0, 1, accumulate, chunked, lambda last: None)
-    return weights(model)
 
 
 def by_accelerate(accumulate, sharded):
@@ -171,15 +137,10 @@ def by_accelerate(accumulate, sharded):
     return weights(model)
 
 
-def main(rank, world, with_accelerate):
+def main(rank, world):
     """Train in every way as one of `world` processes; return the weights of each."""
-    results = {}
-    for accumulate in (1, 4):
-        results[f"DDP, {accumulate}"] = by_ddp(rank, world, accumulate)
-        for path, chunked in (("logits", False), ("chunked", True)):
-            results[f"FSDP, {accumulate}, {path}"] = by_fsdp(rank, world, accumulate, chunked)
-            results[f"TP, {accumulate}, {path}"] = by_tensor_parallelism(world, accumulate, chunked)
-        if with_accelerate:
-            results[f"accelerate, {accumulate}, DDP"] = by_accelerate(accumulate, False)
-            results[f"accelerate, {accumulate}, FSDP"] = by_accelerate(accumulate, True)
-    return results
+    return {
+        (accumulate, sharded): by_accelerate(accumulate, sharded)
+        for accumulate in (1, 4)
+        for sharded in (False, True)
+    }

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 import trainer_cases as cases
-from tolerances import TRAINED, assert_close
+from tolerances import assert_close
 from torch.torch_version import TorchVersion
 from trainer_cases import batch, gradients, number_aware_trainer
 
@@ -60,21 +60,6 @@ def test_merging_an_adapter_does_not_change_the_loss(way, tmp_path):
     trainer.model.merge_adapter()
     with torch.no_grad():
         assert_close(trainer.compute_loss(trainer.model, batch()), before)
-
-
-@pytest.mark.parametrize("way", cases.WAYS)
-@pytest.mark.parametrize("name", cases.MODELS)
-def test_only_adapters_are_trained(name, way, tmp_path):
-    trained = []
-    for accumulate in (1, 4):
-        model = adapted(name, "head, too")
-        before = {key: weight.clone() for key, weight in model.state_dict().items()}
-        number_aware_trainer(model, tmp_path, way, accumulate=accumulate).train()
-        after = model.state_dict()
-        changed = {key for key, weight in after.items() if not torch.equal(weight, before[key])}
-        assert changed == {key for key in after if "lora_" in key}
-        trained.append({key: after[key].clone() for key in changed})
-    assert_close(trained[1], trained[0], TRAINED)
 
 
 def test_an_adapter_without_separate_low_rank_weights_needs_logits(tmp_path):

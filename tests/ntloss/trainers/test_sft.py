@@ -208,14 +208,6 @@ def test_rows_that_are_packed_with_their_columns_keep_them(tmp_path):
     assert record.number_weights[0, :width].tolist() == row[column][1:]
 
 
-def test_a_models_loss_function_is_not_called(tmp_path):
-    # docs/train.md says so: TRL's own loss reads hidden states.
-    model = cases.llama(vocab_size=VOCAB)
-    model.loss_function = lambda *args, **kwargs: pytest.fail("it is called")
-    found = trained(sft(tmp_path, model=model))
-    assert_same_training(found, trained(sft(tmp_path)))
-
-
 def test_another_objective_of_trl_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="dft"):
         make_number_aware(sft(tmp_path, loss_type="dft"))
