@@ -1,11 +1,15 @@
 """Records the operators, buffers and matrix products of a call, and compares compiled with eager results."""
 
+import sys
+from pathlib import Path
+
 import torch
 from tolerances import assert_close
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import ntloss
 from ntloss.engine import read
 
 PRODUCTS = ("mm", "addmm", "addmm_", "bmm", "baddbmm", "addmv", "mv")
@@ -79,3 +83,20 @@ def assert_same_results(step, other, *given):
         results.append([loss, *(leaf.grad for leaf in leaves if leaf.is_floating_point())])
     for got, wanted in zip(results[1], results[0], strict=True):
         assert_close(got, wanted)
+
+
+def functions_entered(call):
+    """Count the functions of the library that a call enters, without comprehensions."""
+    found, home, before = set(), str(Path(ntloss.__file__).parent), sys.getprofile()
+
+    def note(frame, event, _):
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(home) and not code.co_name.startswith("<"):
+            found.add((code.co_filename, code.co_firstlineno))
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return len(found)

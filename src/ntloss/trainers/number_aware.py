@@ -100,8 +100,7 @@ class NumberAware:
 
     Attributes:
         trainer: the trainer.
-        loss: the loss. Its `weight` and `label_smoothing` may be assigned at each step; `mode` and `shift` are
-            those that `make_number_aware` was given.
+        loss: the loss. Its `weight` and `label_smoothing` may be assigned at each step.
         head: what computes the loss from hidden states, or None if it is computed from logits.
         sums: the sums of a running evaluation, or None.
         first_numbers: for a criterion on whole numbers, the first three numbers in the labels of the first

@@ -1,18 +1,15 @@
 """The cost of the combined losses: buffers, matrix products, synchronizations, graphs."""
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
 from combined_cases import NUMBERS, TEXTS, make_case
-from graphs import SYNCHRONIZING, Watch, assert_same_results, watched
+from graphs import SYNCHRONIZING, Watch, assert_same_results, functions_entered, watched
 from tolerances import assert_close
 
-import ntloss
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.engine import read
 from ntloss.engine.readout import Transform, Wanted
@@ -153,23 +150,6 @@ HL_GAUSS = {"name": "hl_gauss", "sigma": 2.0}
 def launched(call):
     """Count the operators of a call, but for views; a custom operator counts as one."""
     return sum(name not in VIEWS for name in watched(call))
-
-
-def functions_entered(call):
-    """Count the functions of the library that a call enters, without comprehensions."""
-    found, home, before = set(), str(Path(ntloss.__file__).parent), sys.getprofile()
-
-    def note(frame, event, _):
-        code = frame.f_code
-        if event == "call" and code.co_filename.startswith(home) and not code.co_name.startswith("<"):
-            found.add((code.co_filename, code.co_firstlineno))
-
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(before)
-    return len(found)
 
 
 def prepared_batch(criterion):

@@ -8,7 +8,7 @@ import tiny_tokenizers
 import torch
 import trainer_cases as cases
 from accelerate.state import GradientState
-from benchmarks.launches import entered
+from graphs import functions_entered
 from processes import results_of
 from tokenizers import Tokenizer, models
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close, assert_identical
@@ -349,9 +349,9 @@ def test_options_of_the_loss_that_are_assigned_hold_in_the_next_evaluation(tmp_p
     trainer = number_aware_trainer(model, tmp_path, loss={"criterion": HLGauss(2.0)})
     trainer.evaluate(rows)
     loss = handle_of(trainer).loss
-    loss.shift, loss.mode = False, "add"
+    loss.weight, loss.label_smoothing = 0.5, 0.1
     inputs = cases.stack(rows)
-    loss_fn = NTLCrossEntropyLoss(cases.DIGITS, HLGauss(2.0), 1.0, mode="add")
+    loss_fn = NTLCrossEntropyLoss(cases.DIGITS, HLGauss(2.0), 0.5, shift=True, label_smoothing=0.1)
     expected = loss_fn(model.eval()(**inputs).logits, inputs["labels"]).item()
     assert trainer.evaluate(rows)["eval_loss"] == approx(expected)
 
@@ -652,11 +652,11 @@ def test_the_first_rows_are_collated_in_batches(tmp_path):
 def test_a_reader_of_the_line_and_of_a_step_follows_few_functions(tmp_path):
     trainer, criterion = cases.trainer_for(cases.llama(), tmp_path), HLGauss(2.0)
     make_number_aware(trainer, criterion, vocabulary=cases.DIGITS).undo()
-    assert entered(lambda: make_number_aware(trainer, criterion, vocabulary=cases.DIGITS)) <= 40
+    assert functions_entered(lambda: make_number_aware(trainer, criterion, vocabulary=cases.DIGITS)) <= 40
     loader = trainer.get_train_dataloader()
     inputs = loader.collate_fn(cases.samples(ROWS))
     trainer.compute_loss(trainer.model.train(), inputs)  # looks at the first labels
-    assert entered(lambda: trainer.compute_loss(trainer.model, inputs)) <= 40
+    assert functions_entered(lambda: trainer.compute_loss(trainer.model, inputs)) <= 40
 
 
 def test_the_share_of_number_tokens_is_logged_before_the_first_step(tmp_path):
