@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 DIGITS = "0123456789"
@@ -529,11 +529,6 @@ def is_piece(text: str) -> bool:
         whole, known = _PARTS.sub("", text), _characters()
         return {*whole} <= known and {*parts} <= _parts_of(known)
     return text != "" and (_PIECE.fullmatch(text) is not None or is_subword(text))
-
-
-def pieces_among(texts: Iterable[str]) -> set[str]:
-    """Return those of some texts that are pieces of numbers, see `is_piece`."""
-    return {text for text in texts if is_piece(text)}
 
 
 @functools.cache

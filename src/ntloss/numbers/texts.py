@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.numbers.grammar import DIGITS, POINT, count_digits, pieces_among, with_ascii_sign
+from ntloss.numbers.grammar import DIGITS, POINT, count_digits, is_piece, with_ascii_sign
 
 # SentencePiece's byte fallback. "<0x34>" decodes to "4", but "4" is never encoded to it.
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
@@ -249,10 +249,8 @@ def _inner(tokenizer: Any) -> Any:
     return tokenizer.tokenizer if _has(tokenizer, "encode_instruct", "tokenizer") else tokenizer
 
 
-def _of_numbers(texts: Mapping[int, str]) -> list[int]:
-    """Return the tokens whose texts may stand in a number, or behind it."""
-    found = pieces_among({*texts.values()})
-    return [i for i, text in texts.items() if text in found or _A_DIGIT.search(text)]
+def _is_of_number(text: str) -> bool:
+    return _A_DIGIT.search(text) is not None or is_piece(text)
 
 
 # ---- tiktoken, mistral-common, SentencePiece ---------------------------------------------------------------
@@ -280,7 +278,7 @@ def _texts_of_other(tokenizer: Any) -> TokenTexts:
         ids = [i for i in ids if not _ASCII_BYTE.fullmatch(tokenizer.id_to_piece(i))]
     written = ((i, _spell_other(tokenizer, i)) for i in ids)
     texts = {i: each.decode("utf-8", "surrogateescape") for i, each in written if each is not None}
-    decoded = {i: texts[i] for i in _of_numbers(texts)}
+    decoded = {i: text for i, text in texts.items() if _is_of_number(text)}
     return TokenTexts(
         decoded,
         {i: not text.startswith(" ") for i, text in decoded.items()},
@@ -323,11 +321,13 @@ def _spell_if_alive(
 def _texts_of_hugging_face(tokenizer: Any) -> TokenTexts:
     vocab: dict[str, int] = tokenizer.get_vocab()
     special = set(getattr(tokenizer, "all_special_ids", ()))
-    asked = _may_be_in_numbers(raw for raw, i in vocab.items() if i not in special)
-    written = {vocab[raw]: _bytes_of_hugging_face(tokenizer, raw) for raw in asked}
-    texts = {i: each.decode("utf-8", "surrogateescape") for i, each in written.items()}
-    decoded = {i: texts[i] for i in _of_numbers({i: text or " " for i, text in texts.items()})}
-    bare = {vocab[raw]: raw == texts[vocab[raw]].removeprefix(" ") for raw in asked if vocab[raw] in decoded}
+    decoded, bare = {}, {}
+    for raw, token_id in vocab.items():
+        if not _may_be_in_number(raw) or token_id in special or _ASCII_BYTE.fullmatch(raw):
+            continue
+        text = _bytes_of_hugging_face(tokenizer, raw).decode("utf-8", "surrogateescape")
+        if _is_of_number(text or " "):
+            decoded[token_id], bare[token_id] = text, raw == text.removeprefix(" ")
     size = 1 + max(vocab.values(), default=-1)
     letter_ids: set[int] = set()
     for marker in ("", "##"):  # WordPiece continues words with ##
@@ -345,14 +345,12 @@ def _texts_of_hugging_face(tokenizer: Any) -> TokenTexts:
     )
 
 
-def _may_be_in_numbers(raws: Iterable[str]) -> list[str]:
-    """Return which tokens have to be decoded: to decode all would take many times as long."""
-    words = {raw: raw.lstrip(_MARKERS) or " " for raw in raws}
-    of_bytes = {raw: _of_bytes(raw) or raw for raw, word in words.items() if not word.isascii()}
-    found = pieces_among({*words.values(), *of_bytes.values()})  # most tokens are words
-    asked = {raw for raw, word in words.items() if word in found or _A_DIGIT.search(raw)}
-    asked |= {raw for raw, text in of_bytes.items() if text in found}
-    return [raw for raw in asked if not _ASCII_BYTE.fullmatch(raw)]
+def _may_be_in_number(raw: str) -> bool:
+    """Return whether a token has to be decoded: to decode all would take many times as long."""
+    if _A_DIGIT.search(raw):
+        return True
+    word = raw.lstrip(_MARKERS)  # most tokens are words
+    return is_piece(word or " ") or (not word.isascii() and is_piece(_of_bytes(raw) or raw))
 
 
 def _of_bytes(raw: str) -> str | None:

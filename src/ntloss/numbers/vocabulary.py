@@ -58,22 +58,22 @@ class NumberToken:
     value: float
     is_value: bool = False
 
-    @functools.cached_property
+    @property
     def digits(self) -> int:
         """Number of digit characters, not counting an exponent (3 for `" 3.14"`)."""
-        return sum(map(self.text.lower().partition("e")[0].count, DIGITS))
+        return count_digits(self.text.lower().partition("e")[0])
 
     @property
     def is_digit(self) -> bool:
         """True for a single ASCII digit, with or without a leading space."""
         return not self.is_value and self.text.removeprefix(" ") in tuple(DIGITS)
 
-    @functools.cached_property
+    @property
     def is_whole(self) -> bool:
         """True without a point or an exponent of its own, which would make the token a number by itself."""
         return not self.is_value and self.text.lstrip(_BEFORE).isdigit()
 
-    @functools.cached_property
+    @property
     def kind(self) -> int:
         """Length and sign in one number: twice its digits, 1 more below zero; 0 unless it `is_whole`.
 
