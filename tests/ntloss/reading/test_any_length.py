@@ -20,10 +20,9 @@ from ntloss.reading.torch_model import TorchModel
 
 QUESTIONS = [[3, 4, 5], [10, 2, 3, 7, 6, 11, 4], [8]]
 LEVELS = (0.05, 0.3, 0.5, 0.95)
-# Ids from 13 are text.
+# Few, because every sequence of them is tried; 11 is text.
 SPELLINGS = NumberVocabulary.from_mapping(
-    {2: "0", 3: "1", 4: "2", 5: "+", 6: "-", 7: ".", 8: " 2", 9: "12", 10: "1.", 11: ",", 12: "1e3"},
-    vocab_size=14,
+    {2: "0", 3: "1", 4: "-", 5: ".", 6: " 2", 7: "12", 8: "1.", 9: ",", 10: "1e3"}, vocab_size=12
 )
 ALL = 10**6  # texts, so that none is sampled
 CPU = torch.device("cpu")
@@ -71,31 +70,23 @@ def test_the_estimated_probability_of_a_number_is_at_most_1():
 def test_samples_are_fair_and_their_bounds_hold():
     model = make_model("llama", SPELLINGS.vocab_size).double()
     options, few = options_of(SPELLINGS, NumberReader(), CPU), 6
-    for question in QUESTIONS[:2]:
-        exact, starts, _ = any_length(next_token(model, torch.tensor(question)), SPELLINGS, 2)
-        total = sum(exact.values())
-        median = min(x for x in exact if sum(p for y, p in exact.items() if y <= x) >= total / 2)
-        below, started, inside = [], [], []
-        with torch.no_grad():
-            root = TorchModel(model).continuations(batch_of([question]), {})
-            for seed in range(60):
-                shifts = torch.rand(16, generator=seeded(seed), dtype=torch.float64)
-                numbers = numbers_after(root, options, few, 2, shifts)
-                below.append(numbers.weights[numbers.values <= median].sum().item())
-                started.append(numbers.weights.sum().item())
-        assert sum(started) / 60 == approx(starts, 0.05)
-        assert sum(below) / 60 == approx(sum(p for x, p in exact.items() if x <= median), 0.1)
-        for seed in range(20):
-            read = number_quantiles(
-                model,
-                batch_of([question]),
-                SPELLINGS,
-                (0.5,),
-                generator=seeded(seed),
-                limits=Limits(max_digits=2, most_texts=few),
-            )
-            inside.append((read.lower.item() <= median) and (median <= read.upper.item()))
-        assert sum(inside) >= 19
+    question, below, started, inside = QUESTIONS[0], [], [], 0
+    exact, starts, _ = any_length(next_token(model, torch.tensor(question)), SPELLINGS, 2)
+    total = sum(exact.values())
+    median = min(x for x in exact if sum(p for y, p in exact.items() if y <= x) >= total / 2)
+    with torch.no_grad():
+        root = TorchModel(model).continuations(batch_of([question]), {})
+        for seed in range(60):
+            shifts = torch.rand(16, generator=seeded(seed), dtype=torch.float64)
+            numbers = numbers_after(root, options, few, 2, shifts)
+            below.append(numbers.weights[numbers.values <= median].sum().item())
+            started.append(numbers.weights.sum().item())
+            found = summarize(numbers, torch.tensor([0.5], dtype=torch.float64), -math.inf, math.inf)
+            inside += found["lower"].item() <= median <= found["upper"].item()
+    assert sum(started) / 60 == approx(starts, 0.05)
+    assert sum(below) / 60 == approx(sum(p for x, p in exact.items() if x <= median), 0.1)
+    # Of 60 intervals that hold with 95 %, fewer than 52 do with a probability of 0.3 %.
+    assert inside >= 52
 
 
 def test_bounds_of_a_reading_are_in_the_range_that_is_read():
@@ -183,11 +174,6 @@ def read_rows(vocabulary, rows, **options):
     return found
 
 
-def read_of(text):
-    vocabulary = NumberVocabulary.from_mapping(dict(enumerate(text)), vocab_size=len(text))
-    return read_rows(vocabulary, [list(range(len(text)))])
-
-
 def texts_with_a_number_in_front(seed, count):
     random = Random(seed)
     parts = [*"0123456789.,eE-+x%) $\u2212", "12", "000", "2024", "e3", ".5", " It", "km", "rd", ", ", ". "]
@@ -203,12 +189,12 @@ def texts_with_a_number_in_front(seed, count):
 def test_numbers_of_real_tokenizers_are_read_as_metrics_read_them(name, real_tokenizer, request):
     tokenizer = request.getfixturevalue("smollm2")[0] if name == "smollm2" else real_tokenizer(name)
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, tokens="numbers")
-    given = texts_with_a_number_in_front(seed=len(name), count=75)
+    given = texts_with_a_number_in_front(seed=len(name), count=50)
     rows = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in given]
     written = [tokenizer.convert_tokens_to_string(tokenizer.convert_ids_to_tokens(row)) for row in rows]
     expected = [next(iter(parse_numbers(text)), math.inf) for text in written]  # some begin with a name
     kept = [i for i, number in enumerate(expected) if abs(number) < 1e300]
-    assert len(kept) > 120
+    assert len(kept) > 80
     read = read_rows(vocabulary, [rows[i] for i in kept], limits=Limits(max_digits=300)).values[:, 0].tolist()
     wrong = [
         (written[i], r, expected[i]) for i, r in zip(kept, read, strict=True) if r != approx(expected[i])
