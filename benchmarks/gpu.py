@@ -10,7 +10,8 @@ The parts, in this order:
     exact     hidden states against float64 on the CPU, and more than 2^31 logits
 
 Times of kernels are medians of CUDA events over repetitions with a cold cache (`triton.testing.do_bench`).
-`python benchmarks/losses.py --device cuda` measures losses and training steps beside those of others.
+`python benchmarks/losses.py --device cuda --tables dense,linear,criteria,integrations` measures losses and
+training steps beside those of others.
 """
 
 from __future__ import annotations
@@ -49,10 +50,6 @@ def labels_of(tokens: int, vocab_size: int) -> Tensor:
     labels = torch.randint(vocab_size, (1, tokens), device="cuda")
     labels[0, : tokens // 2] = 100 + torch.arange(tokens // 2, device="cuda") % 10
     return labels
-
-
-def loss_of(criterion: str, vocab_size: int) -> NTLCrossEntropyLoss:
-    return NTLCrossEntropyLoss(digits_of(vocab_size), CRITERIA[criterion]()).cuda()
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

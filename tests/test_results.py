@@ -27,8 +27,9 @@ def test_writing_the_tables_of_a_page_again_changes_nothing(page, monkeypatch):
     assert not left_out
 
 
-@pytest.mark.parametrize("path", ["docs/images/idea.svg", "docs/images/seeds.svg", "docs/images/rates.svg"])
-def test_a_figure_of_the_pages_is_that_of_the_runs(path, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["idea", "seeds", "rates", "trajectories"])
+def test_a_figure_of_the_pages_is_that_of_the_runs(name, tmp_path, monkeypatch):
+    path = f"docs/images/{name}.svg"
     monkeypatch.syspath_prepend(ROOT / "tools")
     figures = importlib.import_module("figures")
     figures.write(path, tmp_path / "figure.svg")

@@ -5,7 +5,7 @@
     python docs/playground/make_data.py models \\
         outputs/page/train_size-1000_loss-{ce,hl_gauss}_number_format-padded_seed-0
     python docs/playground/make_data.py tokenizers t5=<folder of T5's tokenizer> gpt2=<folder of GPT-2's>
-    python docs/playground/make_data.py criteria    # the titles of the losses that losses.js computes
+    python docs/playground/make_data.py criteria    # the titles of the criteria
     python docs/playground/make_data.py test-set    # let the models of models.js answer the test set again
     python docs/playground/make_data.py answers outputs/stored/run   # see stored_answers.py
 

@@ -456,7 +456,7 @@ def check(config: Config) -> None:
         ("model_args.number_scale", padded, is_padded),
         ("model_args.separator", decoder, not is_t5),
         ("model_args.chat_template", decoder, not is_t5),
-        ("model_args.head_loss", head, is_head or args.head_loss == head_loss),
+        ("model_args.head_loss", head, is_head),
         ("model_args.number_token_loss_weight", term, args.number_token_loss),
         ("model_args.number_token_loss_with_wasserstein", term, args.number_token_loss),
         ("model_args.number_token_loss_function", function, is_mse),
@@ -471,9 +471,10 @@ def check(config: Config) -> None:
     for key, needed, is_met in needs:
         group, _, name = key.partition(".")
         value = getattr(getattr(config, group), name, None)
-        is_given = value not in (None, {}, getattr(SECTIONS[group](), name, None))
-        if is_given and not is_met:
-            raise UserError(f"{key}={value} needs {needed}. Pass that, or omit {key}.")
+        default = head_loss if name == "head_loss" else getattr(SECTIONS[group](), name, None)
+        if value not in (None, {}, default) and not is_met:
+            said = "training_args=eval" if name == "do_only_eval" else f"{key}={value}"
+            raise UserError(f"{said} needs {needed}. Pass that, or omit {said}.")
 
 
 def read_trained(model: str | Path) -> dict[str, Any] | None:

@@ -295,6 +295,7 @@ INVALID = [
     ("model_args.chat_template=true", "chat_template"),
     ("model_args.separator=x", "separator"),
     ("model_args.head_loss=absolute", "head_loss"),
+    ("model_args=pretrained model_args.model_name_or_path=m model_args.head_loss=squared", "head_loss"),
 ]
 # What a command has to explain, or finds only in the data or the model.
 REFUSED = [
