@@ -185,12 +185,13 @@ class NTLCrossEntropyLoss(nn.Module):
     ) -> PreparedLabels:
         """Put labels and what the loss reads beside them into one record, which takes the place of labels.
 
-        Another loss may shift labels or read numbers differently: it refuses the record unless it has the
-        same settings.
-        It checks and shifts them (`shift`), and for criteria on whole numbers finds the numbers that they
-        form, on the CPU: call it where labels are made, in a collator, whose work the processes of a data
-        loader share, or before a compiled function. For other criteria, it works on the labels' device, and
-        synchronizes nothing.
+        This checks the labels, shifts them (`shift`), and for criteria on whole numbers finds the numbers
+        that they form, on the CPU: call it where labels are made, in a collator, whose work the processes of
+        a data loader share, or before a compiled function. For other criteria, it works on the labels'
+        device, and synchronizes nothing.
+
+        The record is for this loss: one that shifts labels or reads numbers differently refuses it.
+        Cross-entropy alone takes it if it has the same `ignore_index` and `shift`.
 
         Args:
             labels: `[...]`, token ids.

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Result(ABC):
-    """What was read of a model. Its text is printed, also by `repr`; a notebook shows it as a table."""
+    """What was read of a model. Its text is printed, also by `repr`; a notebook shows it above a table."""
 
     @abstractmethod
     def __str__(self) -> str: ...
@@ -35,7 +35,8 @@ class Result(ABC):
             cells = [name, *(row.get(column, "") for column in columns)]
             texts = [f"{x:.6g}" if isinstance(x, float) and abs(x) < 1e6 else str(x) for x in cells]
             lines.append("".join(f"<td>{escape(text)}</td>" for text in texts))
-        return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+        table = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<pre>{escape(str(self))}</pre><table>{table}</table>"
 
 
 def axes(given: Any) -> Any:

@@ -175,10 +175,19 @@ def check_unit(criterion: Criterion, vocabulary: NumberVocabulary) -> None:
     bounded = not fact(criterion, "in_units") or option_of(criterion, "squash") is not None
     if bounded or largest <= _LARGEST_UNIT:
         return
+    given = [token.value for token in vocabulary.value_tokens]
+    advice = (
+        "Use HLGauss.for_answers(answers) or another bounded criterion (dist2, number_level, ntl_was with "
+        "squash=2.0), or a vocabulary of digits: NumberVocabulary.from_tokenizer(tokenizer, tokens='digits')."
+    )
+    if any(abs(value) > _LARGEST_UNIT for value in given):
+        low, high = min(given), max(given)
+        value = f"(value - {low:.15g})".replace("- -", "+ ") if low else "value"
+        advice = (
+            f"Divide the values by their range: {value} / {high - low or abs(high):.15g}. Or use "
+            "HLGauss(sigma=...) or another bounded criterion (dist2, ntl_was with squash=2.0)."
+        )
     raise ValueError(
         f"criterion {name_of(criterion)} is measured in the unit of the tokens' values, here up to "
-        f"{largest:,.0f}, and would outweigh cross-entropy. Use HLGauss.for_answers(answers) or another "
-        "bounded criterion (dist2, number_level, ntl_was with squash=2.0), or a vocabulary of digits: "
-        "NumberVocabulary.from_tokenizer(tokenizer, tokens='digits'). Divide values of your own, of "
-        "from_mapping, by their range."
+        f"{largest:,.0f}, and would outweigh cross-entropy. {advice}"
     )

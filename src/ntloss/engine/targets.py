@@ -344,8 +344,8 @@ def make_targets(
         inputs = tables.values.new_empty(*record.labels.shape, 0, device=record.labels.device)
     if not record.made_for.startswith(reader.made_for):
         raise ValueError(
-            f"the labels were prepared for a loss with {record.made_for or 'no settings'}, but this one has "
-            f"{reader.made_for}: expected what prepare(labels) of this loss returns"
+            f"the labels were prepared for another loss ({record.made_for or 'by hand'}) than this one "
+            f"({reader.made_for}): expected what prepare(labels) of this loss returns"
         )
     if record.labels.shape != inputs.shape[:-1] or record.labels.device != inputs.device:
         raise ValueError(
@@ -411,9 +411,8 @@ def _divided(weights: Tensor, count: Tensor | float, reduction: str) -> Tensor:
     """
     if reduction != "mean":
         raise ValueError(f"count is the divisor of reduction='mean': omit it with reduction={reduction!r}")
-    if (not isinstance(count, Tensor) or not values_are_hidden(count)) and not torch.as_tensor(
-        count
-    ).sum() >= 0:
+    is_known = not isinstance(count, Tensor) or not values_are_hidden(count)
+    if is_known and not torch.as_tensor(count).sum() >= 0:
         raise ValueError(f"count={count}: expected 0 or more")
     if isinstance(count, Tensor):
         count = count.to(weights.dtype).sum()

@@ -93,10 +93,14 @@ class NumberTerm(nn.Module):
             mode = "replace" if fact(self.criterion, "replaces") else "add"
         # A decimal point belongs to its number, unless the criterion has an option that says otherwise.
         how = decimals in (None, True), fields_of(self.criterion)
-        made_for = f"ignore_index={ignore_index}, shift={shift};"
+        made_for = f"ignore_index={ignore_index}, shift={shift}"
         if self.criterion is not None:
-            tokens = zlib.crc32(repr((vocabulary.tokens, vocabulary.thousands, *how)).encode())
-            made_for += f" {', '.join(self.reads)} of the number tokens {tokens:08x}"
+            fields, by = how[1] or (None, None)
+            read = repr(
+                (vocabulary.tokens, vocabulary.thousands, how[0], fields, getattr(by, "__qualname__", by))
+            )
+            of_labels = ["target", *(n for n in self.reads if n in OF_NUMBERS or n == "target_probs")]
+            made_for += f", {' and '.join(of_labels)} of the number tokens {zlib.crc32(read.encode()):08x}"
         self.reader = LabelReader(vocabulary, self.reads, *how, ignore_index, shift, mode, made_for)
         has_digits = any(t.kind or (t.digits and "cells" not in self.reads) for t in vocabulary.tokens)
         if self.criterion is not None and self.reader.finds_numbers and not has_digits:

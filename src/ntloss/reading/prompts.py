@@ -132,7 +132,7 @@ def check_before(prompt: Prompt, thousands: str | None) -> None:
 
     A plain prompt may end in what joins two numbers, such as `10 : `, because the second is read as it is.
     """
-    given = prompt.begun.strip() or prompt.before == prompt.begun
+    given = prompt.begun.strip() or not prompt.special
     name, text = ("prefill", prompt.begun) if given else ("prompt", prompt.text.rpartition("\n")[-1])
     # After a letter, a space comes first.
     numbers = [number for number in find_numbers(f"{text}5", thousands) if number.end > len(text)]

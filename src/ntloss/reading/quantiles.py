@@ -66,11 +66,12 @@ class Limits:
                 "more, and max_digits from 1 to 300"
             )
         for name in ("low", "high"):
-            object.__setattr__(self, name, as_float(getattr(self, name)))
-        if not self.low <= self.high:
-            raise ValueError(
-                f"low={self.low}, high={self.high}: expected two numbers, the first not above the second"
-            )
+            given = getattr(self, name)
+            object.__setattr__(self, name, as_float(given))
+            if math.isnan(getattr(self, name)):
+                raise ValueError(f"{name}={given!r}: expected a number; omit it for no limit")
+        if self.low > self.high:
+            raise ValueError(f"low={self.low}, high={self.high}: expected the first not above the second")
 
     def check(self, format: Any) -> None:
         """Raise an error for what is no format of numbers, or writes none in the range."""
@@ -290,7 +291,7 @@ def _of_fixed_width(
     for some in _at_once(root, len(points)):
         shares = points.expand(len(some), -1)
         inside = torch.ones_like(shares[:, 0])
-        if (limits.low, limits.high) != (-math.inf, math.inf):
+        if limits.low > -math.inf or limits.high < math.inf:
             # The quantiles of the numbers in the range are others of all numbers.
             below, upto = (
                 fixed_width.share_below(some, vocabulary, options, format, bound, includes)
@@ -333,15 +334,13 @@ def _warn(
             f"end the prompt where the number begins, such as with the first words of the answer{skip}",
             UnlikelyNumberWarning,
         )
-    what, rest = (
-        f"of more than {limits.max_digits} digits: they are left out, pass Limits(max_digits=...)",
-        ("what is not read, such as a fraction, a range or a product, so it is only a part"),
-    )
+    what = f"of more than {limits.max_digits} digits: they are left out, pass Limits(max_digits=...)"
+    rest = "what is not read, such as a fraction, a range or a product, so it is only a part"
     if format is not None:
         ends = ends / (1 - continues).clamp(min=1e-9)
         what = f"of fewer digits than {format}: pass the width that it writes, or format=None for any length"
         rest = "further digits, a point or thousands: pass a larger width, or format=None for any length"
-    if (limits.low, limits.high) != (-math.inf, math.inf):
+    if limits.low > -math.inf or limits.high < math.inf:
         what = f"outside of low={limits.low}, high={limits.high}: they are left out"
     for share, most, said in (
         (1 - ends.nan_to_num(), 1 - _LEAST_ENDING, f"the model writes numbers {what}"),

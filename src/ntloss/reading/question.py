@@ -96,7 +96,7 @@ class Question:
         if self.system is not None:
             chat = [{"role": "system", "content": self.system}, *chat]
         if source.is_chat:
-            return Prompt(prefill, False, prefill, prefill, source.add_chat(_as_messages(chat, images)))
+            return Prompt(prefill, False, prefill, source.add_chat(_as_messages(chat, images)))
         if images and (
             tokenizer_of(processor) is processor or not isinstance(source, TorchModel) or source.has_decoder
         ):
@@ -115,9 +115,9 @@ class Question:
                 "prompt as one text"
             )
         if source.has_decoder:
-            return Prompt(prefill, False, prefill, prefill, self.prompt)
+            return Prompt(prefill, False, prefill, self.prompt)
         text = self.prompt + ("\n" if prefill and not self.prompt[-1].isspace() else "") + prefill
-        return Prompt(text, True, prefill, text, images=images)
+        return Prompt(text, True, prefill, images=images)
 
     def _in_template(self, writer: Any, chat: list[Mapping[str, Any]]) -> Prompt:
         """Write a conversation with the assistant's turn left open after the prefill."""
@@ -141,7 +141,7 @@ class Question:
         if not words:
             options = {"add_generation_prompt": True, **options}
             text = writer.apply_chat_template(in_turns(chat), tokenize=False, **options)
-            return Prompt(text + prefill, False, prefill, prefill)
+            return Prompt(text + prefill, False, prefill)
         turns = in_turns([*chat, {"role": "assistant", "content": words}])
         from jinja2 import TemplateError  # transformers needs it for templates
 
@@ -153,7 +153,7 @@ class Question:
                 f"({error}). Omit prefill."
             ) from error
         # Some templates trim the message, others do not.
-        return Prompt(text.rstrip() + prefill[len(words) :], False, prefill, prefill)
+        return Prompt(text.rstrip() + prefill[len(words) :], False, prefill)
 
 
 class Prompt(NamedTuple):
@@ -163,8 +163,6 @@ class Prompt(NamedTuple):
         text: the text that the answer continues.
         special: whether the tokenizer adds its special tokens to the text; that of a chat template has them.
         begun: the part of the answer that is given, which ends the text.
-        before: the part of the text that may belong to the answer's number: all of a plain prompt, after a
-            chat template the part of the answer.
         asked: what is read apart from the text: by an encoder the question, by a server the name of the
             conversation. Default: nothing.
         images: what stands at the text's placeholders of images.
@@ -173,9 +171,13 @@ class Prompt(NamedTuple):
     text: str
     special: bool
     begun: str
-    before: str
     asked: str = ""
     images: tuple[Any, ...] = ()
+
+    @property
+    def before(self) -> str:
+        """The part of the text that may belong to the answer's number: all of a plain prompt."""
+        return self.text if self.special else self.begun
 
 
 def _is_chat(given: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -299,4 +300,5 @@ def _read_at(
     quantiles = NumberQuantiles(levels, **fields, passes=passes, rows=rows)
     for row, place in enumerate(places):
         reading = quantiles.row(row)
-        yield reading.distribution.get(place.number.value, 0.0), reading
+        share = reading.distribution.get(place.number.value, 0.0) if reading.distribution else math.nan
+        yield share, reading

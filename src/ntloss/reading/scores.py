@@ -147,6 +147,8 @@ class _Tokens:
             self.by_text.setdefault(self.texts[i], []).append(i)
         # What makes another number of a level without a point (`0`, `.5`), and with one.
         self.others = (digits | decimals - zeros, digits - zeros)
+        columns = [[self.columns[i] for i in ids] for ids in self.others]
+        self.other_columns = [torch.tensor(each, dtype=torch.int64) for each in columns]
         # Of each prompt: after the first tokens of a level, each next one with the text so far.
         self.longer = [dict[tuple[int, ...], dict[int, str]]() for _ in ids]
         for longer, of_prompt in zip(self.longer, ids, strict=True):
@@ -166,7 +168,6 @@ class _Tokens:
 
     def after(self, root: Continuations, nodes: Sequence[Node]) -> list[list[tuple[str, float, Any]] | None]:
         """Return what may follow each text; None for a word that begins no longer level."""
-        columns = [torch.tensor([self.columns[i] for i in ids], dtype=torch.int64) for ids in self.others]
         asked = [
             any(name.startswith(text) and name != text for name in self.levels)
             or text[-1] in ".,"
@@ -177,7 +178,7 @@ class _Tokens:
             return [None] * len(nodes)
         ids = torch.tensor([*self.columns], device=root.device)
         shares = root.next_tokens([node.state for node in compress(nodes, asked)], ids).exp().cpu()
-        others = torch.stack([shares[:, of_kind].sum(-1) for of_kind in columns], -1)
+        others = torch.stack([shares[:, of_kind].sum(-1) for of_kind in self.other_columns], -1)
         found = zip(shares.tolist(), others.tolist(), strict=True)
         return [
             self._pieces(node, *next(found)) if is_asked else None

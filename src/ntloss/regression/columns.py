@@ -139,9 +139,11 @@ class Column:
         else:  # of which numbers may have lost zeros, as of 0123
             wrong = np.full(len(cells), is_typed)
         held = f"{self.kind} with {self.unit!r}" if self.unit else self.kind
-        held += f" such as {self.forms[0]!r}" if self.forms else ""
         held += ", and commas before decimals" if self.decimal == "," else ""
         text = f"are not read as in the fitted table, which had {held}"
+        if self.forms:
+            form = f"{self.forms[0]!r} (a is a letter, 0 a digit)"
+            text = f"have another form than in the fitted table, which had texts such as {form}"
         return _count(wrong & ~find_gaps(cells), cells, text) + self.far(numbers, cells)
 
     def far(self, numbers: Numbers, cells: pd.Series) -> list[str]:
@@ -419,8 +421,12 @@ def _forms(texts: Iterable[str]) -> list[str]:
         >>> _forms(["2024-01-05", "2024-11-30"]), _forms(["AB-12", "CD-34"]), _forms(["Anna", "Bo 2"])
         (['0000-00-00'], ['aa-00'], [])
     """
-    forms = [*dict.fromkeys(map(_form, texts))]
-    return forms if len(forms) <= _MOST_FORMS and all("0" in form for form in forms) else []
+    forms: dict[str, None] = {}
+    for form in map(_form, texts):
+        forms[form] = None
+        if "0" not in form or len(forms) > _MOST_FORMS:
+            return []
+    return [*forms]
 
 
 def _form(text: str) -> str:

@@ -7,7 +7,7 @@ Structure comes before words, and the first of these that an answer has decides:
 3. a line or sentence that begins with the name of a score, `Score: 4`; of indented lines, as in YAML, the
    outermost one; then `\\boxed{4}`;
 4. an answer whose first or last line is nearly nothing but a level: `4`, `4/5 because ...`;
-5. the scale beside it, `... so 4/5`, and then prose, "I give it a 4", which are a guess.
+5. a sentence: the scale beside a level, `... so 4/5`, then prose, "I give it a 4". Both are guesses.
 
 A name is that of a score if all its words are of `_SCORES` and `_OF_ALL` (for levels that are words, of
 `_VERDICTS` and `_OF_ALL`); of an object, the names around it count, too. `clarity_score` and `Expected score`
@@ -164,7 +164,10 @@ def _best(named: Iterable[tuple[str, int, int]], text: str, scale: Scale) -> lis
 
 
 def _rank(name: str, place: Place, text: str, scale: Scale) -> int:
-    """Return 2 for the name of a score, 1 for another name of a level, else 0, as for `Score (out of 10)`."""
+    """Return 2 for the name of a score, 1 for another name of a level, else 0.
+
+    `Score (out of 10)` is the name of another score than one of 1 to 5.
+    """
     name, _, said = name.partition("(")
     top = re.findall(r"\d+(?:\.\d+)?", said)[-1:]
     words = re.sub(_FILLING, "", re.sub(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+", " ", name).lower()).strip()
@@ -174,7 +177,8 @@ def _rank(name: str, place: Place, text: str, scale: Scale) -> int:
         return _compiled(rf"(?:(?:{'|'.join(names)})(?:\s+|\Z))+").fullmatch(words) is not None
 
     is_sure = name in ("[[", "[RESULT]")
-    is_of_scale = not said or (top and float(top[0]) == scale.top)
+    says_nothing = _compiled(rf"\W*(?:(?:{_OF_ALL}|stars?)\W*)?").fullmatch(said) is not None
+    is_of_scale = float(top[0]) == scale.top if top else says_nothing
     is_named = is_sure or (is_of(own, other, _OF_ALL, _FOREIGN) and is_of_scale)
     if not is_named or _is_counted(place, text):
         return 0

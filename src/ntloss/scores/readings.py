@@ -125,9 +125,9 @@ def scores_from_response(
         TypeError: it is of another form.
 
     Warns:
-        UnlikelyNumberWarning: there is no score, also because places of one kind have different ones; it
-            stands in a sentence; `none` is above 0.5 or `left_out` above 0.1; or levels are listed in other
-            letters.
+        UnlikelyNumberWarning: there is no score, or places of one kind disagree, so that there is none; the
+            score stands in a sentence; `none` is above 0.5 or `left_out` above 0.1; or levels are listed in
+            other letters.
 
     Example:
         >>> def token(text, **others):

@@ -24,7 +24,7 @@ class Found(NamedTuple):
     """The loss of a call and its terms, and what evaluations and an `SFTTrainer` log beside it."""
 
     terms: LossTerms
-    ce: Tensor  # cross-entropy at all labels, also where the number term replaces it: in an evaluation
+    ce: Tensor  # of an evaluation, cross-entropy at all labels, also where the number term replaces it
     entropy: Tensor | None = None
     hits: Tensor | None = None
 
@@ -104,8 +104,8 @@ class Answering:
         record = record.to(states.device)
         options = {"count": count.to(states.device) if isinstance(count, Tensor) else count}
         if given.weight is not None:
-            options |= {"softcap": transform.softcap, "logit_scale": transform.scale}
-            options |= {"chunk_size": chunk_size}
+            of_head = {"softcap": transform.softcap, "logit_scale": transform.scale, "chunk_size": chunk_size}
+            options |= of_head
         terms = loss.terms(states, record, *head, **options)
         ce = terms.ce
         if self.handle.sums is not None and loss.mode == "replace":

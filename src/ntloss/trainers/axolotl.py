@@ -1,4 +1,9 @@
-"""A number-aware loss in axolotl 0.19: a plug-in, whose keys are in examples/trainers/axolotl.yaml."""
+"""A number-aware loss in axolotl 0.19: a plug-in, and its keys in axolotl's YAML file.
+
+plugins:
+  - ntloss.trainers.axolotl.NumberLoss
+ntl_criterion: ntl_was
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,11 @@ from pydantic import BaseModel, create_model, model_validator
 from ntloss.trainers.plug_ins import PREFIX, Options
 
 _OTHER_LOSSES = (  # which do not use the model's logits
-    *("liger_cross_entropy", "liger_fused_linear_cross_entropy", "cut_cross_entropy"),
-    *("chunked_cross_entropy", "rl"),
+    "liger_cross_entropy",
+    "liger_fused_linear_cross_entropy",
+    "cut_cross_entropy",
+    "chunked_cross_entropy",
+    "rl",
 )
 
 

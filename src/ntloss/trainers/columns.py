@@ -152,6 +152,9 @@ def _floats_of(row: Mapping[str, Any], name: str, tokens: Tensor) -> Tensor:
         given = [math.nan if each is None else each for each in given]
     floats = torch.as_tensor(given, dtype=torch.float32)
     _check_length(name, floats.shape, tokens)
+    is_unknown = floats.isnan() if name == "number_sigma" else torch.zeros(len(floats), dtype=torch.bool)
+    if not ((floats >= 0) & (floats < torch.inf) | is_unknown).all():
+        raise ValueError(f"{name} {row[name]!r}: expected finite numbers, 0 or more")
     return floats
 
 

@@ -1,4 +1,11 @@
-"""A number-aware loss in ms-swift 4.6, which a plug-in such as examples/trainers/ms_swift.py registers."""
+"""A number-aware loss in ms-swift 4.6, which a file of your own registers, the plug-in.
+
+    from ntloss.trainers.ms_swift import register_number_loss
+
+    register_number_loss(weight=0.3, criterion="ntl_was")
+
+`swift sft --external_plugins plugin.py --loss_type ntl` uses it.
+"""
 
 from __future__ import annotations
 

@@ -364,5 +364,5 @@ def _check_model(trainer: Any, model: Any, loss: NTLCrossEntropyLoss) -> None:
         "single tokens, such as ntl_was, crps or gaussian_smoothing": is_masked(model),
     }
     for message, is_wrong in wrong.items():
-        if is_wrong and loss.finds_numbers:
-            raise ValueError(f"{loss.extra_repr()} looks at whole numbers, {message}")
+        if is_wrong and loss.criterion is not None and loss.finds_numbers:
+            raise ValueError(f"criterion={name_of(loss.criterion)} looks at whole numbers, {message}")

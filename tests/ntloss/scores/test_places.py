@@ -62,6 +62,8 @@ ANSWERS = [
     (TO_FIVE, "The answer is \\boxed{3}, the reference \\boxed{5}.\nScore: «1»"),
     (TO_FIVE, "Expected score: 5\nScore: «4»"),
     (TO_TEN, "Score (0-10): «7». Confidence: 3"),
+    (TO_FIVE, "Score (final): «4»\n3 errors"),
+    (TO_FIVE, "Rating [stars]: «4»"),
     (TO_TEN, "Score on a scale of 1 to 10: «4»\n2 typos"),
     (TO_TEN, "Rating (out of 10): «8»\n2 typos"),
     (TO_TEN, "Score: «10»/10"),
