@@ -24,7 +24,9 @@ OF_SMOLLM2 = {
     "README.md",
     *(f"docs/{name}.md" for name in ("quickstart", "gallery", "uncertainty", "scores")),
 }
-SLOW = {f"docs/{name}.md" for name in ("actions", "uncertainty", "scores")}  # train, or read much
+SLOW = {
+    f"docs/{name}.md" for name in ("actions", "quickstart", "uncertainty", "scores")
+}  # train, or read much
 RUN = [
     pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
     for page in PAGES

@@ -479,7 +479,10 @@ def seeds_of(folder="out/report"):
     return table.groupby("row", sort=False)["seed"].nunique().to_dict()
 
 
-@pytest.mark.parametrize("seeds", [[], ["dataset_args.data_seed=${training_args.seed}"]])
+OF_THE_SEED = ["dataset_args.data_seed=${training_args.seed}"]
+
+
+@pytest.mark.parametrize("seeds", [OF_THE_SEED, pytest.param([], marks=pytest.mark.slow)])
 def test_runs_on_a_changed_table_are_refused_beside_earlier_ones_and_never_averaged_with_them(seeds, capsys):
     assert sweep("loss=ce", "training_args.seed=0", *seeds) == 0
     write_table("t.csv", factor=10)

@@ -470,6 +470,7 @@ class TestInspection:
                 count(tokenizer, "a 4")
 
 
+@pytest.mark.slow
 def test_a_vocabulary_of_256k_tokens_takes_a_few_times_as_long_as_to_list_its_tokens():
     # 4,000 numbers, more than in most real vocabularies, and as many words that contain a digit.
     no_digits, words = str.maketrans("0123456789", "ghijklmnop"), []

@@ -147,7 +147,7 @@ def test_a_recurrent_models_padded_batch_gives_the_quantiles_of_single_prompts(n
     check(make(name), make(name))
 
 
-@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize("adapted", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_compiled_models_padded_batch_gives_the_quantiles_of_single_prompts(adapted):
     torch._dynamo.reset()
     model = make("GPT2LMHeadModel")
@@ -319,7 +319,7 @@ def test_texts_that_share_a_cache_have_the_quantiles_of_texts_with_copies(name, 
         assert_close(getattr(shared, field), getattr(copied, field))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_bfloat16_models_own_logits_stay_in_bfloat16(compiled):
     torch._dynamo.reset()
     model = make("LlamaForCausalLM").to(torch.bfloat16)

@@ -365,7 +365,7 @@ def by_characters():
     return tokenizer_of(CHARACTERS)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("kind", ["llama", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_the_numbers_of_an_answer_are_those_that_the_model_would_write_there(kind):
     tokenizer = by_characters()
     model = make_model(kind, 2 + len(CHARACTERS)).double()
@@ -478,6 +478,7 @@ def test_limits_are_in_their_range(changed):
         Limits(**changed)
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_smollm2_can_answer_with_a_negative_number_after_a_space(smollm2):
     tokenizer, model = smollm2

@@ -105,7 +105,7 @@ def as_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=backend)
 
 
-@pytest.mark.parametrize("kind", ["vllm", "openai"])
+@pytest.mark.parametrize("kind", ["vllm", pytest.param("openai", marks=pytest.mark.slow)])
 def test_images_go_to_a_servers_route_for_chats(kind, serve, model):
     served, tokenizer = ServedModel(serve(kind).url, top=len(TEXTS)), as_tokenizer()
     # The form server sees an image's data as text before the question.
@@ -365,6 +365,7 @@ def test_a_key_is_sent_and_never_shown(serve, monkeypatch):
     assert "sk-secret" not in str(wrong.value)
 
 
+@pytest.mark.slow
 def test_an_interrupt_closes_all_sockets(serve):
     server = serve("vllm")
     server.faults = [None, *["hang"] * 50]
