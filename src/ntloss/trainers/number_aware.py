@@ -165,6 +165,8 @@ class NumberAware:
         else:
             term = f"{weight:g} times {name_of(criterion)}"
             said = f"All labels: cross-entropy. Those that are one of {count}: plus {term}."
+            if name_of(criterion) == "ntl_was":  # the default, see docs/which_loss.md
+                said += " To fine-tune for answers of one number, HLGauss.for_answers(answers) was better."
         source = "logits" if self.head is None else "hidden states; the logits are never whole in memory"
         said = f"{'' if self._ours else 'Undone. The loss was: '}{said} Computed from {source}."
         first = f" The first numbers of the labels: {self.first_numbers}." if self.first_numbers else ""
