@@ -218,7 +218,7 @@ class LabTrainer(Trainer):
     def log(self, logs, start_time=None):
         """Print one line with what matters most."""
         if "train_runtime" in logs:
-            logs = {**logs, "train_runtime": self.clock.state()["attributes"]["seconds"]}
+            logs = {**logs, "train_runtime": self.clock.seconds}
         super().log(logs, start_time)
         if not self.is_world_process_zero() or "train_runtime" in logs:
             return
@@ -301,15 +301,19 @@ class Clock(TrainerCallback, ExportableState):
     def __init__(self):
         self._before, self._started = 0.0, time.perf_counter()
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far."""
+        return self._before + time.perf_counter() - self._started
+
     def on_train_begin(self, args, state, control, **kwargs):
         """Start from the seconds of the checkpoint that is continued."""
         kept = (state.stateful_callbacks or {}).get(type(self).__name__) or self.state()
         self._before, self._started = kept["attributes"]["seconds"], time.perf_counter()
 
     def state(self) -> dict[str, Any]:
-        """Return the seconds of training so far, as transformers writes them into a checkpoint."""
-        seconds = self._before + time.perf_counter() - self._started
-        return {"args": {}, "attributes": {"seconds": seconds}}
+        """Return what transformers writes into a checkpoint."""
+        return {"args": {}, "attributes": {"seconds": self.seconds}}
 
 
 class Bar(ProgressCallback):

@@ -103,13 +103,15 @@ def train_policy(environment: str, arm: str, pairs: int, steps: int, rate: float
 
 
 def provenance() -> dict[str, Any]:
-    """Say what made a run: commit and versions."""
+    """Say what made a run: commit, versions, machine."""
     commit = subprocess.run(
         ("git", "rev-parse", "HEAD"), capture_output=True, text=True, cwd=Path(__file__).parent
     )
     return {
         "commit": commit.stdout.strip() or None,
         "versions": {m.__name__: m.__version__ for m in (ntloss, torch, transformers)},
+        "device": "cpu",
+        "threads": torch.get_num_threads(),
         "ended": datetime.now().isoformat(timespec="seconds"),
     }
 

@@ -4,7 +4,7 @@ On a GPU, PyTorch's operators compute in copies, piece by piece: about ten launc
 and float32 temporaries between them. Here one program handles a row, whatever its width: `read_rows` passes
 over it once, `write_rows` reads it once and writes its gradient once. Rows that do not count are not read.
 
-`engine/readout.py` decides when these kernels are used. They compute in float32, or float64 for float64
+`engine/read.py` decides when these kernels are used. They compute in float32, or float64 for float64
 logits.
 """
 

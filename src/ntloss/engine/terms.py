@@ -92,16 +92,16 @@ class NumberTerm(nn.Module):
         elif mode is None:
             mode = "replace" if fact(self.criterion, "replaces") else "add"
         # A decimal point belongs to its number, unless the criterion has an option that says otherwise.
-        how = decimals in (None, True), fields_of(self.criterion)
+        with_decimals, fields = decimals in (None, True), fields_of(self.criterion)
         made_for = f"ignore_index={ignore_index}, shift={shift}"
         if self.criterion is not None:
-            fields, by = how[1] or (None, None)
-            read = repr(
-                (vocabulary.tokens, vocabulary.thousands, how[0], fields, getattr(by, "__qualname__", by))
-            )
+            names, by = fields or (None, None)
+            finder = getattr(by, "__qualname__", by)  # the text of a function has an address
+            read = repr((vocabulary.tokens, vocabulary.thousands, with_decimals, names, finder))
             of_labels = ["target", *(n for n in self.reads if n in OF_NUMBERS or n == "target_probs")]
             made_for += f", {' and '.join(of_labels)} of the number tokens {zlib.crc32(read.encode()):08x}"
-        self.reader = LabelReader(vocabulary, self.reads, *how, ignore_index, shift, mode, made_for)
+        of_loss = ignore_index, shift, mode, made_for
+        self.reader = LabelReader(vocabulary, self.reads, with_decimals, fields, *of_loss)
         has_digits = any(t.kind or (t.digits and "cells" not in self.reads) for t in vocabulary.tokens)
         if self.criterion is not None and self.reader.finds_numbers and not has_digits:
             of_numbers = ", ".join(name for name in self.reads if name in OF_NUMBERS)

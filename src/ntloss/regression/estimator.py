@@ -206,8 +206,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             )
             report.simple_models(models, failed, answers[asked], self.format_)
         start = time.perf_counter()
-        self.writer_ = writer = Writer.from_pretrained(self.model, self.format_.numbers)
-        writer.adapt(self.train, seed)
+        self.writer_ = writer = self._load(seed)
         rows = writer.encode(writer.prompts(texts), self.format_.write(answers))
         asked_of, left_out = self.questions_.table(table), self.questions_.left_out
         leaks = find_leaks(asked_of, self.questions_.numbers(table), answers)
@@ -239,8 +238,7 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         if self.refit:
             last = best_epoch(self.history_) or self.epochs
             report.say(f"\nrefit           {len(rows):,} rows, {last} epochs")
-            writer = Writer.from_pretrained(self.model, self.format_.numbers)
-            writer.adapt(self.train, seed)
+            writer = self._load(seed)
             checkpoint = Checkpoint(self.checkpoint, REFIT, self.get_params(), [*depends, last])
             train(writer, rows, scaled, weights, None, checkpoint, report, **options, last=last)
             writer.finish()
@@ -412,6 +410,12 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or value < least:
                 raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
+
+    def _load(self, seed: int) -> Writer:
+        """Load the pretrained model, and prepare the weights that are trained."""
+        writer = Writer.from_pretrained(self.model, self.format_.numbers)
+        writer.adapt(self.train, seed)
+        return writer
 
     def _error(self, texts: Sequence[str], answers: Numbers, weights: Numbers) -> float:
         """Return the mean error of the medians, weighted."""

@@ -104,8 +104,8 @@ class Answering:
         record = record.to(states.device)
         options = {"count": count.to(states.device) if isinstance(count, Tensor) else count}
         if given.weight is not None:
-            of_head = {"softcap": transform.softcap, "logit_scale": transform.scale, "chunk_size": chunk_size}
-            options |= of_head
+            options |= {"softcap": transform.softcap, "logit_scale": transform.scale}
+            options["chunk_size"] = chunk_size
         terms = loss.terms(states, record, *head, **options)
         ce = terms.ce
         if self.handle.sums is not None and loss.mode == "replace":

@@ -152,8 +152,10 @@ def _floats_of(row: Mapping[str, Any], name: str, tokens: Tensor) -> Tensor:
         given = [math.nan if each is None else each for each in given]
     floats = torch.as_tensor(given, dtype=torch.float32)
     _check_length(name, floats.shape, tokens)
-    is_unknown = floats.isnan() if name == "number_sigma" else torch.zeros(len(floats), dtype=torch.bool)
-    if not ((floats >= 0) & (floats < torch.inf) | is_unknown).all():
+    is_right = (floats >= 0) & (floats < torch.inf)
+    if name == "number_sigma":  # NaN is the width of the loss
+        is_right |= floats.isnan()
+    if not is_right.all():
         raise ValueError(f"{name} {row[name]!r}: expected finite numbers, 0 or more")
     return floats
 

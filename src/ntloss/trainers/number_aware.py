@@ -358,13 +358,16 @@ def _check_model(trainer: Any, model: Any, loss: NTLCrossEntropyLoss) -> None:
             f"{type(model).__name__} adds a z-loss where it computes its own loss, which would be lost: load "
             "the model with z_loss_coefficient=0"
         )
-    wrong = {
-        "which context parallelism cuts: expected another criterion, or another parallelism": getattr(
-            getattr(trainer.accelerator, "parallelism_config", None), "cp_enabled", False
-        ),
-        f"of which the labels of {type(model).__name__} hold the masked digits only: expected a criterion on "
-        "single tokens, such as ntl_was, crps or gaussian_smoothing": is_masked(model),
-    }
-    for message, is_wrong in wrong.items():
-        if is_wrong and loss.criterion is not None and loss.finds_numbers:
-            raise ValueError(f"criterion={name_of(loss.criterion)} looks at whole numbers, {message}")
+    if loss.criterion is None or not loss.finds_numbers:
+        return
+    parallel = getattr(trainer.accelerator, "parallelism_config", None)
+    said = f"criterion={name_of(loss.criterion)} looks at whole numbers"
+    if getattr(parallel, "cp_enabled", False):
+        raise ValueError(
+            f"{said}, which context parallelism cuts: expected another criterion, or another parallelism"
+        )
+    if is_masked(model):
+        raise ValueError(
+            f"{said}, of which the labels of {type(model).__name__} hold the masked digits only: expected a "
+            "criterion on single tokens, such as ntl_was, crps or gaussian_smoothing"
+        )
