@@ -20,6 +20,7 @@ ARMS = (
     *("ce", "jittered", "label_smoothing", "ntl_was", "ntl_mse", "crps"),
     *("hl_gauss_rule", "hl_gauss", "tokens", "head"),
 )
+ALL_ARMS = (*ARMS, "hl_gauss_follows")
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 CURVE = (250, 500, 1000, 2000, 4000)
 TUNED_AT = {250: 500, 500: 500, 1000: 500, 2000: 4000, 4000: 4000}
@@ -27,6 +28,8 @@ TUNED_AT = {250: 500, 500: 500, 1000: 500, 2000: 4000, 4000: 4000}
 TUNING = (100, 101)
 RANGE = tuple(range(200, 212))
 """Seeds of the second question, trained with all rates."""
+WIDTHS = tuple(range(300, 312))
+"""Seeds of the third question."""
 KEY = ("environment", "arm", "pairs", "steps", "rate", "seed")
 HOW = {"head": "greedy"}  # how an arm's actions are read; others by the median
 
@@ -41,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for (environment, arm, steps), rate in chosen_rates(runs).items():
         print(f"{environment}, {arm}, {steps} steps: {rate:g}")
     plan = yaml.safe_load((Path(__file__).parent / "contrasts.yaml").read_text("utf-8"))
-    costs = table_of(run for run in runs if run["seed"] not in (*TUNING, *RANGE))
+    costs = table_of(run for run in runs if run["seed"] not in (*TUNING, *RANGE, *WIDTHS))
     if len(costs):
         write(costs, given.results / "costs.csv")
         print(curve(costs, "steps").to_string(float_format="%.2f"))
@@ -51,6 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write(costs, given.results / "rates.csv")
         print(curve(costs, "rate").to_string(float_format="%.2f"))
         write(contrasts(costs, plan["over_all_rates"]), given.results / "contrasts_over_all_rates.csv")
+    costs = table_of(run for run in runs if run["seed"] in WIDTHS)
+    if len(costs):
+        write(costs, given.results / "widths.csv")
+        print(curve(costs, "steps").to_string(float_format="%.2f"))
+        write(contrasts(costs, plan["widths"]), given.results / "contrasts_of_widths.csv")
 
 
 def table_of(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

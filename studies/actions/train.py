@@ -31,11 +31,23 @@ from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.numbers import NumberFormat
 from ntloss.reading import UnlikelyNumberWarning, number_quantiles
 from studies.actions.environments import ENVIRONMENTS, LARGEST, Array, Environment, meant
-from studies.actions.results import ARMS, CURVE, KEY, RANGE, RATES, RESULTS, TUNED_AT, TUNING, chosen_rates
+from studies.actions.results import (
+    ALL_ARMS,
+    ARMS,
+    CURVE,
+    KEY,
+    RANGE,
+    RATES,
+    RESULTS,
+    TUNED_AT,
+    TUNING,
+    chosen_rates,
+)
 from studies.packs import merge
 
 MODEL, DIGITS, BATCH = "examples/characters", 3, 32
 LEVELS = (*SPACED_LEVELS, 0.5)
+FOLLOW_EVERY = 25  # steps
 READINGS = ("greedy", "median", "mean")
 
 
@@ -44,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", nargs="+", type=int, required=True)
     parser.add_argument("--environments", nargs="+", default=[*ENVIRONMENTS], choices=ENVIRONMENTS)
-    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
+    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ALL_ARMS)
     parser.add_argument("--steps", nargs="+", type=int, default=CURVE, choices=CURVE)
     parser.add_argument("--pairs", type=int, default=600)
     parser.add_argument("--outputs", type=Path, default=Path("outputs/actions"))
@@ -147,6 +159,7 @@ class Digits:
         criterion, options = {
             "hl_gauss_rule": (HLGauss.for_answers(actions.flatten().tolist(), leading_zeros=True), {}),
             "hl_gauss": (HLGauss(sigma=self.width, leading_zeros=True), {}),
+            "hl_gauss_follows": (HLGauss(sigma=self.width[0], leading_zeros=True), {}),
             "ntl_was": ("ntl_was", {"weight": 0.3}),
             "ntl_mse": ("ntl_mse", {"weight": 0.3}),
             "crps": ("crps", {"weight": 1.0}),
@@ -169,6 +182,8 @@ class Digits:
         first, last = self.width
         for step in range(steps):
             self.loss_fn.anneal(step / steps)
+            if self.arm == "hl_gauss_follows" and step and step % FOLLOW_EVERY == 0:
+                self.follow_error(seed)
             rows = rng.integers(len(questions), size=BATCH)
             numbers = actions[rows]
             if self.arm == "jittered":
@@ -179,6 +194,16 @@ class Digits:
             schedule.step()
             optimizer.zero_grad()
         self.model.eval()
+
+    def follow_error(self, seed: int) -> None:
+        """Set the width of the targets to a running mean of the median's error on held-out pairs."""
+        questions, actions = self.task.recordings(np.random.default_rng((seed, 3)), 64)
+        self.model.eval()
+        with torch.no_grad():
+            error = np.abs(self.read(self.encode(questions), "median") - actions[:, 0]).mean()
+        self.model.train()
+        criterion = self.loss_fn.criterion
+        criterion.sigma = max(self.width[1], (float(criterion.sigma) + float(error)) / 2)
 
     def parameters(self) -> list[nn.Parameter]:
         """Return what is trained."""
