@@ -9,7 +9,6 @@ import pytest
 from model_cases import save_pretrained
 from tolerances import approx
 
-from ntl.data import Example, TaskData
 from studies.demo import demo
 from studies.demo.demo import Row
 
@@ -81,12 +80,6 @@ def test_without_the_model_or_the_texts_one_line_says_what_to_do(given, tmp_path
         assert error.count("\n") == 1
 
 
-def test_the_demo_trains_the_upper_layers_on_the_texts():
-    config = demo.compose_fixed(["training_args.seed=0,1,2", "training_args.output_dir=elsewhere"])
-    assert (config.dataset_args.target, config.weights.trained_layers) == ("sentiment", 2)
-    assert config.training_args.output_dir == "elsewhere"
-
-
 def test_a_contrast_holds_only_if_it_does_in_every_seed():
     rows = [
         Row("T5", [{"mae": 9.0, "median_mae": 8.0}, {"mae": 9.0, "median_mae": 7.0}]),
@@ -115,37 +108,6 @@ def test_the_advice_is_hl_gauss_only_where_its_medians_have_the_lowest_error():
     assert "train with HL-Gauss" in advice(8.0)
     assert "train with HL-Gauss" not in advice(9.5)
     assert demo.describe_advice([Row("T5", [{"mae": 10.0, "median_mae": 9.0}])]) == []
-
-
-def test_ridge_regression_predicts_what_words_say():
-    train = [
-        Example(f"{word} {i}", answer) for i in range(20) for word, answer in (("good", "70"), ("bad", "10"))
-    ]
-    test = [Example("good thing", "70"), Example("bad thing", "10"), Example("unknown", "40")]
-    error = demo.ridge_error(TaskData(train, [], {"test": test}))
-    assert 0 < error < 10
-
-
-class Uniform:
-    """Reads quantiles of a uniform distribution from 0 to 80."""
-
-    def quantiles(self, questions, levels):
-        class Read:
-            import torch
-
-            values = torch.tensor([[80 * level for level in levels] for _ in questions])
-
-        return Read
-
-
-def test_a_uniform_distribution_is_drawn_flat_with_its_median_in_the_middle():
-    (line,) = demo.draw_sentences(Uniform(), list, ["any"])
-    bars = line.split("0 ", 1)[1].split(" 80")[0]
-    left, right = bars.split("|")
-    assert len(left) == 20
-    assert len(left + right) == demo.WIDTH
-    assert set(left + right) <= set(demo.BARS[4:])
-    assert line.endswith("median 40")
 
 
 def test_the_picture_marks_every_seed_and_sorts_texts_by_the_peoples_spread():

@@ -4,7 +4,6 @@ import make_data
 import page_cases
 import pytest
 import torch
-from test_page_controls import slide
 from tolerances import LEARNED, approx
 
 MODELS = make_data.read_constant("models")
@@ -42,20 +41,6 @@ def test_models_answer_with_and_without_a_worker(open_page, script):
     show_models(page)
     assert page.locator("#models").get_attribute("data-computed-in") == ("page" if script else "worker")
     check_answers(page, MODELS["task"]["example"])
-
-
-def test_sliders_ask_the_models_and_say_how_far_off_they_are(page):
-    show_models(page)
-    slide(page, "#question-sliders input >> nth=1", 20)
-    first, _, third = MODELS["task"]["example"].split()
-    assert page.locator("#question").input_value() == f"{first} 20 {third}"
-    wait_for_answer(page)
-    slider = page.locator("#question-sliders input").nth(1)
-    mean = 5 * int(first) + 3 * 20 + 2 * int(third)
-    assert slider.get_attribute("aria-valuetext").startswith(f"20; true mean {mean}, medians ")
-    slider.focus()
-    page.keyboard.press("ArrowRight")
-    assert page.locator("#question").input_value() == f"{first} 21 {third}"
 
 
 def test_an_invalid_question_says_what_is_wrong_and_dims_the_old_answer(page):

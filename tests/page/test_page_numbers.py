@@ -32,16 +32,6 @@ def test_typed_numbers_show_the_losses_of_each_token_and_of_the_number(page):
     assert page.locator("#typed-table tr.charge").count() == len(page_cases.LOSSES) + 1
 
 
-def test_signs_and_lengths_of_typed_numbers_are_aligned(page):
-    type_numbers(page, "-5", "5")
-    assert row(page, "Truth")[0] == "−"
-    page.get_by_role("button", name="4057 for 405").click()
-    assert row(page, "NTL-WAS")[-2] == "–"
-    page.locator("#typed-padded").check()
-    assert row(page, "Truth")[:-1] == list("0405")
-    assert float(row(page, "NTL-WAS")[0]) > 3
-
-
 def test_what_is_not_a_number_is_refused_and_the_old_answer_dimmed(page):
     field, result, says = (page.locator(f"#typed-{part}") for part in ("said", "result", "said-says"))
     for text, reason in (
