@@ -112,17 +112,6 @@ def test_a_table_of_sentences_is_cards_with_labels_and_a_table_of_numbers_stays(
     assert "<td>1 ± 2</td>" in page.read_text()
 
 
-def test_a_name_is_not_broken_and_only_outputs_without_columns_are_wrapped(build_site):
-    long = " ".join(["word"] * 30)
-    name = "<code>ntloss.reading.read_number</code>"
-    assert build_site.mark_code(name) == name.replace("<code>", '<code class="whole">')
-    assert "whole" not in build_site.mark_code(f"<code>{long}</code>")
-    block = '<div class="language-text highlight"><pre><code>{}</code></pre></div>'
-    assert 'class="language-text sentences highlight"' in build_site.mark_code(block.format(long))
-    columns = block.format(f"{long}    {long}")
-    assert build_site.mark_code(columns) == columns
-
-
 def test_the_search_has_no_formulas_and_the_reference_no_private_bases(build_site, tmp_path):
     base = '<p class="doc">Bases: <code><span title="a._Base">_Base</span></code></p>'
     public = '<p class="doc">Bases: <code><span title="a.Base">Base</span></code></p>'
