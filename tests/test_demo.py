@@ -42,19 +42,12 @@ def given(tmp_path, monkeypatch):
     ]
 
 
-def test_the_demo_prints_a_table_contrasts_and_sentences_and_continues(given, tmp_path, monkeypatch, capfd):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
+def test_the_demo_prints_a_table_contrasts_and_sentences(given, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("ntl.report.figures.draw_figures", lambda *_: [])  # those of reports
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "show", interrupted)
-        assert demo.main(given) == 130
+    assert demo.main(given) == 0
     out = capfd.readouterr().out
     assert out.index(demo.NOTICE) < out.index("| cross-entropy     |    0 |")  # as soon as it ends
     assert "| HL-Gauss          |    0 |" in out
-    assert demo.main(given) == 0
-    out = capfd.readouterr().out
     for name in ("HL-Gauss", "regression head", "TF-IDF + ridge regression", "always the training median"):
         assert name in out
     assert out.count("holds") + out.count("does not hold") >= 4
@@ -66,6 +59,15 @@ def test_the_demo_prints_a_table_contrasts_and_sentences_and_continues(given, tm
     assert "TF-IDF + ridge" in (tmp_path / "out/demo.svg").read_text("utf-8")
     table = Path(tmp_path / "out/demo.md").read_text()
     assert "| greedy | median | 90 % interval covers |" in table
+
+
+def test_an_interrupted_demo_ends_in_one_line(given, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "compare", interrupted)
+    assert demo.main(given) == 130
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_without_the_model_or_the_texts_one_line_says_what_to_do(given, tmp_path, capsys):

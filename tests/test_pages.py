@@ -6,12 +6,12 @@ import re
 import socket
 import sys
 
-import hosted
 import pytest
 import torch
 import torch.nn.functional as F
 from form_server import serving
 from pages import ROOT, blocks, check_code, run_page, snippets, tiny_pair, write_reviews
+from test_hosted import tinker
 from tolerances import SAID, approx
 
 from ntloss import NTLCrossEntropyLoss
@@ -80,7 +80,7 @@ def a_server(monkeypatch, smollm2):
 @pytest.fixture
 def a_hosted_trainer(monkeypatch):
     """A stand-in for the client of a hosted training API."""
-    monkeypatch.setitem(sys.modules, "tinker", hosted.module(*tiny_pair()))
+    monkeypatch.setitem(sys.modules, "tinker", tinker(*tiny_pair()))
 
 
 FIXTURES = {

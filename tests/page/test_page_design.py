@@ -3,9 +3,9 @@
 import re
 
 import make_data
-import page_cases
 import pytest
 
+PLAYGROUND = make_data.ROOT / "docs/playground"
 PHONES = (390, 320)
 SCHEMES = ("light", "dark")
 # WCAG 2.2 AA: contrast of text, of large text, and the size of a target in pixels.
@@ -94,10 +94,10 @@ def show_everything(page):
 def test_the_page_is_below_a_megabyte_and_needs_nothing_else():
     files = list(make_data.page_files())
     assert sum(path.stat().st_size for path in files) <= make_data.PAGE_BUDGET
-    page = (page_cases.PLAYGROUND / "index.html").read_text(encoding="utf-8")
+    page = (PLAYGROUND / "index.html").read_text(encoding="utf-8")
     linked = re.findall(r'<(?:script|link)[^>]* (?:src|href)="([^"#]+)"', page)
     used = {name for name in linked if not name.startswith("data:")}
-    assert used == {str(path.relative_to(page_cases.PLAYGROUND)) for path in files} - {"index.html"}
+    assert used == {str(path.relative_to(PLAYGROUND)) for path in files} - {"index.html"}
     assert "type=module" not in page
 
 
@@ -146,7 +146,7 @@ def colors_of(text):
 def test_without_scripts_the_page_says_what_is_missing_and_where_to_read_on(browser):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.goto((page_cases.PLAYGROUND / "index.html").as_uri())
+    page.goto((PLAYGROUND / "index.html").as_uri())
     note = page.locator(".noscript")
     assert note.is_visible()
     assert "needs JavaScript" in note.inner_text()

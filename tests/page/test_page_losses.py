@@ -2,9 +2,9 @@
 
 import math
 
-import page_cases
 import pytest
 import torch
+from test_page_cases import LOSSES, of_loss
 
 import ntloss
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
@@ -59,7 +59,7 @@ def test_the_first_figure_shows_what_the_library_charges(page):
         logits = page.evaluate(f"lossState.PRESETS[{i}].state.logits")
         assert round(math.exp(logits[said]), 2) == 0.9
         for name in ("cross_entropy", "ntl_was"):
-            assert f"{page_cases.of_loss(name, logits, labels)['loss']:.1f}" == shown[name][i]
+            assert f"{of_loss(name, logits, labels)['loss']:.1f}" == shown[name][i]
         log_probs = torch.tensor(logits).log_softmax(-1)[:10]
         assert f"{-(target * log_probs).sum().item():.1f}" == shown["hl_gauss"][i]
     least = torch.special.entr(target.clamp(min=0)).sum()  # charged for just the targets
@@ -96,7 +96,7 @@ def test_hl_gauss_takes_the_place_of_cross_entropy_and_has_a_slider_for_sigma(pa
     assert page.locator("#lambda").is_disabled()
     page.locator("#sigma").fill("5")
     logits, labels = page.evaluate("[lossState.get().logits, lossState.labels()]")
-    found = page_cases.of_loss("hl_gauss", logits, labels, sigma=3.2)["loss"]
+    found = of_loss("hl_gauss", logits, labels, sigma=3.2)["loss"]
     assert cost(page, "hl_gauss") == f"{found:.3f}"
     assert page.locator(".chosen code").inner_text() == "criterion=HLGauss(3.2)"
 
@@ -116,7 +116,7 @@ def test_five_losses_come_first_and_ten_are_folded(page):
 def test_a_row_explains_itself_and_its_criterion_can_be_copied(open_page):
     page = open_page(reduced_motion="reduce", permissions=["clipboard-read", "clipboard-write"])
     page.locator("#unfold").click()
-    for name, given in page_cases.LOSSES.items():
+    for name, given in LOSSES.items():
         page.locator(f'#loss-table input[value="{name}"]').check()
         chosen = page.locator(".loss.chosen")
         assert len(chosen.locator(".loss-more p").first.inner_text()) > 20
