@@ -33,7 +33,7 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("kind", ["t5", "llama", "mamba"])
+@pytest.mark.parametrize("kind", ["t5", "llama", pytest.param("mamba", marks=pytest.mark.slow)])
 def test_quantiles_equal_those_of_the_enumerated_numbers(kind):
     model, questions = make_model(kind, SPELLINGS.vocab_size), QUESTIONS[:2]
     enumerated = questions if kind == "llama" else questions[:1]  # the padded one
