@@ -104,15 +104,6 @@ def test_the_gpu_tables_can_be_rendered_from_cpu_measurements(benchmarks, tmp_pa
     assert "### Share of the memory bandwidth" in report.render(results)
 
 
-def test_the_gpu_command_reports_a_missing_gpu(benchmarks, capsys):
-    losses, *_ = benchmarks
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    assert losses.main(["--device", "cuda"]) == 0
-    assert "no CUDA device" in capsys.readouterr().err
-    assert losses.parse(["--device", "cuda"]).tables == ["dense", "linear", "on_off", "integrations"]
-
-
 def test_the_reading_benchmark_times_the_walk_and_reads_a_model(benchmarks, monkeypatch, tmp_path, capsys):
     pytest.importorskip("transformers")
     monkeypatch.syspath_prepend(str(BENCHMARKS.parent / "examples"))

@@ -112,17 +112,6 @@ def test_a_table_of_sentences_is_cards_with_labels_and_a_table_of_numbers_stays(
     assert "<td>1 ± 2</td>" in page.read_text()
 
 
-def test_the_search_has_no_formulas_and_the_reference_no_private_bases(build_site, tmp_path):
-    base = '<p class="doc">Bases: <code><span title="a._Base">_Base</span></code></p>'
-    public = '<p class="doc">Bases: <code><span title="a.Base">Base</span></code></p>'
-    (tmp_path / "index.html").write_text(base + public)
-    words = "<p> Bases: <code>_Base</code></p> one \\(x^2\\) two"
-    write_index(tmp_path, {"index.html": words})
-    build_site.finish(tmp_path)
-    assert (tmp_path / "index.html").read_text() == public.replace("<code>", '<code class="whole">')
-    assert read_index(tmp_path) == {"index.html": " one  two"}
-
-
 def test_the_search_shows_guides_before_the_reference_and_no_raw_results(build_site, tmp_path):
     way_back = "<p>API reference / ntloss</p>"
     raw = (

@@ -503,14 +503,6 @@ _PIECE = re.compile(
 )
 
 
-def is_subword(text: str) -> bool:
-    """Return whether a token, maybe after a space or a hyphen, may be a part of one of `WORDS`."""
-    word = text.lstrip(" -").lower()
-    if word[:3] in _BEGINNINGS and word.startswith(_ENDS if len(word) == len(text) else UNREAD):
-        return True
-    return word in SUBWORDS
-
-
 def is_piece(text: str) -> bool:
     """Return whether a token may begin a written number, continue it, or change it from behind its end.
 
@@ -519,7 +511,10 @@ def is_piece(text: str) -> bool:
     if parts := [] if text.isascii() else _PARTS.findall(text):
         whole, known = _PARTS.sub("", text), _characters()
         return {*whole} <= known and {*parts} <= _parts_of(known)
-    return text != "" and (_PIECE.fullmatch(text) is not None or is_subword(text))
+    word = text.lstrip(" -").lower()  # maybe a part of one of `WORDS`
+    if word[:3] in _BEGINNINGS and word.startswith(_ENDS if len(word) == len(text) else UNREAD):
+        return True
+    return word in SUBWORDS or (text != "" and _PIECE.fullmatch(text) is not None)
 
 
 @functools.cache
