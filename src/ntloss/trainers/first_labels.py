@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.callers import warn_caller
-from ntloss.criteria.hl_gauss import HLGauss, fields_of
+from ntloss.criteria.targets import HLGauss
 from ntloss.engine.targets import IGNORED, PreparedLabels
 from ntloss.losses import NTLCrossEntropyLoss
 from ntloss.numbers import LabelNumbers, NumberVocabulary
@@ -78,7 +78,7 @@ def check_fields(loss: NTLCrossEntropyLoss, labels: Tensor, rows: int | None) ->
 
     A batch of a stream may hold no number of any field, such as that of one row.
     """
-    if (found := fields_of(loss.criterion)) is None:
+    if (found := loss.term.reader.fields) is None:
         return
     fields, by = found
     index = fields_of_labels(labels, loss.vocabulary, fields, by)
