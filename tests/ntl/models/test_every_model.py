@@ -1,6 +1,6 @@
 """What holds for every model: it learns to answer, also after saving, and batches with nothing to learn.
 
-Only a model that has learned its answers shows that they are read as they are written, so each of the eight
+Only a model that has learned its answers shows that they are read as they are written, so each of the nine
 kinds is overfitted once.
 """
 
@@ -35,6 +35,7 @@ MODELS = {
     "t5": ("t5-tiny", PADDED, True),
     "rt": ("t5-tiny", {"encoding": "rt"}, True),
     "xval": ("t5-tiny", XVAL, False),
+    "llama-xval": ("llama-tiny", DECODER | XVAL, False),
     "head": ("t5-tiny", HEAD, False),
     "llama": ("llama-tiny", DECODER | PADDED, True),
     "mamba": ("mamba-tiny", DECODER | PADDED, True),
