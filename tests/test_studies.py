@@ -14,7 +14,7 @@ pytest.importorskip("hydra")
 from ntl.commands import compare
 from ntl.report.contrasts import compare_rows, read_contrasts
 from ntl.report.runs import read_runs
-from ntl.settings import criteria
+from ntl.settings import compose_config
 from ntloss.criteria import CRITERIA, fact
 
 ROOT = Path(__file__).parents[1]
@@ -23,10 +23,11 @@ SWEEPS = [path for path in FILES if "\ndefaults:" in f"\n{path.read_text('utf-8'
 LOSSES = {"ce", *CRITERIA}
 
 
-def test_the_losses_of_the_lab_are_the_criteria_with_their_facts():
-    facts = {name: fact(each, "replaces") for name, each in CRITERIA.items()}
-    assert facts.pop("hl_gauss")  # whose width has a default in the lab: conf/loss/hl_gauss.yaml
-    assert criteria() == facts
+@pytest.mark.parametrize("name", CRITERIA)
+def test_each_criterion_is_a_loss_of_the_lab_that_replaces_cross_entropy_where_the_criterion_does(name):
+    loss = compose_config([f"loss={name}"], "compare").loss
+    assert (loss.criterion, loss.mode == "replace") == (name, bool(fact(CRITERIA[name], "replaces")))
+    assert loss.weight == (1.0 if loss.mode == "replace" or name == "del_loss" else 0.3)
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: f"{path.parent.name}/{path.stem}")
