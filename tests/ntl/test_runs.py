@@ -73,7 +73,7 @@ def test_states_that_are_kept_change_neither_the_weights_nor_the_losses(tmp_path
     arguments = ["model_args=decoder_only", "model_args.config_name=llama-tiny", "weights.trained_layers=1"]
     found, folders = {}, {}
     for size in (4e9, 0):
-        monkeypatch.setattr("ntloss.writing.upper_layers.KEPT", size)
+        monkeypatch.setattr("ntloss.writing.KEPT", size)
         folders[size] = f"{tmp_path}/kept{size}"
         output = f"training_args.output_dir={folders[size]}"
         assert train(*small(tmp_path, *arguments, output)) == 0, capsys.readouterr().err
