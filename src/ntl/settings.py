@@ -7,6 +7,7 @@ each value is valid. The files in `conf/` set other defaults.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -604,6 +605,17 @@ def register() -> None:
     }
     for (group, name), kind in groups.items():
         store.store(name, _open_mappings(OmegaConf.structured(kind)), group)
+    # Each criterion is a loss. Their names are read from the source: importing the functions imports torch.
+    for module in ("tokens", "whole_numbers"):
+        source = files("ntloss").joinpath("criteria", f"{module}.py").read_text("utf-8")
+        for node in ast.parse(source).body:
+            facts = [
+                call for call in map(ast.unparse, getattr(node, "decorator_list", ())) if "facts(" in call
+            ]
+            if isinstance(node, ast.FunctionDef) and facts and node.name != "del_loss":  # which has a file
+                own: dict[str, Any] = {"weight": 1.0, "mode": Mode.replace} if "replaces=" in facts[0] else {}
+                loss = LossSettings(node.name, **own)
+                store.store(node.name, _open_mappings(OmegaConf.structured(loss)), "loss")
     # Open, because all arguments of transformers can be given.
     training = _open_mappings(OmegaConf.structured(TrainingArgs, flags={"struct": False}))
     store.store("train", training, "training_args")
