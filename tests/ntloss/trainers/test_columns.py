@@ -240,18 +240,6 @@ def test_a_collator_may_make_the_column_itself(tmp_path):
     assert train_with(trainer).losses == [0.0] * STEPS
 
 
-def test_micro_batches_without_the_column_have_the_weight_one(tmp_path):
-    found = []
-    for rest in ({}, {"loss_weights": torch.ones(LENGTH)}):
-        trainer = number_aware_trainer(cases.llama(), tmp_path, accumulate=4)
-        rows = weighted_rows("loss_weights")
-        trainer.train_dataset = [
-            row if i % 4 < 2 else cases.samples()[i] | rest for i, row in enumerate(rows)
-        ]
-        found.append(train_with(trainer))
-    assert_same(*found)
-
-
 @pytest.mark.parametrize("call", ["train", "evaluate", "evaluate all", "predict"])
 @pytest.mark.parametrize("kind", ["dataset", "rows"])
 def test_a_column_that_is_almost_called_so_is_an_error(kind, call, tmp_path):
