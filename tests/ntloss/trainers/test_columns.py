@@ -17,7 +17,7 @@ from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, SoftTargets, 
 from ntloss.criteria.soft import pad_pairs
 from ntloss.engine.targets import PreparedLabels
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.columns import COLUMNS, PREPARED, Preparation
+from ntloss.trainers.columns import COLUMNS, PREPARED, collate
 from ntloss.trainers.first_labels import NumberLabelsMissingWarning
 from ntloss.trainers.number_aware import handle_of
 
@@ -59,17 +59,17 @@ def stacked(loss_fn, rows, column):
     return inputs, loss_fn.prepare(inputs["labels"], **beside)
 
 
-def collator_of(collate, criterion=None):
-    return partial(Preparation(NTLCrossEntropyLoss(DIGITS, criterion)).collate, collate)
+def collator_of(collator, criterion=None):
+    return partial(collate, NTLCrossEntropyLoss(DIGITS, criterion).term.reader, collator)
 
 
 def record_of(collator, rows):
-    return PreparedLabels.unpack(collator(rows)[PREPARED], collator.func.__self__.reader)
+    return PreparedLabels.unpack(collator(rows)[PREPARED], collator.args[0])
 
 
 def of_trainer(trainer):
     """The collator of a trainer's loaders."""
-    return partial(handle_of(trainer).prepare.collate, trainer.data_collator)
+    return partial(collate, handle_of(trainer).loss.term.reader, trainer.data_collator)
 
 
 def train_plainly(name, column, criterion=None):
