@@ -8,7 +8,7 @@ from test_soft_labels import random_logits, with_gradient
 from tolerances import TWO_PATHS, approx, assert_close
 
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, options_loss
-from ntloss.criteria import CRITERIA, gaussian, kl_divergence, mixture
+from ntloss.criteria import CRITERIA
 from ntloss.criteria.signature import reads_of
 
 VALUES = (-1.0, 0.0, 2.0, 3.5)
@@ -69,30 +69,6 @@ def test_a_soft_target_that_is_one_option_is_that_target(name, masked):
     options = {"values": VALUES, "criterion": name, "reduction": "none", "mask": mask}
     found = with_gradient(options_loss(logits, None, soft=soft, **options), logits)
     assert_close(found, with_gradient(options_loss(logits, target, **options), logits))
-
-
-def test_soft_targets_compare_distributions():
-    logits, soft = random_logits(1, 3), torch.tensor([[0.5, 0.0, 0.5]], dtype=torch.float64)
-    probs, log_probs, values = logits.softmax(-1), logits.log_softmax(-1), torch.arange(3.0).double()
-    ce = -(soft * log_probs).sum()
-    apart = (probs - soft).cumsum(-1)[0, :-1]
-    q = mixture(gaussian(values, 1.0), torch.tensor([0]), soft)
-    for name, term in {
-        "crps": ce + apart.square().sum(),
-        "ntl_was": ce + apart.abs().sum(),
-        "gaussian_smoothing": -(q * log_probs).sum(),
-    }.items():
-        assert_close(options_loss(logits, None, soft=soft, criterion=name), term, what=name)
-
-
-def own_criterion(log_probs, target_probs, values):
-    return kl_divergence(target_probs, log_probs) * len(values)
-
-
-def test_an_own_criterion_gets_the_distribution_of_a_hard_target_too():
-    logits, target = random_logits(2, 3), torch.tensor([1, 2])
-    loss = options_loss(logits, target, criterion=own_criterion, mask=torch.ones(2, 3, dtype=torch.bool))
-    assert_close(loss, 4 * options_loss(logits, target, weight=0.0))
 
 
 def test_reductions_dimensions_and_empty_batches():

@@ -77,17 +77,6 @@ class TestSharesOfWholeNumbers:
         found = mass_of(HLGauss(sigma, leading_zeros=True), text, text)
         assert found == approx(wanted, CANCELLATION, scale=1.0)
 
-    def test_tokens_may_have_several_digits(self):
-        pairs = {n: str(n) for n in range(100)} | {100 + n: f"{n:02d}" for n in range(10)}
-        vocabulary = NumberVocabulary.from_mapping(pairs, vocab_size=111)
-        found = [
-            mass_of(HLGauss(30.0), ids, [12, 34], vocabulary=vocabulary)
-            for ids in ([12, 34], [12, 105], [12, 99])
-        ]
-        total = mass(999.5, 9999.5, 1234, 30)
-        wanted = [mass(n - 0.5, n + 0.5, 1234, 30) / total for n in (1234, 1205, 1299)]
-        assert found == approx(wanted)
-
     def test_below_zero_they_mirror_those_above(self):
         for label in ("39", "12"):
             assert_close(targets_of(HLGauss(4.0), f"-{label}"), targets_of(HLGauss(4.0), f" {label}"), EXACT)
