@@ -9,7 +9,6 @@ NTLOSS_PUBLISHED.
 """
 
 import warnings
-from pathlib import Path
 
 import published_side
 import pytest

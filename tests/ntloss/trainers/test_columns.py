@@ -17,7 +17,7 @@ from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary, SoftTargets, 
 from ntloss.criteria.soft import pad_pairs
 from ntloss.engine.targets import PreparedLabels
 from ntloss.trainers import make_number_aware
-from ntloss.trainers.columns import COLUMNS, PREPARED, Preparation
+from ntloss.trainers.columns import COLUMNS, PREPARED, collate
 from ntloss.trainers.first_labels import NumberLabelsMissingWarning
 from ntloss.trainers.number_aware import handle_of
 
@@ -59,17 +59,17 @@ def stacked(loss_fn, rows, column):
     return inputs, loss_fn.prepare(inputs["labels"], **beside)
 
 
-def collator_of(collate, criterion=None):
-    return partial(Preparation(NTLCrossEntropyLoss(DIGITS, criterion)).collate, collate)
+def collator_of(collator, criterion=None):
+    return partial(collate, NTLCrossEntropyLoss(DIGITS, criterion).term.reader, collator)
 
 
 def record_of(collator, rows):
-    return PreparedLabels.unpack(collator(rows)[PREPARED], collator.func.__self__.reader)
+    return PreparedLabels.unpack(collator(rows)[PREPARED], collator.args[0])
 
 
 def of_trainer(trainer):
     """The collator of a trainer's loaders."""
-    return partial(handle_of(trainer).prepare.collate, trainer.data_collator)
+    return partial(collate, handle_of(trainer).loss.term.reader, trainer.data_collator)
 
 
 def train_plainly(name, column, criterion=None):
@@ -238,18 +238,6 @@ def test_a_collator_may_make_the_column_itself(tmp_path):
     trainer = number_aware_trainer(cases.llama(), tmp_path, accumulate=2)
     trainer.data_collator = collate
     assert train_with(trainer).losses == [0.0] * STEPS
-
-
-def test_micro_batches_without_the_column_have_the_weight_one(tmp_path):
-    found = []
-    for rest in ({}, {"loss_weights": torch.ones(LENGTH)}):
-        trainer = number_aware_trainer(cases.llama(), tmp_path, accumulate=4)
-        rows = weighted_rows("loss_weights")
-        trainer.train_dataset = [
-            row if i % 4 < 2 else cases.samples()[i] | rest for i, row in enumerate(rows)
-        ]
-        found.append(train_with(trainer))
-    assert_same(*found)
 
 
 @pytest.mark.parametrize("call", ["train", "evaluate", "evaluate all", "predict"])
