@@ -47,7 +47,7 @@ def pytest_configure(config):
     if seed is not None:
         if not hasattr(torch.library, "get_kernel"):
             raise pytest.UsageError("--rounding needs torch.library.get_kernel, which this PyTorch lacks")
-        rounding.install(seed)
+        rounding.install()
         config.pluginmanager.register(Switch(seed))
 
 
@@ -62,4 +62,4 @@ class Switch:
         if item.get_closest_marker("exact_rounding"):
             rounding.stop()
         else:
-            rounding.restart(rounding.seed_of(self.seed, item.nodeid))
+            rounding.restart(self.seed, item.nodeid)

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
@@ -40,23 +40,12 @@ def check_code(code):
             assert not [name.name for name in node.names if not hasattr(module, name.name)], ast.unparse(node)
 
 
-@contextmanager
-def chdir(folder):
-    """Work in a folder; contextlib.chdir needs Python 3.11."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
-
-
-def run_page(page, folder, pretrained=None):
-    """Run the Python blocks of a page in turn, as one program that begins with no names, in a folder.
+def run_page(page, pretrained=None):
+    """Run the Python blocks of a page in turn, as one program that begins with no names.
 
     Checkpoints are a tiny model, those of the hub the pair of tokenizer and model that is given, if any. The
-    tokenizer of the examples is their own. Trainings end after two steps. Yields each block, what it prints,
-    and the names after it.
+    tokenizer of the examples is their own. Trainings end after two steps, and save no checkpoint but the best
+    one. Yields each block, what it prints, and the names after it.
     """
     import transformers
 
@@ -65,6 +54,8 @@ def run_page(page, folder, pretrained=None):
 
     def train_shortly(trainer, *args, **kwargs):
         trainer.args.max_steps = STEPS
+        if not trainer.args.load_best_model_at_end:
+            trainer.args.save_strategy = "no"
         return train(trainer, *args, **kwargs)
 
     def pair(name):
@@ -80,13 +71,17 @@ def run_page(page, folder, pretrained=None):
     def load_model(name, **options):
         return copy.deepcopy(pair(name)[1])
 
+    stand_ins = {
+        "transformers.AutoTokenizer.from_pretrained": load_tokenizer,
+        "transformers.AutoModelForCausalLM.from_pretrained": load_model,
+        "transformers.Trainer.train": train_shortly,
+    }
+    if any('SFTTrainer("' in snippet for snippet in snippets(page)):  # TRL loads the model
+        stand_ins["trl.trainer.sft_trainer.create_model_from_path"] = load_model
     names = {"__name__": "__main__"}
-    with ExitStack() as patches, chdir(folder):
-        patches.enter_context(mock.patch("transformers.AutoTokenizer.from_pretrained", load_tokenizer))
-        patches.enter_context(mock.patch("transformers.AutoModelForCausalLM.from_pretrained", load_model))
-        patches.enter_context(mock.patch("transformers.Trainer.train", train_shortly))
-        if any('SFTTrainer("' in snippet for snippet in snippets(page)):  # TRL loads the model
-            patches.enter_context(mock.patch("trl.trainer.sft_trainer.create_model_from_path", load_model))
+    with ExitStack() as patches:
+        for name, stand_in in stand_ins.items():
+            patches.enter_context(mock.patch(name, stand_in))
         for snippet in snippets(page):
             names.pop("loss", None)
             with redirect_stdout(io.StringIO()) as output:
@@ -96,22 +91,11 @@ def run_page(page, folder, pretrained=None):
 
 def tiny_pair():
     """A tokenizer of single characters, and a model of about 80,000 weights."""
-    sys.path.insert(0, str(ROOT / "examples"))
-    try:
+    with mock.patch("sys.path", [str(ROOT / "examples"), *sys.path]):
         import tiny
-    finally:
-        sys.path.remove(str(ROOT / "examples"))
     torch.manual_seed(0)
     tokenizer = tiny.make_tokenizer()
     return tokenizer, tiny.make_llama(tokenizer)
-
-
-def main():
-    """Run README's program on a tiny model and a tiny table."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_reviews(Path(folder))
-        for _, printed, _ in run_page("README.md", Path(folder)):
-            print(printed, end="")
 
 
 def write_reviews(folder):
@@ -129,5 +113,9 @@ def write_reviews(folder):
     shutil.copy(ROOT / "src/ntl/data/sample/tabular/diamonds.csv", folder / "data")
 
 
-if __name__ == "__main__":
-    main()
+if __name__ == "__main__":  # README's program on a tiny model and a tiny table
+    with tempfile.TemporaryDirectory() as place:
+        write_reviews(Path(place))
+        os.chdir(place)
+        for _, printed, _ in run_page("README.md"):
+            print(printed, end="")

@@ -5,9 +5,8 @@ convolution or an attention operator by -1, 0 or 1 units in the last place, draw
 bitwise comparison of two computations then fails, as it does on some CPUs without the switch.
 
 The noise replaces the CPU kernels of these operators, so it reaches all threads, the backward pass and
-compiled code that calls them. It also reaches the processes that a test starts with its own environment
-(`sitecustomize.py` in this folder). It does not reach products in code that Inductor generates, sums and
-other reductions, and processes that a test starts with another PYTHONPATH. It needs
+compiled code that calls them, also in processes that a test starts if they import this module. It does not
+reach products in code that Inductor generates, sums and other reductions. It needs
 `torch.library.get_kernel`, which the oldest supported PyTorch does not have.
 
 A test marked `exact_rounding`, with the reason, runs without noise. The marker is for tests of compilation,
@@ -17,38 +16,17 @@ memory or time, which would measure the operators of the noise.
 import os
 import warnings
 import zlib
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 SEED = "NTLOSS_TEST_ROUNDING"  # an environment variable of processes that tests start
-OPERATORS = (
-    "mm",
-    "mm.out",
-    "bmm",
-    "bmm.out",
-    "addmm",
-    "addmm.out",
-    "addmm_",
-    "baddbmm",
-    "baddbmm.out",
-    "baddbmm_",
-    "addbmm",
-    "addbmm.out",
-    "addbmm_",
-    "addmv",
-    "addmv.out",
-    "addmv_",
-    "dot",
-    "vdot",
-    "_addmm_activation",
-    "_addmm_activation.out",
-    "convolution",
-    "convolution_backward",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_flash_attention_for_cpu_backward",
-)
+OPERATORS = [
+    "mm", "mm.out", "bmm", "bmm.out", "addmm", "addmm.out", "addmm_", "baddbmm", "baddbmm.out", "baddbmm_",
+    "addbmm", "addbmm.out", "addbmm_", "addmv", "addmv.out", "addmv_", "dot", "vdot", "_addmm_activation",
+    "_addmm_activation.out", "convolution", "convolution_backward",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward",
+]  # fmt: skip
 # Only its result gets noise: its log-normalizers are not rounded to the inputs' dtype.
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
@@ -63,12 +41,11 @@ class _Noise:
 
 def add_noise(result):
     """Move each element of `result`, in place, by -1, 0 or 1 units in the last place."""
-    if _Noise.on and result.is_floating_point() and result.numel():
+    if _Noise.on and isinstance(result, Tensor) and result.is_floating_point() and result.numel():
         steps = torch.randint(
             -1, 2, result.shape, generator=_Noise.generator, dtype=result.dtype, device=result.device
         )
         result.mul_(steps.mul_(torch.finfo(result.dtype).eps).add_(1))
-    return result
 
 
 def _with_noise(name):
@@ -76,18 +53,16 @@ def _with_noise(name):
 
     def call(keys, *args, **kwargs):
         results = kernel.call_boxed(keys, *args, **kwargs)
-        if isinstance(results, Tensor):
-            return add_noise(results)
-        for result in results[:1] if name == ATTENTION else results:
-            if isinstance(result, Tensor):
-                add_noise(result)
+        several = (results,) if isinstance(results, Tensor) else results
+        for result in several[:1] if name == ATTENTION else several:
+            add_noise(result)
         return results
 
     return call
 
 
-def install(seed):
-    """Add noise to every product of this process, and of processes that it starts, from now on."""
+def install():
+    """Replace the kernels of every product of this process."""
     if _Noise.library is None:
         library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
@@ -95,17 +70,14 @@ def install(seed):
             for name in OPERATORS:
                 library.impl(name, _with_noise(name), "CPU", with_keyset=True)
         _Noise.library = library
-    folder = str(Path(__file__).parent)
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if folder not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, *paths]))
-    restart(seed)
 
 
-def restart(seed):
+def restart(seed, test=""):
+    """Draw noise from now on, which depends on the seed and the test alone, not on other tests that run."""
+    own = zlib.crc32(f"{seed} {test}".encode())
     _Noise.on = True
-    _Noise.generator.manual_seed(seed)
-    os.environ[SEED] = str(seed)
+    _Noise.generator.manual_seed(own)
+    os.environ[SEED] = str(own)
 
 
 def stop():
@@ -124,10 +96,6 @@ def rewind(to):
     _Noise.generator.set_state(to)
 
 
-def seed_of(seed, test):
-    """Make a test's seed, which does not depend on the other tests that run."""
-    return zlib.crc32(f"{seed} {test}".encode())
-
-
 if SEED in os.environ:  # a process that a test started
-    install(int(os.environ[SEED]))
+    install()
+    restart(os.environ[SEED])

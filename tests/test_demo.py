@@ -9,7 +9,6 @@ import pytest
 from model_cases import save_pretrained
 from tolerances import approx
 
-from ntl.data import Example, TaskData
 from studies.demo import demo
 from studies.demo.demo import Row
 
@@ -43,19 +42,12 @@ def given(tmp_path, monkeypatch):
     ]
 
 
-def test_the_demo_prints_a_table_contrasts_and_sentences_and_continues(given, tmp_path, monkeypatch, capfd):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
+def test_the_demo_prints_a_table_contrasts_and_sentences(given, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("ntl.report.figures.draw_figures", lambda *_: [])  # those of reports
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "show", interrupted)
-        assert demo.main(given) == 130
+    assert demo.main(given) == 0
     out = capfd.readouterr().out
     assert out.index(demo.NOTICE) < out.index("| cross-entropy     |    0 |")  # as soon as it ends
     assert "| HL-Gauss          |    0 |" in out
-    assert demo.main(given) == 0
-    out = capfd.readouterr().out
     for name in ("HL-Gauss", "regression head", "TF-IDF + ridge regression", "always the training median"):
         assert name in out
     assert out.count("holds") + out.count("does not hold") >= 4
@@ -69,6 +61,15 @@ def test_the_demo_prints_a_table_contrasts_and_sentences_and_continues(given, tm
     assert "| greedy | median | 90 % interval covers |" in table
 
 
+def test_an_interrupted_demo_ends_in_one_line(given, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "compare", interrupted)
+    assert demo.main(given) == 130
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_without_the_model_or_the_texts_one_line_says_what_to_do(given, tmp_path, capsys):
     for absent, word in (("file=nowhere.csv", "the texts"), ("longest=60", "the model")):
         overrides = [*given, f"dataset_args.{absent}"]
@@ -79,12 +80,6 @@ def test_without_the_model_or_the_texts_one_line_says_what_to_do(given, tmp_path
         assert word in error
         assert "ntl compare" in error
         assert error.count("\n") == 1
-
-
-def test_the_demo_trains_the_upper_layers_on_the_texts():
-    config = demo.compose_fixed(["training_args.seed=0,1,2", "training_args.output_dir=elsewhere"])
-    assert (config.dataset_args.target, config.weights.trained_layers) == ("sentiment", 2)
-    assert config.training_args.output_dir == "elsewhere"
 
 
 def test_a_contrast_holds_only_if_it_does_in_every_seed():
@@ -115,37 +110,6 @@ def test_the_advice_is_hl_gauss_only_where_its_medians_have_the_lowest_error():
     assert "train with HL-Gauss" in advice(8.0)
     assert "train with HL-Gauss" not in advice(9.5)
     assert demo.describe_advice([Row("T5", [{"mae": 10.0, "median_mae": 9.0}])]) == []
-
-
-def test_ridge_regression_predicts_what_words_say():
-    train = [
-        Example(f"{word} {i}", answer) for i in range(20) for word, answer in (("good", "70"), ("bad", "10"))
-    ]
-    test = [Example("good thing", "70"), Example("bad thing", "10"), Example("unknown", "40")]
-    error = demo.ridge_error(TaskData(train, [], {"test": test}))
-    assert 0 < error < 10
-
-
-class Uniform:
-    """Reads quantiles of a uniform distribution from 0 to 80."""
-
-    def quantiles(self, questions, levels):
-        class Read:
-            import torch
-
-            values = torch.tensor([[80 * level for level in levels] for _ in questions])
-
-        return Read
-
-
-def test_a_uniform_distribution_is_drawn_flat_with_its_median_in_the_middle():
-    (line,) = demo.draw_sentences(Uniform(), list, ["any"])
-    bars = line.split("0 ", 1)[1].split(" 80")[0]
-    left, right = bars.split("|")
-    assert len(left) == 20
-    assert len(left + right) == demo.WIDTH
-    assert set(left + right) <= set(demo.BARS[4:])
-    assert line.endswith("median 40")
 
 
 def test_the_picture_marks_every_seed_and_sorts_texts_by_the_peoples_spread():

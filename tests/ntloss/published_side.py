@@ -140,19 +140,15 @@ def main(requests_file, answers_file):
     torch.save({"version": ntloss.__version__, "answers": answers}, answers_file)
 
 
-def run_published(published, *arguments):
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
+def answers_of_published(published, requests, folder):
+    torch.save(requests, folder / "requests.pt")
+    done = subprocess.run(
+        [sys.executable, __file__, folder / "requests.pt", folder / "answers.pt"],
         env={**os.environ, "PYTHONPATH": str(published), "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         timeout=600,
     )
-
-
-def answers_of_published(published, requests, folder):
-    torch.save(requests, folder / "requests.pt")
-    done = run_published(published, __file__, folder / "requests.pt", folder / "answers.pt")
     assert done.returncode == 0, done.stderr
     found = torch.load(folder / "answers.pt")
     (folder / "answers.pt").unlink()

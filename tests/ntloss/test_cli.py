@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny_tokenizers
@@ -60,16 +59,6 @@ def test_the_command_alone_shows_its_help_on_one_screen(capsys):
         assert len(lines) <= 40
         assert max(map(len, lines)) <= 110
         assert "examples:" in lines
-
-
-def test_the_import_in_the_help_works(capsys):
-    with pytest.raises(SystemExit):
-        main(["inspect", "--help"])
-    line = re.search(r"^  from .* import \w+$", capsys.readouterr().out, flags=re.MULTILINE)
-    assert line is not None
-    imported: dict[str, Any] = {}
-    exec(line[0].strip(), imported)
-    assert imported["inspect_tokenizer"] is inspect_tokenizer
 
 
 def test_json_holds_the_inspection(folder, tmp_path, run_inspect):

@@ -96,13 +96,6 @@ def test_version_equals_that_of_the_distribution():
     assert ntloss.__version__ == installed
 
 
-def test_a_name_that_a_circular_import_has_not_reached_is_an_attribute_error(monkeypatch):
-    monkeypatch.setattr(ntloss, "_HOMES", ())
-    monkeypatch.delitem(vars(ntloss), "crps", raising=False)
-    with pytest.raises(AttributeError, match="crps"):
-        ntloss.crps  # noqa: B018
-
-
 @pytest.mark.parametrize("name", ntloss.__all__)
 def test_every_public_name_exists_and_is_documented(name):
     thing = getattr(ntloss, name)

@@ -4,7 +4,6 @@ import json
 import sys
 from typing import Any
 
-import other_tokenizers
 import pytest
 import tiny_tokenizers
 import transformers
@@ -21,7 +20,7 @@ def test_a_folder_and_a_tokenizer_json_are_loaded(source, tmp_path):
 
 def test_a_sentencepiece_file_is_loaded_by_its_library(tmp_path):
     pytest.importorskip("sentencepiece")
-    file = other_tokenizers.sentence_piece_file(tmp_path)
+    file = tiny_tokenizers.sentence_piece_file(tmp_path)
     from_file = inspect_tokenizer(load_tokenizer(str(file)))
     assert (from_file.tokenizer, from_file.number_tokens["numbers"]) == ("SentencePieceProcessor", 10)
     assert inspect_tokenizer(load_tokenizer(str(file.rename(tmp_path / "llama2.model")))) == from_file

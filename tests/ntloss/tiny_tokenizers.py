@@ -135,12 +135,6 @@ def gemma_like():
     return tokenizer
 
 
-def large(words):
-    """The digits and the given words, in GPT-2's characters for bytes."""
-    vocab = _ids(dict.fromkeys([*DIGITS, *words]))
-    return _wrapped(models.WordLevel(vocab, unk_token="0"), decoder=decoders.ByteLevel())
-
-
 CHARACTERS = ["<unk>", *DIGITS, *".,-+a"]
 
 
@@ -192,39 +186,28 @@ class PythonCharacters(PreTrainedTokenizer):
         return (str(path),)
 
 
-def saved_bytes(tokenizer, folder):
-    """The content of each file that saving the tokenizer writes."""
-    tokenizer.save_pretrained(folder)
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
 # Their decoders add a space before each token.
 HOME_MADE = {"split_words": split_words, "quick_tour": quick_tour, "python_characters": PythonCharacters}
-_OTHERS = [
-    word_level,
-    word_piece,
-    sentence_piece,
-    byte_level,
-    llama_like,
-    llama_3_like,
-    qwen_like,
-    gemma_like,
-]
+_OTHERS = (
+    word_level, word_piece, sentence_piece, byte_level, llama_like, llama_3_like, qwen_like, gemma_like
+)  # fmt: skip
 MAKES = {**HOME_MADE, **{make.__name__: make for make in _OTHERS}}
 
-_VALUES = {d: float(d) for d in DIGITS} | NUMBERS
-_VALUES_OF_BYTES = {d: float(d) for d in (*DIGITS, "42")}
 
+def sentence_piece_file(folder, split_digits=True):
+    """A SentencePiece model, trained here, with byte fallback; it adds a space before a text."""
+    import sentencepiece
 
-def _marked(marker, values):
-    return values | {marker + text: value for text, value in values.items() if marker + text != "▁0"}
-
-
-# By the token's own string; the other tokenizers have only the digits.
-VALUES_OF_MAKES = {
-    "word_level": _VALUES,
-    "word_piece": _marked("##", _VALUES),
-    "sentence_piece": _marked("▁", _VALUES) | {"88": 88.0},
-    "byte_level": _marked("Ġ", _VALUES_OF_BYTES),
-    "llama_3_like": {text: float(text) for text in (*DIGITS, *NUMBERS_UP_TO_999)},
-}
+    path = folder / "tokenizer.model.v1"
+    sentences = [f"the answer is {n}, or {n / 7:.2f} in {1900 + n % 130}." for n in range(0, 2000, 3)]
+    options = {"vocab_size": 340, "hard_vocab_limit": False, "byte_fallback": True, "model_type": "bpe"}
+    with path.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=file,
+            split_digits=split_digits,
+            num_threads=1,
+            minloglevel=2,
+            **options,
+        )
+    return path

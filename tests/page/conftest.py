@@ -2,12 +2,15 @@
 
 import os
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
-from page_cases import PLAYGROUND
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PLAYGROUND = Path(__file__).parents[2] / "docs" / "playground"
 PAGE = (PLAYGROUND / "index.html").as_uri()
+sys.path.insert(0, str(PLAYGROUND))  # for make_data
 
 
 def pytest_itemcollected(item):

@@ -1,6 +1,6 @@
 """The address holds the state of the page: links, the back button, and links that are not valid."""
 
-import page_cases
+import make_data
 from test_page_losses import caption, costs, preset
 
 
@@ -76,31 +76,9 @@ def test_an_invalid_link_shows_the_usual_page_and_says_why(page):
         ("first=none", "has no loss"),
     ):
         page.goto("about:blank")
-        page.goto(f"{(page_cases.PLAYGROUND / 'index.html').as_uri()}#{text}")
+        page.goto(f"{(make_data.ROOT / 'docs/playground/index.html').as_uri()}#{text}")
         assert reason in page.locator("#address-note").inner_text()
         assert state(page) == usual
         assert "#" not in page.evaluate("location.href")
     page.locator("#address-close").click()
     assert page.locator("#address-note").is_hidden()
-
-
-def test_a_link_holds_what_was_typed_and_chosen(page):
-    page.locator(
-        "#models"
-    ).scroll_into_view_if_needed()  # a page that is left while it loads has a failed request
-    page.wait_for_function("document.getElementById('model-cards').ariaBusy === 'false'")
-    typed = {
-        "#own-text": "1234567 or 42",
-        "#typed-truth": "3.14",
-        "#typed-said": "3.2",
-        "#question": "20 30 40",
-    }
-    for field, text in typed.items():
-        page.locator(field).fill(text)
-    page.locator("#answer-text").select_option(index=2)
-    page.wait_for_url("**text=3*")
-    link = page.url
-    page.goto("about:blank")
-    page.goto(link)
-    found = {field: page.locator(field).input_value() for field in (*typed, "#answer-text")}
-    assert found == {**typed, "#answer-text": "2"}

@@ -1,30 +1,16 @@
 """The first screen and the section on losses say what their figures show."""
 
 import math
-import re
 
-import page_cases
 import pytest
 import torch
+from test_page_cases import LOSSES, of_loss
 
 import ntloss
 from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria import make_criterion
 
 SCREENS = ((390, 844), (1280, 900))
-
-# The losses that the first figure shows, each with the first word of its caption.
-WATCH_FIRST_FIGURE = """
-    window.seen = [];
-    new MutationObserver(() => {
-        const note = document.getElementById("hero-note").textContent;
-        seen.push([document.getElementById("hero").dataset.shown, note.split(" ")[0]]);
-    }).observe(document, { subtree: true, attributeFilter: ["data-shown"] });
-"""
-
-
-def numbers(text):
-    return re.findall(r"\d+\.\d+", text)
 
 
 def costs(page):
@@ -73,7 +59,7 @@ def test_the_first_figure_shows_what_the_library_charges(page):
         logits = page.evaluate(f"lossState.PRESETS[{i}].state.logits")
         assert round(math.exp(logits[said]), 2) == 0.9
         for name in ("cross_entropy", "ntl_was"):
-            assert f"{page_cases.of_loss(name, logits, labels)['loss']:.1f}" == shown[name][i]
+            assert f"{of_loss(name, logits, labels)['loss']:.1f}" == shown[name][i]
         log_probs = torch.tensor(logits).log_softmax(-1)[:10]
         assert f"{-(target * log_probs).sum().item():.1f}" == shown["hl_gauss"][i]
     least = torch.special.entr(target.clamp(min=0)).sum()  # charged for just the targets
@@ -88,35 +74,7 @@ def first_target_of_40(sigma):
     return 0.1 - 2 * logits.grad[0, 0]  # the gradient of a mean over two digits is (p - q) / 2
 
 
-def test_the_first_figure_begins_with_cross_entropy_and_moves_to_hl_gauss(open_page):
-    page = open_page(reduced_motion="no-preference")
-    page.add_init_script(WATCH_FIRST_FIGURE)
-    page.reload()
-    page.wait_for_function("seen.length === 2")
-    assert page.evaluate("seen") == [["cross_entropy", "Cross-entropy"], ["hl_gauss", "HL-Gauss"]]
-
-
 # Captions
-
-
-def test_captions_follow_the_state_and_not_the_example(page):
-    near = {cost(page, "cross_entropy"), cost(page, "ntl_was"), cost(page, "hl_gauss")}
-    assert {*near, "4.722"} <= {*numbers(caption(page))}
-    page.locator('#target input[value="8"]').check()
-    assert {cost(page, "ntl_was"), cost(page, "hl_gauss")} <= {*numbers(caption(page))}
-    pressed = page.locator("#presets [aria-pressed=true]")
-    assert pressed.count() == 0
-    preset(page, "Half on 3, half on 5")
-    assert pressed.all_inner_texts() == ["Half on 3, half on 5"]
-    assert {cost(page, "ntl_mse"), cost(page, "ntl_was"), "4.00"} <= {*numbers(caption(page))}
-
-
-def test_the_page_begins_with_hl_gauss_and_shows_what_ntl_was_charges_for_the_same_guess(page):
-    for name in ("Near: 3 for 4", "Far: 9 for 4"):
-        preset(page, name)
-        assert costs(page)["Trained: HL-Gauss"] == cost(page, "hl_gauss")
-        assert costs(page)["NTL-WAS"] == cost(page, "ntl_was")
-        assert page.locator(".chosen .code-line code").inner_text() == "criterion=HLGauss(1)"
 
 
 def test_the_trained_loss_is_the_one_of_the_arrows(page):
@@ -138,16 +96,9 @@ def test_hl_gauss_takes_the_place_of_cross_entropy_and_has_a_slider_for_sigma(pa
     assert page.locator("#lambda").is_disabled()
     page.locator("#sigma").fill("5")
     logits, labels = page.evaluate("[lossState.get().logits, lossState.labels()]")
-    found = page_cases.of_loss("hl_gauss", logits, labels, sigma=3.2)["loss"]
+    found = of_loss("hl_gauss", logits, labels, sigma=3.2)["loss"]
     assert cost(page, "hl_gauss") == f"{found:.3f}"
     assert page.locator(".chosen code").inner_text() == "criterion=HLGauss(3.2)"
-
-
-def test_the_costs_stay_in_view_beside_the_bars(open_page):
-    page = open_page(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
-    page.locator("#train").scroll_into_view_if_needed()
-    page.evaluate("scrollBy(0, 100)")
-    assert 0 <= page.locator("#costs").bounding_box()["y"] < 10
 
 
 # The table
@@ -165,7 +116,7 @@ def test_five_losses_come_first_and_ten_are_folded(page):
 def test_a_row_explains_itself_and_its_criterion_can_be_copied(open_page):
     page = open_page(reduced_motion="reduce", permissions=["clipboard-read", "clipboard-write"])
     page.locator("#unfold").click()
-    for name, given in page_cases.LOSSES.items():
+    for name, given in LOSSES.items():
         page.locator(f'#loss-table input[value="{name}"]').check()
         chosen = page.locator(".loss.chosen")
         assert len(chosen.locator(".loss-more p").first.inner_text()) > 20

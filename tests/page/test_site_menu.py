@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import page_cases
 import pytest
 from test_page_design import CONTRAST, colors_of, contrast
 
@@ -17,7 +16,7 @@ def test_the_active_entry_of_the_menu_has_enough_contrast(browser, scheme):
     theme = pytest.importorskip("zensical", reason="the site's generator is not installed")
     sheets = sorted(Path(theme.__file__).parent.glob("templates/assets/stylesheets/modern/*.css"))
     assert sheets
-    own = page_cases.PLAYGROUND.parent / "assets" / "site.css"
+    own = Path(__file__).parents[2] / "docs/assets/site.css"
     page = browser.new_page()
     styles = "\n".join(sheet.read_text(encoding="utf-8") for sheet in (*sheets, own))
     page.set_content(MENU.format(styles=styles, scheme=scheme))

@@ -3,11 +3,11 @@
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
-import page_cases
 import pytest
 
-ROOT = page_cases.PLAYGROUND.parents[1]
+ROOT = Path(__file__).parents[2]
 WIDTHS = (1280, 390)
 PAGES_OF_NAMES = ("ntloss.NumberVocabulary", "ntloss.reading.NumberReading", "ntloss.trainers.rewards")
 # What the first screen of a laptop shows.

@@ -155,7 +155,7 @@ def _difference(table: pd.DataFrame, contrast: Contrast, margin: float) -> dict[
 
 def _sides(runs: pd.DataFrame, contrast: Contrast) -> tuple[pd.Series, pd.Series, str]:
     """Return the values of both rows by seed, and the test set."""
-    tests = [*dict.fromkeys(runs["test"])]
+    tests = list(runs["test"].unique())
     test = contrast.test or next((each for each in tests if not each.startswith("validation")), "validation")
     rows = find_rows(runs, (contrast.of, contrast.minus))
     of, minus = (_values(runs, row, test, contrast.metric) for row in rows)
@@ -179,7 +179,7 @@ def _verdict(row: pd.Series, margin: float) -> str:
 
 
 def _of_dataset(table: pd.DataFrame, name: str | None) -> pd.DataFrame:
-    names = [*dict.fromkeys(table["dataset"])]
+    names = list(table["dataset"].unique())
     if name is None and len(names) == 1:
         return table
     if name not in names:

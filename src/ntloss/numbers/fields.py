@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -127,16 +127,6 @@ def _depth(text: str, before: int = 0) -> int:
     return depth
 
 
-def _tokens_of(
-    fields: Iterable[FieldNumber], offsets: Sequence[tuple[int, int]]
-) -> Iterator[tuple[int, str]]:
-    """Yield the index of each token that holds a part of a number of a field, and the field."""
-    for field, begins, ends in fields:
-        for i, (first, last) in enumerate(offsets):
-            if first < ends and begins < last:
-                yield i, field
-
-
 def by_field(
     text: str,
     offsets: Sequence[tuple[int, int]],
@@ -174,10 +164,10 @@ def by_field(
         ['4']
     """
     column = [default] * len(offsets)
-    for i, field in _tokens_of(
-        find_fields(text[start:], values, by, thousands), [(a - start, b - start) for a, b in offsets]
-    ):
-        column[i] = values[field]
+    for field, begins, ends in find_fields(text[start:], values, by, thousands):
+        for i, (first, last) in enumerate(offsets):
+            if first < start + ends and start + begins < last:
+                column[i] = values[field]
     return column
 
 
@@ -205,7 +195,7 @@ def fields_of_labels(
     Returns:
         `[..., seq]`, index of the field at each token of its numbers, -1 elsewhere.
     """
-    names = _checked(fields)
+    index = {name: i for i, name in enumerate(_checked(fields))}
     rows = labels.cpu().reshape(-1, labels.shape[-1] if labels.dim() else 1)
     found = torch.full(rows.shape, -1)
     ids_of = torch.zeros_like(rows) if sequence_ids is None else sequence_ids.cpu().reshape(rows.shape)
@@ -216,17 +206,13 @@ def fields_of_labels(
                 continue
             places = list(run)
             pieces = vocabulary.spelling.pieces(ids[i] for i in places)
-            # A token may be a part of a character, so tokens and numbers are compared by their bytes.
             text = b"".join(pieces).decode(errors="surrogateescape")
-            lengths = (len(character.encode(errors="surrogateescape")) for character in text)
-            at = [0, *itertools.accumulate(lengths)]
-            numbers = [
-                FieldNumber(field, at[start], at[end])
-                for field, start, end in find_fields(text, names, by, vocabulary.thousands)
-            ]
-            ends = [0, *itertools.accumulate(map(len, pieces))]
-            for i, field in _tokens_of(numbers, [*itertools.pairwise(ends)]):
-                row[places[i]] = names.index(field)
+            # A token may be a part of a character, to all of which it belongs then.
+            ends = [*itertools.accumulate(len(c.encode(errors="surrogateescape")) for c in text)]
+            edges = itertools.pairwise([0, *itertools.accumulate(map(len, pieces))])
+            offsets = [(bisect_right(ends, first), bisect_left(ends, last) + 1) for first, last in edges]
+            column = by_field(text, offsets, index, -1, by=by, thousands=vocabulary.thousands)
+            row[places] = torch.tensor(column, dtype=row.dtype)
     return found.reshape(labels.shape)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -108,14 +108,12 @@ class NumberFormat:
         parsed = [_parse(text) for text in numbers]
         if not parsed:
             raise ValueError("there are no numbers: expected at least one")
-        counts = [*zip(*map(_count_digits, parsed), strict=True)]  # before the point, and after it
-        needed = [max(of_numbers) for of_numbers in counts]
+        whole, after = map(max, zip(*map(_count_digits, parsed), strict=True))
         signed = any(number < 0 for number in parsed)
-        found = cls(
-            needed[0] if digits is None else digits, needed[1] if decimals is None else decimals, signed
-        )
-        for most, of_numbers in zip(needed, counts, strict=True):
-            found.write(f"{parsed[of_numbers.index(most)]:f}")
+        found = cls(whole if digits is None else digits, after if decimals is None else decimals, signed)
+        if digits is not None or decimals is not None:
+            for number in parsed:
+                found.write(f"{number:f}")  # an error if it does not fit
         return found
 
     @property
@@ -162,14 +160,11 @@ class NumberFormat:
             raise ValueError(f"{text[:80]!r} is not in the number format: expected what {self} writes")
         return _parse(text)
 
-    def tokens(
-        self, vocabulary: NumberVocabulary, plus: str | None = None
-    ) -> list[list[tuple[int, tuple[int, ...]]]]:
+    def tokens(self, vocabulary: NumberVocabulary) -> list[list[tuple[int, tuple[int, ...]]]]:
         """List the tokens that may begin at each slot, and the codes that they write.
 
         Args:
             vocabulary: the number tokens; those that it leaves out are not used.
-            plus: see `NumberFormat`. Default: that of the format.
 
         Returns:
             For each slot, pairs of a token id and the index of each of its characters in its slot, such as
@@ -194,12 +189,8 @@ class NumberFormat:
         ends = {len(slots)}  # from which a number can be completed
         for slot in reversed(range(len(slots))):
             for token, text, starts in texts:
-                implied = (
-                    "+"
-                    if (plus or self.plus) == "optional" and slots[slot] == SIGN and text[0] not in SIGN
-                    else ""
-                )
-                codes = _encode(implied + text, slots[slot:])
+                is_implied = self.plus == "optional" and slots[slot] == SIGN and text[0] not in SIGN
+                codes = _encode("+" * is_implied + text, slots[slot:])
                 if codes and not (starts and slot) and slot + len(codes) in ends:
                     found[slot].append((token, codes))
             ends |= {slot} if found[slot] else set()
@@ -235,7 +226,7 @@ class NumberFormat:
         allowed = torch.zeros(len(self.slots), vocabulary.vocab_size, dtype=torch.bool)
         lengths = torch.zeros(vocabulary.vocab_size, dtype=torch.long)
         typographic = {token for token, text in vocabulary.pieces.items() if not text.isascii()}
-        for slot, tokens in enumerate(self.tokens(vocabulary, plus="written")):
+        for slot, tokens in enumerate(replace(self, plus="written").tokens(vocabulary)):
             for token, codes in tokens:
                 if token not in typographic:  # `write` has ASCII signs
                     allowed[slot, token], lengths[token] = True, len(codes)

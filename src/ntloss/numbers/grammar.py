@@ -250,18 +250,18 @@ def _plain(match: re.Match[str], thousands: str | None) -> str:
     return f"{sign}{digits}e{power}" if power else f"{sign}{digits}"
 
 
-def _matches(text: str, thousands: str | None) -> Iterator[tuple[re.Match[str], int, bool]]:
-    """Yield numbers, how far their places are moved, and whether each is in a list that could be grouped."""
+def _matches(text: str, thousands: str | None) -> Iterator[tuple[re.Match[str], str, bool]]:
+    """Yield numbers, each also as in `Written.plain`, and whether it is in a list that could be grouped."""
     lists = [found.span() for found in _LIST.finditer(text)] if thousands is None and "," in text else []
     for match in _scanner(thousands).finditer(text):
         body = match["body"]
         if body is None:  # a name
             continue
         if lists and "," in body and any(first < match.start() < last for first, last in lists):
-            for each in _scanner("").finditer(match[0]):
-                yield each, match.start(), True
+            for each in _scanner("").finditer(text, *match.span()):
+                yield each, _plain(each, ""), True
         else:
-            yield match, 0, False
+            yield match, _plain(match, thousands), False
 
 
 def find_digits(text: str, thousands: str | None) -> Iterator[tuple[int, str]]:
@@ -269,8 +269,7 @@ def find_digits(text: str, thousands: str | None) -> Iterator[tuple[int, str]]:
 
     Labels need no more, and what stands around a number takes as long again to look at.
     """
-    for match, moved, in_list in _matches(text, thousands):
-        yield moved + match.start(), _plain(match, "" if in_list else thousands)
+    return ((match.start(), plain) for match, plain, _ in _matches(text, thousands))
 
 
 def find_numbers(text: str, thousands: str | None = None) -> list[Written]:
@@ -295,8 +294,8 @@ def find_numbers(text: str, thousands: str | None = None) -> list[Written]:
         raise TypeError(f"text={text!r}: expected a text, such as 'It is 42.'")
     found: list[Written] = []
     tied_until = 0
-    for match, moved, in_list in _matches(text, thousands):
-        start, end = moved + match.start(), moved + match.end()
+    for match, plain, in_list in _matches(text, thousands):
+        start, end = match.span()
         tied = None if in_list else _tied(thousands).match(text, end)
         alone = not (in_list or tied or start < tied_until)
         if alone:
@@ -305,7 +304,7 @@ def find_numbers(text: str, thousands: str | None = None) -> list[Written]:
         if alone and match["money"]:  # $5mm is five million, or five thousand
             alone = not text[end : end + 1].isalpha()
         tied_until = tied.end() if tied else tied_until
-        found.append(Written(start, end, _plain(match, "" if in_list else thousands), alone))
+        found.append(Written(start, end, plain, alone))
     return found
 
 
@@ -400,31 +399,24 @@ class NumberReader(NamedTuple):
 
     def _match(self, text: str) -> tuple[re.Match[str] | None, bool]:
         """Return the number that a text begins with, and whether it is tied."""
-        patterns = _patterns(self.thousands)
-        number = patterns.number.match("$" + text if self._is_amount(text) else text)
-        return number, number is not None and patterns.ties.match(number.string, number.end()) is not None
+        pattern, ties, *_ = _patterns(self.thousands)
+        number = pattern.match("$" + text if self._is_amount(text) else text)
+        return number, number is not None and ties.match(number.string, number.end()) is not None
 
     def _is_amount(self, text: str) -> bool:
         """Return whether the text goes on with an amount of money whose currency stands before it."""
         return self.money and _AMOUNT.match(text) is not None
 
 
-class _Patterns(NamedTuple):
-    number: re.Pattern[str]
-    ties: re.Pattern[str]
-    begun: Any  # a number, of `regex`
-    begun_ties: Any  # the same with what ties it
-
-
 @functools.cache
-def _patterns(thousands: str | None) -> _Patterns:
+def _patterns(thousands: str | None) -> tuple[re.Pattern[str], re.Pattern[str], Any, Any]:
+    """Return the patterns of a number, of what ties it, and of one that is begun, without and with ties."""
     import regex  # transformers needs it, too: it matches what is still being written
 
     number = rf"\s{{0,2}}{_number(thousands, _SYMBOL, '')}"
     ties = _ties(thousands, _SYMBOL, "")
-    return _Patterns(
-        re.compile(number), re.compile(ties), regex.compile(number), regex.compile(rf"{number}(?:{ties})?")
-    )
+    begun, begun_ties = regex.compile(number), regex.compile(rf"{number}(?:{ties})?")
+    return re.compile(number), re.compile(ties), begun, begun_ties
 
 
 def _with_characters(text: str) -> str:
@@ -445,13 +437,12 @@ def _read(reader: NumberReader, text: str) -> Reading:
 @functools.lru_cache(maxsize=2**16)
 def _is_open(reader: NumberReader, text: str) -> bool:
     """Return whether characters that follow may change the number of a text, or whether it is tied."""
-    patterns, (number, tied) = _patterns(reader.thousands), reader._match(text)
+    (_, ties, begun, begun_ties), (number, tied) = _patterns(reader.thousands), reader._match(text)
     text = "$" + text if reader._is_amount(text) else text
-    begun = patterns.begun if tied else patterns.begun_ties
-    if begun.fullmatch(text, partial=True) is not None:
+    if (begun if tied else begun_ties).fullmatch(text, partial=True) is not None:
         return True
     # Three digits behind a space may tie, which a fourth one unties.
-    return tied and number is not None and patterns.ties.match(text + "1", number.end()) is None
+    return tied and number is not None and ties.match(text + "1", number.end()) is None
 
 
 # For states: what the grammar takes for the same. Only the first digit of a number may not be 0.
@@ -512,14 +503,6 @@ _PIECE = re.compile(
 )
 
 
-def is_subword(text: str) -> bool:
-    """Return whether a token, maybe after a space or a hyphen, may be a part of one of `WORDS`."""
-    word = text.lstrip(" -").lower()
-    if word[:3] in _BEGINNINGS and word.startswith(_ENDS if len(word) == len(text) else UNREAD):
-        return True
-    return word in SUBWORDS
-
-
 def is_piece(text: str) -> bool:
     """Return whether a token may begin a written number, continue it, or change it from behind its end.
 
@@ -528,7 +511,10 @@ def is_piece(text: str) -> bool:
     if parts := [] if text.isascii() else _PARTS.findall(text):
         whole, known = _PARTS.sub("", text), _characters()
         return {*whole} <= known and {*parts} <= _parts_of(known)
-    return text != "" and (_PIECE.fullmatch(text) is not None or is_subword(text))
+    word = text.lstrip(" -").lower()  # maybe a part of one of `WORDS`
+    if word[:3] in _BEGINNINGS and word.startswith(_ENDS if len(word) == len(text) else UNREAD):
+        return True
+    return word in SUBWORDS or (text != "" and _PIECE.fullmatch(text) is not None)
 
 
 @functools.cache

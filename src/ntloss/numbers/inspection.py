@@ -6,16 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ntloss.numbers.grammar import check_thousands
 from ntloss.numbers.parsing import parse_numbers
-from ntloss.numbers.texts import TokenTexts, as_texts, texts_of_tokenizer
+from ntloss.numbers.texts import as_texts
 from ntloss.numbers.vocabulary import (
     LONG_NUMBER,
     TOKENS,
     NumberVocabulary,
     choose_tokens,
     count_digits_of,
-    find_number_tokens,
     missing_digits,
     writings_of,
 )
@@ -95,13 +93,11 @@ def inspect_tokenizer(
         >>> print(inspect_tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?")).verdict)
         Numbers are written digit by digit. Train with HLGauss.for_answers(answers); crps and ntl_was work.
     """
-    check_thousands(thousands)
     texts = as_texts(texts)
     if not any(text.strip() for text in texts):
         raise ValueError("the text is empty. Expected a text like the model's training data.")
-    known = texts_of_tokenizer(tokenizer)
-    numbers = find_number_tokens(known)
-    NumberVocabulary(known.vocab_size, tuple(numbers))  # an error if there are none
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, "numbers", thousands=thousands)
+    known, numbers = vocabulary._texts, vocabulary.tokens
     sets = {"digits": [token for token in numbers if token.is_digit], "numbers": numbers}
     written = writings_of(known)
     tokens = choose_tokens(written, numbers)
@@ -127,11 +123,14 @@ def inspect_tokenizer(
             f"{unseen:,} of the text's {digits:,} digits are in tokens that are no numbers, or unknown: a "
             "number token loss does not see them."
         )
-    if _drops_spaces(known, spaced := " ".join(written[LONG_NUMBER])):
-        notes.append(
-            f"The tokenizer cannot tell {LONG_NUMBER!r} from {spaced!r}: both have the same ids. Separate "
-            "numbers by more than a space, such as a comma."
-        )
+    spaced = " ".join(written[LONG_NUMBER])
+    if spaced != LONG_NUMBER == spaced.replace(" ", ""):
+        one, several = map(list, known.encode([LONG_NUMBER, spaced]))
+        if one == several:
+            notes.append(
+                f"The tokenizer cannot tell {LONG_NUMBER!r} from {spaced!r}: both have the same ids. "
+                "Separate numbers by more than a space, such as a comma."
+            )
     return Inspection(
         tokenizer=type(tokenizer).__name__,
         vocab_size=known.vocab_size,
@@ -143,11 +142,3 @@ def inspect_tokenizer(
         reads={text: tuple(parse_numbers(text, thousands)) for text in LISTS},
         notes=tuple(notes),
     )
-
-
-def _drops_spaces(known: TokenTexts, spaced: str) -> bool:
-    """Return whether adjacent numbers have the tokens of one number."""
-    if spaced.replace(" ", "") != LONG_NUMBER or spaced == LONG_NUMBER:
-        return False
-    one, several = known.encode([LONG_NUMBER, spaced])
-    return list(one) == list(several)

@@ -188,20 +188,12 @@ def _measure(start: int, plain: str) -> tuple[int, int, int, int]:
     return start, len(whole), len(fraction), int(power[:_LONGEST_POWER] or 0)
 
 
-class _Digits(NamedTuple):
-    """The digits of numbers in a text, from left to right, `[digits]`."""
-
-    token: Tensor  # index of its token
-    number: Tensor  # index of its number
-    place: Tensor
-    after: Tensor  # digits of the number after it
-    value: Tensor  # 0 to 9, float64
-
-
-def _digits_of(numbers: Tensor, text: str, token: Tensor, decimals: bool) -> _Digits:
-    """Find the digits of numbers `[numbers, 4]`, as `_measure` returns them, and their places.
+def _digits_of(numbers: Tensor, text: str, token: Tensor, decimals: bool) -> tuple[Tensor, ...]:
+    """Find the digits of numbers `[numbers, 4]`, as `_measure` returns them, from left to right.
 
     `token` is the index of the token of each digit in the text, whether it belongs to a number or not.
+    Return, for each digit of a number, the indices of its token and of its number, its place, how many digits
+    of the number follow it, and its value, float64.
     """
     if text.isascii():
         chars = torch.frombuffer(bytearray(text, "ascii"), dtype=torch.uint8)
@@ -222,11 +214,11 @@ def _digits_of(numbers: Tensor, text: str, token: Tensor, decimals: bool) -> _Di
         rank, total = torch.where(second, rank - whole, rank), torch.where(second, total - whole, whole)
         whole = total
     after = total - 1 - rank
-    return _Digits(token.index_select(0, own), number, whole - 1 - rank + power, after, value)
+    return token.index_select(0, own), number, whole - 1 - rank + power, after, value
 
 
 def _by_token(
-    digits: _Digits, ids: Tensor, spelling: Spelling, decimals: bool
+    digits: tuple[Tensor, ...], ids: Tensor, spelling: Spelling, decimals: bool
 ) -> tuple[Tensor, LabelNumbers]:
     """Return which of the tokens `ids` are number tokens of numbers, and the numbers of these.
 

@@ -120,7 +120,7 @@ def parse_number(
     check_which(which)
     if of is not None and (isinstance(of, bool | str) or not 0 < as_float(of) < math.inf):
         raise ValueError(f"of={of!r}: expected a finite number above 0, the largest score of a scale")
-    if of is not None and isinstance(text, str):
+    if of is not None:
         text = _scale_ending_at(float(of)).sub("\n", text)
     if after is not None or which == "after":
         found = find_answer(text, after)
@@ -152,8 +152,6 @@ def find_answer(text: str, mark: str | None = None) -> str | None:
         >>> find_answer("<think>41?</think> It is 42."), find_answer("<think>#### 41")
         (' It is 42.', None)
     """
-    if not isinstance(text, str):
-        raise TypeError(f"text={text!r}: expected a text, such as 'It is 42.'")
     thoughts = [*_THOUGHTS.finditer(text)]
     if thoughts and thoughts[-1]["end"] is None:
         return None

@@ -91,11 +91,6 @@ class TokenTexts:
         written = self.bytes_of(token_id)
         return None if written is None else written.decode(errors="replace")
 
-    def spelled(self, token_id: int) -> bytes | None:
-        """As `bytes_of`, but with x for the digits of special tokens, which are no numbers: `<|12|>`."""
-        written = self.bytes_of(token_id)
-        return written if written is None or token_id in self.decoded else ASCII_DIGIT.sub(b"x", written)
-
     def count(self, texts: str | Iterable[str]) -> tuple[Counter[int], int]:
         """Count how often each token occurs in texts; return the counts, and that of the texts' digits.
 
@@ -157,7 +152,10 @@ class Spelling(dict[int, bytes]):
             self.powers[token.token_id] = int(power or 0)
 
     def __missing__(self, token_id: int) -> bytes:
-        return self._add(token_id, BREAK if token_id < 0 else self._texts.spelled(token_id) or _UNKNOWN)
+        spelled = BREAK if token_id < 0 else self._texts.bytes_of(token_id) or _UNKNOWN
+        if token_id not in self._texts.decoded:  # digits of special tokens are no numbers: `<|12|>`
+            spelled = ASCII_DIGIT.sub(b"x", spelled)
+        return self._add(token_id, spelled)
 
     def _add(self, token_id: int, spelled: bytes) -> bytes:
         self[token_id] = spelled

@@ -75,7 +75,7 @@ def test_which_number_is_meant_may_be_a_function():
     [
         *[("8/10", {"of": of}, ValueError, "of=") for of in (0, -1, math.nan, math.inf, True, "5")],
         ("8/10", {"which": "middle"}, ValueError, "which"),
-        *[(5, options, TypeError, "text") for options in ({}, {"of": 10}, {"which": "after"})],
+        *[(5, options, TypeError, "5|int") for options in ({}, {"of": 10}, {"which": "after"})],
     ],
 )
 def test_what_is_no_text_no_scale_or_no_choice_is_an_error(text, options, error, named):

@@ -1,23 +1,23 @@
 """Number vocabularies of mappings and levels, and of the tokenizers of four libraries, which never change."""
 
+import base64
 import enum
 import itertools
+import json
 import math
 import pickle
 import re
-import time
 import types
 import warnings
 from functools import partial
 
 import numpy as np
-import other_tokenizers
 import pytest
 import tiny_tokenizers
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_tokenizers import DIGITS, HOME_MADE, MAKES, NUMBERS_UP_TO_999, VALUES_OF_MAKES, saved_bytes
+from tiny_tokenizers import CUT_OF_LLAMA_3, CUT_OF_QWEN, DIGITS, HOME_MADE, MAKES, NUMBERS, NUMBERS_UP_TO_999
 from tokenizers import models, normalizers, pre_tokenizers
 
 from ntloss import NTLCrossEntropyLoss, NTLoss, NTLossDotProduct, NumberVocabulary, number_level
@@ -27,7 +27,23 @@ from ntloss.numbers.inspection import SENTENCE
 from ntloss.numbers.labels import LabelNumbers, find_numbers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*tokens count as numbers")
+
 VALUES_OF_DIGITS = {d: float(d) for d in DIGITS}
+VALUES = VALUES_OF_DIGITS | NUMBERS
+
+
+def with_marker(marker, values):
+    return values | {marker + text: value for text, value in values.items() if marker + text != "▁0"}
+
+
+# By the token's own string; the other tokenizers have only the digits.
+VALUES_OF_MAKES = {
+    "word_level": VALUES,
+    "word_piece": with_marker("##", VALUES),
+    "sentence_piece": with_marker("▁", VALUES) | {"88": 88.0},
+    "byte_level": with_marker("Ġ", VALUES_OF_DIGITS | {"42": 42.0}),
+    "llama_3_like": {text: float(text) for text in (*DIGITS, *NUMBERS_UP_TO_999)},
+}
 
 
 def by_raw_text(tokenizer, vocabulary, field="value"):
@@ -46,20 +62,35 @@ def places_of_numbers(tokenizer, text):
     return [places[a:b] for a, b in itertools.pairwise([*starts, len(places)])]
 
 
+def saved_bytes(tokenizer, folder):
+    """The content of each file that saving the tokenizer writes."""
+    tokenizer.save_pretrained(folder)
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
 @pytest.mark.parametrize("make", MAKES)
-def test_all_numbers_and_digits_are_found_with_and_without_a_marker_and_nothing_else(make):
+def test_all_numbers_and_digits_are_found_and_the_tokenizer_is_not_changed(make, tmp_path):
     # Excludes texts that float() accepts (NOT_NUMBERS), special tokens and bytes such as <0x34>.
     tokenizer = MAKES[make]()
+    before = saved_bytes(tokenizer, tmp_path / "before"), dict(tokenizer.get_vocab())
     numbers = NumberVocabulary.from_tokenizer(tokenizer, "numbers")
     assert by_raw_text(tokenizer, numbers) == VALUES_OF_MAKES.get(make, VALUES_OF_DIGITS)
     digits = NumberVocabulary.from_tokenizer(tokenizer, "digits")
     assert digits.distinct_values == tuple(range(10))
     assert digits.is_digits
-    assert "\n" not in repr(numbers)
+    chosen, shown = NumberVocabulary.from_tokenizer(tokenizer), ["is 42, 7", "3.14 in 2019"]
     is_by_digit = make not in ("llama_3_like", "word_piece", "word_level", "sentence_piece", "byte_level")
-    assert NumberVocabulary.from_tokenizer(tokenizer).is_digits == is_by_digit
+    assert chosen.is_digits == is_by_digit
     with pytest.raises(ValueError, match="tokens"):
         NumberVocabulary.from_tokenizer(tokenizer, "all")
+    inspection = inspect_tokenizer(tokenizer, shown)
+    assert inspection.tokens == ("digits" if is_by_digit else "numbers")
+    assert inspection.number_tokens[inspection.tokens] == len(chosen.tokens)
+    assert inspection.coverage[inspection.tokens] == chosen.coverage(shown)
+    drops = tokenizer("12")["input_ids"] == tokenizer("1 2")["input_ids"]
+    assert any("cannot tell" in note for note in inspection.notes) == drops
+    NTLoss(tokenizer)
+    assert before == (saved_bytes(tokenizer, tmp_path / "after"), dict(tokenizer.get_vocab()))
 
 
 @pytest.mark.parametrize("name", ["t5", "gpt2"])
@@ -115,29 +146,27 @@ def test_decimals_without_a_point_in_the_vocabulary_are_a_warning():
         NTLCrossEntropyLoss(without, number_level)
 
 
-class TestVocabSize:
-    def test_it_may_be_padded_or_leave_out_what_only_the_tokenizer_has(self):
-        for make in ("llama_like", "qwen_like", "gemma_like", "llama_3_like"):
-            tokenizer = MAKES[make]()
-            own, size = NumberVocabulary.from_tokenizer(tokenizer), len(tokenizer)
-            tokenizer.add_tokens(["8888", "\u2212", "\u20ac\u20ac"])  # to the tokenizer alone
-            for given_size in (size, size + 28):
-                found = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=given_size)
-                assert found.vocab_size == given_size
-                if given_size == size:
-                    for name in ("tokens", "point_ids", "sign_ids", "pieces"):
-                        assert getattr(found, name) == getattr(own, name)
+def test_the_model_may_lack_what_was_added_to_the_tokenizer_alone():
+    for make in ("llama_like", "qwen_like", "gemma_like", "llama_3_like"):
+        tokenizer = MAKES[make]()
+        own, size = NumberVocabulary.from_tokenizer(tokenizer), len(tokenizer)
+        tokenizer.add_tokens(["8888", "\u2212", "\u20ac\u20ac"])
+        assert NumberVocabulary.from_tokenizer(tokenizer, vocab_size=size + 28).vocab_size == size + 28
+        found = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=size)
+        for name in ("vocab_size", "tokens", "point_ids", "sign_ids", "pieces"):
+            assert getattr(found, name) == getattr(own, name)
 
-    def test_that_leaves_out_a_digit_a_point_a_minus_or_many_numbers_is_an_error(self):
-        tokenizer = tiny_tokenizers.llama_like()
-        own = NumberVocabulary.from_tokenizer(tokenizer)
-        needed = 1 + max(*own.token_ids, *own.point_ids, *own.sign_ids)
-        assert NumberVocabulary.from_tokenizer(tokenizer, vocab_size=needed).vocab_size == needed
-        groups = tiny_tokenizers.llama_3_like()  # whose groups of digits come last
-        for given_tokenizer, size in ((tokenizer, needed - 1), (groups, len(groups) - 100)):
-            for tokens in (None, "numbers"):
-                with pytest.raises(ValueError, match="vocab_size"):
-                    NumberVocabulary.from_tokenizer(given_tokenizer, tokens, vocab_size=size)
+
+def test_a_size_that_leaves_out_a_digit_a_point_a_minus_or_many_numbers_is_an_error():
+    tokenizer = tiny_tokenizers.llama_like()
+    own = NumberVocabulary.from_tokenizer(tokenizer)
+    needed = 1 + max(*own.token_ids, *own.point_ids, *own.sign_ids)
+    assert NumberVocabulary.from_tokenizer(tokenizer, vocab_size=needed).vocab_size == needed
+    groups = tiny_tokenizers.llama_3_like()  # whose groups of digits come last
+    for given_tokenizer, size in ((tokenizer, needed - 1), (groups, len(groups) - 100)):
+        for tokens in (None, "numbers"):
+            with pytest.raises(ValueError, match="vocab_size"):
+                NumberVocabulary.from_tokenizer(given_tokenizer, tokens, vocab_size=size)
 
 
 class TestFromMapping:
@@ -151,11 +180,6 @@ class TestFromMapping:
         assert vocabulary.point_ids == (2,)
         assert dict(vocabulary.sign_ids) == {1: -1, 4: -1, 0: 1, 8: -1}
         assert vocabulary.pieces[11] == "万元"
-
-    @pytest.mark.parametrize("text", ["abc", "", "\n4", "inf", "1e400", "1_000", "1,00", "3rd", "日x"])
-    def test_a_text_that_is_not_a_number_is_an_error(self, text):
-        with pytest.raises(ValueError, match=rf"token 1: .*{re.escape(repr(text))}"):
-            NumberVocabulary.from_mapping({0: "4", 1: text}, vocab_size=2)
 
     @given(text=st.text(alphabet="0123456789+-.eE_naif", min_size=1, max_size=6))
     def test_a_text_is_a_number_if_float_parses_it_and_float32_can_hold_it(self, text):
@@ -182,24 +206,28 @@ class TestFromMapping:
             assert (kept, math.copysign(1, kept)) == (float(given_value), 1)
 
     @pytest.mark.parametrize(
-        ("mapping", "size", "error", "message"),
+        ("mapping", "size", "error", "named"),
         [
-            ({"4": 4.0}, 10, TypeError, "token ids are ints.*'4'"),
-            ({True: 4.0}, 10, TypeError, "token ids are ints.*True"),
-            ({4: None}, 10, TypeError, "token 4.*NoneType"),
-            ({4: True}, 10, TypeError, "token 4.*bool"),
-            ({4: math.nan}, 10, ValueError, "token 4.*finite.*nan"),
-            ({4: 10**400}, 10, ValueError, "token 4.*finite"),
-            ({-1: 4.0}, 10, ValueError, "token id -1.*10 tokens.*vocab_size"),
-            ({10: 4.0}, 10, ValueError, "token id 10.*10 tokens.*vocab_size"),
-            ({4: "."}, 10, ValueError, "no number token among 10"),
-            (["4"], 10, TypeError, "mapping.*list"),
+            ({"4": 4.0}, 10, TypeError, "'4'"),
+            ({True: 4.0}, 10, TypeError, "True"),
+            ({4: None}, 10, TypeError, "token 4"),
+            ({4: True}, 10, TypeError, "token 4"),
+            ({4: math.nan}, 10, ValueError, "token 4.*nan"),
+            ({4: 10**400}, 10, ValueError, "token 4"),
+            ({-1: 4.0}, 10, ValueError, "token id -1.*vocab_size"),
+            ({10: 4.0}, 10, ValueError, "token id 10.*vocab_size"),
+            ({4: "."}, 10, ValueError, "no number token"),
+            (["4"], 10, TypeError, "mapping"),
             *[({0: 4.0}, size, TypeError, "vocab_size") for size in ("12", 12.5, None)],
             *[({0: 4.0}, size, ValueError, "vocab_size") for size in (0, -3)],
+            *[
+                ({0: "4", 1: text}, 2, ValueError, rf"token 1: .*{re.escape(repr(text))}")
+                for text in ("abc", "", "\n4", "inf", "1e400", "1_000", "1,00", "3rd", "日x")
+            ],
         ],
     )
-    def test_invalid_mappings_and_sizes_are_errors(self, mapping, size, error, message):
-        with pytest.raises(error, match=message):
+    def test_invalid_mappings_and_sizes_are_errors(self, mapping, size, error, named):
+        with pytest.raises(error, match=named):
             NumberVocabulary.from_mapping(mapping, vocab_size=size)
 
 
@@ -242,7 +270,6 @@ def test_levels_without_a_token_or_a_finite_value_are_an_error(levels, error):
     [
         ({}, ["space_prefixed=True", "digit_level=False"]),
         ({"space_prefixed": True}, ["digit_level=False"]),
-        ({"digit_level": False}, ["space_prefixed=True"]),
         ({"digit_level": False, "space_prefixed": True}, []),
     ],
 )
@@ -275,9 +302,6 @@ class TestDecodersThatPutSpacesBetweenTokens:
         monkeypatch.setattr(type(tokenizer), "__call__", needs_boxes)  # more than a text
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
         assert [token.text for token in vocabulary.tokens] == DIGITS
-        ids = tokenizer.convert_tokens_to_ids
-        assert vocabulary.point_ids == (ids("."),)
-        assert dict(vocabulary.sign_ids) == {ids("-"): -1, ids("+"): 1}
 
     @pytest.mark.parametrize(
         ("make", "steps", "text", "tokens", "places"),
@@ -303,33 +327,52 @@ class TestDecodersThatPutSpacesBetweenTokens:
     def test_an_added_token_does_not_change_the_texts_of_other_tokens(self, make):
         before, after = MAKES[make](), MAKES[make]()
         after.add_tokens(["0"])
-        texts, expected = (
+        found, expected = (
             {token.token_id: token.text for token in NumberVocabulary.from_tokenizer(t, "numbers").tokens}
             for t in (after, before)
         )
-        assert texts == expected
-        assert any(text.startswith(" ") for text in texts.values())
+        assert found == expected
+        assert any(text.startswith(" ") for text in found.values())
+
+
+def tekken_file(folder):
+    """A Tekken JSON file with 20 special tokens, all bytes, ` a` and an Arabic digit."""
+    written = [bytes([byte]) for byte in range(256)] + [b" a", "٣".encode()]
+    vocab = [
+        {"rank": rank, "token_bytes": base64.b64encode(text).decode(), "token_str": None}
+        for rank, text in enumerate(written)
+    ]
+    config = {"pattern": CUT_OF_QWEN, "version": "v3", "default_num_special_tokens": 20}
+    config |= {"num_vocab_tokens": len(written), "default_vocab_size": len(written) + 20}
+    path = folder / "tekken.json"
+    path.write_text(json.dumps({"config": config, "vocab": vocab}), encoding="utf-8")
+    return path
 
 
 class TestOtherLibraries:
-    def test_tiktoken(self, tokenizer_folder, real_tokenizer):
-        pytest.importorskip("tiktoken")
-        encoding = other_tokenizers.tiny_encoding()
+    def test_tiktoken(self):
+        """Like cl100k_base: numbers of up to three digits; ids 1,400 to 1,999 are unused."""
+        tiktoken = pytest.importorskip("tiktoken")
+        written = [bytes([b]) for b in range(256)] + [n.encode() for n in (*NUMBERS_UP_TO_999, " a", "²")]
+        encoding = tiktoken.Encoding(
+            "tiny",
+            pat_str=CUT_OF_LLAMA_3,
+            mergeable_ranks={text: rank for rank, text in enumerate(written)},
+            special_tokens={"<|endoftext|>": 2000, "<|4|>": 2001},
+        )
         vocabulary = NumberVocabulary.from_tokenizer(encoding, "numbers")
         assert vocabulary.vocab_size == 2002  # with special and unused ids
         read = {token.token_id: token.text for token in vocabulary.tokens}
         assert read == {encoding.encode_single_token(n): n for n in (*DIGITS, *NUMBERS_UP_TO_999)}
         for kept in (vocabulary, pickle.loads(pickle.dumps(vocabulary))):
             assert kept.coverage([SENTENCE, "<|endoftext|> <|4|>"]) == 1  # special tokens in a text are text
-        ours = other_tokenizers.gpt2_encoding(tokenizer_folder / "gpt2")
-        ours, theirs = map(NumberVocabulary.from_tokenizer, (ours, real_tokenizer("gpt2")))
-        for name in ("vocab_size", "tokens", "point_ids", "sign_ids", "pieces", "letter_ids"):
-            assert getattr(ours, name) == getattr(theirs, name)
+        other = NumberVocabulary.from_tokenizer(tiny_tokenizers.llama_3_like(), "numbers")
+        assert {*vocabulary.pieces.values()} - {*other.pieces.values()} == {" a", "²"}
 
-    @pytest.mark.parametrize("file", ["tekken_file", "sentence_piece_file"])
-    def test_mistral_common_with_all_its_wrappers(self, file, tmp_path):
+    @pytest.mark.parametrize("make", [tekken_file, tiny_tokenizers.sentence_piece_file])
+    def test_mistral_common_with_all_its_wrappers(self, make, tmp_path):
         mistral = pytest.importorskip("mistral_common.tokens.tokenizers.mistral")
-        tokenizer = mistral.MistralTokenizer.from_file(getattr(other_tokenizers, file)(tmp_path))
+        tokenizer = mistral.MistralTokenizer.from_file(make(tmp_path))
         inner = tokenizer.instruct_tokenizer.tokenizer
         layers = [tokenizer, tokenizer.instruct_tokenizer, inner, types.SimpleNamespace(tokenizer=tokenizer)]
         for vocabulary in map(NumberVocabulary.from_tokenizer, layers):
@@ -344,7 +387,7 @@ class TestOtherLibraries:
         file = str(tokenizer_folder / "t5" / "spiece.model")
         others = [(sentencepiece.SentencePieceProcessor(model_file=file), real_tokenizer("t5"))]
         with_suppressed = pytest.importorskip("mistral_common.tokens.tokenizers.sentencepiece")
-        path = other_tokenizers.sentence_piece_file(tmp_path, split_digits=False)
+        path = tiny_tokenizers.sentence_piece_file(tmp_path, split_digits=False)
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         others.append((processor, with_suppressed.SentencePieceTokenizer(path)))
         for pair in others:
@@ -366,34 +409,25 @@ class TestOtherLibraries:
                 call(given_instead)
 
 
-class TestTheTokenizerIsNeverChanged:
-    @pytest.mark.parametrize("make", MAKES)
-    def test_by_making_a_vocabulary_or_a_loss(self, make, tmp_path):
-        tokenizer = MAKES[make]()
-        before = saved_bytes(tokenizer, tmp_path / "before"), dict(tokenizer.get_vocab())
-        NumberVocabulary.from_tokenizer(tokenizer, "numbers").coverage([SENTENCE, "", "7"])
-        inspect_tokenizer(tokenizer)
-        NTLoss(tokenizer)
-        assert before == (saved_bytes(tokenizer, tmp_path / "after"), dict(tokenizer.get_vocab()))
+def test_a_tokenizer_without_digits_is_not_changed_and_the_advice_works(tmp_path):
+    tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
+    before = saved_bytes(tokenizer, tmp_path / "before")
+    for make in (NTLoss, lambda tokenizer: NumberVocabulary.from_tokenizer(tokenizer, "digits")):
+        with pytest.raises(ValueError, match="digits"):
+            make(tokenizer)
+    assert not NumberVocabulary.from_tokenizer(tokenizer).is_digits
+    assert saved_bytes(tokenizer, tmp_path / "after") == before
+    tokenizer.add_tokens(DIGITS)
+    assert len(NumberVocabulary.from_tokenizer(tokenizer, "digits").distinct_values) == 10
 
-    def test_when_digits_are_missing_and_the_advice_works(self, tmp_path):
-        tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
-        before = saved_bytes(tokenizer, tmp_path / "before")
-        for make in (NTLoss, lambda tokenizer: NumberVocabulary.from_tokenizer(tokenizer, "digits")):
-            with pytest.raises(ValueError, match="digits"):
-                make(tokenizer)
-        assert not NumberVocabulary.from_tokenizer(tokenizer).is_digits
-        assert saved_bytes(tokenizer, tmp_path / "after") == before
-        tokenizer.add_tokens(DIGITS)
-        assert len(NumberVocabulary.from_tokenizer(tokenizer, "digits").distinct_values) == 10
 
-    def test_when_it_truncates_and_pads(self, tmp_path):
-        tokenizer = tiny_tokenizers.byte_level()
-        tokenizer.backend_tokenizer.enable_truncation(4)
-        tokenizer.backend_tokenizer.enable_padding(length=20, pad_id=5)
-        before = saved_bytes(tokenizer, tmp_path / "before")
-        assert NumberVocabulary.from_tokenizer(tokenizer).coverage("1234567890") == 1
-        assert saved_bytes(tokenizer, tmp_path / "after") == before
+def test_a_tokenizer_that_truncates_and_pads_still_does(tmp_path):
+    tokenizer = tiny_tokenizers.byte_level()
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    tokenizer.backend_tokenizer.enable_padding(length=20, pad_id=5)
+    before = saved_bytes(tokenizer, tmp_path / "before")
+    assert NumberVocabulary.from_tokenizer(tokenizer).coverage("1234567890") == 1
+    assert saved_bytes(tokenizer, tmp_path / "after") == before
 
 
 def test_coverage_is_the_share_of_digits_in_number_tokens(monkeypatch):
@@ -416,17 +450,6 @@ def test_coverage_is_the_share_of_digits_in_number_tokens(monkeypatch):
 
 
 class TestInspection:
-    @pytest.mark.parametrize("make", MAKES)
-    def test_it_reports_the_vocabulary_that_is_chosen(self, make):
-        tokenizer, shown = MAKES[make](), ["is 42, 7", "3.14 in 2019"]
-        inspection, chosen = inspect_tokenizer(tokenizer, shown), NumberVocabulary.from_tokenizer(tokenizer)
-        assert inspection.number_tokens[inspection.tokens] == len(chosen.tokens)
-        assert (inspection.tokens == "digits") == chosen.is_digits
-        assert inspection.coverage[inspection.tokens] == chosen.coverage(shown)
-        assert str(inspection).startswith(inspection.verdict)
-        drops = tokenizer("12")["input_ids"] == tokenizer("1 2")["input_ids"]
-        assert any("cannot tell" in note for note in inspection.notes) == drops
-
     @pytest.mark.parametrize(
         ("make", "shown"),
         [
@@ -436,11 +459,9 @@ class TestInspection:
         ],
     )
     def test_the_verdict_shows_the_number_that_is_written_in_groups(self, make, shown):
-        tokenizer = MAKES[make]()
-        verdict = inspect_tokenizer(tokenizer).verdict
-        assert all(text in verdict for text in shown)
-        if make == "word_level":  # of single digits, it writes none of these numbers
-            assert "1234567" not in inspect_tokenizer(tokenizer_of_words(), "the 1").verdict
+        inspection = inspect_tokenizer(MAKES[make]())
+        assert all(text in inspection.verdict for text in shown)
+        assert str(inspection).startswith(inspection.verdict)
 
     def test_it_says_how_lists_are_read(self):
         one, two = (1234,), (1, 234)
@@ -455,9 +476,7 @@ class TestInspection:
             assert noted in str(inspect_tokenizer(tokenizer, text))
         assert not inspect_tokenizer(tokenizer, "4 5").notes
 
-    @pytest.mark.parametrize(
-        "given_texts", [None, 5, b"12", [None], ["4", 5], [["4"]], "", " \n", [], ["", " "]]
-    )
+    @pytest.mark.parametrize("given_texts", [None, b"12", ["4", 5], " \n", [], ["", " "]])
     def test_what_is_no_text_or_empty_is_an_error(self, given_texts):
         with pytest.raises((TypeError, ValueError), match="text"):
             inspect_tokenizer(tiny_tokenizers.llama_like(), given_texts)
@@ -468,22 +487,3 @@ class TestInspection:
         for count in (inspect_tokenizer, lambda t, text: NumberVocabulary.from_tokenizer(t).coverage(text)):
             with pytest.raises(ValueError, match="unknown token"):
                 count(tokenizer, "a 4")
-
-
-@pytest.mark.slow
-def test_a_vocabulary_of_256k_tokens_takes_a_few_times_as_long_as_to_list_its_tokens():
-    # 4,000 numbers, more than in most real vocabularies, and as many words that contain a digit.
-    no_digits, words = str.maketrans("0123456789", "ghijklmnop"), []
-    for i in range(256_000):
-        word = f"Ġw{i:x}".translate(no_digits)
-        words.append({0: f"{'Ġ' * (i // 64 % 2)}{i}", 1: f"{word}7"}.get(i % 64, word))
-    tokenizer = tiny_tokenizers.large(words)
-
-    def seconds(call, *given):
-        start = time.process_time()
-        call(*given)
-        return time.process_time() - start
-
-    # To decode all tokens would take many times as long.
-    listed = min(seconds(tokenizer.get_vocab) for _ in range(3))
-    assert min(seconds(NumberVocabulary.from_tokenizer, tokenizer) for _ in range(3)) < 8 * listed
