@@ -22,7 +22,7 @@ _FAR = 10  # interquartile ranges outside the quartiles from which a number is f
 _APART = 10  # times the largest other answer, from which large ones are errors and no tail
 _FEWEST = 20  # rows from which an exact relation is more than chance
 _FEWEST_LEVELS = 5  # of a column that rises with the answer by more than chance
-_ROWS_OF_A_TEXT = 4  # in the mean, from which texts are ranked
+_ROWS_OF_A_TEXT = 4  # in the mean, from which texts are compared
 _MOST_COLUMNS = 50  # of which sums are looked for
 _UNKNOWN = "if it is not known before the answer"
 
@@ -151,9 +151,6 @@ def find_errors(answers: Numbers) -> NDArray[np.bool_]:
     and made of nines. A 0 in several rows is none, because counts and amounts are often 0, and no answer
     that most rows have is one. The other answers are compared without these.
 
-    Args:
-        answers: `[rows]`.
-
     Example:
         >>> answers = np.array([0, 0, 0, 10_000, 10_010, 10_020, 10_030, -999])
         >>> answers[find_errors(answers)]
@@ -185,7 +182,7 @@ def find_leaks(table: pd.DataFrame, numbers: Mapping[str, Numbers], answers: Num
 
     They rise or fall with the answer in all rows, as its logarithm, its rank or the rounded answer does; or
     the answer is a sum of multiples of several columns, or a product of their powers. Dates count as days,
-    and texts that several rows have as the rank of their mean answer. `numbers` are those of columns of
+    and texts that several rows have as the mean answer of these. `numbers` are those of columns of
     numbers, NaN for gaps.
 
     Example:
@@ -216,17 +213,15 @@ def find_leaks(table: pd.DataFrame, numbers: Mapping[str, Numbers], answers: Num
 
 
 def _as_numbers(cells: pd.Series, answers: Numbers) -> Numbers:
-    """Return dates as days, and texts of several rows as the rank of their mean answer; NaN for any other."""
+    """Return dates as days, and texts of several rows as the mean answer of these; NaN for any other."""
     if (times := as_times(cells)) is not None:
         days: Numbers = ((times - times.min()) / pd.Timedelta(days=1)).to_numpy(float)
         return days
-    texts = [str(cell) for cell in cells]
-    code_of = {text: code for code, text in enumerate(dict.fromkeys(texts))}
-    if _ROWS_OF_A_TEXT * len(code_of) > len(answers):
+    texts = cells.map(str)
+    if _ROWS_OF_A_TEXT * texts.nunique() > len(answers):
         return np.full(len(answers), np.nan)
-    codes = [code_of[text] for text in texts]
-    means = np.bincount(codes, answers) / np.bincount(codes)
-    return np.where(cells.isna(), np.nan, means.argsort().argsort()[codes])
+    means = pd.Series(answers, cells.index).groupby(texts).transform("mean")
+    return means.where(cells.notna()).to_numpy(float)
 
 
 def _ascends(column: Numbers, answers: Numbers) -> bool:

@@ -37,8 +37,8 @@ from ntloss.regression.report import (
     evaluate,
     show,
 )
-from ntloss.regression.training import BAR, RATES, Checkpoint, as_json, best_epoch, train
-from ntloss.writing import Writer
+from ntloss.regression.training import BAR, RATES, as_json, best_epoch, train
+from ntloss.writing import Writer, digest_of_weights
 
 RECORD = "regressor.json"
 CHECKPOINT, REFIT = "checkpoint.pt", "checkpoint_refit.pt"
@@ -220,24 +220,26 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
         start = time.perf_counter()
         self.writer_ = writer = Writer.from_pretrained(self.model, self.format_.numbers)
         writer.adapt(self.train, seed)
-        rows = writer.encode(writer.prompts(texts), self.format_.write(answers))
+        written = self.format_.write(answers)
+        rows = writer.encode(writer.prompts(texts), written)
         if self.verbose:
             parts = (training, choosing, calibrating)
             say(describe_rows(table, answers, parts, self.questions_, self.format_))
         if writer.upper is not None:
             bar = partial(tqdm, desc="frozen layers", unit=" batches", disable=not self.verbose, **BAR)
             writer.upper.keep_states(rows, writer.collate, bar)
-        depends = [texts, answers.tolist(), weights.tolist()]
         rate = RATES[self.train] if self.learning_rate is None else self.learning_rate
         options = {name: getattr(self, name) for name in ("loss", "epochs", "batch_size", "verbose")}
         options |= {"seed": seed, "learning_rate": rate}
-        checkpoint = None
+        file, depends = None, list[Any]()
         if self.checkpoint is not None:
-            checkpoint = Checkpoint(self.checkpoint, CHECKPOINT, self.get_params(), depends)
+            file = Path(self.checkpoint).expanduser() / CHECKPOINT
+            weights_of = digest_of_weights(self.model)
+            depends = [str(self.model), weights_of, self.train, texts, written, weights.tolist()]
         error = partial(self._error, texts[choosing], answers[choosing], weights[choosing])
         validate = error if weights[choosing].any() else None
         learned = rows[training], scaled[training], weights[training]
-        self.history_ = train(writer, *learned, validate, checkpoint, **options)
+        self.history_ = train(writer, *learned, validate, file, depends, **options)
         self.calibration_ = calibrate(writer, rows[calibrating])
         writer.finish()
         predicted = self._read_ends(texts[asked], self.interval)
@@ -255,9 +257,8 @@ class NumberRegressor(RegressorMixin, BaseEstimator):
                 say(f"\nrefit           {len(rows):,} rows, {last} epochs")
             writer = Writer.from_pretrained(self.model, self.format_.numbers)
             writer.adapt(self.train, seed)
-            if self.checkpoint is not None:
-                checkpoint = Checkpoint(self.checkpoint, REFIT, self.get_params(), [*depends, last])
-            train(writer, rows, scaled, weights, None, checkpoint, **options, last=last)
+            file = file and file.with_name(REFIT)
+            train(writer, rows, scaled, weights, None, file, depends, **options, last=last)
             writer.finish()
             self.writer_ = writer  # until here, an interruption leaves the first model
         return self

@@ -87,11 +87,6 @@ def predict(given: argparse.Namespace) -> int:
 
     model = NumberRegressor.load(given.folder)
     questions = model.questions_
-    if lacking := [name for name in questions.columns if name not in table.rows.columns]:
-        raise ValueError(
-            f"{given.table} has no column {lacking[0]!r}, with which {given.folder} was fitted, but "
-            f"{', '.join(map(repr, table.rows.columns))}. Has the file a header?"
-        )
     rows = _without(table.rows, missing)
     for note in (*notes, *questions.notes(rows)):
         print(note, file=sys.stderr)
@@ -139,9 +134,7 @@ def _check_names(rows: pd.DataFrame, table: str) -> None:
 
 
 def _check_is_ours(folder: Path, checkpoint: str) -> None:
-    """Raise an error if a folder is a file, or holds other files than an interrupted fit leaves."""
-    if folder.is_file():
-        raise ValueError(f"--output {folder}: expected a folder, but it is a file")
+    """Raise an error if a folder holds other files than an interrupted fit leaves."""
     if not folder.is_dir() or (folder / checkpoint).exists():
         return
     if others := sorted(file.name for file in folder.iterdir() if not file.name.startswith("checkpoint")):

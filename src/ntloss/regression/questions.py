@@ -76,8 +76,7 @@ class Column:
         plain: whether `float` reads the numbers. Default: True.
         decimal: the mark before decimals. Default: a point.
         unit: what stands beside all numbers: a currency, a unit, or `/5` after scores. Default: nothing.
-        low: the smallest number. Default: there are none.
-        high: the largest number.
+        low, high: the smallest number and the largest one. Default: there are none.
         forms: of texts that have a digit each, such as dates and codes, the forms that they have: letters as
             a and digits as 0. Default: nothing is known of the texts, as of names and prose.
     """

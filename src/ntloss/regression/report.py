@@ -47,10 +47,9 @@ def describe_rows(
     known = {*training}
     if repeated := sum(text in known for text in (*choosing, *calibrating)):
         lines.append(f"repeated        {repeated:,} held-out rows ask what a training row asks, too")
-    for name, why in questions.left_out.items():
-        lines.append(f"left out        the column {name!r}: {why}")
-    for each in find_leaks(questions.table(table), questions.numbers(table), answers):
-        lines.append(f"leak?           {each}")
+    lines += [f"left out        the column {name!r}: {why}" for name, why in questions.left_out.items()]
+    leaks = find_leaks(questions.table(table), questions.numbers(table), answers)
+    lines += [f"leak?           {each}" for each in leaks]
     question = texts[0]
     if len(question) > _SHOWN:
         question = f"{question[: _SHOWN // 2]} ... {question[-_SHOWN // 2 :]}"

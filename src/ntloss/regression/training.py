@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from ntloss import HLGauss, NTLCrossEntropyLoss
 from ntloss.regression.printing import say
-from ntloss.writing import Writer, digest_of_weights
+from ntloss.writing import Writer
 
 WARM_UP = 0.1  # share of the steps
 PATIENCE = 4  # epochs without a smaller error after which training ends
@@ -29,8 +29,6 @@ RATES = {"upper_layers": 2e-3, "lora": 5e-4, "all": 3e-4}
 BAR: dict[str, Any] = {"leave": False, "mininterval": 1}  # options of tqdm
 _BETAS = (0.9, 0.98)
 _SIGMAS = (0.55, 0.55 / 8)  # of HL-Gauss at first and at last, in standard deviations of the answers
-# Parameters that a training does not depend on.
-_NOT_IN_KEY = ("refit", "interval", "compare", "checkpoint", "verbose")
 
 
 def train(
@@ -39,7 +37,8 @@ def train(
     scaled: NDArray[np.float64],
     row_weights: NDArray[np.float64],
     validate: Callable[[], float] | None,
-    checkpoint: Checkpoint | None,
+    file: Path | None = None,
+    depends: Sequence[Any] = (),
     *,
     loss: Any,
     epochs: int,
@@ -57,8 +56,9 @@ def train(
         scaled: `[rows]`, the numbers that are written.
         row_weights: `[rows]`, how much each training row counts in the loss.
         validate: computes the error of the writer, after each epoch. None: the last epoch is the best one.
-        checkpoint: is saved after each epoch and when training is interrupted, and training goes on from what
-            it holds. None: nothing is saved.
+        file: gets the state after each epoch and when training is interrupted, and the same training goes on
+            from it. Default: none.
+        depends: what tells trainings apart beside these arguments, such as the model and the rows.
         loss, epochs, batch_size, learning_rate: those of `NumberRegressor`. The learning rate rises for a
             tenth of the steps of all epochs, and then falls to 0.
         seed: of the rows' order.
@@ -68,6 +68,11 @@ def train(
     Returns:
         The error after each epoch; nothing if there is none.
     """
+    held, key = None, ""
+    if file is not None:
+        made_from = [loss, epochs, batch_size, learning_rate, seed, last, *depends]
+        key = hashlib.sha256(json.dumps(made_from, default=_as_key).encode()).hexdigest()
+        held = _load_state(file, key, verbose)
     if loss == "hl_gauss":
         spread = statistics.pstdev(scaled.tolist())
         loss = HLGauss((_SIGMAS[0] * spread, _SIGMAS[1] * spread), leading_zeros=True)
@@ -80,7 +85,7 @@ def train(
     warm_up = max(1, round(WARM_UP * total))
     until = total if last is None else last * per_epoch
     step, history, best = 0, list[float](), dict[str, Tensor]()
-    if checkpoint is not None and (held := checkpoint.load(verbose)) is not None:
+    if held is not None:
         step, history, best = held["step"], held["history"], held["best"]
         optimizer.load_state_dict(held["optimizer"])
         with torch.no_grad():
@@ -89,10 +94,11 @@ def train(
     bar = tqdm(desc="training", total=until, initial=step, unit=" steps", disable=not verbose, **BAR)
 
     def save() -> None:
-        if checkpoint is not None:
+        if file is not None:
             now = {name: weight.detach() for name, weight in weights.items()}
-            state = {"step": step, "history": history, "best": best, "weights": now}
-            checkpoint.save({**state, "optimizer": optimizer.state_dict()})
+            state = {"key": key, "step": step, "history": history, "best": best, "weights": now}
+            torch.save({**state, "optimizer": optimizer.state_dict()}, file.with_suffix(".partial"))
+            os.replace(file.with_suffix(".partial"), file)  # at once
 
     try:
         while True:
@@ -140,51 +146,21 @@ def best_epoch(history: Sequence[float]) -> int:
     return 1 + history.index(min(history)) if history else 0
 
 
-class Checkpoint:
-    """A file with the state of a training, from which the same training goes on.
-
-    Args:
-        folder: of the file, which is created.
-        name: of the file.
-        parameters: those of the estimator.
-        rows: what else the training depends on: rows, answers and weights.
-    """
-
-    def __init__(
-        self, folder: str | Path, name: str, parameters: dict[str, Any], rows: Sequence[Any]
-    ) -> None:
-        self._file = Path(folder).expanduser() / name
-        used = {**parameters, **dict.fromkeys(_NOT_IN_KEY)}
-        depends = [used, digest_of_weights(used["model"]), *rows]
-        self._key = hashlib.sha256(json.dumps(depends, default=_as_key).encode()).hexdigest()
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-
-    def load(self, verbose: bool = False) -> dict[str, Any] | None:
-        """Return the state in the file; None if there is none that this training can go on from.
-
-        Args:
-            verbose: whether to say which of these it is, if there is a file. Default: False.
-        """
-        held, said = None, f"started anew    {self._file} was left by other rows, parameters or weights"
-        try:
-            held = torch.load(self._file, map_location="cpu", weights_only=True)
-        except FileNotFoundError:
-            return None
-        except (EOFError, RuntimeError, UnpicklingError):
-            said = f"started anew    {self._file} is damaged"
-        if held is not None and held["key"] != self._key:
-            held = None
-        if held is not None:
-            said = f"continued       at step {held['step']}, from {self._file}"
-        if verbose:
-            say(said)
-        return held
-
-    def save(self, state: dict[str, Any]) -> None:
-        """Replace the state in the file, at once."""
-        partial_file = self._file.with_suffix(".partial")
-        torch.save({"key": self._key, **state}, partial_file)
-        os.replace(partial_file, self._file)
+def _load_state(file: Path, key: str, verbose: bool) -> dict[str, Any] | None:
+    """Return the state that the same training has left, and say so; None if there is none."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        held: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        why = "" if held["key"] == key else "was left by other rows, parameters or pretrained weights"
+    except FileNotFoundError:
+        return None
+    except (EOFError, RuntimeError, UnpicklingError):
+        why = "is damaged"
+    if verbose and why:
+        say(f"started anew    {file} {why}")
+    elif verbose:
+        say(f"continued       at step {held['step']}, from {file}")
+    return None if why else held
 
 
 def as_json(value: Any) -> Any:
